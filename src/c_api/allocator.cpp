@@ -12,7 +12,7 @@ using treadle::MemoryClass;
 
 namespace treadle::c_api {
 
-// What came behind the total stands behind it.
+// Classes that were added later have numbers above the total's.
 int32_t number_of(MemoryClass memory_class) {
   const auto number = static_cast<int32_t>(memory_class);
   return number < TREADLE_MEMORY_TOTAL ? number : number + 1;
@@ -31,7 +31,7 @@ namespace {
 
 using namespace treadle::c_api;
 
-// A missing function is named, too.
+// Checks that the required functions are set.
 Argument functions_of(const treadle_allocator_callbacks& calls) {
   return first_fault({needed(calls.allocate != nullptr, "callbacks.allocate"), needed(calls.free != nullptr, "callbacks.free")});
 }

@@ -1,4 +1,4 @@
-// The arguments of the C ABI. What can be wrong with one is found here, before its function does anything.
+// Checks of the C ABI's arguments, which happen before a function does anything.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace treadle::c_api {
 
-/// What every handle begins with, so that one of another kind is told apart.
+/// The beginning of every handle, by which handles of other kinds are recognised.
 template <typename T>
 struct Handle {
-  static constexpr char kKind = 0;  // its address is the kind
+  static constexpr char kKind = 0;  // its address identifies the kind
   const void* kind = &kKind;
 };
 
@@ -26,7 +26,7 @@ std::unique_ptr<T> make(Parts&&... parts) {
   return std::unique_ptr<T>(new T{{}, std::forward<Parts>(parts)...});
 }
 
-/// Handles begin with their kind whatever they are, so that much of any may be read.
+/// All handles begin with their kind, so this much can be read from any handle.
 template <typename T>
 bool is_of_kind(const T* handle) noexcept {
   const void* kind = nullptr;
@@ -34,7 +34,7 @@ bool is_of_kind(const T* handle) noexcept {
   return kind == &Handle<T>::kKind;
 }
 
-/// For functions without a status: what `body` tells of the handle; `otherwise` for NULL, another kind, and where that fails.
+/// For functions without a status: returns body(handle), or `otherwise` for NULL, another kind of handle, or an exception.
 template <typename Result, typename T, typename Body>
 Result asked(T* handle, std::type_identity_t<Result> otherwise, Body&& body) noexcept {
   if (!handle || !is_of_kind(handle)) return otherwise;
@@ -45,29 +45,29 @@ Result asked(T* handle, std::type_identity_t<Result> otherwise, Body&& body) noe
   }
 }
 
-/// For functions that release a handle. One of another kind is left alone.
+/// For functions that release a handle. Ignores a handle of another kind.
 template <typename T>
 void dispose(T* handle) noexcept {
   if (handle && is_of_kind(handle)) delete handle;
 }
 
-/// What a function found of one of its arguments. Holds no memory, so that to look at arguments cannot fail.
+/// The result of checking one argument. It holds no memory, so that checking cannot fail.
 struct Argument {
   enum class Fault : uint8_t { none, null, other_kind, too_many, number, struct_size };
 
   const char* name = "";
   Fault fault = Fault::none;
-  int64_t place = -1;         ///< of the element at fault in a list
-  const char* field = "";     ///< of that element, or of a struct: ".key"
-  int64_t number = 0;         ///< what was given
-  const char* expected = "";  ///< in place of it
+  int64_t place = -1;         ///< index of the faulty element in a list
+  const char* field = "";     ///< a field of that element or of a struct, such as ".key"
+  int64_t number = 0;         ///< the number given
+  const char* expected = "";  ///< what was expected instead
   bool faulty() const noexcept { return fault != Fault::none; }
 };
 
-/// @throws Error(invalid_argument) that names the function and the first argument at fault.
+/// @throws Error(invalid_argument) naming the function and the first faulty argument
 void expect(const char* function, std::initializer_list<Argument> arguments);
 
-/// Any pointer that must not be NULL: a text, room for a result, a callback.
+/// A pointer that must not be NULL: a string, memory for a result, a callback.
 inline Argument needed(bool given, const char* name) noexcept {
   return {.name = name, .fault = given ? Argument::Fault::none : Argument::Fault::null};
 }
@@ -85,14 +85,14 @@ Argument handle(const T* given, const char* name) noexcept {
   return given ? handle_or_null(given, name) : needed(given, name);
 }
 
-/// So many elements of this size; NULL only if there are none.
+/// A list with `count` elements of this size. NULL is allowed only if `count` is 0.
 Argument list_of_bytes(const void* elements, size_t count, size_t element_bytes, const char* name) noexcept;
 template <typename T>
 Argument list(const T* elements, size_t count, const char* name) noexcept {
   return list_of_bytes(elements, count, sizeof(T), name);  // NOLINT(bugprone-sizeof-expression): elements may be pointers
 }
 
-/// A list whose elements `look` looks at, too: it returns one's Argument.
+/// A list whose elements are checked too, by `look`, which returns an Argument.
 template <typename T, typename Look>
 Argument list_of(const T* elements, size_t count, const char* name, const Look& look) noexcept {
   Argument found = list(elements, count, name);
@@ -108,12 +108,12 @@ Argument each_entry(const treadle_config_entry* elements, size_t count, const ch
 Argument each_value(const treadle_value* const* elements, size_t count, const char* name) noexcept;
 Argument each_value_or_null(const treadle_value* const* elements, size_t count, const char* name) noexcept;
 
-/// The first of several that is at fault, or one without a fault.
+/// The first faulty argument, or one without a fault.
 Argument first_fault(std::initializer_list<Argument> arguments) noexcept;
 
 /// @param expected  such as "0 or 1"
 Argument within(int64_t number, int64_t low, int64_t high, const char* name, const char* expected) noexcept;
-/// C takes any number for an enum; C++ does not read others than its own as one.
+/// Reads an enum as a number: C callers may pass any number, but in C++ reading a number outside the enum is undefined.
 template <typename Enum>
 int32_t as_number(const Enum& given) noexcept {
   int32_t number = 0;
@@ -124,9 +124,9 @@ int32_t as_number(const Enum& given) noexcept {
 Argument known_dtype(const treadle_dtype& given, const char* name) noexcept;
 Argument known_memory_class(int32_t given) noexcept;
 
-constexpr size_t kMaxStructSize = 4096;  // far above every struct of the header; above it, the size was not set
+constexpr size_t kMaxStructSize = 4096;  // larger than any struct of the header: the size was not set
 
-/// A struct whose size its caller has set: at least that of its first version. NULL is for needed().
+/// A struct with a size set by the caller: at least that of its first version. NULL is checked by needed().
 template <typename Struct>
 Argument sized(const Struct* given, size_t first_version, const char* name) noexcept {
   if (!given || (given->struct_size >= first_version && given->struct_size <= kMaxStructSize && given->struct_size % alignof(Struct) == 0))
@@ -134,7 +134,7 @@ Argument sized(const Struct* given, size_t first_version, const char* name) noex
   return {.name = name, .fault = Argument::Fault::struct_size, .field = ".struct_size", .number = static_cast<int64_t>(given->struct_size)};
 }
 
-/// The caller's struct. A program that was built against an older header has a shorter one: what it lacks is zero.
+/// Copies the caller's struct. Programs built with older headers have shorter ones: missing members are zero.
 template <typename Struct>
 Struct whole(const Struct* given, size_t first_version) noexcept {
   Struct all{};
@@ -143,7 +143,7 @@ Struct whole(const Struct* given, size_t first_version) noexcept {
   return all;
 }
 
-/// Room for results: NULL until they are there.
+/// Sets results to NULL at the beginning.
 void clear(treadle_value** outputs, size_t count) noexcept;
 
 }  // namespace treadle::c_api

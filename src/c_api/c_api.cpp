@@ -1,4 +1,4 @@
-// The C ABI over the C++ API: converts handles and turns every exception into a status.
+// The C ABI on top of the C++ API: converts handles, and turns every exception into a status.
 #include <cstddef>
 #include <map>
 #include <memory>

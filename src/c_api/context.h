@@ -1,12 +1,12 @@
-// What a caller hands in with its callbacks.
+// The context of a caller's callbacks.
 #pragma once
 
 namespace treadle::c_api {
 
-/// Let go of with the last function that holds it.
+/// Released with the last function that holds it.
 struct CallbackContext {
   void* context = nullptr;
-  void (*release)(void* context) = nullptr;  ///< set once nothing can fail any more; may stay null
+  void (*release)(void* context) = nullptr;  ///< set when nothing can fail any more; may stay null
 
   CallbackContext() = default;
   CallbackContext(const CallbackContext&) = delete;

@@ -1,4 +1,4 @@
-// Data of the C ABI: files for a trainer, and loaders of their batches.
+// Data in the C ABI: files for a trainer, and loaders of their batches.
 #include "treadle/data.h"
 
 #include <charconv>
@@ -26,7 +26,7 @@ struct treadle_data_loader : treadle::c_api::Handle<treadle_data_loader> {
   std::optional<treadle::train::NamedTensors> batch = {};  // as read: feeds and labels
   treadle::train::Feeds feeds = {};
   treadle::Tensor labels = {};
-  treadle::train::Metadata position = {};  // what the entries point to
+  treadle::train::Metadata position = {};  // the strings that `entries` point to
   std::vector<treadle_config_entry> entries = {};
 };
 
@@ -52,7 +52,7 @@ bool flag_of(std::string_view name, std::string_view text) {
   return flag == 1;
 }
 
-/// set(name, value) tells whether there is such an option.
+/// @param set  called as set(name, value); returns false if there is no such option
 template <typename Set>
 void read_options(const treadle_config_entry* options, size_t num_options, const char* known, const Set& set) {
   for (size_t i = 0; i < num_options; ++i) {

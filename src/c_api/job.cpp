@@ -17,7 +17,7 @@ using treadle::JobStatus;
 
 constexpr size_t kFirstVersion = offsetof(treadle_job_status, share_percent);
 
-// A program that was built against an older header has a shorter struct, and gets what fits.
+// Programs built with older headers have a shorter struct, which gets the members that fit.
 void fill(treadle_job_status& out, const JobStatus& status) {
   treadle_job_status all{};
   all.struct_size = out.struct_size;

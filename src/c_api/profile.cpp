@@ -1,4 +1,4 @@
-// Profiles in C.
+// Profiles in the C ABI.
 #include "treadle/profile.h"
 
 #include <cstddef>
@@ -114,10 +114,10 @@ uint64_t treadle_profile_range_begin(void) {
   const uint64_t now = treadle::ProfileRange::begin();
   if (now == 0) return 0;
   try {
-    // Its end says the name. Until then, and without an end, it is in profiles under this one.
+    // The end gives the name. Profiles made before that contain the range under this name.
     treadle::Recorder::of_process().begin(treadle::ProfileRange::name_id(kUnnamed), treadle::RecordKind::begin, now);
   } catch (const std::exception&) {
-    // no memory for the name
+    // out of memory for the name
   }
   return now;
 }
@@ -127,7 +127,7 @@ uint64_t treadle_profile_range_begin_named(const char* name) {
   try {
     return treadle::ProfileRange::begin(treadle::ProfileRange::name_id(name ? name : kUnnamed));
   } catch (const std::exception&) {
-    return 0;  // no memory for the name
+    return 0;  // out of memory for the name
   }
 }
 
@@ -135,7 +135,7 @@ void treadle_profile_mark(const char* name) {
   try {
     treadle::mark_profile(name ? name : kUnnamed);
   } catch (const std::exception&) {
-    // no memory for the name
+    // out of memory for the name
   }
 }
 
@@ -144,6 +144,6 @@ void treadle_profile_range_end(const char* name, uint64_t begin) {
   try {
     treadle::ProfileRange::end(treadle::ProfileRange::name_id(name ? name : kUnnamed), begin);
   } catch (const std::exception&) {
-    // no memory for the name
+    // out of memory for the name
   }
 }

@@ -11,9 +11,9 @@ struct treadle_profiler : treadle::c_api::Handle<treadle_profiler> {
 
 namespace treadle::c_api {
 
-/// May be NULL, or of the version that the caller was built with.
+/// May be NULL, or of the caller's version.
 Argument profiler_options(const treadle_profiler_options* options) noexcept;
-/// Null: the defaults.
+/// NULL: the defaults.
 ProfilerOptions profiler_options_of(const treadle_profiler_options* options);
 
 }  // namespace treadle::c_api

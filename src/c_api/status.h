@@ -1,4 +1,4 @@
-// Statuses of the C ABI, and how exceptions become them.
+// Statuses of the C ABI, and their construction from exceptions.
 #pragma once
 
 #include <exception>
@@ -25,7 +25,7 @@ inline bool is_error(treadle_code code) noexcept {
   return !within(as_number(code), TREADLE_INVALID_ARGUMENT, TREADLE_INTERNAL, "", "").faulty();
 }
 
-// Given out when not even a status can be allocated; never released.
+// Returned if not even a status can be allocated. Never released.
 inline treadle_status last_resort{{}, TREADLE_RESOURCE_EXHAUSTED, "out of memory", /*out_of_memory=*/true};
 
 inline treadle_status* status_of(treadle_code code, const char* message, bool out_of_memory = false) noexcept {
@@ -36,7 +36,7 @@ inline treadle_status* status_of(treadle_code code, const char* message, bool ou
   }
 }
 
-/// Runs `body`; whatever it throws becomes a status. For call(), which looks at arguments before.
+/// Runs `body`; exceptions become a status. For call(), which checks arguments first.
 template <typename Body>
 treadle_status* guarded(Body&& body) noexcept {
   try {
@@ -57,7 +57,7 @@ treadle_status* guarded(Body&& body) noexcept {
   }
 }
 
-/// A function of the ABI: looks at its arguments, then runs `body`.
+/// A function of the ABI: checks its arguments, then runs `body`.
 template <typename Body>
 treadle_status* call(const char* function, std::initializer_list<Argument> arguments, Body&& body) noexcept {
   return guarded([&] {
@@ -66,7 +66,7 @@ treadle_status* call(const char* function, std::initializer_list<Argument> argum
   });
 }
 
-/// What a callback's status says, as an exception. Releases it. NULL is none.
+/// Throws a callback's status as an exception, after releasing it. NULL means success.
 inline void check(treadle_status* status) {
   if (!status) return;
   if (!is_of_kind(status)) throw Error(ErrorCode::invalid_argument, "a callback returned something that is no treadle_status");

@@ -22,7 +22,7 @@ using treadle::Tensor;
 
 treadle::Shape to_shape(const int64_t* extents, size_t rank) { return treadle::Shape(std::span<const int64_t>(extents, rank)); }
 
-/// What `body` tells of a tensor; `otherwise` for all that is none.
+/// Returns body(tensor), or `otherwise` if the value is not a tensor.
 template <typename Result, typename Body>
 Result of_tensor(const treadle_value* value, std::type_identity_t<Result> otherwise, const Body& body) noexcept {
   return asked<Result>(value, otherwise,

@@ -1,10 +1,10 @@
-// Adapters of LoRA: what a run is fed besides its own inputs.
+// LoRA adapters: parameters that a run is fed in addition to its inputs.
 #include "ort_api/api.h"
 
 namespace treadle::ort {
 namespace {
 
-// Bytes that are none are a failure, a file that is not there is a wrong argument: ONNX Runtime's way.
+// Like ONNX Runtime, reports invalid bytes as a failure, and a missing file as an invalid argument.
 template <typename Load>
 OrtStatus* load(OrtLoraAdapter** out, const void* given, Load&& read) {
   return guarded([&] {
@@ -23,7 +23,7 @@ OrtStatus* load(OrtLoraAdapter** out, const void* given, Load&& read) {
 }  // namespace
 
 void add_adapters(OrtApi& table) {
-  // Tensors are in the library's memory; an allocator, of a device, is only asked for by other providers.
+  // Tensors are in the library's memory. The allocator is only used for devices of other providers, so it is ignored.
   table.CreateLoraAdapter = [](const char* path, OrtAllocator*, OrtLoraAdapter** out) {
     return load(out, path, [&] { return Adapter::load(path); });
   };

@@ -1,8 +1,8 @@
-// ONNX Runtime's C interface over Treadle's C++ one: the types that its functions have, the objects behind its handles, and the table.
-// Programs that were compiled for libonnxruntime.so load this library in its place (docs/onnxruntime.md).
+// ONNX Runtime's C interface on top of Treadle's C++ interface: the types of its functions, the objects behind its handles, and the table.
+// Programs compiled for libonnxruntime.so load this library in its place (docs/onnxruntime.md).
 //
-// Names, numbers and layouts here are those of ONNX Runtime's binary interface. A handle is a struct of that name, made with new and
-// released by its Release function.
+// Names, numbers and layouts are those of ONNX Runtime's binary interface. A handle is a struct of that name, made with new and released by
+// its Release function.
 #pragma once
 
 #include <array>
@@ -50,9 +50,9 @@ enum ONNXType {
   ONNX_TYPE_SPARSETENSOR,
   ONNX_TYPE_OPTIONAL,
 };
-using ONNXTensorElementDataType = int;  // not ONNX's numbers for all: number_of
-using OrtOptimizationLevel = int;       // as treadle::GraphOptimizationLevel
-using OrtExecutionMode = int;           // as treadle::ExecutionMode
+using ONNXTensorElementDataType = int;  // some numbers differ from ONNX's: see number_of()
+using OrtOptimizationLevel = int;       // numbers of treadle::GraphOptimizationLevel
+using OrtExecutionMode = int;           // numbers of treadle::ExecutionMode
 enum OrtAllocatorType { OrtInvalidAllocator = -1, OrtDeviceAllocator = 0, OrtArenaAllocator = 1, OrtReadOnlyAllocator = 2 };
 enum OrtMemType { OrtMemTypeCPUInput = -2, OrtMemTypeCPUOutput = -1, OrtMemTypeDefault = 0 };
 enum OrtMemoryInfoDeviceType {
@@ -91,10 +91,10 @@ using OrtCustomJoinThreadFn = void (*)(const void* handle);
 using OrtExperimentalFnPtr = void (*)();
 
 namespace treadle::ort {
-/// What is behind a handle that others use: it lives until its Release, and as long as they keep it.
+/// A handle that other objects use: it lives until it is released and they no longer need it.
 template <typename Handle>
 struct Kept {
-  std::shared_ptr<Handle> self;  // empty once it is released
+  std::shared_ptr<Handle> self;  // empty after the release
   Kept() = default;
   Kept(const Kept&) noexcept {}
   Kept& operator=(const Kept&) noexcept { return *this; }
@@ -118,7 +118,7 @@ struct OrtMemoryInfo {
   bool operator==(const OrtMemoryInfo&) const = default;
 };
 
-/// The client's own, or ours: clients read and fill in this struct. Functions from `Reserve` on are there from the versions that are named.
+/// The client's allocator or ours: clients read this struct and fill it in. Functions from `Reserve` on exist since the versions given.
 struct OrtAllocator {
   uint32_t version;
   void* (*Alloc)(OrtAllocator* self, size_t size);
@@ -130,19 +130,19 @@ struct OrtAllocator {
 };
 
 struct OrtLogger {
-  OrtLoggingFunction function = nullptr;  // null: nobody is told
+  OrtLoggingFunction function = nullptr;  // null: messages are dropped
   void* param = nullptr;
   OrtLoggingLevel level = ORT_WARNING;
   std::string id;
   void log(OrtLoggingLevel severity, const char* location, const char* message) const;
 };
 
-// Who makes a pool's threads, and where they run.
+// How a pool's threads are made, and on which processors they run.
 struct OrtThreads {
-  OrtCustomCreateThreadFn create = nullptr;  // null: the library
+  OrtCustomCreateThreadFn create = nullptr;  // null: the library makes them
   void* creation_options = nullptr;
   OrtCustomJoinThreadFn join = nullptr;
-  std::optional<std::string> affinities;  // as the client writes them; nothing: anywhere
+  std::optional<std::string> affinities;  // the client's text; nullopt: any processor
   bool asked() const { return create != nullptr || affinities; }
 };
 
@@ -158,7 +158,7 @@ struct OrtArenaCfg {
 
 struct OrtKeyValuePairs {
   std::map<std::string, std::string> entries;
-  std::vector<const char*> keys, values;  // as GetKeyValuePairs hands them out
+  std::vector<const char*> keys, values;  // pointers for GetKeyValuePairs
   void index();
 };
 
@@ -176,7 +176,7 @@ struct OrtDeviceEpIncompatibilityDetails {
   int32_t error_code = 0;
   std::string notes;
 };
-// Which nodes run where: all of them on the CPU.
+// The assignment of a node to an execution provider, which is always the CPU.
 struct OrtEpAssignedNode {
   std::string name, domain, op_type;
 };
@@ -189,7 +189,7 @@ struct OrtEpDevice {
   OrtKeyValuePairs metadata, options;
 };
 
-/// Filled in by the client; `version` says how far.
+/// Filled in by the client; `version` tells which fields exist.
 struct OrtEnvCreationOptions {
   uint32_t version;
   int32_t logging_severity_level;
@@ -202,10 +202,10 @@ struct OrtEnvCreationOptions {
 
 struct OrtEnv {
   OrtLogger logger;
-  std::shared_ptr<treadle::ThreadPool> pool;  // for sessions without threads of their own
+  std::shared_ptr<treadle::ThreadPool> pool;  // for sessions without their own threads
   OrtThreadingOptions threading;
   std::shared_ptr<treadle::Allocator> allocator;  // for sessions with session.use_env_allocators; null: none
-  std::shared_ptr<OrtAllocator> registered;       // the client's own that it is; null: ours
+  std::shared_ptr<OrtAllocator> registered;       // the client's allocator behind `allocator`; null: one of ours
 };
 
 using EpSelectionDelegate = OrtStatus* (*)(const OrtEpDevice** devices, size_t num_devices, const OrtKeyValuePairs* model_metadata,
@@ -214,47 +214,48 @@ using EpSelectionDelegate = OrtStatus* (*)(const OrtEpDevice** devices, size_t n
 
 struct OrtSessionOptions {
   treadle::SessionOptions options;
-  OrtLogger logger;  // its id, and where it has a function, in place of the environment's
+  OrtLogger logger;  // replaces the environment's id and, if it has a function, its function
   int log_severity_level = -1, log_verbosity_level = 0;
-  EpSelectionDelegate select_devices = nullptr;  // null: the CPU, without asking
+  EpSelectionDelegate select_devices = nullptr;  // null: uses the CPU without asking
   void* select_devices_state = nullptr;
   bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true;
-  std::shared_ptr<std::atomic<bool>> load_cancelled = std::make_shared<std::atomic<bool>>(false);  // of copies, too: set at any time
-  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;                         // instead of what lies beside the model
-  std::map<std::string, treadle::Tensor> external_values;  // instead of what external initializers name
+  std::shared_ptr<std::atomic<bool>> load_cancelled = std::make_shared<std::atomic<bool>>(false);  // shared with copies, and may be set at
+                                                                                                   // any time
+  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;                         // replace files next to the model
+  std::map<std::string, treadle::Tensor> external_values;                                          // replace external initializers
   OrtThreads threads;
   std::vector<std::shared_ptr<struct OrtCustomOpDomain>> custom_op_domains;
 };
 
 struct OrtRunOptions : treadle::ort::Kept<OrtRunOptions> {
   treadle::RunOptions options;
-  std::optional<std::string> profile_file_prefix;  // nothing: no profile
+  std::optional<std::string> profile_file_prefix;  // nullopt: no profile
   int log_severity_level = -1, log_verbosity_level = 0;
 };
 
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType dtype = 0;
-  std::vector<int64_t> dims;         // -1: not known
-  std::vector<std::string> symbols;  // of `dims`; "" where there is none
+  std::vector<int64_t> dims;         // -1: unknown
+  std::vector<std::string> symbols;  // of `dims`; "": none
   bool has_shape = true;
 };
 struct OrtTypeInfo {
   ONNXType type = ONNX_TYPE_UNKNOWN;
-  OrtTensorTypeAndShapeInfo tensor;  // of dense and sparse ones
+  OrtTensorTypeAndShapeInfo tensor;  // of dense and sparse tensors
   ONNXTensorElementDataType key_type = 0;
-  std::shared_ptr<const OrtTypeInfo> element;  // of a sequence or an optional; a map's values
+  std::shared_ptr<const OrtTypeInfo> element;  // of a sequence or optional, or of a map's values
   std::string denotation;
 };
-// An OrtTypeInfo under another name each.
+// An OrtTypeInfo under a different name.
 struct OrtMapTypeInfo;
 struct OrtSequenceTypeInfo;
 struct OrtOptionalTypeInfo;
 
 struct OrtValue {
   treadle::Datum datum;
-  std::shared_ptr<treadle::SparseTensor> filled;  // a sparse tensor that the client is still making
+  std::shared_ptr<treadle::SparseTensor> filled;  // a sparse tensor that the client is still filling
   OrtMemoryInfo memory;
-  treadle::Tensor blocks;  // the indices of a sparse tensor of blocks; undefined: it is none
+  treadle::Tensor blocks;  // indices of a block-sparse tensor; otherwise undefined
   bool populated = false;  // `filled` has its elements
 };
 
@@ -265,24 +266,24 @@ namespace treadle::onnx {
 struct ModelDef;
 }
 struct OrtSession {
-  std::unique_ptr<treadle::Session> session;  // null while the model is edited
+  std::unique_ptr<treadle::Session> session;  // null while the model is being edited
   std::vector<treadle::ValueInfo> inputs, outputs, overridable;
-  std::shared_ptr<treadle::onnx::ModelDef> editing;  // of a model editor's session, until it is finalised
+  std::shared_ptr<treadle::onnx::ModelDef> editing;  // the model of an editor's session until it is finalised
   std::shared_ptr<const OrtSessionOptions> editing_options;
-  // With session.record_ep_graph_assignment_info: for each node one.
+  // With session.record_ep_graph_assignment_info: one per node.
   std::vector<std::unique_ptr<OrtEpAssignedSubgraph>> assigned;
   std::vector<const OrtEpAssignedSubgraph*> assigned_pointers;
   bool tells_assignment = false;
-  bool cpu_mem_arena = true;                // as its options say
-  std::shared_ptr<OrtAllocator> allocator;  // the environment's that it uses; null: none, or one of ours
+  bool cpu_mem_arena = true;                // as in its options
+  std::shared_ptr<OrtAllocator> allocator;  // the environment's allocator that it uses; null: none, or one of ours
 
-  // Runs on threads of their own, up to the ends of their callbacks. A release waits for them; one out of a callback leaves the end to it.
+  // Asynchronous runs, until their callbacks have ended. A release waits for them; a release inside a callback leaves the rest to that run.
   std::mutex mutex;
   std::condition_variable run_ended;
   size_t asynchronous_runs = 0;
   bool released = false;
 
-  /// @throws Error(invalid_argument) for one that is still edited.
+  /// @throws Error(invalid_argument) while the session is being edited
   treadle::Session& running() const;
 };
 
@@ -291,7 +292,7 @@ struct OrtIoBinding {
   const treadle::Session* of;
   treadle::IoBinding binding;
   std::map<std::string, treadle::Datum> inputs;
-  std::map<std::string, treadle::Datum> outputs;  // the client's memory; undefined: the last run's, or nothing yet
+  std::map<std::string, treadle::Datum> outputs;  // the client's memory; undefined: the last run's output, or none yet
 };
 
 struct OrtModelMetadata {
@@ -350,10 +351,10 @@ inline constexpr const char* kVersion = "1.32.0";
 
 const OrtApi& api();
 
-/// Of a function that nobody fills in.
+/// The message of a function that is not implemented.
 std::string missing_text(std::string_view name);
 
-// Each file fills in the functions that it is about.
+// Each file fills in the functions of its topic.
 void add_statuses(OrtApi& table);
 void add_environment(OrtApi& table);
 void add_session_options(OrtApi& table);
@@ -375,59 +376,59 @@ void add_model_editor(OrtApi& table);
 void add_graph_readers(OrtApi& table);
 void add_compiler(OrtApi& table);
 
-/// @param of  which pool it is, for errors. @throws StatusError for affinities that are none, or too few, and threads that cannot be made
+/// @param of  name of the pool in errors. @throws StatusError for invalid or too few affinities, or if threads cannot be made
 std::shared_ptr<ThreadPool> make_pool(const OrtThreads& threads, int num_threads, const std::string& of = {});
 
-/// The one device.
+/// The only device.
 const OrtEpDevice& cpu_device();
 
-/// Those of a client that gives none.
+/// The options of a client that passes none.
 const OrtSessionOptions& default_session_options();
-/// Of a config entry that stands for a setting. @return false if it stands for none. @throws Error for what the setting cannot be
+/// Applies a config entry that stands for a setting. @return false if it stands for none. @throws Error for an invalid value
 bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std::string& value);
-/// Of an execution provider. @throws Error(invalid_argument) for a null or empty one
+/// Checks options of an execution provider. @throws Error(invalid_argument) for a null or empty one
 void check_provider_options(const char* const* keys, const char* const* values, size_t count);
-/// Whether there is such a GraphOptimizationLevel.
+/// True if a GraphOptimizationLevel has this number.
 bool is_level(int64_t level);
-/// With ORT_LOAD_CONFIG_FROM_MODEL=1: what the model's metadata says of the session. @throws StatusError for what it says wrongly
+/// With ORT_LOAD_CONFIG_FROM_MODEL=1: applies session options in the model's metadata. @throws StatusError if they are invalid
 void apply_model_config(const ModelMetadata& metadata, SessionOptions& options);
 
-/// @throws what ONNX Runtime's status is for bytes that are no model: StatusError, or the error itself
+/// @throws the error that ONNX Runtime reports for bytes that are not a model: StatusError, or the given error
 [[noreturn]] void refuse_model(const Error& error);
-/// Of a model that makes no session. @throws as refuse_model()
+/// For a model that no session can be made of. @throws as refuse_model()
 [[noreturn]] void refuse_graph(const Error& error, const Model& model);
-/// @throws StatusError, Error(invalid_argument) if there is no file, or nothing in it
+/// @throws StatusError, Error(invalid_argument) if the file does not exist or is empty
 void check_model_file(const std::string& path);
 void check_model_bytes(size_t length);
-/// Below 0: the environment's. @throws StatusError for a level that there is not
+/// A negative level means the environment's. @throws StatusError for a level that does not exist
 void check_severity(int level, const char* option);
-/// Makes the session and says what its model has. @throws Error, StatusError
+/// Makes the session, and fills in the model's inputs and outputs. @throws Error, StatusError
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
 
-/// Outputs that the client has memory for are written there; the others, null in `outputs`, are made.
-/// @param memory  of what is made; null: ours
+/// Runs; outputs for which the client has memory are written there, others (null in `outputs`) are allocated.
+/// @param memory  for allocated outputs; null: ours
 void run_into(const Session& session, const std::map<std::string, Datum>& feeds, const std::vector<std::string>& names, OrtValue** outputs,
               const RunOptions* options, const OrtMemoryInfo* memory = nullptr);
 
-/// Runs `body` with a profile of this run alone, if its options ask for one.
+/// Runs `body`, with a profile of only this run if its options ask for one.
 void profiled(const Session& session, const OrtRunOptions* options, const std::function<void()>& body);
 
 using OperatorDomains = std::vector<std::shared_ptr<OrtCustomOpDomain>>;
-/// Before a session is made with them: its custom operators become the process's. @throws Error
+/// Called before a session is made with them: registers their custom operators in the process. @throws Error
 void register_operators(const OperatorDomains& domains);
-/// The model with those of its nodes renamed for which the session's operators stand in place of the build's.
+/// Renames those of the model's nodes for which the session's operators replace built-in ones.
 Model with_own_operators(const Model& model, const OperatorDomains& domains);
-/// Of a library that was built for ONNX Runtime; nothing if it is none. @throws StatusError
+/// The operators of a library built for ONNX Runtime; nullopt if it is none. @throws StatusError
 std::optional<OperatorDomains> operators_of_library(const std::string& path);
-/// For all sessions from then on. @return false if the library is none. @throws Error, StatusError
+/// Loads operators for all later sessions. @return false if the library is not for operators. @throws Error, StatusError
 bool load_operators(const std::string& path);
 
-/// A failure for which there is a status code, but no ErrorCode.
+/// A failure with a status code that no ErrorCode corresponds to.
 struct StatusError : std::runtime_error {
   StatusError(OrtErrorCode status, const std::string& message) : std::runtime_error(message), code(status) {}
   OrtErrorCode code;
 };
-/// Of a node that fails in a run, with the words that clients look for.
+/// The status of a node that failed in a run, with the text that clients search for.
 StatusError status_of(const NodeFault& fault);
 
 template <typename Handle, typename... Arguments>
@@ -444,7 +445,7 @@ void release_handle(Handle* handle) {
 OrtStatus* make_status(OrtErrorCode code, const char* message) noexcept;
 OrtStatus* status_of_current_exception() noexcept;
 
-/// Runs `body`; what it throws becomes a status.
+/// Runs `body`; exceptions become a status.
 template <typename Body>
 OrtStatus* guarded(Body&& body) noexcept {
   try {
@@ -455,7 +456,7 @@ OrtStatus* guarded(Body&& body) noexcept {
   }
 }
 
-/// What a client's function returns. @throws Error with its message, which is released
+/// Checks the status that a client's function returned. @throws Error with its message, after releasing it
 void check(OrtStatus* status);
 
 template <typename T>
@@ -466,40 +467,40 @@ T& required(T* pointer, const char* what) {
 
 inline const char* chars_of(const char* pointer, const char* what) { return &required(pointer, what); }
 
-/// Ours, of plain memory. Never released.
+/// Our allocator of plain memory. Never released.
 OrtAllocator& default_allocator();
-/// What a session says of its memory.
+/// The memory info that a session reports.
 const OrtMemoryInfo& memory_of(const OrtSession& session);
-/// @throws Error(invalid_argument) for memory of another device than the CPU
+/// @throws Error(invalid_argument) for memory of a device other than the CPU
 void expect_cpu(const OrtMemoryInfo& info);
-/// A NUL-terminated copy in memory of the client's allocator. @throws Error(resource_exhausted)
+/// Copies text, with a terminating NUL, to memory of the client's allocator. @throws Error(resource_exhausted)
 char* copy_text(OrtAllocator* allocator, std::string_view text);
 void* allocate(OrtAllocator* allocator, size_t size_bytes);
-/// Copies text to the client's memory as ONNX Runtime does: `size` is the room, and then what it takes with its NUL; `out` may be null, to
-/// ask for that. @throws Error(invalid_argument) if there is too little room.
+/// Copies text to the client's memory as ONNX Runtime does: `size` is the capacity, and becomes the size including the NUL. `out` may be
+/// null to query the size. @throws Error(invalid_argument) if the capacity is too small
 void give_text(const std::string& text, char* out, size_t* size);
-/// To use it later. One of ours stays, though it is released; a client's own has to.
+/// Keeps an allocator for later use. One of ours stays alive even if it is released; the client must keep its own alive.
 std::shared_ptr<OrtAllocator> keep(OrtAllocator& allocator);
-/// What a session can take its memory from.
+/// Wraps an allocator for use by a session.
 std::shared_ptr<Allocator> wrap_allocator(OrtAllocator& allocator);
 
 std::unique_ptr<OrtTypeInfo> type_of(const ValueInfo& info);
 std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum);
 OrtTensorTypeAndShapeInfo tensor_type(DType dtype, const Shape& shape);
 
-/// Of a value of another kind than is asked for: the statuses that ONNX Runtime has.
+/// Throws the status that ONNX Runtime has for a value of the wrong kind.
 [[noreturn]] void refuse_kind(const Datum& datum, const std::string& expected);
 /// @param memory  null: ours
 OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory = nullptr);
-/// A tensor that the client may write to and keep: a copy where its memory is somebody else's too (a feed, a weight).
+/// A tensor that the client may write to and keep: a copy if others share its memory (a feed, a weight).
 Datum owned_by_client(Datum datum);
-/// @throws Error for dimensions that make no shape.
+/// @throws Error if the dimensions are not a valid shape
 Shape shape_from(const int64_t* dims, size_t rank);
-/// ONNX Runtime's number of a dtype. It has its own for what came after float4e2m1.
+/// ONNX Runtime's number of a dtype, which differs from ONNX's for dtypes after float4e2m1.
 ONNXTensorElementDataType number_of(DType dtype);
-/// 0 is DType::undefined. @throws StatusError for a number of no dtype.
+/// 0 gives DType::undefined. @throws StatusError for an unknown number
 DType dtype_of(ONNXTensorElementDataType type);
-/// Of a tensor's elements. @throws StatusError as dtype_of(), and for 0
+/// The dtype of a tensor's elements. @throws StatusError as dtype_of(), and for 0
 DType dtype_from(ONNXTensorElementDataType type);
 
 }  // namespace treadle::ort

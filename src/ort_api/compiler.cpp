@@ -1,5 +1,5 @@
-// Compiling models, as ONNX Runtime's interface has it. Nothing is compiled for execution providers here: what comes out is the model, as
-// what the optimiser makes of it at the level that is asked for.
+// Model compilation with ONNX Runtime's interface. Nothing is compiled for execution providers here: the output is the model, optimised at
+// the requested level.
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -13,15 +13,15 @@
 
 struct OrtModelCompilationOptions {
   OrtSessionOptions session;
-  std::function<treadle::Model()> load;  // the input
+  std::function<treadle::Model()> load;  // loads the input model
   std::string input_path, output_path, data_file;
   size_t data_threshold_bytes = 1024;
-  OrtAllocator* allocator = nullptr;  // of an output in memory
+  OrtAllocator* allocator = nullptr;  // for an output in memory
   void** buffer = nullptr;
   size_t* buffer_size = nullptr;
   OrtWriteBufferFunc write = nullptr;
   void* write_state = nullptr;
-  OrtGetInitializerLocationFunc locate = nullptr;  // null: initializers go to the model, or to the data file
+  OrtGetInitializerLocationFunc locate = nullptr;  // null: initializers go to the model or to the data file
   void* locate_state = nullptr;
   uint32_t flags = 0;
   treadle::GraphOptimizationLevel level = treadle::GraphOptimizationLevel::disable_all;
@@ -36,7 +36,7 @@ enum Flags : uint32_t { kErrorIfNothingCompiled = 1, kErrorIfOutputExists = 2 };
 
 using Options = OrtModelCompilationOptions;
 
-// Beside the input, with "_ctx" in its name: where ONNX Runtime writes if nobody says.
+// The default output path of ONNX Runtime: next to the input, with "_ctx" in its name.
 std::string output_path(const Options& options) {
   if (!options.output_path.empty()) return options.output_path;
   if (options.input_path.empty())
@@ -45,7 +45,7 @@ std::string output_path(const Options& options) {
   return (input.parent_path() / (input.stem().string() + "_ctx.onnx")).string();
 }
 
-// The data file lies beside the model; clients name it with or without the folder.
+// The data file is next to the model; clients name it with or without the folder.
 std::string data_file_beside(const std::string& model, const fs::path& given) {
   return given.parent_path() == fs::path(model).parent_path() ? given.filename().string() : given.string();
 }
@@ -72,7 +72,7 @@ void check_options(const Options& options) {
     throw Error(ErrorCode::invalid_argument, "open file \"" + output_path(options) + "\" failed: No such file or directory");
 }
 
-// Asks the client's function.
+// Wraps the client's function that places initializers.
 LocateInitializer locator(const Options& options) {
   if (options.locate == nullptr) return {};
   return [&options](const std::string& name, const Tensor& value, const InitializerLocation* read_from) {
@@ -103,7 +103,7 @@ void compile(const OrtEnv& environment, const Options& options) {
       with.options.optimized_model_data_file = data_file;
       with.options.optimized_model_data_threshold = static_cast<int64_t>(options.data_threshold_bytes);
     }
-    begin_session(session, environment, with, model);  // it shows that the model runs
+    begin_session(session, environment, with, model);  // checks that the model can run
     if (as_read) onnx::write_model_file(model.impl().def, path, onnx::beside_optimized(data_file, options.data_threshold_bytes));
     return;
   }
@@ -168,7 +168,7 @@ void add_inputs(OrtCompileApi& table) {
   };
 }
 
-// There is one output: the one that is named last.
+// There is only one output: the last one that was set.
 void goes_to_file(Options& options, std::string path) {
   options.output_path = std::move(path);
   options.buffer = nullptr;
@@ -215,7 +215,7 @@ void add_outputs(OrtCompileApi& table) {
 }
 
 void add_settings(OrtCompileApi& table) {
-  // There is no context of an execution provider that these could be about.
+  // These settings are for contexts of execution providers, which do not exist here.
   table.ModelCompilationOptions_SetEpContextEmbedMode = [](Options*, bool) -> OrtStatus* { return nullptr; };
   table.ModelCompilationOptions_SetEpContextBinaryInformation = [](Options*, const char* folder, const char* name) {
     return guarded([&] {

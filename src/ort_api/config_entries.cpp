@@ -1,4 +1,4 @@
-// Settings of a session that the interface takes as config entries, too, from version 32 on. They are set, and no entry is kept.
+// Session settings that are also config entries since version 32 of the interface. They are applied, but not stored as entries.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -35,7 +35,7 @@ int number_of_text(const std::string& key, const std::string& value) {
   return number;
 }
 
-// One of `names`; the place among them.
+// The index of `value` in `names`, ignoring case.
 int choice_of(const std::string& key, const std::string& value, std::initializer_list<std::string_view> names, const char* expected) {
   const auto* const found = std::find(names.begin(), names.end(), lower(value));
   if (found == names.end()) refuse_entry(key, expected, value);
@@ -53,7 +53,7 @@ bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std:
   else if (name == "enable_mem_pattern")
     options.mem_pattern = flag_of(key, value);
   else if (name == "use_deterministic_compute")
-    (void)flag_of(key, value);  // it always is
+    (void)flag_of(key, value);  // always on
   else if (name == "log_id")
     options.logger.id = value;
   else if (name == "log_severity_level")
@@ -71,7 +71,7 @@ bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std:
     constexpr const char* kLevels = "one of disable_all/enable_basic/enable_extended/enable_layout/enable_all";
     const int level = choice_of(key, value, {"disable_all", "enable_basic", "enable_extended", "enable_layout", "enable_all"}, kLevels);
     session.graph_optimization_level = level == 4 ? GraphOptimizationLevel::all : static_cast<GraphOptimizationLevel>(level);
-  } else if (name == "enable_profiling") {  // a prefix: none is no profile
+  } else if (name == "enable_profiling") {  // the value is a prefix; empty: no profile
     session.enable_profiling = !value.empty();
     if (!value.empty()) session.profile_file_prefix = value;
   } else if (name == "use_per_session_threads") {

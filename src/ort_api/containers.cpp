@@ -1,4 +1,4 @@
-// Sequences and maps, and what kind a value is.
+// Sequences and maps, and the kinds of values.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -36,7 +36,7 @@ Datum make_sequence(const OrtValue* const* values, size_t count) {
   return sequence;
 }
 
-// By ascending keys; of a key that is there twice the first value.
+// Makes a map with ascending keys. If a key is repeated, its first value counts.
 template <typename Key>
 Datum map_of(const Tensor& keys, const Tensor& elements) {
   std::map<Key, int64_t> places;

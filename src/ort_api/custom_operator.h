@@ -1,5 +1,5 @@
-// Operators of clients: what they say of themselves, and what their kernels are given. They become operators of the process by
-// plugin/custom_operator.h, those of one domain and name together: a node runs the first that takes the dtypes of its inputs.
+// Custom operators of clients: their descriptions, and what their kernels receive. plugin/custom_operator.h makes them operators of the
+// process. Those with the same domain and name are one operator there, and a node runs the first that accepts the dtypes of its inputs.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@
 struct OrtShapeInferContext {
   const treadle_node& node;
   std::vector<std::unique_ptr<OrtTensorTypeAndShapeInfo>> inputs, outputs;
-  std::vector<std::unique_ptr<OrtOpAttr>> attributes;  // that were asked for
+  std::vector<std::unique_ptr<OrtOpAttr>> attributes;  // attributes that were requested
 };
 
-/// Filled in by the client; `version` says how far.
+/// Filled in by the client; `version` tells which fields exist.
 struct OrtCustomOp {
   uint32_t version;
   void* (*CreateKernel)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info);
@@ -27,29 +27,29 @@ struct OrtCustomOp {
   size_t (*GetOutputTypeCount)(const OrtCustomOp* op);
   void (*KernelCompute)(void* kernel, OrtKernelContext* context);
   void (*KernelDestroy)(void* kernel);
-  int (*GetInputCharacteristic)(const OrtCustomOp* op, size_t index);  // 8: 0 required, 1 optional, 2 variadic
+  int (*GetInputCharacteristic)(const OrtCustomOp* op, size_t index);  // since version 8: 0 required, 1 optional, 2 variadic
   int (*GetOutputCharacteristic)(const OrtCustomOp* op, size_t index);
   OrtMemType (*GetInputMemoryType)(const OrtCustomOp* op, size_t index);
-  int (*GetVariadicInputMinArity)(const OrtCustomOp* op);  // 14
+  int (*GetVariadicInputMinArity)(const OrtCustomOp* op);  // since version 14
   int (*GetVariadicInputHomogeneity)(const OrtCustomOp* op);
   int (*GetVariadicOutputMinArity)(const OrtCustomOp* op);
   int (*GetVariadicOutputHomogeneity)(const OrtCustomOp* op);
-  OrtStatus* (*CreateKernelV2)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel);  // 16
+  OrtStatus* (*CreateKernelV2)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel);  // since version 16
   OrtStatus* (*KernelComputeV2)(void* kernel, OrtKernelContext* context);
-  OrtStatus* (*InferOutputShapeFn)(const OrtCustomOp* op, OrtShapeInferContext* context);  // 17
+  OrtStatus* (*InferOutputShapeFn)(const OrtCustomOp* op, OrtShapeInferContext* context);  // since version 17
   int (*GetStartVersion)(const OrtCustomOp* op);
   int (*GetEndVersion)(const OrtCustomOp* op);
 };
 
 namespace treadle::ort {
-/// The first version of its domain that it is of. ONNX Runtime asks for the last one as well, and makes nothing of it.
+/// The first opset version of its domain to which the operator applies. ONNX Runtime also asks for the last one, but ignores it.
 inline int start_of(const OrtCustomOp& op) {
   constexpr uint32_t kWithVersions = 17;
   return op.version >= kWithVersions && op.GetStartVersion ? op.GetStartVersion(&op) : 1;
 }
 
 enum Characteristic { kRequired, kOptional, kVariadic };
-/// The inputs or the outputs that an operator says it has.
+/// The inputs or outputs that an operator declares.
 struct OperandKinds {
   std::vector<Characteristic> kinds;
   size_t least = 0, most = 0;  // SIZE_MAX: the last one is variadic
@@ -69,11 +69,11 @@ struct OrtOpAttr {
   treadle::Attribute value;
 };
 
-/// A node, for as long as its kernel lives.
+/// A node, valid as long as its kernel.
 struct OrtKernelInfo {
   treadle_node node;
-  std::vector<std::shared_ptr<const OrtValue>> constants;  // per input; null where it is none
-  std::string domain = {};                                 // as the client has named it
+  std::vector<std::shared_ptr<const OrtValue>> constants;  // per input; null if it is not constant
+  std::string domain = {};                                 // the client's name of it
   int since_version = 1;
 };
 
@@ -86,14 +86,14 @@ struct OrtKernelContext {
 
 namespace treadle::ort {
 
-/// The domain in which the process finds an operator of a client. One that the build has, too, is in a domain of its own, so that only
-/// those sessions have the client's whose options ask for it.
+/// The domain in which the process finds a client's operator. An operator that is also built in gets a separate domain, so that only
+/// sessions whose options include it use the client's.
 std::string found_in(const std::string& domain, const std::string& name);
 
-/// With the symbols of its extents.
+/// Includes the symbols of extents.
 OrtTensorTypeAndShapeInfo tensor_type(const Type& type);
 
-/// Of a client's kernels: they tell nobody.
+/// The logger for clients' kernels, which drops messages.
 const OrtLogger& silent_logger();
 
 }  // namespace treadle::ort

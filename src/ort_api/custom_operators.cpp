@@ -1,4 +1,4 @@
-// Custom operators of clients: domains, libraries of them, and how they become operators of the process.
+// Custom operators of clients: domains, libraries, and their registration as operators of the process.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ OperandKinds kinds_of(const OrtCustomOp& op, size_t count, int (*OrtCustomOp::*k
   return made;
 }
 
-// @throws StatusError for a variadic operand that is not the last
+// @throws StatusError if a variadic operand is not the last
 void check_operands(const OrtCustomOp& op) {
   auto check_last = [](const OperandKinds& said, const char* what) {
     if (const auto found = std::find(said.kinds.begin(), said.kinds.end(), kVariadic);
@@ -43,7 +43,7 @@ void check_operands(const OrtCustomOp& op) {
   check_last(outputs_of(op), "output");
 }
 
-// @throws StatusError where operands of one type have several
+// @throws StatusError if a variadic input must be homogeneous and has several types
 void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
   const size_t declared = op.GetInputTypeCount(&op);
   if (inputs_of(op).most != SIZE_MAX || op.version < kWithVariadic || !op.GetVariadicInputHomogeneity ||
@@ -57,9 +57,9 @@ void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
   }
 }
 
-// The operators of one name, those of the newest session first, in its order.
+// The operators with one name; those of the newest session first, in its order.
 struct Group {
-  std::string said;  // of its domain, by the client
+  std::string said;  // the client's name of the domain
   std::string domain, name;
   std::vector<const OrtCustomOp*> operators;
 };
@@ -77,7 +77,7 @@ bool takes(const OrtCustomOp& op, const treadle_node& node) {
   return true;
 }
 
-// Those whose domain a client has released, and may have freed: nothing is asked of them any more.
+// Operators whose domain a client has released and may have freed: they must not be accessed any more.
 struct Released {
   std::mutex mutex;
   std::set<const OrtCustomOp*> operators;
@@ -94,7 +94,7 @@ struct Released {
     const std::lock_guard lock(mutex);
     return operators.contains(op);
   }
-  /// Another operator may be at the same address. @return whether it was released
+  /// Called because another operator may be at the same address. @return true if it was released
   bool erase(const OrtCustomOp* op) {
     const std::lock_guard lock(mutex);
     return operators.erase(op) > 0;
@@ -108,7 +108,7 @@ const OrtCustomOp& chosen(const Group& group, const treadle_node& node) {
                                               std::to_string(node.node->version) + " of its domain that takes these inputs");
 }
 
-// Of an input that may have any; undefined for others.
+// The dtype of an input that accepts any; undefined for other inputs.
 DType free_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
   const size_t declared = op.GetInputTypeCount(&op);
   if (index >= node.input_types.size() || declared == 0) return DType::undefined;
@@ -116,7 +116,7 @@ DType free_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) 
   return is_free ? node.input_types[index].dtype : DType::undefined;
 }
 
-// An output of any dtype has that of the input of any dtype at its place, or else of the first one.
+// An output of any dtype has the dtype of the any-dtype input at its index or, failing that, of the first one.
 DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
   const size_t declared = op.GetOutputTypeCount(&op);
   DType said = dtype_of(op.GetOutputType(&op, std::min(index, declared - 1)));
@@ -126,13 +126,13 @@ DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index
   return said;
 }
 
-// Those that inference makes up are called "…#N", and nobody's.
+// The name of an extent's symbol. Symbols that inference made ("…#N") have none.
 std::string_view symbol_of(const Dim& dim) {
   const bool is_symbol = !dim.is_const() && dim.expr()->kind == Expr::Kind::symbol && dim.expr()->symbol.find('#') == std::string::npos;
   return is_symbol ? std::string_view(dim.expr()->symbol) : std::string_view();
 }
 
-// The extent that an input has under this name.
+// Finds the extent with this name among the inputs.
 const Dim* named_extent(const treadle_node& node, const std::string& name) {
   for (const Type& type : node.input_types)
     for (size_t axis = 0; type.has_rank() && axis < type.shape->size(); ++axis)
@@ -146,7 +146,7 @@ void infer(const Group& group, const treadle_node& node, treadle_value_type* out
   OrtShapeInferContext context{node, {}, {}, {}};
   for (const Type& type : node.input_types) context.inputs.push_back(std::make_unique<OrtTensorTypeAndShapeInfo>(tensor_type(type)));
   context.outputs.resize(node.node->outputs.size());
-  // As in ONNX Runtime, an operator that fails to tell shapes tells none.
+  // As in ONNX Runtime, an operator that fails to infer shapes has no inferred shapes.
   if (op.version >= kWithShapes && op.InferOutputShapeFn)
     if (OrtStatus* failed = op.InferOutputShapeFn(&op, &context); failed != nullptr) api().ReleaseStatus(failed), context.outputs.clear();
   context.outputs.resize(node.node->outputs.size());
@@ -205,7 +205,7 @@ struct Kernel {
   }
 };
 
-// Nothing that a client throws may go further.
+// Runs a client's function. Its exceptions must not propagate.
 template <typename Result, typename Body>
 Result told(Result otherwise, Body&& body) noexcept {
   try {
@@ -226,7 +226,7 @@ treadle_operator plugin_operator(Group& group) {
   made.user = &group;
   for (size_t k = 0; k < group.operators.size(); ++k) {
     const OperandKinds inputs = inputs_of(*group.operators[k]), outputs = outputs_of(*group.operators[k]);
-    // Of a plugin, all in front of a required input are required; what models leave out is looked at when a session begins.
+    // Plugins require all inputs before a required one. Inputs that a model may omit are checked when the session begins.
     const auto required = static_cast<int>(std::find(inputs.kinds.begin(), inputs.kinds.end(), kOptional) - inputs.kinds.begin());
     const int least = std::min(required, static_cast<int>(inputs.least));
     const int most = inputs.most == SIZE_MAX ? -1 : static_cast<int>(inputs.most);
@@ -254,7 +254,7 @@ treadle_operator plugin_operator(Group& group) {
   return made;
 }
 
-// What sessions of the process find. Nodes point to their group: none is ever taken out.
+// The operators that sessions find. Nodes point to groups, so none is ever removed.
 struct Registered {
   std::mutex mutex;
   std::map<std::pair<std::string, std::string>, std::vector<std::unique_ptr<Group>>> groups;
@@ -264,14 +264,14 @@ struct Registered {
     return *all;
   }
 
-  // Of one session and name.
+  // Adds the operators of one session with one name.
   void add(const std::string& domain, const std::string& name, const std::vector<const OrtCustomOp*>& own) {
     std::vector<std::unique_ptr<Group>>& versions = groups[{domain, name}];
     auto group = std::make_unique<Group>(Group{domain, found_in(domain, name), name, own});
     bool is_new = versions.empty();
     for (const OrtCustomOp* op : own) {
       check_operands(*op);
-      if (Released::get().erase(op)) is_new = true;  // another one at the same address
+      if (Released::get().erase(op)) is_new = true;  // a new operator at the same address
     }
     for (const OrtCustomOp* known : versions.empty() ? std::vector<const OrtCustomOp*>() : versions.back()->operators)
       if (std::find(own.begin(), own.end(), known) == own.end() && !Released::get().contains(known)) group->operators.push_back(known);
@@ -329,7 +329,7 @@ void register_operators(const OperatorDomains& domains) {
   std::set<std::string> names;
   for (const auto& domain : domains) {
     if (!names.insert(domain->name).second) throw StatusError(ORT_FAIL, "Domain already set in registry: \"" + domain->name + "\"");
-    if (!domain->self)  // and its operators may be gone
+    if (!domain->self)  // its operators may be freed
       throw Error(ErrorCode::invalid_argument,
                   "the custom operators' domain \"" + domain->name + "\", which the options have, is released");
     std::map<std::string, std::vector<const OrtCustomOp*>> named;
@@ -363,7 +363,7 @@ void add_custom_operators(OrtApi& table) {
   table.CreateCustomOpDomain = [](const char* name, OrtCustomOpDomain** out) {
     return guarded([&] { required(out, "out") = make_handle<OrtCustomOpDomain>(chars_of(name, "domain")); });
   };
-  // Sessions with its operators have ended by now.
+  // Sessions that use its operators have ended already.
   table.ReleaseCustomOpDomain = [](OrtCustomOpDomain* domain) {
     if (domain == nullptr) return;
     Released::get().add(*domain);

@@ -1,4 +1,4 @@
-// The devices that there are: the CPU.
+// The available devices: only the CPU.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -23,7 +23,7 @@ constexpr const char* kCpuProvider = "CPUExecutionProvider";
 
 struct Vendor {
   const char* name;
-  uint32_t id;  // of PCI
+  uint32_t id;  // PCI vendor id
 };
 Vendor vendor() {
 #if defined(__x86_64__)
@@ -33,14 +33,14 @@ Vendor vendor() {
   return {"", 0};
 }
 
-// Room for more is as it was: null.
+// @throws Error(invalid_argument) if the array is too small. Unused elements of a larger one stay null.
 void check_room(const char* what, size_t count, size_t room) {
   if (room < count)
     throw Error(ErrorCode::invalid_argument,
                 std::string("Number of ") + what + " " + std::to_string(count) + " exceeds the provided size of " + std::to_string(room));
 }
 
-// Which of the model's inputs some node reads, or some output is.
+// The values that nodes read or that are outputs.
 std::set<std::string> read_values(const OrtSession& session) {
   std::set<std::string> read;
   const std::function<void(const onnx::GraphDef&)> add = [&](const onnx::GraphDef& graph) {
@@ -78,7 +78,7 @@ void add_pairs(OrtApi& table) {
   };
 }
 
-// Of an execution provider's models: the CPU's are ONNX models, which any build of it runs.
+// Compatibility of a model made for an execution provider. For the CPU these are ONNX models, which any build can run.
 void compatibility_of(const onnx::ModelDef& model, const char* provider, OrtAllocator* allocator, char** out) {
   const std::map<std::string, std::string> custom = metadata_of(model).custom;
   const auto found = custom.find(std::string("ep_compatibility_info.") + provider);
@@ -132,7 +132,7 @@ void add_compatibility(OrtApi& table) {
   table.ReleaseDeviceEpIncompatibilityDetails = [](OrtDeviceEpIncompatibilityDetails* details) { delete details; };
 }
 
-// Which nodes run where: all of them on the CPU.
+// The assignment of nodes to execution providers: all run on the CPU.
 void add_assignment(OrtApi& table) {
   table.Session_GetEpGraphAssignmentInfo = [](const OrtSession* session, const OrtEpAssignedSubgraph* const** out, size_t* count) {
     return guarded([&] {
@@ -163,7 +163,7 @@ void add_assignment(OrtApi& table) {
   table.EpAssignedNode_GetOperatorType = [](const OrtEpAssignedNode* node, const char** out) {
     return guarded([&] { required(out, "out") = required(node, "ep_node").op_type.c_str(); });
   };
-  // No provider of these keeps anything between runs, or has options that change while it runs.
+  // No provider with these settings keeps data between runs, or has options that change at run time.
   table.SessionReleaseCapturedGraph = [](OrtSession* session, int) { return guarded([&] { required(session, "session"); }); };
   table.SetEpDynamicOptions = [](OrtSession* session, const char* const*, const char* const*, size_t count) {
     return guarded([&] {
@@ -178,7 +178,7 @@ const OrtSession& ready(const OrtSession* session) {
   return *session;
 }
 
-// Where a session wants its inputs, and leaves its outputs.
+// The memory in which a session expects inputs and leaves outputs.
 void add_places(OrtApi& table) {
   table.SessionGetMemoryInfoForInputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
     return guarded([&] {
@@ -194,7 +194,7 @@ void add_places(OrtApi& table) {
       std::fill_n(infos, count, &memory_of(*session));
     });
   };
-  // An input that no node reads is on none.
+  // An input that no node reads is on no device.
   table.SessionGetEpDeviceForInputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
     return guarded([&] {
       const std::vector<ValueInfo>& inputs = ready(session).inputs;
@@ -254,7 +254,7 @@ void add_devices(OrtApi& table) {
     return guarded([&] {
       required(options, "session_options");
       if (count == 0 || devices == nullptr) throw Error(ErrorCode::invalid_argument, "Must provide one or more OrtEpDevice instances.");
-      for (size_t i = 0; i < count; ++i) required(devices[i], "a device");  // the CPU: there is no other
+      for (size_t i = 0; i < count; ++i) required(devices[i], "a device");  // the CPU is the only device
     });
   };
   table.UnregisterExecutionProviderLibrary = [](OrtEnv*, const char* name) {
@@ -273,7 +273,7 @@ void add_devices(OrtApi& table) {
   table.EpDevice_EpMetadata = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->metadata; };
   table.EpDevice_EpOptions = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->options; };
   table.EpDevice_Device = [](const OrtEpDevice* device) -> const OrtHardwareDevice* { return &device->hardware; };
-  // Null as in ONNX Runtime: the CPU has no memory of its own beside the process's.
+  // Null, as in ONNX Runtime: the CPU has no memory besides the process's.
   table.EpDevice_MemoryInfo = [](const OrtEpDevice*, OrtDeviceMemoryType) -> const OrtMemoryInfo* { return nullptr; };
   table.GetNumHardwareDevices = [](const OrtEnv* environment, size_t* count) {
     return guarded([&] {

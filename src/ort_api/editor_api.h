@@ -1,4 +1,4 @@
-// The tables that stand beside the main one: editing models, and compiling them. Their members are numbered by place, as the main table's.
+// The additional tables: for editing and compiling models. Like the main table's, their members are identified by position.
 #pragma once
 
 #include <map>
@@ -11,28 +11,28 @@
 #include "ort_api/api.h"
 #include "ort_api/custom_operator.h"
 
-// What clients put together, and read. A graph owns its nodes, values and initializers, a model its graph.
+// Objects that clients assemble and read. A graph owns its nodes, values and initializers, a model its graph.
 struct OrtValueInfo {
   std::string name;
-  std::unique_ptr<OrtTypeInfo> type;  // null: the client has not said
-  const OrtGraph* graph = nullptr;    // null: of none yet
+  std::unique_ptr<OrtTypeInfo> type;  // null: not declared
+  const OrtGraph* graph = nullptr;    // null: not in a graph yet
 };
 struct OrtNode {
   std::string op_type, domain, name;
   std::vector<std::string> inputs, outputs;
   std::vector<OrtOpAttr> attributes;
-  const OrtGraph* graph = nullptr;  // null: of none yet
-  size_t id = 0;                    // its place in the graph
+  const OrtGraph* graph = nullptr;  // null: not in a graph yet
+  size_t id = 0;                    // index in the graph
 };
 struct OrtGraph {
   using Values = std::vector<std::unique_ptr<OrtValueInfo>>;
-  std::optional<Values> inputs, outputs;  // nothing: the client has not said
+  std::optional<Values> inputs, outputs;  // nullopt: not declared
   std::vector<std::unique_ptr<OrtNode>> nodes;
   std::vector<std::pair<std::string, std::unique_ptr<OrtValue>>> initializers;
-  std::map<std::string, std::unique_ptr<OrtValueInfo>> inner;  // what nodes and initializers name; inputs and outputs too
-  const OrtModel* model = nullptr;                             // null: of none yet
+  std::map<std::string, std::unique_ptr<OrtValueInfo>> inner;  // values named by nodes and initializers, including inputs and outputs
+  const OrtModel* model = nullptr;                             // null: not in a model yet
 
-  // Each takes over what it is given.
+  // Each takes ownership of its arguments.
   void add_node(std::unique_ptr<OrtNode> node);
   void add_initializer(const std::string& name, std::unique_ptr<OrtValue> value);
   void set(std::optional<Values>& to, Values values);
@@ -44,7 +44,7 @@ struct OrtModel : treadle::ort::Kept<OrtModel> {
 
 struct OrtModelCompilationOptions;
 using OrtWriteBufferFunc = OrtStatus* (*)(void* state, const void* buffer, size_t size);
-// `old_location` is null if the bytes were in the model. What comes out is released by who asks; null: they go into the model.
+// `old_location` is null if the bytes were in the model. The caller releases the resulting location; null: the bytes go into the model.
 using OrtGetInitializerLocationFunc = OrtStatus* (*)(void* state, const char* name, const OrtValue* value,
                                                      const OrtExternalInitializerInfo* old_location, OrtExternalInitializerInfo** location);
 
@@ -99,13 +99,13 @@ struct OrtCompileApi {
 
 namespace treadle::ort {
 
-/// The tables of which no function has a meaning here.
+/// The tables whose functions are all unsupported.
 void add_refused_tables(OrtApi& table);
 
-/// @throws Error(invalid_argument) for a model without a graph, or a type that is none.
+/// @throws Error(invalid_argument) for a model without a graph, or an invalid type
 onnx::ModelDef model_def(const OrtModel& model);
 
-/// Of the graph in such a model.
+/// The name of the graph in such a model.
 inline constexpr const char* kGraphName = "graph";
 
 }  // namespace treadle::ort

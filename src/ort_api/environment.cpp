@@ -1,4 +1,4 @@
-// The environment: logging, and a pool of threads for the sessions that have none of their own.
+// The environment: logging, and a pool of threads for sessions without their own.
 #include <algorithm>
 
 #include "ort_api/api.h"
@@ -27,7 +27,7 @@ OrtStatus* make_environment(Logging logging, OrtLoggingLevel level, const char* 
   });
 }
 
-// A client's struct is as long as its version says.
+// Checks a client's struct, whose length depends on its version.
 const OrtEnvCreationOptions& checked(const OrtEnvCreationOptions* options) {
   constexpr uint32_t kFirstVersion = 24;
   if (options == nullptr)
@@ -44,7 +44,7 @@ const OrtEnvCreationOptions& checked(const OrtEnvCreationOptions* options) {
   return *options;
 }
 
-// Below 1: as the library sees fit.
+// A number below 1 leaves the choice to the library.
 OrtStatus* set_threads(OrtThreadingOptions* options, int OrtThreadingOptions::*number, int threads) {
   return guarded([&] { required(options, "OrtThreadingOptions").*number = std::max(threads, 0); });
 }
@@ -72,7 +72,7 @@ void add_environment(OrtApi& table) {
     });
   };
   table.ReleaseEnv = [](OrtEnv* environment) { delete environment; };
-  // Nothing is ever sent anywhere.
+  // Treadle sends no telemetry.
   table.EnableTelemetryEvents = table.DisableTelemetryEvents = [](const OrtEnv*) -> OrtStatus* { return nullptr; };
   table.SetLanguageProjection = [](const OrtEnv*, OrtLanguageProjection) -> OrtStatus* { return nullptr; };
   table.UpdateEnvWithCustomLogLevel = [](OrtEnv* environment, OrtLoggingLevel level) -> OrtStatus* {

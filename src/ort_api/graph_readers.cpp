@@ -1,5 +1,5 @@
-// Graphs as clients read them: those that the model editor makes. Execution providers of a client, which would be given a session's graph,
-// are not loaded (ort_api/refused_tables.cpp).
+// Functions with which clients read graphs, that is, those of the model editor. Clients' execution providers, which would get a session's
+// graph, are not supported (ort_api/refused_tables.cpp).
 #include <algorithm>
 #include <set>
 
@@ -37,7 +37,7 @@ const OrtValueInfo* named(const std::optional<OrtGraph::Values>& values, const s
   return found != values->end() ? found->get() : nullptr;
 }
 
-// Of one name there is one value: the input's or output's where it is one.
+// Finds the value with this name, preferring inputs and outputs.
 const OrtValueInfo* value_named(const OrtGraph& graph, const std::string& name) {
   if (name.empty()) return nullptr;
   if (const OrtValueInfo* input = named(graph.inputs, name)) return input;
@@ -68,7 +68,7 @@ const OrtModel& model_of(const OrtGraph* graph) {
   return *graph->model;
 }
 
-// A client gives room for exactly as many as it was told of; less is an error.
+// Fills a client's array. @throws Error(invalid_argument) if it is too small
 template <typename T, typename Get>
 void give(const T** out, size_t room, size_t count, Get&& get) {
   if (room < count)
@@ -79,7 +79,7 @@ void give(const T** out, size_t room, size_t count, Get&& get) {
 
 size_t size_of(const std::optional<OrtGraph::Values>& values) { return values ? values->size() : 0; }
 
-// What reads a value: nodes in their order, -1 for a read by a node's bodies (which editor nodes do not have).
+// The nodes that read a value, in order, with the index of the input; -1 would mean a read by a node's body, which editor nodes lack.
 std::vector<std::pair<const OrtNode*, int64_t>> consumers_of(const OrtValueInfo* value) {
   std::vector<std::pair<const OrtNode*, int64_t>> found;
   for (const auto& node : graph_of(value).nodes)
@@ -119,7 +119,7 @@ void add_values(OrtApi& table) {
   table.ValueInfo_GetInitializerValue = [](const OrtValueInfo* value, const OrtValue** out) {
     return guarded([&] { required(out, "initializer_value") = initializer_named(graph_of(value), value->name); });
   };
-  // A client's initializers are in memory.
+  // Clients' initializers are always in memory.
   table.ValueInfo_GetExternalInitializerInfo = [](const OrtValueInfo* value, OrtExternalInitializerInfo** out) {
     return guarded([&] {
       graph_of(value);
@@ -189,12 +189,12 @@ void add_description(OrtApi& table) {
   table.Graph_GetParentNode = [](const OrtGraph* graph, const OrtNode** out) {
     return guarded([&] {
       required(graph, "graph");
-      required(out, "node") = nullptr;  // it is no node's body
+      required(out, "node") = nullptr;  // the graph is not a node's body
     });
   };
 }
 
-// A value as a view has it.
+// Adds a copy of a value to a view.
 void copy_to(OrtGraph::Values& to, const OrtGraph& graph, const std::string& name) {
   if (std::any_of(to.begin(), to.end(), [&](const auto& value) { return value->name == name; })) return;
   const OrtValueInfo* value = value_named(graph, name);
@@ -202,7 +202,7 @@ void copy_to(OrtGraph::Values& to, const OrtGraph& graph, const std::string& nam
   to.push_back(std::make_unique<OrtValueInfo>(OrtValueInfo{.name = name, .type = std::move(type)}));
 }
 
-// The nodes, with what they read from elsewhere as inputs, and what others read of theirs as outputs.
+// A view of some nodes: its inputs are values that they read from outside, its outputs those that others read.
 std::unique_ptr<OrtGraph> view(const OrtGraph& graph, const OrtNode** nodes, size_t count) {
   std::vector<bool> taken(graph.nodes.size(), false);
   for (size_t i = 0; i < count; ++i) {
@@ -292,7 +292,7 @@ OrtStatus* operands(const OrtNode* node, const OrtValueInfo** out, size_t room) 
   });
 }
 
-// The version of the operator's schema that the model's opset has.
+// The since-version of the node's operator in the model's opset.
 int since_version(const OrtNode& node) {
   const std::string domain = node.domain == "ai.onnx" ? "" : node.domain;
   const OpDef* op = find_op(domain, node.op_type);
@@ -324,7 +324,7 @@ void add_nodes(OrtApi& table) {
   table.Node_GetInputs = operands<&OrtNode::inputs>;
   table.Node_GetNumOutputs = num_operands<&OrtNode::outputs>;
   table.Node_GetOutputs = operands<&OrtNode::outputs>;
-  // An editor's nodes have no bodies, and so nothing that those would read.
+  // Nodes of the editor have no bodies, and so no implicit inputs.
   table.Node_GetNumImplicitInputs = table.Node_GetNumSubgraphs = [](const OrtNode* node, size_t* out) {
     return guarded([&] {
       required(node, "node");

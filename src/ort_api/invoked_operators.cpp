@@ -1,4 +1,4 @@
-// Operators that custom kernels call: each is a model of one node, run by sessions of its own.
+// Operators that custom kernels call. Each is a model with one node, run by its own sessions.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -9,10 +9,10 @@
 #include "session/model.h"
 
 struct OrtOp {
-  OrtNode node;  // its operands are named in0, in1 … and out0, out1 …
+  OrtNode node;  // operands are named in0, in1 … and out0, out1 …
   int version = 0;
 
-  // What operands a call has, as text, and the session for such calls. A kernel may be called by several runs at once.
+  // Sessions by a text that describes the operands of a call. Several runs may call a kernel at once.
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<treadle::Session>> sessions;
 };
@@ -25,14 +25,14 @@ std::string canonical(const char* domain) {
   return name == "ai.onnx" ? std::string() : name;
 }
 
-// Sessions are made for dtypes and ranks; extents differ from call to call.
+// Sessions are made for dtypes and ranks, because extents differ between calls.
 std::unique_ptr<OrtTypeInfo> type_without_extents(const Datum& datum) {
   std::unique_ptr<OrtTypeInfo> type = type_of(datum);
   if (type->type == ONNX_TYPE_TENSOR) std::fill(type->tensor.dims.begin(), type->tensor.dims.end(), -1);
   return type;
 }
 
-// The node with those operands that `inputs` has a type for, and that are in `outputs`.
+// A model of the node, with the operands that have a type in `inputs` or are set in `outputs`.
 onnx::ModelDef one_node_model(const OrtOp& op, std::vector<std::unique_ptr<OrtTypeInfo>> inputs, const std::vector<bool>& outputs) {
   OrtModel model;
   model.opsets = {{op.node.domain, op.version}};
@@ -68,8 +68,8 @@ const Port* port_at(const std::vector<Port>& ports, size_t index) {
   return !ports.empty() && ports.back().presence == Presence::variadic ? &ports.back() : nullptr;
 }
 
-// Which of an operator's kernels a client means. Here the operands' dtypes choose the kernel, so what is left to do is to refuse dtypes
-// that the operator does not take.
+// Clients name a kernel by type constraints. Here the dtypes of operands choose the kernel, so this only rejects dtypes that the operator
+// does not accept.
 void check_constraints(const OpDef& op, const std::vector<Constraint>& constraints) {
   for (const Constraint& constraint : constraints)
     for (const std::vector<Port>* ports : {&op.inputs, &op.outputs})
@@ -80,7 +80,7 @@ void check_constraints(const OpDef& op, const std::vector<Constraint>& constrain
                                                       port.types.to_string());
 }
 
-// If the constraints say every input's dtype, the node can be checked before any call.
+// If the constraints give the dtype of every input, the node is checked before any call.
 void check_node(const OpDef& op, const OrtOp& made, const std::vector<Constraint>& constraints) {
   std::vector<std::unique_ptr<OrtTypeInfo>> types;
   for (size_t i = 0; i < made.node.inputs.size(); ++i) {
@@ -132,7 +132,7 @@ OrtStatus* create(const OrtKernelInfo* info, const char* name, const char* domai
     if (version < 1 || (newest > 0 && version > newest))
       throw StatusError(ORT_FAIL, "the operator " + made->node.op_type + " in version " + std::to_string(version) + "; the domain \"" +
                                       made->node.domain + "\" has 1 to " + std::to_string(newest));
-    // What the operator has not is of no meaning.
+    // Attributes that the operator lacks are ignored.
     std::erase_if(made->node.attributes, [&](const OrtOpAttr& given) {
       return std::none_of(op->attributes.begin(), op->attributes.end(),
                           [&](const auto& known) { return known.name == given.name || known.name == kAnyAttribute; });
@@ -143,14 +143,14 @@ OrtStatus* create(const OrtKernelInfo* info, const char* name, const char* domai
   });
 }
 
-// The calling run's threads. They outlive the call, so nobody has to own them.
+// The threads of the calling run, which outlive the call, so the pointer does not own them.
 std::shared_ptr<ThreadPool> threads_of(const OrtKernelContext& context) {
   ThreadPool* pool = context.call.context.pool();
   static const std::shared_ptr<ThreadPool> none = make_thread_pool(1);
   return pool != nullptr ? std::shared_ptr<ThreadPool>(std::shared_ptr<void>(), pool) : none;
 }
 
-// Of a sequence, a map, an optional.
+// Appends the type of a sequence, map or optional.
 void add_text(const OrtTypeInfo& type, std::string& to) {
   to += '(' + std::to_string(type.type) + ':' + std::to_string(type.tensor.dtype) + ':' + std::to_string(type.key_type);
   if (type.element) add_text(*type.element, to);
@@ -182,7 +182,7 @@ const Session& session_for(OrtOp& op, const OrtValue* const* inputs, size_t num_
 OrtStatus* invoke(const OrtKernelContext* context, const OrtOp* called, const OrtValue* const* inputs, int num_inputs,
                   OrtValue* const* outputs, int num_outputs) {
   return guarded([&] {
-    OrtOp& op = const_cast<OrtOp&>(required(called, "ort_op"));  // its sessions are made as they are needed
+    OrtOp& op = const_cast<OrtOp&>(required(called, "ort_op"));  // creates sessions on demand
     const std::vector<std::string>&in = op.node.inputs, &out = op.node.outputs;
     if (num_inputs < 0 || num_outputs < 0 || static_cast<size_t>(num_inputs) > in.size() || static_cast<size_t>(num_outputs) > out.size())
       throw Error(ErrorCode::invalid_argument, "the operator " + op.node.op_type + " was created with " + std::to_string(in.size()) +

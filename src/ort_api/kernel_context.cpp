@@ -1,4 +1,4 @@
-// What a custom operator's kernel reads and writes in a run.
+// The inputs and outputs of a custom operator's kernel in a run.
 #include <algorithm>
 
 #include "ort_api/custom_operator.h"
@@ -13,7 +13,7 @@ const OrtLogger& silent_logger() {
 namespace {
 
 const OrtValue* input_at(OrtKernelContext& context, size_t index) {
-  if (index >= context.inputs.size() || !context.call.node->has_input(index)) return nullptr;  // as one that is left out
+  if (index >= context.inputs.size() || !context.call.node->has_input(index)) return nullptr;  // treated as omitted
   std::unique_ptr<OrtValue>& value = context.inputs[index];
   if (!value) {
     const Datum& datum = context.call.operands().borrowed_input(static_cast<int>(index));
@@ -32,7 +32,7 @@ OrtValue* output_at(OrtKernelContext& context, size_t index, const int64_t* dims
                 "the dtype of output " + std::to_string(index) + " is not known: neither the operator nor the model says it");
   if (plugin::host().call_output(&context.call, index, static_cast<int>(context.output_dtypes[index]), shape.begin(), rank) == nullptr)
     throw Error(ErrorCode::resource_exhausted, plugin::take_failure());
-  context.outputs[index].reset(new_value(context.call.outputs[index]));  // the same memory
+  context.outputs[index].reset(new_value(context.call.outputs[index]));  // uses the same memory
   return context.outputs[index].get();
 }
 
@@ -71,7 +71,7 @@ void add_kernel_context(OrtApi& table) {
   table.KernelContext_GetSyncStream = [](const OrtKernelContext*, OrtSyncStream** out) {
     return guarded([&] { required(out, "out") = nullptr; });  // the CPU has no streams
   };
-  // A kernel's outputs are made as it asks for them: none is there before, and null says so.
+  // Outputs are allocated when a kernel requests them. Null means that there is none yet.
   table.KernelContext_GetPreallocatedOutput = [](const OrtKernelContext* context, size_t index, OrtValue** out) {
     return guarded([&] {
       const size_t count = required(context, "context").outputs.size();
@@ -98,7 +98,7 @@ void add_kernel_context(OrtApi& table) {
         void* data;
       } work{fn, data};
       auto* call = &const_cast<OrtKernelContext&>(required(context, "context")).call;
-      const size_t grain = batches > 0 ? (total + batches - 1) / batches : 1;  // 0: as we see fit
+      const size_t grain = batches > 0 ? (total + batches - 1) / batches : 1;  // 0: the library chooses
       plugin::host().parallel_for(
           call, static_cast<int64_t>(total), static_cast<int64_t>(std::max<size_t>(grain, 1)),
           [](void* context_of_work, int64_t begin, int64_t end) {

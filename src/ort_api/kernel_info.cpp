@@ -1,4 +1,4 @@
-// What a custom operator's kernel is told of its node: attributes, operands, types; and what its shape inference is.
+// The information about a node for a custom operator's kernel (attributes, operands, types) and for its shape inference.
 #include <algorithm>
 #include <cstring>
 
@@ -25,7 +25,7 @@ const T& attribute(const OrtKernelInfo* info, const char* name) {
   return *value;
 }
 
-// A list has no elements where the attribute is something else.
+// The list of an attribute; empty if the attribute has another type.
 template <typename T>
 const std::vector<T>& list_attribute(const OrtKernelInfo* info, const char* name) {
   static const std::vector<T> none;
@@ -33,7 +33,7 @@ const std::vector<T>& list_attribute(const OrtKernelInfo* info, const char* name
   return values != nullptr ? *values : none;
 }
 
-// As give_text, of numbers.
+// Copies numbers as give_text() copies text.
 template <typename T>
 void give_list(const std::vector<T>& values, T* out, size_t* size) {
   const size_t room = std::exchange(required(size, "size"), values.size());
@@ -191,7 +191,7 @@ void read_attribute(const Attribute& attribute, OrtOpAttrType type, void* data, 
   if (type == ORT_OP_ATTR_INTS && ints != nullptr) return read_list(ints->data(), ints->size(), data, length, out);
   if (type == ORT_OP_ATTR_FLOATS && floats != nullptr) return read_list(floats->data(), floats->size(), data, length, out);
   if (const auto* texts = std::get_if<std::vector<std::string>>(&attribute); type == ORT_OP_ATTR_STRINGS && texts != nullptr) {
-    std::string all;  // each with its NUL
+    std::string all;  // each followed by a NUL
     for (const std::string& one : *texts) all.append(one.c_str(), one.size() + 1);
     return read_list(all.data(), all.size(), data, length, out);
   }
@@ -231,7 +231,7 @@ void add_shape_inference(OrtApi& table) {
     return guarded([&] {
       const Attribute* found = required(context, "context").node.node->attributes.find(chars_of(name, "attr_name"));
       if (found == nullptr) throw Error(ErrorCode::invalid_argument, std::string("the node has no attribute ") + name);
-      auto& kept = const_cast<OrtShapeInferContext*>(context)->attributes;  // for as long as the context
+      auto& kept = const_cast<OrtShapeInferContext*>(context)->attributes;  // kept as long as the context
       kept.push_back(std::make_unique<OrtOpAttr>(OrtOpAttr{name, *found}));
       required(out, "attr") = kept.back().get();
     });

@@ -1,4 +1,4 @@
-// What memory is, and where it comes from.
+// Memory infos, and allocators.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -11,9 +11,9 @@
 namespace treadle::ort {
 namespace {
 
-constexpr uint32_t kAllocatorVersion = 24;  // of the struct that we hand out
+constexpr uint32_t kAllocatorVersion = 24;  // version of the struct that we return
 
-// What an arena of ONNX Runtime counts. Each block has its size in front of it.
+// The statistics of ONNX Runtime's arenas. Each block is preceded by its size.
 struct Counts {
   std::atomic<int64_t> in_use{0}, most_in_use{0}, largest{0}, allocations{0}, reserves{0};
 
@@ -38,7 +38,7 @@ struct Counts {
   }
 };
 
-// What stays for long is asked for by Reserve, where the client's allocator has it.
+// Long-lived memory is requested by Reserve, if the client's allocator has it.
 void* taken(OrtAllocator& allocator, size_t size, bool reserved) {
   constexpr uint32_t kFirstWithReserve = 18;
   if (reserved && allocator.version >= kFirstWithReserve && allocator.Reserve != nullptr) return allocator.Reserve(&allocator, size);
@@ -47,7 +47,7 @@ void* taken(OrtAllocator& allocator, size_t size, bool reserved) {
 
 struct PlainAllocator : OrtAllocator, Kept<PlainAllocator> {
   OrtMemoryInfo info;
-  std::shared_ptr<OrtAllocator> of;  // who has the memory; null: the system
+  std::shared_ptr<OrtAllocator> of;  // source of the memory; null: the system
   Counts counts;
 
   explicit PlainAllocator(OrtMemoryInfo about, std::shared_ptr<OrtAllocator> owner = nullptr)
@@ -83,7 +83,7 @@ struct PlainAllocator : OrtAllocator, Kept<PlainAllocator> {
     counts.add(static_cast<int64_t>(size), reserved);
     return block + kAlignment;
   }
-  // Plain memory counts nothing, as in ONNX Runtime.
+  // Plain memory has no statistics, as in ONNX Runtime.
   std::unique_ptr<OrtKeyValuePairs> statistics() const {
     auto made = std::make_unique<OrtKeyValuePairs>();
     if (info.allocator_type == OrtArenaAllocator) counts.give(*made);
@@ -95,12 +95,12 @@ OrtStatus* make_memory_info(OrtMemoryInfo info, OrtMemoryInfo** out) {
   return guarded([&] { required(out, "out") = new OrtMemoryInfo(std::move(info)); });
 }
 
-// The names by which ONNX Runtime knows memory, whether or not a build has the device.
+// ONNX Runtime's names of memory, including those of devices that a build does not have.
 struct NamedMemory {
   std::string_view name;
   OrtMemoryInfoDeviceType device;
   OrtDeviceMemoryType type = OrtDeviceMemoryType_DEFAULT;
-  uint32_t vendor = 0;  // of PCI
+  uint32_t vendor = 0;  // PCI vendor id
 };
 constexpr uint32_t kNvidia = 0x10DE, kIntel = 0x8086, kMicrosoft = 0x1414, kAmd = 0x1002, kQualcomm = 0x5143;
 constexpr NamedMemory kMemories[] = {
@@ -214,7 +214,7 @@ void add_allocators(OrtApi& table) {
   table.GetSharedAllocator = [](OrtEnv* environment, const OrtMemoryInfo* info, OrtAllocator** out) {
     return guarded([&] {
       OrtAllocator* registered = required(environment, "env").registered.get();
-      const bool is_ours = required(info, "mem_info").device == OrtMemoryInfoDeviceType_CPU;  // of other memory there is none
+      const bool is_ours = required(info, "mem_info").device == OrtMemoryInfoDeviceType_CPU;  // no other memory exists
       required(out, "out") = !is_ours ? nullptr : registered != nullptr ? registered : &default_allocator();
     });
   };
@@ -230,7 +230,7 @@ void check_settings(const OrtArenaCfg& config) {
   for (const auto& [key, value] : config.settings) {
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys))
       throw Error(ErrorCode::invalid_argument, "Invalid key found: " + key);
-    if (key == "arena_extend_strategy" && value > 1 && value != SIZE_MAX)  // SIZE_MAX, of -1: as it sees fit
+    if (key == "arena_extend_strategy" && value > 1 && value != SIZE_MAX)  // SIZE_MAX, from -1: the default
       throw Error(ErrorCode::invalid_argument,
                   "Invalid configuration value was provided: the arena's arena_extend_strategy is 0 or 1, not " + std::to_string(value));
   }
@@ -245,11 +245,11 @@ void register_arena(OrtEnv* environment, const OrtMemoryInfo* info) {
   environment->allocator = make_allocator("arena");
 }
 
-// Allocators of the environment, for sessions that ask for them by session.use_env_allocators.
+// Allocators of the environment, for sessions with session.use_env_allocators.
 void add_shared_allocators(OrtApi& table) {
   table.CreateArenaCfg = [](size_t max_mem, int strategy, int initial, int dead, OrtArenaCfg** out) {
     return guarded([&] {
-      auto size = [](int value) { return static_cast<size_t>(value); };  // -1: as it sees fit
+      auto size = [](int value) { return static_cast<size_t>(value); };  // -1: the default
       auto made = std::make_unique<OrtArenaCfg>();
       made->settings = {{"max_mem", max_mem},
                         {"arena_extend_strategy", size(strategy)},
@@ -304,7 +304,7 @@ void add_shared_allocators(OrtApi& table) {
       environment->registered = nullptr;
     });
   };
-  // The CPU has no memory beside the process's own.
+  // The CPU has no memory besides the process's.
   table.CreateSharedAllocator = [](OrtEnv*, const OrtEpDevice*, OrtDeviceMemoryType, OrtAllocatorType, const OrtKeyValuePairs*,
                                    OrtAllocator**) { return make_status(ORT_INVALID_ARGUMENT, "Invalid memory type for OrtEpDevice."); };
   table.ReleaseSharedAllocator = [](OrtEnv*, const OrtEpDevice*, OrtDeviceMemoryType) {
@@ -350,7 +350,7 @@ char* copy_text(OrtAllocator* allocator, std::string_view text) {
 
 std::shared_ptr<Allocator> wrap_allocator(OrtAllocator& allocator) {
   const std::shared_ptr<OrtAllocator> kept = keep(allocator);
-  // The client's memory need not be aligned as ours is: a block has room to begin later, and the way back in front of it.
+  // The client's memory may be less aligned than ours needs: blocks are larger, and store the original address before the aligned one.
   auto allocate_block = [kept](size_t size, MemoryClass of) -> void* {
     const bool stays = of == MemoryClass::weights || of == MemoryClass::packed;
     auto* block = static_cast<std::byte*>(taken(*kept, size + 2 * Storage::kAlignment, stays));

@@ -1,4 +1,4 @@
-// Session options that a model brings along, where the environment asks for them.
+// Session options stored in a model, applied if the environment variable asks for it.
 #include <algorithm>
 #include <cstdlib>
 
@@ -14,7 +14,7 @@ using profile::Document;
   throw StatusError(ORT_FAIL, "Could not finalize session options while constructing the inference session. Error Message: " + what);
 }
 
-// Nothing: the document does not say.
+// An integer of the document; nullopt if it is absent.
 std::optional<int64_t> number_in(const Document& options, const std::string& name) {
   const auto found = options.find(name);
   if (found == options.end()) return std::nullopt;

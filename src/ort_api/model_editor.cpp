@@ -1,4 +1,4 @@
-// Models that a client puts together, alone or in front of and behind one that it has.
+// Models that a client assembles, alone or around an existing model.
 #include <algorithm>
 #include <set>
 
@@ -56,7 +56,7 @@ onnx::NodeDef node_def(const OrtNode& node) {
   return made;
 }
 
-// Nodes and initializers are added; inputs and outputs, where the graph has its own, take the place of those that were there.
+// Appends nodes and initializers. Inputs and outputs replace existing ones if the graph declares its own.
 void add_graph(onnx::GraphDef& to, const OrtGraph& graph) {
   for (const auto& node : graph.nodes) to.nodes.push_back(node_def(*node));
   for (const auto& [name, value] : graph.initializers) {
@@ -77,7 +77,7 @@ void add_graph(onnx::GraphDef& to, const OrtGraph& graph) {
 
 std::string canonical(const std::string& domain) { return domain == "ai.onnx" ? std::string() : domain; }
 
-// A domain that both have is of one version: a model has one meaning of an operator.
+// If both have a domain, the versions must agree: a model has one version of each operator.
 void add_opsets(std::vector<onnx::OpsetImport>& to, const std::vector<onnx::OpsetImport>& given) {
   for (const onnx::OpsetImport& opset : given) {
     const auto found =
@@ -96,7 +96,7 @@ const OrtGraph& graph_of(const OrtModel& model) {
   return *model.graph;
 }
 
-// For as long as it is edited, a session is a model, and has the inputs and outputs of it.
+// While it is edited, a session has the inputs and outputs of the model.
 void describe(OrtSession& session) {
   const onnx::GraphDef& graph = session.editing->graph;
   session.inputs.clear(), session.outputs.clear(), session.overridable.clear();
@@ -200,7 +200,8 @@ std::vector<std::string> texts(const char* const* names, size_t count, const cha
 }
 
 void add_graphs(OrtModelEditorApi& table) {
-  // The node takes the attributes over, the graph the nodes and values, the model the graph: the client releases none of them any more.
+  // The node takes ownership of attributes, the graph of nodes and values, the model of the graph: the client releases none of them any
+  // more.
   table.CreateNode = [](const char* op_type, const char* domain, const char* name, const char* const* inputs, size_t num_inputs,
                         const char* const* outputs, size_t num_outputs, OrtOpAttr** attributes, size_t num_attributes, OrtNode** out) {
     return guarded([&] {
@@ -221,7 +222,7 @@ void add_graphs(OrtModelEditorApi& table) {
   table.SetGraphOutputs = [](OrtGraph* graph, OrtValueInfo** values, size_t count) {
     return guarded([&] { required(graph, "graph").set(graph->outputs, taken(values, count)); });
   };
-  // Without `data_is_external` the value may be in memory that the client frees after the call.
+  // Without `data_is_external` the client may free the value's memory after the call.
   table.AddInitializerToGraph = [](OrtGraph* graph, const char* name, OrtValue* value, bool data_is_external) {
     return guarded([&] {
       if (!required(value, "tensor").datum.is_tensor()) throw Error(ErrorCode::invalid_argument, "an initializer is a dense tensor");
@@ -253,7 +254,7 @@ void add_models(OrtModelEditorApi& table) {
       auto made = std::make_shared<OrtModel>();
       for (size_t i = 0; i < count; ++i) {
         const std::string domain = chars_of(element(domains, i, "domain_names"), "a domain");
-        // As in ONNX Runtime: of a domain that is named twice the last version counts.
+        // As in ONNX Runtime: if a domain is repeated, its last version counts.
         std::erase_if(made->opsets, [&](const auto& opset) { return canonical(opset.domain) == canonical(domain); });
         made->opsets.push_back({domain, element(versions, i, "opset_versions")});
       }
@@ -318,7 +319,7 @@ void add_editing(OrtModelEditorApi& table) {
   };
   table.FinalizeModelEditorSession = [](OrtSession* session, const OrtSessionOptions* options, OrtPrepackedWeightsContainer*) {
     return guarded([&] {
-      if (!required(session, "session").editing) return;  // it is ready
+      if (!required(session, "session").editing) return;  // it is complete already
       Model model = make_model(std::move(edited(session)), {});
       session->editing = nullptr;
       begin_session(*session, OrtEnv(), options != nullptr ? *options : *session->editing_options, model);

@@ -1,4 +1,4 @@
-// What is wrong with a model, or with the options that it comes with: the statuses that ONNX Runtime has for it.
+// The statuses that ONNX Runtime reports for errors in a model, or in options stored with it.
 #include <algorithm>
 #include <filesystem>
 
@@ -11,7 +11,7 @@
 namespace treadle::ort {
 namespace {
 
-// Where an operator that nobody has is of ONNX, or of a domain that the model does not import, the graph is wrong.
+// An unknown operator makes the graph invalid if it is in ONNX's domain, or in one that the model does not import.
 [[noreturn]] void refuse_operators(const Error& error, const Model& model) {
   const onnx::ModelDef& def = model.impl().def;
   for (const onnx::OpsetImport& opset : def.opset_imports)
@@ -38,8 +38,8 @@ namespace {
 
 }  // namespace
 
-// A node that its operator's schema does not allow is an invalid graph; one that does not fit its operands, and what is wrong between
-// nodes, are failures.
+// A node that violates its operator's schema is an invalid graph. Nodes that do not fit their operands, and faults between nodes, are
+// failures.
 void refuse_graph(const Error& error, const Model& model) {
   if (const auto* fault = dynamic_cast<const Fault*>(&error)) {
     if (fault->kind() == Fault::Kind::schema)
@@ -76,12 +76,12 @@ void check_model_bytes(size_t length) {
   if (length == 0) throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf, of no bytes");
 }
 
-// Bytes that are no model have a status of their own.
+// Bytes that are not a model have their own status.
 void refuse_model(const Error& error) {
-  if (dynamic_cast<const Fault*>(&error) != nullptr) throw StatusError(ORT_FAIL, error.what());  // of external data, or of an .ort file
+  if (dynamic_cast<const Fault*>(&error) != nullptr) throw StatusError(ORT_FAIL, error.what());  // of external data or an .ort file
   switch (error.code()) {
     case ErrorCode::invalid_model: throw StatusError(ORT_INVALID_PROTOBUF, error.what());
-    case ErrorCode::not_found:  // external data
+    case ErrorCode::not_found:  // missing external data
     case ErrorCode::not_implemented: throw StatusError(ORT_FAIL, error.what());
     case ErrorCode::invalid_argument:
       if (!error.context().empty()) throw StatusError(ORT_FAIL, error.what());  // a value that does not fit

@@ -1,4 +1,4 @@
-// What is wrong with a node in a run: the status that ONNX Runtime has for it.
+// The status that ONNX Runtime reports for an error of a node in a run.
 #include <string_view>
 
 #include "core/node_fault.h"
@@ -9,7 +9,7 @@
 namespace treadle::ort {
 namespace {
 
-// Operators whose kernels there say that an argument is invalid; all others of ONNX fail.
+// Operators whose kernels in ONNX Runtime report an invalid argument; ONNX's other operators report a failure.
 constexpr std::string_view kTellOfArguments =
     " AffineGrid BatchNormalization ConvTranspose DepthToSpace Det Einsum Expand EyeLike GRU Gather GatherND Gemm InstanceNormalization "
     "LSTM "
@@ -24,14 +24,14 @@ OrtErrorCode code_of(const NodeFault& fault) {
   if (fault.domain == "com.microsoft") return is_in(kFailMicrosoft) ? ORT_FAIL : ORT_INVALID_ARGUMENT;
   if (fault.domain == "ai.onnx.ml") return is_in(kTellOfArgumentsMl) ? ORT_INVALID_ARGUMENT : ORT_FAIL;
   if (!fault.domain.empty()) return ORT_FAIL;
-  if (fault.op_type == "Cast") return ORT_RUNTIME_EXCEPTION;  // of a text that is no number
+  if (fault.op_type == "Cast") return ORT_RUNTIME_EXCEPTION;  // for text that is not a number
   return is_in(kTellOfArguments) ? ORT_INVALID_ARGUMENT : ORT_FAIL;
 }
 
 }  // namespace
 
 StatusError status_of(const NodeFault& fault) {
-  // Kernels of clients choose their codes, and have said it.
+  // Clients' kernels choose their own codes.
   if (const OpDef* op = find_op(fault.domain, fault.op_type); op != nullptr && is_custom_op(*op))
     return {fault.code() == ErrorCode::invalid_argument ? ORT_INVALID_ARGUMENT : ORT_INVALID_GRAPH, fault.what()};
   return {code_of(fault), "Non-zero status code returned while running " + fault.op_type + " node. Name:'" + fault.name +

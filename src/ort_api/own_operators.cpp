@@ -1,4 +1,4 @@
-// A model's nodes that are a client's operators: what they have to look like, and which stand for those of the build.
+// Finds a model's nodes that are operators of the client, checks them, and decides which replace built-in operators.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using Opsets = std::vector<onnx::OpsetImport>;
 
 std::string normalised(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 
-// Whether those that are required are there, and not too many.
+// True if all required operands are present, and there are not too many.
 bool fit(const std::vector<std::string>& names, const OperandKinds& said) {
   if (names.size() < said.least || names.size() > said.most) return false;
   for (size_t i = 0; i < names.size() && i < said.kinds.size(); ++i)
@@ -24,12 +24,12 @@ bool fit(const std::vector<std::string>& names, const OperandKinds& said) {
   return true;
 }
 
-// A model in a session with operators of its own. Operators of other sessions are not its concern.
+// A model in a session with custom operators. Operators of other sessions do not matter.
 class OwnOperators {
  public:
   explicit OwnOperators(const OperatorDomains& domains) {
     for (const auto& domain : domains) {
-      if (!domain->self) continue;  // released, and refused later
+      if (!domain->self) continue;  // released; rejected later
       for (const OrtCustomOp* op : domain->operators) by_name_[{normalised(domain->name), op->GetName(op)}].push_back(op);
     }
   }
@@ -59,7 +59,7 @@ class OwnOperators {
       if (check(found->second, node, version, within != domain)) node.domain = within;
     }
   }
-  // @return whether one of the operators has begun at this version @throws if none has, or none of those fits the node
+  // @return true if an operator applies at this version @throws if none of those that apply fits the node
   static bool check(const std::vector<const OrtCustomOp*>& operators, const NodeDef& node, int64_t version, bool is_built_in) {
     bool has_begun = false;
     for (const OrtCustomOp* op : operators) {
@@ -81,7 +81,7 @@ class OwnOperators {
       if (normalised(opset.domain) == domain) return opset.version;
     return 1;
   }
-  // Of the versions of those that they stand for.
+  // Imports the separate domains, with the versions of the domains that they stand for.
   void add_domains(Opsets& opsets) const {
     std::map<std::string, int64_t> added;
     for (const auto& [name, operators] : by_name_)

@@ -1,6 +1,6 @@
-// Tables that stand beside the main one and whose functions have no meaning on a CPU: those that execution providers of other libraries
-// call, those that share memory with other devices' interfaces, and those of packages with a model for each device. A null table crashes
-// who asks for it, so each function is there.
+// Additional tables whose functions have no meaning on a CPU: those for execution providers of other libraries, for sharing memory with
+// other devices' interfaces, and for packages with a model per device. A null table would crash clients, so each function exists and
+// returns an error.
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 
 struct Function {
   const char* name;
-  bool gives_status = true;  // others give zero: no pointer, nothing to release
+  bool gives_status = true;  // false: returns zero, that is, no pointer or nothing to release
 };
 
 constexpr bool kNoStatus = false;
@@ -110,12 +110,11 @@ constexpr Function kInteropFunctions[] = {
     {"DeinitGraphicsInteropForEpDevice"},
 };
 
-// Of packages of models no header was at hand. The other tables have entries behind the last one that is known, for clients of later
-// versions.
+// The header of model packages was not available. The other tables get extra entries at the end, for clients of later versions.
 constexpr std::array<Function, 0> kPackageFunctions{};
 constexpr size_t kUnknownEntries = 32;
 
-/// Reads no argument: in the calling conventions of Linux the caller passes and removes them, and a result of any kind fits a register.
+/// Reads no argument: in Linux's calling conventions the caller passes and removes them, and any result fits in a register.
 template <const auto& functions, size_t place>
 uintptr_t refuse() {
   if constexpr (place >= std::size(functions))

@@ -21,7 +21,7 @@ OrtStatus* set_flag(OrtSessionOptions* options, bool OrtSessionOptions::*flag, b
   return guarded([&] { required(options, "options").*flag = value; });
 }
 
-// A function of its own fails where the provider's library is not there.
+// The separate functions of providers fail, as they do if the provider's library is missing.
 OrtStatus* no_provider(const std::string& name, OrtErrorCode code = ORT_FAIL) {
   return make_status(code, (name + " execution provider is not supported in this build. CPUExecutionProvider is the only one").c_str());
 }
@@ -38,7 +38,7 @@ void add_threads(OrtApi& table) {
   table.SetIntraOpNumThreads = [](OrtSessionOptions* options, int threads) {
     return guarded([&] { set_option(required(options, "options").options, "intra_op_num_threads", std::to_string(threads)); });
   };
-  // Alone it changes nothing: how many nodes run at once matters where the execution mode says that several do.
+  // Has no effect alone: it matters only with an execution mode that runs several nodes at once.
   table.SetInterOpNumThreads = [](OrtSessionOptions* options, int threads) {
     return guarded([&] { set_option(required(options, "options").options, "inter_op_num_threads", std::to_string(threads)); });
   };
@@ -122,7 +122,7 @@ void add_config(OrtApi& table) {
   };
 }
 
-// Settings that ask for what is always so, or for a way of having memory or of telling that is not ours: they are kept.
+// Settings for something that always holds, or for memory and logging mechanisms that Treadle does not have. They are only stored.
 void add_kept(OrtApi& table) {
   table.EnableMemPattern = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::mem_pattern, true); };
   table.DisableMemPattern = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::mem_pattern, false); };
@@ -141,7 +141,7 @@ void add_kept(OrtApi& table) {
   table.SetSessionLogVerbosityLevel = [](OrtSessionOptions* options, int level) {
     return guarded([&] { required(options, "options").log_verbosity_level = level; });
   };
-  // Below 0: the environment's; above FATAL: nobody is told.
+  // Negative: the environment's level; above FATAL: no messages.
   table.SetSessionLogSeverityLevel = [](OrtSessionOptions* options, int level) {
     return guarded([&] { required(options, "options").log_severity_level = level; });
   };

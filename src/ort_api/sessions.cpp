@@ -1,4 +1,4 @@
-// Sessions and their runs, and what a model says of itself.
+// Sessions and their runs, and the metadata of models.
 #include <algorithm>
 #include <atomic>
 #include <ctime>
@@ -29,7 +29,7 @@ void check_not_cancelled(const std::atomic<bool>& cancelled) {
   if (cancelled.load()) throw StatusError(ORT_MODEL_LOAD_CANCELED, "loading was canceled due to user request");
 }
 
-// The client's options, and what it said of the environment.
+// Combines the client's options with the environment's.
 SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& given, const Model& model) {
   check_not_cancelled(*given.load_cancelled);
   register_operators(given.custom_op_domains);
@@ -66,7 +66,7 @@ void tell_assignment(OrtSession& session) {
   session.tells_assignment = true;
 }
 
-// A client may choose among the devices. @throws Error if it does not choose the CPU, the only one.
+// Lets the client choose among the devices. @throws Error if it does not choose the CPU, the only one
 void ask_for_devices(const OrtSessionOptions& options) {
   if (options.select_devices == nullptr) return;
   const OrtEpDevice *device = &cpu_device(), *selected[1] = {nullptr};
@@ -84,7 +84,7 @@ onnx::ReadOptions reading(const OrtSessionOptions& options) {
   return read;
 }
 
-// Clients may give values for initializers that a model has not.
+// Removes the client's values for initializers that the model does not have.
 void leave_out_unknown(SessionOptions& options, const Model& model) {
   if (model.impl().compiled) return;
   std::erase_if(options.initializers, [&](const auto& given) {
@@ -145,7 +145,7 @@ template <Values values>
 OrtStatus* name(const OrtSession* session, size_t index, OrtAllocator* allocator, char** out) {
   return guarded([&] { required(out, "value") = copy_text(allocator, at(required(session, "session").*values, index).name); });
 }
-// The extents of what a sequence or an optional has, as the model declares them.
+// Adds the extents that the model declares for elements of a sequence or optional.
 void add_shapes(OrtTypeInfo& type, const onnx::TypeDef& declared) {
   if (!type.element || !declared.elem) return;
   auto element = std::make_shared<OrtTypeInfo>(*type.element);
@@ -167,7 +167,7 @@ OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
     const OrtSession& of = required(session, "session");
     const ValueInfo& info = at(of.*values, index);
     std::unique_ptr<OrtTypeInfo> made = type_of(info);
-    const onnx::GraphDef& graph = (of.editing ? *of.editing : of.running().model().impl().def).graph;  // empty of a compiled model
+    const onnx::GraphDef& graph = (of.editing ? *of.editing : of.running().model().impl().def).graph;  // empty for a compiled model
     for (const auto* declared : {&graph.inputs, &graph.outputs})
       for (const onnx::ValueInfoDef& value : *declared)
         if (value.name == info.name) {
@@ -179,7 +179,7 @@ OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
   });
 }
 
-// What a run is given.
+// The arguments of a run.
 struct Arguments {
   std::map<std::string, Datum> feeds;
   std::vector<std::string> outputs;
@@ -215,10 +215,10 @@ void run(const OrtSession& of, const OrtRunOptions* options, const Arguments& gi
   for (size_t i = 0; i < num_outputs; ++i) outputs[i] = made[i].release();
 }
 
-// The session of the asynchronous run that this thread is for.
+// The session of the asynchronous run on this thread.
 thread_local const OrtSession* running_here = nullptr;
 
-// Keeps what the client may release, or free, before the run has ended.
+// Keeps objects that the client may release before the run has ended.
 struct AsyncRun {
   OrtSession& session;
   std::shared_ptr<const OrtRunOptions> options;
@@ -237,7 +237,7 @@ struct AsyncRun {
     {
       const std::lock_guard lock(session.mutex);
       is_last = --session.asynchronous_runs == 0 && session.released;
-      session.run_ended.notify_all();  // under the lock: behind it the session may be gone
+      session.run_ended.notify_all();  // under the lock: after it, the session may be gone
     }
     if (is_last) delete &session;
   }
@@ -310,7 +310,7 @@ void add_description(OrtApi& table) {
   table.SessionEndProfiling = [](OrtSession* session, OrtAllocator* allocator, char** out) {
     return guarded([&] {
       const OrtSession& of = required(session, "session");
-      std::string path;  // of a session that has no profile, or none any more: empty
+      std::string path;  // empty if the session has no profile, or none any more
       try {
         if (of.session) path = of.session->end_profiling();
       } catch (const Error& error) {
@@ -343,7 +343,7 @@ void add_metadata(OrtApi& table) {
   table.ModelMetadataGetVersion = [](const OrtModelMetadata* metadata, int64_t* out) {
     return guarded([&] { required(out, "value") = required(metadata, "model_metadata").metadata.version; });
   };
-  // Null for a key that is not there.
+  // Null if the key does not exist.
   table.ModelMetadataLookupCustomMetadataMap = [](const OrtModelMetadata* metadata, OrtAllocator* allocator, const char* key, char** out) {
     return guarded([&] {
       const auto& custom = required(metadata, "model_metadata").metadata.custom;
@@ -379,14 +379,14 @@ void profiled(const Session& session, const OrtRunOptions* options, const std::f
   try {
     body();
   } catch (...) {
-    failure = std::current_exception();  // up to it there is a profile, too
+    failure = std::current_exception();  // the part before a failure has a profile, too
   }
   const std::string text = profile_to_trace(profiler.profile(), TraceFormat::onnxruntime);
   char time[32] = "";
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   std::strftime(time, sizeof(time), "%Y-%m-%d_%H-%M-%S", localtime_r(&now, &local));
-  static std::atomic<int> number{0};  // runs of one second have files of their own
+  static std::atomic<int> number{0};  // separate files for runs in the same second
   AtomicFile file(*options->profile_file_prefix + "_" + time + "_" + std::to_string(number++) + ".json");
   file.write(std::as_bytes(std::span(text)));
   file.commit();
@@ -397,7 +397,7 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
               const RunOptions* options, const OrtMemoryInfo* memory) {
   IoBinding binding(session);
   for (const auto& [name, value] : feeds) binding.bind_input(name, value);
-  std::map<std::string, const OrtValue*> bound;  // a name may be wanted several times
+  std::map<std::string, const OrtValue*> bound;  // a name may be requested several times
   for (size_t i = 0; i < names.size(); ++i)
     if (const OrtValue*& value = bound.try_emplace(names[i], nullptr).first->second; value == nullptr) value = outputs[i];
   auto memory_in = [](const OrtValue* value) {

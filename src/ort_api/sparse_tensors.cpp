@@ -1,4 +1,4 @@
-// Sparse tensors: in COO and CSR, which operators take, and in blocks.
+// Sparse tensors: COO and CSR, which operators accept, and block-sparse.
 #include <cstring>
 #include <functional>
 
@@ -13,7 +13,7 @@ const SparseTensor& sparse_of(const OrtValue* value) {
   return datum.sparse_tensor();
 }
 
-// With its elements: one that the client has only begun has none.
+// The sparse tensor with its elements. @throws StatusError if the client has not filled it yet
 const SparseTensor& populated(const OrtValue* value) {
   const SparseTensor& sparse = sparse_of(value);
   if (value->filled && !value->populated)
@@ -27,7 +27,7 @@ const SparseTensor& being_filled(const OrtValue* value) {
   return *value->filled;
 }
 
-// Values and indices are copied from the client's memory.
+// Checks the arguments of a function that copies values and indices from the client's memory.
 const SparseTensor& to_copy_into(const OrtValue* value, const OrtMemoryInfo* info, const int64_t* dims, size_t rank) {
   const SparseTensor& sparse = being_filled(value);
   for (size_t i = 0; i < rank; ++i)
@@ -45,7 +45,7 @@ void fill(OrtValue& value, SparseTensor sparse) {
   show(value);
 }
 
-// Of a sparse tensor's elements, which have to take bytes of their own.
+// The dtype of a sparse tensor's elements, which must be whole bytes.
 DType dtype_of_elements(ONNXTensorElementDataType type) {
   const DType dtype = dtype_from(type);
   if (bits_of(dtype) % 8 != 0) throw StatusError(ORT_NOT_IMPLEMENTED, "sparse tensor type " + std::to_string(type) + " is not supported");
@@ -69,7 +69,7 @@ void check_index(int64_t index, int64_t extent, const std::string& what) {
                 what + " index out of bounds: " + std::to_string(index) + " must be in [0, " + std::to_string(extent) + ")");
 }
 
-// COO: one index an element, or one for each axis.
+// COO: one index per element, or one per axis.
 void use_coo(SparseTensor& sparse, const int64_t* indices, size_t num_indices, const std::function<Tensor(const Shape&)>& make) {
   const int64_t count = sparse.values.num_elements(), given = static_cast<int64_t>(num_indices);
   const bool is_linear = given == count;
@@ -105,7 +105,7 @@ void use_csr(SparseTensor& sparse, const Tensor& inner, const Tensor& outer) {
   sparse.row_offsets = outer;
 }
 
-// Blocks of values, [blocks, rows, columns] or more; their indices are [2, blocks]. No operator takes them.
+// Block-sparse: values are [blocks, rows, columns, ...], indices [2, blocks]. No operator accepts them.
 Shape blocks_shape(const SparseTensor& sparse, const int64_t* dims, size_t rank) {
   for (size_t i = 0; i < rank; ++i)
     if ((&required(dims, "indices_shape"))[i] < 0) throw StatusError(ORT_FAIL, "indices shape must not have negative dimensions");

@@ -1,4 +1,4 @@
-// The table of functions. Those that nobody fills in say that Treadle does not have them, and why.
+// The table of functions. Entries that no file fills in return an error with the reason why Treadle lacks them.
 #include <cstring>
 #include <utility>
 
@@ -33,7 +33,7 @@ struct Missing<place, Result (*)(Arguments...)> {
   }
 };
 
-// Given out when not even a status can be allocated.
+// Returned if not even a status can be allocated.
 OrtStatus last_resort{ORT_RUNTIME_EXCEPTION, "out of memory"};
 
 OrtApi make_table() {
@@ -64,7 +64,7 @@ OrtApi make_table() {
   return table;
 }
 
-// A client of an older version reads the first part of the table.
+// Clients of older versions read only the first part of the table.
 const OrtApi* get_api(uint32_t version) { return version >= 1 && version <= kApiVersion ? &api() : nullptr; }
 const char* get_version() { return kVersion; }
 
@@ -139,8 +139,8 @@ void give_text(const std::string& text, char* out, size_t* size) {
 }  // namespace treadle::ort
 
 extern "C" {
-// What OrtGetApiBase of libonnxruntime.so.1 gives (entry.c); libtreadle.so has another name for it, to stay apart from an onnxruntime in
-// the same process.
+// The result of OrtGetApiBase in libonnxruntime.so.1 (entry.c). In libtreadle.so it has this other name, to avoid a conflict with an
+// onnxruntime in the same process.
 __attribute__((visibility("default"))) const OrtApiBase* treadle_ort_api_base() noexcept {
   static const OrtApiBase base{treadle::ort::get_api, treadle::ort::get_version};
   return &base;

@@ -1,4 +1,4 @@
-// Tensors: made of the client's memory or of ours, read and written, strings too.
+// Tensors in the client's memory or ours, and access to their elements, including strings.
 #include <algorithm>
 #include <cstring>
 
@@ -20,7 +20,7 @@ std::span<std::string> strings_in(const Tensor& tensor) {
   return tensor.span<std::string>();
 }
 
-// To read them: a sparse tensor's, too.
+// Strings to read, also those of a sparse tensor.
 std::span<std::string> strings_of(const OrtValue* value) {
   const Datum& datum = required(value, "value").datum;
   if (value->filled && !value->populated) throw Error(ErrorCode::invalid_argument, "Sparse Tensor does not contain sparse data");
@@ -36,14 +36,14 @@ std::string& string_at(const std::span<std::string>& strings, size_t index) {
   return strings[index];
 }
 
-// A tensor's elements are made before it takes the memory over: what fails leaves the memory to the client.
+// The tensor is made before it takes ownership of the memory: on failure the client keeps it.
 Tensor tensor_around(void* data, size_t length, const Shape& shape, DType dtype) {
   if (dtype == DType::string) throw Error(ErrorCode::invalid_argument, "a tensor of strings cannot be made around memory");
   if (data == nullptr && shape.num_elements() > 0) throw Error(ErrorCode::invalid_argument, "the data is null");
   return Tensor(dtype, shape, Storage::borrow(data, length, {}));
 }
 
-// Memory of the client's allocator, given back with the last tensor that has it.
+// Memory of the client's allocator, which the last tensor that uses it frees.
 std::shared_ptr<Storage> storage_of(OrtAllocator& allocator, size_t size_bytes) {
   void* data = allocate(&allocator, std::max<size_t>(size_bytes, 1));
   return Storage::borrow(data, size_bytes, [kept = keep(allocator), data] { kept->Free(kept.get(), data); });
@@ -199,7 +199,7 @@ void add_strings(OrtApi& table) {
       required(out, "len") = length;
     });
   };
-  // One after the other without NULs, and where each begins.
+  // Copies the strings without NULs, and the offset of each.
   table.GetStringTensorContent = [](const OrtValue* value, void* to, size_t room, size_t* offsets, size_t count) {
     return guarded([&] {
       const std::span<std::string> strings = strings_of(value);
@@ -243,7 +243,7 @@ OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory) {
 Datum owned_by_client(Datum datum) {
   if (!datum.is_tensor()) return datum;
   const Tensor& tensor = datum.tensor();
-  // Others that hold the memory beside this datum would see what the client writes, or take it away.
+  // Copies the tensor if others share its memory: they would see what the client writes, or reclaim it.
   const bool is_alone = tensor.storage().use_count() <= 1 && tensor.storage()->writable() && !tensor.storage()->lent();
   return is_alone && tensor.is_contiguous() ? datum : Datum(tensor.clone());
 }
@@ -252,7 +252,7 @@ Shape shape_from(const int64_t* dims, size_t rank) {
   if (rank > 0) required(dims, "shape");
   const Shape shape(std::span<const int64_t>(dims, rank));
   try {
-    shape.num_elements();  // checked
+    shape.num_elements();  // throws if it overflows
   } catch (const Error& error) {
     if (error.code() == ErrorCode::resource_exhausted) refuse_tensor(std::string("Integer overflow: ") + error.what());
     throw;
@@ -260,7 +260,7 @@ Shape shape_from(const int64_t* dims, size_t rank) {
   return shape;
 }
 
-// ONNX gave float8e8m0 a number before uint2 and int2, ONNX Runtime one behind them.
+// float8e8m0 has a number before uint2 and int2 in ONNX, and after them in ONNX Runtime.
 static_assert(static_cast<int>(DType::float4e2m1) == 23 && static_cast<int>(DType::int2) == 26);
 constexpr DType kRenumbered[] = {DType::uint2, DType::int2, DType::float8e8m0};
 constexpr int kFirstRenumbered = 24, kNumNumbers = 27;

@@ -93,7 +93,7 @@ std::string one_line(std::string text) {
 struct Rule {  // a line of the control file
   std::string job;
   JobChange change;
-  std::set<uint64_t> applied;  // ids
+  std::set<uint64_t> applied;  // ids of jobs
 };
 
 }  // namespace
@@ -125,7 +125,7 @@ struct Coordinator::Impl {
   void listen_on(const std::string& path) {
     const sockaddr_un address = address_of(path);
     listener = Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    unlink(path.c_str());  // of a coordinator that was killed: this one holds the lock
+    unlink(path.c_str());  // left by a coordinator that was killed: this one holds the lock
     const mode_t before = umask(0177);
     const bool bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     const int error = errno;
@@ -147,7 +147,7 @@ struct Coordinator::Impl {
         write_status();
         next_second = now + 1'000'000'000;
       }
-      const uint64_t looked = now_ns();  // one reading: the difference of two could be negative
+      const uint64_t looked = now_ns();  // read once: the difference of two readings could be negative
       serve(next_look > looked ? static_cast<int>((next_look - looked) / 1'000'000 + 1) : 0);
     }
   }
@@ -184,14 +184,14 @@ struct Coordinator::Impl {
       JobSlot& slot = page.slots[slots[i]];
       if (slot.id.load() != views[i].id) continue;
       const uint32_t publishes = decision.guaranteed_publish && views[i].job_class == JobClass::guaranteed ? 1 : 0;
-      // One after the other: both are to be written.
+      // Two statements, because both must be written.
       const bool share_changed = slot.granted.exchange(decision.granted[i]) != decision.granted[i];
       const bool publishes_changed = slot.publishes.exchange(publishes) != publishes;
       if (share_changed || publishes_changed) refresh(slot);
     }
   }
 
-  // Jobs of that name, or the one of that id. @return how many.
+  // Applies a change to jobs with this name, or the one with this id. @return their number
   int apply_to(const std::string& job, const JobChange& change, std::set<uint64_t>* done = nullptr) {
     Page& page = table.page();
     int found = 0;
@@ -267,7 +267,7 @@ struct Coordinator::Impl {
       file.commit();
       status_failed = false;
     } catch (const Error& error) {
-      // A full disk must not stop the coordinator; what readers see is older.
+      // A full disk must not stop the coordinator; readers then see older data.
       if (!std::exchange(status_failed, true)) TREADLE_LOG(warning, "the status file: {}", error.what());
     }
   }
@@ -316,14 +316,14 @@ struct Coordinator::Impl {
   void accept_client() {
     Descriptor fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.get() < 0) return;
-    // The folder keeps others out; this holds if somebody opened it up.
+    // The folder's permissions keep other users out. This check holds even if they were loosened.
     ucred peer{};
     socklen_t size = sizeof peer;
     if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || (peer.uid != geteuid() && peer.uid != 0)) return;
     clients.push_back(Client{std::move(fd), {}, {}});
   }
 
-  // Never blocks: a client that sends half a request, or does not read the answer, holds nobody up.
+  // Never blocks: a client that sends half a request, or does not read the answer, delays nobody.
   void serve(Client& client) {
     if (!client.to_send.empty()) {
       const ssize_t sent = send(client.fd.get(), client.to_send.data(), client.to_send.size(), MSG_NOSIGNAL);
@@ -348,7 +348,7 @@ struct Coordinator::Impl {
   JobTable& table;
   Descriptor listener;
   std::list<Client> clients;
-  std::unordered_map<uint64_t, JobStatus> last;  // as of the last look
+  std::unordered_map<uint64_t, JobStatus> last;  // at the previous look
   uint64_t last_look = 0;
   std::tuple<ino_t, off_t, time_t, long> control_stamp{};
   std::vector<Rule> rules;

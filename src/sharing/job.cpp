@@ -1,4 +1,4 @@
-// The public face: jobs, and the list of all.
+// The public API: jobs, and the list of all jobs.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -57,7 +57,7 @@ std::string sharing_folder() {
 
 std::shared_ptr<Job> environment_job() {
   static ForkMutex& mutex = *new ForkMutex;
-  static std::weak_ptr<Job>& last = *new std::weak_ptr<Job>;  // one for all sessions, as long as there is one
+  static std::weak_ptr<Job>& last = *new std::weak_ptr<Job>;  // shared by all sessions as long as there is one
   const char* job_class = std::getenv("TREADLE_JOB_CLASS");
   if (!job_class || !*job_class) return nullptr;
   {

@@ -30,10 +30,10 @@ namespace treadle::sharing {
 namespace {
 
 constexpr char kMagic[8] = {'t', 'r', 'e', 'a', 'd', 'l', 'e', '1'};
-constexpr const char* kFileName = "/jobs-4";  // another layout gets another name: versions of the library do not disturb each other
+constexpr const char* kFileName = "/jobs-4";  // a new layout gets a new name, so that versions of the library do not interfere
 constexpr int kCoordinatorByte = kMaxJobs;
 
-// Locks of a process's own do not conflict with its claims: it must know which slots it holds.
+// File locks do not conflict within a process, so it must remember which slots it holds.
 struct Owned {
   ForkMutex mutex;
   uint32_t generation = 0;
@@ -45,7 +45,7 @@ Owned& owned() {
   return all;
 }
 
-// The process, told apart from all others of the machine that are or were, and the same for two copies of this library in it.
+// Identifies the process among all present and past ones of the machine; the same for two copies of this library in it.
 uint64_t process_token() {
   std::string text = std::to_string(getpid());
   struct stat space {};
@@ -53,7 +53,7 @@ uint64_t process_token() {
   std::ifstream in("/proc/self/stat");
   std::string line;
   std::getline(in, line);
-  // The 22nd field is the start time; the second may hold spaces, and ends with the last parenthesis.
+  // Field 22 is the start time. Field 2 may contain spaces, and ends with the last parenthesis.
   size_t at = line.rfind(')');
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = line.find(' ', at + 1);
   if (at != std::string::npos) text += line.substr(at, line.find(' ', at + 1) - at);
@@ -77,7 +77,7 @@ void make_sharing_folder(const std::string& folder) {
   struct stat info {};
   if (lstat(folder.c_str(), &info) != 0) throw_io("cannot use the folder", folder);
   if (!S_ISDIR(info.st_mode)) throw Error(ErrorCode::io_error, fmt::format("\"{}\" is no folder", folder));
-  // Under a name that anybody could have taken in /dev/shm, another user's folder would let that user steer our jobs.
+  // If another user had created the folder in /dev/shm first, that user could steer our jobs.
   if (info.st_uid != geteuid() || (info.st_mode & 0022) != 0)
     throw Error(ErrorCode::io_error, fmt::format("the folder \"{}\" belongs to user {} with mode {:o}; it must belong to user {} and be "
                                                  "writable by nobody else",
@@ -85,7 +85,7 @@ void make_sharing_folder(const std::string& folder) {
 }
 
 JobTable& JobTable::get() {
-  static JobTable& table = *new JobTable;  // threads may run sessions while static objects go
+  static JobTable& table = *new JobTable;  // never destroyed: threads may run sessions while static objects are destroyed
   return table;
 }
 
@@ -106,10 +106,10 @@ bool JobTable::map_shared(std::string* why) {
     const std::string folder = sharing_folder();
     make_sharing_folder(folder);
     path_ = folder + kFileName;
-    // Closed never: closing any descriptor of the file would give up all of the process's locks on it.
+    // Never closed: closing any descriptor of the file would release all of the process's locks on it.
     fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) throw_io("cannot open", path_);
-    // A page that is not there would end the process when it is touched.
+    // Touching a page without storage would end the process.
     if (int error = posix_fallocate(fd, 0, sizeof(Page)); error != 0) {
       errno = error;
       throw_io("no room for", path_);
@@ -117,7 +117,7 @@ bool JobTable::map_shared(std::string* why) {
     void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) throw_io("cannot map", path_);
     page_ = static_cast<Page*>(memory);
-    // Zeros are the initial state but for the shares, which claim() sets.
+    // Zero is the initial state of everything except shares, which claim() sets.
     std::memcpy(page_->magic, kMagic, sizeof kMagic);
     fd_ = fd;
     return true;
@@ -148,7 +148,7 @@ void JobTable::unlock_byte(int byte) {
   fcntl(fd_, F_SETLK, &lock);
 }
 
-// A forked child holds none of its parent's locks. Under the mutex.
+// A forked child has none of its parent's locks. @pre the caller holds the mutex
 void JobTable::forget_parents_locks() {
   if (owned().generation == fork_generation()) return;
   owned().generation = fork_generation();
@@ -156,7 +156,7 @@ void JobTable::forget_parents_locks() {
   owned().coordinator = false;
 }
 
-// The caller holds the slot's lock.
+// @pre the caller holds the slot's lock
 void JobTable::clear(int index) {
   JobSlot& slot = page_->slots[index];
   slot.state = SlotState::free;
@@ -172,7 +172,7 @@ int JobTable::claim() {
   for (int i = 0; i < kMaxJobs; ++i) {
     if ((owned().slots >> i & 1U) != 0) continue;
     JobSlot& slot = page_->slots[i];
-    // Of another copy of this library in this process, whose lock is the process's too.
+    // The slot of another copy of this library in this process, to which the lock also belongs.
     if (slot.state.load() == SlotState::live && slot.owner.load() == own && slot.pid.load() == getpid() && fd_ >= 0) continue;
     if (!lock_byte(i)) continue;
     clear(i);
@@ -216,7 +216,7 @@ void JobTable::sweep() {
     JobSlot& slot = page_->slots[i];
     if (slot.state.load() != SlotState::live || (owned().slots >> i & 1U) != 0) continue;
     if (slot.owner.load() == own && slot.pid.load() == getpid()) continue;
-    if (!lock_byte(i)) continue;  // its process lives
+    if (!lock_byte(i)) continue;  // its process is alive
     clear(i);
     unlock_byte(i);
   }
@@ -265,7 +265,7 @@ int64_t JobTable::coordinator_pid() {
 void refresh(JobSlot& slot) {
   uint32_t word = slot.word.load();
   for (;;) {
-    // Fields are read after the word: who changes one later finds the word changed, or changes it after us.
+    // Fields are read after the word: whoever changes a field later finds the word changed, or changes it after this.
     const uint32_t share = std::min(slot.share.load(), slot.granted.load());
     uint32_t duties = 0;
     if (slot.suspended.load() != 0 || share == 0)
@@ -292,7 +292,7 @@ void end_grants(Page& page) {
   }
 }
 
-// Other processes write the page, too: a name is text for a terminal, and a class one of the two, whatever stands there.
+// Other processes also write to the page: names are made safe for terminals, and classes are one of the two.
 JobStatus status_of(const JobSlot& slot) {
   JobStatus status;
   status.id = slot.id;
@@ -335,7 +335,7 @@ uint32_t share_from_percent(double percent) {
 void end_guaranteed(Page& page, int index) {
   const uint64_t bit = uint64_t{1} << index;
   if ((page.guaranteed_running.load() & bit) == 0) return;
-  page.guaranteed_ended_ns.store(now_ns());  // before the bit goes: who sees no bit is to see the time as well
+  page.guaranteed_ended_ns.store(now_ns());  // before the bit is cleared: whoever sees no bit must also see the time
   page.guaranteed_running.fetch_and(~bit);
 }
 
@@ -343,7 +343,7 @@ void apply(Page& page, int index, const JobChange& change) {
   JobSlot& slot = page.slots[index];
   if (change.job_class && *change.job_class != JobClass::guaranteed && *change.job_class != JobClass::opportunistic)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is no class of jobs", static_cast<int>(*change.job_class)));
-  if (change.share_percent) slot.share = share_from_percent(*change.share_percent);  // before anything else changes: it may throw
+  if (change.share_percent) slot.share = share_from_percent(*change.share_percent);  // before any other change, since it may throw
   if (change.suspended) slot.suspended = *change.suspended ? 1 : 0;
   bool memory = false;
   if (change.memory_limit_bytes) memory |= slot.memory_limit.exchange(*change.memory_limit_bytes) != *change.memory_limit_bytes;

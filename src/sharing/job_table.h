@@ -1,4 +1,4 @@
-// The job table: one page of memory that all processes of a user with jobs map. Everything in it is atomic; nobody locks it.
+// The job table: one page of memory that all processes of a user with jobs map. All its fields are atomic; there is no lock.
 #pragma once
 
 #include <atomic>
@@ -12,53 +12,53 @@
 namespace treadle::sharing {
 
 inline constexpr int kMaxJobs = 64;             // one bit each in Page::guaranteed_running
-inline constexpr uint32_t kFullShare = 10'000;  // shares are in hundredths of a percent
-inline constexpr size_t kNameBytes = 48;        // with the terminator
+inline constexpr uint32_t kFullShare = 10'000;  // shares are in units of 0.01 %
+inline constexpr size_t kNameBytes = 48;        // including the terminator
 
-/// What a job has to do before a node: the low byte of JobSlot::word. The rest of the word counts the changes.
+/// What a job must do before a node: the low byte of JobSlot::word. The rest of the word counts changes.
 enum Duty : uint32_t {
   kThrottled = 1,  ///< the share is below 100 %
   kSuspended = 2,
-  kGivesWay = 4,   ///< to guaranteed jobs
-  kPublishes = 8,  ///< says what kind of node it runs, for opportunistic jobs that may run beside it
+  kGivesWay = 4,   ///< yields to guaranteed jobs
+  kPublishes = 8,  ///< publishes the kind of its current node, for opportunistic jobs that may run beside it
   kAnyDuty = 0xFF,
   kOneChange = 0x100,
 };
 
-/// Which nodes of opportunistic jobs may run while a guaranteed job has a run under way.
+/// Which nodes of opportunistic jobs may run during a run of a guaranteed job.
 enum class Beside : uint32_t {
-  none = 0,           ///< none: they give way
-  compute_bound = 1,  ///< those that the memory does not bound
-  opposite = 2,       ///< those with another bound than the guaranteed job's node (Orion's rule)
-  any = 3,            ///< all: only shares hold them back
+  none = 0,           ///< none: they yield
+  compute_bound = 1,  ///< nodes that are not memory-bound
+  opposite = 2,       ///< nodes with another bound than the guaranteed job's node (Orion's rule)
+  any = 3,            ///< all: only shares limit them
 };
 
 enum class SlotState : uint32_t { free = 0, live = 1 };
 
 struct JobSlot {
-  // What every node reads.
+  // Read before every node.
   alignas(64) std::atomic<uint32_t> word{0};
   std::atomic<SlotState> state{SlotState::free};
-  // What is asked of the job.
+  // Requested settings of the job.
   std::atomic<uint32_t> job_class{0}, share{kFullShare}, granted{kFullShare}, suspended{0}, publishes{0};
   std::atomic<uint32_t> memory_changes{0};
   std::atomic<uint64_t> memory_limit{0}, host_limit{0};
-  // A profile that another process asks for (session/attach.h). Runs that begin before `until` are to be recorded.
+  // A profile requested by another process (session/attach.h): runs that begin before `profile_until_ns` are recorded.
   std::atomic<uint64_t> profile_until_ns{0}, profile_request{0};
-  std::atomic<uint64_t> profile_taken_until_ns{0};  // one process at a time asks
-  // Runs under way.
+  std::atomic<uint64_t> profile_taken_until_ns{0};  // only one process at a time requests a profile
+  // Running runs.
   alignas(64) std::atomic<uint32_t> running{0};
-  std::atomic<uint32_t> active{0};  // threads in them that do not wait for their share or their turn
+  std::atomic<uint32_t> active{0};  // their threads that do not wait for their share or turn
   std::atomic<int32_t> threads{0};
   std::atomic<int32_t> cpu{-1};  // where the last of them began
-  // What the job reports.
+  // Reported by the job.
   alignas(64) std::atomic<uint64_t> runs{0};
   std::atomic<uint64_t> run_ns{0}, idle_ns{0}, gave_way_ns{0}, last_step_ns{0}, average_step_ns{0};
   std::atomic<uint64_t> device_bytes{0}, host_bytes{0}, disk_bytes{0}, peak_bytes{0}, moved_bytes{0}, moves{0}, moving_ns{0};
-  // Written by the owner before the slot is live.
+  // Written by the owner before the slot becomes live.
   alignas(64) std::atomic<uint64_t> id{0};
   std::atomic<int64_t> pid{0};
-  std::atomic<uint64_t> owner{0};  // of the process: pid, its start and its PID namespace, hashed
+  std::atomic<uint64_t> owner{0};  // hash of the process's pid, start time and PID namespace
   char name[kNameBytes]{};
 
   double share_percent() const { return share.load(std::memory_order_relaxed) / 100.0; }
@@ -67,10 +67,10 @@ struct JobSlot {
 struct Page {
   char magic[8];
   alignas(64) std::atomic<uint64_t> guaranteed_running;  // a bit per slot
-  std::atomic<uint64_t> guaranteed_ended_ns;             // when one of them had no run any more
+  std::atomic<uint64_t> guaranteed_ended_ns;             // when a guaranteed job last had no run any more
   alignas(64) std::atomic<Beside> beside;
   std::atomic<uint32_t> guaranteed_bound;  // Bound of the node that a guaranteed job began last
-  std::atomic<uint64_t> max_beside_ns;     // longer nodes never run beside a guaranteed job; 0: any
+  std::atomic<uint64_t> max_beside_ns;     // longer nodes never run beside a guaranteed job; 0: no limit
   std::atomic<uint64_t> coordinator_beat_ns;
   std::atomic<int64_t> coordinator_pid;
   std::atomic<uint64_t> last_id, last_profile;
@@ -78,35 +78,35 @@ struct Page {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<SlotState>::is_always_lock_free);
 
-/// What a coordinator set counts for so long after its last beat.
+/// Settings of a coordinator are valid for this time after its last beat.
 inline constexpr uint64_t kCoordinatorTimeoutNs = 2'000'000'000;
 
-/// CLOCK_MONOTONIC, which all processes of a machine share.
+/// CLOCK_MONOTONIC, which is the same in all processes of a machine.
 uint64_t now_ns() noexcept;
 
 class JobTable {
  public:
-  /// The process's; maps the page at the first call. If the folder cannot be used, the table is in private memory, where only this
-  /// process sees it, and a warning says why.
+  /// The process's table; maps the page at the first call. If the folder cannot be used, the table is in private memory, visible only to
+  /// this process, and a warning gives the reason.
   static JobTable& get();
 
   Page& page() { return *page_; }
   bool shared() const { return fd_ >= 0; }
   const std::string& path() const { return path_; }
 
-  /// A free slot, reset and locked, not yet live. @throws Error(resource_exhausted)
+  /// Claims a free slot, which is reset and locked, but not live yet. @throws Error(resource_exhausted)
   int claim();
   void publish(int slot) { page_->slots[slot].state.store(SlotState::live, std::memory_order_release); }
   void give_back(int slot);
-  /// Frees the slots of processes that have died. Takes some system calls.
+  /// Frees slots of dead processes. Needs some system calls.
   void sweep();
-  /// The live slot of that id; -1.
+  /// The live slot with this id; -1 if there is none.
   int find(uint64_t id);
 
-  /// One process is the coordinator. False if another is.
+  /// Makes this process the coordinator. Returns false if another one is.
   bool lock_coordinator();
   void unlock_coordinator();
-  /// Its process as this one's namespace sees it; 0: there is none.
+  /// The coordinator's pid in this process's namespace; 0: there is none.
   int64_t coordinator_pid();
 
  private:
@@ -122,19 +122,19 @@ class JobTable {
   std::string path_;
 };
 
-/// Works out JobSlot::word from what is asked of the job, and wakes who sleeps on it. After every change.
+/// Computes JobSlot::word from the job's settings, and wakes threads that sleep on it. Call it after every change.
 void refresh(JobSlot& slot);
-/// The same for all live slots, and clears what a coordinator that is gone has granted.
+/// Does this for all live slots, and clears the grants of a coordinator that is gone.
 void end_grants(Page& page);
 
-/// Folder for what the jobs of a user share, made if need be: of this user, and nobody else's to read.
+/// Creates, if necessary, the folder that a user's jobs share. It belongs to this user, and no other user can read it.
 /// @throws Error(io_error)
 void make_sharing_folder(const std::string& folder);
 
 JobStatus status_of(const JobSlot& slot);
 /// @throws Error(invalid_argument)
 void apply(Page& page, int slot, const JobChange& change);
-/// The slot's job has no guaranteed run under way any more.
+/// Called when the slot's job has no guaranteed run any more.
 void end_guaranteed(Page& page, int slot);
 uint32_t share_from_percent(double percent);
 

@@ -13,11 +13,11 @@ constexpr int64_t kPatienceNs = 1'000'000'000;
 }  // namespace
 
 MemoryWatch& MemoryWatch::get() {
-  static MemoryWatch& watch = *new MemoryWatch;  // sessions may outlive static objects
+  static MemoryWatch& watch = *new MemoryWatch;  // never destroyed: sessions may outlive static objects
   return watch;
 }
 
-// A thread of the parent may hold the mutex, to tell a job's client for example. Its threads can be neither joined nor destroyed here.
+// In a forked child, a thread of the parent may have held the mutex, and the parent's threads can be neither joined nor destroyed.
 MemoryWatch::MemoryWatch()
     : reset_([this] {
         renew_in_child(mutex_);
@@ -42,14 +42,14 @@ void MemoryWatch::add(Client& client, JobState& job) {
   if (known != all_.end() && known->generation == fork_generation()) return;
   std::list<Watched> made, parents;
   Watched& watched = made.emplace_back(client, job);
-  // What the thread has seen is what the caller has, not a new limit at some later time.
+  // The thread starts from the changes that the caller has seen, so that no later limit is missed.
   watched.thread = std::thread([&watched, seen = job.slot().memory_changes.load()] { listen(watched, seen); });
   std::lock_guard whole(list_mutex_);
   all_.splice(all_.end(), made);
   if (known != all_.end()) parents.splice(parents.end(), all_, known);
 }
 
-// Whoever holds the mutex tells the client itself, or the client's thread does.
+// If the mutex is taken, its holder or the client's thread tells the client.
 void MemoryWatch::tell(int slot) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;

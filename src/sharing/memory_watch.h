@@ -1,4 +1,4 @@
-// A thread of the process that hears when another process changes a job's memory limit, for jobs that hold memory but do not run.
+// A thread that notices when another process changes a job's memory limit, for jobs that hold memory but do not run.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@ namespace treadle::sharing {
 
 class MemoryWatch {
  public:
-  /// Holds the memory of a job.
+  /// An object that holds memory of a job.
   class Client {
    public:
-    /// @param may_wait  false: the caller does not wait for a node that is under way; it is called again if this did nothing.
+    /// @param may_wait  false: do not wait for a running node; if this call did nothing, it is repeated
     virtual void limit_changed(bool may_wait) = 0;
 
    protected:
@@ -26,11 +26,11 @@ class MemoryWatch {
   };
 
   static MemoryWatch& get();
-  /// Starts the client's thread, if there is none in this process. It tells the client once in any case, which may have read a limit that
-  /// has changed since.
+  /// Starts the client's thread, if there is none in this process. It calls the client at least once, since the limit may have changed
+  /// after the client read it.
   void add(Client& client, JobState& job);
   void remove(Client& client);
-  /// On the thread that has changed the limits of a job of this process: at once, where nothing is under way.
+  /// Called by a thread that has changed the limits of a job of this process: takes effect at once if nothing is running.
   void tell(int slot);
 
  private:
@@ -38,7 +38,7 @@ class MemoryWatch {
     Watched(Client& of, JobState& in) : client(of), job(in) {}
     Client& client;
     JobState& job;
-    const uint32_t generation = fork_generation();  // a child lacks the thread
+    const uint32_t generation = fork_generation();  // a forked child lacks the thread
     std::atomic<bool> stop{false};
     std::thread thread;
   };
@@ -48,7 +48,7 @@ class MemoryWatch {
 
   std::mutex mutex_;
   std::list<Watched> all_;
-  ForkMutex list_mutex_;  // a fork waits until the list is whole
+  ForkMutex list_mutex_;  // a fork waits until the list is consistent
   const ForkReset reset_;
 };
 

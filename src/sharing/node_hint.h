@@ -1,15 +1,15 @@
-// What is known of a node ahead, for policies that let some nodes run beside a guaranteed job.
+// Advance information about a node, for policies that let some nodes run beside a guaranteed job.
 #pragma once
 
 #include <cstdint>
 
 namespace treadle::sharing {
 
-/// What bounds a node's speed, by the operator's cost.
+/// What limits a node's speed, by the operator's cost.
 enum class Bound : uint8_t { unknown = 0, compute = 1, memory = 2 };
 
 struct NodeHint {
-  uint32_t estimated_ns = 0;  ///< on one core; 0: not known
+  uint32_t estimated_ns = 0;  ///< on one core; 0: unknown
   Bound bound = Bound::unknown;
 };
 

@@ -13,13 +13,13 @@ namespace {
 
 bool is_guaranteed(const JobView& job) { return job.job_class == JobClass::guaranteed; }
 
-// How much longer the guaranteed jobs' steps take than alone: the best that each was seen with. A best that is not reached any more
-// (larger inputs) is forgotten slowly.
+// How much slower guaranteed jobs' steps are than alone, that is, than the fastest seen. A fastest step that is no longer reached (larger
+// inputs) is forgotten slowly.
 class Slowdown {
  public:
-  /// @return 0.03: 3 % longer, of the job that suffers most; 0 if no run has ended since.
+  /// @return for instance 0.03 for 3 %, of the job that is slowed most; 0 if no run has ended since the previous call
   double observe(std::span<const JobView> jobs) {
-    constexpr double kForget = 1.0005;  // per look; ten looks a second: 0.5 % a second
+    constexpr double kForget = 1.0005;  // per look: 0.5 % per second at ten looks a second
     double worst = 0;
     std::unordered_map<uint64_t, double> kept;
     for (const JobView& job : jobs) {
@@ -46,15 +46,15 @@ size_t num_opportunistic(std::span<const JobView> jobs) {
   return static_cast<size_t>(std::count_if(jobs.begin(), jobs.end(), [](const JobView& job) { return !is_guaranteed(job); }));
 }
 
-// The rule that holds without a coordinator.
+// The rule that applies without a coordinator: opportunistic jobs yield.
 class GiveWay final : public Policy {
  public:
   std::string_view name() const override { return "give-way"; }
   Decision decide(std::span<const JobView> jobs, double, int) override { return {.granted = full_grants(jobs)}; }
 };
 
-// AntMan (OSDI 2020): opportunistic jobs run beside guaranteed ones, in the time that these were seen to leave; less as soon as these
-// suffer.
+// AntMan (OSDI 2020): opportunistic jobs run beside guaranteed ones, in the time that these were seen to leave idle; less when these become
+// slower.
 class AntMan final : public Policy {
  public:
   std::string_view name() const override { return "antman"; }
@@ -82,8 +82,8 @@ class AntMan final : public Policy {
   double used_ = 0, penalty_ = 1;
 };
 
-// TGS (NSDI 2023): the rate of opportunistic jobs grows until the guaranteed one slows down by more than 3 %: by half at first, then by
-// 0.025 % of the whole a look; it falls by 8 %.
+// TGS (NSDI 2023): the rate of opportunistic jobs grows until the guaranteed one is slowed by more than 3 %: by half at first, then by
+// 0.025 % of the whole per look. Then it falls by 8 %.
 class Feedback final : public Policy {
  public:
   std::string_view name() const override { return "feedback"; }
@@ -110,14 +110,14 @@ class Feedback final : public Policy {
   bool slow_start_ = true;
 };
 
-// Orion (EuroSys 2024): beside a guaranteed job run short nodes whose speed is bounded otherwise than that of its own nodes, where there
-// is a CPU for them. If it suffers all the same, only nodes that the memory does not bound; then none, for a while.
+// Orion (EuroSys 2024): short nodes run beside a guaranteed job if their speed has another bound than its own nodes', and a CPU is free. If
+// the job still becomes slower, only nodes that are not memory-bound; then none, for a while.
 class Operators final : public Policy {
  public:
   std::string_view name() const override { return "operators"; }
 
   Decision decide(std::span<const JobView> jobs, double, int num_cpus) override {
-    constexpr double kTolerance = 0.03, kLongest = 0.025;  // of a step of the guaranteed job
+    constexpr double kTolerance = 0.03, kLongest = 0.025;  // as a fraction of the guaranteed job's step
     constexpr int kRetryLooks = 50;
     const double slower = slowdown_.observe(jobs);
     if (slower > kTolerance) {

@@ -1,4 +1,4 @@
-// Policies: what opportunistic jobs may do beside guaranteed ones. A coordinator asks its policy several times a second.
+// Policies decide what opportunistic jobs may do beside guaranteed ones. A coordinator asks its policy several times per second.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace treadle::sharing {
 
-/// A job, and what it did since the policy looked last.
+/// A job, and its activity since the previous decision.
 struct JobView {
   uint64_t id = 0;
   JobClass job_class = JobClass::guaranteed;
   uint32_t share = kFullShare;  ///< as set
   int threads = 0;
   bool running = false;
-  uint64_t new_runs = 0;       ///< that ended since
-  double busy_ns = 0;          ///< of them: not idle and not giving way
-  double average_step_ns = 0;  ///< over recent runs; 0: there was none yet
+  uint64_t new_runs = 0;       ///< runs that have ended since
+  double busy_ns = 0;          ///< duration of these runs without idling and yielding
+  double average_step_ns = 0;  ///< over recent runs; 0: none yet
 };
 
-/// What the policy decides. Shares are granted in the order of the jobs.
+/// A policy's decision. `granted` is in the order of the jobs.
 struct Decision {
   Beside beside = Beside::none;
-  uint64_t max_beside_ns = 0;       ///< longer nodes never run beside a guaranteed job; 0: any
-  bool guaranteed_publish = false;  ///< guaranteed jobs say what bounds their nodes
-  std::vector<uint32_t> granted;    ///< of 10,000
+  uint64_t max_beside_ns = 0;       ///< longer nodes never run beside a guaranteed job; 0: no limit
+  bool guaranteed_publish = false;  ///< guaranteed jobs publish the bounds of their nodes
+  std::vector<uint32_t> granted;    ///< in units of 0.01 %
 };
 
 class Policy {
@@ -39,9 +39,9 @@ class Policy {
   virtual Decision decide(std::span<const JobView> jobs, double elapsed_ns, int num_cpus) = 0;
 };
 
-/// give-way, antman, feedback or operators. @throws Error(invalid_argument) naming those that there are.
+/// Makes the policy give-way, antman, feedback or operators. @throws Error(invalid_argument) naming these
 std::unique_ptr<Policy> make_policy(std::string_view name);
-/// Name and one line of description.
+/// Names with a line of description each.
 std::span<const std::pair<std::string_view, std::string_view>> policy_table();
 
 }  // namespace treadle::sharing

@@ -15,7 +15,7 @@ namespace {
   throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is given, {} is expected", text, expected));
 }
 
-// The number that the text begins with, and the rest.
+// Parses the number at the beginning of the text, and removes it.
 double leading_number(std::string_view& text, std::string_view expected) {
   double number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

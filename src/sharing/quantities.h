@@ -1,4 +1,4 @@
-// How people write shares, sizes and classes: on the command line, to the coordinator, in the environment.
+// Text forms of shares, sizes and classes: on the command line, in requests to the coordinator, and in the environment.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 
 namespace treadle::sharing {
 
-/// "30", "30%", "12.5". @throws Error(invalid_argument)
+/// Parses "30", "30%", "12.5". @throws Error(invalid_argument)
 double parse_percent(std::string_view text);
-/// "1048576", "512MiB", "2GiB", "2G" (powers of 1024); "none" is 0. @throws Error(invalid_argument)
+/// Parses "1048576", "512MiB", "2GiB", "2G" (powers of 1024); "none" is 0. @throws Error(invalid_argument)
 uint64_t parse_bytes(std::string_view text);
 /// @throws Error(invalid_argument)
 JobClass parse_class(std::string_view text);
 std::string_view class_name(JobClass job_class) noexcept;
-/// "512 MiB"
+/// Returns text such as "512 MiB".
 std::string format_bytes(uint64_t bytes);
-/// One word of a request: "share=30", "memory=2GiB", "host_memory=4GiB", "class=opportunistic", "suspend", "resume". @throws
-/// Error(invalid_argument)
+/// Parses a word of a request: "share=30", "memory=2GiB", "host_memory=4GiB", "class=opportunistic", "suspend", "resume".
+/// @throws Error(invalid_argument)
 void parse_change(std::string_view word, JobChange& change);
-/// A job as "id=7 name=train pid=12 class=opportunistic share=30 …".
+/// Formats a job as "id=7 name=train pid=12 class=opportunistic share=30 …".
 std::string format_status(const JobStatus& status);
-/// The reverse; unknown keys are left out.
+/// The inverse of format_status(); ignores unknown keys.
 JobStatus parse_status(std::string_view line);
 
 }  // namespace treadle::sharing

@@ -20,17 +20,17 @@
 namespace treadle::sharing {
 namespace {
 
-constexpr int64_t kLookNs = 2'000'000;            // how often a wait looks whether the run was cancelled
-constexpr int64_t kShortestIdleNs = 50'000;       // a shorter sleep is mostly the system's own time; less is owed on
-constexpr int64_t kMostCreditNs = 1'000'000'000;  // of sleeping too long
-// How long no guaranteed job has had work before others go on: meanwhile its client uses the results, on a CPU that an opportunistic thread
-// which wakes would take from it for some milliseconds.
+constexpr int64_t kLookNs = 2'000'000;            // interval at which a wait checks whether the run was cancelled
+constexpr int64_t kShortestIdleNs = 50'000;       // a shorter sleep is mostly overhead of the system; less is carried over
+constexpr int64_t kMostCreditNs = 1'000'000'000;  // for having slept too long
+// How long no guaranteed job must have work before others continue. In the meantime its client uses the results, on a CPU that a waking
+// opportunistic thread would take from it for some milliseconds.
 constexpr int64_t kSettleNs = 400'000;
-constexpr int64_t kShortestLookNs = 100'000;  // between two looks at whether guaranteed jobs have work
+constexpr int64_t kShortestLookNs = 100'000;  // interval for checking whether guaranteed jobs have work
 constexpr int64_t kLongestLookNs = 1'000'000;
-constexpr uint64_t kSweepNs = 50'000'000;  // how often who gives way looks whether those it waits for are alive
+constexpr uint64_t kSweepNs = 50'000'000;  // interval at which yielding threads check whether the jobs that they wait for are alive
 
-// The name as status shows it and as `name=…` lines can carry it.
+// Makes the name safe for status output and `name=…` lines.
 std::string checked_name(const std::string& given) {
   std::string name = given.empty() ? std::string(program_invocation_short_name) : given;
   if (given.empty()) {
@@ -46,8 +46,8 @@ std::string checked_name(const std::string& given) {
   return name;
 }
 
-// Whether the threads of opportunistic runs take the system's idle priority: if the environment asks for it (on a machine that is busy with
-// other things such a run may starve), and a thread may leave it again, which is tried once, on a thread that ends.
+// True if threads of opportunistic runs use the system's idle priority. The environment must ask for it, since such a run may starve on a
+// machine that is busy otherwise. A thread must also be able to leave the priority again, which is tried once, on a thread that ends.
 bool takes_idle_priority() {
   static const bool takes = [] {
     const char* wanted = std::getenv("TREADLE_JOB_IDLE_PRIORITY");
@@ -62,7 +62,7 @@ bool takes_idle_priority() {
   return takes;
 }
 
-// The CPUs where guaranteed jobs other than that of `index` have begun work that is not done yet.
+// The CPUs on which guaranteed jobs other than `index` have begun unfinished work.
 cpu_set_t cpus_in_use(const Page& page, int index) {
   cpu_set_t used;
   CPU_ZERO(&used);
@@ -73,9 +73,9 @@ cpu_set_t cpus_in_use(const Page& page, int index) {
   return used;
 }
 
-// Guaranteed clients that wake while opportunistic work still computes meet on one CPU, and the system may take all of a run's time to see
-// that the other one has become idle: who begins second goes there itself. The thread may use the CPUs it could before as soon as it has
-// moved.
+// While opportunistic work computes, guaranteed clients that wake up meet on one CPU, and the system may take a whole run to notice that
+// another one is idle. So the one that begins second moves there itself. Right after the move, the thread may use all its previous CPUs
+// again.
 void take_free_cpu(const Page& page, JobSlot& slot, int index) {
   int cpu = sched_getcpu();
   const cpu_set_t used = cpus_in_use(page, index);
@@ -103,7 +103,7 @@ void end_work(Page& page, JobSlot& slot, int index) {
   if (slot.active.fetch_sub(1) != 1) return;
   end_guaranteed(page, index);
   if (slot.active.load() != 0 && static_cast<JobClass>(slot.job_class.load()) == JobClass::guaranteed)
-    page.guaranteed_running.fetch_or(uint64_t{1} << index);  // another thread has begun in between
+    page.guaranteed_running.fetch_or(uint64_t{1} << index);  // another thread has begun meanwhile
 }
 
 bool coordinator_is_there(const Page& page) {
@@ -165,7 +165,7 @@ void JobState::claim_in_child() {
   try {
     claim(options);
   } catch (...) {
-    generation_ = claimed_in(generation - 1);  // the next one tries again
+    generation_ = claimed_in(generation - 1);  // the next call tries again
     throw;
   }
 }
@@ -174,7 +174,7 @@ RunScope::RunScope(JobState* job, int threads) : job_(job) {
   if (!job_) return;
   JobSlot& slot = job_->slot();
   if (slot.threads.load(std::memory_order_relaxed) < threads) slot.threads.store(threads, std::memory_order_relaxed);
-  // An opportunistic run's own thread yields to every other at once, also in the middle of a node.
+  // An opportunistic run's own thread yields to all others at once, even inside a node.
   if (static_cast<JobClass>(slot.job_class.load(std::memory_order_relaxed)) == JobClass::opportunistic && takes_idle_priority()) {
     const sched_param none{};
     const int before = sched_getscheduler(0);
@@ -224,7 +224,7 @@ void Turn::end() {
   end_work(state_.job->page(), *state_.slot, state_.job->index());
 }
 
-// What earlier runs owe at the same share; nothing at a new one.
+// Carries over the debt of earlier runs if the share is the same; a new share begins without debt.
 void Turn::open_account(uint32_t word) {
   const bool same = state_.job->account_word.exchange(word) == word;
   const int64_t carried = state_.job->owed_ns.exchange(0);
@@ -233,7 +233,7 @@ void Turn::open_account(uint32_t word) {
   state_.boundary_ns = 0;
 }
 
-// The time since the last boundary was busy: idle time is owed for it.
+// The time since the last boundary was busy, so idle time is owed for it.
 void Turn::account(uint64_t now) {
   const uint32_t share = std::min(state_.slot->share.load(std::memory_order_relaxed), state_.slot->granted.load(std::memory_order_relaxed));
   if (share > 0 && share < kFullShare)
@@ -262,7 +262,7 @@ void Turn::act(const NodeHint& hint) {
   if ((word & kPublishes) != 0) state_.job->page().guaranteed_bound.store(static_cast<uint32_t>(hint.bound), std::memory_order_relaxed);
 }
 
-// Waits with the run out of the table, so that others may use the time, and counts it.
+// Waits while the run is removed from the table, so that others may use the time, and counts the waiting time.
 template <typename Wait>
 void Turn::away(const char* what, std::atomic<uint64_t>& counter, Wait&& wait) {
   State& state = state_;
@@ -332,12 +332,12 @@ void Turn::give_way() {
   away("gives way", state_.slot->gave_way_ns, [&] {
     const uint64_t start = now_ns();
     uint64_t next_sweep = start + kSweepNs;
-    // Nobody wakes this thread: a guaranteed job would pay for the call at the end of every run, and again when the woken thread takes its
-    // core. A client that sends one request after the other leaves gaps of microseconds; a node begun in one holds up the request behind
-    // it.
+    // This thread is not woken: a guaranteed job would pay for the call at the end of every run, and again when the woken thread takes its
+    // core. A client that sends one request after the other leaves gaps of microseconds; a node begun in a gap would delay the next
+    // request.
     for (uint32_t word; ((word = state_.slot->word.load()) & kGivesWay) != 0;) {
       const bool runs = page.guaranteed_running.load() != 0;
-      if (runs && !must_give_way()) break;  // the policy lets this node run beside it
+      if (runs && !must_give_way()) break;  // the policy lets this node run beside the job
       const uint64_t now = now_ns(), ended = page.guaranteed_ended_ns.load();
       const int64_t quiet = runs || ended > now ? 0 : static_cast<int64_t>(now - ended);
       if (quiet >= kSettleNs) break;

@@ -1,4 +1,4 @@
-// The executors' side of sharing: what a run does about its job around itself and before every node.
+// The executors' side of sharing: what a run does for its job, around itself and before every node.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ class Recorder;
 
 namespace treadle::sharing {
 
-/// A job of this process. Its slot changes in a forked child, whose runs are another job.
+/// A job of this process. Its slot changes in a forked child, whose runs belong to another job.
 class JobState {
  public:
   explicit JobState(const JobOptions& options);
@@ -34,12 +34,12 @@ class JobState {
   Page& page() { return page_; }
   void set(const JobChange& change) { apply(page_, index(), change); }
 
-  /// Idle time that runs which have ended owe; negative: slept too long.
+  /// Idle time that ended runs owe, in nanoseconds; negative: they slept too long.
   std::atomic<int64_t> owed_ns{0};
-  std::atomic<uint32_t> account_word{0};  ///< the slot's word that the account is kept for: a new share begins a new one
+  std::atomic<uint32_t> account_word{0};  ///< the slot's word for which the debt is counted; a new share begins a new account
 
  private:
-  // States of generation_: a child of a fork claims a slot while other threads of it may wait for that.
+  // States of generation_: a forked child claims a slot, while its other threads may wait for that.
   static uint32_t claiming_in(uint32_t generation) { return 2 * generation + 1; }
   static uint32_t claimed_in(uint32_t generation) { return 2 * generation + 2; }
   void claim(const JobOptions& options);
@@ -50,13 +50,13 @@ class JobState {
   std::atomic<uint32_t> generation_{0};
 };
 
-/// Ends a wait: called every some milliseconds, throws if the run is to end.
+/// Ends a wait: called every few milliseconds; throws if the run must end.
 struct Interruption {
   void (*check)(const void* context) = nullptr;
   const void* context = nullptr;
 };
 
-/// A run under way, for the table; measures it, and lowers its thread's priority if the job is opportunistic. Of a null job: nothing.
+/// Registers a run in the table, measures it, and lowers its thread's priority if the job is opportunistic. Does nothing for a null job.
 class RunScope {
  public:
   RunScope(JobState* job, int threads);
@@ -67,14 +67,14 @@ class RunScope {
  private:
   JobState* job_;
   uint64_t start_ns_ = 0;
-  int policy_before_ = -1;              // the thread's scheduling policy, if it was changed
-  LoopBreakScope outer_runs_{nullptr};  // a run inside a node of another does not give way for that one
+  int policy_before_ = -1;              // the thread's previous scheduling policy, if it was changed
+  LoopBreakScope outer_runs_{nullptr};  // a run inside a node of another run does not yield for that one
 };
 
-/// A thread's way through the nodes of a run. The bodies of control flow go on with the turn of their node, if they run on its thread.
+/// A thread's progress through the nodes of a run. Bodies of control flow use the turn of their node if they run on its thread.
 class Turn final : LoopBreak {
  public:
-  /// @param recorder  gets the idle slots, as of the run; may be null.
+  /// @param recorder  records idle time of the run; may be null
   Turn(JobState* job, Recorder* recorder, uint16_t record_run, Interruption interruption) {
     if (job) [[unlikely]]
       begin(job, recorder, record_run, interruption);
@@ -86,15 +86,15 @@ class Turn final : LoopBreak {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  /// True if before_node() has something to do: one word is read.
+  /// True if before_node() has anything to do. Reads one word.
   bool has_duty() const { return (word_->load(std::memory_order_relaxed) & kAnyDuty) != 0; }
   void before_node(const NodeHint& hint) {
     if (has_duty()) [[unlikely]]
       current_->act(hint);
   }
-  /// True if the job's work gives way to that of guaranteed jobs.
+  /// True if the job yields to guaranteed jobs.
   bool gives_way() const { return (word_->load(std::memory_order_relaxed) & kGivesWay) != 0; }
-  /// For the time of the node: an opportunistic job gives way between the chunks of its loops as well. Null if it need not.
+  /// For use inside a node: an opportunistic job also yields between the chunks of its loops. Null if it need not.
   LoopBreak* within_node() { return gives_way() ? current_ : nullptr; }
 
  private:
@@ -104,10 +104,10 @@ class Turn final : LoopBreak {
     Recorder* recorder = nullptr;
     uint16_t record_run = 0;
     Interruption interruption;
-    uint64_t boundary_ns = 0;  // when the node under way began, if it counts as busy
+    uint64_t boundary_ns = 0;  // when the current node began, if it counts as busy
     int64_t owed_ns = 0;
-    uint32_t seen = 0;  // the word that the account is kept for; 0: there is none yet
-    NodeHint hint;      // of the node under way
+    uint32_t seen = 0;  // the word for which the debt is counted; 0: none yet
+    NodeHint hint;      // of the current node
   };
 
   void begin(JobState* job, Recorder* recorder, uint16_t record_run, Interruption interruption);
@@ -128,8 +128,8 @@ class Turn final : LoopBreak {
   static thread_local constinit Turn* of_thread_;
 
   const std::atomic<uint32_t>* word_ = &kNothing;
-  Turn* current_ = nullptr;  // this, or the turn of the node around
-  Turn* outer_ = nullptr;    // of the thread, before this one
+  Turn* current_ = nullptr;  // this, or the turn of the surrounding node
+  Turn* outer_ = nullptr;    // the thread's turn before this one
   State state_;
 };
 

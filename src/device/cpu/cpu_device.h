@@ -5,7 +5,7 @@
 
 namespace treadle {
 
-/// One for the process.
+/// The only one of the process.
 const std::shared_ptr<Device>& cpu_device();
 
 }  // namespace treadle

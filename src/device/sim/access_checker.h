@@ -1,5 +1,5 @@
-// Finds accesses to the same bytes that no chain of stream order, events and host waits orders, by vector clocks (Fidge 1988,
-// Mattern 1989). Works on the order in which work is issued and needs no luck with timing.
+// Finds accesses to the same bytes that are not ordered by streams, events and host waits, by vector clocks (Fidge 1988, Mattern 1989). It
+// uses the order in which work is issued, so results do not depend on timing.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace treadle {
 
-/// Clocks of the host (timeline 0) and of streams; thread-safe. Several devices may share one, so that events between them count.
+/// Clocks of the host (timeline 0) and of streams. Thread-safe. Devices that share a checker can order their work by common events.
 class AccessChecker {
  public:
   /// Entry t: how much of timeline t has happened before.
@@ -24,26 +24,26 @@ class AccessChecker {
   AccessChecker();
 
   int add_timeline(std::string name);
-  /// Its stream is gone, and the host has waited for it: a later stream may go on with the timeline.
+  /// Called when the stream is gone and the host has waited for it: another stream may reuse the timeline.
   void remove_timeline(int timeline);
-  /// One more piece of work of `timeline`; it comes after everything that the host has done and seen so far.
+  /// Adds a piece of work to `timeline`. It comes after all that the host has done and seen so far.
   void issue(int timeline);
   Clock now(int timeline) const;
-  /// What comes next on `timeline` happens after `clock`.
+  /// Later work of `timeline` happens after `clock`.
   void join(int timeline, const Clock& clock);
-  /// The host has waited for all of `timeline`, declared accesses of work that did not come about included. Allocates nothing.
+  /// The host has waited for all of `timeline`, including declared accesses of work that was never enqueued. Allocates nothing.
   void join_host(int timeline) noexcept;
 
   void add_memory(const void* data, size_t size_bytes);
-  /// @param check  whether to find out if work that uses the memory may still be under way.
-  /// @return false if it may; then the next check reports it.
+  /// @param check  test whether work that uses the memory may still be running
+  /// @return false if it may; the next check() then reports it
   bool remove_memory(const void* data, bool check = true);
   bool has_memory(const void* data) const;
 
-  /// An access by the work that is issued next. @throws Error(internal) if it races with an earlier one, naming both, or touches memory
-  /// that is not there.
+  /// Declares an access of the work issued next. @throws Error(internal) if it races with an earlier access, naming both, or touches memory
+  /// that does not exist
   void check(int timeline, const void* data, size_t size_bytes, Access access, std::string_view name);
-  /// @throws Error(internal) if memory was freed too early.
+  /// @throws Error(internal) if memory was freed too early
   void report_pending();
 
  private:
@@ -55,7 +55,7 @@ class AccessChecker {
   struct Segment {  // bytes with the same history
     uintptr_t end = 0;
     Record write;
-    std::vector<Record> reads;  // since the write; one a timeline
+    std::vector<Record> reads;  // since the write; one per timeline
   };
   struct Block {
     size_t size = 0;
@@ -72,7 +72,7 @@ class AccessChecker {
   mutable std::mutex mutex_;
   std::vector<std::string> names_;
   std::vector<Clock> clocks_;
-  std::vector<int> free_;  // timelines of streams that are gone
+  std::vector<int> free_;  // timelines of destroyed streams
   std::map<uintptr_t, Block> blocks_;
   std::string pending_;
 };

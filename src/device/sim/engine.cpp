@@ -8,12 +8,12 @@
 namespace treadle {
 namespace {
 
-// A job issues its next node some ten microseconds after the last one has ended: work that gives way does not begin in between.
+// A job issues its next node about ten microseconds after the previous one ends. Yielding work does not begin in such a gap.
 constexpr auto kSettle = std::chrono::microseconds(100);
-constexpr auto kLongestLook = std::chrono::microseconds(1000);  // at whether others still compute
-// What is under way leaves at its next chunk: sleeping and waking would take longer.
+constexpr auto kLongestLook = std::chrono::microseconds(1000);  // between checks whether others compute
+// Running work leaves at its next chunk, sooner than a sleeping thread would wake up.
 constexpr auto kSpin = std::chrono::microseconds(100);
-constexpr auto kOversleep = std::chrono::microseconds(20);  // sleeping takes some microseconds longer than asked for
+constexpr auto kOversleep = std::chrono::microseconds(20);  // sleeping takes some microseconds longer than requested
 
 }  // namespace
 
@@ -61,7 +61,7 @@ void SimEngine::Occupation::keep(double pace, std::chrono::nanoseconds& shortest
   }
 }
 
-// Nobody wakes it when the engine is taken: it sees so when its time is over.
+// Not woken when the engine is taken: it notices when its time is over.
 std::optional<SimEngine::Clock::time_point> SimEngine::stay(Clock::time_point until) {
   std::optional<Clock::time_point> taken;
   {
@@ -101,7 +101,7 @@ void SimEngine::enter() {
   waited_ns_.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count()), std::memory_order_relaxed);
 }
 
-// Nobody wakes it when the others have ended: they would pay for the call.
+// Not woken when the others end: they would pay for waking it.
 void SimEngine::enter_last(const std::function<void()>& check) {
   std::unique_lock lock(mutex_);
   const auto own = last_.insert(last_.end(), this);

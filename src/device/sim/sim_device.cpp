@@ -27,7 +27,7 @@
 namespace treadle {
 namespace {
 
-// Work may hold the last reference to memory, which is then freed here, after everything that the work came after.
+// True on stream threads. There the last reference to memory may be dropped, after all work that came before.
 thread_local bool on_stream_thread = false;
 
 // One record of an event. The event may be recorded again while streams still wait for this one.
@@ -85,7 +85,7 @@ class SimEvent final : public Event {
 
 class SimStream final : public Stream {
  public:
-  /// @param engine  of the device, which outlives the stream; null: streams compute beside each other.
+  /// @param engine  of the device, which outlives the stream; null: streams compute concurrently
   SimStream(std::shared_ptr<SimDevice> device, std::shared_ptr<AccessChecker> checker, std::string_view name, uint64_t seed,
             const SimOptions& options, SimEngine* engine)
       : device_(std::move(device)),
@@ -135,7 +135,7 @@ class SimStream final : public Stream {
   void transfer(size_t size_bytes) {
     if (bus_bytes_per_second_ <= 0) return;
     const auto time = std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(size_bytes) / bus_bytes_per_second_));
-    // A bus takes no core's time: the thread sleeps, but for the end, as sleeping takes some microseconds longer than asked for.
+    // A bus uses no core, so the thread sleeps. It spins at the end, since sleeping takes some microseconds longer than requested.
     issue([time] {
       const auto end = std::chrono::steady_clock::now() + time;
       constexpr auto kOversleep = std::chrono::microseconds(20);
@@ -150,7 +150,7 @@ class SimStream final : public Stream {
     auto signal = std::make_shared<Signal>();
     signal->clock = checker_->now(timeline_);
     push([signal] { signal->set(); }, Kind::control);
-    own->set_signal(std::move(signal));  // not before: nobody must wait for what could not be enqueued
+    own->set_signal(std::move(signal));  // only now, so that nobody waits for a signal that was not enqueued
   }
 
   void wait(const std::shared_ptr<Event>& event) override {
@@ -191,7 +191,7 @@ class SimStream final : public Stream {
   }
 
  private:
-  enum class Kind : uint8_t { work, control };  // control runs after an error too, or others would wait for ever
+  enum class Kind : uint8_t { work, control };  // control entries run even after an error, or others would wait forever
   struct Entry {
     Work work;
     Kind kind;
@@ -224,7 +224,7 @@ class SimStream final : public Stream {
       lock.unlock();
       std::exception_ptr error;
       if (!skip) error = execute(entry);
-      entry.work = nullptr;  // what it holds goes before anybody hears that it is done
+      entry.work = nullptr;  // releases its captures before anybody learns that it is done
       lock.lock();
       busy_ = false;
       if (error && !error_) error_ = error;
@@ -249,7 +249,7 @@ class SimStream final : public Stream {
   double bus_bytes_per_second_;
   SimEngine* engine_;
   double engine_pace_;
-  std::map<std::string, std::chrono::nanoseconds> shortest_;  // of work by name; the times are the stream's thread's
+  std::map<std::string, std::chrono::nanoseconds> shortest_;  // of work by name; used only by the stream's thread
   std::function<void()> gives_way_;
   std::mt19937_64 random_;
   std::mutex mutex_;
@@ -257,7 +257,7 @@ class SimStream final : public Stream {
   std::deque<Entry> queue_;
   bool busy_ = false, paused_ = false, closing_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  // last: it uses the members above
+  std::thread thread_;  // last, because it uses the members above
 };
 
 SimStream& own(Stream& stream) { return dynamic_cast<SimStream&>(stream); }
@@ -290,7 +290,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     return true;
   }
   void unreserve(size_t size_bytes) noexcept override { allocated_ -= size_bytes; }
-  // Its memory is the host's: moving takes the time, and what the host has already takes none.
+  // Its memory is the host's: a move only takes time, and none if the host has the contents already.
   void move(Stream& stream, void*, size_t size_bytes, Move where) override {
     if (where != Move::back_to_host) own(stream).transfer(size_bytes);
   }
@@ -300,7 +300,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     own(stream).check(data, size_bytes, access, name);
   }
 
-  // Whole pages only; what is on the others stays.
+  // Discards whole pages only; the rest of the range is kept.
   void discard(void* data, size_t size_bytes) override {
     static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto from = reinterpret_cast<uintptr_t>(data);
@@ -360,11 +360,11 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     }
   }
 
-  /// Memory of the host's, from the allocator of the scope that asks for it.
+  /// Host memory, from the allocator of the requesting scope.
   struct Block {
     void* data = nullptr;
     size_t size_bytes = 0;
-    size_t reserved_bytes = 0;  // of the device's own memory that go with it
+    size_t reserved_bytes = 0;  // device memory reserved together with it
     std::shared_ptr<Allocator> allocator;
     MemoryClass memory_class = MemoryClass::other;
     void give_back() const { allocator->free(data, size_bytes, memory_class); }
@@ -402,7 +402,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     if (checker_->remove_memory(block.data, !on_stream_thread)) {
       std::memset(block.data, kFreedMemory, block.size_bytes);
       block.give_back();
-    } else {  // work under way may still touch it: keep it, the error is reported without a crash
+    } else {  // running work may still touch it: keeps it, and the error is reported without a crash
       std::lock_guard lock(mutex_);
       quarantine_.push_back(block);
     }
@@ -429,7 +429,7 @@ std::shared_ptr<SimDevice> SimDevice::shared(const std::string& name, const SimO
   std::weak_ptr<SimDevice>& known = devices[name];
   if (auto device = known.lock()) return device;
   SimOptions named = options;
-  named.name = "sim:" + name;  // as sessions call it
+  named.name = "sim:" + name;  // the name that sessions use
   if (!named.checker) named.checker = checker;
   auto device = create(named);
   known = device;

@@ -7,7 +7,7 @@
 namespace treadle {
 namespace {
 
-// As the session's entries say; with the checker of those beside, so that events of one device count on the others.
+// Options from the session's entries. Shares the checker of the session's other devices, so that events work across them.
 SimOptions options_of(const DeviceRequest& request) {
   SimOptions sim;
   auto given = [&](const char* key) -> const std::string* {
@@ -31,7 +31,7 @@ std::shared_ptr<Device> make(const DeviceRequest& request) {
   return SimDevice::shared(request.name.substr(colon + 1), options_of(request));
 }
 
-// Its work is asynchronous, and every access is checked.
+// Replaces the host by a device: its work is asynchronous, and every access is checked.
 std::shared_ptr<Device> make_host(const DeviceRequest& request) {
   SimOptions sim = options_of(request);
   sim.name = "cpu";

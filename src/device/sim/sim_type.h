@@ -1,9 +1,9 @@
-// The simulated accelerator among the types of devices: "sim" is a new one for the session, "sim:NAME" the process's of that name.
+// Registers the simulated accelerator as a device type: "sim" is a new device of the session, "sim:NAME" the process's device of that name.
 #pragma once
 
 namespace treadle {
 
-/// Once, however often it is called.
+/// Registers it once, however often it is called.
 void register_sim_type();
 
 }  // namespace treadle
