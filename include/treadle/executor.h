@@ -24,13 +24,11 @@ using GradientRequests = std::map<std::string, GradientRequest>;
 /// object.
 class TREADLE_API ExecutorGraphs {
  public:
-  /// @param session         options of all passes; training rejects some of them. Nullopt: defaults, and passes that are not for training
-  /// read
-  ///                        parameters and states in place
+  /// @param session         options of all passes; training rejects some of them. Nullopt: the defaults, and passes that are not for
+  ///                        training read parameters and states in place
   /// @param row_gradients   parameters whose gradients are by rows, as JointOptions::sparse_gradients
-  /// @param make_session    makes the session for passes that are not for training, with this model and these options, if one is needed.
-  /// Empty:
-  ///                        it is made here
+  /// @param make_session    makes the session for passes that are not for training, with this model and these options, if one is
+  ///                        needed. Empty: it is made here
   explicit ExecutorGraphs(const Model& model, const std::optional<SessionOptions>& session = std::nullopt,
                           const std::vector<std::string>& row_gradients = {},
                           const std::function<std::shared_ptr<Session>()>& make_session = {});

@@ -218,8 +218,7 @@ struct UnfinishedRun {
 /// Counts of compiled graphs (one per set of fed, fetched, target and monitored values) and of their bindings (one per set of extents).
 struct CacheStatistics {
   int64_t hits = 0, misses = 0, evictions = 0, size = 0;
-  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< a run with the extents of the previous one counts as neither hit nor
-                                                                   ///< miss
+  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< repeating the previous extents counts as neither
 };
 
 using ValueHandle = uint64_t;
@@ -312,8 +311,7 @@ struct StatePair {
 class TREADLE_API StatefulRun {
  public:
   /// @param initial  values of paired inputs for the first run. Memory that nobody else holds may be overwritten. Missing states with a
-  /// fixed
-  ///                 shape begin as zeros
+  ///                 fixed shape begin as zeros
   /// @throws Error(invalid_argument) for an unknown name, or a state without a fixed shape or initial value
   StatefulRun(const Session& session, const std::vector<StatePair>& pairs, std::map<std::string, Datum> initial = {});
   ~StatefulRun();
@@ -362,8 +360,7 @@ class TREADLE_API Session {
 
   /// @param feeds    values by name: inputs, overridable initializers, and any other value of the main graph, which is then not computed
   /// @param outputs  names of outputs, or of any other value of the main graph; empty: all outputs. Only what they need is computed and
-  /// must be
-  ///                 fed
+  ///                 must be fed
   /// @return one value per requested output
   /// @throws Error(invalid_argument) naming a feed that is missing, unknown, or of another type or shape
   std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {},

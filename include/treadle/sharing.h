@@ -49,10 +49,9 @@ struct JobStatus {
   uint64_t last_step_ns = 0;     ///< duration of the last run
   uint64_t average_step_ns = 0;  ///< over recent runs
   uint64_t memory_limit_bytes = 0, host_limit_bytes = 0;
-  uint64_t device_bytes = 0, host_bytes = 0;  ///< held in device memory; held in host memory, by sessions on `cpu` or for lack of device
-                                              ///< memory
-  uint64_t disk_bytes = 0;                    ///< a device's values in a file, because of the host limit
-  uint64_t peak_bytes = 0;                    ///< maximum of device and host bytes together
+  uint64_t device_bytes = 0, host_bytes = 0;           ///< host: of sessions on `cpu`, or for lack of device memory
+  uint64_t disk_bytes = 0;                             ///< a device's values in a file, because of the host limit
+  uint64_t peak_bytes = 0;                             ///< maximum of device and host bytes together
   uint64_t moved_bytes = 0, moves = 0, moving_ns = 0;  ///< between device, host and files, and the time that runs waited for it
 };
 

@@ -341,8 +341,7 @@ class TREADLE_API Trainer {
   /// With a communicator all ranks must call it, and rank 0 reads. The checkpoint may be of another number of ranks.
   /// @return the metadata that save_checkpoint() was given
   /// @throws Error(invalid_model) if the file is damaged or not a checkpoint; Error(invalid_argument) naming the first difference, if it is
-  /// of
-  ///         another model, optimizer or setting. Then nothing has changed
+  ///         of another model, optimizer or setting. Then nothing has changed
   Metadata load_checkpoint(const std::string& path, CheckpointSettings settings = CheckpointSettings::same);
   /// Writes artifacts, which can be trained without the graph-building parts of the library. The folder, created if necessary, gets
   /// training_model.onnx (forward, backward and update), eval_model.onnx, with accumulation optimizer_model.onnx, inference_model.onnx,

@@ -544,8 +544,7 @@ TREADLE_C_API void treadle_data_loader_release(treadle_data_loader* loader);
 /* Reads a batch, which the loader holds until the next call. `*has_batch` is 0 at the end of an epoch; the following call begins the next
  * epoch. */
 TREADLE_C_API treadle_status* treadle_data_loader_next(treadle_data_loader* loader, int* has_batch);
-TREADLE_C_API int64_t
-treadle_data_loader_batch_samples(const treadle_data_loader* loader); /* number of samples in the batch; 0: no batch */
+TREADLE_C_API int64_t treadle_data_loader_batch_samples(const treadle_data_loader* loader); /* in the batch; 0: no batch */
 /* An input of the batch, or its labels if `name` is NULL: a new value. */
 TREADLE_C_API treadle_status* treadle_data_loader_value(const treadle_data_loader* loader, const char* name, treadle_value** out);
 TREADLE_C_API int64_t treadle_data_loader_batches_per_epoch(const treadle_data_loader* loader);

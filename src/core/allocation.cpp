@@ -52,8 +52,7 @@ void Allocator::visit_regions(const std::function<void(const MemoryRegion&)>& /*
 void Allocator::check() {}
 
 const std::shared_ptr<Allocator>& plain_allocator() {
-  static const auto* allocator = new std::shared_ptr<Allocator>(std::make_shared<PlainAllocator>());  // never destroyed: tensors may
-                                                                                                      // outlive static objects
+  static const auto* allocator = new std::shared_ptr<Allocator>(std::make_shared<PlainAllocator>());  // tensors may outlive static objects
   return *allocator;
 }
 

@@ -249,8 +249,7 @@ struct Float8E8M0 {
     requires std::is_arithmetic_v<T>
   explicit constexpr operator T() const {
     if (bits == 0xFF) return static_cast<T>(std::numeric_limits<float>::quiet_NaN());
-    return static_cast<T>(std::bit_cast<float>(bits == 0 ? 0x00400000U : static_cast<uint32_t>(bits) << 23));  // 2^-127 is subnormal as
-                                                                                                               // float
+    return static_cast<T>(std::bit_cast<float>(bits == 0 ? 0x00400000U : static_cast<uint32_t>(bits) << 23));  // 2^-127 is subnormal
   }
   friend constexpr bool operator==(Float8E8M0 a, Float8E8M0 b) { return static_cast<float>(a) == static_cast<float>(b); }
   friend constexpr auto operator<=>(Float8E8M0 a, Float8E8M0 b) { return static_cast<float>(a) <=> static_cast<float>(b); }

@@ -150,8 +150,7 @@ class HugePages final : public Allocator {
 };
 
 const std::shared_ptr<HugePages>& huge_pages() {
-  static const auto* pages = new std::shared_ptr<HugePages>(std::make_shared<HugePages>());  // never destroyed: tensors may outlive static
-                                                                                             // objects
+  static const auto* pages = new std::shared_ptr<HugePages>(std::make_shared<HugePages>());  // never destroyed: tensors may live longer
   return *pages;
 }
 

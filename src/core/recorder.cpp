@@ -39,8 +39,7 @@ int64_t steady_ns() {
 
 std::atomic<uint64_t> next_recorder_id{1};  // 0: no recorder
 
-constexpr size_t kMaxInternedNames = 1U << 20U;  // for ranges that programs mark; bounds the memory of a program that invents ever new
-                                                 // names
+constexpr size_t kMaxInternedNames = 1U << 20U;  // for ranges that programs mark; a program may invent ever new names
 std::atomic<uint32_t> next_reserved_name{1U << 24U};
 
 constinit thread_local bool thread_is_ending = false;

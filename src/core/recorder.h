@@ -278,8 +278,7 @@ class Recorder {
   std::vector<DrainedThread> drain(RecordWindow& window, uint64_t& dropped);
   void follow_windows();                       // @pre the caller holds the mutex
   void give_back();                            // @pre the caller holds the mutex
-  bool is_needed(const ThreadLog& log) const;  // is the first block needed, which is full or its thread's last; @pre the caller holds the
-                                               // mutex
+  bool is_needed(const ThreadLog& log) const;  // its first block, full or the last; @pre the caller holds the mutex
   uint64_t wanted_from() const;                // @pre the caller holds the mutex
   template <typename Take>
   void visit(Recording& recording, const Take& take) const;

@@ -23,8 +23,7 @@ struct ExportOptions {
 /// functions with a body of standard operators.
 /// @param original  the model that the graph was read from, whose metadata and documentation are copied; may be null
 /// @throws Error(invalid_argument) naming the first node that needs a newer opset than the chosen one; Error(not_implemented) for values
-/// that ONNX
-///   cannot express (a constant that is not a dense tensor)
+///   that ONNX cannot express (a constant that is not a dense tensor)
 ModelDef export_model(const Graph& graph, const ModelDef* original = nullptr, const ExportOptions& options = {});
 
 /// Converts a node's attribute. @throws Error(not_implemented) if ONNX cannot express it

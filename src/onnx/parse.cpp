@@ -143,8 +143,7 @@ ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
   context.place.set_source(in_quotes(path));
   ModelDef model = parse_with(context, {storage->data(), storage->size_bytes()}, has_ort_extension(path));
   drop_mapped_pages(storage->data(),
-                    storage->size_bytes());  // everything except large tensors has been copied, and these are read again when they are
-                                             // packed
+                    storage->size_bytes());  // small tensors were copied; packing reads the others again
   return model;
 }
 

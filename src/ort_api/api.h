@@ -219,8 +219,7 @@ struct OrtSessionOptions {
   EpSelectionDelegate select_devices = nullptr;  // null: uses the CPU without asking
   void* select_devices_state = nullptr;
   bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true;
-  std::shared_ptr<std::atomic<bool>> load_cancelled = std::make_shared<std::atomic<bool>>(false);  // shared with copies, and may be set at
-                                                                                                   // any time
+  std::shared_ptr<std::atomic<bool>> load_cancelled = std::make_shared<std::atomic<bool>>(false);  // shared with copies; set at any time
   std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;                         // replace files next to the model
   std::map<std::string, treadle::Tensor> external_values;                                          // replace external initializers
   OrtThreads threads;

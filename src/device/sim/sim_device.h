@@ -17,8 +17,7 @@ struct SimOptions {
   int max_delay_us = 0;                   ///< delay before each piece of work, uniform from 0; 0: none
   size_t memory_bytes = size_t{1} << 30;  ///< allocating more at once is Error(resource_exhausted)
   double bus_bytes_per_second = 0;        ///< for moves to and from host memory, and access to it; 0: they take no time
-  bool shared_engine = false;  ///< true: all streams together compute one piece of work at a time, in order of requests; copies are not
-                               ///< affected
+  bool shared_engine = false;  ///< true: the streams compute one piece of work at a time, in order of requests; copies may overlap
   /// Shared engine: work takes this multiple of the shortest time in which the host has computed work of the same name in its stream. With
   /// a large factor, times are those of the model, since an accelerator does not depend on the host's caches.
   double engine_pace = 1;

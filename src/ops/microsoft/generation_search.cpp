@@ -16,10 +16,8 @@ enum ModelType : int64_t { kGpt, kEncoderDecoder, kWhisper };
 /// Values that are carried from one round to the next, with one row per beam; kNoValue if the search does not need the value.
 struct SearchState {
   ValueId tokens = kNoValue, positions = kNoValue, next_positions = kNoValue, mask = kNoValue, sequences = kNoValue;
-  ValueId finished = kNoValue;                                                                                             // only without
-                                                                                                                           // beams
-  ValueId scores = kNoValue, found_scores = kNoValue, found_tokens = kNoValue, found_lengths = kNoValue, done = kNoValue;  // only with
-                                                                                                                           // beams
+  ValueId finished = kNoValue;                                                                                             // without beams
+  ValueId scores = kNoValue, found_scores = kNoValue, found_tokens = kNoValue, found_lengths = kNoValue, done = kNoValue;  // with beams
   std::vector<ValueId> past;
 
   static constexpr ValueId SearchState::*kMembers[] = {

@@ -276,9 +276,7 @@ OpDef gelu_slope() {
                             built_kernel<VectorisedUnary<float, Unary::gelu_slope, no_parameters>, float>("vectors") +
                                 built_kernel<UnaryKernel<GeluSlopeFn, double>, double>());
   op.domain = "treadle";
-  op.write_function = +[](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };  // `+` makes it a function pointer, which also
-                                                                                          // compiles in the small library, where the member
-                                                                                          // has no use for it
+  op.write_function = +[](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };  // +: a pointer, as the small library needs
   op.function_opset = +[](const Node&) { return 9; };
   return op;
 }

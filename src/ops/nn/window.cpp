@@ -54,8 +54,7 @@ void check_rank(size_t rank) {
 }
 
 /// @param overhang  how far the window may extend beyond the end pad: ceil_mode rounds a partial stride up to one more window, if that
-/// begins
-///                  inside the input or its begin pad
+///                  begins inside the input or its begin pad
 void check_fits(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis, int64_t overhang) {
   if (!reach.is_const() || !extent.is_const()) return;  // extents with symbols are checked in the run
   const int64_t begins = checked_add(extent.value(), pads.begin[axis]);

@@ -201,8 +201,7 @@ struct Recurrent {
     const RnnParams params = make_rnn_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
     const int64_t size = kernels::packed_rnn_size(params);
     state->weights = Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
-    std::memset(state->weights.raw(), 0, state->weights.size_bytes());  // clears the gaps between parts, so that compiled files are
-                                                                        // reproducible
+    std::memset(state->weights.raw(), 0, state->weights.size_bytes());  // clears gaps between parts: files are reproducible
     kernels::pack_rnn(params, {data[kW], data[kR], data[kB], data[kP]}, state->weights.data<float>());
     for (const Tensor& tensor : dense) {
       if (tensor.num_elements() > 0) drop_mapped_pages(tensor.raw(), tensor.size_bytes());

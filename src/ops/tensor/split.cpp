@@ -108,8 +108,7 @@ struct Split {
     for (int i = 0; i < count; ++i) {
       void* part = c.out<void>(i);
       const bool in_place =
-          (outer == 1 || steps[i] == pitch) && part && lies_at(part, dtype, c.in<void>(0), offset);  // the output is a view of the input
-                                                                                                     // already
+          (outer == 1 || steps[i] == pitch) && part && lies_at(part, dtype, c.in<void>(0), offset);  // a view of the input
       if (part && !in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(0), offset, pitch, part, 0, steps[i], c.pool());
       offset += lengths[i];
     }

@@ -60,8 +60,7 @@ struct StringNormalizer {
     for (const std::string& text : x.span<std::string>())
       if (options.stopwords.empty() || !options.stopwords.contains(options.mapped(options.comparison(), text))) kept.push_back(&text);
     Shape shape = x.shape();
-    shape[shape.rank() - 1] = std::max<int64_t>(1, static_cast<int64_t>(kept.size()));  // if nothing is left, the output is one empty
-                                                                                        // string
+    shape[shape.rank() - 1] = std::max<int64_t>(1, static_cast<int64_t>(kept.size()));  // nothing left: one empty string
     Tensor y = c.allocate_output(0, shape);
     for (size_t i = 0; i < kept.size(); ++i) y.data<std::string>()[i] = options.mapped(options.action, *kept[i]);
   }
