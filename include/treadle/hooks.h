@@ -12,7 +12,7 @@ namespace treadle {
 
 enum class HookPoint : int { pre_run = 0, post_run = 1 };
 
-/// What a hook learns about its run.
+/// The run that a hook is called for.
 struct HookedRun {
   uint64_t run_id = 0;      ///< number of the run in its session
   uint64_t graph_id = 0;    ///< of the compiled graph; differs between sessions, and between sets of feeds and fetches

@@ -73,8 +73,8 @@ struct ProfiledNode {
 /// The time of one run. kernel_ns to after_ns sum up to duration_ns.
 struct ProfiledRun {
   double start_ns = 0;     ///< since the recorder was made
-  double duration_ns = 0;  ///< on the calling thread
-  double kernel_ns = 0;    ///< at least one node is running
+  double duration_ns = 0;  ///< from begin to end on the calling thread
+  double kernel_ns = 0;    ///< while at least one node is running
   double wait_ns = 0;      ///< waiting for other jobs
   double before_ns = 0;    ///< until the first node: binding shapes, finding memory
   double between_ns = 0;   ///< between nodes: dispatch and the cost of recording

@@ -40,7 +40,7 @@ struct PhaseState {
   bool recorded = false;  ///< false: no phases are wanted for this node
   KernelPhase open = KernelPhase::none;
 
-  /// Of the calling thread; `recorded` is false if no profile wants phases.
+  /// The state of the calling thread. `recorded` is false if no profile wants phases.
   static PhaseState current() noexcept;
 };
 

@@ -154,8 +154,8 @@ const std::shared_ptr<HugePages>& huge_pages() {
   return *pages;
 }
 
-// Populates all pages in one call, at a third of the cost of touching each. Reused memory mostly has its pages still, which the middle one
-// tells.
+// Populates all pages in one call, at a third of the cost of touching each. Does nothing if the page in the middle is resident, since
+// the memory is then most likely reused and has all its pages.
 void take_pages(std::byte* data, size_t size_bytes) noexcept {
 #ifdef __linux__
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, since Linux 5.14; older systems reject it

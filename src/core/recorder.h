@@ -137,7 +137,7 @@ struct RecordEvent {
 };
 static_assert(sizeof(RecordEvent) == 24);
 
-/// What a thread has written since the previous call.
+/// The events that a thread has written since they were last taken from it.
 struct DrainedThread {
   int64_t system_id = 0;
   std::string name;

@@ -59,7 +59,7 @@ struct GivenAttribute {
   const FunctionFrame* frame = nullptr;  // of the call that passes it; null for the function's default
 };
 
-/// What nodes of a local function see instead of the file's: attributes, opsets and name prefix.
+/// A local function being imported at one call: its nodes use its attributes, opsets and name prefix instead of the file's.
 struct FunctionFrame {
   const FunctionDef* function = nullptr;
   std::unordered_map<std::string_view, GivenAttribute> attributes;

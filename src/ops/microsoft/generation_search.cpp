@@ -33,7 +33,7 @@ struct SearchState {
   }
 };
 
-/// Where steps are written: into the surrounding graph, or into the loop's body, where `outside` captures outer values.
+/// The graph that steps are written into: the surrounding one or the loop's body. There `outside` captures values of the surrounding graph.
 struct Place {
   NodeWriter& w;
   std::function<ValueId(ValueId)> outside;

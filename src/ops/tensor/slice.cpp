@@ -41,7 +41,7 @@ Range clamp_range(int64_t start, int64_t end, int64_t step, int64_t extent) {
   return {start, length == 0 ? 0 : (length - 1) / -(std::max(step, -kFar)) + 1};
 }
 
-// Counts a limit from the start of the axis, without clamping. Returns false if its sign is unknown, and so what it counts from.
+// Counts a limit from the start of the axis, without clamping. Returns false if its sign is unknown: a negative limit counts from the end.
 bool count_from_start(Dim& at, const Dim& extent) {
   if (is_nonnegative(at)) return true;
   if (!is_nonnegative(Dim(-1) - at)) return false;
