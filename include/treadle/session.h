@@ -141,7 +141,7 @@ struct NodeMemory {
   size_t bytes = 0;
 };
 
-/// What a node did in a run. Times are in nanoseconds since the run began.
+/// One execution of a node in a run. Times are in nanoseconds since the run began.
 struct NodeStatistics {
   std::string name, op_type;
   int64_t scheduled_ns = 0;  ///< when it could have run: its operands existed and, in sequential execution, it was next

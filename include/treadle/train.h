@@ -205,8 +205,8 @@ struct TREADLE_API TrainerOptions {
   SessionOptions session = {};
 };
 
-/// Returns a model in which each node that reads one of these has its own initializer. `patterns`: names or patterns of float32
-/// initializers that several nodes read. The first node keeps the original; another's copy is named NAME/NODE. A copy replaces an Identity,
+/// Unshares weights: gives each node its own copy of an initializer that several nodes read. `patterns`: names, or patterns of names, of
+/// such float32 initializers. The first node keeps the original; another's copy is named NAME/NODE. A copy replaces an Identity,
 /// which exporters write for merged weights, under the name of the Identity's output. @throws Error(not_found) naming the nearest
 TREADLE_API Model untied(const Model& model, const std::vector<std::string>& patterns);
 

@@ -15,7 +15,7 @@ inline constexpr int kMaxJobs = 64;             // one bit each in Page::guarant
 inline constexpr uint32_t kFullShare = 10'000;  // shares are in units of 0.01 %
 inline constexpr size_t kNameBytes = 48;        // including the terminator
 
-/// What a job must do before a node: the low byte of JobSlot::word. The rest of the word counts changes.
+/// The duties of a job before each node: bits in the low byte of JobSlot::word. The rest of the word counts changes.
 enum Duty : uint32_t {
   kThrottled = 1,  ///< the share is below 100 %
   kSuspended = 2,

@@ -5,7 +5,7 @@
 
 namespace treadle::sharing {
 
-/// What limits a node's speed, by the operator's cost.
+/// The limit of a node's speed, estimated from the operator's cost.
 enum class Bound : uint8_t { unknown = 0, compute = 1, memory = 2 };
 
 struct NodeHint {

@@ -13,8 +13,8 @@ namespace {
 
 bool is_guaranteed(const JobView& job) { return job.job_class == JobClass::guaranteed; }
 
-// How much slower guaranteed jobs' steps are than alone, that is, than the fastest seen. A fastest step that is no longer reached (larger
-// inputs) is forgotten slowly.
+// Measures by how much guaranteed jobs are slowed. The fastest step seen counts as a step without other jobs; it is forgotten slowly, in
+// case it is never reached again (larger inputs).
 class Slowdown {
  public:
   /// @return for instance 0.03 for 3 %, of the job that is slowed most; 0 if no run has ended since the previous call

@@ -23,8 +23,8 @@ namespace {
 constexpr int64_t kLookNs = 2'000'000;            // interval at which a wait checks whether the run was cancelled
 constexpr int64_t kShortestIdleNs = 50'000;       // a shorter sleep is mostly overhead of the system; less is carried over
 constexpr int64_t kMostCreditNs = 1'000'000'000;  // for having slept too long
-// How long no guaranteed job must have work before others continue. In the meantime its client uses the results, on a CPU that a waking
-// opportunistic thread would take from it for some milliseconds.
+// Opportunistic jobs continue once no guaranteed job has had work for this long. Until then the guaranteed job's
+// client may be using results, on a CPU that a waking opportunistic thread would take from it for some milliseconds.
 constexpr int64_t kSettleNs = 400'000;
 constexpr int64_t kShortestLookNs = 100'000;  // interval for checking whether guaranteed jobs have work
 constexpr int64_t kLongestLookNs = 1'000'000;

@@ -298,7 +298,7 @@ int64_t axis_of(const Decomposition& d, std::string_view name, int64_t otherwise
   return axis < 0 ? axis + rank : axis;
 }
 
-/// What GatherBlockQuantized dequantises. Data, scales and zero points have corresponding axes.
+/// The inputs of GatherBlockQuantized that it dequantises. Data, scales and zero points have corresponding axes.
 struct Blocks {
   ValueId data, scales, zero_points;
 };

@@ -67,8 +67,8 @@ struct GatherGrad {
   }
 };
 
-// Of `count` indices, at most `extent` differ, and the outputs have room for that many rows. Unused rows at the end are 0, with index -1.
-// Rows with the same index are summed in the order of GatherGrad, so both give the same bits.
+// At most `extent` of the `count` indices differ, and the outputs have room for that many rows. Unused rows at the end are 0, with index
+// -1. Rows with the same index are summed in the order of GatherGrad, so both give the same bits.
 template <typename T>
 struct GatherGradRows {
   int64_t extent, inner, count, room;
