@@ -1,42 +1,31 @@
-"""Treadle: a graph runtime for deep learning, with the Python interface of ONNX Runtime.
+"""Treadle: runs, trains and explains ONNX models.
 
-    import numpy as np
     import treadle
 
-    session = treadle.InferenceSession("model.onnx")
-    outputs = session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})
+    session = treadle.Session("model.onnx", num_threads=4)
+    scores = session(image)
+
+`treadle.onnxruntime` and `treadle.mxnet` have the interfaces of ONNX Runtime and MXNet; their names are found here, too.
 """
 
 from __future__ import annotations
 
-from . import _treadle, errors, hooks, memory, quantize, train
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from . import _treadle, errors, hooks, memory, mxnet, onnxruntime, quantize, train
 from ._repr import describe_all as _describe_all
 from ._treadle import (
-    AdapterFormat,
-    CacheStatistics,
     CancelToken,
-    HookedRun,
     Job,
     JobStatus,
-    LoraAdapter,
-    MemoryReport,
     Model,
-    ModelMetadata,
-    MonitorEvent,
-    NodeArg,
-    NodeMemory,
-    NodeStatistics,
     OrtValue,
-    RunMetadata,
     RunOptions,
-    SessionIOBinding,
     SessionOptions,
     SparseTensor,
-    StatefulRun,
     ThreadPool,
-    UnfinishedRun,
-    ValueCache,
-    ValueHandle,
     get_available_backends,
     list_jobs,
     load_plugin,
@@ -46,197 +35,84 @@ from ._treadle import (
     sharing_folder,
 )
 from .communicator import Communicator
-from .compiler import ModelCompiler
-from .counters import NodeCounter
-from .devices import (
-    OrtArenaCfg,
-    OrtDevice,
-    OrtEpAssignedNode,
-    OrtEpAssignedSubgraph,
-    OrtEpDevice,
-    OrtExternalInitializerInfo,
-    OrtHardwareDevice,
-    OrtMemoryInfo,
-    OrtSyncStream,
-)
 from .engine import Engine
-from .enums import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    OrtAllocatorType,
-    OrtCompileApiFlags,
-    OrtDeviceMemoryType,
-    OrtDeviceVendorId,
-    OrtExecutionProviderDevicePolicy,
-    OrtHardwareDeviceType,
-    OrtMemoryInfoDeviceType,
-    OrtMemType,
-    OrtSparseFormat,
-)
-from .environment import (
-    copy_tensors,
-    create_and_register_allocator,
-    create_and_register_allocator_v2,
-    disable_telemetry_events,
-    enable_telemetry_events,
-    get_all_providers,
-    get_available_providers,
-    get_build_info,
-    get_device,
-    get_ep_devices,
-    get_version_string,
-    has_collective_ops,
-    onnxruntime_library,
-    preload_dlls,
-    print_debug_info,
-    register_execution_provider_library,
-    set_default_logger_callback,
-    set_default_logger_severity,
-    set_default_logger_verbosity,
-    set_global_thread_pool_sizes,
-    set_seed,
-    unregister_execution_provider_library,
-)
+from .enums import ExecutionMode, GraphOptimizationLevel
+from .environment import get_version_string
 from .errors import Error
-from .executor import Executor, bind, simple_bind
-from .partial_run import PartialRun
-from .explaining import Explanation, NodeExplanation, Refusal, explain
-from .precision import PrecisionChoice, TriedPrecision, choose_precision
-from .profiling import (
-    KernelPhase,
-    LoadPhase,
-    MeasuredMemory,
-    MemoryTimeline,
-    PoolThread,
-    Profile,
-    ProfileComparison,
-    ProfileMark,
-    ProfiledLayer,
-    ProfiledNode,
-    ProfiledOperand,
-    ProfiledRange,
-    ProfileSchedule,
-    UnusedKernel,
-    profile,
-)
-from .session import InferenceSession, IOBinding
+from .explaining import explain
+from .onnxruntime import InferenceSession
+from .precision import choose_precision
+from .profiling import Profile, ProfileSchedule, profile
+from .session import Outputs, Session
+from .train import Trainer
+
+if TYPE_CHECKING:
+    from .environment import *
+    from .explaining import *
+    from .mxnet import *
+    from .onnxruntime import *
+    from .precision import *
+    from .profiling import *
+    from .session import *
 
 __version__ = get_version_string()
-_describe_all([vars(_treadle), globals(), vars(memory), vars(quantize)])
+_describe_all([vars(module) for name, module in list(sys.modules.items()) if name.startswith(f"{__name__}.")])
 
 __all__ = [
-    "AdapterFormat",
-    "CacheStatistics",
     "CancelToken",
     "Communicator",
     "Engine",
     "Error",
     "ExecutionMode",
-    "ExecutionOrder",
-    "Executor",
-    "Explanation",
     "GraphOptimizationLevel",
-    "HookedRun",
-    "IOBinding",
     "InferenceSession",
     "Job",
     "JobStatus",
-    "KernelPhase",
-    "LoadPhase",
-    "LoraAdapter",
-    "MeasuredMemory",
-    "MemoryReport",
-    "MemoryTimeline",
     "Model",
-    "ModelCompiler",
-    "ModelMetadata",
-    "MonitorEvent",
-    "NodeArg",
-    "NodeCounter",
-    "NodeExplanation",
-    "NodeMemory",
-    "NodeStatistics",
-    "OrtAllocatorType",
-    "OrtArenaCfg",
-    "OrtCompileApiFlags",
-    "OrtDevice",
-    "OrtDeviceMemoryType",
-    "OrtDeviceVendorId",
-    "OrtEpAssignedNode",
-    "OrtEpAssignedSubgraph",
-    "OrtEpDevice",
-    "OrtExecutionProviderDevicePolicy",
-    "OrtExternalInitializerInfo",
-    "OrtHardwareDevice",
-    "OrtHardwareDeviceType",
-    "OrtMemType",
-    "OrtMemoryInfo",
-    "OrtMemoryInfoDeviceType",
-    "OrtSparseFormat",
-    "OrtSyncStream",
     "OrtValue",
-    "PartialRun",
-    "PoolThread",
-    "PrecisionChoice",
+    "Outputs",
     "Profile",
-    "ProfileComparison",
-    "ProfileMark",
     "ProfileSchedule",
-    "ProfiledLayer",
-    "ProfiledNode",
-    "ProfiledOperand",
-    "ProfiledRange",
-    "Refusal",
-    "RunMetadata",
     "RunOptions",
-    "SessionIOBinding",
+    "Session",
     "SessionOptions",
     "SparseTensor",
-    "StatefulRun",
     "ThreadPool",
-    "TriedPrecision",
-    "UnfinishedRun",
-    "UnusedKernel",
-    "ValueCache",
-    "ValueHandle",
-    "bind",
+    "Trainer",
     "choose_precision",
-    "copy_tensors",
-    "create_and_register_allocator",
-    "create_and_register_allocator_v2",
-    "disable_telemetry_events",
-    "enable_telemetry_events",
     "errors",
     "explain",
-    "get_all_providers",
     "get_available_backends",
-    "get_available_providers",
-    "get_build_info",
-    "get_device",
-    "get_ep_devices",
-    "get_version_string",
-    "has_collective_ops",
     "hooks",
     "list_jobs",
     "load_plugin",
     "memory",
-    "onnxruntime_library",
-    "preload_dlls",
-    "print_debug_info",
+    "mxnet",
+    "onnxruntime",
     "profile",
     "quantize",
-    "register_execution_provider_library",
     "register_operator",
-    "set_default_logger_callback",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-    "set_global_thread_pool_sizes",
     "set_job",
     "set_log_callback",
-    "set_seed",
     "sharing_folder",
-    "simple_bind",
     "train",
-    "unregister_execution_provider_library",
 ]
+
+# Modules that are imported when somebody names them, as they need other packages.
+_MODULES = ("backend", "torch")
+# Where other names are found that programs use from here: types of results, and the names of ONNX Runtime and MXNet.
+_ELSEWHERE = ("session", "profiling", "explaining", "precision", "hooks", "environment", "onnxruntime", "mxnet")
+
+
+if not TYPE_CHECKING:  # type checkers know the names by the imports above
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        for module in (importlib.import_module(f"{__name__}.{place}") for place in _ELSEWHERE):
+            if name in module.__all__ and not name.startswith("_"):
+                return getattr(module, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted([*__all__, *_MODULES, "__version__"])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
 from . import _treadle, communicator as _communicator
-from ._training_arguments import load_model
+from ._models import load_model
 
 
 class TrainerKeywords(TypedDict, total=False):

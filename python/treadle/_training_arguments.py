@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,16 +12,6 @@ import numpy as np
 from . import _treadle
 from .errors import InvalidArgument
 from .session import dtype_hint
-
-
-def load_model(model: Any) -> _treadle.Model:
-    if isinstance(model, _treadle.Model):
-        return model
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return _treadle.Model.from_bytes(bytes(model))
-    if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
-        return _treadle.Model.from_bytes(model.SerializeToString())
-    return _treadle.Model.load(os.fspath(model))
 
 
 def as_array(value: Any) -> Any:

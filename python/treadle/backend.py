@@ -23,7 +23,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from ._dtypes import onnx_dtype
 from ._treadle import SessionOptions
-from .session import InferenceSession
+from .onnxruntime import InferenceSession
 
 Device = str
 Inputs = Mapping[str, Any] | Sequence[Any] | Any

@@ -40,7 +40,7 @@ class Engine(_treadle.Engine):
         def work() -> None:
             future.set_running_or_notify_cancel()
             try:
-                future.set_result(session.run(output_names, input_feed, run_options))
+                future.set_result(session._sess.run(output_names, dict(input_feed), run_options))
             except BaseException as error:
                 future.set_exception(error)
                 raise

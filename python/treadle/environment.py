@@ -1,29 +1,19 @@
-"""The process-wide functions of ONNX Runtime's module, and logging."""
+"""What the process has once: logging, and what this build is."""
 
 from __future__ import annotations
 
-import functools
 import logging
-import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable
 
 from . import _treadle
-from .devices import OrtEpDevice, cpu_hardware
+
+__all__ = ["get_build_info", "get_version_string", "set_default_logger_callback", "set_default_logger_severity", "set_default_logger_verbosity"]
 
 _logger = logging.getLogger("treadle")
 # ONNX Runtime's severities (verbose, info, warning, error, fatal) as levels of Python's logging.
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _default_severity = 2
-
-CPU_PROVIDER = "CPUExecutionProvider"
-_PROVIDERS = (
-    "Tensorrt", "CUDA", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU", "Js", "CoreML", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack",
-    "CANN", "Azure",
-)  # fmt: skip
 _callback: logging.Handler | None = None
 
 
@@ -78,21 +68,6 @@ def set_default_logger_verbosity(verbosity: int) -> None:
     """Accepted, without meaning."""
 
 
-def get_available_providers() -> list[str]:
-    """The execution providers of this build."""
-    return [CPU_PROVIDER]
-
-
-def get_all_providers() -> list[str]:
-    """The execution providers that any build of ONNX Runtime may have, in the order in which it prefers them."""
-    return [f"{name}ExecutionProvider" for name in _PROVIDERS] + [CPU_PROVIDER]
-
-
-def get_device() -> str:
-    """The device of this build."""
-    return "CPU"
-
-
 def get_version_string() -> str:
     """Treadle's version."""
     return _treadle.version()
@@ -101,86 +76,3 @@ def get_version_string() -> str:
 def get_build_info() -> str:
     """A line about this build."""
     return f"Treadle Build Info: version={_treadle.version()}, platform={platform.machine()}"
-
-
-def onnxruntime_library() -> str:
-    """The path of libonnxruntime.so.1 in this package: ONNX Runtime's C interface, for programs that load its library.
-
-    Raises FileNotFoundError where it was not built."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "onnxruntime", "capi", "libonnxruntime.so.1")
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{path} is not part of this build (TREADLE_BUILD_ORT_API)")
-    return path
-
-
-def has_collective_ops() -> bool:
-    """False: runs stay in one process."""
-    return False
-
-
-def set_seed(seed: int) -> None:
-    """Accepted without effect: the numbers of random operators without a seed of their own depend on the node and the run only."""
-
-
-def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int) -> None:
-    """Accepted: sessions share one pool, sized from the CPUs that the process may use."""
-
-
-def enable_telemetry_events() -> None:
-    """Accepted: there is no telemetry."""
-
-
-def disable_telemetry_events() -> None:
-    """Accepted: there is no telemetry."""
-
-
-@functools.cache
-def _cpu_device() -> OrtEpDevice:
-    return OrtEpDevice(CPU_PROVIDER, cpu_hardware(), {"version": get_version_string()})
-
-
-def get_ep_devices() -> list[OrtEpDevice]:
-    """Devices of execution providers: the CPU."""
-    return [_cpu_device()]
-
-
-def register_execution_provider_library(name: str, path: str) -> None:
-    """Not supported."""
-    from .errors import NotImplemented as NotImplementedByTreadle
-
-    raise NotImplementedByTreadle(f"execution providers as libraries ({name}: {path})", code="not_implemented")
-
-
-def unregister_execution_provider_library(name: str) -> None:
-    """Not supported."""
-    from .errors import InvalidArgument
-
-    raise InvalidArgument(f"there is no execution provider library {name!r}", code="invalid_argument")
-
-
-def create_and_register_allocator(memory_info: object, arena_config: object = None) -> None:
-    """Accepted: memory is planned, there is no allocator to configure."""
-
-
-def create_and_register_allocator_v2(
-    provider: str, memory_info: object, options: Mapping[str, str], arena_config: object = None
-) -> None:
-    """Accepted: memory is planned, there is no allocator to configure."""
-
-
-def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-    """Accepted: there is nothing to load."""
-
-
-def print_debug_info() -> None:
-    """Prints versions, for reports of faults."""
-    print(get_build_info())
-    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.platform()}")
-
-
-def copy_tensors(src: Sequence[_treadle.OrtValue], dst: Sequence[_treadle.OrtValue], stream: object = None) -> None:
-    """Copies the elements of each value into the memory of the one in the same place."""
-    if len(src) != len(dst):
-        raise ValueError(f"{len(src)} sources for {len(dst)} destinations")
-    for source, target in zip(src, dst, strict=True):
-        target.update_inplace(source)

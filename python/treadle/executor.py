@@ -13,7 +13,7 @@ from . import _treadle
 from ._treadle import NodeArg, SessionOptions, SparseTensor
 from .errors import Error
 from .joint_module import JointModule
-from .session import InferenceSession
+from .session import Session
 
 __all__ = ["Executor", "bind", "simple_bind"]
 
@@ -172,12 +172,12 @@ class _Core:
         self.model = _bytes_of(model)
         self.devices = devices
         self.options = options
-        self.session: InferenceSession | None = None  # of passes that are not for training, where the library asks for one
+        self.session: Session | None = None  # of passes that are not for training, where the library asks for one
         self._watchers: list[Callable[[Any], None]] = []
         self._applied = devices.apply(options)
         native = _treadle.Model.from_bytes(self.model)
         self.graphs = _treadle.ExecutorGraphs(native, self._applied, list(sparse_gradients), self._make_session)
-        self.inputs: Sequence[NodeArg] = self.session.get_inputs() if self.session is not None else native.inputs
+        self.inputs: Sequence[NodeArg] = self.session.inputs if self.session is not None else native.inputs
         # Everything floating-point that can be trained, and the running statistics, as the model has them.
         self.parameters: dict[str, np.ndarray] = self.graphs.parameters
         self.states: dict[str, np.ndarray] = self.graphs.states
@@ -188,7 +188,7 @@ class _Core:
         self._training: dict[tuple[tuple[str, str], ...], JointModule] = {}
 
     def _make_session(self) -> _treadle.Session:
-        self.session = InferenceSession(self.model, self._applied)
+        self.session = Session(self.model, self._applied)
         return self.session._sess
 
     def training(self, requests: Mapping[str, str]) -> JointModule:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from . import _notebook, _treadle
+from ._models import ModelLike, load_model
 from .profiling import UnusedKernel
 
 __all__ = ["Explanation", "NodeExplanation", "Refusal", "explain"]
@@ -104,20 +105,9 @@ class Explanation:
         return _notebook.shown(self.table(), _treadle.explanation_file("plan.html", self._document))
 
 
-def _loaded(model: Any, options: _treadle.SessionOptions) -> tuple[_treadle.Model, str]:
-    if isinstance(model, _treadle.Model):
-        return model, "model"
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return _treadle.Model.from_bytes(bytes(model), "", options), "model"
-    if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
-        return _treadle.Model.from_bytes(model.SerializeToString(), "", options), "model"
-    path = os.fspath(model)
-    return _treadle.Model.load(path, options), path
-
-
 @overload
 def explain(
-    model: Any,
+    model: ModelLike,
     node: None = None,
     *,
     sess_options: _treadle.SessionOptions | None = None,
@@ -127,7 +117,7 @@ def explain(
 ) -> Explanation: ...
 @overload
 def explain(
-    model: Any,
+    model: ModelLike,
     node: str,
     *,
     sess_options: _treadle.SessionOptions | None = None,
@@ -136,7 +126,7 @@ def explain(
     default_extent: int = 1,
 ) -> NodeExplanation: ...
 def explain(
-    model: Any,
+    model: ModelLike,
     node: str | None = None,
     *,
     sess_options: _treadle.SessionOptions | None = None,
@@ -151,11 +141,10 @@ def explain(
     `shapes`: of whole inputs; others are `default_extent`. Raises treadle.Error for a node, symbol or input that does not exist.
     """
     options = sess_options or _treadle.SessionOptions()
-    loaded, name = _loaded(model, options)
     document = _treadle.explain_model(
-        loaded,
+        load_model(model, options),
         options,
-        name,
+        os.fspath(model) if isinstance(model, (str, os.PathLike)) else "model",
         [f"{symbol}={extent}" for symbol, extent in (dimensions or {}).items()],
         [f"{input_name}:{'x'.join(map(str, extents))}" for input_name, extents in (shapes or {}).items()],
         default_extent,

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from . import _treadle
 from ._treadle import HookedRun
 
+__all__ = ["Hook", "HookedRun", "register"]
+
 
 class Hook:
     """A registered action; a context manager that removes it at the end."""

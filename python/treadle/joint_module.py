@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from . import _clients, _treadle, counters
-from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints, load_model
+from ._models import ModelLike, load_model
+from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 
@@ -69,7 +70,7 @@ class JointModule:
 
     def __init__(
         self,
-        model: Any,
+        model: ModelLike,
         *,
         outputs: Iterable[str] = (),
         inputs: Iterable[str] = (),
@@ -84,7 +85,7 @@ class JointModule:
         sparse_gradients: Iterable[str] = (),
     ) -> None:
         model = load_model(model)
-        self._inputs = model.inputs
+        self._inputs: Sequence[_treadle.NodeArg] = model.inputs
         self._module = _treadle.JointModule(
             model,
             list(outputs),

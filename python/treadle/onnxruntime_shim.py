@@ -2,7 +2,7 @@
 
     import treadle.onnxruntime_shim  # before anything imports onnxruntime
 
-From then on `import onnxruntime` gives Treadle, in the whole process, and so do the modules of `onnxruntime.capi`. Where the package
+From then on `import onnxruntime` gives the names of `treadle.onnxruntime`, in the whole process, and so do the modules of `onnxruntime.capi`. Where the package
 onnxruntime is installed, its parts that are plain Python (quantization, tools, transformers, datasets) are still found, and use Treadle.
 A program can also be started on Treadle from outside:
 
@@ -24,10 +24,11 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import treadle
-from treadle import _onnxruntime_state, devices, enums, errors, session
+from treadle import enums, errors, onnxruntime
+from treadle.onnxruntime import _devices, _session, _state
 
 #: The version of ONNX Runtime that this interface follows.
-ONNXRUNTIME_VERSION = "1.32.0"
+ONNXRUNTIME_VERSION = onnxruntime.__version__
 
 _PYBIND_MODULES = ("onnxruntime_pybind11_state", "_pybind_state")
 _NAMES = (
@@ -55,16 +56,19 @@ def _exceptions() -> dict[str, type]:
     }
 
 
+def _offered() -> dict[str, object]:
+    """The names of onnxruntime's package."""
+    return {name: getattr(onnxruntime, name) for name in onnxruntime.__all__}
+
+
 def _state_contents() -> dict[str, object]:
     """What onnxruntime's extension module offers."""
-    contents: dict[str, object] = {name: getattr(treadle, name) for name in treadle.__all__ if name not in ("errors", "Error")}
-    contents.update(_exceptions())
-    contents.update(_onnxruntime_state.contents())
+    contents = _offered() | _exceptions() | _state.contents()
     contents.update(
-        OrtValueVector=session.OrtValueVector,
-        get_default_session_options=treadle.SessionOptions,
-        get_hardware_devices=lambda: [devices.cpu_hardware()],
-        is_dlpack_uint8_tensor=lambda capsule: treadle.OrtValue.from_dlpack(capsule).data_type() == "tensor(uint8)",
+        OrtValueVector=_session.OrtValueVector,
+        get_default_session_options=onnxruntime.SessionOptions,
+        get_hardware_devices=lambda: [_devices.cpu_hardware()],
+        is_dlpack_uint8_tensor=lambda capsule: onnxruntime.OrtValue.from_dlpack(capsule).data_type() == "tensor(uint8)",
     )
     for name in ("IOBinding", "preload_dlls", "print_debug_info"):
         contents.pop(name)
@@ -75,21 +79,18 @@ def _contents(name: str) -> dict[str, object]:
     """The attributes of one of the modules."""
     leaf = name.rpartition(".")[2]
     if name == "onnxruntime":
-        version = {"__version__": ONNXRUNTIME_VERSION, "version": ONNXRUNTIME_VERSION, "__author__": "Treadle"}
-        own = {key: getattr(treadle, key) for key in treadle.__all__ if key not in ("errors", "Error")}
-        context = {name: getattr(_onnxruntime_state, name) for name in ("OrtEpContextData", "OrtEpContextDataBuffer")}
-        about = {"package_name": "onnxruntime", "cuda_version": "", "get_version_string": lambda: ONNXRUNTIME_VERSION, "import_capi_exception": None}
-        return own | version | context | about
+        about = {"version": ONNXRUNTIME_VERSION, "__author__": "Treadle", "package_name": "onnxruntime", "cuda_version": ""}
+        return _offered() | about | {"import_capi_exception": None}
     if name == "onnxruntime.backend":
         from treadle import backend
 
         return {"is_compatible": backend.is_compatible, "prepare": backend.prepare, "run": backend.run_model, "supports_device": backend.supports_device}
     if leaf in _PYBIND_MODULES:
-        return _state_contents() | {"get_version_string": lambda: ONNXRUNTIME_VERSION}
+        return _state_contents()
     if leaf == "onnxruntime_inference_collection":
         names = ("SparseTensor", "OrtValue", "copy_tensors", "AdapterFormat", "ModelCompiler")
-        own = {name: getattr(treadle, name) for name in names}
-        return _public(devices) | _public(enums) | _public(session) | own
+        own = {name: getattr(onnxruntime, name) for name in names}
+        return _public(_devices) | _public(enums) | _public(_session) | own
     if leaf == "onnxruntime_validation":
         return {
             "get_package_name_and_version_info": lambda: ("onnxruntime", ONNXRUNTIME_VERSION, ""),

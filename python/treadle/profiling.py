@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from . import _clients, _notebook, _python_calls, _treadle
 from .errors import InvalidArgument
-from .session import InferenceSession
+from .session import Session
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .torch import Module
     from .train import Trainer
 
-    Client: TypeAlias = InferenceSession | Trainer | JointModule | Executor | Module
+    Client: TypeAlias = Session | Trainer | JointModule | Executor | Module
 
 __all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfileMark", "ProfiledLayer", "ProfiledNode", "ProfiledOperand", "ProfiledRange", "PoolThread", "ProfileSchedule", "UnusedKernel", "profile"]
 
@@ -463,7 +463,7 @@ class Profile:
         return self.graphs[0]
 
     def _take(self, client: Any, profiler: _treadle.NativeProfiler, file: str) -> None:
-        of = (client._model_path or "" if isinstance(client, InferenceSession) else "", self._peaks)
+        of = (client._model_path or "" if isinstance(client, Session) else "", self._peaks)
         if file:
             profiler.flush()  # raises where the file could not be written
             self._lazy = lambda: _treadle.read_profile_recording(file, *of)  # a long one is read where somebody asks

@@ -1,45 +1,59 @@
-"""Inference sessions with ONNX Runtime's interface."""
+"""Sessions: models made ready to run.
+
+    session = treadle.Session("model.onnx", num_threads=4)
+    scores = session(image)
+"""
 
 from __future__ import annotations
 
 import os
-import threading
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from . import _clients, _treadle, counters
-from ._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptions
+from ._models import ModelLike, load_model
+from ._session_options import RunKeywords, SessionKeywords, run_options, session_options, with_keywords
+from ._treadle import (
+    CacheStatistics,
+    MemoryReport,
+    ModelMetadata,
+    MonitorEvent,
+    NodeArg,
+    NodeMemory,
+    NodeStatistics,
+    RunMetadata,
+    RunOptions,
+    SessionOptions,
+    StatefulRun,
+    UnfinishedRun,
+    ValueCache,
+    ValueHandle,
+)
 from .counters import NodeCounter
-from .devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtMemoryInfo
-from .environment import CPU_PROVIDER, get_all_providers, get_available_providers
-from .errors import Fail, InvalidArgument, ModelLoadCanceled, NoModel
+from .errors import InvalidArgument
 from .partial_run import PartialRun
 
-ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-# Where ONNX Runtime looks for the external data of a model given as bytes.
-_MODEL_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
-# Whether a session keeps which nodes belong to which execution provider.
-_ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
-
-
-def _as_dict(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Any]:
-    """The extension takes dicts only."""
-    if isinstance(feeds, dict):
-        return feeds
-    if isinstance(feeds, Mapping):
-        return dict(feeds)
-    names = ", ".join(f'"{info.name}": ...' for info in inputs)
-    raise TypeError(f"input_feed is a {type(feeds).__name__}; values go by the inputs' names: session.run(None, {{{names}}})")
-
-
-def _as_names(output_names: Sequence[str] | None) -> Sequence[str] | None:
-    """None for all outputs."""
-    if isinstance(output_names, str):
-        raise TypeError(f'output_names is one name; write ["{output_names}"], or None for all outputs')
-    return output_names or None
-
+__all__ = [
+    "CacheStatistics",
+    "MemoryReport",
+    "ModelMetadata",
+    "MonitorEvent",
+    "NodeArg",
+    "NodeCounter",
+    "NodeMemory",
+    "NodeStatistics",
+    "Outputs",
+    "PartialRun",
+    "RunMetadata",
+    "Session",
+    "StatefulRun",
+    "UnfinishedRun",
+    "ValueCache",
+    "ValueHandle",
+]
 
 # Of ONNX's element types, those that NumPy has as well, by NumPy's names.
 _NUMPY_TYPES = {f"tensor({name})": name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")}
@@ -56,83 +70,91 @@ def dtype_hint(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> str:
     return ""
 
 
-class OrtValueVector(list[OrtValue]):
-    """A list of OrtValues, with the methods that ONNX Runtime's own type has."""
-
-    push_back = list.append
-
-    def reserve(self, size: int) -> None:
-        """Accepted: a Python list grows by itself."""
-
-    def shrink_to_fit(self) -> None:
-        """Accepted: a Python list shrinks by itself."""
-
-    def dlpack_at(self, index: int) -> object:
-        """One value as a DLPack capsule."""
-        return self[index].__dlpack__()
-
-    def element_type_at(self, index: int) -> int:
-        """The number in ONNX of one value's element type."""
-        return int(self[index].element_type())
-
-    def bool_tensor_indices(self) -> list[int]:
-        """Positions of the values whose elements are bools."""
-        return [i for i, value in enumerate(self) if value.data_type() == "tensor(bool)"]
-
-    def to_dlpacks(self, to_tensor: Callable[[object], Any] | None = None) -> list[Any]:
-        """All values as DLPack capsules, or what `to_tensor` makes of them."""
-        return [value.__dlpack__() if to_tensor is None else to_tensor(value.__dlpack__()) for value in self]
+def with_hint(error: InvalidArgument, feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> InvalidArgument:
+    """The error, with what to write where a dtype is the reason."""
+    hint = dtype_hint(feeds, inputs)
+    return InvalidArgument(f"{error.args[0]}{hint}", code=error.code) if hint else error
 
 
-def check_and_normalize_provider_args(
-    providers: ProviderArgs | None,
-    provider_options: Sequence[dict[Any, Any]] | None,
-    available_provider_names: Sequence[str],
-) -> tuple[list[str], list[dict[str, str]]]:
-    """Names and options of providers from the forms in which they may be given; warns of those that do not exist.
+def _text(value: Any) -> str:
+    """A value's dtype and shape, or its type."""
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") and hasattr(value, "shape") else type(value).__name__
 
-    Raises ValueError for a malformed argument.
+
+class Outputs(tuple[Any, ...]):
+    """Several outputs of a run: a tuple in the model's order whose values go by name, too.
+
+    ::
+
+        logits, state = outputs
+        outputs["logits"], outputs.logits, outputs[0], dict(outputs)
+
+    Attributes have the names that are no methods of a tuple's; `outputs["count"]` has any name.
     """
-    if providers is None:
-        return [], []
-    if not isinstance(providers, Sequence) or isinstance(providers, str):
-        raise ValueError("'providers' should be a sequence.")
-    pairs: list[tuple[str, Mapping[Any, Any]]] = []
-    if provider_options is not None:
-        if not isinstance(provider_options, Sequence):
-            raise ValueError("'provider_options' should be a sequence.")
-        if len(providers) != len(provider_options):
-            raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
-        if not all(isinstance(name, str) for name in providers):
-            raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
-        if not all(isinstance(options, dict) for options in provider_options):
-            raise ValueError("'provider_options' values must be dicts.")
-        pairs = [(str(name), options) for name, options in zip(providers, provider_options, strict=True)]
-    else:
-        for provider in providers:
-            if isinstance(provider, str):
-                pairs.append((provider, {}))
-            elif isinstance(provider, tuple) and len(provider) == 2 and isinstance(provider[0], str) and isinstance(provider[1], dict):
-                pairs.append(provider)
-            else:
-                raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
-    found: dict[str, dict[str, str]] = {}
-    for name, options in pairs:
-        if name not in available_provider_names:
-            available = ", ".join(available_provider_names)
-            warnings.warn(
-                f"Specified provider '{name}' is not in available provider names. Available providers: '{available}'",
-                stacklevel=4,
-            )
-        elif name in found:
-            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=4)
-        else:
-            found[name] = {str(key): str(value) for key, value in options.items()}
-    return list(found), list(found.values())
+
+    names: tuple[str, ...]
+    """Of the values, in their order."""
+
+    def __new__(cls, names: Sequence[str], values: Sequence[Any]) -> Outputs:
+        made = super().__new__(cls, values)
+        made.names = tuple(names)
+        return made
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.names, tuple(self)
+
+    def __getitem__(self, key: str | SupportsIndex | slice) -> Any:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        if key not in self.names:
+            raise KeyError(f"there is no output {key!r}; there are {', '.join(self.names)}")
+        return super().__getitem__(self.names.index(key))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.__dict__.get("names", ()):
+            raise AttributeError(f"there is no output {name!r}; there are {', '.join(self.__dict__.get('names', ()))}")
+        return self[name]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.names
+
+    def keys(self) -> tuple[str, ...]:
+        """The names."""
+        return self.names
+
+    def values(self) -> tuple[Any, ...]:
+        """The values, in the order of the names."""
+        return tuple(self)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Pairs of a name and its value."""
+        return zip(self.names, self, strict=True)
+
+    def __repr__(self) -> str:
+        return f"Outputs({', '.join(f'{name}: {_text(value)}' for name, value in self.items())})"
 
 
 class Session:
-    """Everything of ONNX Runtime's InferenceSession except its construction. Any number of threads may run one session at once."""
+    """A model made ready to run. Any number of threads may run one session at once.
+
+    ::
+
+        session = treadle.Session("model.onnx", num_threads=4, dimensions={"batch": 8})
+        scores = session(image)                       # the array, where the model has one output
+        outputs = session(input_ids=ids, mask=mask)   # Outputs, where it has several
+        hidden = session.run(image, "hidden", deadline_ms=50)
+
+    :param model: a path, the bytes of a file, a `treadle.Model` or an `onnx.ModelProto`.
+    :param options: options; copied. Keywords win.
+    :param num_threads: threads that compute one node, the caller's included; 0: the process's shared pool.
+    :param keywords:
+    :raises NoSuchFile: there is no such file.
+    :raises InvalidProtobuf: it is no ONNX model.
+    :raises InvalidGraph: the model breaks ONNX's rules.
+    :raises NotImplemented: the model needs operators, dtypes or features that this build lacks; all of them are listed.
+    :raises InvalidArgument: an option cannot have the value.
+    :raises OutOfMemory: the model does not fit in `memory_limit_bytes`.
+    """
 
     _sess: _treadle.Session
     _sess_options: SessionOptions
@@ -142,11 +164,26 @@ class Session:
     _overridable_initializers: list[NodeArg]
     _model_meta: ModelMetadata
 
-    def __init__(self, enable_fallback: bool = True) -> None:
-        self._enable_fallback = enable_fallback
-        self._fallback_providers = [CPU_PROVIDER]
-        self._providers = [CPU_PROVIDER]
-        self._provider_options: dict[str, dict[str, str]] = {CPU_PROVIDER: {}}
+    def __init__(
+        self,
+        model: ModelLike,
+        options: SessionOptions | None = None,
+        *,
+        num_threads: int | None = None,
+        **keywords: Unpack[SessionKeywords],
+    ) -> None:
+        made = session_options(options, num_threads, keywords)
+        self._model_path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
+        self._open(load_model(model, made), made)
+
+    def _open(self, model: _treadle.Model, options: SessionOptions) -> None:
+        self._sess = _treadle.Session(model, options)
+        self._sess_options = options
+        self._inputs_meta = self._sess.inputs_meta
+        self._outputs_meta = self._sess.outputs_meta
+        self._overridable_initializers = self._sess.overridable_initializers
+        self._model_meta = self._sess.model_meta
+        _clients.add(self)
 
     def __repr__(self) -> str:
         def described(values: Sequence[NodeArg]) -> str:
@@ -156,149 +193,87 @@ class Session:
         path = f"{os.path.basename(model_path)!r}: " if model_path else ""
         return f"{type(self).__name__}({path}{described(self._inputs_meta)} -> {described(self._outputs_meta)})"
 
-    def get_session_options(self) -> SessionOptions:
-        """The options of the session."""
-        return self._sess_options
-
-    def get_inputs(self) -> list[NodeArg]:
-        """The inputs that a run needs."""
+    @property
+    def inputs(self) -> list[NodeArg]:
+        """Name, type and shape of each input that a run needs."""
         return self._inputs_meta
 
-    def get_outputs(self) -> list[NodeArg]:
-        """The outputs."""
+    @property
+    def outputs(self) -> list[NodeArg]:
+        """Name, type and shape of each output."""
         return self._outputs_meta
 
-    def get_overridable_initializers(self) -> list[NodeArg]:
-        """Inputs with a default value."""
-        return self._overridable_initializers
-
-    def get_modelmeta(self) -> ModelMetadata:
-        """Name, producer, version … of the model."""
+    @property
+    def metadata(self) -> ModelMetadata:
+        """The model's producer, version, opsets, and entries of its own."""
         return self._model_meta
 
-    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where inputs are expected: in the memory of the CPU."""
-        return [OrtMemoryInfo() for _ in self._inputs_meta]
+    @property
+    def options(self) -> SessionOptions:
+        """What the session was made with."""
+        return self._sess_options
 
-    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where outputs are made: in the memory of the CPU."""
-        return [OrtMemoryInfo() for _ in self._outputs_meta]
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        """Computes all outputs.
 
-    def get_input_epdevices(self) -> list[None]:
-        """Devices of plugins that inputs belong to: none."""
-        return [None for _ in self._inputs_meta]
-
-    def get_providers(self) -> list[str]:
-        """The execution providers in use."""
-        return list(self._providers)
-
-    def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options of the execution providers in use."""
-        return {name: dict(options) for name, options in self._provider_options.items()}
-
-    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """The nodes of the optimised graph, which all belong to the CPU.
-
-        :raises Fail: the options do not ask for it: their entry session.record_ep_graph_assignment_info has to be "1".
+        :param values: one for each input, in the order of `inputs`; or one dict of values by name.
+        :param named: values of the inputs with these names.
+        :return: the value, if the model has one output; otherwise `Outputs`.
+        :raises ValueError: an input is missing.
+        :raises InvalidArgument: there is no such input, or a value has another dtype or shape than the model declares.
         """
-        if self._sess_options.config.get(_ASSIGNMENT_KEY) != "1":
-            raise Fail(f"Session configuration entry '{_ASSIGNMENT_KEY}' must be set to \"1\" to retrieve EP graph assignment information.", code="fail")
-        return [OrtEpAssignedSubgraph(CPU_PROVIDER, [OrtEpAssignedNode(*names) for names in self._sess.optimised_nodes()])]
-
-    def set_providers(self, providers: ProviderArgs | None = None, provider_options: Sequence[dict[Any, Any]] | None = None) -> None:
-        """Keeps the arguments. Providers that ONNX Runtime has elsewhere are warned about and ignored.
-
-        :raises RuntimeError: no build of ONNX Runtime has such a provider.
-        """
-        for provider in providers or ():
-            name = provider if isinstance(provider, str) else provider[0]
-            if name not in get_all_providers():
-                raise RuntimeError(f"Unknown Provider Type: {name}")
-        self._keep_providers(providers, provider_options)
-
-    def _keep_providers(self, providers: ProviderArgs | None, provider_options: Sequence[dict[Any, Any]] | None) -> None:
-        names, options = check_and_normalize_provider_args(providers, provider_options, get_available_providers())
-        self._provider_options = dict(zip(names, options, strict=True)) or {CPU_PROVIDER: {}}
-
-    def disable_fallback(self) -> None:
-        """Accepted: there is one execution provider."""
-        self._enable_fallback = False
-
-    def enable_fallback(self) -> None:
-        """Accepted: there is one execution provider."""
-        self._enable_fallback = True
+        return self._compute(self._feeds(values, named), None, None)
 
     def run(
         self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | None = None,
-    ) -> list[Any]:
-        """Computes outputs.
+        inputs: Any,
+        outputs: str | Sequence[str] | None = None,
+        *,
+        options: RunOptions | None = None,
+        **keywords: Unpack[RunKeywords],
+    ) -> Any:
+        """As a call, with a choice of outputs, and with options of this run.
 
-        :param output_names: names of the outputs wanted; None or empty for all.
-        :param input_feed: values by input name: arrays (used in place while they are contiguous), lists for sequences, dicts for
-            maps, None for empty optionals, OrtValue and SparseTensor objects.
-        :return: one value per output: an array that owns its memory, a list, a dict, a SparseTensor, or None.
+        :param inputs: the value of the only input, a tuple of values in the order of `Session.inputs`, or a dict of values by name. A value is an
+            array, which is read in place if it is contiguous, a list for a sequence, a dict for a map, None for an empty optional, an `OrtValue`,
+            or a `SparseTensor`.
+        :param outputs: the name of one output or inner value of the model, or several names; None: all outputs.
+        :param options: options of the run; they may be shared by runs.
+        :param keywords:
+        :return: the value, if `outputs` is one name or the model has one output; otherwise `Outputs`. Arrays own their memory.
         :raises ValueError: an input is missing.
-        :raises InvalidArgument: an unknown name, or a value of another type or shape than the model declares.
+        :raises InvalidArgument: there is no such input or output, or a value has another dtype or shape than the model declares.
+        :raises Fail: the run was cancelled (code "cancelled") or passed its deadline ("timed_out").
+        :raises OutOfMemory: the run does not fit in the session's or the job's limit.
         """
-        # Small models are run often: what most callers give costs no call here.
-        feeds = input_feed if type(input_feed) is dict else _as_dict(input_feed, self._inputs_meta)
-        names = None if output_names is None else _as_names(output_names)
+        values = inputs if isinstance(inputs, tuple) else (inputs,)
+        return self._compute(self._feeds(values, {}), outputs, run_options(options, keywords))
+
+    def _feeds(self, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        if len(values) == 1 and isinstance(values[0], Mapping) and not self._takes_map(values[0]):
+            if named:
+                raise TypeError("the inputs are given in a dict and by keyword; give one")
+            return values[0] if type(values[0]) is dict else dict(values[0])
+        if len(values) > len(self._inputs_meta):
+            raise TypeError(f"{len(values)} values are given; the inputs are {', '.join(info.name for info in self._inputs_meta)}")
+        feeds = {info.name: value for info, value in zip(self._inputs_meta, values, strict=False)}
+        if twice := feeds.keys() & named:
+            raise TypeError(f"the input {min(twice)!r} is given twice: by its place and by its name")
+        return feeds | named
+
+    def _takes_map(self, value: Mapping[Any, Any]) -> bool:
+        """Whether it is the value of the model's only input."""
+        return len(self._inputs_meta) == 1 and self._inputs_meta[0].type.startswith("map(") and self._inputs_meta[0].name not in value
+
+    def _compute(self, feeds: dict[str, Any], outputs: str | Sequence[str] | None, options: RunOptions | None) -> Any:
+        names = [outputs] if isinstance(outputs, str) else outputs
         try:
-            return self._sess.run(names, feeds, run_options)
+            values = self._sess.run(names, feeds, options)
         except InvalidArgument as error:
-            hint = dtype_hint(feeds, self._inputs_meta)
-            if not hint:
-                raise
-            raise InvalidArgument(f"{error.args[0]}{hint}", code=error.code) from None
-
-    def run_async(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[Any], Any, str], None],
-        user_data: Any,
-        run_options: RunOptions | None = None,
-    ) -> None:
-        """Runs in a thread of its own and then calls `callback(results, user_data, error)` there; `error` is empty if all went well."""
-
-        def work() -> None:
-            results: list[Any] = []
-            error = ""
-            try:
-                results = self.run(output_names, input_feed, run_options)
-            except Exception as exception:
-                error = str(exception) or type(exception).__name__
-            callback(results, user_data, error)
-
-        threading.Thread(target=work, name="treadle-run-async").start()
-
-    def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, OrtValue],
-        run_options: RunOptions | None = None,
-    ) -> list[OrtValue]:
-        """As run, with OrtValues in and out."""
-        return self._sess.run_with_ort_values(_as_dict(input_dict_ort_values, self._inputs_meta), _as_names(output_names), run_options)
-
-    def run_with_ortvaluevector(
-        self,
-        run_options: RunOptions | None,
-        feed_names: Sequence[str],
-        feeds: Sequence[OrtValue],
-        fetch_names: Sequence[str],
-        fetches: OrtValueVector,
-        fetch_devices: Sequence[object],
-    ) -> None:
-        """As run_with_ort_values, with names and values apart; the outputs replace the contents of `fetches`."""
-        self._sess.run_with_ortvaluevector(run_options, feed_names, feeds, list(fetch_names), fetches, fetch_devices)
-
-    def end_profiling(self) -> str:
-        """Writes the profile so far, in ONNX Runtime's format; returns its path, or "" without profiling."""
-        return self._sess.end_profiling()
+            raise with_hint(error, feeds, self._inputs_meta) from None
+        if isinstance(outputs, str) or (outputs is None and len(values) == 1):
+            return values[0]
+        return Outputs([info.name for info in self._outputs_meta] if outputs is None else outputs, values)
 
     def node_counters(self) -> list[NodeCounter]:
         """How often each node has run and how long it took, in all runs since the session was made. Needs `SessionOptions.node_counters`."""
@@ -308,51 +283,17 @@ class Session:
         """Begins the counts anew."""
         _treadle.reset_node_counters(self._sess)
 
-    def get_profiling_start_time_ns(self) -> int:
-        """When the profile began, in nanoseconds of the system's clock; 0 without profiling."""
-        return self._sess.get_profiling_start_time_ns()
-
-    def io_binding(self) -> IOBinding:
-        """A new set of bound inputs and outputs."""
-        return IOBinding(self)
-
-    def create_ortvalue_from_shape_and_type(
-        self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
-    ) -> OrtValue:
-        """As OrtValue.ortvalue_from_shape_and_type."""
-        return OrtValue.ortvalue_from_shape_and_type(list(shape), element_type, device_type, device_id, vendor_id)
-
-    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Accepted: graphs of device commands are not captured."""
-
-    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Runs with bound inputs and outputs."""
-        if iobinding._session is not self._sess:
-            raise ValueError("IOBinding must be used with the session that created it.")
-        self._sess.run_with_iobinding(iobinding, run_options)
-
-    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Accepted: there is one execution provider."""
-
-    def get_tuning_results(self) -> list[Any]:
-        """Nothing is tuned at run time."""
-        return []
-
-    def set_tuning_results(self, results: object, *, error_on_invalid: bool = False) -> None:
-        """Accepted: nothing is tuned at run time."""
-
-    # Treadle's own.
-
     def partial_run(
-        self, input_feed: Mapping[str, Any], cache: _treadle.ValueCache | None = None, run_options: RunOptions | None = None
+        self, input_feed: Any, cache: ValueCache | None = None, run_options: RunOptions | None = None
     ) -> PartialRun:
         """A run that stops at every treadle.Yield node; nothing is computed before its first advance().
 
+        :param input_feed: inputs, as of `run`.
         :param cache: values to use instead of computing them, and names (with None) of those to keep; see PartialRun.cache.
         """
-        return PartialRun(_treadle.start_partial_run(self._sess, _as_dict(input_feed, self._inputs_meta), cache, run_options))
+        return PartialRun(_treadle.start_partial_run(self._sess, self._feeds((input_feed,), {}), cache, run_options))
 
-    def close(self, timeout: float | None = None) -> list[_treadle.UnfinishedRun]:
+    def close(self, timeout: float | None = None) -> list[UnfinishedRun]:
         """Cancels the runs in flight and waits for them; later runs are refused.
 
         :param timeout: how long to wait, in seconds; None: until all have ended.
@@ -371,7 +312,7 @@ class Session:
         return _treadle.runs_in_flight(self._sess)
 
     def set_monitor(
-        self, callback: Callable[[_treadle.MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False
+        self, callback: Callable[[MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False
     ) -> None:
         """Calls `callback` in later runs with every value of the main graph whose name matches, as it is computed.
 
@@ -381,22 +322,15 @@ class Session:
         """
         _treadle.set_monitor(self._sess, callback, pattern, inputs)
 
-    def store(self, value: Any) -> _treadle.ValueHandle:
+    def store(self, value: Any) -> ValueHandle:
         """Keeps a value in the session; the handle can be fed like an array."""
         return _treadle.store(self._sess, value)
 
-    def run_to_handles(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
-    ) -> list[_treadle.ValueHandle]:
-        """As run, but the outputs stay in the session."""
-        values = self._sess.run_with_ort_values(_as_dict(input_feed, self._inputs_meta), _as_names(output_names), run_options)
-        return [self.store(value) for value in values]
-
-    def cache_statistics(self) -> _treadle.CacheStatistics:
+    def cache_statistics(self) -> CacheStatistics:
         """How often runs found their graph compiled and bound to their extents."""
         return _treadle.cache_statistics(self._sess)
 
-    def stateful(self, pairs: Mapping[str, str], initial: Mapping[str, Any] | None = None) -> _treadle.StatefulRun:
+    def stateful(self, pairs: Mapping[str, str], initial: Mapping[str, Any] | None = None) -> StatefulRun:
         """Runs of one sequence whose states go from run to run, inside the runtime, without being copied.
 
         :param pairs: input name → name of the output whose value it takes in the next run ({"past_key": "present_key", …}).
@@ -405,9 +339,9 @@ class Session:
         """
         return _treadle.StatefulRun(self._sess, dict(pairs), dict(initial or {}))
 
-    def to_text(self, stage: str = "optimised") -> str:
-        """The graph ("onnx", "optimised") or the flat list of instructions with their memory ("planned") as text."""
-        return self._sess.to_text(stage)
+    def to_text(self, stage: str = "optimized") -> str:
+        """The graph ("onnx", "optimized") or the flat list of instructions with their memory ("planned") as text."""
+        return self._sess.to_text("optimised" if stage == "optimized" else stage)
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
         """Bytes that the session holds, by class ("weights", "packed", "activations", "scratch", "io", "other", "total", and of
@@ -426,81 +360,10 @@ class Session:
         """
         self._sess.set_memory_limit(limit_bytes)
 
-    def memory(self) -> _treadle.MemoryReport:
+    def memory(self) -> MemoryReport:
         """Bytes of weights and planned activations, after at least one run."""
         return self._sess.memory()
 
 
-class InferenceSession(Session):
-    """A model made ready to run."""
-
-    def __init__(
-        self,
-        path_or_bytes: str | bytes | os.PathLike[str],
-        sess_options: SessionOptions | None = None,
-        providers: ProviderArgs | None = None,
-        provider_options: Sequence[dict[Any, Any]] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Loads a model.
-
-        :param path_or_bytes: a file's name, or the contents of one.
-        :param sess_options: options; copied.
-        :param providers: execution providers; unknown ones are warned about and ignored.
-        :param provider_options: their options.
-        :raises NoSuchFile: there is no such file.
-        :raises InvalidProtobuf: it is no ONNX model.
-        :raises InvalidGraph: the model breaks ONNX's rules.
-        :raises NotImplemented: the model needs what this build lacks.
-        """
-        super().__init__(enable_fallback=int(kwargs.get("enable_fallback", 1)) == 1)
-        self._model_path = None
-        options = SessionOptions(sess_options) if sess_options is not None else SessionOptions()
-        if kwargs.get("disabled_optimizers"):
-            options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(kwargs["disabled_optimizers"]))
-        self._keep_providers(providers, provider_options)
-        if getattr(options, "_load_cancelled", False):
-            raise ModelLoadCanceled("loading was cancelled by the options' flag", code="cancelled")
-        if isinstance(path_or_bytes, (str, os.PathLike)):
-            self._model_path = os.fspath(path_or_bytes)
-            if not self._model_path:
-                raise NoModel("the path of the model is empty", code="not_found")
-            model = _treadle.Model.load(self._model_path, options)
-        elif isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
-            folder = options.config.get(_MODEL_FOLDER_KEY) or os.getcwd()
-            model = _treadle.Model.from_bytes(bytes(path_or_bytes), folder, options)
-        else:
-            raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
-        self._sess = _treadle.Session(model, options)
-        self._sess_options = options
-        self._inputs_meta = self._sess.inputs_meta
-        self._outputs_meta = self._sess.outputs_meta
-        self._overridable_initializers = self._sess.overridable_initializers
-        self._model_meta = self._sess.model_meta
-        _clients.add(self)
-
-
-class IOBinding(_treadle.SessionIOBinding):
-    """Inputs and outputs of a session, bound by name ahead of the runs. Of one thread at a time."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session._sess)
-        self._session = session._sess
-
-    @property
-    def _iobinding(self) -> IOBinding:
-        """What ONNX Runtime's class wraps, by its name there."""
-        return self
-
-    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
-        """The last run's outputs, in the order of binding."""
-        return OrtValueVector(self.get_outputs())
-
-
-__all__ = [
-    "IOBinding",
-    "InferenceSession",
-    "OrtValueVector",
-    "Session",
-    "check_and_normalize_provider_args",
-]
+Session.__doc__ = with_keywords(Session.__doc__, SessionOptions, SessionKeywords)
+Session.run.__doc__ = with_keywords(Session.run.__doc__, RunOptions, RunKeywords)

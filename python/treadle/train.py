@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _clients, _treadle, counters, fitting
+from ._models import ModelLike, load_model
 from ._trainer_options import TrainerKeywords, trainer_options, with_table
-from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints, load_model
+from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 from .fitting import Callback, EarlyStopping, Fit
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 
-def untied(model: Any, patterns: Iterable[str]) -> _treadle.Model:
+def untied(model: ModelLike, patterns: Iterable[str]) -> _treadle.Model:
     """The model with a float32 initializer for each node that reads one of these, for `Trainer`, `JointModule` and executors.
 
     Exporters write equal weights once, such as all biases that are 0 and all scales that are 1, which would then train as one. The first node keeps
@@ -133,7 +134,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Any,
+        model: ModelLike,
         *,
         betas: tuple[float, float] | None = None,
         loss_scaling: Mapping[str, Any] | None = None,
@@ -387,7 +388,7 @@ class Trainer:
 Trainer.__doc__ = with_table(Trainer.__doc__)
 
 
-def generate_artifacts(model: Any, folder: str | os.PathLike[str], **options: Any) -> None:
+def generate_artifacts(model: ModelLike, folder: str | os.PathLike[str], **options: Any) -> None:
     """`Trainer(model, **options).write_artifacts(folder)`: the offline step before training on another machine."""
     Trainer(model, **options).write_artifacts(folder)
 

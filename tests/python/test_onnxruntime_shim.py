@@ -113,7 +113,7 @@ def test_a_program_may_be_started_on_treadle(tmp_path):
         "import json, sys, onnxruntime\nprint(json.dumps([onnxruntime.InferenceSession.__module__, sys.argv[1:], __name__]))\n"
     )
     assert run_python("-m", "treadle.onnxruntime_shim", str(program), "--flag", "value") == [
-        "treadle.session",
+        "treadle.onnxruntime._session",
         ["--flag", "value"],
         "__main__",
     ]

@@ -134,7 +134,7 @@ def test_runs_take_and_give_values():
     assert isinstance(z, treadle.OrtValue)
     np.testing.assert_array_equal(z.numpy(), X + X)
     np.testing.assert_array_equal(session.run(["z"], {"x": value})[0], X + X)
-    fetches = treadle.session.OrtValueVector()
+    fetches = treadle.onnxruntime._session.OrtValueVector()
     session.run_with_ortvaluevector(None, ["x"], [value], ["z", "y"], fetches, [])
     assert [v.shape() for v in fetches] == [[2, 3], [2, 3]]
     assert fetches.bool_tensor_indices() == []

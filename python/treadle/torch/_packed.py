@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from torch._C import _from_dlpack, _to_dlpack
 
 from .._treadle import OrtValue, RunOptions, SessionOptions
-from ..session import InferenceSession
+from ..onnxruntime import InferenceSession
 from ._export import Exported
 from ._state import State
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from .enums import (
+from ..enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
     OrtDeviceVendorId,
@@ -12,7 +12,7 @@ from .enums import (
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
-from .errors import NotImplemented as NotImplementedByTreadle
+from ..errors import NotImplemented as NotImplementedByTreadle
 
 _DEVICE_TYPES = {"cpu": 0, "cuda": 1, "gpu": 1, "dml": 1, "webgpu": 1, "fpga": 2, "npu": 3, "cann": 3}
 _VENDORS = {

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ._treadle import OrtValue, SessionOptions
-from .devices import OrtExternalInitializerInfo
-from .enums import GraphOptimizationLevel, OrtCompileApiFlags
-from .errors import Fail, InvalidArgument
-from .session import InferenceSession
+from .._treadle import OrtValue, SessionOptions
+from ..enums import GraphOptimizationLevel, OrtCompileApiFlags
+from ..errors import Fail, InvalidArgument
+from ._devices import OrtExternalInitializerInfo
+from ._session import InferenceSession
 
 
 class ModelCompiler:

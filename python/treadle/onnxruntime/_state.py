@@ -12,13 +12,13 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
-from . import _treadle
-from . import session as _session
-from .devices import OrtEpDevice, OrtHardwareDevice, _Unsupported
-from .enums import _Named
-from .environment import CPU_PROVIDER
-from .errors import InvalidArgument, RuntimeException
-from .errors import NotImplemented as NotImplementedByTreadle
+from .. import _treadle
+from ..enums import _Named
+from ..errors import InvalidArgument, RuntimeException
+from ..errors import NotImplemented as NotImplementedByTreadle
+from . import _session
+from ._devices import OrtEpDevice, OrtHardwareDevice, _Unsupported
+from ._environment import CPU_PROVIDER
 
 
 class OrtCompiledModelCompatibility(_Named):

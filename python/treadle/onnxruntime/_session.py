@@ -1,0 +1,375 @@
+"""Sessions with ONNX Runtime's interface."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import _treadle
+from .. import session as _session
+from .._models import FOLDER_KEY
+from .._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptions
+from ..errors import Fail, InvalidArgument, ModelLoadCanceled, NoModel
+from ..session import with_hint
+from ._devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtMemoryInfo
+from ._environment import CPU_PROVIDER, get_all_providers, get_available_providers
+
+ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
+
+# Whether a session keeps which nodes belong to which execution provider.
+_ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
+
+
+def _as_dict(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Any]:
+    """The extension takes dicts only."""
+    if isinstance(feeds, dict):
+        return feeds
+    if isinstance(feeds, Mapping):
+        return dict(feeds)
+    names = ", ".join(f'"{info.name}": ...' for info in inputs)
+    raise TypeError(f"input_feed is a {type(feeds).__name__}; values go by the inputs' names: session.run(None, {{{names}}})")
+
+
+def _as_names(output_names: Sequence[str] | None) -> Sequence[str] | None:
+    """None for all outputs."""
+    if isinstance(output_names, str):
+        raise TypeError(f'output_names is one name; write ["{output_names}"], or None for all outputs')
+    return output_names or None
+
+
+class OrtValueVector(list[OrtValue]):
+    """A list of OrtValues, with the methods that ONNX Runtime's own type has."""
+
+    push_back = list.append
+
+    def reserve(self, size: int) -> None:
+        """Accepted: a Python list grows by itself."""
+
+    def shrink_to_fit(self) -> None:
+        """Accepted: a Python list shrinks by itself."""
+
+    def dlpack_at(self, index: int) -> object:
+        """One value as a DLPack capsule."""
+        return self[index].__dlpack__()
+
+    def element_type_at(self, index: int) -> int:
+        """The number in ONNX of one value's element type."""
+        return int(self[index].element_type())
+
+    def bool_tensor_indices(self) -> list[int]:
+        """Positions of the values whose elements are bools."""
+        return [i for i, value in enumerate(self) if value.data_type() == "tensor(bool)"]
+
+    def to_dlpacks(self, to_tensor: Callable[[object], Any] | None = None) -> list[Any]:
+        """All values as DLPack capsules, or what `to_tensor` makes of them."""
+        return [value.__dlpack__() if to_tensor is None else to_tensor(value.__dlpack__()) for value in self]
+
+
+def check_and_normalize_provider_args(
+    providers: ProviderArgs | None,
+    provider_options: Sequence[dict[Any, Any]] | None,
+    available_provider_names: Sequence[str],
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Names and options of providers from the forms in which they may be given; warns of those that do not exist.
+
+    Raises ValueError for a malformed argument.
+    """
+    if providers is None:
+        return [], []
+    if not isinstance(providers, Sequence) or isinstance(providers, str):
+        raise ValueError("'providers' should be a sequence.")
+    pairs: list[tuple[str, Mapping[Any, Any]]] = []
+    if provider_options is not None:
+        if not isinstance(provider_options, Sequence):
+            raise ValueError("'provider_options' should be a sequence.")
+        if len(providers) != len(provider_options):
+            raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+        if not all(isinstance(name, str) for name in providers):
+            raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
+        if not all(isinstance(options, dict) for options in provider_options):
+            raise ValueError("'provider_options' values must be dicts.")
+        pairs = [(str(name), options) for name, options in zip(providers, provider_options, strict=True)]
+    else:
+        for provider in providers:
+            if isinstance(provider, str):
+                pairs.append((provider, {}))
+            elif isinstance(provider, tuple) and len(provider) == 2 and isinstance(provider[0], str) and isinstance(provider[1], dict):
+                pairs.append(provider)
+            else:
+                raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
+    found: dict[str, dict[str, str]] = {}
+    for name, options in pairs:
+        if name not in available_provider_names:
+            available = ", ".join(available_provider_names)
+            warnings.warn(
+                f"Specified provider '{name}' is not in available provider names. Available providers: '{available}'",
+                stacklevel=4,
+            )
+        elif name in found:
+            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=4)
+        else:
+            found[name] = {str(key): str(value) for key, value in options.items()}
+    return list(found), list(found.values())
+
+
+class Session(_session.Session):
+    """Everything of ONNX Runtime's InferenceSession except its construction. Any number of threads may run one session at once."""
+
+    def __init__(self, enable_fallback: bool = True) -> None:
+        self._enable_fallback = enable_fallback
+        self._fallback_providers = [CPU_PROVIDER]
+        self._providers = [CPU_PROVIDER]
+        self._provider_options: dict[str, dict[str, str]] = {CPU_PROVIDER: {}}
+
+    def get_session_options(self) -> SessionOptions:
+        """The options of the session."""
+        return self._sess_options
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that a run needs."""
+        return self._inputs_meta
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs."""
+        return self._outputs_meta
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Inputs with a default value."""
+        return self._overridable_initializers
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Name, producer, version … of the model."""
+        return self._model_meta
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where inputs are expected: in the memory of the CPU."""
+        return [OrtMemoryInfo() for _ in self._inputs_meta]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where outputs are made: in the memory of the CPU."""
+        return [OrtMemoryInfo() for _ in self._outputs_meta]
+
+    def get_input_epdevices(self) -> list[None]:
+        """Devices of plugins that inputs belong to: none."""
+        return [None for _ in self._inputs_meta]
+
+    def get_providers(self) -> list[str]:
+        """The execution providers in use."""
+        return list(self._providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options of the execution providers in use."""
+        return {name: dict(options) for name, options in self._provider_options.items()}
+
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """The nodes of the optimised graph, which all belong to the CPU.
+
+        :raises Fail: the options do not ask for it: their entry session.record_ep_graph_assignment_info has to be "1".
+        """
+        if self._sess_options.config.get(_ASSIGNMENT_KEY) != "1":
+            raise Fail(f"Session configuration entry '{_ASSIGNMENT_KEY}' must be set to \"1\" to retrieve EP graph assignment information.", code="fail")
+        return [OrtEpAssignedSubgraph(CPU_PROVIDER, [OrtEpAssignedNode(*names) for names in self._sess.optimised_nodes()])]
+
+    def set_providers(self, providers: ProviderArgs | None = None, provider_options: Sequence[dict[Any, Any]] | None = None) -> None:
+        """Keeps the arguments. Providers that ONNX Runtime has elsewhere are warned about and ignored.
+
+        :raises RuntimeError: no build of ONNX Runtime has such a provider.
+        """
+        for provider in providers or ():
+            name = provider if isinstance(provider, str) else provider[0]
+            if name not in get_all_providers():
+                raise RuntimeError(f"Unknown Provider Type: {name}")
+        self._keep_providers(providers, provider_options)
+
+    def _keep_providers(self, providers: ProviderArgs | None, provider_options: Sequence[dict[Any, Any]] | None) -> None:
+        names, options = check_and_normalize_provider_args(providers, provider_options, get_available_providers())
+        self._provider_options = dict(zip(names, options, strict=True)) or {CPU_PROVIDER: {}}
+
+    def disable_fallback(self) -> None:
+        """Accepted: there is one execution provider."""
+        self._enable_fallback = False
+
+    def enable_fallback(self) -> None:
+        """Accepted: there is one execution provider."""
+        self._enable_fallback = True
+
+    def run(  # type: ignore[override]
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """Computes outputs.
+
+        :param output_names: names of the outputs wanted; None or empty for all.
+        :param input_feed: values by input name: arrays (used in place while they are contiguous), lists for sequences, dicts for
+            maps, None for empty optionals, OrtValue and SparseTensor objects.
+        :return: one value per output: an array that owns its memory, a list, a dict, a SparseTensor, or None.
+        :raises ValueError: an input is missing.
+        :raises InvalidArgument: an unknown name, or a value of another type or shape than the model declares.
+        """
+        # Small models are run often: what most callers give costs no call here.
+        feeds = input_feed if type(input_feed) is dict else _as_dict(input_feed, self._inputs_meta)
+        names = None if output_names is None else _as_names(output_names)
+        try:
+            return self._sess.run(names, feeds, run_options)
+        except InvalidArgument as error:
+            raise with_hint(error, feeds, self._inputs_meta) from None
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Runs in a thread of its own and then calls `callback(results, user_data, error)` there; `error` is empty if all went well."""
+
+        def work() -> None:
+            results: list[Any] = []
+            error = ""
+            try:
+                results = self.run(output_names, input_feed, run_options)
+            except Exception as exception:
+                error = str(exception) or type(exception).__name__
+            callback(results, user_data, error)
+
+        threading.Thread(target=work, name="treadle-run-async").start()
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """As run, with OrtValues in and out."""
+        return self._sess.run_with_ort_values(_as_dict(input_dict_ort_values, self._inputs_meta), _as_names(output_names), run_options)
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: Sequence[OrtValue],
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[object],
+    ) -> None:
+        """As run_with_ort_values, with names and values apart; the outputs replace the contents of `fetches`."""
+        self._sess.run_with_ortvaluevector(run_options, feed_names, feeds, list(fetch_names), fetches, fetch_devices)
+
+    def run_to_handles(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[_treadle.ValueHandle]:
+        """As run, but the outputs stay in the session."""
+        values = self._sess.run_with_ort_values(_as_dict(input_feed, self._inputs_meta), _as_names(output_names), run_options)
+        return [self.store(value) for value in values]
+
+    def end_profiling(self) -> str:
+        """Writes the profile so far, in ONNX Runtime's format; returns its path, or "" without profiling."""
+        return self._sess.end_profiling()
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When the profile began, in nanoseconds of the system's clock; 0 without profiling."""
+        return self._sess.get_profiling_start_time_ns()
+
+    def io_binding(self) -> IOBinding:
+        """A new set of bound inputs and outputs."""
+        return IOBinding(self)
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
+        """As OrtValue.ortvalue_from_shape_and_type."""
+        return OrtValue.ortvalue_from_shape_and_type(list(shape), element_type, device_type, device_id, vendor_id)
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Accepted: graphs of device commands are not captured."""
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """Runs with bound inputs and outputs."""
+        if iobinding._session is not self._sess:
+            raise ValueError("IOBinding must be used with the session that created it.")
+        self._sess.run_with_iobinding(iobinding, run_options)
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Accepted: there is one execution provider."""
+
+    def get_tuning_results(self) -> list[Any]:
+        """Nothing is tuned at run time."""
+        return []
+
+    def set_tuning_results(self, results: object, *, error_on_invalid: bool = False) -> None:
+        """Accepted: nothing is tuned at run time."""
+
+
+class InferenceSession(Session):
+    """A model made ready to run."""
+
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: SessionOptions | None = None,
+        providers: ProviderArgs | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Loads a model.
+
+        :param path_or_bytes: a file's name, or the contents of one.
+        :param sess_options: options; copied.
+        :param providers: execution providers; unknown ones are warned about and ignored.
+        :param provider_options: their options.
+        :raises NoSuchFile: there is no such file.
+        :raises InvalidProtobuf: it is no ONNX model.
+        :raises InvalidGraph: the model breaks ONNX's rules.
+        :raises NotImplemented: the model needs what this build lacks.
+        """
+        super().__init__(enable_fallback=int(kwargs.get("enable_fallback", 1)) == 1)
+        self._model_path = None
+        options = SessionOptions(sess_options) if sess_options is not None else SessionOptions()
+        if kwargs.get("disabled_optimizers"):
+            options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(kwargs["disabled_optimizers"]))
+        self._keep_providers(providers, provider_options)
+        if getattr(options, "_load_cancelled", False):
+            raise ModelLoadCanceled("loading was cancelled by the options' flag", code="cancelled")
+        if isinstance(path_or_bytes, (str, os.PathLike)):
+            self._model_path = os.fspath(path_or_bytes)
+            if not self._model_path:
+                raise NoModel("the path of the model is empty", code="not_found")
+            model = _treadle.Model.load(self._model_path, options)
+        elif isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
+            folder = options.config.get(FOLDER_KEY) or os.getcwd()
+            model = _treadle.Model.from_bytes(bytes(path_or_bytes), folder, options)
+        else:
+            raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        self._open(model, options)
+
+
+class IOBinding(_treadle.SessionIOBinding):
+    """Inputs and outputs of a session, bound by name ahead of the runs. Of one thread at a time."""
+
+    def __init__(self, session: _session.Session) -> None:
+        super().__init__(session._sess)
+        self._session = session._sess
+
+    @property
+    def _iobinding(self) -> IOBinding:
+        """What ONNX Runtime's class wraps, by its name there."""
+        return self
+
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """The last run's outputs, in the order of binding."""
+        return OrtValueVector(self.get_outputs())
+
+
+__all__ = [
+    "IOBinding",
+    "InferenceSession",
+    "OrtValueVector",
+    "Session",
+    "check_and_normalize_provider_args",
+]
