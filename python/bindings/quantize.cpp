@@ -1,4 +1,4 @@
-// quantize: a model of float32 into one of 8- or 4-bit numbers; treadle/quantize.py has the modes as functions.
+// quantize: a model of float32 into one of 8- or 4-bit numbers; treadle/quantization.py calls it.
 #include "treadle/quantize.h"
 
 #include "bindings.h"

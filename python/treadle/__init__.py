@@ -14,7 +14,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import _treadle, errors, hooks, memory, mxnet, onnxruntime, quantize, train
+from . import _treadle, errors, hooks, memory, mxnet, onnxruntime, train
 from ._repr import describe_all as _describe_all
 from ._treadle import (
     CancelToken,
@@ -43,6 +43,7 @@ from .explaining import explain
 from .onnxruntime import InferenceSession
 from .precision import choose_precision
 from .profiling import Profile, ProfileSchedule, profile
+from .quantization import quantize
 from .session import Outputs, Session
 from .train import Trainer
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
-from ._treadle import Model, PrecisionChoice, SessionOptions, TriedPrecision
+from ._models import ModelLike, load_model
+from ._treadle import PrecisionChoice, SessionOptions, TriedPrecision
 from ._treadle import choose_precision as _choose
-from .quantize import Path, Samples, _source
+from .quantization import Samples, _source
 
 __all__ = ["PrecisionChoice", "TriedPrecision", "choose_precision"]
 
 
 def choose_precision(
-    model: Path | Model,
+    model: ModelLike,
     samples: Samples,
     bound: float = 1e-3,
     *,
@@ -32,5 +31,4 @@ def choose_precision(
 
     Raises treadle.errors.InvalidArgument without samples, or for a bound that is not positive.
     """
-    loaded = model if isinstance(model, Model) else Model.load(os.fspath(model))
-    return _choose(loaded, _source(samples), bound, max_groups, timed_runs, sess_options or SessionOptions())
+    return _choose(load_model(model), _source(samples), bound, max_groups, timed_runs, sess_options or SessionOptions())

@@ -366,3 +366,32 @@ def test_the_command_line_writes_reports_and_compares(program, tmp_path):
     assert "Which mode?" in help_text
     failed = subprocess.run([program, "quantize", path, "-o", output, "--mode", "qdq"], capture_output=True, text=True)
     assert failed.returncode == 1 and "--data" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("keywords", "operator"),
+    [
+        ({}, "MatMulInteger"),
+        ({"mode": "dynamic", "per_channel": False}, "MatMulInteger"),
+        ({"mode": "static", "samples": [{"x": np.ones((2, 72), np.float32)}], "activations": "int8"}, "QuantizeLinear"),
+        ({"mode": "weights", "bits": 8, "block_size": 64}, "MatMulNBits"),
+    ],
+)
+def test_one_function_has_every_mode(tmp_path, keywords, operator):
+    path = tmp_path / "quantised.onnx"
+    report = treadle.quantize(products(), path, **keywords).report
+    assert operator in {node.op_type for node in onnx.load(path).graph.node}
+    assert all(node.quantized for node in report.nodes)
+
+
+def test_a_mode_has_its_own_options_only():
+    with pytest.raises(TypeError, match="mode 'dynamic' got an unexpected keyword argument 'bits'"):
+        treadle.quantize(products(), bits=4)
+    with pytest.raises(TypeError, match="'block'; is it bits, block_size"):
+        treadle.quantize(products(), mode="weights", block=32)
+    with pytest.raises(treadle.errors.InvalidArgument, match="mode is 'int8'; 'dynamic', 'static', 'weights' are expected"):
+        treadle.quantize(products(), mode="int8")
+    with pytest.raises(treadle.errors.InvalidArgument, match="samples"):
+        treadle.quantize(products(), mode="static")
+    with pytest.raises(TypeError, match=r"bits is 'four'; Literal\[4, 8\] is expected"):
+        treadle.quantize(products(), mode="weights", bits="four")

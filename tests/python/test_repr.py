@@ -38,7 +38,7 @@ def test_every_class_has_a_repr(session):
                 assert value.__repr__ is not object.__repr__, f"{within}.{name}"
                 check(vars(value), f"{within}.{name}")
 
-    for name in ("backend", "data", "engine", "executor", "explaining", "hooks", "memory", "mxnet", "onnxruntime", "profiling", "quantize", "session", "train"):
+    for name in ("backend", "data", "engine", "executor", "explaining", "hooks", "memory", "mxnet", "onnxruntime", "profiling", "quantization", "session", "train"):
         check(vars(importlib.import_module(f"treadle.{name}")), name)
     check(vars(treadle), "treadle")
     with treadle.profile(session) as profile:
