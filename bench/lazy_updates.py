@@ -64,7 +64,7 @@ def main() -> None:
         for lazy in (False, True):
             trainer = Trainer(file.getvalue(), optimizer=name, lazy_updates=lazy, num_threads=1)
             ours = milliseconds(lambda x, y: trainer.step({"x": x}, y), batches)
-            peak = trainer.memory_statistics()["total"]["peak_bytes"]
+            peak = trainer.memory().peak_bytes
             del trainer
             module = network(given.rows, given.width, sparse=lazy)
             optimizers = [(sparse if lazy else dense)(module[0].parameters(), lr=0.01), dense(module[1].parameters(), lr=0.01)]

@@ -57,9 +57,9 @@ def training(steps: int, rounds: int, part: float) -> None:
     options = {"learning_rate": 0.05, "momentum": 0.9, "num_threads": 1}
     free = Trainer(model, **options)
     free.step({"x": images}, labels)
-    use = free.memory_statistics()
-    standing = sum(use[name]["bytes"] for name in ("weights", "packed", "scratch", "other"))
-    peak = use["activations"]["peak_bytes"]
+    use = free.memory()
+    standing = sum(use[name].bytes for name in ("weights", "packed", "scratch", "other"))
+    peak = use["activations"].peak_bytes
     limit = standing + int(part * peak) + 4096
     limited = Trainer(model, memory_limit_bytes=limit, **options)
     limited.step({"x": images}, labels)
@@ -78,7 +78,7 @@ def training(steps: int, rounds: int, part: float) -> None:
     print("| activations, bytes | limit for them | step, ms | with the limit, ms | slowdown | same bits | total peak within the limit |")
     print("|---|---|---|---|---|---|---|")
     print(f"| {peak} | {part:.0%} | {without:.1f} | {within:.1f} | {within / without - 1:+.1%} | {'yes' if same else 'NO'} | "
-          f"{'yes' if limited.memory_statistics()['total']['peak_bytes'] <= limit else 'NO'} |\n")
+          f"{'yes' if limited.memory().peak_bytes <= limit else 'NO'} |\n")
 
 
 def feeds_for(session: treadle.InferenceSession) -> dict[str, np.ndarray] | None:
@@ -123,7 +123,7 @@ def inference(folder: Path) -> None:
         options.memory_limit_bytes = 1 << 40
         limited = treadle.InferenceSession(str(file), options)
         limited.run(None, feeds)  # kernels pack what they need
-        standing = sum(limited.memory_statistics()[name]["bytes"] for name in ("weights", "packed", "scratch", "other"))
+        standing = sum(limited.memory()[name].bytes for name in ("weights", "packed", "scratch", "other"))
         limited.set_memory_limit(standing + 1)
         try:
             limited.run(None, feeds)

@@ -229,7 +229,7 @@ def memory_child(args) -> None:
         outputs = own.run(None, case.feeds)
     result: dict = {"process": resident_mb("VmHWM") - before}
     if engine == ratios.OWN:
-        result["account"] = own.memory_statistics()["total"]["peak_bytes"] / 2**20
+        result["account"] = own.memory().peak_bytes / 2**20
         del own
         same = lambda threads: all(bits(a) == bits(b) for a, b in zip(outputs, session(threads).run(None, case.feeds)))
         result["bits"] = {str(threads): same(threads) for threads in (2, 3)}

@@ -57,7 +57,7 @@ def child(path: str, as_bytes: bool, share: bool, cache_dir: str) -> None:
     one, one_all = private_bytes(), private_bytes("Private_")
     second, second_seconds = open_one(path, as_bytes, share, cache_dir)
     two = private_bytes()
-    packed = first.memory_statistics()["packed"]["bytes"]
+    packed = first.memory()["packed"].bytes
     result = {"first": one - before, "process": one_all - before_all, "second": two - one, "packed": packed}
     result |= {"first_ms": first_seconds * 1e3, "second_ms": second_seconds * 1e3, "shared": treadle.memory.shared_weights()}
     print(json.dumps(result), flush=True)

@@ -183,8 +183,8 @@ def measure_memory(runtime, path, feeds_path, cache_dir):
         session.run(None, feeds)
     result = {"peak": resident_mb("VmHWM") - before}
     if runtime != "onnxruntime":
-        classes = session.memory_statistics()
-        activations = classes["activations"]["peak_bytes"] + classes["scratch"]["peak_bytes"]
+        classes = session.memory()
+        activations = classes["activations"].peak_bytes + classes["scratch"].peak_bytes
         result |= {"weights": session.memory().weight_bytes / 2**20, "activations": activations / 2**20}
     print(json.dumps(result))
 

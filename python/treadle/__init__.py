@@ -50,6 +50,7 @@ from .train import Trainer
 if TYPE_CHECKING:
     from .environment import *
     from .explaining import *
+    from .memory import *
     from .mxnet import *
     from .onnxruntime import *
     from .precision import *
@@ -102,7 +103,7 @@ __all__ = [
 # Modules that are imported when somebody names them, as they need other packages.
 _MODULES = ("backend", "torch")
 # Where other names are found that programs use from here: types of results, and the names of ONNX Runtime and MXNet.
-_ELSEWHERE = ("session", "profiling", "explaining", "precision", "hooks", "environment", "onnxruntime", "mxnet")
+_ELSEWHERE = ("session", "memory", "profiling", "explaining", "precision", "hooks", "environment", "onnxruntime", "mxnet")
 
 
 if not TYPE_CHECKING:  # type checkers know the names by the imports above

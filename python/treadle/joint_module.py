@@ -13,6 +13,7 @@ from ._models import ModelLike, load_model
 from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
+from .memory import MemoryReport, report_of
 
 __all__ = ["JointModule", "JointRun"]
 
@@ -134,9 +135,9 @@ class JointModule:
         """As `Trainer.set_monitor()`, for the forward and the backward passes of runs that begin from then on."""
         _treadle.monitor_module(self._module, callback, pattern, inputs)
 
-    def memory_statistics(self) -> dict[str, dict[str, int]]:
-        """As `InferenceSession.memory_statistics()`."""
-        return self._module.memory_statistics()
+    def memory(self) -> MemoryReport:
+        """Bytes that the module holds, now and at most so far, by class."""
+        return report_of(self._module.memory_statistics())
 
     def set_memory_limit(self, limit_bytes: int) -> None:
         """Changes `sess_options.memory_limit_bytes` for later runs; the module must have been made with a limit."""
@@ -164,7 +165,7 @@ class JointModule:
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
-        """Arrays over the parameters themselves, which an optimiser may write."""
+        """Arrays over the parameters themselves, which an optimizer may write."""
         return self._module.parameters
 
     @property

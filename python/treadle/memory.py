@@ -1,4 +1,4 @@
-"""Memory planning as a library: offsets of buffers with lifetimes in one arena.
+"""Memory: what sessions, trainers and joint modules hold, and the planner as a library.
 
 >>> from treadle.memory import plan_arena
 >>> plan_arena([100, 200, 100], first=[0, 1, 2], last=[2, 3, 4], alignment=1).size_bytes
@@ -7,6 +7,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from ._treadle import Allocator, ArenaPlan, plan_arena, shared_weights
 
-__all__ = ["Allocator", "ArenaPlan", "plan_arena", "shared_weights"]
+__all__ = ["Allocator", "ArenaPlan", "HeldMemory", "MemoryReport", "SessionMemory", "plan_arena", "shared_weights"]
+
+
+@dataclass(frozen=True)
+class HeldMemory:
+    """What is held of one class."""
+
+    bytes: int
+    """Now."""
+    peak_bytes: int
+    """The most so far, or since `reset_memory_peaks()`."""
+    num_allocations: int
+    """So far."""
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """What a session, a trainer or a joint module holds: `report.bytes`, `report.peak_bytes`, `report["activations"].peak_bytes`."""
+
+    classes: Mapping[str, HeldMemory]
+    """By what the bytes are for: "weights", "packed", "activations", "scratch", "io", "other", of what trains also "parameters", "gradients" and
+    "optimizer_state"; and "total"."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all classes, now."""
+        return self.classes["total"].bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that all classes together had so far, or since `reset_memory_peaks()`."""
+        return self.classes["total"].peak_bytes
+
+    def __getitem__(self, name: str) -> HeldMemory:
+        return self.classes[name]
+
+    def __str__(self) -> str:
+        rows = [(name, f"{held.bytes:,}", f"{held.peak_bytes:,}") for name, held in self.classes.items() if held.num_allocations]
+        return "\n".join(f"{name:15} {now:>15} {peak:>15}" for name, now, peak in [("class", "bytes", "peak_bytes"), *rows])
+
+
+@dataclass(frozen=True)
+class SessionMemory(MemoryReport):
+    """What a session holds, and what its plans take: of the extents that were run last, and 0 before the first run."""
+
+    weight_bytes: int
+    """Of initializers and constants, wherever they lie: also those mapped from the model's file."""
+    packed_bytes: int
+    """Of copies of weights in a kernel's order."""
+    arena_bytes: int
+    """Of activations and scratch, as planned."""
+    arena_lower_bound_bytes: int
+    """No plan of this order of the nodes needs less."""
+    arena_sum_bytes: int
+    """Of the arena, if no two values shared bytes."""
+    arena_in_order_bytes: int
+    """Of the arena, if values were placed in the order of execution, by best fit."""
+    largest_node_bytes: int
+    """What the largest node reads, writes and uses as scratch in the arena: no run needs less."""
+
+
+def report_of(statistics: Mapping[str, Mapping[str, int]]) -> MemoryReport:
+    """Of what the core has counted."""
+    return MemoryReport({name: HeldMemory(**held) for name, held in statistics.items()})

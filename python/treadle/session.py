@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from . import _clients, _treadle, counters
@@ -15,7 +16,6 @@ from ._models import ModelLike, load_model
 from ._session_options import RunKeywords, SessionKeywords, run_options, session_options, with_keywords
 from ._treadle import (
     CacheStatistics,
-    MemoryReport,
     ModelMetadata,
     MonitorEvent,
     NodeArg,
@@ -31,6 +31,7 @@ from ._treadle import (
 )
 from .counters import NodeCounter
 from .errors import InvalidArgument
+from .memory import SessionMemory, report_of
 from .partial_run import PartialRun
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CacheStatistics",
-    "MemoryReport",
     "ModelMetadata",
     "MonitorEvent",
     "NodeArg",
@@ -343,11 +343,11 @@ class Session:
         """The graph ("onnx", "optimized") or the flat list of instructions with their memory ("planned") as text."""
         return self._sess.to_text("optimised" if stage == "optimized" else stage)
 
-    def memory_statistics(self) -> dict[str, dict[str, int]]:
-        """Bytes that the session holds, by class ("weights", "packed", "activations", "scratch", "io", "other", "total", and of
-        trainers and joint modules "parameters", "gradients", "optimizer_state"): "bytes" now, "peak_bytes" the most so far, and "num_allocations".
-        """
-        return self._sess.memory_statistics()
+    def memory(self) -> SessionMemory:
+        """Bytes that the session holds, now and at most so far, by class; and what its memory plans take."""
+        plan, held = self._sess.memory(), report_of(self._sess.memory_statistics())
+        planned = {field.name: getattr(plan, field.name) for field in fields(SessionMemory) if field.name != "classes"}
+        return SessionMemory(held.classes, **planned)
 
     def reset_memory_peaks(self) -> None:
         """Sets the peaks to the present values."""
@@ -359,10 +359,6 @@ class Session:
         :raises InvalidArgument: if the session was made without a limit.
         """
         self._sess.set_memory_limit(limit_bytes)
-
-    def memory(self) -> MemoryReport:
-        """Bytes of weights and planned activations, after at least one run."""
-        return self._sess.memory()
 
 
 Session.__doc__ = with_keywords(Session.__doc__, SessionOptions, SessionKeywords)

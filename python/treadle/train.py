@@ -17,6 +17,7 @@ from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 from .fitting import Callback, EarlyStopping, Fit
 from .joint_module import JointModule, JointRun
+from .memory import MemoryReport, report_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -174,9 +175,9 @@ class Trainer:
         """
         self._trainer.write_artifacts(os.fspath(folder))
 
-    def memory_statistics(self) -> dict[str, dict[str, int]]:
-        """Bytes that the trainer holds now, and the most so far, by class, as `InferenceSession.memory_statistics()`."""
-        return self._trainer.memory_statistics()
+    def memory(self) -> MemoryReport:
+        """Bytes that the trainer holds, now and at most so far, by class."""
+        return report_of(self._trainer.memory_statistics())
 
     def set_memory_limit(self, limit_bytes: int) -> None:
         """Changes `memory_limit_bytes` for later steps; the trainer must have been made with a limit."""

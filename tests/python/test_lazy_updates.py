@@ -232,7 +232,7 @@ def test_a_step_holds_rows_and_no_second_table() -> None:
     for lazy in (False, True):
         trainer = Trainer(exported(module), optimizer="adam", lazy_updates=lazy)
         trainer.step({"x": indices(0).numpy()}, labels_of(0).numpy())
-        peaks[lazy] = trainer.memory_statistics()["total"]["peak_bytes"]
+        peaks[lazy] = trainer.memory().peak_bytes
     assert peaks[False] - peaks[True] > 0.9 * table_bytes
 
 

@@ -37,16 +37,16 @@ def rounded_up(size):
 def test_memory_has_the_classes_of_training(model):
     # Adam keeps two numbers for each parameter.
     trainer = Trainer(model, **OPTIONS, fused_update=False)
-    statistics = trainer.memory_statistics()
+    statistics = trainer.memory()
     sizes = [4 * int(np.prod(shape)) for shape in PARAMETERS.values()]
-    assert sum(sizes) <= statistics["parameters"]["bytes"] <= sum(map(rounded_up, sizes))
-    assert 2 * sum(sizes) <= statistics["optimizer_state"]["bytes"] <= 2 * sum(map(rounded_up, sizes))
-    assert statistics["gradients"]["bytes"] == 0
+    assert sum(sizes) <= statistics["parameters"].bytes <= sum(map(rounded_up, sizes))
+    assert 2 * sum(sizes) <= statistics["optimizer_state"].bytes <= 2 * sum(map(rounded_up, sizes))
+    assert statistics["gradients"].bytes == 0
 
     p = profile_of(trainer, memory=True)
     measured = p.memory().measured
-    assert measured.before["parameters"] == statistics["parameters"]["bytes"]
-    assert measured.at_peak["optimizer_state"] == statistics["optimizer_state"]["bytes"]
+    assert measured.before["parameters"] == statistics["parameters"].bytes
+    assert measured.at_peak["optimizer_state"] == statistics["optimizer_state"].bytes
     held = {(name, kind): size for name, kind, size in measured.holders}
     for name, shape in PARAMETERS.items():
         size = 4 * int(np.prod(shape))
@@ -70,14 +70,14 @@ def test_the_peaks_are_of_the_trainers_threads(model, tmp_path):
 def test_sums_of_gradients_are_gradients(model):
     trainer = Trainer(model, **OPTIONS, accumulation_steps=2)
     sizes = [4 * int(np.prod(shape)) for shape in PARAMETERS.values()]
-    assert sum(sizes) <= trainer.memory_statistics()["gradients"]["bytes"] <= sum(map(rounded_up, sizes))
+    assert sum(sizes) <= trainer.memory()["gradients"].bytes <= sum(map(rounded_up, sizes))
 
 
 def test_parameters_that_lie_side_by_side_are_one_block(model):
     trainer = Trainer(model, **OPTIONS, fused_update=True)
-    statistics = trainer.memory_statistics()
-    assert statistics["parameters"]["bytes"] == rounded_up(4 * NUM_PARAMETERS)
-    assert statistics["optimizer_state"]["bytes"] == 2 * rounded_up(4 * NUM_PARAMETERS)
+    statistics = trainer.memory()
+    assert statistics["parameters"].bytes == rounded_up(4 * NUM_PARAMETERS)
+    assert statistics["optimizer_state"].bytes == 2 * rounded_up(4 * NUM_PARAMETERS)
 
 
 def test_the_planned_arena_has_the_classes_of_training(model):
@@ -129,27 +129,27 @@ def test_gradients_that_a_joint_module_hands_out_are_gradients(model):
         run = module.forward({"x": x})
         gradients = run.backward([np.ones((BATCH, CLASSES), np.float32)])
     assert {node.phase for node in p.nodes} == {"forward", "backward"}
-    statistics = module.memory_statistics()
-    assert 4 * NUM_PARAMETERS <= statistics["parameters"]["bytes"]
+    statistics = module.memory()
+    assert 4 * NUM_PARAMETERS <= statistics["parameters"].bytes
     sizes = sum(4 * int(np.prod(shape)) for shape in PARAMETERS.values())
     handed_out = {name: size for name, kind, size in p.memory().measured.holders if kind == "gradients"}
-    assert statistics["gradients"]["peak_bytes"] >= sizes, handed_out
+    assert statistics["gradients"].peak_bytes >= sizes, handed_out
     del gradients
 
 
 def test_out_of_memory_names_the_classes(model):
     options = treadle.SessionOptions()
     trainer = Trainer(model, **OPTIONS, sess_options=options)
-    state = trainer.memory_statistics()
-    standing = sum(state[kind]["bytes"] for kind in ("weights", "parameters", "optimizer_state", "other"))
+    state = trainer.memory()
+    standing = sum(state[kind].bytes for kind in ("weights", "parameters", "optimizer_state", "other"))
     options.memory_limit_bytes = standing + 2000
     limited = Trainer(model, **OPTIONS, sess_options=options)
     x, labels = samples(BATCH, 0)
     with pytest.raises(treadle.Error) as caught:
         limited.step({"x": x}, labels)
     text = str(caught.value)
-    assert f"parameters {state['parameters']['bytes']}" in text
-    assert f"optimizer_state {state['optimizer_state']['bytes']}" in text
+    assert f"parameters {state['parameters'].bytes}" in text
+    assert f"optimizer_state {state['optimizer_state'].bytes}" in text
     assert "(gradients, of " in text
 
 

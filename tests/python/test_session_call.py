@@ -244,3 +244,20 @@ def test_text_of_a_stage_has_the_fields_spelling(affine):
     assert affine.to_text() == affine.to_text("optimized") != affine.to_text("planned")
     with pytest.raises(errors.Error):
         affine.to_text("compiled")
+
+
+def test_memory_is_reported_by_one_verb():
+    """1,000 float32 weights, and a constant to keep it from being folded away; the values of the run lie in the arena."""
+    weights = onnx.numpy_helper.from_array(np.ones((20, 50), np.float32), "w")
+    nodes = [small.node("MatMul", ["x", "w"], ["a"]), small.node("Softmax", ["a"], ["b"]), small.node("MatMul", ["b", "w2"], ["y"])]
+    again = onnx.numpy_helper.from_array(np.ones((50, 4), np.float32), "w2")
+    session = treadle.Session(small.model(nodes, [small.tensor("x", ["N", 20])], [small.tensor("y", ["N", 4])], [weights, again]))
+    session(np.ones((100, 20), np.float32))
+    report = session.memory()
+    assert report.weight_bytes >= 4 * (20 * 50 + 50 * 4)
+    assert report["activations"].peak_bytes >= report.arena_bytes >= report.arena_lower_bound_bytes >= 4 * 100 * 50
+    assert report.bytes == sum(held.bytes for name, held in report.classes.items() if name != "total")
+    assert report.peak_bytes >= report.bytes > 0
+    assert [line.split()[0] for line in str(report).splitlines()][-1] == "total"
+    with pytest.raises(KeyError):
+        report["no_such"]

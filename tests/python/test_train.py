@@ -194,15 +194,15 @@ def test_a_memory_limit_and_a_fused_update_keep_the_bits(digits, data):
     options = {"learning_rate": 0.05, "momentum": 0.9}
     free = Trainer(model, recompute_fraction=0.0, **options)  # what is computed again by default leaves a limit little to free
     free.step({"image": images}, labels)
-    use = free.memory_statistics()
-    limit = sum(use[name]["bytes"] for name in ("weights", "packed", "other")) + int(0.7 * use["activations"]["peak_bytes"]) + 8192
+    use = free.memory()
+    limit = sum(use[name].bytes for name in ("weights", "packed", "other")) + int(0.7 * use["activations"].peak_bytes) + 8192
     limited = Trainer(model, memory_limit_bytes=limit, **options)
     fused = Trainer(model, fused_update=True, **options)
     for trainer in (limited, fused):
         trainer.step({"image": images}, labels)
         for name, array in free.parameters.items():
             np.testing.assert_array_equal(trainer.parameters[name], array, err_msg=name)
-    assert limited.memory_statistics()["total"]["peak_bytes"] <= limit
+    assert limited.memory().peak_bytes <= limit
     limited.set_memory_limit(limit // 50)
     with pytest.raises(Exception, match="at least"):
         limited.step({"image": images}, labels)
@@ -253,20 +253,20 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
     assert same_losses == losses
     for name, value in parameters.items():
         np.testing.assert_array_equal(same_parameters[name], value)
-    whole = free.memory_statistics()["activations"]["bytes"]
-    assert limited.memory_statistics()["activations"]["bytes"] <= 0.6 * whole + 100_000
+    whole = free.memory()["activations"].bytes
+    assert limited.memory()["activations"].bytes <= 0.6 * whole + 100_000
     twice, same_losses, same_parameters = train(recompute_fraction=0.5)  # products, as nothing costs less here
     assert same_losses == losses
     for name, value in parameters.items():
         np.testing.assert_array_equal(same_parameters[name], value)
-    assert twice.memory_statistics()["activations"]["bytes"] < whole
+    assert twice.memory()["activations"].bytes < whole
     for name in ("memory_fraction", "recompute_fraction"):
         for wrong in (1.5, float("nan")):
             with pytest.raises(Exception, match=name):
                 Trainer(model, loss="mean_squared_error", **{name: wrong})
     least, same_losses, _ = train(memory_fraction=0.01)  # what a step cannot do without
     assert same_losses == losses
-    assert least.memory_statistics()["activations"]["bytes"] < limited.memory_statistics()["activations"]["bytes"]
+    assert least.memory()["activations"].bytes < limited.memory()["activations"].bytes
 
 
 def test_by_default_values_are_computed_again_where_that_pays():
@@ -290,7 +290,7 @@ def test_by_default_values_are_computed_again_where_that_pays():
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=8).SerializeToString()
         trainer = Trainer(model, loss="mean_squared_error", learning_rate=0.1, **options)
         trainer.step({"x": x}, y)
-        return trainer.memory_statistics()["activations"]["bytes"]
+        return trainer.memory()["activations"].bytes
 
     cheap = ["LayerNormalization", "Gelu"]
     assert train(cheap) < train(cheap, recompute_fraction=0.01) < train(cheap, recompute_fraction=0.0)
@@ -321,7 +321,7 @@ def test_other_batches_are_computed_again_in_the_memory_in_hand():
         for n in (4096, 3900, 3000, 512, 3900, 3000, 4096, 5000, 3900):
             x = np.random.default_rng(n).normal(size=(2, n, 64)).astype(np.float32)
             losses.append(trainer.step({"x": x[0]}, x[1]))
-            sizes.append(trainer.memory_statistics()["activations"]["bytes"])
+            sizes.append(trainer.memory()["activations"].bytes)
         return losses, sizes
 
     losses, sizes = train(recompute_fraction=0.1)
