@@ -106,8 +106,8 @@ void register_model(nb::module_& module) {
       .def_prop_ro("overridable_initializers", &Model::overridable_initializers)
       .def_prop_ro("metadata", [](const Model& model) { return model.metadata(); })
       .def("unsupported", &Model::unsupported, "One line per operator that this build cannot run; empty if it can run the model.")
-      .def("to_text", &Model::to_text, nb::arg("optimised") = false, "The graph as text, as read or after the graph optimiser.")
-      .def("save", &Model::save, nb::arg("path"), nb::arg("optimised") = false, nb::arg("opset") = 0,
+      .def("to_text", &Model::to_text, nb::arg("optimized") = false, "The graph as text, as read or after the graph optimiser.")
+      .def("save", &Model::save, nb::arg("path"), nb::arg("optimized") = false, nb::arg("opset") = 0,
            nb::call_guard<nb::gil_scoped_release>(), "Writes the model, as read or optimised.");
 }
 

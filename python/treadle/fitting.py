@@ -84,17 +84,17 @@ class EarlyStopping(Callback):
 
     :param patience: epochs without a better number, 1 or more.
     :param monitor: the number.
-    :param maximise: whether more is better (an accuracy).
+    :param maximize: whether more is better (an accuracy).
     :param min_delta: what it has to change by to be better.
     :param restore_best: at the end, parameters and running statistics are those of the best epoch. The optimizer's state stays as it is.
     """
 
     def __init__(
-        self, patience: int, *, monitor: str = "validation_loss", maximise: bool = False, min_delta: float = 0.0, restore_best: bool = True
+        self, patience: int, *, monitor: str = "validation_loss", maximize: bool = False, min_delta: float = 0.0, restore_best: bool = True
     ) -> None:
         if patience < 1 or not min_delta >= 0:
             raise ValueError(f"patience is {patience}, and min_delta {min_delta}; at least 1, and 0, are expected")
-        self.patience, self.monitor, self.maximise, self.min_delta, self.restore_best = patience, monitor, maximise, min_delta, restore_best
+        self.patience, self.monitor, self.maximize, self.min_delta, self.restore_best = patience, monitor, maximize, min_delta, restore_best
         #: From 1; 0 before the first epoch.
         self.best_epoch = 0
         self.best = math.nan
@@ -111,7 +111,7 @@ class EarlyStopping(Callback):
         if self.monitor not in numbers:
             raise ValueError(f"early stopping watches {self.monitor!r}; an epoch has {', '.join(numbers)}")
         number = numbers[self.monitor]
-        better = self.best_epoch == 0 or (number - self.best if self.maximise else self.best - number) > self.min_delta
+        better = self.best_epoch == 0 or (number - self.best if self.maximize else self.best - number) > self.min_delta
         if better and not math.isnan(number):
             self.best_epoch, self.best = fit.epoch, number
             if self.restore_best:

@@ -30,7 +30,7 @@ def saved_by_a_session(model: str, path: str) -> None:
 
 
 def saved_with_fused_operators(model: str, path: str) -> None:
-    treadle.Model.load(model).save(path, optimised=True)
+    treadle.Model.load(model).save(path, optimized=True)
 
 
 @pytest.mark.parametrize("save", [saved_by_a_session, saved_with_fused_operators])

@@ -159,7 +159,7 @@ def test_early_stopping_brings_the_best_epoch_back():
     np.testing.assert_array_equal(own.parameters["w"], kept[1])
     # The last epoch's are kept where that is asked for; more may be better, and little is nothing.
     own, scripted, kept[:] = trainer(), iter([0.5, 0.6, 0.605, 0.5]), []
-    stopping = EarlyStopping(1, monitor="scripted", maximise=True, min_delta=0.01, restore_best=False)
+    stopping = EarlyStopping(1, monitor="scripted", maximize=True, min_delta=0.01, restore_best=False)
     assert len(own.fit(BATCHES, epochs=4, callbacks=[loss_by_script, stopping])) == 3
     np.testing.assert_array_equal(own.parameters["w"], kept[2])
     with pytest.raises(ValueError, match="watches 'validation_loss'; an epoch has loss"):

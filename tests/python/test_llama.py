@@ -88,7 +88,7 @@ def count(text, op):
 
 def test_is_recognised(decoder):
     cached, _, path = decoder
-    text = treadle.Model.load(path).to_text(optimised=True)
+    text = treadle.Model.load(path).to_text(optimized=True)
     assert count(text, "= treadle.FusedRotary") == 2 * LAYERS
     assert count(text, "= treadle.FusedAttention") == LAYERS
     assert count(text, "= RMSNormalization") == 2 * LAYERS + 1
