@@ -24,12 +24,12 @@ PIXELS = """
 
 def main(model: str, small: str) -> None:
     image = np.array(PIXELS.split(), np.float32).reshape(1, 1, 8, 8) / 16
-    session = treadle.InferenceSession(model)
-    (scores,) = session.run(None, {"image": image})
+    session = treadle.Session(model)
+    scores = session(image)
     print(f"digit {scores.argmax()}, score {scores.max():.4f}, arena {session.memory().arena_bytes} bytes")
 
-    treadle.quantize.static(model, [{"image": image}], small)
-    (scores,) = treadle.InferenceSession(small).run(None, {"image": image})
+    treadle.quantize(model, small, mode="static", samples=[{"image": image}])
+    scores = treadle.Session(small)(image)
     print(f"in 8 bits: digit {scores.argmax()}, score {scores.max():.4f}")
 
 

@@ -61,19 +61,31 @@ def test_a_program_that_uses_it_rightly_passes(tmp_path):
         runs = session.stateful({"past": "present"}, {"past": np.zeros((0, 2), np.float32)})
         runs.run(None, {names[0]: outputs[0]})
         weights: int = session.memory().weight_bytes
+        called = treadle.Session("model.onnx", num_threads=1, execution_mode="parallel", dimensions={"batch": 2})
+        y = called(np.zeros((1, 2), np.float32))
+        called.run({"x": np.zeros((1, 2), np.float32)}, ["y"], deadline_ms=10)
+        with treadle.profile(called) as profile:
+            called(y)
+        slowest: treadle.ProfiledNode = profile.nodes[0]
+        treadle.quantize("model.onnx", "small.onnx", mode="weights", bits=4)
+        device: treadle.OrtDevice = treadle.onnxruntime.OrtDevice()
+        executor: treadle.Executor = treadle.mxnet.simple_bind("model.onnx", x=(1, 2))
         trainer = Trainer("model.onnx", learning_rate=0.1)
         loss: float = trainer.step({"x": np.zeros((1, 2), np.float32)}, np.zeros(1, np.int64))
     """
     assert check(program, tmp_path) == ""
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("treadle.InferenceSession(3)", "arg-type"),
-        ("treadle.SessionOptions().intra_op_num_threads = 'four'", "assignment"),
-        ("treadle.InferenceSession('m.onnx').runs", "attr-defined"),
-    ],
-)
-def test_a_mistake_is_found(tmp_path, line, said):
-    assert said in check(f"import treadle\n{line}\n", tmp_path)
+def test_mistakes_are_found(tmp_path):
+    mistakes = {
+        "treadle.InferenceSession(3)": "arg-type",
+        "treadle.SessionOptions().intra_op_num_threads = 'four'": "assignment",
+        "treadle.InferenceSession('m.onnx').runs": "attr-defined",
+        "treadle.Session('m.onnx', num_thread=1)": "call-arg",
+        "treadle.Session('m.onnx').run(1, deadline_ms='soon')": "arg-type",
+        "treadle.quantize('m.onnx', mode='dynamic', bits=4)": "call-overload",
+        "treadle.no_such_name": "attr-defined",
+    }
+    printed = check("\n".join(["import treadle", *mistakes]), tmp_path).splitlines()
+    for number, (line, said) in enumerate(mistakes.items(), start=2):
+        assert any(text.startswith(f"program.py:{number}: error:") and said in text for text in printed), line

@@ -1,0 +1,65 @@
+"""What the package shows: its own names in dir(), those of ONNX Runtime and MXNet in modules of theirs, and old ways to both."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import treadle
+
+# Names that programs have used from `treadle` since before they had modules of their own.
+OF_ONNXRUNTIME = ("IOBinding", "LoraAdapter", "ModelCompiler", "NodeArg", "OrtDevice", "OrtMemoryInfo", "copy_tensors", "get_available_providers", "get_device", "onnxruntime_library", "set_default_logger_severity", "set_seed")
+OF_MXNET = ("Executor", "bind", "simple_bind")
+OF_RESULTS = ("CacheStatistics", "Explanation", "HookedRun", "MemoryReport", "NodeCounter", "NodeExplanation", "PartialRun", "PrecisionChoice", "ProfiledNode", "RunMetadata", "StatefulRun", "UnfinishedRun", "ValueCache")
+
+
+def test_a_newcomer_sees_what_treadle_does():
+    shown = dir(treadle)
+    assert {"Session", "Trainer", "Model", "profile", "quantize", "explain", "Job", "onnxruntime", "mxnet", "torch"} <= set(shown)
+    assert not [name for name in shown if name.startswith("Ort") and name != "OrtValue"]
+    assert not [name for name in shown if name.startswith("_") and name != "__version__"]
+    assert len(shown) < 50
+
+
+def test_everything_shown_is_there_and_says_what_it_is():
+    for name in treadle.__all__:
+        value = getattr(treadle, name)
+        assert inspect.getdoc(value) or name.endswith("Options"), name  # each option has a text of its own
+
+
+@pytest.mark.parametrize(("module", "names"), [("onnxruntime", OF_ONNXRUNTIME), ("mxnet", OF_MXNET)])
+def test_names_of_others_are_in_their_module_and_found_here(module, names):
+    owner = getattr(treadle, module)
+    for name in names:
+        assert name in owner.__all__
+        assert getattr(treadle, name) is getattr(owner, name)
+
+
+def test_types_of_results_are_found():
+    for name in OF_RESULTS:
+        assert inspect.isclass(getattr(treadle, name)), name
+
+
+def test_other_names_are_errors():
+    with pytest.raises(AttributeError, match="module 'treadle' has no attribute 'Sesion'"):
+        treadle.Sesion
+    with pytest.raises(ImportError):
+        exec("from treadle import no_such_name")
+
+
+def test_onnxruntimes_module_has_its_version_and_treadle_its_own():
+    assert treadle.onnxruntime.__version__ == treadle.onnxruntime.get_version_string() != treadle.__version__
+    assert treadle.get_version_string() == treadle.__version__
+
+
+def test_importing_treadle_imports_neither_torch_nor_onnx():
+    program = "import sys, treadle; dir(treadle); print(sorted({'torch', 'onnx'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_torch_comes_when_it_is_named():
+    pytest.importorskip("torch")
+    program = "import treadle; print(treadle.torch.Module.__name__)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "Module"
