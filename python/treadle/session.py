@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from . import _clients, _treadle, counters
 from ._models import ModelLike, load_model
@@ -160,6 +160,8 @@ class Session:
     _sess_options: SessionOptions
     _model_path: str | None
     _inputs_meta: list[NodeArg]
+    _input_names: list[str]
+    _takes_map: bool
     _outputs_meta: list[NodeArg]
     _overridable_initializers: list[NodeArg]
     _model_meta: ModelMetadata
@@ -180,6 +182,8 @@ class Session:
         self._sess = _treadle.Session(model, options)
         self._sess_options = options
         self._inputs_meta = self._sess.inputs_meta
+        self._input_names = [info.name for info in self._inputs_meta]
+        self._takes_map = len(self._inputs_meta) == 1 and self._inputs_meta[0].type.startswith("map(")
         self._outputs_meta = self._sess.outputs_meta
         self._overridable_initializers = self._sess.overridable_initializers
         self._model_meta = self._sess.model_meta
@@ -250,25 +254,29 @@ class Session:
         return self._compute(self._feeds(values, {}), outputs, run_options(options, keywords))
 
     def _feeds(self, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        if len(values) == 1 and isinstance(values[0], Mapping) and not self._takes_map(values[0]):
-            if named:
-                raise TypeError("the inputs are given in a dict and by keyword; give one")
-            return values[0] if type(values[0]) is dict else dict(values[0])
-        if len(values) > len(self._inputs_meta):
-            raise TypeError(f"{len(values)} values are given; the inputs are {', '.join(info.name for info in self._inputs_meta)}")
-        feeds = {info.name: value for info, value in zip(self._inputs_meta, values, strict=False)}
+        names = self._input_names
+        if len(values) == 1 and not named:  # what small models are run with most often costs least
+            value = values[0]
+            if type(value) is not dict and not isinstance(value, Mapping):
+                return {names[0]: value} if names else self._refuse(values)
+            if self._takes_map and names[0] not in value:
+                return {names[0]: value}
+            return value if type(value) is dict else dict(value)
+        if len(values) > len(names):
+            self._refuse(values)
+        if len(values) == 1 and isinstance(values[0], Mapping) and not self._takes_map:
+            raise TypeError("the inputs are given in a dict and by keyword; give one")
+        feeds = dict(zip(names, values, strict=False))
         if twice := feeds.keys() & named:
             raise TypeError(f"the input {min(twice)!r} is given twice: by its place and by its name")
         return feeds | named
 
-    def _takes_map(self, value: Mapping[Any, Any]) -> bool:
-        """Whether it is the value of the model's only input."""
-        return len(self._inputs_meta) == 1 and self._inputs_meta[0].type.startswith("map(") and self._inputs_meta[0].name not in value
+    def _refuse(self, values: tuple[Any, ...]) -> NoReturn:
+        raise TypeError(f"{len(values)} values are given; the inputs are {', '.join(self._input_names)}")
 
     def _compute(self, feeds: dict[str, Any], outputs: str | Sequence[str] | None, options: RunOptions | None) -> Any:
-        names = [outputs] if isinstance(outputs, str) else outputs
         try:
-            values = self._sess.run(names, feeds, options)
+            values = self._sess.run([outputs] if isinstance(outputs, str) else outputs, feeds, options)
         except InvalidArgument as error:
             raise with_hint(error, feeds, self._inputs_meta) from None
         if isinstance(outputs, str) or (outputs is None and len(values) == 1):
