@@ -14,7 +14,7 @@ FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 class _Proto(Protocol):
     """An `onnx.ModelProto`."""
 
-    def SerializeToString(self) -> bytes: ...  # noqa: N802
+    def SerializeToString(self) -> bytes: ...
 
 
 #: A path, the bytes of a file, a `treadle.Model` or an `onnx.ModelProto`.

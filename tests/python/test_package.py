@@ -1,6 +1,9 @@
 """What the package shows: its own names in dir(), those of ONNX Runtime and MXNet in modules of theirs, and old ways to both."""
 
+import ast
 import inspect
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -63,3 +66,21 @@ def test_torch_comes_when_it_is_named():
     pytest.importorskip("torch")
     program = "import treadle; print(treadle.torch.Module.__name__)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "Module"
+
+
+def public_names(tree):
+    """Names of classes and functions, of their parameters, and of fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        if isinstance(node, ast.arg):
+            yield node.arg
+        if isinstance(node, ast.AnnAssign):
+            yield ast.unparse(node.target)
+
+
+def test_names_are_spelled_as_the_field_spells_them():
+    """optimize, quantize, maximize ...: -ise is for prose only."""
+    for path in sorted(pathlib.Path(treadle.__file__).parent.rglob("*.py")):
+        for name in public_names(ast.parse(path.read_text())):
+            assert name == "normalise" or not re.search(r"(im|al|nt|og)is(e|ed|er|ing|ation)(_|$)", name), f"{path.name}: {name}"  # the extension calls it
