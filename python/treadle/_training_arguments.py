@@ -23,10 +23,15 @@ def as_array(value: Any) -> Any:
     return np.from_dlpack(value)
 
 
-def as_feeds(feeds: Mapping[str, Any], inputs: Sequence[_treadle.NodeArg] = ()) -> dict[str, Any]:
+def as_feeds(feeds: Any, inputs: Sequence[_treadle.NodeArg] = ()) -> dict[str, Any]:
+    """By name: of a dict, of the only input's array, or of a tuple in the order of the inputs."""
     if not isinstance(feeds, Mapping):
-        example = ", ".join(f'"{info.name}": ...' for info in inputs)
-        raise TypeError(f"feeds is a {type(feeds).__name__}; values go by the inputs' names: {{{example}}}")
+        names = [info.name for info in inputs]
+        values = feeds if isinstance(feeds, tuple) else (feeds,) if hasattr(feeds, "shape") else ()
+        if len(values) != len(names) or not names:
+            example = ", ".join(f'"{name}": ...' for name in names)
+            raise TypeError(f"feeds is a {type(feeds).__name__}; values go by the inputs' names: {{{example}}}")
+        feeds = dict(zip(names, values, strict=True))
     return {name: as_array(value) for name, value in feeds.items()}
 
 
@@ -34,13 +39,14 @@ _LABEL_TYPES = {"i64": "int64", "i32": "int32", "f32": "float32"}
 
 
 @contextmanager
-def dtype_hints(feeds: Mapping[str, Any], inputs: Sequence[_treadle.NodeArg]) -> Iterator[None]:
-    """A wrong dtype is told the conversion."""
+def given(feeds: Any, inputs: Sequence[_treadle.NodeArg]) -> Iterator[dict[str, Any]]:
+    """The feeds by name. In the block, a wrong dtype is told the conversion."""
+    taken = as_feeds(feeds, inputs)
     try:
-        yield
+        yield taken
     except InvalidArgument as error:
         text = str(error.args[0])
-        hint = dtype_hint(feeds, inputs)
+        hint = dtype_hint(taken, inputs)
         if labels := re.search(r'input "treadle.labels": another dtype; .* expected (\w+)\[', text):
             hint = f"; write labels.astype(np.{_LABEL_TYPES[labels[1]]})" if labels[1] in _LABEL_TYPES else ""
         if not hint:

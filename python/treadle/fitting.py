@@ -140,9 +140,10 @@ def _taken_apart(batch: Any, labels: str, inputs: Sequence[str]) -> tuple[dict[s
     feeds, own = batch
     if isinstance(feeds, Mapping):
         return dict(feeds), own
-    if len(inputs) != 1:
-        raise TypeError(f"the model has several inputs ({', '.join(inputs)}): the feeds of a batch are a dict")
-    return {inputs[0]: feeds}, own
+    values = feeds if isinstance(feeds, tuple) else (feeds,)
+    if len(values) != len(inputs):
+        raise TypeError(f"the model has several inputs ({', '.join(inputs)}): the feeds of a batch are a dict, or a tuple in this order")
+    return dict(zip(inputs, values, strict=True)), own
 
 
 def _num_samples(feeds: Mapping[str, Any], labels: Any) -> int:

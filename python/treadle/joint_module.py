@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _clients, _treadle, counters
 from ._models import ModelLike, load_model
-from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints
+from ._training_arguments import as_array, as_metadata, given
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 from .memory import MemoryReport, report_of
@@ -111,15 +111,15 @@ class JointModule:
         _clients.add(made)
         return made
 
-    def forward(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
+    def forward(self, feeds: Any, run_options: RunOptions | None = None) -> JointRun:
         """Runs to the outputs. Several runs may wait for their gradients at a time. The options hold for the backward pass, too."""
-        with dtype_hints(feeds, self._inputs):
-            return JointRun(self._module.forward(as_feeds(feeds, self._inputs), run_options))
+        with given(feeds, self._inputs) as taken:
+            return JointRun(self._module.forward(taken, run_options))
 
-    def begin(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
+    def begin(self, feeds: Any, run_options: RunOptions | None = None) -> JointRun:
         """A run that has not done anything yet: step() takes it to the outputs."""
-        with dtype_hints(feeds, self._inputs):
-            return JointRun(self._module.begin(as_feeds(feeds, self._inputs), run_options))
+        with given(feeds, self._inputs) as taken:
+            return JointRun(self._module.begin(taken, run_options))
 
     def hold(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Reads these parameters where the arrays lie, contiguous and float32, in the runs that begin from now on.

@@ -12,7 +12,7 @@ import numpy as np
 from . import _clients, _treadle, counters, fitting
 from ._models import ModelLike, load_model
 from ._trainer_options import TrainerKeywords, trainer_options, with_table
-from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints
+from ._training_arguments import as_array, as_feeds, as_metadata, given
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 from .fitting import Callback, EarlyStopping, Fit
@@ -201,20 +201,29 @@ class Trainer:
         """Begins the counts anew."""
         _treadle.reset_node_counters(self._trainer)
 
-    def step(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
-        """Forward, backward and update, in place. Returns the loss before the update. `labels` are None where the loss has none."""
-        with dtype_hints(feeds, self._inputs):
-            return self._trainer.step(as_feeds(feeds, self._inputs), as_array(labels), run_options)
+    def step(self, feeds: Any, labels: Any, run_options: RunOptions | None = None) -> float:
+        """Forward, backward and update, in place.
 
-    def evaluate(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
+        :param feeds: the model's inputs: the array of the only one, a tuple in their order, or a dict by name. PyTorch's tensors are read in place.
+        :param labels: as the loss takes them; None where it has none.
+        :return: the loss before the update.
+        :raises ValueError: an input is missing.
+        :raises InvalidArgument: there is no such input, or a value has another dtype or shape than the model and the loss take.
+        :raises Fail: the step was cancelled or passed its deadline; nothing has changed.
+        :raises OutOfMemory: the step does not fit in `memory_limit_bytes`; nothing has changed.
+        """
+        with given(feeds, self._inputs) as taken:
+            return self._trainer.step(taken, as_array(labels), run_options)
+
+    def evaluate(self, feeds: Any, labels: Any, run_options: RunOptions | None = None) -> float:
         """The loss with the running statistics and without dropout; changes nothing."""
-        with dtype_hints(feeds, self._inputs):
-            return self._trainer.evaluate(as_feeds(feeds, self._inputs), as_array(labels), run_options)
+        with given(feeds, self._inputs) as taken:
+            return self._trainer.evaluate(taken, as_array(labels), run_options)
 
-    def evaluate_with_outputs(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> tuple[float, list[Any]]:
+    def evaluate_with_outputs(self, feeds: Any, labels: Any, run_options: RunOptions | None = None) -> tuple[float, list[Any]]:
         """What `evaluate` and `predict` return, of one forward pass."""
-        with dtype_hints(feeds, self._inputs):
-            return self._trainer.evaluate_with_outputs(as_feeds(feeds, self._inputs), as_array(labels), run_options)
+        with given(feeds, self._inputs) as taken:
+            return self._trainer.evaluate_with_outputs(taken, as_array(labels), run_options)
 
     def fit(
         self,
@@ -263,15 +272,15 @@ class Trainer:
         finally:
             self._trainer.use_averages(False)
 
-    def predict(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> list[Any]:
+    def predict(self, feeds: Any, run_options: RunOptions | None = None) -> list[Any]:
         """The model's outputs, in order."""
-        with dtype_hints(feeds, self._inputs):
-            return self._trainer.predict(as_feeds(feeds, self._inputs), run_options)
+        with given(feeds, self._inputs) as taken:
+            return self._trainer.predict(taken, run_options)
 
-    def gradients(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> dict[str, np.ndarray]:
+    def gradients(self, feeds: Any, labels: Any, run_options: RunOptions | None = None) -> dict[str, np.ndarray]:
         """The loss's gradient by each parameter; changes nothing."""
-        with dtype_hints(feeds, self._inputs):
-            return self._trainer.gradients(as_feeds(feeds, self._inputs), as_array(labels), run_options)
+        with given(feeds, self._inputs) as taken:
+            return self._trainer.gradients(taken, as_array(labels), run_options)
 
     def __repr__(self) -> str:
         return f"Trainer(outputs={self.output_names}, learning_rate={self.learning_rate:g}, num_steps={self.num_steps})"

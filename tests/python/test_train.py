@@ -350,3 +350,26 @@ def test_activations_that_an_exporter_writes_out_are_one_operator(activation, op
         trainer.step({"x": x.numpy()}, labels.numpy())
     kinds = [node.op_type for node in profile.nodes]
     assert operator in kinds and "LayerNormalizationGrad" in kinds, kinds
+
+
+def test_feeds_go_by_name_by_place_or_alone():
+    """loss = mean((a - b @ w - labels)^2), whose gradient by w is -2 b^T (a - b @ w - labels) / N."""
+    helper = onnx.helper
+    of = lambda name: helper.make_tensor_value_info(name, 1, ["N", 2])
+    w = np.array([[1, 2], [3, 4]], np.float32)
+    nodes = [helper.make_node("MatMul", ["b", "w"], ["bw"]), helper.make_node("Sub", ["a", "bw"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [of("a"), of("b")], [of("y")], [onnx.numpy_helper.from_array(w, "w")])
+    trainer = Trainer(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), loss="mean_squared_error")
+    a, b, labels = (np.random.default_rng(seed).standard_normal((3, 2)).astype(np.float32) for seed in range(3))
+    expected = -2 * b.T @ (a - b @ w - labels) / labels.size
+    for feeds in ({"a": a, "b": b}, (a, b)):
+        np.testing.assert_allclose(trainer.gradients(feeds, labels)["w"], expected, rtol=1e-5)
+    assert len(trainer.fit([((a, b), labels)], epochs=2)) == 2
+    with pytest.raises(TypeError, match="values go by the inputs' names"):
+        trainer.step(a, labels)
+    alone = Trainer(ROOT / "examples" / "train" / "spirals.onnx")
+    points, classes = np.ones((2, 2), np.float32), np.array([0, 1])
+    np.testing.assert_array_equal(alone.predict(points)[0], alone.predict({"point": points})[0])
+    assert alone.step(points, classes) > 0
+    with pytest.raises(treadle.errors.InvalidArgument, match=r'write "point": array.astype\(np.float32\)'):
+        alone.predict(points.astype(np.float64))
