@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from . import _clients, _treadle, counters
 from ._models import ModelLike, load_model
@@ -24,7 +24,6 @@ from ._treadle import (
     RunMetadata,
     RunOptions,
     SessionOptions,
-    StatefulRun,
     UnfinishedRun,
     ValueCache,
     ValueHandle,
@@ -134,6 +133,57 @@ class Outputs(tuple[Any, ...]):
         return f"Outputs({', '.join(f'{name}: {_text(value)}' for name, value in self.items())})"
 
 
+def _by_name(values: tuple[Any, ...], named: dict[str, Any], names: Sequence[str], takes_map: bool = False) -> dict[str, Any]:
+    """What a call is given, by the names of the inputs. `takes_map`: the only input is a map itself."""
+    if len(values) == 1 and not named:  # what small models are run with most often costs least
+        value = values[0]
+        if type(value) is not dict and not isinstance(value, Mapping):
+            if names:
+                return {names[0]: value}
+        elif takes_map and names[0] not in value:
+            return {names[0]: value}
+        else:
+            return value if type(value) is dict else dict(value)
+    if len(values) > len(names):
+        raise TypeError(f"{len(values)} values are given; the inputs are {', '.join(names)}")
+    if len(values) == 1 and isinstance(values[0], Mapping) and not takes_map:
+        raise TypeError("the inputs are given in a dict and by keyword; give one")
+    feeds = dict(zip(names, values, strict=False))
+    if twice := feeds.keys() & named:
+        raise TypeError(f"the input {min(twice)!r} is given twice: by its place and by its name")
+    return feeds | named
+
+
+def _returned(names: Sequence[str], values: list[Any]) -> Any:
+    """What a call returns: the value of the only output, otherwise all with their names."""
+    return values[0] if len(values) == 1 else Outputs(names, values)
+
+
+class StatefulRun(_treadle.StatefulRun):
+    """Runs of one sequence whose states go from run to run. Of one thread at a time.
+
+    ::
+
+        runs = session.stateful({"past": "present"})
+        for token in prompt:
+            logits = runs(token)     # the outputs that are no states
+    """
+
+    def __init__(self, session: Session, pairs: Mapping[str, str], initial: Mapping[str, Any]) -> None:
+        super().__init__(session._sess, dict(pairs), dict(initial))
+        self._inputs = [name for name in session._input_names if name not in pairs]
+        self._outputs = [name for name in session._output_names if name not in set(pairs.values())]
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        """Computes the outputs that are no states, and moves the states on; after an error they are those before the run.
+
+        :param values: one for each input that is no state, in the order of the model; or one dict of values by name.
+        :param named: values of the inputs with these names.
+        :return: the value, if there is one such output; otherwise `Outputs`.
+        """
+        return _returned(self._outputs, self.run(None, _by_name(values, named, self._inputs)))
+
+
 class Session:
     """A model made ready to run. Any number of threads may run one session at once.
 
@@ -161,6 +211,7 @@ class Session:
     _model_path: str | None
     _inputs_meta: list[NodeArg]
     _input_names: list[str]
+    _output_names: list[str]
     _takes_map: bool
     _outputs_meta: list[NodeArg]
     _overridable_initializers: list[NodeArg]
@@ -182,9 +233,10 @@ class Session:
         self._sess = _treadle.Session(model, options)
         self._sess_options = options
         self._inputs_meta = self._sess.inputs_meta
-        self._input_names = [info.name for info in self._inputs_meta]
-        self._takes_map = len(self._inputs_meta) == 1 and self._inputs_meta[0].type.startswith("map(")
         self._outputs_meta = self._sess.outputs_meta
+        self._input_names = [info.name for info in self._inputs_meta]
+        self._output_names = [info.name for info in self._outputs_meta]
+        self._takes_map = len(self._inputs_meta) == 1 and self._inputs_meta[0].type.startswith("map(")
         self._overridable_initializers = self._sess.overridable_initializers
         self._model_meta = self._sess.model_meta
         _clients.add(self)
@@ -254,34 +306,16 @@ class Session:
         return self._compute(self._feeds(values, {}), outputs, run_options(options, keywords))
 
     def _feeds(self, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        names = self._input_names
-        if len(values) == 1 and not named:  # what small models are run with most often costs least
-            value = values[0]
-            if type(value) is not dict and not isinstance(value, Mapping):
-                return {names[0]: value} if names else self._refuse(values)
-            if self._takes_map and names[0] not in value:
-                return {names[0]: value}
-            return value if type(value) is dict else dict(value)
-        if len(values) > len(names):
-            self._refuse(values)
-        if len(values) == 1 and isinstance(values[0], Mapping) and not self._takes_map:
-            raise TypeError("the inputs are given in a dict and by keyword; give one")
-        feeds = dict(zip(names, values, strict=False))
-        if twice := feeds.keys() & named:
-            raise TypeError(f"the input {min(twice)!r} is given twice: by its place and by its name")
-        return feeds | named
-
-    def _refuse(self, values: tuple[Any, ...]) -> NoReturn:
-        raise TypeError(f"{len(values)} values are given; the inputs are {', '.join(self._input_names)}")
+        return _by_name(values, named, self._input_names, self._takes_map)
 
     def _compute(self, feeds: dict[str, Any], outputs: str | Sequence[str] | None, options: RunOptions | None) -> Any:
         try:
             values = self._sess.run([outputs] if isinstance(outputs, str) else outputs, feeds, options)
         except InvalidArgument as error:
             raise with_hint(error, feeds, self._inputs_meta) from None
-        if isinstance(outputs, str) or (outputs is None and len(values) == 1):
+        if isinstance(outputs, str):
             return values[0]
-        return Outputs([info.name for info in self._outputs_meta] if outputs is None else outputs, values)
+        return _returned(self._output_names, values) if outputs is None else Outputs(outputs, values)
 
     def node_counters(self) -> list[NodeCounter]:
         """How often each node has run and how long it took, in all runs since the session was made. Needs `SessionOptions.node_counters`."""
@@ -343,9 +377,11 @@ class Session:
 
         :param pairs: input name → name of the output whose value it takes in the next run ({"past_key": "present_key", …}).
         :param initial: values for the first run; copied. States of a fixed shape that are not given begin with zeros.
-        :return: an object with `run(output_names, input_feed)`, `state(name)` and `set_state(name, value)`.
+        :return: an object that is called like the session, with the inputs that are no states; it has `run(output_names, input_feed)`, `state(name)`
+            and `set_state(name, value)`.
+        :raises InvalidArgument: there is no such input or output, or a state without a fixed shape is not given.
         """
-        return _treadle.StatefulRun(self._sess, dict(pairs), dict(initial or {}))
+        return StatefulRun(self, pairs, initial or {})
 
     def to_text(self, stage: str = "optimized") -> str:
         """The graph ("onnx", "optimized") or the flat list of instructions with their memory ("planned") as text."""

@@ -261,3 +261,18 @@ def test_memory_is_reported_by_one_verb():
     assert [line.split()[0] for line in str(report).splitlines()][-1] == "total"
     with pytest.raises(KeyError):
         report["no_such"]
+
+
+def test_stateful_runs_are_called_like_sessions():
+    """total' = total + x, twice = 2 x: the state is what went in so far."""
+    nodes = [small.node("Add", ["total", "x"], ["next"]), small.node("Add", ["x", "x"], ["twice"]), small.node("Identity", ["next"], ["sum"])]
+    model = small.model(nodes, [small.tensor("total", [2]), small.tensor("x", [2])], [small.tensor(name, [2]) for name in ("next", "twice", "sum")])
+    runs = treadle.Session(model).stateful({"total": "next"})
+    x = np.float32([1, 2])
+    for step, call in enumerate((lambda: runs(x), lambda: runs(x=x), lambda: runs({"x": x})), start=1):
+        outputs = call()
+        assert outputs.names == ("twice", "sum")
+        np.testing.assert_array_equal(outputs.sum, step * x)
+    np.testing.assert_array_equal(runs.state("total"), 3 * x)
+    with pytest.raises(TypeError, match="2 values are given; the inputs are x"):
+        runs(x, x)
