@@ -96,15 +96,16 @@ void register_model(nb::module_& module) {
       .def_ro("opsets", &ModelMetadata::opsets)
       .def_ro("custom_metadata_map", &ModelMetadata::custom);
 
-  nb::class_<Model>(module, "Model", "A model as read from an ONNX file.")
+  nb::class_<Model>(module, "Model", "A model as read from an ONNX file; sessions, trainers and tools take one in place of a path.")
       .def_static("load", &load_file, nb::arg("path"), nb::arg("options").none() = nb::none(),
-                  "Of the options, those that tell how files are read.")
+                  "Reads a file. The options say how files are read. Raises NoSuchFile, InvalidProtobuf or InvalidGraph.")
       .def_static("from_bytes", &load_bytes, nb::arg("data"), nb::arg("model_dir") = "", nb::arg("options").none() = nb::none(),
-                  "`model_dir` is where external data is looked for.")
-      .def_prop_ro("inputs", &Model::inputs)
-      .def_prop_ro("outputs", &Model::outputs)
-      .def_prop_ro("overridable_initializers", &Model::overridable_initializers)
-      .def_prop_ro("metadata", [](const Model& model) { return model.metadata(); })
+                  "Reads the bytes of a file. External data is looked for in `model_dir`; empty: there is none.")
+      .def_prop_ro("inputs", &Model::inputs, "Name, type and shape of each input that a run needs.")
+      .def_prop_ro("outputs", &Model::outputs, "Name, type and shape of each output.")
+      .def_prop_ro("overridable_initializers", &Model::overridable_initializers, "Inputs with a default value.")
+      .def_prop_ro(
+          "metadata", [](const Model& model) { return model.metadata(); }, "Producer, version, opsets, and entries of its own.")
       .def("unsupported", &Model::unsupported, "One line per operator that this build cannot run; empty if it can run the model.")
       .def("to_text", &Model::to_text, nb::arg("optimized") = false, "The graph as text, as read or after the graph optimiser.")
       .def("save", &Model::save, nb::arg("path"), nb::arg("optimized") = false, nb::arg("opset") = 0,
