@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from . import _clients, _treadle, counters
@@ -249,22 +250,23 @@ class Session:
         path = f"{os.path.basename(model_path)!r}: " if model_path else ""
         return f"{type(self).__name__}({path}{described(self._inputs_meta)} -> {described(self._outputs_meta)})"
 
-    @property
+    # No properties: classes that programs derive from InferenceSession may have attributes of these names.
+    @cached_property
     def inputs(self) -> list[NodeArg]:
         """Name, type and shape of each input that a run needs."""
         return self._inputs_meta
 
-    @property
+    @cached_property
     def outputs(self) -> list[NodeArg]:
         """Name, type and shape of each output."""
         return self._outputs_meta
 
-    @property
+    @cached_property
     def metadata(self) -> ModelMetadata:
         """The model's producer, version, opsets, and entries of its own."""
         return self._model_meta
 
-    @property
+    @cached_property
     def options(self) -> SessionOptions:
         """What the session was made with."""
         return self._sess_options

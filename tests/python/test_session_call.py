@@ -227,6 +227,18 @@ def test_an_inference_session_is_called_alike():
     np.testing.assert_array_equal(session.run(None, {"x": X})[1], X + X)
 
 
+def test_classes_derived_from_an_inference_session_have_attributes_of_their_own():
+    class Classifier(treadle.InferenceSession):
+        def __init__(self, model):
+            super().__init__(model)
+            self.inputs = [info.name for info in self.get_inputs()]
+            self.metadata = self.options = self.outputs = None
+
+    session = Classifier(small.affine())
+    assert session.inputs == ["x"]
+    np.testing.assert_array_equal(session(X).z, X + X)
+
+
 def test_a_session_is_profiled_and_stopped_like_any_other(affine):
     with treadle.profile(affine, peaks=False) as profile:
         affine(X)
