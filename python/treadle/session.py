@@ -175,7 +175,7 @@ class StatefulRun(_treadle.StatefulRun):
         self._inputs = [name for name in session._input_names if name not in pairs]
         self._outputs = [name for name in session._output_names if name not in set(pairs.values())]
 
-    def __call__(self, *values: Any, **named: Any) -> Any:
+    def __call__(self, /, *values: Any, **named: Any) -> Any:
         """Computes the outputs that are no states, and moves the states on; after an error they are those before the run.
 
         :param values: one for each input that is no state, in the order of the model; or one dict of values by name.
@@ -271,7 +271,7 @@ class Session:
         """What the session was made with."""
         return self._sess_options
 
-    def __call__(self, *values: Any, **named: Any) -> Any:
+    def __call__(self, /, *values: Any, **named: Any) -> Any:
         """Computes all outputs.
 
         :param values: one for each input, in the order of `inputs`; or one dict of values by name.
@@ -295,7 +295,7 @@ class Session:
         :param inputs: the value of the only input, a tuple of values in the order of `Session.inputs`, or a dict of values by name. A value is an
             array, which is read in place if it is contiguous, a list for a sequence, a dict for a map, None for an empty optional, an `OrtValue`,
             or a `SparseTensor`.
-        :param outputs: the name of one output or inner value of the model, or several names; None: all outputs.
+        :param outputs: the name of one output or inner value of the model, or several names; None, or no name: all outputs.
         :param options: options of the run; they may be shared by runs.
         :param keywords:
         :return: the value, if `outputs` is one name or the model has one output; otherwise `Outputs`. Arrays own their memory.
@@ -317,7 +317,7 @@ class Session:
             raise with_hint(error, feeds, self._inputs_meta) from None
         if isinstance(outputs, str):
             return values[0]
-        return _returned(self._output_names, values) if outputs is None else Outputs(outputs, values)
+        return Outputs(outputs, values) if outputs else _returned(self._output_names, values)
 
     def node_counters(self) -> list[NodeCounter]:
         """How often each node has run and how long it took, in all runs since the session was made. Needs `SessionOptions.node_counters`."""

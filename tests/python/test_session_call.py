@@ -46,6 +46,13 @@ def test_inputs_go_by_place_or_by_name(call):
     np.testing.assert_array_equal(session.run((a, b)), a - b)
 
 
+def test_an_input_may_have_any_name():
+    names = ("self", "values")
+    model = small.model([small.node("Add", list(names), ["named"])], [small.tensor(name, [2]) for name in names], [small.tensor("named", [2])])
+    x = np.float32([1, 2])
+    np.testing.assert_array_equal(treadle.Session(model)(self=x, values=x), 2 * x)
+
+
 def test_any_mapping_names_inputs():
     class Features(dict):
         pass
@@ -84,6 +91,7 @@ def test_a_run_computes_the_outputs_that_are_named(affine):
     assert outputs.names == ("scaled", "y")
     np.testing.assert_array_equal(outputs.scaled, X * np.float32([1, 2, 3]))
     assert affine.run(X, ["z"]).names == ("z",)
+    assert affine.run(X, []).names == ("y", "z")
 
 
 def test_inputs_with_a_default_may_be_given(affine):
