@@ -14,7 +14,6 @@
 
 namespace treadle {
 
-enum class DeviceKind : uint8_t { cpu, sim, plugin };
 enum class CopyKind : uint8_t { host_to_device, device_to_host, device_to_device };
 enum class Access : uint8_t { read, write };
 
@@ -111,7 +110,6 @@ class Device : public std::enable_shared_from_this<Device> {
   Device& operator=(const Device&) = delete;
 
   const std::string& name() const noexcept { return name_; }
-  DeviceKind kind() const noexcept { return kind_; }
 
   /// Allocates a Storage::of_device(), aligned to Storage::kAlignment and uninitialised. The last reference frees it, which may outlive the
   /// caller's reference to the device.
@@ -131,11 +129,10 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }
 
  protected:
-  Device(DeviceKind kind, std::string name) : name_(std::move(name)), kind_(kind) {}
+  explicit Device(std::string name) : name_(std::move(name)) {}
 
  private:
   std::string name_;
-  DeviceKind kind_;
 };
 
 }  // namespace treadle

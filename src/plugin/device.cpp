@@ -165,7 +165,7 @@ class PluginStream final : public Stream {
 
 class PluginDevice final : public Device, private Bus {
  public:
-  PluginDevice(std::string name, InstancePtr of) : Device(DeviceKind::plugin, std::move(name)), of_(std::move(of)) {}
+  PluginDevice(std::string name, InstancePtr of) : Device(std::move(name)), of_(std::move(of)) {}
 
   std::shared_ptr<Storage> allocate(size_t size_bytes) override { return take(size_bytes, (*of_)->allocate, (*of_)->free); }
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<PluginStream>(shared_from_this(), of_); }

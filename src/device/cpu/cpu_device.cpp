@@ -33,7 +33,7 @@ class CpuStream final : public Stream {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice() : Device(DeviceKind::cpu, "cpu") {}
+  CpuDevice() : Device("cpu") {}
   std::shared_ptr<Storage> allocate(size_t size_bytes) override { return Storage::allocate(size_bytes); }
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<CpuStream>(shared_from_this()); }
   std::shared_ptr<Event> create_event() override { return std::make_shared<CpuEvent>(); }

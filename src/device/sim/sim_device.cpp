@@ -336,7 +336,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
   std::shared_ptr<Event> create_event() override { return std::make_shared<SimEvent>(checker_); }
   bool host_accessible() const noexcept override { return options_.host_accessible; }
   bool memory_is_hosts() const noexcept override { return true; }
-  bool reaches(const Device& other) const noexcept override { return other.kind() == DeviceKind::sim; }
+  bool reaches(const Device& other) const noexcept override { return dynamic_cast<const SimDevice*>(&other) != nullptr; }
   std::shared_ptr<const void> watch(const void* data, size_t size_bytes) override {
     if (size_bytes == 0 || checker_->has_memory(data)) return nullptr;
     checker_->add_memory(data, size_bytes);

@@ -50,7 +50,7 @@ class SimDevice : public Device {
   virtual void resume(Stream& stream) = 0;
 
  protected:
-  explicit SimDevice(std::string name) : Device(DeviceKind::sim, std::move(name)) {}
+  explicit SimDevice(std::string name) : Device(std::move(name)) {}
 };
 
 }  // namespace treadle
