@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "kernels/movement/element.h"
 #include "kernels/movement/transpose_plane.h"
@@ -207,7 +208,25 @@ void copy_elements(const CopyPlan& plan, const T* src, T* dst, ThreadPool* pool)
   });
 }
 
+thread_local Mover* current_mover = nullptr;
+
+/// Blocks as elements of the largest size that divides them and where they lie.
+void move_blocks(Mover& mover, int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch, void* dst, int64_t dst_pitch) {
+  const auto from = reinterpret_cast<uintptr_t>(src), to = reinterpret_cast<uintptr_t>(dst);
+  auto reach = [&](int64_t pitch) { return static_cast<uintptr_t>((count - 1) * pitch + block_bytes); };
+  if (count > 1 && src_pitch != dst_pitch && from < to + reach(dst_pitch) && to < from + reach(src_pitch))
+    throw Error(ErrorCode::not_implemented, "blocks that move within the memory where they lie, on a device");
+  const uint64_t all = from | to | static_cast<uint64_t>(block_bytes) | static_cast<uint64_t>(src_pitch) | static_cast<uint64_t>(dst_pitch);
+  const int64_t bytes = all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+  const int64_t dims[2] = {count, block_bytes / bytes}, steps[2] = {src_pitch / bytes, 1}, to_steps[2] = {dst_pitch / bytes, 1};
+  mover.copy(plan_copy(dims, steps, to_steps), static_cast<size_t>(bytes), src, dst);
+}
+
 }  // namespace
+
+Mover* Mover::current() noexcept { return current_mover; }
+Mover::Scope::Scope(Mover& mover) noexcept : before_(std::exchange(current_mover, &mover)) {}
+Mover::Scope::~Scope() { current_mover = before_; }
 
 CopyPlan plan_copy(std::span<const int64_t> dims, std::span<const int64_t> src_strides, std::span<const int64_t> dst_strides) {
   return collapse<2>(dims, {src_strides, dst_strides});
@@ -281,12 +300,14 @@ int64_t slice_offset(std::span<const int64_t> dims, std::span<const int64_t> sta
 
 void strided_copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst, ThreadPool* pool) {
   if (plan.size == 0) return;
+  if (current_mover) return current_mover->copy(plan, element_bytes, src, dst);
   visit_element(element_bytes, [&]<typename T>() { copy_elements(plan, static_cast<const T*>(src), static_cast<T*>(dst), pool); });
 }
 
 void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch_bytes, void* dst, int64_t dst_pitch_bytes,
                  ThreadPool* pool) {
   if (block_bytes <= 0 || count <= 0) return;
+  if (current_mover) return move_blocks(*current_mover, count, block_bytes, src, src_pitch_bytes, dst, dst_pitch_bytes);
   if (src_pitch_bytes == block_bytes && dst_pitch_bytes == block_bytes) {  // contiguous: one block
     block_bytes *= count;
     count = 1;

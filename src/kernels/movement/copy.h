@@ -34,6 +34,32 @@ CopyPlan plan_slice(std::span<const int64_t> dims, std::span<const int64_t> star
                     std::span<const int64_t> counts);
 int64_t slice_offset(std::span<const int64_t> dims, std::span<const int64_t> starts);
 
+/// Moves elements that the host cannot reach, those of a device. While one serves a thread, strided_copy and copy_blocks call it in place
+/// of their loops, so that the kernels of operators that only move elements run on devices as they are.
+class Mover {
+ public:
+  /// The calling thread's; null: the host's loops move.
+  static Mover* current() noexcept;
+
+  /// Copies by the plan. Source and destination do not overlap.
+  virtual void copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst) = 0;
+
+  /// Makes a mover the thread's for as long as the scope lives.
+  class Scope {
+   public:
+    explicit Scope(Mover& mover) noexcept;
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Mover* const before_;
+  };
+
+ protected:
+  ~Mover() = default;
+};
+
 /// Runs a plan. Source and destination must not overlap.
 /// @param element_bytes  1, 2, 4, 8 or 16. @throws Error(invalid_argument) otherwise.
 void strided_copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst, ThreadPool* pool);

@@ -32,10 +32,8 @@ void copy_elements(DType dtype, const void* src, void* dst, int64_t n, ThreadPoo
     std::copy_n(static_cast<const std::string*>(src), n, static_cast<std::string*>(dst));
     return;
   }
-  constexpr int64_t kGrain = 256 * 1024;
-  parallel_for(pool, static_cast<int64_t>(size_bytes(dtype, n)), kGrain, [&](int64_t begin, int64_t end) {
-    std::memcpy(static_cast<std::byte*>(dst) + begin, static_cast<const std::byte*>(src) + begin, static_cast<size_t>(end - begin));
-  });
+  const auto bytes = static_cast<int64_t>(size_bytes(dtype, n));
+  kernels::copy_blocks(1, bytes, src, bytes, dst, bytes, pool);
 }
 
 void move_blocks(DType dtype, int64_t count, int64_t length, const void* src, int64_t src_offset, int64_t src_pitch, void* dst,
