@@ -1,0 +1,145 @@
+#include "device/vulkan/connection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "treadle/error.h"
+
+namespace treadle::vulkan {
+namespace {
+
+constexpr uint32_t kGroupSize = 256;  // invocations that shaders have in a group
+
+/// The features that a device reports or is opened with, in the chain of structs by which Vulkan passes them.
+struct FeatureChain {
+  VkPhysicalDeviceFeatures2 base{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+  VkPhysicalDeviceVulkan11Features v11{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES};
+  VkPhysicalDeviceVulkan12Features v12{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
+
+  FeatureChain() {
+    base.pNext = &v11;
+    v11.pNext = &v12;
+  }
+  FeatureChain(const FeatureChain&) = delete;
+  FeatureChain& operator=(const FeatureChain&) = delete;
+};
+
+std::optional<uint32_t> compute_family(VkPhysicalDevice device) {
+  uint32_t count = 0;
+  Instance::get().GetPhysicalDeviceQueueFamilyProperties(device, &count, nullptr);
+  std::vector<VkQueueFamilyProperties> families(count);
+  Instance::get().GetPhysicalDeviceQueueFamilyProperties(device, &count, families.data());
+  // A family without graphics often runs beside the desktop's work.
+  for (const VkQueueFlags unwanted : {VkQueueFlags{VK_QUEUE_GRAPHICS_BIT}, VkQueueFlags{0}})
+    for (uint32_t i = 0; i < count; ++i)
+      if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) && !(families[i].queueFlags & unwanted)) return i;
+  return std::nullopt;
+}
+
+VkPhysicalDeviceMemoryProperties memory_of(VkPhysicalDevice device) {
+  VkPhysicalDeviceMemoryProperties2 memory{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+  Instance::get().GetPhysicalDeviceMemoryProperties2(device, &memory);
+  return memory.memoryProperties;
+}
+
+uint64_t device_local_bytes(const VkPhysicalDeviceMemoryProperties& memory) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < memory.memoryHeapCount; ++i)
+    if (memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) bytes = std::max<uint64_t>(bytes, memory.memoryHeaps[i].size);
+  return bytes;
+}
+
+std::string find_lack(VkPhysicalDevice device, const VkPhysicalDeviceProperties& properties) {
+  if (properties.apiVersion < VK_API_VERSION_1_2)
+    return fmt::format("Vulkan 1.2 (it has {}.{})", VK_API_VERSION_MAJOR(properties.apiVersion),
+                       VK_API_VERSION_MINOR(properties.apiVersion));
+  FeatureChain has;
+  Instance::get().GetPhysicalDeviceFeatures2(device, &has.base);
+  if (!has.v12.bufferDeviceAddress) return "the feature bufferDeviceAddress";
+  if (!has.v12.timelineSemaphore) return "the feature timelineSemaphore";
+  if (!has.v12.scalarBlockLayout) return "the feature scalarBlockLayout";
+  if (properties.limits.maxComputeWorkGroupInvocations < kGroupSize || properties.limits.maxComputeWorkGroupSize[0] < kGroupSize)
+    return fmt::format("work groups of {} invocations", kGroupSize);
+  if (!compute_family(device)) return "a queue for compute shaders";
+  return {};
+}
+
+}  // namespace
+
+std::vector<PhysicalDevice> physical_devices() {
+  const Instance& vulkan = Instance::get();
+  uint32_t count = 0;
+  check(vulkan.EnumeratePhysicalDevices(vulkan.handle, &count, nullptr), "Vulkan", "count its devices");
+  std::vector<VkPhysicalDevice> handles(count);
+  check(vulkan.EnumeratePhysicalDevices(vulkan.handle, &count, handles.data()), "Vulkan", "list its devices");
+  std::vector<PhysicalDevice> found;
+  for (VkPhysicalDevice handle : handles) {
+    VkPhysicalDeviceProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+    vulkan.GetPhysicalDeviceProperties2(handle, &properties);
+    found.push_back({.handle = handle,
+                     .name = properties.properties.deviceName,
+                     .is_software = properties.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU,
+                     .lacks = find_lack(handle, properties.properties),
+                     .memory_bytes = device_local_bytes(memory_of(handle))});
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.is_software < b.is_software; });
+  return found;
+}
+
+Connection::Connection(const PhysicalDevice& physical)
+    : name_(physical.name), memory_(memory_of(physical.handle)), memory_bytes_(physical.memory_bytes) {
+  if (!physical.lacks.empty()) throw Error(ErrorCode::not_found, fmt::format("{} cannot be used: it lacks {}", name_, physical.lacks));
+  const Instance& vulkan = Instance::get();
+  queue_family_ = *compute_family(physical.handle);
+
+  FeatureChain has;
+  vulkan.GetPhysicalDeviceFeatures2(physical.handle, &has.base);
+  FeatureChain wanted;
+  wanted.v12.bufferDeviceAddress = wanted.v12.timelineSemaphore = wanted.v12.scalarBlockLayout = VK_TRUE;
+  wanted.base.features.shaderInt64 = has.base.features.shaderInt64;
+  wanted.base.features.shaderFloat64 = has.base.features.shaderFloat64;
+  wanted.v12.storageBuffer8BitAccess = has.v12.storageBuffer8BitAccess;
+  wanted.v11.storageBuffer16BitAccess = has.v11.storageBuffer16BitAccess;
+  features_.int64 = has.base.features.shaderInt64;
+  features_.float64 = has.base.features.shaderFloat64;
+  features_.storage8 = has.v12.storageBuffer8BitAccess;
+  features_.storage16 = has.v11.storageBuffer16BitAccess;
+  VkPhysicalDeviceProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+  vulkan.GetPhysicalDeviceProperties2(physical.handle, &properties);
+  std::copy_n(properties.properties.limits.maxComputeWorkGroupCount, 3, features_.max_groups);
+  features_.shared_bytes = properties.properties.limits.maxComputeSharedMemorySize;
+
+  const float priority = 1;
+  const VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, nullptr, 0, queue_family_, 1, &priority};
+  VkDeviceCreateInfo info{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
+  info.pNext = &wanted.base;
+  info.queueCreateInfoCount = 1;
+  info.pQueueCreateInfos = &queue;
+  check(vulkan.CreateDevice(physical.handle, &info, nullptr, &handle_), "open");
+#define TREADLE_VULKAN_FIND(name)                                                                  \
+  functions_.name = reinterpret_cast<PFN_vk##name>(vulkan.GetDeviceProcAddr(handle_, "vk" #name)); \
+  if (!functions_.name) throw Error(ErrorCode::not_found, fmt::format("the driver of {} has no function vk" #name, name_));
+  TREADLE_VULKAN_DEVICE_FUNCTIONS(TREADLE_VULKAN_FIND)
+#undef TREADLE_VULKAN_FIND
+  functions_.GetDeviceQueue(handle_, queue_family_, 0, &queue_);
+}
+
+Connection::~Connection() {
+  if (handle_ && functions_.DestroyDevice) functions_.DestroyDevice(handle_, nullptr);
+}
+
+uint32_t Connection::memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags preferred) const {
+  for (const VkMemoryPropertyFlags flags : {wanted | preferred, wanted})
+    for (uint32_t i = 0; i < memory_.memoryTypeCount; ++i)
+      if ((allowed >> i & 1U) && (memory_.memoryTypes[i].propertyFlags & flags) == flags) return i;
+  throw Error(ErrorCode::not_found, fmt::format("{} has no memory with the properties {:#x}", name_, wanted));
+}
+
+void Connection::submit(const VkSubmitInfo& work) const {
+  std::lock_guard lock(queue_mutex_);
+  check(functions_.QueueSubmit(queue_, 1, &work, VK_NULL_HANDLE), "take work");
+}
+
+}  // namespace treadle::vulkan

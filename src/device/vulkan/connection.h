@@ -1,0 +1,69 @@
+// A Vulkan device that is open: its handle, its queues, and what it can do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device/vulkan/api.h"
+
+namespace treadle::vulkan {
+
+/// What shaders may use. All devices have 32-bit integers and floats.
+struct Features {
+  bool storage8 = false, storage16 = false;        ///< 8-bit and 16-bit elements in memory
+  bool int64 = false, float64 = false;             ///< arithmetic in these types
+  uint32_t max_groups[3] = {65535, 65535, 65535};  ///< work groups of one dispatch, per dimension
+  uint32_t shared_bytes = 16384;                   ///< memory that the invocations of one group share
+};
+
+/// A device of the machine, before it is opened.
+struct PhysicalDevice {
+  VkPhysicalDevice handle = VK_NULL_HANDLE;
+  std::string name;          ///< as the driver calls it: "NVIDIA H200"
+  bool is_software = false;  ///< an implementation that computes on the CPU
+  std::string lacks;         ///< what Treadle needs and it does not have; empty if it can be used
+  uint64_t memory_bytes = 0;
+};
+
+/// All devices of the machine: those that are real first, then software. @throws Error(not_found) if there is no Vulkan.
+std::vector<PhysicalDevice> physical_devices();
+
+class Connection {
+ public:
+  /// @throws Error(not_found) if the device lacks what Treadle needs.
+  explicit Connection(const PhysicalDevice& physical);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  const DeviceFunctions* operator->() const { return &functions_; }
+  VkDevice handle() const { return handle_; }
+  const std::string& name() const { return name_; }
+  const Features& features() const { return features_; }
+  uint32_t queue_family() const { return queue_family_; }
+  /// The device's whole memory, in bytes.
+  uint64_t memory_bytes() const { return memory_bytes_; }
+
+  /// The first type of memory among `allowed` (a mask) that has the wanted properties, with the preferred ones if any has them, too.
+  /// @throws Error(not_found)
+  uint32_t memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags preferred = 0) const;
+  /// Thread-safe; Vulkan lets one thread at a time submit to a queue.
+  void submit(const VkSubmitInfo& work) const;
+  void check(VkResult result, const char* what) const { vulkan::check(result, name_, what); }
+
+ private:
+  VkDevice handle_ = VK_NULL_HANDLE;
+  DeviceFunctions functions_;
+  std::string name_;
+  Features features_;
+  VkPhysicalDeviceMemoryProperties memory_{};
+  uint64_t memory_bytes_ = 0;
+  uint32_t queue_family_ = 0;
+  VkQueue queue_ = VK_NULL_HANDLE;
+  mutable std::mutex queue_mutex_;
+};
+
+}  // namespace treadle::vulkan

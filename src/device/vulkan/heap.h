@@ -1,0 +1,73 @@
+// Memory of a Vulkan device, by addresses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "device/vulkan/connection.h"
+
+namespace treadle::vulkan {
+
+/// Memory with a buffer over all of it.
+class Buffer {
+ public:
+  enum class For : uint8_t { device, upload, download };
+  /// @param use  device: the device's own memory; the others: memory of the host that is mapped, to be copied from or to.
+  /// @throws OutOfMemory
+  Buffer(const Connection& connection, size_t size_bytes, For use);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  VkBuffer handle() const { return handle_; }
+  size_t size_bytes() const { return size_bytes_; }
+  uint64_t address() const { return address_; }  ///< the device's; of device memory only
+  std::byte* mapped() const { return mapped_; }  ///< null for device memory
+
+ private:
+  void release() noexcept;
+
+  const Connection& connection_;
+  const size_t size_bytes_;
+  VkBuffer handle_ = VK_NULL_HANDLE;
+  VkDeviceMemory memory_ = VK_NULL_HANDLE;
+  uint64_t address_ = 0;
+  std::byte* mapped_ = nullptr;
+};
+
+/// Blocks of device memory. Small ones share a buffer, because drivers allow some thousand allocations only. Thread-safe.
+class Heap {
+ public:
+  static constexpr size_t kAlignment = 64;
+
+  explicit Heap(const Connection& connection) : connection_(connection) {}
+  ~Heap();
+
+  /// @return the address of a block, at a multiple of kAlignment. @throws OutOfMemory
+  uint64_t allocate(size_t size_bytes);
+  void free(uint64_t address, size_t size_bytes) noexcept;
+
+  /// Where an address lies.
+  struct Place {
+    VkBuffer buffer;
+    VkDeviceSize offset;
+  };
+  /// @throws Error(internal) unless all `size_bytes` from the address on lie in one block's buffer.
+  Place find(uint64_t address, size_t size_bytes) const;
+
+ private:
+  struct Slab {
+    std::unique_ptr<Buffer> buffer;
+    std::map<size_t, size_t> free;  ///< offset → bytes; neighbours are merged
+  };
+  static uint64_t take(Slab& slab, size_t size_bytes);
+
+  const Connection& connection_;
+  mutable std::mutex mutex_;
+  std::map<uint64_t, Slab> slabs_;  ///< by address
+};
+
+}  // namespace treadle::vulkan

@@ -1,0 +1,86 @@
+#include "device/vulkan/shader.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "treadle/error.h"
+
+namespace treadle::vulkan {
+namespace {
+
+// What a shader declares that it uses of the device's features, by its words (SPIR-V, OpCapability). Null: the device has all of it.
+const char* find_lack(std::span<const uint32_t> words, const Features& has) {
+  constexpr size_t kHeader = 5;
+  constexpr uint32_t kOpCapability = 17, kFloat64 = 10, kInt64 = 11, kStorage16 = 4433, kStorage8 = 4448;
+  for (size_t at = kHeader; at + 1 < words.size() && (words[at] & 0xFFFFU) == kOpCapability; at += 2) {
+    const uint32_t capability = words[at + 1];
+    if (capability == kFloat64 && !has.float64) return "arithmetic in float64";
+    if (capability == kInt64 && !has.int64) return "arithmetic in 64-bit integers";
+    if (capability == kStorage16 && !has.storage16) return "elements of 16 bits";
+    if (capability == kStorage8 && !has.storage8) return "elements of 8 bits";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const Shader& Shader::of(std::span<const uint32_t> code, std::span<const uint32_t> constants, std::string_view name) {
+  using Key = std::pair<std::vector<uint32_t>, std::vector<uint32_t>>;
+  static std::mutex mutex;
+  static auto& known = *new std::map<Key, std::unique_ptr<const Shader>>();  // lives as long as the process, like what refers to it
+  std::lock_guard lock(mutex);
+  Key key{{code.begin(), code.end()}, {constants.begin(), constants.end()}};
+  std::unique_ptr<const Shader>& shader = known[key];
+  if (!shader) shader.reset(new Shader(std::string(name), std::move(key.first), std::move(key.second), known.size() - 1));
+  return *shader;
+}
+
+Pipelines::Pipelines(const Connection& connection) : connection_(connection) {
+  const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, kMaxPushBytes};
+  VkPipelineLayoutCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
+  info.pushConstantRangeCount = 1;
+  info.pPushConstantRanges = &range;
+  connection.check(connection->CreatePipelineLayout(connection.handle(), &info, nullptr, &layout_), "make a pipeline layout");
+}
+
+Pipelines::~Pipelines() {
+  for (VkPipeline pipeline : made_)
+    if (pipeline) connection_->DestroyPipeline(connection_.handle(), pipeline, nullptr);
+  connection_->DestroyPipelineLayout(connection_.handle(), layout_, nullptr);
+}
+
+VkPipeline Pipelines::get(const Shader& shader) {
+  std::lock_guard lock(mutex_);
+  if (shader.index() >= made_.size()) made_.resize(shader.index() + 1, VK_NULL_HANDLE);
+  VkPipeline& pipeline = made_[shader.index()];
+  if (!pipeline) pipeline = make(shader);
+  return pipeline;
+}
+
+VkPipeline Pipelines::make(const Shader& shader) const {
+  if (const char* lack = find_lack(shader.code(), connection_.features()))
+    throw Error(ErrorCode::not_implemented,
+                fmt::format("the shader {} needs {}, which {} does not have", shader.name(), lack, connection_.name()));
+  VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
+  code.codeSize = shader.code().size_bytes();
+  code.pCode = shader.code().data();
+  const std::string what = fmt::format("compile the shader {}", shader.name());
+  VkShaderModule module = VK_NULL_HANDLE;
+  connection_.check(connection_->CreateShaderModule(connection_.handle(), &code, nullptr, &module), what.c_str());
+  std::vector<VkSpecializationMapEntry> entries;
+  for (uint32_t i = 0; i < shader.constants().size(); ++i) entries.push_back({i, i * 4U, 4});
+  const VkSpecializationInfo values{static_cast<uint32_t>(entries.size()), entries.data(), shader.constants().size_bytes(),
+                                    shader.constants().data()};
+  VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
+  info.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, nullptr, 0, VK_SHADER_STAGE_COMPUTE_BIT, module, "main", &values};
+  info.layout = layout_;
+  VkPipeline pipeline = VK_NULL_HANDLE;
+  const VkResult made = connection_->CreateComputePipelines(connection_.handle(), VK_NULL_HANDLE, 1, &info, nullptr, &pipeline);
+  connection_->DestroyShaderModule(connection_.handle(), module, nullptr);
+  connection_.check(made, what.c_str());
+  return pipeline;
+}
+
+}  // namespace treadle::vulkan

@@ -1,0 +1,60 @@
+// Compute shaders and the pipelines that devices make of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/vulkan/connection.h"
+
+namespace treadle::vulkan {
+
+/// Bytes that a dispatch can pass to its shader. Every Vulkan device takes so many.
+inline constexpr size_t kMaxPushBytes = 128;
+
+/// A shader's code with the values of its specialisation constants 0, 1, ... Kept for the process's life, once for equal ones, so that
+/// kernels and devices can refer to it by address.
+class Shader {
+ public:
+  /// Returns the shader of this code and these constants. Thread-safe.
+  static const Shader& of(std::span<const uint32_t> code, std::span<const uint32_t> constants, std::string_view name);
+
+  const std::string& name() const { return name_; }
+  std::span<const uint32_t> code() const { return code_; }
+  std::span<const uint32_t> constants() const { return constants_; }
+  size_t index() const { return index_; }  ///< consecutive, from 0
+
+ private:
+  Shader(std::string name, std::vector<uint32_t> code, std::vector<uint32_t> constants, size_t index)
+      : name_(std::move(name)), code_(std::move(code)), constants_(std::move(constants)), index_(index) {}
+
+  const std::string name_;
+  const std::vector<uint32_t> code_, constants_;
+  const size_t index_;
+};
+
+/// The pipelines of one device, made when they are first used. Thread-safe.
+class Pipelines {
+ public:
+  explicit Pipelines(const Connection& connection);
+  ~Pipelines();
+  Pipelines(const Pipelines&) = delete;
+  Pipelines& operator=(const Pipelines&) = delete;
+
+  VkPipelineLayout layout() const { return layout_; }
+  /// @throws Error(not_implemented) if the device lacks a feature that the shader uses; Error(internal) if the driver does not take it
+  VkPipeline get(const Shader& shader);
+
+ private:
+  VkPipeline make(const Shader& shader) const;
+
+  const Connection& connection_;
+  VkPipelineLayout layout_ = VK_NULL_HANDLE;
+  std::mutex mutex_;
+  std::vector<VkPipeline> made_;  ///< by Shader::index()
+};
+
+}  // namespace treadle::vulkan

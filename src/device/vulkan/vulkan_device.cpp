@@ -1,0 +1,409 @@
+#include "device/vulkan/vulkan_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "device/vulkan/heap.h"
+#include "treadle/error.h"
+
+namespace treadle::vulkan {
+namespace {
+
+constexpr size_t kStagingBytes = size_t{1} << 20;       // of a buffer that small copies share
+constexpr size_t kCopyBytes = size_t{16} << 20;         // larger copies go in parts of this size
+constexpr size_t kMaxInFlightBytes = size_t{64} << 20;  // of staging memory of a stream
+constexpr uint32_t kCommandsInBuffer = 64;              // a buffer of so many commands is submitted without being asked
+
+thread_local VulkanStream* current_stream = nullptr;
+
+/// What a device and all that belongs to it share.
+struct Parts {
+  explicit Parts(const PhysicalDevice& physical) : connection(physical), heap(connection), pipelines(connection) {}
+  Connection connection;
+  Heap heap;
+  Pipelines pipelines;
+};
+
+/// How far a stream's work has come, and what the host does when it has.
+class Timeline {
+ public:
+  explicit Timeline(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {
+    const VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO, nullptr, VK_SEMAPHORE_TYPE_TIMELINE, 0};
+    const VkSemaphoreCreateInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type, 0};
+    connection().check(connection()->CreateSemaphore(connection().handle(), &info, nullptr, &semaphore_), "make a semaphore");
+  }
+  ~Timeline() { connection()->DestroySemaphore(connection().handle(), semaphore_, nullptr); }
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+
+  VkSemaphore semaphore() const { return semaphore_; }
+
+  /// Calls `work` when the submission `value` is done: at the next look() or wait().
+  void when_done(uint64_t value, Stream::Work work) {
+    std::lock_guard lock(mutex_);
+    waiting_.emplace_back(value, std::move(work));
+  }
+  /// Returns how many submissions are done, and does what waited for them.
+  uint64_t look() {
+    uint64_t done = 0;
+    connection().check(connection()->GetSemaphoreCounterValue(connection().handle(), semaphore_, &done), "say how far its work is");
+    finish(done);
+    return done;
+  }
+  /// Waits for all submissions up to `value`.
+  void wait(uint64_t value) {
+    const VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, nullptr, 0, 1, &semaphore_, &value};
+    connection().check(connection()->WaitSemaphores(connection().handle(), &info, UINT64_MAX), "do its work");
+    finish(value);
+  }
+  /// Does what still waits, when no work is left that it could wait for.
+  void finish_all() { finish(UINT64_MAX); }
+
+ private:
+  const Connection& connection() const { return parts_->connection; }
+
+  void finish(uint64_t done) {
+    std::lock_guard lock(mutex_);
+    while (!waiting_.empty() && waiting_.front().first <= done) {
+      const Stream::Work work = std::move(waiting_.front().second);
+      waiting_.pop_front();
+      work();
+    }
+  }
+
+  const std::shared_ptr<Parts> parts_;
+  VkSemaphore semaphore_ = VK_NULL_HANDLE;
+  std::recursive_mutex mutex_;
+  std::deque<std::pair<uint64_t, Stream::Work>> waiting_;
+};
+
+/// Memory that the host and the device see, through which copies between them go. Thread-safe.
+class StagingPool {
+ public:
+  struct Staging {
+    std::unique_ptr<Buffer> buffer;
+    Buffer::For use = Buffer::For::upload;
+    size_t used = 0;
+
+    bool fits(size_t size_bytes, Buffer::For wanted) const { return buffer && use == wanted && used + size_bytes <= buffer->size_bytes(); }
+  };
+
+  explicit StagingPool(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+  Staging take(size_t size_bytes, Buffer::For use) {
+    std::lock_guard lock(mutex_);
+    std::vector<std::unique_ptr<Buffer>>& free = free_[use == Buffer::For::upload];
+    Staging taken{nullptr, use, 0};
+    if (size_bytes <= kStagingBytes && !free.empty()) {
+      taken.buffer = std::move(free.back());
+      free.pop_back();
+    } else {
+      taken.buffer = std::make_unique<Buffer>(parts_->connection, std::max(size_bytes, kStagingBytes), use);
+    }
+    in_use_bytes_ += taken.buffer->size_bytes();
+    return taken;
+  }
+  void give_back(Staging staging) {
+    std::lock_guard lock(mutex_);
+    in_use_bytes_ -= staging.buffer->size_bytes();
+    if (staging.buffer->size_bytes() == kStagingBytes) free_[staging.use == Buffer::For::upload].push_back(std::move(staging.buffer));
+  }
+  size_t in_use_bytes() const {
+    std::lock_guard lock(mutex_);
+    return in_use_bytes_;
+  }
+
+ private:
+  const std::shared_ptr<Parts> parts_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Buffer>> free_[2];
+  size_t in_use_bytes_ = 0;
+};
+
+class VulkanEvent final : public Event {
+ public:
+  bool complete() const override {
+    std::lock_guard lock(mutex_);
+    return !timeline_ || timeline_->look() >= value_;
+  }
+  void synchronize() const override {
+    const auto [timeline, value] = recorded();
+    if (timeline) timeline->wait(value);
+  }
+  void set(std::shared_ptr<Timeline> timeline, uint64_t value) {
+    std::lock_guard lock(mutex_);
+    timeline_ = std::move(timeline);
+    value_ = value;
+  }
+  std::pair<std::shared_ptr<Timeline>, uint64_t> recorded() const {
+    std::lock_guard lock(mutex_);
+    return {timeline_, value_};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<Timeline> timeline_;  // null: it was never recorded
+  uint64_t value_ = 0;
+};
+
+class StreamOfCommands final : public VulkanStream {
+ public:
+  StreamOfCommands(std::shared_ptr<Device> device, std::shared_ptr<Parts> parts)
+      : device_(std::move(device)),
+        parts_(std::move(parts)),
+        timeline_(std::make_shared<Timeline>(parts_)),
+        staging_pool_(std::make_shared<StagingPool>(parts_)) {
+    const VkCommandPoolCreateInfo info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, nullptr, VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                       connection().queue_family()};
+    connection().check(connection()->CreateCommandPool(connection().handle(), &info, nullptr, &pool_), "make a command pool");
+  }
+  ~StreamOfCommands() override {
+    try {
+      synchronize();
+    } catch (...) {  // the caller has had its chance to hear of it
+    }
+    connection()->DestroyCommandPool(connection().handle(), pool_, nullptr);
+  }
+
+  Device& device() const override { return *device_; }
+  const Features& features() const override { return connection().features(); }
+
+  // Kernels record their commands when called. What they own is kept until these are done.
+  void enqueue(Work work, std::string_view) override {
+    VulkanStream* const before = std::exchange(current_stream, this);
+    try {
+      work();
+    } catch (...) {
+      current_stream = before;
+      throw;
+    }
+    current_stream = before;
+    keep(std::move(work));
+  }
+  void enqueue_release(Work work) override { timeline_->when_done(submitted_ + 1, std::move(work)); }
+
+  void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
+    if (kind == CopyKind::device_to_device) return copy_within(dst, src, size_bytes);
+    for (size_t done = 0; done < size_bytes; done += kCopyBytes) {
+      const size_t bytes = std::min(kCopyBytes, size_bytes - done);
+      auto* const to = static_cast<std::byte*>(dst) + done;
+      const auto* const from = static_cast<const std::byte*>(src) + done;
+      if (kind == CopyKind::host_to_device)
+        upload(to, from, bytes);
+      else
+        download(to, from, bytes);
+    }
+  }
+
+  void dispatch(const Shader& shader, std::span<const std::byte> push, std::array<uint32_t, 3> groups) override {
+    if (std::count(groups.begin(), groups.end(), 0U) > 0) return;
+    for (size_t i = 0; i < 3; ++i)
+      if (groups[i] > features().max_groups[i])
+        throw Error(ErrorCode::not_implemented, fmt::format("the shader {} needs {} work groups in dimension {}; {} takes {}",
+                                                            shader.name(), groups[i], i, device_->name(), features().max_groups[i]));
+    VkCommandBuffer commands = begin_command();
+    connection()->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, parts_->pipelines.get(shader));
+    connection()->CmdPushConstants(commands, parts_->pipelines.layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0, static_cast<uint32_t>(push.size()),
+                                   push.data());
+    connection()->CmdDispatch(commands, groups[0], groups[1], groups[2]);
+    end_command();
+  }
+
+  void record(Event& event) override {
+    auto* own = dynamic_cast<VulkanEvent*>(&event);
+    if (!own) throw Error(ErrorCode::invalid_argument, fmt::format("a stream of {} records events of GPUs only", device_->name()));
+    submit();
+    own->set(timeline_, submitted_);
+  }
+  // For an event of another device the host waits, before anything further is recorded.
+  void wait(const std::shared_ptr<Event>& event) override {
+    auto* own = dynamic_cast<VulkanEvent*>(event.get());
+    if (!own) return event->synchronize();
+    const auto [timeline, value] = own->recorded();
+    if (!timeline || timeline == timeline_) return;
+    submit();  // what is recorded already need not wait
+    waits_.emplace_back(timeline, value);
+  }
+  void synchronize() override {
+    submit();
+    timeline_->wait(submitted_);
+    timeline_->finish_all();
+  }
+
+ private:
+  struct Commands {
+    VkCommandBuffer handle = VK_NULL_HANDLE;
+    uint64_t submission = 0;  // it may be recorded again when that is done
+  };
+
+  const Connection& connection() const { return parts_->connection; }
+
+  void keep(Work work) {
+    // A holder that does nothing but own the work's memory.
+    timeline_->when_done(submitted_ + 1, [kept = std::make_shared<Work>(std::move(work))] {});
+  }
+
+  VkCommandBuffer begin_command() {
+    if (!recording_) {
+      recording_ = free_commands();
+      const VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
+                                          nullptr};
+      connection().check(connection()->BeginCommandBuffer(recording_->handle, &info), "begin a command buffer");
+      num_commands_ = 0;
+    }
+    constexpr VkPipelineStageFlags kStages = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+    const VkMemoryBarrier barrier{
+        VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+        VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT};
+    connection()->CmdPipelineBarrier(recording_->handle, kStages, kStages, 0, 1, &barrier, 0, nullptr, 0, nullptr);
+    return recording_->handle;
+  }
+  void end_command() {
+    if (++num_commands_ >= kCommandsInBuffer) submit();
+  }
+
+  Commands* free_commands() {
+    const uint64_t done = timeline_->look();
+    for (const auto& commands : commands_)
+      if (commands->submission <= done) return commands.get();
+    auto made = std::make_unique<Commands>();
+    const VkCommandBufferAllocateInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, nullptr, pool_, VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                           1};
+    connection().check(connection()->AllocateCommandBuffers(connection().handle(), &info, &made->handle), "make a command buffer");
+    return commands_.emplace_back(std::move(made)).get();
+  }
+
+  // Submits what is recorded, behind the events that the stream waits for.
+  void submit() {
+    if (!recording_ && waits_.empty()) return;
+    const VkMemoryBarrier to_host{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_TRANSFER_WRITE_BIT, VK_ACCESS_HOST_READ_BIT};
+    if (recording_) {
+      connection()->CmdPipelineBarrier(recording_->handle, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &to_host, 0,
+                                       nullptr, 0, nullptr);
+      connection().check(connection()->EndCommandBuffer(recording_->handle), "end a command buffer");
+    }
+    std::vector<VkSemaphore> semaphores;
+    std::vector<uint64_t> values;
+    for (const auto& [timeline, value] : waits_) {
+      semaphores.push_back(timeline->semaphore());
+      values.push_back(value);
+      timeline_->when_done(submitted_ + 1, [timeline = timeline] {});  // a semaphore lives as long as submissions use it
+    }
+    const std::vector<VkPipelineStageFlags> stages(semaphores.size(), VK_PIPELINE_STAGE_ALL_COMMANDS_BIT);
+    const uint64_t signal = submitted_ + 1;
+    const VkSemaphore own = timeline_->semaphore();
+    VkTimelineSemaphoreSubmitInfo timelines{VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
+    timelines.waitSemaphoreValueCount = static_cast<uint32_t>(values.size());
+    timelines.pWaitSemaphoreValues = values.data();
+    timelines.signalSemaphoreValueCount = 1;
+    timelines.pSignalSemaphoreValues = &signal;
+    VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO, &timelines};
+    info.waitSemaphoreCount = static_cast<uint32_t>(semaphores.size());
+    info.pWaitSemaphores = semaphores.data();
+    info.pWaitDstStageMask = stages.data();
+    info.commandBufferCount = recording_ ? 1 : 0;
+    info.pCommandBuffers = recording_ ? &recording_->handle : nullptr;
+    info.signalSemaphoreCount = 1;
+    info.pSignalSemaphores = &own;
+    connection().submit(info);
+    submitted_ = signal;
+    if (recording_) recording_->submission = signal;
+    recording_ = nullptr;
+    waits_.clear();
+    if (staging_.buffer) retire_staging();
+  }
+
+  // Room in memory that host and device see, until the submission that is being recorded is done.
+  std::byte* stage(size_t size_bytes, Buffer::For use) {
+    if (staging_.buffer && !staging_.fits(size_bytes, use)) retire_staging();
+    if (!staging_.buffer) {
+      if (staging_pool_->in_use_bytes() + size_bytes > kMaxInFlightBytes) {
+        submit();
+        timeline_->wait(submitted_);
+      }
+      staging_ = staging_pool_->take(size_bytes, use);
+    }
+    std::byte* const at = staging_.buffer->mapped() + staging_.used;
+    staging_.used += (size_bytes + Heap::kAlignment - 1) / Heap::kAlignment * Heap::kAlignment;
+    return at;
+  }
+  void retire_staging() {
+    auto used = std::make_shared<StagingPool::Staging>(std::exchange(staging_, {}));
+    timeline_->when_done(recording_ ? submitted_ + 1 : submitted_, [pool = staging_pool_, used] { pool->give_back(std::move(*used)); });
+  }
+
+  void copy_buffer(VkBuffer to, VkDeviceSize to_offset, VkBuffer from, VkDeviceSize from_offset, size_t size_bytes) {
+    const VkBufferCopy region{from_offset, to_offset, size_bytes};
+    connection()->CmdCopyBuffer(begin_command(), from, to, 1, &region);
+    end_command();
+  }
+  Heap::Place place(const void* address, size_t size_bytes) const {
+    return parts_->heap.find(reinterpret_cast<uint64_t>(address), size_bytes);
+  }
+  void copy_within(void* dst, const void* src, size_t size_bytes) {
+    if (size_bytes == 0) return;
+    const Heap::Place to = place(dst, size_bytes), from = place(src, size_bytes);
+    copy_buffer(to.buffer, to.offset, from.buffer, from.offset, size_bytes);
+  }
+  void upload(std::byte* dst, const std::byte* src, size_t size_bytes) {
+    std::byte* const staged = stage(size_bytes, Buffer::For::upload);
+    std::memcpy(staged, src, size_bytes);
+    const Heap::Place to = place(dst, size_bytes);
+    copy_buffer(to.buffer, to.offset, staging_.buffer->handle(), static_cast<VkDeviceSize>(staged - staging_.buffer->mapped()), size_bytes);
+  }
+  void download(std::byte* dst, const std::byte* src, size_t size_bytes) {
+    std::byte* const staged = stage(size_bytes, Buffer::For::download);
+    const Heap::Place from = place(src, size_bytes);
+    timeline_->when_done(submitted_ + 1, [dst, staged, size_bytes] { std::memcpy(dst, staged, size_bytes); });
+    copy_buffer(staging_.buffer->handle(), static_cast<VkDeviceSize>(staged - staging_.buffer->mapped()), from.buffer, from.offset,
+                size_bytes);
+  }
+
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<Parts> parts_;
+  const std::shared_ptr<Timeline> timeline_;
+  VkCommandPool pool_ = VK_NULL_HANDLE;
+  std::vector<std::unique_ptr<Commands>> commands_;
+  Commands* recording_ = nullptr;  // null: nothing is recorded yet for the next submission
+  uint32_t num_commands_ = 0;
+  uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done
+  std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // of the next submission
+  const std::shared_ptr<StagingPool> staging_pool_;
+  StagingPool::Staging staging_;  // of the copies that are being recorded
+};
+
+class OpenDevice final : public VulkanDevice {
+ public:
+  OpenDevice(const PhysicalDevice& physical, std::string name) : VulkanDevice(std::move(name)), parts_(std::make_shared<Parts>(physical)) {}
+
+  const Features& features() const override { return parts_->connection.features(); }
+  std::shared_ptr<Storage> allocate(size_t size_bytes) override {
+    const uint64_t address = parts_->heap.allocate(size_bytes);
+    return Storage::of_device(shared_from_this(), reinterpret_cast<void*>(address), size_bytes,
+                              [parts = parts_, address, size_bytes] { parts->heap.free(address, size_bytes); });
+  }
+  std::unique_ptr<Stream> create_stream(std::string_view) override {
+    return std::make_unique<StreamOfCommands>(shared_from_this(), parts_);
+  }
+  std::shared_ptr<Event> create_event() override { return std::make_shared<VulkanEvent>(); }
+  bool host_accessible() const noexcept override { return false; }
+
+ private:
+  const std::shared_ptr<Parts> parts_;
+};
+
+}  // namespace
+
+VulkanStream* VulkanStream::current() noexcept { return current_stream; }
+
+std::shared_ptr<VulkanDevice> VulkanDevice::open(const PhysicalDevice& physical, std::string name) {
+  return std::make_shared<OpenDevice>(physical, std::move(name));
+}
+
+}  // namespace treadle::vulkan

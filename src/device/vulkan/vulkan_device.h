@@ -1,0 +1,40 @@
+// GPUs by Vulkan: memory at device addresses, streams of command buffers, events on timeline semaphores.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "core/device.h"
+#include "device/vulkan/connection.h"
+#include "device/vulkan/shader.h"
+
+namespace treadle::vulkan {
+
+/// Pointers to its memory are device addresses: kernels get them in their push constants, the host never follows them.
+class VulkanDevice : public Device {
+ public:
+  /// Opens the device. @throws Error(not_found) if it lacks what Treadle needs
+  static std::shared_ptr<VulkanDevice> open(const PhysicalDevice& physical, std::string name);
+
+  virtual const Features& features() const = 0;
+
+ protected:
+  explicit VulkanDevice(std::string name) : Device(std::move(name)) {}
+};
+
+/// Records work behind all that the stream has: a dispatch sees what earlier work of the stream has written.
+class VulkanStream : public Stream {
+ public:
+  /// The stream that runs the calling thread's kernel, inside Stream::enqueue(). Null elsewhere.
+  static VulkanStream* current() noexcept;
+
+  /// @param push    the shader's push constants, at most kMaxPushBytes
+  /// @param groups  work groups per dimension; nothing is dispatched if one of them is 0
+  virtual void dispatch(const Shader& shader, std::span<const std::byte> push, std::array<uint32_t, 3> groups) = 0;
+  virtual const Features& features() const = 0;
+};
+
+}  // namespace treadle::vulkan

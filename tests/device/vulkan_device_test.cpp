@@ -1,0 +1,111 @@
+// GPUs by Vulkan: on the machine's first device, which may be one that computes on the CPU.
+#include "device/vulkan/vulkan_device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "device/vulkan/heap.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+std::vector<vulkan::PhysicalDevice> devices() {
+  try {
+    return vulkan::physical_devices();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+class VulkanDeviceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto found = devices();
+    if (found.empty()) GTEST_SKIP() << "this machine has no Vulkan";
+    device_ = vulkan::VulkanDevice::open(found[0], "gpu:0");
+  }
+  static std::vector<uint8_t> numbers(size_t count) {
+    std::vector<uint8_t> bytes(count);
+    for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<uint8_t>(i * 7 + i / 251);
+    return bytes;
+  }
+  std::shared_ptr<vulkan::VulkanDevice> device_;
+};
+
+// More than the parts in which copies go, and bytes that are no multiple of four.
+TEST_F(VulkanDeviceTest, BytesComeBackFromTheDeviceAsTheyWent) {
+  for (const size_t size : {size_t{1}, size_t{13}, size_t{1} << 20, (size_t{40} << 20) + 3}) {
+    const std::vector<uint8_t> sent = numbers(size);
+    std::vector<uint8_t> back(size);
+    const auto a = device_->allocate(size), b = device_->allocate(size);
+    auto stream = device_->create_stream("test");
+    stream->copy(a->data(), sent.data(), size, CopyKind::host_to_device);
+    stream->copy(b->data(), a->data(), size, CopyKind::device_to_device);
+    stream->copy(back.data(), b->data(), size, CopyKind::device_to_host);
+    stream->synchronize();
+    EXPECT_EQ(back, sent) << size;
+  }
+}
+
+TEST_F(VulkanDeviceTest, AnEventOfOneStreamOrdersTheWorkOfAnother) {
+  const size_t size = 3 << 20;
+  const std::vector<uint8_t> sent = numbers(size);
+  const auto memory = device_->allocate(size), other = device_->allocate(size);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<uint8_t> back(size);
+    auto first = device_->create_stream("first"), second = device_->create_stream("second");
+    const auto written = device_->create_event(), read = device_->create_event();
+    EXPECT_TRUE(written->complete());  // it was never recorded
+    first->copy(memory->data(), sent.data(), size, CopyKind::host_to_device);
+    first->record(*written);
+    second->wait(written);
+    second->copy(other->data(), memory->data(), size, CopyKind::device_to_device);
+    second->copy(back.data(), other->data(), size, CopyKind::device_to_host);
+    second->record(*read);
+    read->synchronize();  // without a word to the stream: what it copied to the host is there all the same
+    EXPECT_TRUE(read->complete());
+    EXPECT_EQ(back, sent);
+  }
+}
+
+TEST_F(VulkanDeviceTest, MemoryIsAlignedAndServesAgain) {
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::shared_ptr<Storage>> blocks;
+    for (size_t i = 0; i < 100; ++i) {
+      blocks.push_back(device_->allocate(1 + i * 97'777 % 300'000));
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back()->data()) % Storage::kAlignment, 0U);
+    }
+    for (size_t i = 0; i < blocks.size(); i += 2) blocks[i].reset();
+  }
+}
+
+TEST_F(VulkanDeviceTest, MoreThanTheDeviceHasIsOutOfMemory) {
+  try {
+    device_->allocate(SIZE_MAX / 2);
+    FAIL() << "it was allocated";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.message();
+  }
+}
+
+TEST_F(VulkanDeviceTest, AStreamWithWorkInFlightMayGo) {
+  const std::vector<uint8_t> sent = numbers(1 << 20);
+  const auto memory = device_->allocate(sent.size());
+  std::weak_ptr<int> kept;
+  {
+    auto stream = device_->create_stream("test");
+    auto owned = std::make_shared<int>(1);
+    kept = owned;
+    for (int i = 0; i < 200; ++i) stream->copy(memory->data(), sent.data(), sent.size(), CopyKind::host_to_device);
+    stream->enqueue_release([owned] {});
+  }
+  EXPECT_TRUE(kept.expired());
+}
+
+}  // namespace
+}  // namespace treadle
