@@ -95,7 +95,7 @@ ${families}};
 # Sources: without the operators that nobody asked for, and without what stubs stand for.
 list(REMOVE_ITEM all_sources ${chosen_sources})
 list(REMOVE_ITEM TREADLE_SOURCES ${all_sources})
-list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/(autodiff|passes|profile|quantize|ort_api|device/sim)/")
+list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/(autodiff|passes|profile|quantize|ort_api|gpu|device/sim|device/vulkan)/")
 list(APPEND TREADLE_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/src/passes/captured_constants.cpp ${CMAKE_CURRENT_SOURCE_DIR}/src/passes/precision_rules.cpp)
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/session/device_schedules\\.cpp$")
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/onnx/(export|export_opset|opset_history)\\.cpp$")

@@ -11,12 +11,19 @@
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
 #include "exec/placed/device_memory.h"
+#include "gpu/gpu_type.h"
 #include "session/model.h"
 #include "session/refusals.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
+
+// The library's own; plugins register theirs.
+void register_types() {
+  register_sim_type();
+  gpu::register_gpu_type();
+}
 
 [[noreturn]] void throw_no_device(std::string_view name) {
   const std::vector<std::string> types = device_type_names();
@@ -29,7 +36,7 @@ namespace {
 
 std::shared_ptr<Device> device_named(std::string_view name) {
   if (name == "cpu") return nullptr;
-  register_sim_type();
+  register_types();
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<Device>, std::less<>> made;
   std::lock_guard lock(mutex);
@@ -70,7 +77,7 @@ const Device* SessionDevices::with_own_memory() const {
 
 SessionDevices::SessionDevices(const SessionOptions& options, const std::shared_ptr<Job>& job)
     : compute_streams_(std::max(1, options.compute_streams)) {
-  register_sim_type();
+  register_types();
   std::vector<std::string> names{options.device.empty() ? "cpu" : options.device};
   for (const auto* map : {&options.group2ctx, &options.argument_devices})
     for (const auto& [key, device] : *map) names.push_back(device);

@@ -1,5 +1,6 @@
 // Devices of a library that has the host alone, and no plugins that bring others: no session has any.
 #include "device/sim/sim_type.h"
+#include "gpu/gpu_type.h"
 #include "session/devices.h"
 #include "treadle/error.h"
 
@@ -13,6 +14,7 @@ namespace {
 }  // namespace
 
 void register_sim_type() {}
+void gpu::register_gpu_type() {}
 
 std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program&, bool) const { throw_no_devices(); }
 std::string SessionDevices::describe(const exec::Program&) const { throw_no_devices(); }

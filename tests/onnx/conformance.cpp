@@ -1,5 +1,6 @@
 // Runs ONNX's own test cases: `treadle_conformance [--list FILE] [--write FILE] [--optimize] [--device WHERE] FOLDER [SUBSTRING ...]`.
 // FOLDER holds kind/case/model.onnx. --list FILE: the cases that must pass (exit 1 if one does not); --write FILE: writes those that pass;
+// --device gpu:0: on a GPU, or what stands for one (gpu/gpu_type.h).
 // --device sim: on a simulated accelerator, which checks every access; several: nodes in turn on the host and two of them; job: node by
 // node, as jobs with a memory limit run.
 #include <algorithm>
@@ -12,11 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "core/device_registry.h"
+#include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
 #include "exec/placed/placed_program.h"
 #include "exec/program/verify_switch.h"
 #include "exec/run/frame.h"
 #include "exec/verify/verify_plan.h"
+#include "gpu/gpu_type.h"
 #include "graph/graph.h"
 #include "onnx/case_data.h"
 #include "onnx/import.h"
@@ -56,9 +60,29 @@ testing::ProtoKind kind_of(const Type& type) {
   return type.kind == Type::Kind::optional ? testing::ProtoKind::optional : testing::ProtoKind::tensor;
 }
 
+bool is_gpu(const std::string& where) { return where.starts_with("gpu"); }
+
+const DeviceType& gpu_type() {
+  static const DeviceType type = [] {
+    gpu::register_gpu_type();
+    return *find_device_type("gpu");
+  }();
+  return type;
+}
+
+std::unique_ptr<exec::Executor> place_on_gpu(const testing::HostProgram& program, const std::string& where) {
+  static const std::shared_ptr<Device> gpu = gpu_type().make({where, {}, {}});
+  exec::PlacementRequest request{.default_device = 1};
+  request.has_own_kernels = [](int device) { return device == 1; };
+  return std::make_unique<exec::PlacedProgram>(program, std::vector<std::shared_ptr<Device>>{cpu_device(), gpu},
+                                               exec::plan_streams(program, exec::place_instructions(program, request), 2, {}),
+                                               std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/false));
+}
+
 // Null: the host.
 std::unique_ptr<exec::Executor> place(const testing::HostProgram& program, const std::string& where) {
   if (where.empty()) return nullptr;
+  if (is_gpu(where)) return place_on_gpu(program, where);
   auto checker = std::make_shared<AccessChecker>();
   std::vector<std::shared_ptr<Device>> devices{SimDevice::create({.name = "cpu", .host_accessible = true, .checker = checker})};
   for (int d = 0; d < (where == "several" ? 2 : 1); ++d) devices.push_back(SimDevice::create({.checker = checker}));
@@ -125,8 +149,9 @@ std::string run_case(const fs::path& root, const std::string& name, bool optimiz
     else
       passes::canonicalise(*graph);
     verify(*graph);
-    testing::HostProgram program(graph,
-                                 {.parallel = where == "sim" || where == "several", .pieces_in_place = where.empty() || where == "cpu"});
+    exec::ProgramOptions options{.parallel = where == "sim" || where == "several", .pieces_in_place = where.empty() || where == "cpu"};
+    if (is_gpu(where)) options.device_kernel = [](const Graph& of, const Node& node) { return gpu_type().kernels->find(of, node); };
+    testing::HostProgram program(graph, options);
     std::unique_ptr<exec::Executor> placed = place(program, where);
     Tolerance tolerance = read_tolerance(folder / "tol.json");
     const Run run = [&](const std::vector<Datum>& feeds, uint64_t run_id) {

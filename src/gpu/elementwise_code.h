@@ -1,0 +1,25 @@
+// Functions of one and two numbers, written into shaders.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/shader_writer.h"
+#include "kernels/elementwise/chain.h"
+#include "kernels/elementwise/unary_f32.h"
+
+namespace treadle::gpu {
+
+/// function(x; a, b) of a float32, by the formulas and with the accuracy of the host's kernels (kernels/elementwise/unary_f32.h), which
+/// do not depend on the driver's own functions.
+Value write_unary(ShaderWriter& shader, kernels::Unary function, float a, float b, Value x);
+
+/// A chain's step (kernels/elementwise/chain.h) of one operand, in float32: floor to truth.
+Value write_step(ShaderWriter& shader, kernels::ChainOp step, Value x);
+
+/// A chain's step of two operands, add to logical_or, in their type. Comparisons and logic give truth values.
+Value write_binary(ShaderWriter& shader, kernels::ChainOp step, Value x, Value y);
+
+/// x to the power of y, in float32.
+Value write_pow(ShaderWriter& shader, Value x, Value y);
+
+}  // namespace treadle::gpu

@@ -1,0 +1,79 @@
+#include "gpu/gpu_type.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+#include <mutex>
+
+#include "core/device_registry.h"
+#include "device/vulkan/vulkan_device.h"
+#include "gpu/launch.h"
+#include "graph/graph.h"
+#include "treadle/error.h"
+
+namespace treadle::gpu {
+namespace {
+
+using vulkan::PhysicalDevice;
+
+std::string listed(const std::vector<PhysicalDevice>& devices) {
+  std::string text;
+  for (size_t i = 0; i < devices.size(); ++i)
+    text += fmt::format("{}gpu:{} is {}{}", i == 0 ? "" : ", ", i, devices[i].name,
+                        devices[i].is_software ? ", which computes on the CPU" : "");
+  return text.empty() ? "Vulkan finds none" : text;
+}
+
+// A software implementation is taken only if it is named with its index, so that nothing runs on the CPU unnoticed.
+const PhysicalDevice& choose(const std::vector<PhysicalDevice>& devices, const std::string& name) {
+  const size_t colon = name.find(':');
+  if (colon == std::string::npos) {
+    for (const PhysicalDevice& device : devices)
+      if (!device.is_software && device.lacks.empty()) return device;
+    throw Error(ErrorCode::not_found, fmt::format("there is no GPU that can be used: {}", listed(devices)));
+  }
+  size_t index = 0;
+  const char* const end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + colon + 1, end, index);
+  if (error != std::errc{} || rest != end || index >= devices.size())
+    throw Error(ErrorCode::not_found, fmt::format("there is no device \"{}\": {}", name, listed(devices)));
+  return devices[index];
+}
+
+// Sessions that name one GPU share it.
+std::shared_ptr<Device> make(const DeviceRequest& request) {
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<Device>> made;
+  std::lock_guard lock(mutex);
+  std::weak_ptr<Device>& known = made[request.name];
+  if (std::shared_ptr<Device> device = known.lock()) return device;
+  const std::vector<PhysicalDevice> devices = vulkan::physical_devices();
+  std::shared_ptr<Device> device = vulkan::VulkanDevice::open(choose(devices, request.name), request.name);
+  known = device;
+  return device;
+}
+
+class GpuKernels final : public KernelTable {
+ public:
+  DeviceKernel find(const Graph& graph, const Node& node) const override {
+    // What a node captures for its bodies is not for kernels here, and all of them read input 0 and write output 0.
+    const bool captures = node.inputs.size() != static_cast<size_t>(node.num_formal_inputs);
+    if (!node.op || captures || !node.has_input(0) || node.outputs.empty() || node.outputs[0] == kNoValue) return {};
+    for (const auto find : {find_pointwise, find_product, find_row_kernel, find_movement})
+      if (const DeviceKernel found = find(graph, node); found.kernel) return found;
+    return {};
+  }
+};
+
+}  // namespace
+
+void register_gpu_type() {
+  static const bool once = [] {
+    register_device_type({.name = "gpu", .make = make, .make_host = {}, .kernels = std::make_shared<GpuKernels>()});
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace treadle::gpu

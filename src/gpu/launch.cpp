@@ -1,0 +1,30 @@
+#include "gpu/launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "gpu/shader_writer.h"
+#include "treadle/error.h"
+
+namespace treadle::gpu {
+
+std::array<uint32_t, 3> groups_over(uint32_t num_elements) {
+  const uint32_t groups = num_elements / ShaderWriter::kGroupSize + (num_elements % ShaderWriter::kGroupSize != 0);
+  return {std::min(groups, ShaderWriter::kGroupsInRow), groups / ShaderWriter::kGroupsInRow + (groups % ShaderWriter::kGroupsInRow != 0),
+          1};
+}
+
+uint32_t count32(int64_t num_elements) {
+  if (num_elements > INT32_MAX)
+    throw Error(ErrorCode::not_implemented, fmt::format("the GPU's kernels count to {} elements; there are {}", INT32_MAX, num_elements));
+  return static_cast<uint32_t>(num_elements);
+}
+
+void push_extents(Push& push, int rank, const int64_t* dims) {
+  if (rank > kMaxSpaceRank)
+    throw Error(ErrorCode::not_implemented, fmt::format("operands that lie in more than {} dimensions on the GPU", kMaxSpaceRank));
+  for (int axis = 1; axis < rank; ++axis) push.word(static_cast<uint32_t>(dims[axis]));
+}
+
+}  // namespace treadle::gpu

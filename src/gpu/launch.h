@@ -1,0 +1,57 @@
+// What kernels of the GPU share: their push constants, and how elements lie.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "device/vulkan/vulkan_device.h"
+#include "graph/kernel_table.h"
+
+namespace treadle::gpu {
+
+/// A dispatch's push constants, appended in the shader's order.
+class Push {
+ public:
+  Push& pointer(const void* address) { return add(reinterpret_cast<uint64_t>(address)); }
+  template <typename T>
+    requires(sizeof(T) == 4)
+  Push& word(T value) {
+    return add(value);
+  }
+  std::span<const std::byte> bytes() const { return std::span(bytes_).first(size_); }
+
+ private:
+  template <typename T>
+  Push& add(T value) {
+    std::memcpy(bytes_.data() + size_, &value, sizeof(T));
+    size_ += sizeof(T);
+    return *this;
+  }
+  std::array<std::byte, vulkan::kMaxPushBytes> bytes_{};
+  size_t size_ = 0;
+};
+
+/// The stream on which the calling thread runs a kernel.
+inline vulkan::VulkanStream& stream() { return *vulkan::VulkanStream::current(); }
+
+/// The work groups of a dispatch over so many elements, a group of kGroupSize each, in rows of kGroupsInRow.
+std::array<uint32_t, 3> groups_over(uint32_t num_elements);
+
+/// Shaders count elements in 32 bits. @throws Error(not_implemented) if there are more
+uint32_t count32(int64_t num_elements);
+
+/// Dimensions of the index space of a shader that is written for its node.
+inline constexpr int kMaxSpaceRank = 8;
+/// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond kMaxSpaceRank
+void push_extents(Push& push, int rank, const int64_t* dims);
+
+/// The kernel of a node of one of these families; none if it is of another one, or the family cannot compute it.
+DeviceKernel find_pointwise(const Graph& graph, const Node& node);
+DeviceKernel find_product(const Graph& graph, const Node& node);     ///< MatMul, Gemm, Conv
+DeviceKernel find_movement(const Graph& graph, const Node& node);       ///< Transpose, Slice, Concat and the like
+DeviceKernel find_row_kernel(const Graph& graph, const Node& node);  ///< reductions, softmax, normalizations, pools
+
+}  // namespace treadle::gpu

@@ -1,0 +1,98 @@
+// Operators that only move elements: the host's kernels, which say what goes where, with the GPU to move it.
+#include "ops/tensor/movement.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "gpu/launch.h"
+#include "gpu/shader_writer.h"
+#include "graph/op_def.h"
+#include "kernels/movement/copy.h"
+
+namespace treadle::gpu {
+namespace {
+
+using kernels::CopyPlan;
+
+/// The shader that copies elements of 1, 2 or 4 bytes by a plan of this rank.
+const vulkan::Shader& copy_shader(size_t element_bytes, int rank) {
+  const DType dtype = element_bytes == 1 ? DType::uint8 : element_bytes == 2 ? DType::uint16 : DType::uint32;
+  ShaderWriter shader(std::span(&dtype, 1), dtype, rank, /*output_is_strided=*/true);
+  shader.store(shader.load(0));
+  return vulkan::Shader::of(shader.finish(), {}, "copy");
+}
+
+/// By size of the elements (1, 2, 4 bytes) and rank less 1.
+const vulkan::Shader& cached_copy_shader(size_t element_bytes, int rank) {
+  static const auto shaders = [] {
+    std::array<std::array<const vulkan::Shader*, kMaxSpaceRank>, 3> made{};
+    for (size_t size = 0; size < 3; ++size)
+      for (int r = 1; r <= kMaxSpaceRank; ++r) made[size][static_cast<size_t>(r - 1)] = &copy_shader(size_t{1} << size, r);
+    return made;
+  }();
+  return *shaders[element_bytes / 2].at(static_cast<size_t>(rank - 1));
+}
+
+/// Longer elements are several words of 4 bytes.
+CopyPlan in_words(const CopyPlan& plan, int64_t words) {
+  std::vector<int64_t> dims(plan.dims, plan.dims + plan.rank), src, dst;
+  for (int axis = 0; axis < plan.rank; ++axis) {
+    src.push_back(plan.strides[0][axis] * words);
+    dst.push_back(plan.strides[1][axis] * words);
+  }
+  dims.push_back(words), src.push_back(1), dst.push_back(1);
+  return kernels::plan_copy(dims, src, dst);
+}
+
+class GpuMover final : public kernels::Mover {
+ public:
+  void copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst) override {
+    if (element_bytes > 4) return copy(in_words(plan, static_cast<int64_t>(element_bytes / 4)), 4, src, dst);
+    if (plan.rank == 1 && plan.inner_stride(0) == 1 && plan.inner_stride(1) == 1)
+      return stream().copy(dst, src, static_cast<size_t>(plan.size) * element_bytes, CopyKind::device_to_device);
+    Push push;
+    push.pointer(dst).pointer(src).word(count32(plan.size));
+    push_extents(push, plan.rank, plan.dims);
+    for (const int operand : {1, 0})
+      for (int axis = 0; axis < plan.rank; ++axis) push.word(static_cast<int32_t>(plan.strides[operand][axis]));
+    stream().dispatch(cached_copy_shader(element_bytes, plan.rank), push.bytes(), groups_over(count32(plan.size)));
+  }
+};
+
+/// The host's kernel of a node, and one that runs it with a mover.
+struct MovementState final : PackedState {
+  const KernelDef* host = nullptr;
+  KernelDef on_gpu;
+};
+
+void run_with_mover(const void* state, RunContext& c) {
+  GpuMover mover;
+  const kernels::Mover::Scope scope(mover);
+  c.packed<MovementState>().host->run(state, c);
+}
+
+// Operators whose kernels touch elements by strided_copy and copy_blocks only.
+constexpr std::string_view kMoving[] = {"Concat",       "DepthToSpace", "Expand",  "Flatten", "Identity",  "Reshape",  "Slice",
+                                        "SpaceToDepth", "Split",        "Squeeze", "Tile",    "Transpose", "Unsqueeze"};
+
+}  // namespace
+
+DeviceKernel find_movement(const Graph& graph, const Node& node) {
+  if (!node.domain.empty() || std::find(std::begin(kMoving), std::end(kMoving), node.op_type) == std::end(kMoving)) return {};
+  if (!ops::has_plain_bytes(graph.type(node.inputs[0]).dtype)) return {};
+  const KernelDef& host = select_kernel(graph, node);
+  if (host.allocates || host.create) return {};
+  auto state = std::make_shared<MovementState>();
+  state->host = &host;
+  state->on_gpu = host;
+  state->on_gpu.name = "gpu";
+  state->on_gpu.run = run_with_mover;
+  state->on_gpu.strided_inputs = state->on_gpu.strided_outputs = 0;
+  const KernelDef* const kernel = &state->on_gpu;
+  return {kernel, std::move(state)};
+}
+
+}  // namespace treadle::gpu

@@ -1,0 +1,187 @@
+// Pointwise operators: a shader is written for each node, from what the registry says of its operator.
+#include <spirv/unified1/GLSL.std.450.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <spirv/unified1/spirv.hpp>
+#include <vector>
+
+#include "gpu/elementwise_code.h"
+#include "gpu/launch.h"
+#include "graph/op_def.h"
+#include "graph/scalar_function.h"
+#include "kernels/elementwise/broadcast.h"
+
+namespace treadle::gpu {
+namespace {
+
+using kernels::ChainOp;
+
+constexpr int kMaxInputs = 4;
+
+/// Writes what the operator does with its operands.
+using Formula = std::function<Value(ShaderWriter&, std::span<const Value>)>;
+
+/// The node's shaders, by the rank of the index space less 1.
+struct PointwiseState final : PackedState {
+  std::vector<int> operands;  ///< the inputs that the shader reads
+  std::vector<const vulkan::Shader*> by_rank;
+};
+
+struct Pointwise {
+  kernels::BroadcastPlan<kMaxInputs> plan;
+
+  static Pointwise bind(BindContext& c) {
+    const std::vector<int>& operands = c.packed<PointwiseState>().operands;
+    std::array<std::span<const int64_t>, kMaxInputs> shapes{};  // those beyond the last operand are scalars
+    for (size_t i = 0; i < operands.size(); ++i) shapes[i] = c.shape(operands[i]).dims();
+    Pointwise k{kernels::plan_broadcast<kMaxInputs>(c.output_shape(0).dims(), shapes)};
+    count32(k.plan.size);
+    return k;
+  }
+  void run(RunContext& c) const {
+    const auto& state = c.packed<PointwiseState>();
+    Push push;
+    push.pointer(c.out<void>(0));
+    for (const int operand : state.operands) push.pointer(c.in<void>(operand));
+    push.word(count32(plan.size));
+    push_extents(push, plan.rank, plan.dims);
+    for (size_t i = 0; i < state.operands.size(); ++i)
+      for (int axis = 0; axis < plan.rank; ++axis) push.word(static_cast<int32_t>(plan.strides[i][axis]));
+    stream().dispatch(*state.by_rank.at(static_cast<size_t>(plan.rank - 1)), push.bytes(), groups_over(count32(plan.size)));
+  }
+};
+
+bool fits(size_t inputs, size_t rank) { return 8 * (1 + inputs) + 4 * rank + 4 * inputs * rank <= vulkan::kMaxPushBytes; }
+
+/// @param count  the formula reads so many inputs, the first ones
+DeviceKernel make(const Graph& graph, const Node& node, size_t count, const Formula& formula) {
+  static const KernelDef kernel = treadle::kernel<Pointwise>("gpu");
+  std::vector<DType> inputs;
+  for (size_t i = 0; i < count; ++i) inputs.push_back(graph.type(node.inputs[i]).dtype);
+  const Type& output = graph.type(node.outputs[0]);
+  const size_t rank = std::max<size_t>(output.shape->size(), 1);
+  if (count > size_t{kMaxInputs} || rank > kMaxSpaceRank || !fits(count, rank)) return {};
+  auto state = std::make_shared<PointwiseState>();
+  for (size_t i = 0; i < count; ++i) state->operands.push_back(static_cast<int>(i));
+  for (size_t r = 1; r <= rank; ++r) {
+    ShaderWriter shader(inputs, output.dtype, static_cast<int>(r), false);
+    std::vector<Value> values;
+    for (size_t i = 0; i < count; ++i) values.push_back(shader.load(i));
+    shader.store(formula(shader, values));
+    state->by_rank.push_back(&vulkan::Shader::of(shader.finish(), {}, node.op_type));
+  }
+  return {&kernel, std::move(state)};
+}
+
+/// The formula of a function of one float32.
+std::optional<Formula> function_formula(const Graph& graph, const Node& node) {
+  const ScalarFunction* function = function_of(node);
+  if (!function || function->map) return std::nullopt;
+  const std::optional<FunctionParameters> parameters = parameters_of(graph, node, *function);
+  if (!parameters) return std::nullopt;
+  if (function->step != ChainOp::unary)
+    return [step = function->step](ShaderWriter& s, std::span<const Value> x) { return write_step(s, step, x[0]); };
+  return
+      [code = function->code, p = *parameters](ShaderWriter& s, std::span<const Value> x) { return write_unary(s, code, p.a, p.b, x[0]); };
+}
+
+/// An operator whose result is folded over its operands, two at a time.
+Formula folded(ChainOp step) {
+  return [step](ShaderWriter& s, std::span<const Value> x) {
+    Value y = x[0];
+    for (const Value& operand : x.subspan(1)) y = write_binary(s, step, y, operand);
+    return y;
+  };
+}
+
+/// Operators that are no function of one number and no step of a chain.
+struct OwnFormula {
+  std::string_view op_type;
+  Value (*write)(ShaderWriter& s, std::span<const Value> x);
+};
+const OwnFormula kOwnFormulas[] = {
+    {"Identity", [](ShaderWriter&, std::span<const Value> x) { return x[0]; }},
+    {"Where", [](ShaderWriter& s, std::span<const Value> x) { return s.select(x[0], x[1], x[2]); }},
+    {"PRelu",
+     [](ShaderWriter& s, std::span<const Value> x) { return s.select(s.less(x[0], s.number(0, x[0].type)), s.mul(x[0], x[1]), x[0]); }},
+    {"Xor",
+     [](ShaderWriter& s, std::span<const Value> x) {
+       return s.op(spv::OpLogicalNotEqual, Arithmetic::boolean, {x[0], x[1]});
+     }},
+    {"BitwiseAnd",
+     [](ShaderWriter& s, std::span<const Value> x) {
+       return s.op(spv::OpBitwiseAnd, x[0].type, {x[0], x[1]});
+     }},
+    {"BitwiseOr",
+     [](ShaderWriter& s, std::span<const Value> x) {
+       return s.op(spv::OpBitwiseOr, x[0].type, {x[0], x[1]});
+     }},
+    {"BitwiseXor",
+     [](ShaderWriter& s, std::span<const Value> x) {
+       return s.op(spv::OpBitwiseXor, x[0].type, {x[0], x[1]});
+     }},
+    {"BitwiseNot", [](ShaderWriter& s, std::span<const Value> x) { return s.op(spv::OpNot, x[0].type, {x[0]}); }},
+};
+
+/// Of float32 only, for functions that have no code for other types.
+Value write_own_float(ShaderWriter& s, const Node& node, std::span<const Value> x) {
+  if (node.op_type == "Pow") return write_pow(s, x[0], x[1]);
+  const Value is_infinite = s.op(spv::OpIsInf, Arithmetic::boolean, {x[0]});
+  const bool positive = node.attributes.get_int("detect_positive", 1) != 0, negative = node.attributes.get_int("detect_negative", 1) != 0;
+  const Value is_negative = s.less(x[0], s.number(0));
+  const Value wanted = s.select(is_negative, s.number(negative, Arithmetic::boolean), s.number(positive, Arithmetic::boolean));
+  return s.op(spv::OpLogicalAnd, Arithmetic::boolean, {is_infinite, wanted});
+}
+
+/// Abs, Neg, Sign of integers and float64.
+std::optional<Formula> wide_formula(const Node& node) {
+  if (node.op_type == "Neg")
+    return
+        [](ShaderWriter& s, std::span<const Value> x) { return s.sub(s.number(x[0].type == Arithmetic::f64 ? -0.0 : 0, x[0].type), x[0]); };
+  if (node.op_type == "Abs")
+    return [](ShaderWriter& s, std::span<const Value> x) {
+      const Value zero = s.number(0, x[0].type);
+      return x[0].type == Arithmetic::f64 ? s.ext(GLSLstd450FAbs, Arithmetic::f64, {x[0]})
+                                          : s.select(s.less(x[0], zero), s.sub(zero, x[0]), x[0]);
+    };
+  if (node.op_type == "Sign")
+    return [](ShaderWriter& s, std::span<const Value> x) {
+      const Value zero = s.number(0, x[0].type), one = s.number(1, x[0].type);
+      const Value negative = s.select(s.less(x[0], zero), s.sub(zero, one), zero);
+      return s.select(s.less(zero, x[0]), one, negative);
+    };
+  return std::nullopt;
+}
+
+}  // namespace
+
+DeviceKernel find_pointwise(const Graph& graph, const Node& node) {
+  const auto count = static_cast<size_t>(node.num_formal_inputs);
+  if (!node.domain.empty() || node.outputs.size() != 1 || count < 1) return {};
+  Arithmetic in{}, out{};
+  if (!arithmetic_of(graph.type(node.inputs[0]).dtype, in) || !arithmetic_of(graph.type(node.outputs[0]).dtype, out)) return {};
+  bool complete = true, alike = true;  // all inputs are there; they have one type
+  for (size_t i = 0; i < count; ++i) {
+    Arithmetic type{};
+    complete &= node.has_input(i) && arithmetic_of(graph.type(node.inputs[i]).dtype, type);
+    alike &= type == in;
+  }
+  if (node.op_type == "Cast")
+    return make(graph, node, 1, [out](ShaderWriter& s, std::span<const Value> x) { return s.convert(x[0], out); });
+  if (complete)
+    for (const OwnFormula& own : kOwnFormulas)
+      if (node.op_type == own.op_type) return make(graph, node, count, own.write);
+  if (complete && alike && node.op->chain.given) return make(graph, node, count, folded(node.op->chain.forward));
+  if (in == Arithmetic::f32 || in == Arithmetic::boolean) {
+    if (complete && alike && (node.op_type == "IsInf" || node.op_type == "Pow"))
+      return make(graph, node, count, [&node](ShaderWriter& s, std::span<const Value> x) { return write_own_float(s, node, x); });
+    const std::optional<Formula> formula = function_formula(graph, node);
+    return formula ? make(graph, node, 1, *formula) : DeviceKernel();
+  }
+  const std::optional<Formula> formula = wide_formula(node);
+  return formula ? make(graph, node, 1, *formula) : DeviceKernel();
+}
+
+}  // namespace treadle::gpu

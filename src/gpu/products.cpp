@@ -1,0 +1,144 @@
+// Products of matrices, and convolutions as products.
+#include <algorithm>
+
+#include "gpu/launch.h"
+#include "gpu/shaders.h"
+#include "kernels/gemm/gemm.h"
+#include "ops/math/product.h"
+#include "ops/nn/convolution.h"
+
+namespace treadle::gpu {
+namespace {
+
+constexpr uint32_t kTile = 64;  // rows and columns that a work group computes
+
+uint32_t tiles(int64_t extent) { return static_cast<uint32_t>((extent + kTile - 1) / kTile); }
+
+struct ProductState final : PackedState {
+  const vulkan::Shader* shader = nullptr;
+  int64_t element_bytes = 4;
+  const vulkan::Shader* direct = nullptr;  // of convolutions with few channels in a group
+};
+
+/// The shader product.comp over all matrices of a batch.
+struct MatrixProduct {
+  kernels::GemmShape shape;
+  kernels::BatchStrides batch;
+  float alpha = 1, beta = 1;
+  int64_t c_row = 0, c_column = 0;
+  bool has_c = false;
+
+  void run(RunContext& c) const {
+    count32(shape.M * shape.N * std::max<int64_t>(shape.batch, 1));
+    // The innermost dimension of the batch is the dispatch's third; others are dispatches of their own.
+    const int inner = batch.rank - 1;
+    const int64_t in_one = batch.rank == 0 ? 1 : batch.dims[inner];
+    if (in_one == 0) return;
+    for (int64_t first = 0; first < shape.batch; first += in_one) {
+      const kernels::BatchOffsets at = batch.rank == 0 ? kernels::BatchOffsets{} : kernels::offsets_of(batch, first);
+      dispatch(c, at, in_one, batch.rank == 0 ? 0 : batch.a[inner], batch.rank == 0 ? 0 : batch.b[inner]);
+    }
+  }
+
+ private:
+  void dispatch(RunContext& c, const kernels::BatchOffsets& at, int64_t count, int64_t a_step, int64_t b_step) const {
+    const auto& state = c.packed<ProductState>();
+    const int64_t size = state.element_bytes;
+    Push push;
+    push.pointer(c.out<std::byte>(0) + at.c * size).pointer(c.in<std::byte>(0) + at.a * size).pointer(c.in<std::byte>(1) + at.b * size);
+    push.pointer(c.in<void>(2)).word(uint32_t{has_c});
+    for (const int64_t extent : {shape.M, shape.N, shape.K, shape.a_row, shape.a_col}) push.word(static_cast<uint32_t>(extent));
+    const int64_t b_row = shape.b_transposed ? 1 : shape.ldb, b_column = shape.b_transposed ? shape.ldb : 1;
+    for (const int64_t step : {b_row, b_column, c_row, c_column, a_step, b_step, int64_t{0}}) push.word(static_cast<uint32_t>(step));
+    push.word(alpha).word(beta);
+    stream().dispatch(*state.shader, push.bytes(), {tiles(shape.N), tiles(shape.M), static_cast<uint32_t>(count)});
+  }
+};
+
+struct MatMul : MatrixProduct {
+  static MatMul bind(BindContext& c) {
+    const ops::Product product = ops::Product::of(c.shape(0), c.shape(1));
+    MatMul k;
+    k.shape = product.shape;
+    k.batch = product.batch;
+    return k;
+  }
+};
+
+struct Gemm : MatrixProduct {
+  static Gemm bind(BindContext& c) {
+    const ops::GemmPlan plan = ops::GemmPlan::of(c);
+    Gemm k;
+    k.shape = plan.shape;
+    k.shape.batch = 1;
+    k.alpha = plan.alpha;
+    k.beta = plan.beta;
+    k.has_c = c.has_input(2);
+    k.c_row = plan.bias_row;
+    k.c_column = plan.bias_col;
+    return k;
+  }
+};
+
+struct Conv {
+  kernels::ConvParams params;
+  bool has_bias;
+
+  static Conv bind(BindContext& c) {
+    Conv k{ops::bind_convolution(c, {}), c.has_input(2)};
+    count32(c.output_shape(0).num_elements());
+    count32(c.shape(0).num_elements());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const kernels::Window& w = params.window;
+    const int64_t rows = params.M / params.group, columns = w.out_size(), terms = params.C / params.group * w.kernel_size();
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(2)).word(uint32_t{has_bias});
+    for (const int64_t extent : {rows, columns, terms, params.group}) push.word(static_cast<uint32_t>(extent));
+    push3(push, w.in);
+    for (const int axis : {1, 2}) push.word(static_cast<int32_t>(w.out[axis]));
+    for (const int axis : {1, 2}) push.word(static_cast<int32_t>(w.kernel[axis]));
+    push3(push, w.stride), push3(push, w.dilation), push3(push, w.pad_begin);
+    const auto batch = static_cast<uint32_t>(params.N * params.group);
+    const auto& state = c.packed<ProductState>();
+    if (rows < 8)
+      stream().dispatch(*state.direct, push.bytes(), {static_cast<uint32_t>((rows * columns + 255) / 256), 1, batch});
+    else
+      stream().dispatch(*state.shader, push.bytes(), {tiles(columns), tiles(rows), batch});
+  }
+
+ private:
+  static void push3(Push& push, const int64_t (&triple)[3]) {
+    for (const int64_t value : triple) push.word(static_cast<int32_t>(value));
+  }
+};
+
+bool are_alike(const Graph& graph, const Node& node) {
+  const DType dtype = graph.type(node.outputs[0]).dtype;
+  return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id == kNoValue || graph.type(id).dtype == dtype; });
+}
+
+}  // namespace
+
+DeviceKernel find_product(const Graph& graph, const Node& node) {
+  if (!node.domain.empty() || node.outputs.empty() || !are_alike(graph, node)) return {};
+  static const KernelDef matmul = kernel<MatMul>("gpu"), gemm = kernel<Gemm>("gpu"), conv = kernel<Conv>("gpu");
+  const DType dtype = graph.type(node.outputs[0]).dtype;
+  auto state = std::make_shared<ProductState>();
+  state->element_bytes = static_cast<int64_t>(bits_of(dtype) / 8);
+  if (node.op_type == "Conv") {
+    // A kernel's depth is not among the push constants.
+    if (graph.type(node.inputs[0]).shape->size() > 4) return {};
+    state->shader = find_shader("convolution_tile", dtype);
+    state->direct = find_shader("convolution", dtype);
+  } else {
+    state->shader = find_shader("product", dtype);
+  }
+  if (!state->shader) return {};
+  if (node.op_type == "MatMul") return {&matmul, std::move(state)};
+  if (node.op_type == "Gemm") return {&gemm, std::move(state)};
+  return node.op_type == "Conv" ? DeviceKernel{&conv, std::move(state)} : DeviceKernel();
+}
+
+}  // namespace treadle::gpu

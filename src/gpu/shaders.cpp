@@ -1,0 +1,37 @@
+#include "gpu/shaders.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include "shaders/list.h"
+
+namespace treadle::gpu {
+namespace {
+
+struct Code {
+  std::string_view name;
+  std::span<const uint32_t> words;
+};
+const Code kShaders[] = {
+#include "shaders/rows.inc"
+};
+
+const vulkan::Shader* find(const std::string& name, std::span<const uint32_t> constants) {
+  const auto* found = std::find_if(std::begin(kShaders), std::end(kShaders), [&](const Code& code) { return code.name == name; });
+  return found == std::end(kShaders) ? nullptr : &vulkan::Shader::of(found->words, constants, name);
+}
+
+}  // namespace
+
+const vulkan::Shader* find_shader(const std::string& file, DType dtype, std::span<const uint32_t> constants) {
+  return find(fmt::format("{}_{}", file, short_name_of(dtype)), constants);
+}
+
+const vulkan::Shader* find_moving_shader(const std::string& file, size_t word_bytes) {
+  return find(fmt::format("{}_b{}", file, word_bytes), {});
+}
+
+}  // namespace treadle::gpu

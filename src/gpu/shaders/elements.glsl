@@ -1,0 +1,40 @@
+// Elements in memory: ELEMENT is their type there, and load() and to_element() convert to and from the type that is computed in, NUMBER.
+// The build defines one of ELEMENT_F32, ELEMENT_F16 and ELEMENT_BF16 (floats), ELEMENT_I32 and ELEMENT_I64.
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_16bit_storage : require
+#if defined(ELEMENT_I64)
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
+
+#if defined(ELEMENT_F32)
+#define ELEMENT float
+#define NUMBER float
+#elif defined(ELEMENT_F16)
+#define ELEMENT float16_t
+#define NUMBER float
+#elif defined(ELEMENT_BF16)
+#define ELEMENT uint16_t
+#define NUMBER float
+#elif defined(ELEMENT_I32)
+#define ELEMENT int
+#define NUMBER int
+#elif defined(ELEMENT_I64)
+#define ELEMENT int64_t
+#define NUMBER int64_t
+#endif
+
+layout(buffer_reference, scalar, buffer_reference_align = 2) buffer Elements { ELEMENT at[]; };
+
+// Macros, because functions of 16-bit floats need arithmetic in them, which fewer devices have.
+#if defined(ELEMENT_BF16)
+#define to_number(e) uintBitsToFloat(uint(e) << 16)
+uint rounded_word(float x) {  // to the nearest, ties to even; a NaN stays one
+  const uint word = floatBitsToUint(x);
+  return (isnan(x) ? word | 0x400000u : word + 0x7FFFu + (word >> 16 & 1u)) >> 16;
+}
+#define to_element(x) uint16_t(rounded_word(x))
+#else
+#define to_number(e) NUMBER(e)
+#define to_element(x) ELEMENT(x)
+#endif

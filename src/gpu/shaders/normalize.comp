@@ -1,0 +1,56 @@
+// Normalizations of rows: y = (x - mean) / sqrt(variance + epsilon) * scale + bias, a row for each group of invocations.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "elements.glsl"
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint CENTERED = 1;  // 0: without the mean, as in RMSNormalization
+
+layout(push_constant, scalar) uniform Push {
+  Elements y, x, scale, bias;  // scale and bias may be null
+  uint has_scale, has_bias;
+  uint rows, extent;
+  uint channel_extent;  // an element of scale and bias serves so many neighbours of a row; 0: one serves a whole row
+  uint channels;        // elements of scale and bias: of a row, or of rows that follow each other
+  float epsilon;
+} p;
+
+shared float parts[256];
+
+float over_group(float value) {
+  const uint own = gl_LocalInvocationIndex;
+  parts[own] = value;
+  barrier();
+  for (uint reach = 128; reach > 0; reach /= 2) {
+    if (own < reach) parts[own] += parts[own + reach];
+    barrier();
+  }
+  const float result = parts[0];
+  barrier();
+  return result;
+}
+
+void main() {
+  const uint row = gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x, own = gl_LocalInvocationIndex;
+  if (row >= p.rows) return;
+  const uint start = row * p.extent;
+  float mean = 0;
+  if (CENTERED != 0) {
+    float sum = 0;
+    for (uint k = own; k < p.extent; k += 256) sum += to_number(p.x.at[start + k]);
+    mean = over_group(sum) / float(p.extent);
+  }
+  float squares = 0;
+  for (uint k = own; k < p.extent; k += 256) {
+    const float x = to_number(p.x.at[start + k]) - mean;
+    squares += x * x;
+  }
+  const float factor = 1 / sqrt(over_group(squares) / float(p.extent) + p.epsilon);
+  for (uint k = own; k < p.extent; k += 256) {
+    const uint channel = p.channel_extent == 0 ? row % p.channels : k / p.channel_extent % p.channels;
+    float y = (to_number(p.x.at[start + k]) - mean) * factor;
+    if (p.has_scale != 0) y *= to_number(p.scale.at[channel]);
+    if (p.has_bias != 0) y += to_number(p.bias.at[channel]);
+    p.y.at[start + k] = to_element(y);
+  }
+}

@@ -1,0 +1,90 @@
+// Products of matrices, Y = alpha A B + beta C, for a batch of them; or convolutions, with CONVOLUTION. A group of 256 invocations computes
+// 64 rows and 64 columns of Y, each of them 4 times 4; the operands come by way of shared memory, 16 terms of the sums at a time.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "elements.glsl"
+
+layout(local_size_x = 256) in;
+
+const uint ROWS = 64, COLUMNS = 64, TERMS = 16;
+
+#ifdef CONVOLUTION
+// Rows are the output channels of one group of channels, columns the positions of the output, terms the weights of one channel.
+layout(push_constant, scalar) uniform Push {
+  Elements y, x, w, bias;  // bias may be null
+  uint has_bias;
+  uint rows, columns, terms;
+  uint groups;                          // of channels
+  ivec3 in_size;                        // depth, height, width; so below
+  ivec2 out_size;                       // height, width
+  ivec2 kernel;                         // height, width
+  ivec3 stride, dilation, pad;
+} p;
+#else
+layout(push_constant, scalar) uniform Push {
+  Elements y, a, b, c;  // c may be null
+  uint has_c;
+  uint rows, columns, terms;
+  uvec2 a_step, b_step, c_step;  // elements from one row to the next, and from one column to the next
+  uvec3 batch_step;              // elements from one matrix to the next, of a, b, c
+  float alpha, beta;
+} p;
+#endif
+
+shared float a_tile[TERMS][ROWS + 4];
+shared float b_tile[TERMS][COLUMNS + 4];
+
+#ifdef CONVOLUTION
+float a_element(uint row, uint k, uint batch) { return to_number(p.w.at[(batch % p.groups * p.rows + row) * p.terms + k]); }
+float b_element(uint k, uint column, uint batch) {
+  const int taps = p.kernel.x * p.kernel.y;
+  const int kw = int(k) % p.kernel.y, kh = int(k) / p.kernel.y % p.kernel.x;
+  // Terms go by channel, then depth, height and width of the kernel.
+  const int depth = int(p.terms) / taps;  // channels times the kernel's depth
+  const int channel_and_depth = int(k) / taps;
+  const int ow = int(column) % p.out_size.y, oh = int(column) / p.out_size.y % p.out_size.x, od = int(column) / (p.out_size.x * p.out_size.y);
+  const int ih = oh * p.stride.y - p.pad.y + kh * p.dilation.y, iw = ow * p.stride.z - p.pad.z + kw * p.dilation.z;
+  const int id = od;  // of kernels without depth: the plane itself
+  if (ih < 0 || ih >= p.in_size.y || iw < 0 || iw >= p.in_size.z) return 0;
+  const uint plane = batch * uint(depth) + uint(channel_and_depth);
+  return to_number(p.x.at[((plane * uint(p.in_size.x) + uint(id)) * uint(p.in_size.y) + uint(ih)) * uint(p.in_size.z) + uint(iw)]);
+}
+#else
+float a_element(uint row, uint k, uint batch) { return to_number(p.a.at[batch * p.batch_step.x + row * p.a_step.x + k * p.a_step.y]); }
+float b_element(uint k, uint column, uint batch) { return to_number(p.b.at[batch * p.batch_step.y + k * p.b_step.x + column * p.b_step.y]); }
+#endif
+
+void main() {
+  const uint batch = gl_WorkGroupID.z, first_row = gl_WorkGroupID.y * ROWS, first_column = gl_WorkGroupID.x * COLUMNS;
+  const uint own = gl_LocalInvocationIndex, own_row = own / 16 * 4, own_column = own % 16 * 4;
+  float sums[4][4];
+  for (uint i = 0; i < 4; ++i)
+    for (uint j = 0; j < 4; ++j) sums[i][j] = 0;
+  for (uint k0 = 0; k0 < p.terms; k0 += TERMS) {
+    for (uint e = own; e < TERMS * ROWS; e += 256) {
+      const uint k = e % TERMS, row = e / TERMS;
+      a_tile[k][row] = k0 + k < p.terms && first_row + row < p.rows ? a_element(first_row + row, k0 + k, batch) : 0;
+    }
+    for (uint e = own; e < TERMS * COLUMNS; e += 256) {
+      const uint column = e % COLUMNS, k = e / COLUMNS;
+      b_tile[k][column] = k0 + k < p.terms && first_column + column < p.columns ? b_element(k0 + k, first_column + column, batch) : 0;
+    }
+    barrier();
+    for (uint k = 0; k < TERMS; ++k)
+      for (uint i = 0; i < 4; ++i)
+        for (uint j = 0; j < 4; ++j) sums[i][j] = fma(a_tile[k][own_row + i], b_tile[k][own_column + j], sums[i][j]);
+    barrier();
+  }
+  for (uint i = 0; i < 4; ++i)
+    for (uint j = 0; j < 4; ++j) {
+      const uint row = first_row + own_row + i, column = first_column + own_column + j;
+      if (row >= p.rows || column >= p.columns) continue;
+#ifdef CONVOLUTION
+      const float y = sums[i][j] + (p.has_bias != 0 ? to_number(p.bias.at[batch % p.groups * p.rows + row]) : 0);
+#else
+      float y = p.alpha * sums[i][j];
+      if (p.has_c != 0) y = fma(p.beta, to_number(p.c.at[batch * p.batch_step.z + row * p.c_step.x + column * p.c_step.y]), y);
+#endif
+      p.y.at[(batch * p.rows + row) * p.columns + column] = to_element(y);
+    }
+}

@@ -1,0 +1,24 @@
+// The device "gpu" in a build without Vulkan.
+#include "core/device_registry.h"
+#include "gpu/gpu_type.h"
+#include "treadle/error.h"
+
+namespace treadle::gpu {
+namespace {
+
+std::shared_ptr<Device> make(const DeviceRequest&) {
+  throw Error(ErrorCode::not_implemented,
+              "this build has no GPUs: it was made without the headers of Vulkan and SPIR-V, or without glslangValidator");
+}
+
+}  // namespace
+
+void register_gpu_type() {
+  static const bool once = [] {
+    register_device_type({.name = "gpu", .make = make, .make_host = {}, .kernels = nullptr});
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace treadle::gpu
