@@ -10,7 +10,7 @@
 #include "c_api/values.h"
 #include "core/file.h"
 #include "core/recorder.h"
-#include "profile/trace_rows.h"
+#include "profile/writers/trace.h"
 #include "treadle/treadle.h"
 
 using namespace treadle::c_api;

@@ -18,7 +18,7 @@
 #include "cli/terminal.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
-#include "profile/report_parts.h"
+#include "profile/analysis/report_parts.h"
 #include "session/model.h"
 #include "treadle/error.h"
 #include "treadle/profile.h"

@@ -11,7 +11,7 @@
 
 #include "core/cpu_info.h"
 #include "core/thread_pool.h"
-#include "profile/statistics.h"
+#include "profile/analysis/statistics.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "ort_api/api.h"
-#include "profile/document.h"
+#include "profile/model/document.h"
 
 namespace treadle::ort {
 namespace {

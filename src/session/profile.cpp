@@ -18,9 +18,9 @@
 #include "graph/op_def.h"
 #include "graph/unused_kernels.h"
 #include "passes/trace.h"
-#include "profile/analysis.h"
-#include "profile/plan.h"
-#include "profile/stream_file.h"
+#include "profile/analysis/analysis.h"
+#include "profile/analysis/profile_of.h"
+#include "profile/recording/stream_file.h"
 #include "session/profiling.h"
 #include "session/session_impl.h"
 

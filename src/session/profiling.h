@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/recorder.h"
-#include "profile/plan.h"
-#include "profile/stream_file.h"
+#include "profile/model/plan.h"
+#include "profile/recording/stream_file.h"
 #include "treadle/profile.h"
 
 namespace treadle {

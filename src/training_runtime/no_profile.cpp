@@ -1,7 +1,7 @@
 // Profiles of a library that analyses and writes none.
-#include "profile/analysis.h"
-#include "profile/plan.h"
-#include "profile/stream_file.h"
+#include "profile/analysis/analysis.h"
+#include "profile/analysis/profile_of.h"
+#include "profile/recording/stream_file.h"
 #include "treadle/error.h"
 #include "treadle/profile.h"
 

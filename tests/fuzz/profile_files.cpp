@@ -3,7 +3,7 @@
 #include <map>
 #include <utility>
 
-#include "profile/stream_sections.h"
+#include "profile/recording/stream_sections.h"
 #include "tests/fuzz/file_kinds.h"
 #include "tests/session/packing_model.h"
 #include "treadle/error.h"

@@ -1,4 +1,4 @@
-#include "profile/analysis.h"
+#include "profile/analysis/analysis.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "profile/chrome_trace.h"
+#include "profile/writers/chrome_trace.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "profile/flame.h"
+#include "profile/writers/flame.h"
 
 namespace treadle::profile {
 namespace {

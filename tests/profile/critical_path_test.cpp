@@ -1,4 +1,4 @@
-#include "profile/critical_path.h"
+#include "profile/analysis/critical_path.h"
 
 #include <gtest/gtest.h>
 

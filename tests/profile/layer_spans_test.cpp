@@ -1,11 +1,11 @@
-#include "profile/layer_spans.h"
+#include "profile/analysis/layer_spans.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "profile/chrome_trace.h"
-#include "profile/flame.h"
+#include "profile/writers/chrome_trace.h"
+#include "profile/writers/flame.h"
 
 namespace treadle::profile {
 namespace {

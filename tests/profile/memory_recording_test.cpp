@@ -1,4 +1,4 @@
-#include "profile/memory_recording.h"
+#include "profile/analysis/memory_recording.h"
 
 #include <gtest/gtest.h>
 

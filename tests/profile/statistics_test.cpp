@@ -1,4 +1,4 @@
-#include "profile/statistics.h"
+#include "profile/analysis/statistics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,139 @@
+#include "profile/writers/onnxruntime_trace.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+namespace treadle::profile {
+namespace {
+
+using OrtJson = nlohmann::ordered_json;
+
+std::string ort_text(const OrtJson& json) { return json.dump(-1, ' ', false, OrtJson::error_handler_t::replace); }
+
+std::string ort_type_name(DType dtype) {
+  if (dtype == DType::float32) return "float";
+  if (dtype == DType::float64) return "double";
+  return std::string(treadle::name_of(dtype));
+}
+
+OrtJson type_shapes(const std::vector<ProfiledOperand>& operands) {
+  OrtJson list = OrtJson::array();
+  for (const ProfiledOperand& operand : operands)
+    if (!operand.name.empty() && operand.shape) list.push_back({{ort_type_name(operand.dtype), operand.shape->dims()}});
+  return list;
+}
+
+// None if an extent is known to the run only.
+std::optional<double> size_of(const std::vector<ProfiledOperand>& operands, bool constants) {
+  double bytes = 0;
+  for (const ProfiledOperand& operand : operands) {
+    if (operand.name.empty() || operand.constant != constants) continue;
+    if (!operand.shape) return std::nullopt;
+    bytes += static_cast<double>(operand.shape->num_elements()) * bits_of(operand.dtype) / 8;
+  }
+  return bytes;
+}
+
+class OrtWriter {
+ public:
+  explicit OrtWriter(const TraceView& view) : view_(view) {
+    for (size_t i = 0; i < view.nodes->size(); ++i) {
+      node_arguments_.push_back(arguments_of((*view.nodes)[i], i));
+      node_names_.push_back((*view.nodes)[i].name);
+    }
+  }
+
+  std::string write() {
+    out_ = "[\n";
+    for (const TraceRow& row : rows_of(view_)) write_row(row);
+    if (out_.size() > 2) out_.resize(out_.size() - 2);  // the last comma
+    out_ += "\n]\n";
+    return std::move(out_);
+  }
+
+ private:
+  static OrtJson arguments_of(const ProfiledNode& node, size_t index) {
+    const std::string number = std::to_string(index);
+    OrtJson json{{"op_name", node.op_type},
+                 {"provider", "CPUExecutionProvider"},
+                 {"node_index", number},
+                 {"graph_index", number},
+                 {"exec_plan_index", number},
+                 {"input_type_shape", type_shapes(node.inputs)},
+                 {"output_type_shape", type_shapes(node.outputs)}};
+    auto add = [&](const char* key, std::optional<double> bytes) {
+      if (bytes) json[key] = fmt::format("{:.0f}", *bytes);
+    };
+    add("activation_size", size_of(node.inputs, /*constants=*/false));
+    add("parameter_size", size_of(node.inputs, /*constants=*/true));
+    add("output_size", size_of(node.outputs, /*constants=*/false));
+    return json;
+  }
+
+  void write_row(const TraceRow& row) {
+    int64_t idle_since = row.spans.empty() ? 0 : row.spans.front().start_ns;
+    for (size_t i = 0; i < row.spans.size(); ++i) {
+      const TraceSpan& span = row.spans[i];
+      const Record& record = *span.record;
+      // The format has whole nodes, and what a thread waited for within them.
+      if (record.kind == RecordKind::phase || record.kind == RecordKind::chunk || record.kind == RecordKind::pool) continue;
+      const int32_t node = view_.node_index(record);
+      if (node >= 0) {
+        write_node(row, i, static_cast<size_t>(node), std::min(idle_since, span.start_ns));
+        idle_since = span.end_ns;
+      } else if (!is_point(record) || record.kind == RecordKind::instant) {
+        if (record.kind == RecordKind::run) idle_since = span.start_ns;
+        event("Session", record.kind == RecordKind::run ? "model_run" : view_.name(record), row, span.start_ns, span.end_ns, "{}");
+      }
+    }
+  }
+
+  static int64_t barrier_ns(const TraceRow& row, size_t node_span) {
+    int64_t sum = 0;
+    for (size_t i = node_span + 1; i < row.spans.size() && row.spans[i].start_ns < row.spans[node_span].end_ns; ++i)
+      if (row.spans[i].record->kind == RecordKind::pool) sum += row.spans[i].end_ns - row.spans[i].start_ns;
+    return sum;
+  }
+
+  void write_node(const TraceRow& row, size_t node_span, size_t node, int64_t idle_since) {
+    const TraceSpan& span = row.spans[node_span];
+    const std::string& name = node_names_[node];
+    const std::string fence = ort_text({{"op_name", (*view_.nodes)[node].op_type}});
+    event("Node", name + "_fence_before", row, idle_since, span.start_ns, fence);
+    OrtJson arguments = node_arguments_[node];
+    // In microseconds, as onnxruntime has them. Which helpers took part is on their own rows.
+    const int64_t wait_ns = barrier_ns(row, node_span);
+    arguments["thread_scheduling_stats"] = {{"main_thread",
+                                             {{"thread_pool_name", row.thread->name},
+                                              {"thread_id", std::to_string(row.thread->system_id)},
+                                              {"Run", (span.end_ns - span.start_ns - wait_ns) / 1000},
+                                              {"Wait", wait_ns / 1000}}},
+                                            {"sub_threads", OrtJson::object()}};
+    event("Node", name + "_kernel_time", row, span.start_ns, span.end_ns, ort_text(arguments));
+    event("Node", name + "_fence_after", row, span.end_ns, span.end_ns, fence);
+  }
+
+  void event(const char* category, const std::string& name, const TraceRow& row, int64_t start_ns, int64_t end_ns,
+             const std::string& arguments) {
+    fmt::format_to(std::back_inserter(out_),
+                   "{{\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"dur\":{},\"ts\":{},\"ph\":\"X\",\"name\":{},\"args\":{}}},\n", category,
+                   getpid(), row.thread->system_id, end_ns / 1000 - start_ns / 1000, start_ns / 1000, ort_text(name), arguments);
+  }
+
+  const TraceView& view_;
+  std::vector<OrtJson> node_arguments_;
+  std::vector<std::string> node_names_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string to_onnxruntime_trace(const TraceView& view) { return OrtWriter(view).write(); }
+
+}  // namespace treadle::profile
