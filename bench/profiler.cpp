@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bench/chain.h"
-#include "treadle/profile.h"
+#include "treadle/profile_report.h"
 
 using namespace treadle;
 
@@ -127,14 +127,18 @@ void measure_files(Session& session, IoBinding& binding) {
     }
     std::printf("%-34s %10.3f %10.3f %10.2f\n", name, wall, cpu, static_cast<double>(bytes) / 1e6);
   };
-  std::string json;
+  ProfileReport report;
   timed("collect and analyse", [&] {
     profile.emplace(profiler.profile());
     return size_t{0};
   });
-  timed(".json", [&] { return (json = profile_to_json(*profile)).size(); });
-  timed("table", [&] { return profile_to_table(json).size(); });
-  timed(".html", [&] { return profile_to_html(json).size(); });
+  timed("report", [&] {
+    report = report_profile(*profile);
+    return size_t{0};
+  });
+  timed(".json", [&] { return profile_to_json(report).size(); });
+  timed("table", [&] { return profile_to_table(report).size(); });
+  timed(".html", [&] { return profile_to_html(report).size(); });
   timed(".pftrace", [&] { return profile_to_trace(*profile, TraceFormat::perfetto).size(); });
   timed(".trace.json", [&] { return profile_to_trace(*profile, TraceFormat::chrome).size(); });
   timed(".folded", [&] { return profile_to_trace(*profile, TraceFormat::folded).size(); });

@@ -1,4 +1,4 @@
-// Profiles: how a session's runs spend time and memory. `treadle profile` and Python's treadle.profile() use this interface.
+// Profiles: where the time and the memory of a session's runs went. treadle/profile_report.h says what that means.
 #pragma once
 
 #include <array>
@@ -44,8 +44,8 @@ struct ProfiledKernelPhase {
   std::vector<double> self_ns;  ///< per run: sum over threads, without nested phases
 };
 
-/// A node as executed: after fusion, with its kernel.
-struct ProfiledNode {
+/// What is known of a node without running it: after fusion, and with the kernel that was chosen.
+struct PlannedNode {
   std::string name, op_type;
   std::string kernel;                                ///< empty for If, Loop and Scan
   std::vector<ProfiledUnusedKernel> unused_kernels;  ///< other kernels of the operator (ProfilerOptions::passes)
@@ -62,6 +62,10 @@ struct ProfiledNode {
   bool moves = false;                  ///< it only moves elements and computes nothing
   bool between_devices = false;        ///< not a node of the graph, but a copy to another device
   size_t packed_bytes = 0;
+};
+
+/// A node as it ran.
+struct ProfiledNode : PlannedNode {
   int64_t calls = 0;              ///< in all recorded runs
   std::vector<double> self_ns;    ///< per run: all calls together, without nodes in its bodies
   std::vector<double> ready_ns;   ///< per run: from the run's begin until all inputs of the node exist; -1: not run. Main graph only
@@ -358,29 +362,6 @@ struct ProfileContext {
 /// Sets `peaks` and `peaks_hold` for a profile's threads and precision. Leaves peaks empty if the profile is from another processor.
 TREADLE_API void measure_peaks_for(const Profile& profile, ProfileContext& context);
 
-/// The report as JSON, whose fields docs/profiling.md describes. Tables, pages and comparisons are made from it.
-TREADLE_API std::string profile_to_json(const Profile& profile, const ProfileContext& context = {});
-
-struct ProfileTableOptions {
-  int top = 25;               ///< number of nodes to show; 0: all
-  bool memory = false;        ///< also show the arena's contents, step by step and at the peak
-  std::string sort = "time";  ///< "time", "order", "calls", "gflops", "bandwidth", "name"
-};
-/// @param json  from profile_to_json(). @throws Error(invalid_argument) for other text, or an unknown order
-TREADLE_API std::string profile_to_table(std::string_view json, const ProfileTableOptions& options = {});
-
-struct ProfileTreeOptions {
-  int depth = 0;      ///< levels below the run; 0: all
-  bool nodes = true;  ///< also show nodes, within their layers
-};
-/// A run as a tree: phases of a step, layers of the model, nodes, each with its total and own time.
-/// @param json  from profile_to_json(). @throws Error(invalid_argument) for other text
-TREADLE_API std::string profile_to_tree(std::string_view json, const ProfileTreeOptions& options = {});
-/// A self-contained HTML page. @param json  from profile_to_json() or `treadle explain --json`
-TREADLE_API std::string profile_to_html(std::string_view json);
-/// One line per node, with a header (RFC 4180).
-TREADLE_API std::string profile_to_csv(std::string_view json);
-
 enum class TraceFormat : uint8_t {
   perfetto,     ///< Perfetto's protobuf, .pftrace: preferable for ui.perfetto.dev
   chrome,       ///< Chrome's JSON, with PyTorch's terms
@@ -390,27 +371,5 @@ enum class TraceFormat : uint8_t {
 };
 /// Exports all events. @throws Error(invalid_argument) for a profile that was not recorded in this process
 TREADLE_API std::string profile_to_trace(const Profile& profile, TraceFormat format);
-
-/// The contents of a file, depending on its extension: .json, .html, .csv, or a trace: .pftrace, .trace.json, .folded, .speedscope.json,
-/// .onnxruntime.json.
-/// @param json     from profile_to_json()
-/// @param profile  for traces; may be null otherwise
-/// @throws Error(invalid_argument) for another extension, or a trace without the profile's events
-TREADLE_API std::string profile_file(std::string_view path, std::string_view json, const Profile* profile);
-/// @throws Error(invalid_argument) for an extension that profile_file() does not support
-TREADLE_API void check_profile_file(std::string_view path);
-
-enum class Change : uint8_t { unchanged, faster, slower, unclear };
-
-struct ProfileDifference {
-  Change run = Change::unclear;  ///< of whole runs
-  std::string text;              ///< the table
-  std::string json;
-};
-/// Matches nodes by name. A node has changed if the 99 % confidence intervals of its medians are disjoint. It is unchanged if they allow a
-/// difference of at most `tolerance`. Otherwise the result is unclear.
-/// @throws Error(invalid_argument)
-TREADLE_API ProfileDifference compare_profiles(std::string_view before, std::string_view after, double tolerance = 0.03,
-                                               const ProfileTableOptions& options = {});
 
 }  // namespace treadle

@@ -18,6 +18,7 @@
 #include "treadle/out_of_memory.h"
 #include "treadle/precision.h"
 #include "treadle/profile.h"
+#include "treadle/profile_report.h"
 #include "treadle/quantize.h"
 #include "treadle/session.h"
 #include "treadle/shape.h"

@@ -5,6 +5,17 @@
 
 namespace treadle::python {
 
+namespace {
+
+template <typename Item, typename Name>
+std::vector<std::string> names_of(const std::vector<Item>& items, Name name) {
+  std::vector<std::string> names;
+  for (const Item& item : items) names.push_back(item.*name);
+  return names;
+}
+
+}  // namespace
+
 void register_explain(nb::module_& module) {
   module.def(
       "explain_model",
@@ -19,16 +30,23 @@ void register_explain(nb::module_& module) {
         return cli::explain_model(model, request);
       },
       nb::arg("model"), nb::arg("options"), nb::arg("name"), nb::arg("dimensions"), nb::arg("shapes"), nb::arg("default_extent"));
-  module.def("explain_node", &cli::explain_node, nb::arg("document"), nb::arg("node"));
-  module.def("explanation_text", &cli::explanation_text, nb::arg("document"), nb::arg("top"));
-  module.def(
-      "explanation_file",
-      [](const std::string& path, const std::string& document) {
-        const std::string text = cli::explanation_file(path, document);
-        return nb::bytes(text.data(), text.size());
-      },
-      nb::arg("path"), nb::arg("document"));
-  module.def("node_history_text", &cli::node_history_text, nb::arg("history"));
+  nb::class_<profile::Explanation>(module, "NativeExplanation")
+      .def_prop_ro("json", &profile::explanation_to_json)
+      .def_prop_ro("assumed_extents", [](const profile::Explanation& self) { return self.plan.assumed_extents; })
+      .def_prop_ro("passes", [](const profile::Explanation& self) { return names_of(self.passes, &profile::PassReport::pass); })
+      .def_prop_ro("nodes", [](const profile::Explanation& self) { return names_of(self.plan.nodes, &NodeReport::name); })
+      .def("node", &cli::explain_node, nb::arg("name"))
+      .def("table", &cli::explanation_text, nb::arg("top"))
+      .def(
+          "contents",
+          [](const profile::Explanation& self, const std::string& path) {
+            const std::string text = cli::explanation_file(path, self);
+            return nb::bytes(text.data(), text.size());
+          },
+          nb::arg("path"));
+  nb::class_<profile::NodeHistory>(module, "NativeNodeHistory")
+      .def_prop_ro("json", &profile::history_to_json)
+      .def_prop_ro("text", &cli::node_history_text);
 }
 
 }  // namespace treadle::python

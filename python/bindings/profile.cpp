@@ -1,9 +1,8 @@
-// Profiles: of sessions, trainers and joint modules, and what is made of them.
-#include "treadle/profile.h"
+// Profiles of sessions, trainers and joint modules.
+#include "profile.h"
 
 // structmember.h takes Python.h to be there.
 #include <Python.h>
-#include <nanobind/ndarray.h>
 #include <structmember.h>
 
 #include <cstddef>
@@ -17,11 +16,6 @@
 
 namespace treadle::python {
 namespace {
-
-struct PyProfile {
-  Profile profile;
-  std::string json;
-};
 
 const Session& profiled(const PySession& self) { return self.session; }
 const train::Trainer& profiled(const train::Trainer& self) { return self; }
@@ -57,10 +51,9 @@ void register_profiled(nb::module_& module) {
 
 PyProfile described_profile(Profile profile, const std::string& model, bool peaks) {
   ProfileContext context{.model = model};
-  PyProfile made{std::move(profile), {}};
-  if (peaks) measure_peaks_for(made.profile, context);
-  made.json = profile_to_json(made.profile, context);
-  return made;
+  if (peaks) measure_peaks_for(profile, context);
+  ProfileReport report = report_profile(profile, context);
+  return {std::move(profile), std::move(report)};
 }
 
 PyProfile take_profile(const Profiler& profiler, const std::string& model, bool peaks) {
@@ -216,21 +209,6 @@ void register_range(nb::module_& module) {
   module.attr("profile_range") = made;
 }
 
-// What a file will hold, without a copy: a trace of a million events has 80 MB.
-using FileContents = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>;
-
-FileContents profile_contents(const std::string& path, const std::string& json, const PyProfile* profile) {
-  std::unique_ptr<std::string> text;
-  {
-    nb::gil_scoped_release release;
-    text = std::make_unique<std::string>(profile_file(path, json, profile ? &profile->profile : nullptr));
-  }
-  const char* data = text->data();
-  const size_t size = text->size();
-  const nb::capsule owner(text.release(), [](void* held) noexcept { delete static_cast<std::string*>(held); });
-  return FileContents(reinterpret_cast<const uint8_t*>(data), {size}, owner);
-}
-
 }  // namespace
 
 bool is_of_ranges(PyObject* callable) {
@@ -242,7 +220,7 @@ void register_profile(nb::module_& module) {
   module.def(
       "profile_mark", [](const nb::str& name) { mark_profile(text_of(name.ptr())); }, nb::arg("name"),
       "Marks this moment in all profiles that are being taken.");
-  nb::class_<PyProfile>(module, "NativeProfile").def_ro("json", &PyProfile::json);
+  register_profile_report(module);
   nb::class_<Profiler>(module, "NativeProfiler")
       .def("pause", &Profiler::pause)
       .def("resume", &Profiler::resume)
@@ -253,24 +231,6 @@ void register_profile(nb::module_& module) {
   register_profiled<PySession>(module);
   register_profiled<train::Trainer>(module);
   register_profiled<train::JointModule>(module);
-  module.def("profile_file", &profile_contents, nb::arg("path"), nb::arg("json"), nb::arg("profile").none());
-  module.def(
-      "profile_table",
-      [](const std::string& json, int top, const std::string& sort, bool memory) {
-        return profile_to_table(json, {.top = top, .memory = memory, .sort = sort});
-      },
-      nb::arg("json"), nb::arg("top"), nb::arg("sort"), nb::arg("memory"));
-  module.def(
-      "profile_tree",
-      [](const std::string& json, int depth, bool nodes) { return profile_to_tree(json, {.depth = depth, .nodes = nodes}); },
-      nb::arg("json"), nb::arg("depth"), nb::arg("nodes"));
-  module.def(
-      "compare_profiles",
-      [](const std::string& before, const std::string& after, double tolerance, int top) {
-        const ProfileDifference difference = compare_profiles(before, after, tolerance, {.top = top});
-        return nb::make_tuple(difference.text, difference.json);
-      },
-      nb::arg("before"), nb::arg("after"), nb::arg("tolerance"), nb::arg("top"));
 }
 
 }  // namespace treadle::python

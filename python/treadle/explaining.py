@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 from . import _notebook, _treadle
@@ -44,40 +44,43 @@ class NodeExplanation:
     """Kernels of the operators of the nodes that run, and why they are not taken."""
     data: dict[str, Any]
     """As `treadle explain --node NAME --json` prints it."""
+    text: str = field(default="", repr=False, compare=False)
+    """As `treadle explain --node NAME` prints it."""
 
     def __str__(self) -> str:
-        return _treadle.node_history_text(json.dumps(self.data))
+        return self.text
 
 
 class Explanation:
     """What `treadle.explain` gives. As text: passes, nodes with their least time on this machine, and planned memory."""
 
-    def __init__(self, document: str) -> None:
-        self._document = document
+    def __init__(self, native: _treadle.NativeExplanation) -> None:
+        self._native = native
 
     @property
     def data(self) -> dict[str, Any]:
         """All of it, as `treadle explain --json` prints it."""
-        return dict(json.loads(self._document))
+        return dict(json.loads(self._native.json))
 
     @property
     def assumed_extents(self) -> str:
         """Extents that neither the model nor `dimensions` or `shapes` say, for which memory and times are: "N=1, images axis 2=1"."""
-        return str(self.data["assumed_extents"])
+        return self._native.assumed_extents
 
     @property
     def passes(self) -> list[str]:
         """Passes that changed something, in order; one may come several times."""
-        return [step["pass"] for step in self.data["passes"]]
+        return list(self._native.passes)
 
     @property
     def nodes(self) -> list[str]:
         """Names of the nodes that run, in order."""
-        return [node["name"] for node in self.data["nodes"]]
+        return list(self._native.nodes)
 
     def node(self, name: str) -> NodeExplanation:
         """Of a node of the model, or of one that runs. Raises treadle.Error for another name."""
-        history = json.loads(_treadle.explain_node(self._document, name))
+        native = self._native.node(name)
+        history = json.loads(native.json)
         return NodeExplanation(
             name=name,
             steps=tuple((step["pass"], step["what"]) for step in history["steps"]),
@@ -87,22 +90,23 @@ class Explanation:
                 UnusedKernel(item["kernel"], item["why"]) for node in history["runs_as"] for item in node.get("unused_kernels", [])
             ),
             data=history,
+            text=native.text,
         )
 
     def table(self, top: int = 25) -> str:
         """For the terminal. `top`: nodes shown, 0 for all."""
-        return _treadle.explanation_text(self._document, top)
+        return self._native.table(top)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a page with the drawn graph (.html), which needs no network, or `data` (.json)."""
         target = pathlib.Path(path)
-        target.write_bytes(_treadle.explanation_file(str(target), self._document))
+        target.write_bytes(self._native.contents(str(target)))
 
     def __str__(self) -> str:
         return self.table()
 
     def _repr_html_(self) -> str:
-        return _notebook.shown(self.table(), _treadle.explanation_file("plan.html", self._document))
+        return _notebook.shown(self.table(), self._native.contents("plan.html"))
 
 
 @overload
@@ -141,7 +145,7 @@ def explain(
     `shapes`: of whole inputs; others are `default_extent`. Raises treadle.Error for a node, symbol or input that does not exist.
     """
     options = sess_options or _treadle.SessionOptions()
-    document = _treadle.explain_model(
+    native = _treadle.explain_model(
         load_model(model, options),
         options,
         os.fspath(model) if isinstance(model, (str, os.PathLike)) else "model",
@@ -149,5 +153,5 @@ def explain(
         [f"{input_name}:{'x'.join(map(str, extents))}" for input_name, extents in (shapes or {}).items()],
         default_extent,
     )
-    explanation = Explanation(document)
+    explanation = Explanation(native)
     return explanation if node is None else explanation.node(node)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
 import pathlib
 import threading
@@ -64,14 +63,6 @@ class ProfiledOperand:
     """Of a number, or a list of at most 16 numbers, that is known without running: "0.5", "[2, -1]"."""
     shares: str | None
     """The value whose bytes it is a view of, or is written over."""
-
-    @classmethod
-    def _of(cls, operand: dict[str, Any]) -> ProfiledOperand:
-        shape = tuple(operand["shape"]) if "shape" in operand else None
-        strides = tuple(operand["strides"]) if "strides" in operand else None
-        if strides is None and shape is not None:
-            strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        return cls(operand["name"], operand.get("dtype"), shape, strides, operand.get("constant", False), operand.get("value"), operand.get("shares"))
 
 
 @dataclass(frozen=True)
@@ -129,43 +120,6 @@ class ProfiledNode:
     """From the begin of a run until all that the node reads was there. None in bodies."""
     waited_ms: float | None = None
     """From then until the node began: for a thread, or for its turn."""
-
-    @classmethod
-    def _of(cls, node: dict[str, Any], nodes: list[dict[str, Any]]) -> ProfiledNode:
-        def shapes(operands: list[dict[str, Any]]) -> tuple[tuple[int, ...] | None, ...]:
-            return tuple(tuple(o["shape"]) if "shape" in o else None for o in operands)
-
-        ms = node.get("ms", {})
-        return cls(
-            name=node["name"],
-            op_type=node["op"],
-            kernel=node.get("kernel"),
-            phase=node.get("phase"),
-            sources=tuple(node.get("sources", ())),
-            layers=tuple(node.get("layers", ())),
-            input_shapes=shapes(node["inputs"]),
-            output_shapes=shapes(node["outputs"]),
-            calls=node.get("calls", 0.0),
-            median_ms=ms.get("median", 0.0),
-            p10_ms=ms.get("p10", 0.0),
-            p90_ms=ms.get("p90", 0.0),
-            share=node.get("share", 0.0),
-            flops=node.get("flops"),
-            bytes=node.get("bytes"),
-            gflops=node.get("gflops"),
-            gb_per_s=node.get("gb_per_s"),
-            of_peak=node.get("of_peak"),
-            inputs=tuple(map(ProfiledOperand._of, node["inputs"])),
-            outputs=tuple(map(ProfiledOperand._of, node["outputs"])),
-            kernel_phases=tuple(KernelPhase(p["phase"], p["calls"], p["ms"]["median"], p["share"]) for p in node.get("kernel_phases", ())),
-            passes=tuple(node.get("passes", ())),
-            unused_kernels=tuple(UnusedKernel(u["kernel"], u["why"]) for u in node.get("unused_kernels", ())),
-            forward=tuple(nodes[i]["name"] for i in node.get("forward", ())),
-            sequence=node.get("sequence"),
-            barrier_ms=node.get("barrier_ms", 0.0),
-            ready_ms=node.get("ready_ms"),
-            waited_ms=node.get("waited_ms"),
-        )
 
 
 @dataclass(frozen=True)
@@ -376,7 +330,6 @@ class Profile:
         self._num_steps = 0
         self._lock = threading.Lock()
         self._recorded: list[tuple[Any, _treadle.NativeProfiler, str]] = []  # clients, a module's graphs each, with their files
-        self._json: str | None = None
         self._native: _treadle.NativeProfile | None = None
         self._parts: list[Profile] = []  # of a module's graphs, also of those that did not run
         self._graphs: list[Profile] | None = None
@@ -439,7 +392,7 @@ class Profile:
         if graphs is None:
             self._take(*recorded[0])
             return
-        self._graphs = self._json = self._native = None
+        self._graphs = self._native = None
         self._parts = []
         for item in recorded:
             part = Profile(item[0], peaks=self._peaks)
@@ -453,7 +406,7 @@ class Profile:
         """Of a `treadle.torch.Module` or an executor: a profile for each of its graphs that ran, that with the most time first. The profile
         itself is of this one. Of the process: for each of its clients that ran."""
         if self._graphs is None:
-            self._graphs = sorted((part for part in self._parts if part.data["runs"]["recorded"]), key=lambda part: -part._total_ms())
+            self._graphs = sorted((part for part in self._parts if part._read().recorded), key=lambda part: -part._total_ms())
         return self._graphs
 
     def _first_graph(self) -> Profile:
@@ -468,15 +421,11 @@ class Profile:
             profiler.flush()  # raises where the file could not be written
             self._lazy = lambda: _treadle.read_profile_recording(file, *of)  # a long one is read where somebody asks
         else:
-            self._set(profiler.take(*of))
-
-    def _set(self, native: _treadle.NativeProfile) -> None:
-        self._native = native
-        self._json = native.json
+            self._native = profiler.take(*of)
 
     def _total_ms(self) -> float:
-        runs = self.data["runs"]
-        return float(runs["recorded"] * runs["ms"]["median"])
+        native = self._read()
+        return native.recorded * native.median_ms
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
@@ -484,133 +433,73 @@ class Profile:
         made = cls()
         with open(path, "rb") as file:
             if file.read(len(_RECORDING)) == _RECORDING:
-                made._set(_treadle.read_profile_recording(os.fspath(path)))
+                made._native = _treadle.read_profile_recording(os.fspath(path))
                 return made
         contents = pathlib.Path(path).read_bytes()
-        made._json = (gzip.decompress(contents) if str(path).endswith(".gz") else contents).decode()
-        _treadle.profile_table(made._json, 1, "time", False)  # raises for what is no profile
+        made._native = _treadle.NativeProfile.read((gzip.decompress(contents) if str(path).endswith(".gz") else contents).decode())
         return made
 
-    def _text(self) -> str:
+    def _read(self) -> _treadle.NativeProfile:
         if self._lazy is not None:
             lazy, self._lazy = self._lazy, None
-            self._set(lazy())
-        if self._json is None and self._parts:
-            first = self._first_graph()
-            self._json, self._native = first._text(), first._native
-        if self._json is None:
+            self._native = lazy()
+        if self._native is None and self._parts:
+            self._native = self._first_graph()._read()
+        if self._native is None:
             raise InvalidArgument("nothing has been recorded yet: leave the `with` block first", code="invalid_argument")
-        return self._json
+        return self._native
 
     @property
     def data(self) -> dict[str, Any]:
         """All of it, as `treadle profile --json` prints it."""
-        return dict(json.loads(self._text()))
+        return dict(json.loads(self._read().json))
 
     @property
     def nodes(self) -> list[ProfiledNode]:
         """Nodes in the order of the plan."""
-        nodes = self.data["nodes"]
-        return [ProfiledNode._of(node, nodes) for node in nodes]
+        return self._read().nodes
 
     @property
     def where(self) -> dict[str, float]:
         """Parts of a typical run, in milliseconds; they sum to the whole."""
-        return {part["title"]: part["ms"] for part in self.data["where"]}
+        return self._read().where
 
     @property
     def pool(self) -> list[PoolThread]:
         """Threads that took part in nodes; empty if runs had one thread."""
-        return [PoolThread(t["name"], t["calls"], *(t["states"][s] for s in ("running", "no ready work", "barrier", "asleep"))) for t in self.data.get("pool", [])]
+        return self._read().pool
 
     @property
     def ranges(self) -> list[ProfiledRange]:
         """Ranges that the program marked with `treadle.profile.range`: outer ones before those in them."""
-        made: list[ProfiledRange] = []
-        for item in self.data.get("ranges", []):
-            path = made[item["parent"]].path if "parent" in item else ()
-            made.append(
-                ProfiledRange(
-                    item["name"], (*path, item["name"]), item["calls"], item["ms"]["median"], item["total_ms"], item["self_ms"], item["runs_ms"], item.get("python", False)
-                )
-            )
-        return made
+        return self._read().ranges
 
     @property
     def marks(self) -> list[ProfileMark]:
         """Moments that the program marked with `treadle.profile.mark`, in the order of time: the first 100,000."""
-        marks = self.data.get("marks", {"name": [], "ms": [], "thread": []})
-        threads = self.data["timeline"]["threads"] if marks["name"] else []
-        return [ProfileMark(name, ms, threads[thread]) for name, ms, thread in zip(marks["name"], marks["ms"], marks["thread"])]
+        return self._read().marks
 
     @property
     def layers(self) -> list[ProfiledLayer]:
         """Layers of the model, in the order in which runs come to them; of a training step, by phase. Empty if the model names none."""
-        made: list[ProfiledLayer] = []
-        paths: list[tuple[str | None, tuple[str, ...]]] = []
-        for layer in self.data.get("layers", []):
-            phase, path = paths[layer["parent"]] if "parent" in layer else (None, ())
-            paths.append((layer["name"], ()) if layer.get("is_phase") else (phase, (*path, layer["name"])))
-            if not layer.get("is_phase"):
-                made.append(ProfiledLayer(layer["name"], paths[-1][1], phase, layer["nodes"], layer["ms"], layer["self_ms"], layer["share"]))
-        return made
+        return self._read().layers
 
     @property
     def load_phases(self) -> list[LoadPhase]:
         """What loading consisted of: phases before those in them."""
-        made: list[LoadPhase] = []
-        for item in self.data.get("load", []):
-            path = made[item["parent"]].path if "parent" in item else ()
-            made.append(LoadPhase(item["name"], (*path, item["name"]), item["calls"], item["start_ms"], item["ms"]))
-        return made
+        return self._read().load_phases
 
     @property
     def events_lost(self) -> int:
         """Events that there was no room for (`max_events`). Runs that lack some are left out."""
-        return int(self.data["profiler"]["events_lost"])
+        return self._read().events_lost
 
     def memory(self) -> MemoryTimeline:
         """What the planned arena of the main graph holds, step by step, and at its peak; `measured`: what was really allocated.
 
         Without steps if nothing was planned: nothing ran, no value lies in the arena, or the nodes ran on a device."""
-        memory = self.data["memory"]
-        nodes, live = self.data["nodes"], memory.get("live", {})
-        peak = memory.get("peak", {"step": 0, "bytes": 0, "values": []})
-        return MemoryTimeline(
-            nodes=tuple(nodes[i]["name"] for i in memory["steps"]) if "peak" in memory else (),
-            activation_bytes=tuple(live.get("activations", ())),
-            scratch_bytes=tuple(live.get("scratch", ())),
-            peak_step=peak["step"],
-            peak_bytes=peak["bytes"],
-            at_peak={value["name"]: value["bytes"] for value in peak["values"]},
-            arena_bytes=memory.get("arena_bytes", 0),
-            lower_bound_bytes=memory.get("arena_lower_bound_bytes", 0),
-            measured=self._measured_memory(memory),
-            live={name: tuple(series) for name, series in live.items()},
-        )
-
-    @staticmethod
-    def _measured_memory(memory: dict[str, Any]) -> MeasuredMemory | None:
-        if "measured" not in memory:
-            return None
-        measured = memory["measured"]
-
-        def holdings(items: list[dict[str, Any]]) -> tuple[tuple[str | None, str, int], ...]:
-            return tuple((item.get("name"), item["class"], item["bytes"]) for item in items)
-
-        return MeasuredMemory(
-            before=measured["before"],
-            peak_bytes=measured["peak"]["bytes"],
-            peak_ms=measured["peak"]["ms"],
-            at_peak=measured["peak"]["classes"],
-            holders=holdings(measured["peak"]["holders"]),
-            times_ms=tuple(measured["timeline"]["ms"]),
-            timeline={name: tuple(values) for name, values in measured["timeline"].get("bytes", {}).items()},
-            num_events=measured["events"],
-            refused=holdings(measured["refused"]),
-            num_more_holders=measured["peak"].get("more_holders", 0),
-            more_holders_bytes=measured["peak"].get("more_holders_bytes", 0),
-        )
+        memory: MemoryTimeline = self._read().memory()
+        return memory
 
     def table(self, top: int = 25, sort: str = "time", memory: bool = False) -> str:
         """Nodes, operators, where a run went, and memory, for the terminal.
@@ -618,14 +507,14 @@ class Profile:
         `top`: nodes shown, 0 for all. `sort`: "time", "order", "name", "calls", "gflops", "bandwidth" or "peak".
         `memory`: also what the arena holds at its peak and over the run.
         """
-        return _treadle.profile_table(self._text(), top, sort, memory)
+        return self._read().table(top, sort, memory)
 
     def tree(self, depth: int = 0, nodes: bool = True) -> str:
         """A run as a tree, for the terminal: phases of a step, layers of the model, nodes, each with its time and what of it is its own.
 
         `depth`: levels below the run, 0 for all. `nodes`: also nodes, within their layers.
         """
-        return _treadle.profile_tree(self._text(), depth, nodes)
+        return self._read().tree(depth, nodes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file, by the end of its name; with ".gz" behind it, compressed.
@@ -639,17 +528,17 @@ class Profile:
         """
         target = pathlib.Path(path)
         compressed = target.suffix == ".gz"
-        contents = _treadle.profile_file(str(target.with_suffix("") if compressed else target), self._text(), self._native)
+        contents = self._read().contents(str(target.with_suffix("") if compressed else target))
         target.write_bytes(gzip.compress(contents.data, compresslevel=3) if compressed else contents.data)
 
     def _repr_html_(self) -> str | None:
-        if self._json is None and self._lazy is None and not self._parts:
+        if self._native is None and self._lazy is None and not self._parts:
             return None  # nothing yet: the notebook shows the object's name
-        return _notebook.shown(self.table(), _treadle.profile_file("report.html", self._text(), None).tobytes())
+        return _notebook.shown(self.table(), self._read().contents("report.html").tobytes())
 
     def compare(self, before: Profile, tolerance: float = 0.03, top: int = 25) -> ProfileComparison:
         """What has changed since `before`, beyond the noise: intervals of medians at 99 %."""
-        text, data = _treadle.compare_profiles(before._text(), self._text(), tolerance, top)
+        text, data = self._read().compare(before._read(), tolerance, top)
         return ProfileComparison(text, json.loads(data))
 
 

@@ -1,6 +1,4 @@
-// Profiles in the C ABI.
-#include "treadle/profile.h"
-
+// Profiles in C.
 #include <cstddef>
 #include <span>
 
@@ -11,6 +9,7 @@
 #include "core/file.h"
 #include "core/recorder.h"
 #include "profile/writers/trace.h"
+#include "treadle/profile_report.h"
 #include "treadle/treadle.h"
 
 using namespace treadle::c_api;
@@ -33,13 +32,13 @@ treadle_status* save(const char* function, const Argument& source, const char* p
     const std::string name = path;
     treadle::check_profile_file(name);
     const treadle::Profile profile = take();
-    std::string json;
+    treadle::ProfileReport report;
     if (!treadle::profile::trace_format_of(name)) {
       treadle::ProfileContext context;
       treadle::measure_peaks_for(profile, context);
-      json = treadle::profile_to_json(profile, context);
+      report = treadle::report_profile(profile, context);
     }
-    write_text(name, treadle::profile_file(name, json, &profile));
+    write_text(name, treadle::profile_file(name, report, &profile));
   });
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "cli/inputs.h"
+#include "profile/model/explanation.h"
 #include "treadle/model.h"
 #include "treadle/session.h"
 
@@ -16,16 +17,15 @@ struct ExplainRequest {
   SessionOptions session;
 };
 
-/// JSON: passes, nodes with what left them alone, views, planned memory, environment. Measures the machine's peaks.
-std::string explain_model(const Model& model, const ExplainRequest& request);
-/// What became of a node of the model, or where one that runs comes from: JSON.
-/// @param document  of explain_model(). @throws Error(not_found)
-std::string explain_node(std::string_view document, const std::string& node);
+/// Measures the machine's peaks.
+profile::Explanation explain_model(const Model& model, const ExplainRequest& request);
+/// What became of a node of the model, or where one that runs comes from. @throws Error(not_found)
+profile::NodeHistory explain_node(const profile::Explanation& explanation, const std::string& node);
 /// Both for people. @param top  nodes shown; 0: all
-std::string explanation_text(std::string_view document, int top);
-std::string node_history_text(std::string_view history);
+std::string explanation_text(const profile::Explanation& explanation, int top);
+std::string node_history_text(const profile::NodeHistory& history);
 /// The contents of a file: .html is a page, .json the document. @throws Error(invalid_argument) for another name
-std::string explanation_file(std::string_view path, std::string_view document);
+std::string explanation_file(std::string_view path, const profile::Explanation& explanation);
 void check_explanation_file(std::string_view path);
 
 }  // namespace treadle::cli

@@ -1,6 +1,4 @@
 // treadle profile
-#include "treadle/profile.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -25,6 +23,7 @@
 #include "session/model.h"
 #include "session/options.h"
 #include "treadle/error.h"
+#include "treadle/profile_report.h"
 
 namespace treadle::cli {
 namespace {
@@ -67,8 +66,9 @@ void progress(const std::string& text) {
 }
 
 int compare_files(const ProfileArguments& a) {
-  const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);
-  const ProfileDifference difference = compare_profiles(before, after, a.tolerance, a.table);
+  const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);  // both are there, before either is read
+  const ProfileDifference difference = compare_profiles(read_profile(before, ProfileParts::without_timeline),
+                                                        read_profile(after, ProfileParts::without_timeline), a.tolerance, a.table);
   if (a.json)
     show_json_text(difference.json);
   else
@@ -127,7 +127,7 @@ bool is_saved(const std::string& path) { return ends_with(path, ".json") || ends
 
 struct MadeProfile {
   Profile profile;
-  std::string json;
+  ProfileReport report;
 };
 
 MadeProfile profile_model(const ProfileArguments& a) {
@@ -157,8 +157,8 @@ MadeProfile profile_model(const ProfileArguments& a) {
                       }});
   }
   progress("");
-  std::string json = profile_to_json(profile, context);
-  return {std::move(profile), std::move(json)};
+  ProfileReport report = report_profile(profile, context);
+  return {std::move(profile), std::move(report)};
 }
 
 // The client with the most time is shown. Its options are not known here.
@@ -175,8 +175,8 @@ MadeProfile profile_of_others(const ProfileArguments& a) {
   for (size_t i = 1; i < clients.size(); ++i)
     show_on(stderr, "also ran, but less: {} ({} runs, {} nodes)\n", clients[i].job, clients[i].profile.runs.size(),
             clients[i].profile.nodes.size());
-  std::string json = profile_to_json(clients[0].profile, context);
-  return {std::move(clients[0].profile), std::move(json)};
+  ProfileReport report = report_profile(clients[0].profile, context);
+  return {std::move(clients[0].profile), std::move(report)};
 }
 
 int profile_command(const ProfileArguments& a) {
@@ -190,21 +190,20 @@ int profile_command(const ProfileArguments& a) {
     Profile profile = read_profile_recording(a.model);
     ProfileContext context{.model = a.model};
     measure_peaks_for(profile, context);
-    std::string json = profile_to_json(profile, context);
-    return MadeProfile{std::move(profile), std::move(json)};
+    ProfileReport report = report_profile(profile, context);
+    return MadeProfile{std::move(profile), std::move(report)};
   };
-  const MadeProfile made = attaches    ? profile_of_others(a)
-                           : recording ? read_recording()
-                           : saved     ? MadeProfile{{}, read_text(a.model)}
-                                       : profile_model(a);
-  const std::string& json = made.json;
-  const std::string table = a.tree ? profile_to_tree(json, {.depth = a.depth})
-                                   : profile_to_table(json, a.table);  // it checks the document, before anything is written
-  if (!a.output.empty()) write_profile_output(a.output, json, &made.profile);
+  const auto read_saved = [&] {
+    const bool shows_timeline = a.json || !a.output.empty();
+    return MadeProfile{{}, read_profile(read_text(a.model), shows_timeline ? ProfileParts::all : ProfileParts::without_timeline)};
+  };
+  const MadeProfile made = attaches ? profile_of_others(a) : recording ? read_recording() : saved ? read_saved() : profile_model(a);
+  const ProfileReport& report = made.report;
+  if (!a.output.empty()) write_profile_output(a.output, report, &made.profile);
   if (a.json)
-    show_json_text(std::move(json));
+    show_json_text(profile_to_json(report));
   else
-    show_text(stdout, table);
+    show_text(stdout, a.tree ? profile_to_tree(report, {.depth = a.depth}) : profile_to_table(report, a.table));
   if (!a.output.empty() && !a.json) show("\nwritten to {}\n", a.output);
   return 0;
 }

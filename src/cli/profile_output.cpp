@@ -55,8 +55,8 @@ void check_profile_output(const char* option, const std::string& path) {
   check_target(option, path);
 }
 
-void write_profile_output(const std::string& path, const std::string& json, const Profile* profile) {
-  std::string text = profile_file(without_gzip(path), json, profile);
+void write_profile_output(const std::string& path, const ProfileReport& report, const Profile* profile) {
+  std::string text = profile_file(without_gzip(path), report, profile);
   if (path.ends_with(kGzip)) text = compressed(text);
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));

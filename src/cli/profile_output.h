@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "treadle/profile.h"
+#include "treadle/profile_report.h"
 
 namespace treadle::cli {
 
@@ -13,6 +13,6 @@ void check_target(const char* option, const std::string& path);
 /// Likewise. @throws Error(invalid_argument) also for a name that profile_file() does not know
 void check_profile_output(const char* option, const std::string& path);
 /// @param profile  for traces; may be null. @throws Error(io_error), and as profile_file()
-void write_profile_output(const std::string& path, const std::string& json, const Profile* profile);
+void write_profile_output(const std::string& path, const ProfileReport& report, const Profile* profile);
 
 }  // namespace treadle::cli

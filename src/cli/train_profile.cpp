@@ -42,7 +42,7 @@ std::string StepProfile::write() {
   const Profile profile = profiler_->profile();
   ProfileContext context{.model = arguments_.model, .command = "treadle train " + arguments_.model, .warmup_runs = kWarmupSteps};
   measure_peaks_for(profile, context);
-  write_profile_output(arguments_.profile, profile_to_json(profile, context), &profile);
+  write_profile_output(arguments_.profile, report_profile(profile, context), &profile);
   profiler_.reset();
   written_ = true;
   return fmt::format("{} has a profile of steps {} to {}", arguments_.profile, kWarmupSteps + 1, num_steps_);

@@ -1,14 +1,15 @@
 // Session options stored in a model, applied if the environment variable asks for it.
 #include <algorithm>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
+#include "core/json_depth.h"
 #include "ort_api/api.h"
-#include "profile/model/document.h"
 
 namespace treadle::ort {
 namespace {
 
-using profile::Document;
+using Document = nlohmann::ordered_json;
 
 [[noreturn]] void refuse_config(const std::string& what) {
   throw StatusError(ORT_FAIL, "Could not finalize session options while constructing the inference session. Error Message: " + what);
@@ -51,7 +52,8 @@ void apply_model_config(const ModelMetadata& metadata, SessionOptions& options) 
   if (asked == nullptr || std::string_view(asked) != "1" || found == metadata.custom.end()) return;
   Document document;
   try {
-    document = profile::parse_json(found->second);
+    if (!is_shallow_json(found->second)) throw Error(ErrorCode::invalid_argument, "it has lists in lists too deep");
+    document = Document::parse(found->second);
   } catch (const std::exception& error) {
     refuse_config(std::string("Json stored in the `ort_config` key cannot be parsed. Error message: ") + error.what());
   }

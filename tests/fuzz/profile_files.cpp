@@ -7,7 +7,7 @@
 #include "tests/fuzz/file_kinds.h"
 #include "tests/session/packing_model.h"
 #include "treadle/error.h"
-#include "treadle/profile.h"
+#include "treadle/profile_report.h"
 #include "treadle/session.h"
 
 namespace treadle::fuzz {
@@ -72,17 +72,18 @@ std::string changed_recording(const std::string& seed, Mutator& mutator) {
   return bytes;
 }
 
-void show(const std::string& json) {
-  profile_to_table(json);
-  profile_to_tree(json);
-  profile_to_html(json);
-  profile_to_csv(json);
-  compare_profiles(json, json);
+void show(const ProfileReport& report) {
+  profile_to_json(report);
+  profile_to_table(report, {.memory = true});
+  profile_to_tree(report);
+  profile_to_html(report);
+  profile_to_csv(report);
+  compare_profiles(report, report);
 }
 
 void use_recording(const fs::path& file, uint64_t) {
   const Profile profile = read_profile_recording(file.string());
-  show(profile_to_json(profile));
+  show(report_profile(profile));
   for (const TraceFormat format :
        {TraceFormat::perfetto, TraceFormat::chrome, TraceFormat::folded, TraceFormat::speedscope, TraceFormat::onnxruntime})
     profile_to_trace(profile, format);
@@ -92,7 +93,7 @@ std::vector<std::string> saved_profiles(const fs::path& folder) {
   std::vector<std::string> made;
   for (const std::string& recording : recordings(folder)) {
     write_contents(folder / "seed", recording);
-    made.push_back(profile_to_json(read_profile_recording(folder / "seed")));
+    made.push_back(profile_to_json(report_profile(read_profile_recording(folder / "seed"))));
   }
   return made;
 }
@@ -103,7 +104,7 @@ std::string changed_text(const std::string& seed, Mutator& mutator) {
   return text;
 }
 
-void use_saved_profile(const fs::path& file, uint64_t) { show(contents_of(file)); }
+void use_saved_profile(const fs::path& file, uint64_t) { show(read_profile(contents_of(file))); }
 
 }  // namespace
 

@@ -19,7 +19,7 @@
 #include "core/recorder.h"
 #include "tests/session/model_bytes.h"
 #include "treadle/error.h"
-#include "treadle/profile.h"
+#include "treadle/profile_report.h"
 #include "treadle/session.h"
 
 namespace treadle::testing {
@@ -311,7 +311,7 @@ TEST_F(ProfileStream, ADamagedFileIsAnErrorOrAProfile) {
     replace(bad);
     try {
       const Profile profile = read_profile_recording(path_);
-      static_cast<void>(profile_to_json(profile));
+      static_cast<void>(profile_to_json(report_profile(profile)));
       for (TraceFormat format :
            {TraceFormat::chrome, TraceFormat::perfetto, TraceFormat::folded, TraceFormat::speedscope, TraceFormat::onnxruntime})
         static_cast<void>(profile_to_trace(profile, format));
@@ -347,7 +347,7 @@ TEST_F(ProfileStream, WhatIsNoTextOrTooDeepIsAnErrorOfTheLibrary) {
         whole.substr(plan + size);
   replace(bad);
   EXPECT_THROW(read_profile_recording(path_), Error);
-  EXPECT_THROW(profile_to_html(R"({"format":"treadle-profile","version":1,"nodes":[],"runs":{},"more":)" + deep + "}"), Error);
+  EXPECT_THROW(read_profile(R"({"format":"treadle-profile","version":1,"nodes":[],"runs":{},"more":)" + deep + "}"), Error);
 }
 
 // The limit of a file's size stands for the disk's.

@@ -1,6 +1,4 @@
 // Profiles of real sessions.
-#include "treadle/profile.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "passes/trace.h"
 #include "tests/session/model_bytes.h"
 #include "treadle/error.h"
+#include "treadle/profile_report.h"
 #include "treadle/session.h"
 
 namespace treadle::testing {
@@ -112,8 +111,8 @@ TEST(SessionProfile, LoadingIsTakenApart) {
     ASSERT_TRUE(around.contains(phase)) << phase;
     EXPECT_EQ(around[phase], outer) << phase;
   }
-  const std::string json = profile_to_json(profile);
-  EXPECT_NE(profile_to_table(json).find("loading"), std::string::npos);
+  const ProfileReport report = report_profile(profile);
+  EXPECT_NE(profile_to_table(report).find("loading"), std::string::npos);
   for (TraceFormat format : {TraceFormat::perfetto, TraceFormat::chrome})
     EXPECT_NE(profile_to_trace(profile, format).find("upgrade and inference"), std::string::npos);
 }
@@ -486,7 +485,7 @@ TEST(SessionProfile, TheReportsSharesSumToOne) {
   Session session = product_session();
   session.start_profiling();
   for (int i = 0; i < 20; ++i) session.run(product_feeds(64));
-  const auto json = nlohmann::json::parse(profile_to_json(session.profile()));
+  const auto json = nlohmann::json::parse(profile_to_json(report_profile(session.profile())));
   double share = 0;
   for (const auto& part : json["where"]) share += part["share"].get<double>();
   EXPECT_NEAR(share, 1, 1e-4);

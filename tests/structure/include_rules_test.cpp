@@ -118,6 +118,17 @@ TEST(Structure, HeadersSayWhatTheyAreFor) {
   }
 }
 
+// Its templates take seconds to compile: files that write or read JSON include it themselves.
+TEST(Structure, OneHeaderHasTheJsonLibrary) {
+  for (const char* folder : {"src", "include"})
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / folder)) {
+      if (entry.path().extension() != ".h" || entry.path().string().ends_with("profile/model/json.h")) continue;
+      std::ifstream in(entry.path());
+      const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+      EXPECT_EQ(text.find("nlohmann/json.hpp"), std::string::npos) << entry.path().string();
+    }
+}
+
 // What users of C++ include is one header; the other three are C's, and the mark of what is exported.
 TEST(Structure, OneHeaderHasTheWholeInterface) {
   const fs::path folder = fs::path(TREADLE_SOURCE_DIR) / "include" / "treadle";

@@ -1,19 +1,18 @@
-// A profile as JSON: the document that tables, pages and comparisons are made of.
+// What a profile says: tables, pages and comparisons are made of it.
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "core/cpu_info.h"
 #include "profile/analysis/critical_path.h"
+#include "profile/analysis/layers.h"
 #include "profile/analysis/memory_timeline.h"
 #include "profile/analysis/report_parts.h"
 #include "profile/analysis/statistics.h"
-#include "profile/analysis/tree.h"
-#include "treadle/profile.h"
+#include "treadle/profile_report.h"
 
 namespace treadle {
 
@@ -35,25 +34,14 @@ double MachinePeaks::bound_ns(double flops, double bytes) const {
 namespace profile {
 namespace {
 
-using Json = Document;
-
 // A node whose bytes would have to move faster than this part of the peak has not moved them: they lay in place.
 constexpr double kPlausible = 1.3;
 constexpr size_t kMaxTimelineEvents = 1'000'000;
 
-Json operands_json(const std::vector<ProfiledOperand>& operands) {
-  Json list = Json::array();
-  for (const ProfiledOperand& operand : operands) {
-    if (operand.name.empty()) continue;
-    Json json{{"name", operand.name}};
-    if (operand.dtype != DType::undefined) json["dtype"] = name_of(operand.dtype);
-    if (operand.shape) json["shape"] = operand.shape->dims();
-    if (operand.constant) json["constant"] = true;
-    if (!operand.shares.empty()) json["shares"] = operand.shares;
-    if (operand.row_step != 0) json["strides"] = operand.strides();
-    if (!operand.value.empty()) json["value"] = operand.value;
-    list.push_back(std::move(json));
-  }
+std::vector<ProfiledOperand> named(const std::vector<ProfiledOperand>& operands) {
+  std::vector<ProfiledOperand> list;
+  for (const ProfiledOperand& operand : operands)
+    if (!operand.name.empty()) list.push_back(operand);
   return list;
 }
 
@@ -66,28 +54,30 @@ class ReportBuilder {
     wall_ns_ = typical_mean([&](size_t r) { return walls_[r]; });
   }
 
-  Json build() {
-    Json json{{"format", "treadle-profile"}, {"version", 1}};
-    add_headline(json);
+  ProfileReport build() {
+    ProfileReport report;
+    add_headline(report);
     judge_nodes();
     find_critical_path();
-    json["where"] = where();
-    if (path_.ms > 0) json["critical_path"] = {{"ms", rounded(path_.ms)}, {"all_nodes_ms", rounded(path_.all_ms)}, {"nodes", path_.nodes}};
-    if (const double ns = typical_mean([&](size_t r) { return profile_.runs[r].waited_ns; }); ns > 0) json["waited_ms"] = milliseconds(ns);
-    json["nodes"] = nodes();
-    json["operators"] = operators();
-    if (Json list = layers_json(json["nodes"]); !list.empty()) json["layers"] = std::move(list);
-    if (Json list = phases(); !list.empty()) json["phases"] = std::move(list);
-    if (!profile_.pool.empty()) json["pool"] = pool_json(profile_);
-    if (!profile_.load.empty()) json["load"] = load_json(profile_);
-    if (!profile_.ranges.empty()) json["ranges"] = ranges_json(profile_);
-    if (!profile_.marks.empty()) json["marks"] = marks_json(profile_);
-    json["memory"] = memory();
-    if (context_.remedies_tried) json["remedies"] = remedies();
-    json["timeline"] = {
-        {"threads", profile_.threads}, {"median", timeline(profile_.median_run)}, {"slowest", timeline(profile_.slowest_run)}};
-    if (!profile_.spans.empty()) json["timeline"]["ranges"] = spans_json(profile_);
-    return json;
+    report.where = where();
+    if (path_.ms > 0) report.critical_path = {rounded(path_.ms), rounded(path_.all_ms), path_.nodes};
+    if (const double ns = typical_mean([&](size_t r) { return profile_.runs[r].waited_ns; }); ns > 0) report.waited_ms = milliseconds(ns);
+    report.nodes = nodes();
+    report.operators = operators();
+    report.layers = layers_of(report.nodes);
+    report.phases = phases();
+    report.pool = pool_of(profile_);
+    report.load = load_of(profile_);
+    report.ranges = ranges_of(profile_);
+    if (!profile_.marks.empty()) report.marks = marks_of(profile_);
+    report.memory = memory();
+    if (context_.remedies_tried) {
+      report.remedies = context_.remedies;
+      for (ProfileRemedy& remedy : *report.remedies) remedy.effect = rounded(remedy.effect, 1e4);
+    }
+    report.timeline = {profile_.threads, timeline(profile_.median_run), timeline(profile_.slowest_run)};
+    if (!profile_.spans.empty()) report.timeline->ranges = spans_of(profile_);
+    return report;
   }
 
  private:
@@ -102,47 +92,46 @@ class ReportBuilder {
     return sum / static_cast<double>(typical_.size());
   }
 
-  void add_headline(Json& json) {
-    if (!context_.model.empty()) json["model"] = context_.model;
-    if (!context_.command.empty()) json["command"] = context_.command;
-    json["assumed_extents"] = context_.assumed_extents;
+  void add_headline(ProfileReport& report) const {
+    report.model = context_.model;
+    report.command = context_.command;
+    report.assumed_extents = context_.assumed_extents;
     const CpuInfo& cpu = cpu_info();
-    json["environment"] = {
-        {"cpu", profile_.cpu.empty() ? cpu.model_name : profile_.cpu},
-        {"usable_cpus", cpu.usable_cpus},
-        {"treadle", TREADLE_VERSION},
-        {"unix_time", std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count()}};
-    if (context_.peaks.threads > 0 && context_.peaks.flops_per_second > 0) json["environment"]["threads"] = context_.peaks.threads;
-    if (!context_.options.empty()) json["environment"]["options"] = context_.options;
-    json["runs"] = {{"recorded", profile_.runs.size()}, {"warmup", context_.warmup_runs}};
-    if (!walls_.empty()) json["runs"]["ms"] = summary_json(walls_);
-    if (!context_.plain_ns.empty()) json["runs"]["plain_ms"] = summary_json(context_.plain_ns);
-    if (context_.load_ms > 0) json["runs"]["load_ms"] = rounded(context_.load_ms);
-    if (context_.first_run_ms > 0) json["runs"]["first_run_ms"] = rounded(context_.first_run_ms);
-    add_profiler_cost(json);
-    if (!profile_.clock.empty()) json["clock"] = clock_json(profile_);
-    if (context_.peaks.flops_per_second <= 0) return;
-    Json bandwidth = Json::array();
-    for (const auto& [bytes, rate] : context_.peaks.bytes_per_second)
-      bandwidth.push_back({{"bytes", bytes}, {"gb_per_s", rounded(rate / 1e9, 100)}});
-    json["peaks"] = {
-        {"threads", context_.peaks.threads}, {"gflops", rounded(context_.peaks.flops_per_second / 1e9, 100)}, {"bandwidth", bandwidth}};
+    const bool has_peaks = context_.peaks.flops_per_second > 0;
+    report.environment = {
+        .cpu = profile_.cpu.empty() ? cpu.model_name : profile_.cpu,
+        .usable_cpus = cpu.usable_cpus,
+        .treadle = TREADLE_VERSION,
+        .unix_time = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(),
+        .threads = {},
+        .options = context_.options};
+    if (context_.peaks.threads > 0 && has_peaks) report.environment.threads = context_.peaks.threads;
+    report.runs = {.recorded = static_cast<int64_t>(profile_.runs.size()), .warmup = context_.warmup_runs};
+    if (!walls_.empty()) report.runs.ms = times_of(walls_);
+    if (!context_.plain_ns.empty()) report.runs.plain_ms = times_of(context_.plain_ns);
+    if (context_.load_ms > 0) report.runs.load_ms = rounded(context_.load_ms);
+    if (context_.first_run_ms > 0) report.runs.first_run_ms = rounded(context_.first_run_ms);
+    report.profiler = cost();
+    if (!profile_.clock.empty()) report.clock = clock_of(profile_);
+    if (!has_peaks) return;
+    report.peaks = {.threads = context_.peaks.threads, .gflops = rounded(context_.peaks.flops_per_second / 1e9, 100), .bandwidth = {}};
+    for (const auto& [bytes, rate] : context_.peaks.bytes_per_second) report.peaks->bandwidth.push_back({bytes, rounded(rate / 1e9, 100)});
   }
 
-  void add_profiler_cost(Json& json) {
-    Json cost{{"ns_per_event", rounded(profile_.ns_per_event, 10)},
-              {"events_per_run", typical_mean([&](size_t r) { return static_cast<double>(profile_.runs[r].events); })},
-              {"events_lost", profile_.events_lost},
-              {"events_unknown", profile_.events_unknown}};
-    if (!context_.plain_ns.empty() && !walls_.empty()) {
-      // Only where the medians lie apart: else there is nothing to be seen beyond the noise.
-      const Summary plain = summarise(context_.plain_ns), recorded = summarise(walls_);
-      cost["slowdown"] = nullptr;
-      if (plain.interval && recorded.interval &&
-          (plain.interval->second < recorded.interval->first || recorded.interval->second < plain.interval->first))
-        cost["slowdown"] = rounded(recorded.median / plain.median - 1, 1e4);
-    }
-    json["profiler"] = std::move(cost);
+  ProfileReport::Cost cost() const {
+    ProfileReport::Cost cost{.ns_per_event = rounded(profile_.ns_per_event, 10),
+                             .events_per_run = typical_mean([&](size_t r) { return static_cast<double>(profile_.runs[r].events); }),
+                             .events_lost = profile_.events_lost,
+                             .events_unknown = profile_.events_unknown,
+                             .slowdown = {}};
+    if (context_.plain_ns.empty() || walls_.empty()) return cost;
+    // Only where the medians lie apart: else there is nothing to be seen beyond the noise.
+    const Summary plain = summarise(context_.plain_ns), recorded = summarise(walls_);
+    std::optional<double>& slowdown = cost.slowdown.emplace();
+    if (plain.interval && recorded.interval &&
+        (plain.interval->second < recorded.interval->first || recorded.interval->second < plain.interval->first))
+      slowdown = rounded(recorded.median / plain.median - 1, 1e4);
+    return cost;
   }
 
   // What bounds each node, and the least time that the machine could take.
@@ -169,7 +158,7 @@ class ReportBuilder {
   double all_self_ns(size_t i) const { return std::accumulate(profile_.nodes[i].self_ns.begin(), profile_.nodes[i].self_ns.end(), 0.0); }
 
   // Parts of a typical run, which sum to the whole of it.
-  Json where() const {
+  std::vector<ProfileReport::Part> where() const {
     std::array<double, kNumKinds> kinds{};
     double nodes_ns = 0, barriers_ns = 0;
     for (size_t i = 0; i < profile_.nodes.size(); ++i) {
@@ -190,9 +179,9 @@ class ReportBuilder {
     // With several nodes at once, a node's time counts by its part of all of them.
     const double scale = nodes_ns > 0 ? (kernel_ns - within_ns) / nodes_ns : 0;
     auto of = [&](Kind kind) { return kinds[static_cast<size_t>(kind)] * scale; };
-    Json list = Json::array();
+    std::vector<ProfileReport::Part> list;
     auto add = [&](const char* id, const char* title, double ns) {
-      if (ns > 0) list.push_back({{"id", id}, {"title", title}, {"ms", milliseconds(ns)}, {"share", rounded(ns / wall_ns_)}});
+      if (ns > 0) list.push_back({id, title, milliseconds(ns), rounded(ns / wall_ns_)});
     };
     add("compute", "nodes bound by computing", of(Kind::compute));
     add("other_numbers", "nodes that compute in other numbers than float32", of(Kind::other_numbers));
@@ -220,88 +209,74 @@ class ReportBuilder {
     path_ = critical_path(profile_, node_ms);
   }
 
-  Json nodes() const {
-    Json list = Json::array();
+  std::vector<NodeReport> nodes() const {
+    std::vector<NodeReport> list;
     for (size_t i = 0; i < profile_.nodes.size(); ++i) {
       const ProfiledNode& node = profile_.nodes[i];
-      Json json{{"name", node.name}, {"op", node.op_type}};
-      if (!node.kernel.empty()) json["kernel"] = node.kernel;
-      if (!node.forms.empty()) json["forms"] = node.forms;
-      if (node.parent >= 0) json["parent"] = node.parent;
-      if (!node.phase.empty()) json["phase"] = node.phase;
-      if (node.sequence >= 0) json["sequence"] = node.sequence;
-      if (!node.forward.empty()) json["forward"] = node.forward;
-      if (node.between_devices) json["between_devices"] = true;
-      if (!(node.sources.empty() || (node.sources.size() == 1 && node.sources[0] == node.name))) json["sources"] = node.sources;
-      if (!node.layers.empty()) json["layers"] = node.layers;
-      if (!node.passes.empty()) json["passes"] = node.passes;
-      for (const ProfiledUnusedKernel& unused : node.unused_kernels)
-        json["unused_kernels"].push_back({{"kernel", unused.name}, {"why", unused.why}});
-      json["inputs"] = operands_json(node.inputs);
-      json["outputs"] = operands_json(node.outputs);
-      if (node.packed_bytes > 0) json["packed_bytes"] = node.packed_bytes;
-      add_times(json, i);
-      list.push_back(std::move(json));
+      NodeReport& report = list.emplace_back(NodeReport{node});
+      if (node.sources.size() == 1 && node.sources[0] == node.name) report.sources.clear();
+      report.inputs = named(node.inputs);
+      report.outputs = named(node.outputs);
+      if (!profile_.runs.empty()) add_times(report, i);
     }
     return list;
   }
 
-  void add_times(Json& json, size_t i) const {
+  void add_times(NodeReport& report, size_t i) const {
     const ProfiledNode& node = profile_.nodes[i];
-    if (node.flops) json["flops"] = *node.flops;
-    if (node.bytes) json["bytes"] = *node.bytes;
-    if (profile_.runs.empty()) return;
     const double calls = static_cast<double>(node.calls) / static_cast<double>(profile_.runs.size());
-    json["calls"] = rounded(calls, 1000);
-    json["ms"] = summary_json(node.self_ns);
+    report.calls = rounded(calls, 1000);
+    report.ms = times_of(node.self_ns);
     const double mean = node_mean_ns(i);
-    if (path_.ms > 0 && path_.slack_ms[i] >= 0) json["slack_ms"] = rounded(path_.slack_ms[i]);
+    if (path_.ms > 0 && path_.slack_ms[i] >= 0) report.slack_ms = rounded(path_.slack_ms[i]);
     if (!node.ready_ns.empty() && std::all_of(typical_.begin(), typical_.end(), [&](size_t r) { return node.ready_ns[r] >= 0; })) {
-      json["ready_ms"] = milliseconds(typical_mean([&](size_t r) { return node.ready_ns[r]; }));
-      json["waited_ms"] = milliseconds(typical_mean([&](size_t r) { return node.waited_ns[r]; }));
+      report.ready_ms = milliseconds(typical_mean([&](size_t r) { return node.ready_ns[r]; }));
+      report.waited_ms = milliseconds(typical_mean([&](size_t r) { return node.waited_ns[r]; }));
     }
-    json["mean_ms"] = milliseconds(mean);
-    if (node.barrier_ns > 0) json["barrier_ms"] = milliseconds(node.barrier_ns / static_cast<double>(profile_.runs.size()));
-    json["share"] = rounded(wall_ns_ > 0 ? mean / wall_ns_ : 0);
-    if (!node.kernel_phases.empty()) json["kernel_phases"] = kernel_phases(node);
+    report.mean_ms = milliseconds(mean);
+    if (node.barrier_ns > 0) report.barrier_ms = milliseconds(node.barrier_ns / static_cast<double>(profile_.runs.size()));
+    report.share = share_of(mean);
+    report.kernel_phases = kernel_phases(node);
     const double median = summarise(node.self_ns).median;
     if (median <= 0 || calls <= 0) return;
     // Bytes that would have moved faster than the machine moves any did not move, and the rate would say nothing.
     const double bound = bounds_ns_[i] * calls;
     const bool computes = kinds_[i] == Kind::compute || kinds_[i] == Kind::other_numbers;
     const bool in_place = !computes && bound > kPlausible * median;
-    if (node.flops && *node.flops > 0) json["gflops"] = rounded(*node.flops * calls / median, 100);
-    if (node.bytes && *node.bytes > 0 && !in_place) json["gb_per_s"] = rounded(*node.bytes * calls / median, 100);
+    if (node.flops && *node.flops > 0) report.gflops = rounded(*node.flops * calls / median, 100);
+    if (node.bytes && *node.bytes > 0 && !in_place) report.gb_per_s = rounded(*node.bytes * calls / median, 100);
     if (bound <= 0 || in_place) return;
-    json["bound"] = computes ? "compute" : "memory";
+    report.bound = computes ? "compute" : "memory";
     if (kinds_[i] == Kind::other_numbers) return;
-    json["bound_ms"] = milliseconds(bound);
-    json["of_peak"] = rounded(bound / median, 1e4);
+    report.bound_ms = milliseconds(bound);
+    report.of_peak = rounded(bound / median, 1e4);
   }
 
-  Json kernel_phases(const ProfiledNode& node) const {
+  std::vector<KernelPhaseReport> kernel_phases(const ProfiledNode& node) const {
     double all_ns = 0;
     std::vector<double> means;
     for (const ProfiledKernelPhase& phase : node.kernel_phases) {
       means.push_back(typical_mean([&](size_t r) { return phase.self_ns[r]; }));
       all_ns += means.back();
     }
-    Json list = Json::array();
+    std::vector<KernelPhaseReport> list;
     for (size_t i = 0; i < means.size(); ++i) {
       const ProfiledKernelPhase& phase = node.kernel_phases[i];
-      list.push_back({{"phase", phase.name},
-                      {"calls", rounded(static_cast<double>(phase.calls) / static_cast<double>(profile_.runs.size()), 1000)},
-                      {"ms", summary_json(phase.self_ns)},
-                      {"mean_ms", milliseconds(means[i])},
-                      {"share", rounded(all_ns > 0 ? means[i] / all_ns : 0)}});
+      list.push_back({.name = phase.name,
+                      .calls = rounded(static_cast<double>(phase.calls) / static_cast<double>(profile_.runs.size()), 1000),
+                      .ms = times_of(phase.self_ns),
+                      .mean_ms = milliseconds(means[i]),
+                      .share = rounded(all_ns > 0 ? means[i] / all_ns : 0)});
     }
     return list;
   }
 
-  Json operators() const {
+  double share_of(double ns) const { return rounded(wall_ns_ > 0 ? ns / wall_ns_ : 0); }
+
+  std::vector<ProfileReport::Operator> operators() const {
     struct Sum {
       int64_t nodes = 0;
-      double ns = 0, flops = 0, bytes = 0;
+      double ns = 0, flops = 0;
       bool known = true;
     };
     std::map<std::string, Sum> sums;
@@ -312,106 +287,79 @@ class ReportBuilder {
       sum.ns += node_mean_ns(i);
       const double calls = profile_.runs.empty() ? 1 : static_cast<double>(node.calls) / static_cast<double>(profile_.runs.size());
       sum.flops += node.flops.value_or(0) * calls;
-      sum.bytes += node.bytes.value_or(0) * calls;
       sum.known = sum.known && node.flops.has_value();
     }
     std::vector<std::pair<std::string, Sum>> sorted(sums.begin(), sums.end());
     std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
-    Json list = Json::array();
+    std::vector<ProfileReport::Operator> list;
     for (const auto& [op, sum] : sorted) {
-      Json json{{"op", op}, {"nodes", sum.nodes}, {"ms", milliseconds(sum.ns)}, {"share", rounded(wall_ns_ > 0 ? sum.ns / wall_ns_ : 0)}};
-      if (sum.known && sum.flops > 0) json["flops"] = sum.flops;
-      if (sum.known && sum.flops > 0 && sum.ns > 0) json["gflops"] = rounded(sum.flops / sum.ns, 100);
-      list.push_back(std::move(json));
+      ProfileReport::Operator& made =
+          list.emplace_back(ProfileReport::Operator{op, sum.nodes, milliseconds(sum.ns), share_of(sum.ns), {}, {}});
+      if (!sum.known || sum.flops <= 0) continue;
+      made.flops = sum.flops;
+      if (sum.ns > 0) made.gflops = rounded(sum.flops / sum.ns, 100);
     }
     return list;
   }
 
   // Of a training step, in the order of execution.
-  Json phases() const {
-    Json list = Json::array();
+  std::vector<ProfileReport::Phase> phases() const {
+    std::vector<ProfileReport::Phase> list;
     for (const char* phase : {"forward", "backward", "communication", "optimizer"}) {
       int64_t nodes = 0;
       double ns = 0;
       for (size_t i = 0; i < profile_.nodes.size(); ++i)
         if (profile_.nodes[i].phase == phase) ++nodes, ns += node_mean_ns(i);
-      if (nodes > 0)
-        list.push_back(
-            {{"phase", phase}, {"nodes", nodes}, {"ms", milliseconds(ns)}, {"share", rounded(wall_ns_ > 0 ? ns / wall_ns_ : 0)}});
+      if (nodes > 0) list.push_back({phase, nodes, milliseconds(ns), share_of(ns)});
     }
     return list;
   }
 
-  Json memory() const {
-    Json json;
-    Json& classes = json["classes"] = Json::array();
+  MemorySection memory() const {
+    MemorySection section;
     for (size_t c = 0; c < kNumMemoryClasses; ++c) {
       const MemoryUsage& usage = profile_.memory_statistics.classes[c];
-      if (usage.peak_bytes > 0)
-        classes.push_back(
-            {{"class", memory_class_name(static_cast<MemoryClass>(c))}, {"bytes", usage.bytes}, {"peak_bytes", usage.peak_bytes}});
+      if (usage.peak_bytes > 0) section.classes.push_back({class_name(static_cast<MemoryClass>(c)), usage.bytes, usage.peak_bytes});
     }
-    json["peak_bytes"] = profile_.memory_statistics.total.peak_bytes;
-    json["weight_bytes"] = profile_.memory.weight_bytes;
-    json["packed_bytes"] = profile_.memory.packed_bytes;
-    json["arena_bytes"] = profile_.memory.arena_bytes;
-    json["arena_lower_bound_bytes"] = profile_.memory.arena_lower_bound_bytes;
-    json["arena_sum_bytes"] = profile_.memory.arena_sum_bytes;
-    json["steps"] = profile_.steps;
-    Json& buffers = json["buffers"] = Json::array();
+    section.peak_bytes = profile_.memory_statistics.total.peak_bytes;
+    section.weight_bytes = profile_.memory.weight_bytes;
+    section.packed_bytes = profile_.memory.packed_bytes;
+    section.arena_bytes = profile_.memory.arena_bytes;
+    section.arena_lower_bound_bytes = profile_.memory.arena_lower_bound_bytes;
+    section.arena_sum_bytes = profile_.memory.arena_sum_bytes;
+    section.steps = profile_.steps;
     for (const ProfiledBuffer& b : profile_.buffers)
-      buffers.push_back({{"name", b.name},
-                         {"class", memory_class_name(b.memory_class)},
-                         {"bytes", b.size_bytes},
-                         {"offset", b.offset_bytes},
-                         {"first", b.first},
-                         {"last", b.last}});
-    add_memory_timeline(json);
-    if (profile_.measured_memory) json["measured"] = measured_memory_json(*profile_.measured_memory);
-    return json;
+      section.buffers.push_back({b.name, class_name(b.memory_class), b.size_bytes, b.offset_bytes, b.first, b.last});
+    add_memory_timeline(section);
+    if (profile_.measured_memory) section.measured = measured_memory_of(*profile_.measured_memory);
+    return section;
   }
 
-  void add_memory_timeline(Json& json) const {
+  void add_memory_timeline(MemorySection& section) const {
     const MemoryTimeline timeline = memory_timeline(profile_);
     if (timeline.peak_bytes == 0) return;
-    for (const auto& [memory_class, bytes] : timeline.bytes) json["live"][std::string(memory_class_name(memory_class))] = bytes;
-    Json values = Json::array();
+    for (const auto& [memory_class, bytes] : timeline.bytes) section.live.emplace_back(class_name(memory_class), bytes);
+    section.peak = {.step = timeline.peak_step,
+                    .node = profile_.nodes[static_cast<size_t>(profile_.steps[timeline.peak_step])].name,
+                    .bytes = timeline.peak_bytes,
+                    .values = {}};
     for (const ProfiledBuffer* buffer : timeline.at_peak)
-      values.push_back({{"name", buffer->name}, {"class", memory_class_name(buffer->memory_class)}, {"bytes", buffer->size_bytes}});
-    json["peak"] = {{"step", timeline.peak_step},
-                    {"node", profile_.nodes[static_cast<size_t>(profile_.steps[timeline.peak_step])].name},
-                    {"bytes", timeline.peak_bytes},
-                    {"values", values}};
+      section.peak->values.push_back({buffer->name, class_name(buffer->memory_class), buffer->size_bytes});
   }
 
-  Json remedies() const {
-    Json list = Json::array();
-    for (const ProfileRemedy& remedy : context_.remedies)
-      list.push_back({{"title", remedy.title},
-                      {"saves", remedy.saves},
-                      {"effect", rounded(remedy.effect, 1e4)},
-                      {"evidence", remedy.evidence},
-                      {"command", remedy.command}});
-    return list;
-  }
-
-  static Json timeline(const std::vector<ProfiledEvent>& events) {
-    Json node = Json::array(), thread = Json::array(), start = Json::array(), duration = Json::array(), phase = Json::array();
-    Json waited = Json::array();
+  static TimelineEvents timeline(const std::vector<ProfiledEvent>& events) {
+    TimelineEvents made{.events = static_cast<int64_t>(events.size())};
     const bool has_phases = std::any_of(events.begin(), events.end(), [](const ProfiledEvent& event) { return event.phase >= 0; });
     const bool has_waits = std::any_of(events.begin(), events.end(), [](const ProfiledEvent& event) { return event.waited_ns >= 1000; });
     for (size_t i = 0; i < std::min(events.size(), kMaxTimelineEvents); ++i) {
-      node.push_back(events[i].node);
-      thread.push_back(events[i].thread);
-      start.push_back(rounded(events[i].start_ns / 1e3, 1000));
-      duration.push_back(rounded(events[i].duration_ns / 1e3, 1000));
-      if (has_phases) phase.push_back(events[i].phase);
-      if (has_waits) waited.push_back(rounded(events[i].waited_ns / 1e3, 1000));
+      made.item.push_back(events[i].node);
+      made.thread.push_back(events[i].thread);
+      made.start_us.push_back(microseconds(events[i].start_ns));
+      made.duration_us.push_back(microseconds(events[i].duration_ns));
+      if (has_phases) made.phase.push_back(events[i].phase);
+      if (has_waits) made.waited_us.push_back(microseconds(events[i].waited_ns));
     }
-    Json json{{"events", events.size()}, {"node", node}, {"thread", thread}, {"start_us", start}, {"duration_us", duration}};
-    if (has_phases) json["phase"] = std::move(phase);
-    if (has_waits) json["waited_us"] = std::move(waited);
-    return json;
+    return made;
   }
 
   const Profile& profile_;
@@ -428,8 +376,8 @@ class ReportBuilder {
 }  // namespace
 }  // namespace profile
 
-std::string profile_to_json(const Profile& profile, const ProfileContext& context) {
-  return profile::ReportBuilder(profile, context).build().dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+ProfileReport report_profile(const Profile& profile, const ProfileContext& context) {
+  return profile::ReportBuilder(profile, context).build();
 }
 
 }  // namespace treadle

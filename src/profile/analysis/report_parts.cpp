@@ -11,11 +11,11 @@ namespace {
 
 constexpr size_t kMaxPoints = 4000, kMaxHolders = 200, kMaxBlocks = 200;
 
-Document class_bytes_json(const MeasuredMemory::ClassBytes& bytes) {
-  Document json = Document::object();
+NamedBytes named_bytes(const MeasuredMemory::ClassBytes& bytes) {
+  NamedBytes named;
   for (size_t c = 0; c < kNumMemoryClasses; ++c)
-    if (bytes[c] > 0) json[std::string(memory_class_name(static_cast<MemoryClass>(c)))] = bytes[c];
-  return json;
+    if (bytes[c] > 0) named.emplace_back(class_name(static_cast<MemoryClass>(c)), bytes[c]);
+  return named;
 }
 
 size_t total_of(const MeasuredMemory::ClassBytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), size_t{0}); }
@@ -32,30 +32,20 @@ std::vector<const MeasuredMemory::Point*> thinned(const std::vector<MeasuredMemo
   return kept;
 }
 
-Document timeline_json(const std::vector<MeasuredMemory::Point>& points) {
+MeasuredMemoryReport::Timeline timeline_of(const std::vector<MeasuredMemory::Point>& points) {
   const auto kept = thinned(points);
-  Document json, ms = Document::array();
-  for (const auto* point : kept) ms.push_back(milliseconds(point->ns));
-  json["points"] = points.size();
-  json["ms"] = std::move(ms);
+  MeasuredMemoryReport::Timeline timeline{.points = points.size(), .ms = {}, .bytes = {}};
+  for (const auto* point : kept) timeline.ms.push_back(milliseconds(point->ns));
   for (size_t c = 0; c < kNumMemoryClasses; ++c) {
     if (std::all_of(kept.begin(), kept.end(), [c](const auto* point) { return point->bytes[c] == 0; })) continue;
-    Document& bytes = json["bytes"][std::string(memory_class_name(static_cast<MemoryClass>(c)))] = Document::array();
+    std::vector<size_t>& bytes = timeline.bytes.emplace_back(class_name(static_cast<MemoryClass>(c)), std::vector<size_t>{}).second;
     for (const auto* point : kept) bytes.push_back(point->bytes[c]);
   }
-  return json;
-}
-
-Document holding_json(const std::string& name, MemoryClass memory_class, size_t bytes) {
-  Document json;
-  if (!name.empty()) json["name"] = name;
-  json["class"] = memory_class_name(memory_class);
-  json["bytes"] = bytes;
-  return json;
+  return timeline;
 }
 
 // The largest, in the order in which they were taken.
-Document blocks_json(const std::vector<ProfiledBlock>& blocks) {
+std::vector<MeasuredMemoryReport::Block> blocks_of(const std::vector<ProfiledBlock>& blocks) {
   std::vector<const ProfiledBlock*> largest;
   for (const ProfiledBlock& block : blocks) largest.push_back(&block);
   if (largest.size() > kMaxBlocks) {
@@ -64,23 +54,19 @@ Document blocks_json(const std::vector<ProfiledBlock>& blocks) {
     largest.resize(kMaxBlocks);
   }
   std::sort(largest.begin(), largest.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
-  Document list = Document::array();
+  std::vector<MeasuredMemoryReport::Block> list;
   for (const ProfiledBlock* block : largest) {
-    Document json = holding_json(block->holder, block->memory_class, block->size_bytes);
-    json["id"] = block->id;
-    json["taken_ms"] = milliseconds(block->taken_ns);
-    if (block->returned_ns) json["returned_ms"] = milliseconds(*block->returned_ns);
-    list.push_back(std::move(json));
+    list.push_back({{block->holder, class_name(block->memory_class), block->size_bytes}, block->id, milliseconds(block->taken_ns), {}});
+    if (block->returned_ns) list.back().returned_ms = milliseconds(*block->returned_ns);
   }
   return list;
 }
 
 }  // namespace
 
-double rounded(double value, double digits) { return std::round(value * digits) / digits; }
-double milliseconds(double ns) { return rounded(ns / 1e6); }
+std::string class_name(MemoryClass memory_class) { return std::string(memory_class_name(memory_class)); }
 
-bool computes_in_float32(const ProfiledNode& node) {
+bool computes_in_float32(const PlannedNode& node) {
   const auto hold = [](const std::vector<ProfiledOperand>& operands) {
     return std::all_of(operands.begin(), operands.end(), [](const ProfiledOperand& operand) {
       return operand.name.empty() || (operand.dtype != DType::float64 && bits_of(operand.dtype) >= 32);  // indices may be integers
@@ -89,146 +75,121 @@ bool computes_in_float32(const ProfiledNode& node) {
   return hold(node.inputs) && hold(node.outputs);
 }
 
-Document summary_json(const std::vector<double>& ns) {
+ProfileTimes times_of(const std::vector<double>& ns) {
   const Summary s = summarise(ns);
-  Document json{{"median", milliseconds(s.median)}};
-  if (s.interval) json["interval"] = {milliseconds(s.interval->first), milliseconds(s.interval->second)};
-  json.update(
-      Document{{"p10", milliseconds(s.p10)}, {"p90", milliseconds(s.p90)}, {"min", milliseconds(s.min)}, {"max", milliseconds(s.max)}});
-  return json;
+  ProfileTimes times{.median = milliseconds(s.median),
+                     .interval = {},
+                     .p10 = milliseconds(s.p10),
+                     .p90 = milliseconds(s.p90),
+                     .min = milliseconds(s.min),
+                     .max = milliseconds(s.max)};
+  if (s.interval) times.interval = {milliseconds(s.interval->first), milliseconds(s.interval->second)};
+  return times;
 }
 
-Document ranges_json(const Profile& profile) {
-  Document list = Document::array();
-  for (const ProfiledRange& range : profile.ranges) {
-    Document json{{"name", range.name}};
-    if (range.parent >= 0) json["parent"] = range.parent;
-    if (range.python) json["python"] = true;
-    json["calls"] = range.call_ns.size();
-    json["ms"] = summary_json(range.call_ns);
-    json["total_ms"] = milliseconds(std::accumulate(range.call_ns.begin(), range.call_ns.end(), 0.0));
-    json["self_ms"] = milliseconds(range.self_ns);
-    json["runs_ms"] = milliseconds(range.run_ns);
-    list.push_back(std::move(json));
-  }
+std::vector<ProfileReport::Range> ranges_of(const Profile& profile) {
+  std::vector<ProfileReport::Range> list;
+  for (const ProfiledRange& range : profile.ranges)
+    list.push_back({.name = range.name,
+                    .parent = range.parent,
+                    .python = range.python,
+                    .calls = static_cast<int64_t>(range.call_ns.size()),
+                    .ms = times_of(range.call_ns),
+                    .total_ms = milliseconds(std::accumulate(range.call_ns.begin(), range.call_ns.end(), 0.0)),
+                    .self_ms = milliseconds(range.self_ns),
+                    .runs_ms = milliseconds(range.run_ns)});
   return list;
 }
 
-Document load_json(const Profile& profile) {
-  struct Sum {
-    const ProfiledPhase* first;
-    int32_t parent;
-    int64_t calls = 0;
-    double ns = 0;
-  };
-  std::vector<Sum> sums;
-  std::vector<int32_t> sum_of;  // per phase
+std::vector<ProfileReport::Load> load_of(const Profile& profile) {
+  std::vector<ProfileReport::Load> list;
+  std::vector<double> sums_ns;
+  std::vector<int32_t> index_of;  // per phase
   for (const ProfiledPhase& phase : profile.load) {
-    const int32_t parent = phase.parent >= 0 ? sum_of[static_cast<size_t>(phase.parent)] : -1;
-    auto sum = std::find_if(sums.begin(), sums.end(), [&](const Sum& s) { return s.parent == parent && s.first->name == phase.name; });
-    if (sum == sums.end()) sum = sums.insert(sums.end(), {&phase, parent});
-    ++sum->calls;
-    sum->ns += phase.duration_ns;
-    sum_of.push_back(static_cast<int32_t>(sum - sums.begin()));
+    const int32_t parent = phase.parent >= 0 ? index_of[static_cast<size_t>(phase.parent)] : -1;
+    const auto same = std::find_if(list.begin(), list.end(), [&](const auto& l) { return l.parent == parent && l.name == phase.name; });
+    const auto index = static_cast<size_t>(same - list.begin());
+    if (same == list.end()) {
+      list.push_back({.name = phase.name, .parent = parent, .start_ms = milliseconds(phase.start_ns)});
+      sums_ns.push_back(0);
+    }
+    ++list[index].calls;
+    sums_ns[index] += phase.duration_ns;
+    index_of.push_back(static_cast<int32_t>(index));
   }
-  Document list = Document::array();
-  for (const Sum& sum : sums) {
-    Document json{{"name", sum.first->name}};
-    if (sum.parent >= 0) json["parent"] = sum.parent;
-    json["calls"] = sum.calls;
-    json["start_ms"] = milliseconds(sum.first->start_ns);
-    json["ms"] = milliseconds(sum.ns);
-    list.push_back(std::move(json));
-  }
+  for (size_t i = 0; i < list.size(); ++i) list[i].ms = milliseconds(sums_ns[i]);
   return list;
 }
 
-Document pool_json(const Profile& profile) {
-  Document list = Document::array();
+std::vector<ProfileReport::PoolThread> pool_of(const Profile& profile) {
+  std::vector<ProfileReport::PoolThread> list;
   for (const ProfiledPoolThread& thread : profile.pool) {
     const double all = std::accumulate(thread.state_ns.begin(), thread.state_ns.end(), 0.0);
-    Document states;
-    for (size_t s = 0; s < thread.state_ns.size(); ++s)
-      states[ProfiledPoolThread::kStateNames[s]] = rounded(all > 0 ? thread.state_ns[s] / all : 0);
-    list.push_back({{"thread", thread.thread},
-                    {"name", profile.threads[static_cast<size_t>(thread.thread)]},
-                    {"calls", thread.calls},
-                    {"ms", milliseconds(all)},
-                    {"states", std::move(states)}});
+    auto& made = list.emplace_back(
+        ProfileReport::PoolThread{thread.thread, profile.threads[static_cast<size_t>(thread.thread)], thread.calls, milliseconds(all), {}});
+    for (size_t s = 0; s < thread.state_ns.size(); ++s) made.states[s] = rounded(all > 0 ? thread.state_ns[s] / all : 0);
   }
   return list;
 }
 
-Document clock_json(const Profile& profile) {
-  Document pairs = Document::array();
+ProfileReport::Clock clock_of(const Profile& profile) {
+  ProfileReport::Clock clock;
   double set_ns = 0;
   const ProfiledClockPair& first = profile.clock.front();
   for (const ProfiledClockPair& pair : profile.clock) {
-    pairs.push_back({milliseconds(pair.ns), pair.unix_ns});
+    clock.pairs.emplace_back(milliseconds(pair.ns), pair.unix_ns);
     const double off = static_cast<double>(pair.unix_ns - first.unix_ns) - (pair.ns - first.ns);
     if (std::abs(off) > std::abs(set_ns)) set_ns = off;
   }
-  return {{"pairs", std::move(pairs)}, {"set_ms", milliseconds(set_ns)}};
+  clock.set_ms = milliseconds(set_ns);
+  return clock;
 }
 
-Document marks_json(const Profile& profile) {
+ProfileReport::Marks marks_of(const Profile& profile) {
   constexpr size_t kMostMarks = 100'000;
-  Document name = Document::array(), thread = Document::array(), ms = Document::array();
+  ProfileReport::Marks marks{.events = static_cast<int64_t>(profile.marks.size()), .name = {}, .thread = {}, .ms = {}};
   for (size_t i = 0; i < std::min(profile.marks.size(), kMostMarks); ++i) {
-    name.push_back(profile.marks[i].name);
-    thread.push_back(profile.marks[i].thread);
-    ms.push_back(milliseconds(profile.marks[i].ns));
+    marks.name.push_back(profile.marks[i].name);
+    marks.thread.push_back(profile.marks[i].thread);
+    marks.ms.push_back(milliseconds(profile.marks[i].ns));
   }
-  return {{"events", profile.marks.size()}, {"name", std::move(name)}, {"thread", std::move(thread)}, {"ms", std::move(ms)}};
+  return marks;
 }
 
-Document spans_json(const Profile& profile) {
-  Document range = Document::array(), thread = Document::array(), start = Document::array(), duration = Document::array();
+TimelineEvents spans_of(const Profile& profile) {
+  TimelineEvents spans;
   for (const ProfiledSpan& span : profile.spans) {
-    range.push_back(span.range);
-    thread.push_back(span.thread);
-    start.push_back(rounded(span.start_ns / 1e3, 1000));
-    duration.push_back(rounded(span.duration_ns / 1e3, 1000));
+    spans.item.push_back(span.range);
+    spans.thread.push_back(span.thread);
+    spans.start_us.push_back(microseconds(span.start_ns));
+    spans.duration_us.push_back(microseconds(span.duration_ns));
   }
   // The first of them: how many there were is known.
   size_t events = profile.runs.size();
   for (const ProfiledRange& marked : profile.ranges) events += marked.call_ns.size();
-  return {{"events", std::max(events, profile.spans.size())},
-          {"range", range},
-          {"thread", thread},
-          {"start_us", start},
-          {"duration_us", duration}};
+  spans.events = static_cast<int64_t>(std::max(events, profile.spans.size()));
+  return spans;
 }
 
-Document measured_memory_json(const MeasuredMemory& memory) {
-  Document holders = Document::array(), refused = Document::array();
-  size_t rest_bytes = 0;
+MeasuredMemoryReport measured_memory_of(const MeasuredMemory& memory) {
+  MeasuredMemoryReport report{
+      .events = memory.num_events,
+      .before = named_bytes(memory.before),
+      .peak = {.ms = milliseconds(memory.peak_ns), .bytes = memory.peak_bytes, .classes = named_bytes(memory.at_peak)},
+      .timeline = timeline_of(memory.timeline),
+      .num_blocks = memory.blocks.size(),
+      .blocks = blocks_of(memory.blocks),
+      .refused = {}};
   for (size_t i = 0; i < memory.holders_at_peak.size(); ++i) {
-    const auto& holder = memory.holders_at_peak[i];
+    const MemoryHolding& holder = memory.holders_at_peak[i];
     if (i < kMaxHolders)
-      holders.push_back(holding_json(holder.name, holder.memory_class, holder.size_bytes));
+      report.peak.holders.push_back({holder.name, class_name(holder.memory_class), holder.size_bytes});
     else
-      rest_bytes += holder.size_bytes;
+      ++report.peak.more_holders, report.peak.more_holders_bytes += holder.size_bytes;
   }
-  for (const MeasuredMemory::Refusal& refusal : memory.refused) {
-    refused.push_back(holding_json(refusal.holder, refusal.memory_class, refusal.size_bytes));
-    refused.back()["ms"] = milliseconds(refusal.ns);
-  }
-  Document peak{{"ms", milliseconds(memory.peak_ns)},
-                {"bytes", memory.peak_bytes},
-                {"classes", class_bytes_json(memory.at_peak)},
-                {"holders", std::move(holders)}};
-  if (memory.holders_at_peak.size() > kMaxHolders) {
-    peak["more_holders"] = memory.holders_at_peak.size() - kMaxHolders;
-    peak["more_holders_bytes"] = rest_bytes;
-  }
-  return {{"events", memory.num_events},
-          {"before", class_bytes_json(memory.before)},
-          {"peak", std::move(peak)},
-          {"timeline", timeline_json(memory.timeline)},
-          {"num_blocks", memory.blocks.size()},
-          {"blocks", blocks_json(memory.blocks)},
-          {"refused", std::move(refused)}};
+  for (const MeasuredMemory::Refusal& refusal : memory.refused)
+    report.refused.push_back({{refusal.holder, class_name(refusal.memory_class), refusal.size_bytes}, milliseconds(refusal.ns)});
+  return report;
 }
 
 }  // namespace treadle::profile

@@ -1,6 +1,12 @@
 #include "treadle/profile.h"
 
 namespace treadle {
+namespace {
+
+// Shapes may come from a file of any numbers.
+int64_t wrapping_product(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b)); }
+
+}  // namespace
 
 std::vector<int64_t> ProfiledOperand::strides() const {
   if (!shape) return {};
@@ -8,7 +14,7 @@ std::vector<int64_t> ProfiledOperand::strides() const {
   for (int axis = shape->rank() - 2; axis >= 0; --axis) {
     const auto i = static_cast<size_t>(axis);
     // From row to row, then as rows follow each other.
-    made[i] = axis == shape->rank() - 2 && row_step != 0 ? row_step : made[i + 1] * (*shape)[axis + 1];
+    made[i] = axis == shape->rank() - 2 && row_step != 0 ? row_step : wrapping_product(made[i + 1], (*shape)[axis + 1]);
   }
   return made;
 }

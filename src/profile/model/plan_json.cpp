@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "profile/model/document.h"
+#include "profile/model/json.h"
 #include "profile/model/plan.h"
 
 namespace treadle::profile {
@@ -158,7 +158,7 @@ std::string plan_to_json(const ProfilePlan& plan) {
   for (const MemoryHolding& holding : plan.held)
     held.push_back({holding.name, static_cast<size_t>(holding.memory_class), holding.size_bytes});
   json["nodes"] = std::move(nodes), json["names"] = std::move(names), json["load"] = std::move(load), json["held"] = std::move(held);
-  return json.dump(-1, ' ', false, Document::error_handler_t::replace);
+  return to_text(json);
 }
 
 ProfilePlan plan_from_json(std::string_view text) {

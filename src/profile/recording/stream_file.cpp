@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "core/fork_mutex.h"
-#include "profile/model/document.h"
+#include "profile/model/json.h"
 #include "profile/recording/stream_sections.h"
 #include "treadle/error.h"
 
@@ -185,8 +185,7 @@ void StreamWriter::write_names() {
   if (names.empty()) return;
   Document list = Document::array();
   for (const RecordName& name : names) list.push_back({name.text, name.arg0_label, name.arg1_label});
-  section(kNamesSection,
-          Document{{"first", num_names_}, {"names", std::move(list)}}.dump(-1, ' ', false, Document::error_handler_t::replace));
+  section(kNamesSection, to_text({{"first", num_names_}, {"names", std::move(list)}}));
   num_names_ += names.size();
 }
 

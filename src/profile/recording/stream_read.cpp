@@ -9,7 +9,7 @@
 #include "core/memory_events.h"
 #include "core/utf8.h"
 #include "profile/analysis/profile_of.h"
-#include "profile/model/document.h"
+#include "profile/model/json.h"
 #include "profile/recording/stream_file.h"
 #include "profile/recording/stream_sections.h"
 #include "treadle/error.h"

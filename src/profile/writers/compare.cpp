@@ -7,9 +7,10 @@
 #include <map>
 #include <optional>
 
-#include "profile/model/document.h"
+#include "profile/model/json.h"
+#include "profile/writers/text_table.h"
 #include "treadle/error.h"
-#include "treadle/profile.h"
+#include "treadle/profile_report.h"
 
 namespace treadle {
 namespace profile {
@@ -25,11 +26,11 @@ struct Compared {
 };
 
 // The median of either lies in its interval: from the ends follows what the ratio can be.
-Compared compare(const Document& before, const Document& after, double tolerance) {
-  Compared result{.before_ms = before.value("median", 0.0), .after_ms = after.value("median", 0.0)};
-  if (!before.contains("interval") || !after.contains("interval")) return result;
-  const double a_low = before.at("interval").at(0), a_high = before.at("interval").at(1), b_low = after.at("interval").at(0),
-               b_high = after.at("interval").at(1);
+Compared compare(const std::optional<ProfileTimes>& before, const std::optional<ProfileTimes>& after, double tolerance) {
+  Compared result{.before_ms = before ? before->median : 0, .after_ms = after ? after->median : 0};
+  if (!before || !after || !before->interval || !after->interval) return result;
+  const auto [a_low, a_high] = *before->interval;
+  const auto [b_low, b_high] = *after->interval;
   if (a_low <= 0) return result;
   result.relative = {b_low / a_high - 1, b_high / a_low - 1};
   if (result.relative->first >= -tolerance && result.relative->second <= tolerance)
@@ -42,11 +43,11 @@ Compared compare(const Document& before, const Document& after, double tolerance
 }
 
 // Namesakes are told apart by their order.
-std::map<std::pair<std::string, int>, size_t> nodes_by_name(const Document& document) {
+std::map<std::pair<std::string, int>, size_t> nodes_by_name(const ProfileReport& report) {
   std::map<std::pair<std::string, int>, size_t> result;
   std::map<std::string, int> seen;
-  for (size_t i = 0; i < document.at("nodes").size(); ++i) {
-    const std::string name = document.at("nodes").at(i).value("name", "");
+  for (size_t i = 0; i < report.nodes.size(); ++i) {
+    const std::string& name = report.nodes[i].name;
     result[{name, seen[name]++}] = i;
   }
   return result;
@@ -60,8 +61,9 @@ struct Row {
 
 class Comparison {
  public:
-  Comparison(const Document& before, const Document& after, double tolerance) : before_(before), after_(after), tolerance_(tolerance) {
-    run_ = compare(ms_of(before.at("runs")), ms_of(after.at("runs")), tolerance);
+  Comparison(const ProfileReport& before, const ProfileReport& after, double tolerance)
+      : before_(before), after_(after), tolerance_(tolerance) {
+    run_ = compare(before.runs.ms, after.runs.ms, tolerance);
     match();
   }
 
@@ -118,8 +120,6 @@ class Comparison {
   }
 
  private:
-  static Document ms_of(const Document& json) { return json.value("ms", Document::object()); }
-
   static std::string range(const Compared& c) {
     return c.relative ? fmt::format("  ({:+.1f} to {:+.1f} %)", 100 * c.relative->first, 100 * c.relative->second) : "";
   }
@@ -135,29 +135,31 @@ class Comparison {
     std::vector<size_t> rest_before, rest_after;
     for (const auto& [key, i] : before)
       if (const auto found = after.find(key); found != after.end())
-        add(before_.at("nodes").at(i), after_.at("nodes").at(found->second));
+        add(before_.nodes[i], after_.nodes[found->second]);
       else
         rest_before.push_back(i);
     for (const auto& [key, i] : after)
       if (!before.contains(key)) rest_after.push_back(i);
     match_by_sources(rest_before, rest_after);
-    for (size_t i : rest_before) only_before_.push_back(before_.at("nodes").at(i).value("name", ""));
-    for (size_t i : rest_after) only_after_.push_back(after_.at("nodes").at(i).value("name", ""));
+    for (size_t i : rest_before) only_before_.push_back(before_.nodes[i].name);
+    for (size_t i : rest_after) only_after_.push_back(after_.nodes[i].name);
     auto weight = [](const Row& row) { return std::abs(row.compared.after_ms - row.compared.before_ms); };
     auto changed = [](const Row& row) { return row.compared.change == Change::faster || row.compared.change == Change::slower; };
     std::stable_sort(rows_.begin(), rows_.end(),
                      [&](const Row& a, const Row& b) { return changed(a) != changed(b) ? changed(a) : weight(a) > weight(b); });
   }
 
-  void add(const Document& old_node, const Document& new_node) {
-    const std::string was = old_node.value("name", ""), is = new_node.value("name", "");
-    Row row{was == is ? is : was + " -> " + is, new_node.value("op", ""), compare(ms_of(old_node), ms_of(new_node), tolerance_), {}};
-    const auto note = [&](const std::string& what, const std::string& old_value, const std::string& new_value) {
+  void add(const NodeReport& old_node, const NodeReport& new_node) {
+    const std::string &was = old_node.name, &is = new_node.name;
+    Row row{was == is ? is : was + " -> " + is, new_node.op_type, compare(old_node.ms, new_node.ms, tolerance_), {}};
+    const auto note = [&](const char* what, const std::string& old_value, const std::string& new_value) {
       if (old_value != new_value)
         row.note += fmt::format("{}{}: {} -> {}", row.note.empty() ? "" : ", ", what, old_value.empty() ? "none" : old_value,
                                 new_value.empty() ? "none" : new_value);
     };
-    for (const char* field : {"op", "kernel", "forms"}) note(field, old_node.value(field, ""), new_node.value(field, ""));
+    note("op", old_node.op_type, new_node.op_type);
+    note("kernel", old_node.kernel, new_node.kernel);
+    note("forms", old_node.forms, new_node.forms);
     if (const std::string were = shapes_of(old_node), are = shapes_of(new_node); were != are) {
       row.note += fmt::format("{}shapes {}, were {}", row.note.empty() ? "" : ", ", are, were);
       ++num_other_shapes_;
@@ -167,22 +169,19 @@ class Comparison {
 
   // Passes name what they make. Nodes with other names are the same if they stand for the same node of the model first.
   void match_by_sources(std::vector<size_t>& rest_before, std::vector<size_t>& rest_after) {
-    const auto first_source = [](const Document& document, size_t i) {
-      const Document sources = document.at("nodes").at(i).value("sources", Document::array());
-      return sources.empty() ? std::string() : sources.front().get<std::string>();
-    };
+    const auto first_source = [](const NodeReport& node) { return node.sources.empty() ? std::string() : node.sources.front(); };
     std::map<std::string, std::vector<size_t>> by_source;
-    for (size_t i : rest_after) by_source[first_source(after_, i)].push_back(i);
+    for (size_t i : rest_after) by_source[first_source(after_.nodes[i])].push_back(i);
     by_source.erase("");
     std::erase_if(rest_before, [&](size_t i) {
-      const auto found = by_source.find(first_source(before_, i));
+      const NodeReport& node = before_.nodes[i];
+      const auto found = by_source.find(first_source(node));
       if (found == by_source.end() || found->second.empty()) return false;
       // Of several, that with the same operator.
-      const std::string op = before_.at("nodes").at(i).value("op", "");
-      const auto same = std::find_if(found->second.begin(), found->second.end(),
-                                     [&](size_t j) { return after_.at("nodes").at(j).value("op", "") == op; });
+      const auto same =
+          std::find_if(found->second.begin(), found->second.end(), [&](size_t j) { return after_.nodes[j].op_type == node.op_type; });
       const auto chosen = same == found->second.end() ? found->second.begin() : same;
-      add(before_.at("nodes").at(i), after_.at("nodes").at(*chosen));
+      add(node, after_.nodes[*chosen]);
       std::erase(rest_after, *chosen);
       found->second.erase(chosen);
       return true;
@@ -192,18 +191,20 @@ class Comparison {
   // What both profiles were taken with, where it differs: a node that changed may have done so for that alone.
   std::vector<std::pair<std::string, std::string>> surroundings() const {
     std::vector<std::pair<std::string, std::string>> list;
-    const Document a = before_.value("environment", Document::object()), b = after_.value("environment", Document::object());
-    const auto text = [](const Document& json, const char* field) {
-      if (!json.contains(field)) return std::string();
-      return json.at(field).is_string() ? json.at(field).get<std::string>() : json.at(field).dump();
+    const auto add = [&](const char* title, const std::string& was, const std::string& is) {
+      if (was != is) list.emplace_back(title, fmt::format("{} -> {}", was.empty() ? "none" : was, is.empty() ? "none" : is));
     };
-    for (const auto& [field, title] :
-         {std::pair{"cpu", "processor"}, {"threads", "threads"}, {"options", "options"}, {"treadle", "treadle"}})
-      if (const std::string was = text(a, field), is = text(b, field);
-          was != is && (std::string_view(field) == "options" || (!was.empty() && !is.empty())))
-        list.emplace_back(title, fmt::format("{} -> {}", was.empty() ? "none" : was, is.empty() ? "none" : is));
-    if (const std::string was = text(before_, "assumed_extents"), is = text(after_, "assumed_extents"); was != is)
-      list.emplace_back("assumed extents", fmt::format("{} -> {}", was.empty() ? "none" : was, is.empty() ? "none" : is));
+    // What older files lack is not known to differ.
+    const auto add_known = [&](const char* title, const std::string& was, const std::string& is) {
+      if (!was.empty() && !is.empty()) add(title, was, is);
+    };
+    const auto threads = [](const std::optional<int>& count) { return count ? std::to_string(*count) : std::string(); };
+    const ProfileReport::Environment &a = before_.environment, &b = after_.environment;
+    add_known("processor", a.cpu, b.cpu);
+    add_known("threads", threads(a.threads), threads(b.threads));
+    add("options", a.options, b.options);
+    add_known("treadle", a.treadle, b.treadle);
+    add("assumed extents", before_.assumed_extents, after_.assumed_extents);
     return list;
   }
 
@@ -216,16 +217,17 @@ class Comparison {
     double before, after;
   };
   std::vector<Bytes> memory() const {
+    if (!before_.memory || !after_.memory) return {};
     std::vector<Bytes> list;
-    const Document a = before_.value("memory", Document::object()), b = after_.value("memory", Document::object());
-    for (const auto& [field, title] :
-         {std::pair{"peak_bytes", "memory, peak"}, {"arena_bytes", "arena"}, {"packed_bytes", "packed weights"}})
-      if (a.contains(field) && b.contains(field)) list.push_back({title, a.at(field), b.at(field)});
+    for (const auto& [title, bytes] : {std::pair{"memory, peak", &MemorySection::peak_bytes},
+                                       {"arena", &MemorySection::arena_bytes},
+                                       {"packed weights", &MemorySection::packed_bytes}})
+      list.push_back({title, static_cast<double>((*before_.memory).*bytes), static_cast<double>((*after_.memory).*bytes)});
     return list;
   }
 
-  const Document& before_;
-  const Document& after_;
+  const ProfileReport& before_;
+  const ProfileReport& after_;
   const double tolerance_;
   Compared run_;
   std::vector<Row> rows_;
@@ -236,14 +238,11 @@ class Comparison {
 }  // namespace
 }  // namespace profile
 
-ProfileDifference compare_profiles(std::string_view before, std::string_view after, double tolerance, const ProfileTableOptions& options) {
+ProfileDifference compare_profiles(const ProfileReport& before, const ProfileReport& after, double tolerance,
+                                   const ProfileTableOptions& options) {
   if (!(tolerance >= 0)) throw Error(ErrorCode::invalid_argument, fmt::format("a tolerance of {}", tolerance));
-  return profile::reading([&] {
-    const profile::Document a = profile::parse_document(before), b = profile::parse_document(after);
-    const profile::Comparison comparison(a, b, tolerance);
-    return ProfileDifference{comparison.run(), comparison.text(options),
-                             comparison.json().dump(2, ' ', false, profile::Document::error_handler_t::replace)};
-  });
+  const profile::Comparison comparison(before, after, tolerance);
+  return {comparison.run(), comparison.text(options), profile::to_text(comparison.json(), 2)};
 }
 
 }  // namespace treadle

@@ -4,16 +4,13 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <vector>
 
+#include "profile/model/report_json.h"
+
 namespace treadle::profile {
 namespace {
-
-using FlameJson = nlohmann::ordered_json;
-
-std::string flame_text(const std::string& text) { return FlameJson(text).dump(-1, ' ', false, FlameJson::error_handler_t::replace); }
 
 // Semicolons part frames, a line is a stack, and a file with other control characters would be no text.
 std::string folded_frame(const std::string& text) {
@@ -97,8 +94,8 @@ std::string to_speedscope(const TraceView& view, const std::string& title) {
   std::string out = fmt::format(
       "{{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"exporter\":\"treadle {}\",\"name\":{},"
       "\"shared\":{{\"frames\":[",
-      TREADLE_VERSION, flame_text(title));
-  for (const RecordName& name : view.recording->names) out += "{\"name\":" + flame_text(name.text) + "},";
+      TREADLE_VERSION, json_text(title));
+  for (const RecordName& name : view.recording->names) out += "{\"name\":" + json_text(name.text) + "},";
   out += "{\"name\":\"(unknown)\"}]},\"profiles\":[";
   const size_t unknown = view.recording->names.size();
   bool first_row = true;
@@ -110,7 +107,7 @@ std::string to_speedscope(const TraceView& view, const std::string& title) {
     for (const TraceSpan& span : row.spans) end = std::max(end, span.end_ns);
     fmt::format_to(std::back_inserter(out),
                    "{}\n{{\"type\":\"evented\",\"name\":{},\"unit\":\"nanoseconds\",\"startValue\":{},\"endValue\":{},\"events\":[",
-                   first_row ? "" : ",", flame_text(row.title()), row.spans.front().start_ns, end);
+                   first_row ? "" : ",", json_text(row.title()), row.spans.front().start_ns, end);
     first_row = false;
     bool first = true;
     auto event = [&](char type, const TraceSpan& span, int64_t at) {

@@ -1,14 +1,16 @@
 // A profile as one page: the document, and a script that shows it.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
 #include <utility>
 
-#include "profile/model/document.h"
+#include "profile/model/report_json.h"
+#include "profile/writers/explanation_page.h"
 #include "profile_page.h"
-#include "treadle/error.h"
-#include "treadle/profile.h"
+#include "treadle/profile_report.h"
 
 namespace treadle {
 namespace profile {
@@ -38,73 +40,55 @@ void append_number(std::string& bytes, int64_t value) {
 
 // A browser reads a million events of five fields as text in seconds, and as this in a tenth of one: node, thread and start beside the
 // event before, duration and phase as they are, all times in nanoseconds. unpack() in timeline.js is the other half.
-Document pack_timeline(const Document& timeline) {
-  const bool is_overview = timeline.contains("range");
-  const Document &nodes = timeline.at(is_overview ? "range" : "node"), &threads = timeline.at("thread"), &starts = timeline.at("start_us"),
-                 &durations = timeline.at("duration_us");
-  const Document* phases = timeline.contains("phase") ? &timeline.at("phase") : nullptr;
-  const Document* waits = timeline.contains("waited_us") ? &timeline.at("waited_us") : nullptr;
-  auto ns = [](const Document& us) { return static_cast<int64_t>(std::llround(std::clamp(us.get<double>(), -1e15, 1e15) * 1e3)); };
+std::string packed(const TimelineEvents& timeline) {
+  auto ns = [](double us) { return static_cast<int64_t>(std::llround(std::clamp(us, -1e15, 1e15) * 1e3)); };
+  const size_t count = timeline.item.size();
   std::string bytes;
-  int64_t node = 0, thread = 0, start = 0;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    append_number(bytes, nodes[i].get<int32_t>() - std::exchange(node, nodes[i].get<int32_t>()));
-    append_number(bytes, threads.at(i).get<int32_t>() - std::exchange(thread, threads.at(i).get<int32_t>()));
-    append_number(bytes, ns(starts.at(i)) - std::exchange(start, ns(starts.at(i))));
-    append_number(bytes, ns(durations.at(i)));
-    if (phases) append_number(bytes, phases->at(i).get<int32_t>());
-    if (waits) append_number(bytes, ns(waits->at(i)));
+  int64_t item = 0, thread = 0, start = 0;
+  for (size_t i = 0; i < count; ++i) {
+    append_number(bytes, timeline.item[i] - std::exchange(item, timeline.item[i]));
+    append_number(bytes, timeline.thread[i] - std::exchange(thread, timeline.thread[i]));
+    append_number(bytes, ns(timeline.start_us[i]) - std::exchange(start, ns(timeline.start_us[i])));
+    append_number(bytes, ns(timeline.duration_us[i]));
+    if (!timeline.phase.empty()) append_number(bytes, timeline.phase[i]);
+    if (!timeline.waited_us.empty()) append_number(bytes, ns(timeline.waited_us[i]));
   }
-  const Document count = nodes.size();
-  return {{"count", count},
-          {"events", timeline.value("events", count)},
-          {"has_phases", phases != nullptr},
-          {"has_waits", waits != nullptr},
-          {"packed", base64(bytes)}};
+  return fmt::format(R"({{"count":{},"events":{},"has_phases":{},"has_waits":{},"packed":"{}"}})", count, timeline.events,
+                     !timeline.phase.empty(), !timeline.waited_us.empty(), base64(bytes));
 }
 
-// Also what `treadle explain --json` prints: nodes, passes and memory of a plan that did not run.
-Document parse_profile_or_plan(std::string_view text) {
-  Document document = parse_json(text, /*throws=*/false);
-  if (!document.is_object() || document.value("format", Document()) != "treadle-explain") return checked_profile(std::move(document));
-  for (const char* part : {"nodes", "passes"})
-    if (!document.contains(part) || !document[part].is_array())
-      throw Error(ErrorCode::invalid_argument, std::string("the plan lacks its ") + part);
-  for (const Document& node : document["nodes"])
-    if (!node.is_object()) throw Error(ErrorCode::invalid_argument, "the plan is damaged: a node is no object");
-  return document;
+std::string packed(const ProfileReport::Timeline& timeline) {
+  std::string threads;
+  for (const std::string& name : timeline.threads) threads += (threads.empty() ? "" : ",") + json_text(name);
+  return fmt::format(R"({{"threads":[{}],"median":{},"slowest":{}{}}})", threads, packed(timeline.median), packed(timeline.slowest),
+                     timeline.ranges ? ",\"ranges\":" + packed(*timeline.ranges) : "");
 }
 
-void pack_timelines(Document& document) {
-  if (!document.contains("timeline")) return;
-  Document& timeline = document["timeline"];
-  for (const char* part : {"median", "slowest", "ranges"})
-    if (timeline.contains(part)) timeline[part] = pack_timeline(timeline[part]);
-}
-
-}  // namespace
-}  // namespace profile
-
-std::string profile_to_html(std::string_view json) {
-  profile::Document document = profile::reading([&] {
-    profile::Document read = profile::parse_profile_or_plan(json);
-    profile::pack_timelines(read);
-    return read;
-  });
-  // No "<" stays in the document: text of a model cannot end the script that holds it.
+// No "<" stays in the document: text of a model cannot end the script that holds it.
+std::string page_of(std::string_view document) {
   std::string text;
-  for (char c : document.dump(-1, ' ', false, profile::Document::error_handler_t::replace)) {
+  for (char c : document) {
     if (c == '<')
       text += "\\u003c";
     else
       text += c;
   }
-  std::string page = profile::kPageHtml;
+  std::string page = kPageHtml;
   const std::array<std::pair<std::string_view, std::string_view>, 3> parts{
-      {{"/*SCRIPT*/", profile::kPageScript}, {"/*PROFILE*/", text}, {"/*STYLE*/", profile::kPageStyle}}};
+      {{"/*SCRIPT*/", kPageScript}, {"/*PROFILE*/", text}, {"/*STYLE*/", kPageStyle}}};
   // From the last to the first, so that a mark in what was put in is not found.
   for (const auto& [mark, part] : parts) page.replace(page.rfind(mark, page.size()), mark.size(), part);
   return page;
+}
+
+}  // namespace
+
+std::string explanation_to_html(const Explanation& explanation) { return page_of(explanation_to_json(explanation)); }
+
+}  // namespace profile
+
+std::string profile_to_html(const ProfileReport& report) {
+  return profile::page_of(profile::report_to_json(report, report.timeline ? profile::packed(*report.timeline) : ""));
 }
 
 }  // namespace treadle

@@ -11,7 +11,7 @@
 #include "profile/writers/onnxruntime_trace.h"
 #include "profile/writers/perfetto_trace.h"
 #include "treadle/error.h"
-#include "treadle/profile.h"
+#include "treadle/profile_report.h"
 
 namespace treadle {
 
@@ -58,16 +58,16 @@ void check_profile_file(std::string_view path) {
                           path));
 }
 
-std::string profile_file(std::string_view path, std::string_view json, const Profile* profile) {
+std::string profile_file(std::string_view path, const ProfileReport& report, const Profile* profile) {
   check_profile_file(path);
   if (const TraceFormat* format = profile::trace_format_of(path)) {
     static const Profile kNone;
     const Profile& of = profile ? *profile : kNone;  // no copy: a long run has a million events
     return profile_to_trace(of, *format);
   }
-  if (path.ends_with(".html")) return profile_to_html(json);
-  if (path.ends_with(".csv")) return profile_to_csv(json);
-  return std::string(json);
+  if (path.ends_with(".html")) return profile_to_html(report);
+  if (path.ends_with(".csv")) return profile_to_csv(report);
+  return profile_to_json(report);
 }
 
 }  // namespace treadle

@@ -1,7 +1,7 @@
 // Histograms of nodes, as numbers that people ask for.
 #include <nlohmann/json.hpp>
 
-#include "profile/analysis/report_parts.h"
+#include "profile/model/rounding.h"
 #include "treadle/profile.h"
 
 namespace treadle {

@@ -1,0 +1,18 @@
+// A profile that Python holds, and what it says.
+#pragma once
+
+#include <nanobind/ndarray.h>
+
+#include "bindings.h"
+#include "treadle/profile_report.h"
+
+namespace treadle::python {
+
+struct PyProfile {
+  Profile profile;  ///< without events where it was read from JSON
+  ProfileReport report;
+};
+
+void register_profile_report(nb::module_& module);
+
+}  // namespace treadle::python

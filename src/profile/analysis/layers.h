@@ -1,0 +1,41 @@
+// Layers of the model, and phases of a step: what nodes lie in, with their times.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "treadle/profile_report.h"
+
+namespace treadle::profile {
+
+class LayerTree {
+ public:
+  /// A layer, or a phase of a step. It stands behind the one around it.
+  struct Branch {
+    std::string name;
+    int parent = -1;
+    bool is_phase = false;
+    int64_t num_nodes = 0;
+    double ms = 0, self_ms = 0, share = 0;  ///< self: without the layers in it
+    std::vector<int> children = {};
+  };
+
+  explicit LayerTree(const std::vector<NodeReport>& nodes);
+  const std::vector<Branch>& branches() const { return branches_; }
+  /// The innermost layer, or phase, of a node; -1: it has neither.
+  int branch_of(size_t node) const { return of_nodes_[node]; }
+
+ private:
+  void add(const NodeReport& node);
+  int child(int parent, const std::string& name, bool is_phase);
+
+  std::vector<Branch> branches_;
+  std::vector<int> of_nodes_;
+  std::map<std::pair<int, std::string>, int> known_;
+};
+
+std::vector<ProfileReport::Layer> layers_of(const std::vector<NodeReport>& nodes);
+
+}  // namespace treadle::profile

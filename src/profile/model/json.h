@@ -1,0 +1,194 @@
+// Structs as JSON and back, for the files of src/profile/model and the sections of recordings. A struct says once which fields it has:
+//   void fields(auto& v, Thing& thing) { v.must("name", thing.name); v.opt("size", thing.size); }
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "treadle/error.h"
+
+namespace treadle::profile {
+
+using Document = nlohmann::ordered_json;
+
+/// @param throws  false: text that is no JSON gives a discarded document instead of Document::parse_error.
+/// @throws Error(invalid_argument) for text whose lists lie too deep in lists
+Document parse_json(std::string_view text, bool throws = true);
+/// In one line. What is not UTF-8 is replaced.
+std::string to_text(const Document& document, int indent = -1);
+
+[[noreturn]] void throw_damaged(const std::string& what);
+
+/// Calls read(), which takes fields of a document for what they should be.
+/// @throws Error(invalid_argument) where one is something else
+template <typename Read>
+auto reading(const Read& read) {
+  try {
+    return read();
+  } catch (const Document::parse_error& error) {  // whose text repeats bytes that need not be UTF-8
+    throw_damaged("it is no JSON at byte " + std::to_string(error.byte));
+  } catch (const Document::exception& error) {
+    throw_damaged(error.what());
+  }
+}
+
+/// Writes the fields of a struct into an object.
+struct JsonWriter {
+  static constexpr bool kReads = false;
+  Document& out;
+
+  template <typename T>
+  void must(const char* key, const T& value);
+  template <typename T>
+  void may(const char* key, const T& value) {
+    must(key, value);
+  }
+  /// Leaves out what is nothing: false, none, an empty list or text, or the number that stands for it.
+  template <typename T>
+  void opt(const char* key, const T& value, const T& nothing = {});
+};
+
+/// Reads the fields of a struct from an object.
+struct JsonReader {
+  static constexpr bool kReads = true;
+  const Document& in;
+
+  /// @throws Document::exception if there is none
+  template <typename T>
+  void must(const char* key, T& value);
+  /// Older files may lack it.
+  template <typename T>
+  void may(const char* key, T& value);
+  template <typename T>
+  void opt(const char* key, T& value, const T& = {}) {
+    may(key, value);
+  }
+};
+
+template <typename T>
+concept Plain = std::is_arithmetic_v<T> || std::is_same_v<T, std::string>;
+
+/// Objects whose names are data.
+template <typename T>
+using Named = std::vector<std::pair<std::string, T>>;
+
+template <Plain T>
+Document json_of(const T& value) {
+  return value;
+}
+template <typename T>
+Document json_of(const std::optional<T>& value);
+template <typename T>
+Document json_of(const std::vector<T>& values);
+template <typename T>
+Document json_of(const Named<T>& values);
+template <typename A, typename B>
+Document json_of(const std::pair<A, B>& pair) {
+  return Document::array({pair.first, pair.second});
+}
+template <typename T>
+Document json_of(const T& value) {
+  Document json = Document::object();
+  JsonWriter writer{json};
+  fields(writer, const_cast<T&>(value));  // a writer changes nothing
+  return json;
+}
+template <typename T>
+Document json_of(const std::optional<T>& value) {
+  return value ? json_of(*value) : Document();
+}
+template <typename T>
+Document json_of(const std::vector<T>& values) {
+  Document list = Document::array();
+  for (const T& value : values) list.push_back(json_of(value));
+  return list;
+}
+template <typename T>
+Document json_of(const Named<T>& values) {
+  Document object = Document::object();
+  for (const auto& [name, value] : values) object[name] = json_of(value);
+  return object;
+}
+
+template <Plain T>
+void read_json(const Document& json, T& value) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    const bool fits = json.is_number_unsigned()  ? std::in_range<T>(json.get<uint64_t>())
+                      : json.is_number_integer() ? std::in_range<T>(json.get<int64_t>())
+                                                 : false;
+    if (!fits) throw_damaged(to_text(json).substr(0, 40) + " stands where a whole number is expected");
+  }
+  value = json.get<T>();
+}
+template <typename T>
+void read_json(const Document& json, std::optional<T>& value);
+template <typename T>
+void read_json(const Document& json, std::vector<T>& values);
+template <typename T>
+void read_json(const Document& json, Named<T>& values);
+template <typename A, typename B>
+void read_json(const Document& json, std::pair<A, B>& pair) {
+  read_json(json.at(0), pair.first);
+  read_json(json.at(1), pair.second);
+}
+template <typename T>
+void read_json(const Document& json, T& value) {
+  if (!json.is_object()) throw_damaged(to_text(json).substr(0, 40) + " stands where an object is expected");
+  JsonReader reader{json};
+  fields(reader, value);
+}
+template <typename T>
+void read_json(const Document& json, std::optional<T>& value) {
+  if (json.is_null())
+    value.reset();
+  else
+    read_json(json, value.emplace());
+}
+template <typename T>
+void read_json(const Document& json, std::optional<std::optional<T>>& value) {  // null says something
+  read_json(json, value.emplace());
+}
+template <typename T>
+void read_json(const Document& json, std::vector<T>& values) {
+  if (!json.is_array()) throw_damaged(to_text(json).substr(0, 40) + " stands where a list is expected");
+  values.reserve(json.size());
+  for (const Document& item : json) read_json(item, values.emplace_back());
+}
+template <typename T>
+void read_json(const Document& json, Named<T>& values) {
+  for (const auto& [name, item] : json.items()) {
+    values.emplace_back(name, T{});
+    read_json(item, values.back().second);
+  }
+}
+
+template <typename T>
+void JsonWriter::must(const char* key, const T& value) {
+  out[key] = json_of(value);
+}
+template <typename T>
+void JsonWriter::opt(const char* key, const T& value, const T& nothing) {
+  if constexpr (requires { value.has_value(); }) {
+    if (value.has_value()) must(key, *value);
+  } else if constexpr (requires { value.empty(); }) {
+    if (!value.empty()) must(key, value);
+  } else if (value != nothing) {
+    must(key, value);
+  }
+}
+template <typename T>
+void JsonReader::must(const char* key, T& value) {
+  read_json(in.at(key), value);
+}
+template <typename T>
+void JsonReader::may(const char* key, T& value) {
+  if (const auto found = in.find(key); found != in.end()) read_json(*found, value);
+}
+
+}  // namespace treadle::profile
