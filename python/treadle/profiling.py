@@ -18,7 +18,7 @@ import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from . import _clients, _notebook, _python_calls, _treadle
 from .errors import InvalidArgument
@@ -498,8 +498,7 @@ class Profile:
         """What the planned arena of the main graph holds, step by step, and at its peak; `measured`: what was really allocated.
 
         Without steps if nothing was planned: nothing ran, no value lies in the arena, or the nodes ran on a device."""
-        memory: MemoryTimeline = self._read().memory()
-        return memory
+        return cast(MemoryTimeline, self._read().memory())
 
     def table(self, top: int = 25, sort: str = "time", memory: bool = False) -> str:
         """Nodes, operators, where a run went, and memory, for the terminal.
