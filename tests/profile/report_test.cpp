@@ -224,6 +224,12 @@ TEST(ProfileFile, IndicesOfWhatIsNotThereAreErrors) {
   EXPECT_NO_THROW(read_profile(whole.dump()));
 }
 
+TEST(ProfileFile, PartsThatNestTooDeepAreErrors) {
+  Json json = known_json();
+  for (int i = 0; i < 100'000; ++i) json["load"].push_back({{"name", "p"}, {"parent", i - 1}, {"calls", 1}, {"start_ms", 0}, {"ms", 1}});
+  EXPECT_THROW(read_profile(json.dump()), Error);
+}
+
 // A profile with medians and intervals as given, nothing else.
 std::string crafted(double run, double width, const std::vector<std::tuple<std::string, double, double>>& nodes) {
   auto ms = [](double median, double half) {

@@ -271,11 +271,18 @@ void check_header(const Document& json) {
     throw Error(ErrorCode::invalid_argument, "the profile lacks its nodes or runs");
 }
 
+// What walks through them calls itself for each level. Python's calls nest a thousand deep.
 template <typename T>
 void check_parents(const std::vector<T>& items, const char* what) {
-  for (size_t i = 0; i < items.size(); ++i)
-    if (items[i].parent < -1 || items[i].parent >= static_cast<int32_t>(i))
-      throw_damaged(fmt::format("{} {} lies in {}, which does not stand before it", what, i, items[i].parent));
+  constexpr int kMostNested = 5000;
+  std::vector<int> depth(items.size(), 0);
+  for (size_t i = 0; i < items.size(); ++i) {
+    const int32_t parent = items[i].parent;
+    if (parent < -1 || parent >= static_cast<int32_t>(i))
+      throw_damaged(fmt::format("{} {} lies in {}, which does not stand before it", what, i, parent));
+    if (parent >= 0) depth[i] = depth[static_cast<size_t>(parent)] + 1;
+    if (depth[i] > kMostNested) throw_damaged(fmt::format("{} {} lies more than {} deep in others", what, i, kMostNested));
+  }
 }
 
 void check_columns(const TimelineEvents& t) {
