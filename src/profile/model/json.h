@@ -2,12 +2,11 @@
 //   void fields(auto& v, Thing& thing) { v.must("name", thing.name); v.opt("size", thing.size); }
 #pragma once
 
-#include <array>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
