@@ -2,6 +2,7 @@
 // files are written of it, and a file of JSON is read back into it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -288,15 +289,31 @@ TREADLE_API void check_profile_file(std::string_view path);
 
 enum class Change : uint8_t { unchanged, faster, slower, unclear };
 
+/// Two medians side by side.
+struct TimeDifference {
+  Change verdict = Change::unclear;
+  double before_ms = 0, after_ms = 0;
+  std::optional<std::pair<double, double>> change;  ///< from -0.1, a tenth less, to 0.2, as far as can be told
+};
+
 struct ProfileDifference {
-  Change run = Change::unclear;  ///< of whole runs
-  std::string text;              ///< the table
-  std::string json;
+  struct Node : TimeDifference {
+    std::string name, op_type;
+    std::string plan;  ///< what else is different: kernel, shapes
+  };
+  double tolerance = 0;
+  TimeDifference run;                                                     ///< whole runs
+  std::vector<Node> nodes;                                                ///< that are in both: first those that have changed
+  std::vector<std::pair<std::string, std::string>> environment;           ///< what both were taken with, where it differs
+  std::vector<std::string> only_before, only_after;                       ///< names of nodes
+  std::vector<std::pair<std::string, std::pair<double, double>>> memory;  ///< bytes before and after
+  int64_t num_other_shapes = 0;                                           ///< nodes that do other work
 };
 /// Matches nodes by name. A node has changed if the intervals of its medians (99 %) lie apart; it is unchanged if they allow no more than
 /// `tolerance`; otherwise nobody can tell.
 /// @throws Error(invalid_argument)
-TREADLE_API ProfileDifference compare_profiles(const ProfileReport& before, const ProfileReport& after, double tolerance = 0.03,
-                                               const ProfileTableOptions& options = {});
+TREADLE_API ProfileDifference compare_profiles(const ProfileReport& before, const ProfileReport& after, double tolerance = 0.03);
+TREADLE_API std::string difference_to_table(const ProfileDifference& difference, const ProfileTableOptions& options = {});
+TREADLE_API std::string difference_to_json(const ProfileDifference& difference);
 
 }  // namespace treadle

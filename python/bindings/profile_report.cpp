@@ -278,8 +278,8 @@ void register_profile_report(nb::module_& module) {
       .def(
           "compare",
           [](const PyProfile& self, const PyProfile& before, double tolerance, int top) {
-            const ProfileDifference difference = compare_profiles(before.report, self.report, tolerance, {.top = top});
-            return nb::make_tuple(difference.text, difference.json);
+            const ProfileDifference difference = compare_profiles(before.report, self.report, tolerance);
+            return nb::make_tuple(difference_to_table(difference, {.top = top}), difference_to_json(difference));
           },
           nb::arg("before"), nb::arg("tolerance"), nb::arg("top"));
 }

@@ -68,12 +68,12 @@ void progress(const std::string& text) {
 int compare_files(const ProfileArguments& a) {
   const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);  // both are there, before either is read
   const ProfileDifference difference = compare_profiles(read_profile(before, ProfileParts::without_timeline),
-                                                        read_profile(after, ProfileParts::without_timeline), a.tolerance, a.table);
+                                                        read_profile(after, ProfileParts::without_timeline), a.tolerance);
   if (a.json)
-    show_json_text(difference.json);
+    show_json_text(difference_to_json(difference));
   else
-    show("{}\n", difference.text);
-  return difference.run == Change::slower ? kSlower : difference.run == Change::unclear ? kUnclear : 0;
+    show("{}\n", difference_to_table(difference, a.table));
+  return difference.run.verdict == Change::slower ? kSlower : difference.run.verdict == Change::unclear ? kUnclear : 0;
 }
 
 // Those that are not what they are by default.

@@ -78,7 +78,7 @@ void show(const ProfileReport& report) {
   profile_to_tree(report);
   profile_to_html(report);
   profile_to_csv(report);
-  compare_profiles(report, report);
+  difference_to_table(compare_profiles(report, report));
 }
 
 void use_recording(const fs::path& file, uint64_t) {

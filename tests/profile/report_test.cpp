@@ -247,29 +247,29 @@ TEST(ProfileComparison, ToldApartFromNoise) {
   const std::string after =
       crafted(12, 0.1, {{"faster", 0.5, 0.1}, {"slower", 1.5, 0.1}, {"same", 1.01, 0.005}, {"noisy", 1.2, 0.5}, {"new", 1, 0}});
   const ProfileDifference difference = compare_files(before, after);
-  EXPECT_EQ(difference.run, Change::slower);
-  const Json json = Json::parse(difference.json);
+  EXPECT_EQ(difference.run.verdict, Change::slower);
+  const Json json = Json::parse(difference_to_json(difference));
   std::map<std::string, std::string> verdicts;
   for (const Json& node : json["nodes"]) verdicts[node["name"]] = node["verdict"];
   EXPECT_EQ(verdicts, (std::map<std::string, std::string>{
                           {"faster", "faster"}, {"slower", "slower"}, {"same", "unchanged"}, {"noisy", "cannot tell"}}));
   EXPECT_EQ(json["only_before"], Json{"gone"});
   EXPECT_EQ(json["only_after"], Json{"new"});
-  EXPECT_EQ(compare_files(after, before).run, Change::faster);
-  EXPECT_EQ(compare_files(before, before).run, Change::unchanged);
-  EXPECT_EQ(compare_files(before, before, 0.001).run, Change::unclear);  // the intervals allow 2 %
+  EXPECT_EQ(compare_files(after, before).run.verdict, Change::faster);
+  EXPECT_EQ(compare_files(before, before).run.verdict, Change::unchanged);
+  EXPECT_EQ(compare_files(before, before, 0.001).run.verdict, Change::unclear);  // the intervals allow 2 %
 }
 
 TEST(ProfileComparison, NamesakesAreMatchedInOrder) {
   const std::string before = crafted(1, 0.001, {{"", 1, 0.001}, {"", 5, 0.001}}),
                     after = crafted(1, 0.001, {{"", 1, 0.001}, {"", 5, 0.001}});
-  const Json json = Json::parse(compare_files(before, after).json);
+  const Json json = Json::parse(difference_to_json(compare_files(before, after)));
   for (const Json& node : json["nodes"]) EXPECT_EQ(node["verdict"], "unchanged");
 }
 
 TEST(ProfileComparison, WithoutIntervalsNobodyCanTell) {
   const std::string text = R"({"format": "treadle-profile", "version": 1, "runs": {"ms": {"median": 1}}, "nodes": []})";
-  EXPECT_EQ(compare_files(text, text).run, Change::unclear);
+  EXPECT_EQ(compare_files(text, text).run.verdict, Change::unclear);
   EXPECT_THROW(compare_files(text, "{}"), Error);
   EXPECT_THROW(compare_files(text, R"({"format": "treadle-profile", "version": 2})"), Error);
   EXPECT_THROW(compare_files(text, text, -1), Error);
@@ -278,7 +278,7 @@ TEST(ProfileComparison, WithoutIntervalsNobodyCanTell) {
 TEST(ProfileComparison, SaysWhatChangedInThePlan) {
   Json before = Json::parse(crafted(1, 0.001, {{"c", 1, 0.001}})), after = before;
   after["nodes"][0]["kernel"] = "vectors";
-  EXPECT_NE(compare_files(before.dump(), after.dump()).text.find("kernel: plain -> vectors"), std::string::npos);
+  EXPECT_NE(difference_to_table(compare_files(before.dump(), after.dump())).find("kernel: plain -> vectors"), std::string::npos);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "profile/analysis/report_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -73,6 +75,19 @@ bool computes_in_float32(const PlannedNode& node) {
     });
   };
   return hold(node.inputs) && hold(node.outputs);
+}
+
+std::string shape_of(const ProfiledOperand& operand) {
+  if (!operand.shape) return "?";
+  return operand.shape->rank() == 0 ? "scalar" : fmt::format("{}", fmt::join(*operand.shape, "x"));
+}
+
+std::string shapes_of(const PlannedNode& node) {
+  std::string text, outputs;
+  for (const ProfiledOperand& input : node.inputs)
+    if (!input.constant) text += (text.empty() ? "" : ", ") + shape_of(input);
+  for (const ProfiledOperand& output : node.outputs) outputs += (outputs.empty() ? "" : ", ") + shape_of(output);
+  return text == outputs ? outputs : text + " -> " + outputs;
 }
 
 ProfileTimes times_of(const std::vector<double>& ns) {

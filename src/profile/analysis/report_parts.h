@@ -16,6 +16,11 @@ ProfileTimes times_of(const std::vector<double>& ns);
 /// Whether the peaks, which are of float32, hold for what a node computes.
 bool computes_in_float32(const PlannedNode& node);
 
+/// "1x64x56x56"; "scalar"; "?" where only the run knows it.
+std::string shape_of(const ProfiledOperand& operand);
+/// "1x64x56x56 -> 1x64x28x28": computed inputs and outputs of a node, for people.
+std::string shapes_of(const PlannedNode& node);
+
 /// Phases of loading: those of one name within one phase together.
 std::vector<ProfileReport::Load> load_of(const Profile& profile);
 std::vector<ProfileReport::PoolThread> pool_of(const Profile& profile);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/json_depth.h"
 #include "profile/model/explanation.h"
@@ -196,6 +197,22 @@ void fields(auto& v, ProfileReport& r) {
   v.opt("remedies", r.remedies);
 }
 
+void fields(auto& v, TimeDifference& d) {
+  std::string verdict = change_word(d.verdict);
+  v.must("verdict", verdict), v.must("before_ms", d.before_ms), v.must("after_ms", d.after_ms), v.opt("change", d.change);
+}
+
+void fields(auto& v, ProfileDifference::Node& n) {
+  v.must("name", n.name), v.must("op", n.op_type);
+  fields(v, static_cast<TimeDifference&>(n));
+  v.opt("plan", n.plan);
+}
+
+void fields(auto& v, ProfileDifference& d) {
+  v.must("tolerance", d.tolerance), v.must("run", d.run), v.must("nodes", d.nodes), v.opt("environment", d.environment);
+  v.must("only_before", d.only_before), v.must("only_after", d.only_after), v.must("memory", d.memory);
+}
+
 void fields(auto& v, PassChange& c) {
   v.must("what", c.what), v.must("op", c.op_type), v.must("name", c.name), v.must("sources", c.sources), v.opt("took", c.took);
 }
@@ -328,6 +345,11 @@ std::string report_to_json(const ProfileReport& report, std::string_view timelin
 std::string explanation_to_json(const Explanation& explanation) { return to_text(headed_json("treadle-explain", explanation)); }
 std::string history_to_json(const NodeHistory& history) { return to_text(json_of(history)); }
 
+const char* change_word(Change change) {
+  constexpr std::array<const char*, 4> kWords{"unchanged", "faster", "slower", "cannot tell"};
+  return kWords[static_cast<size_t>(change)];
+}
+
 std::string json_text(const std::string& text) { return to_text(Document(text)); }
 std::string json_text(double number) { return Document(number).dump(); }
 
@@ -335,6 +357,10 @@ std::string json_text(double number) { return Document(number).dump(); }
 
 std::string profile_to_json(const ProfileReport& report) {
   return profile::report_to_json(report, report.timeline ? profile::to_text(profile::json_of(*report.timeline)) : "");
+}
+
+std::string difference_to_json(const ProfileDifference& difference) {
+  return profile::to_text(profile::headed_json("treadle-profile-diff", difference), 2);
 }
 
 ProfileReport read_profile(std::string_view json, ProfileParts parts) {

@@ -82,19 +82,6 @@ std::string TextTable::to_text(const std::string& indent) const {
   return text;
 }
 
-std::string shape_of(const ProfiledOperand& operand) {
-  if (!operand.shape) return "?";
-  return operand.shape->rank() == 0 ? "scalar" : fmt::format("{}", fmt::join(*operand.shape, "x"));
-}
-
-std::string shapes_of(const PlannedNode& node) {
-  std::string text, outputs;
-  for (const ProfiledOperand& input : node.inputs)
-    if (!input.constant) text += (text.empty() ? "" : ", ") + shape_of(input);
-  for (const ProfiledOperand& output : node.outputs) outputs += (outputs.empty() ? "" : ", ") + shape_of(output);
-  return text == outputs ? outputs : text + " -> " + outputs;
-}
-
 std::vector<size_t> sorted_nodes(const std::vector<NodeReport>& nodes, std::string_view sort) {
   std::vector<size_t> order(nodes.size());
   std::iota(order.begin(), order.end(), size_t{0});

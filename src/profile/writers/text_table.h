@@ -1,4 +1,4 @@
-// Tables in text, and how they name nodes.
+// Tables in text.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "profile/analysis/report_parts.h"
 #include "treadle/profile_report.h"
 
 namespace treadle::profile {
@@ -26,11 +27,6 @@ class TextTable {
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
-
-/// "1x64x56x56"; "scalar"; "?" where only the run knows it.
-std::string shape_of(const ProfiledOperand& operand);
-/// "1x64x56x56 -> 1x64x28x28": computed inputs and outputs of a node, for people.
-std::string shapes_of(const PlannedNode& node);
 
 /// Indices of the nodes in the order asked for. @throws Error(invalid_argument) for an unknown order.
 std::vector<size_t> sorted_nodes(const std::vector<NodeReport>& nodes, std::string_view sort);
