@@ -126,7 +126,7 @@ size_t hash_of(const Expr& expr) {
     hash = mix(hash, std::hash<int64_t>()(term.coefficient));
     for (const Expr* factor : term.factors) hash = mix(hash, std::hash<const void*>()(factor));
   }
-  return mix(mix(mix(hash, hash_of(expr.a)), hash_of(expr.b)), std::hash<std::string>()(expr.symbol));
+  return mix(mix(hash, hash_of(expr.a)), hash_of(expr.b));
 }
 
 }  // namespace
@@ -357,17 +357,19 @@ Dim SymbolTable::fresh_symbol(std::string_view hint, bool data_dependent) {
 }
 
 const Expr* SymbolTable::intern(Expr expr) {
-  size_t hash = hash_of(expr);
+  auto add = [&] {
+    expr.index = static_cast<int32_t>(exprs_.size());
+    exprs_.push_back(std::move(expr));
+    return &exprs_.back();
+  };
+  if (expr.kind == Expr::Kind::symbol) return add();
+  const size_t hash = hash_of(expr);
   auto [first, last] = by_hash_.equal_range(hash);
   for (auto it = first; it != last; ++it) {
     const Expr& other = *it->second;
-    if (other.kind == expr.kind && other.symbol == expr.symbol && other.a == expr.a && other.b == expr.b && other.terms == expr.terms)
-      return &other;
+    if (other.kind == expr.kind && other.a == expr.a && other.b == expr.b && other.terms == expr.terms) return &other;
   }
-  expr.index = static_cast<int32_t>(exprs_.size());
-  exprs_.push_back(std::move(expr));
-  by_hash_.emplace(hash, &exprs_.back());
-  return &exprs_.back();
+  return by_hash_.emplace(hash, add())->second;
 }
 
 void SymbolTable::charge_inference() {

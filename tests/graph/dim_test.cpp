@@ -44,6 +44,8 @@ TEST_F(DimTest, EqualNamesAreOneSymbol) {
     EXPECT_EQ(to_string(first), later);
     EXPECT_NE(table.symbol(later), first);
     EXPECT_EQ(table.symbol(later), table.symbol(later));
+    // A copy with a bound of 0 looks as the symbol does.
+    EXPECT_NE(Dim(table.intern(Expr(*fresh.expr()))), Dim(table.intern(Expr(*fresh.expr()))));
   }
 }
 

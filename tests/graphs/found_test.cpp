@@ -560,6 +560,19 @@ feed x [6] = 7001.1 7001.1 7001.1 7001.1 7001.1 7001.1
 )");
 }
 
+// The symbol of the result's extent has a bound of 0.
+TEST(FoundGraphs, NothingThatIsCompressed) {
+  expect_right(R"(
+opset 21
+input x uint8 [1,1,1,0]
+constant c bool [0] =
+y = Compress(x, c)
+output y uint8
+feeds
+feed x [1,1,1,0] =
+)");
+}
+
 // Nothing is above 1.
 TEST(FoundGraphs, ATangentThatIsCutOffAtOne) {
   expect_right(R"(
