@@ -160,8 +160,17 @@ def test_codes_that_only_the_run_tells(ort, with_zeros, constants):
 
 @pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
 def test_values_may_have_more_heads_than_queries_and_keys(ort, rule):
-    for heads, key_heads, kv, size, width in ((2, 2, 4, 8, 5), (1, 1, 3, 4, 4), (2, 4, 4, 6, 3), (1, 2, 4, 4, 2)):
+    for heads, key_heads, kv, size, width in ((2, 2, 4, 8, 5), (1, 1, 3, 4, 4), (2, 4, 4, 6, 3), (1, 2, 4, 4, 2), (3, 1, 3, 6, 2), (4, 2, 4, 4, 3), (4, 1, 2, 3, 5)):
         inputs = {"query": floats(2, 3, heads * size), "key": floats(2, 3, key_heads * size) / size, "value": floats(2, 3, kv * width), "past_state": floats(2, kv, size, width)}
         inputs["decay"] = -np.abs(floats(2, 3, kv)) if "gated" in rule else None
         inputs["beta"] = np.abs(floats(2, 3, kv)) / 2 if "delta" in rule else None
         compare(ort, "LinearAttention", inputs, 2, {"q_num_heads": heads, "kv_num_heads": kv, "update_rule": rule}, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("static", [True, None])
+def test_a_product_of_vectors_is_a_scalar(ort, static):
+    codes, other = (RNG.integers(90, 160, 8).astype(np.uint8) for _ in range(2))
+    numbers = {"b_scale": np.array([0.03], np.float32), "b_zero": np.array([120], np.uint8), "bias": np.array([1.5], np.float32)}
+    compare(ort, "DynamicQuantizeMatMul", {"a": floats(8), "b": codes} | numbers, static=static, rtol=1e-4, atol=1e-4)
+    scales = {"a_scale": np.array([0.02], np.float32), "b_scale": numbers.pop("b_scale"), "a_zero": np.array([7], np.uint8)}
+    compare(ort, "MatMulIntegerToFloat", {"a": other, "b": codes} | scales | numbers, static=static, rtol=1e-4, atol=1e-4)

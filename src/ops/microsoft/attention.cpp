@@ -125,6 +125,13 @@ ValueId repeat_heads(NodeWriter& w, ValueId x, ValueId heads, ValueId size, Valu
   return w.op("Reshape", {repeated, joined(w, {leading, w.op("Mul", {count, size})})}, {{"allowzero", int64_t{1}}});
 }
 
+/// Whether keys have fewer heads than values, or may have: a key is as long as a query.
+bool shares_keys(const Decomposition& d, int64_t q_heads, int64_t kv_heads) {
+  const int64_t queries = d.extent(d.in(0), 2), keys = d.extent(d.in(1), 2), size = queries / q_heads;
+  if (queries < 0 || keys < 0) return kv_heads > 1;
+  return size > 0 && keys >= size && keys % size == 0 && keys / size < kv_heads && kv_heads % (keys / size) == 0;
+}
+
 }  // namespace
 
 // Becomes ONNX's LinearAttention, or WindowedLinearAttention if state_window is set. Several heads of values may share one of queries and
@@ -135,12 +142,12 @@ void decompose_linear_attention(Graph& graph, NodeId id) {
   for (size_t i = 0; i < 6; ++i) inputs.push_back(d.in(i));
   Attributes attributes = d.copied({"chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"});
   const int64_t q_heads = d.attributes().get_int("q_num_heads"), kv_heads = d.attributes().get_int("kv_num_heads");
-  if (q_heads > 0 && kv_heads > q_heads && kv_heads % q_heads == 0) {
-    const ValueId heads = d.ints({q_heads}), count = d.ints({kv_heads});
-    const ValueId size = d.op("Div", {extents(d, d.in(0), 2), heads}), key_heads = d.op("Div", {extents(d, d.in(1), 2), size});
-    inputs[0] = repeat_heads(d, d.in(0), heads, size, count);
-    inputs[1] = repeat_heads(d, d.in(1), key_heads, size, count);
-    attributes.set("q_num_heads", kv_heads);
+  const bool repeats_queries = q_heads > 0 && kv_heads > q_heads && kv_heads % q_heads == 0;
+  const bool repeats_keys = q_heads > 0 && shares_keys(d, q_heads, kv_heads);
+  if (repeats_queries || repeats_keys) {
+    const ValueId heads = d.ints({q_heads}), count = d.ints({kv_heads}), size = d.op("Div", {extents(d, d.in(0), 2), heads});
+    if (repeats_keys) inputs[1] = repeat_heads(d, d.in(1), d.op("Div", {extents(d, d.in(1), 2), size}), size, count);
+    if (repeats_queries) inputs[0] = repeat_heads(d, d.in(0), heads, size, count), attributes.set("q_num_heads", kv_heads);
   }
   const int64_t window = d.attributes().get_int("state_window", 0);
   if (window != 0) attributes.set("state_window", window);

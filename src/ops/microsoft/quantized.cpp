@@ -143,9 +143,11 @@ ValueId of_columns(Decomposition& d, ValueId x, ValueId matrix) {
 }
 
 void give_product(Decomposition& d, ValueId a, ValueId b, ValueId a_scale, ValueId b_scale, ValueId a_zero, ValueId b_zero, ValueId bias) {
-  ValueId y = d.cast(d.op("MatMulInteger", {a, b, a_zero, of_columns(d, b_zero, b)}), DType::float32);
-  y = d.op("Mul", {y, d.op("Mul", {a_scale, of_columns(d, b_scale, b)})});
+  const ValueId product = d.op("MatMulInteger", {a, b, a_zero, of_columns(d, b_zero, b)});
+  ValueId y = d.op("Mul", {d.cast(product, DType::float32), d.op("Mul", {a_scale, of_columns(d, b_scale, b)})});
   if (bias != kNoValue) y = d.op("Add", {y, d.rank(bias) == 0 ? bias : d.op("Reshape", {bias, d.ints({-1})})});
+  // A product of vectors is a scalar, also beside scales and biases of one axis.
+  if (d.rank(a) < 2 && d.rank(b) < 2) y = d.op("Reshape", {y, d.op("Shape", {product})}, {{"allowzero", int64_t{1}}});
   d.give(0, y);
   d.finish();
 }
