@@ -23,22 +23,26 @@ using namespace equations;
 void infer_einsum(InferContext& c) {
   const Equation equation = equation_of(c.attributes(), c.num_inputs());
   SymbolicShape extents(kNumLabels, Dim(1));
-  int elided = 0;
+  Elided elided;
   for (int i = 0; i < c.num_inputs(); ++i) {
     const Term& term = equation.inputs[static_cast<size_t>(i)];
     if (!c.has_rank(i)) return c.set_output_dtype(0, c.dtype(0));
-    for_each_axis(term, c.rank(i), [&](int axis, int label) {
-      Dim& extent = extents[static_cast<size_t>(label)];
-      extent = broadcast(extent, c.shape(i)[static_cast<size_t>(axis)]);
-    });
-    elided = std::max(elided, elided_rank(term, c.rank(i)));
+    const Term labels = expand(term, c.rank(i));
+    for (int axis = 0; axis < c.rank(i); ++axis) {
+      const Dim& own = c.shape(i)[static_cast<size_t>(axis)];
+      if (const int earlier = earlier_axis(labels, axis); earlier >= 0)
+        unify(c.shape(i)[static_cast<size_t>(earlier)], own, "extents of a label in one operand");
+      Dim& extent = extents[static_cast<size_t>(labels[static_cast<size_t>(axis)])];
+      extent = broadcast(extent, own);
+    }
+    elided.take(term, c.rank(i));
   }
   SymbolicShape out;
   for (int label : equation.output) {
     if (label != kEllipsis)
       out.push_back(extents[static_cast<size_t>(label)]);
     else
-      for (int left = elided; left > 0; --left) out.push_back(extents[static_cast<size_t>(kEllipsisLabel + left - 1)]);
+      for (int left = elided.rank(); left > 0; --left) out.push_back(extents[static_cast<size_t>(kEllipsisLabel + left - 1)]);
   }
   c.set_output(0, c.dtype(0), std::move(out));
 }
@@ -210,19 +214,27 @@ bool repeats_label(const Term& term) {
   return false;
 }
 
+// The operand as it is, which a kernel has held against the term.
+ValueId of_rank(const Labelled& operand) {
+  std::string term;
+  for (int label : operand.labels) term += static_cast<char>(label < 26 ? 'A' + label : 'a' + label - 26);
+  return operand.add({.op_type = "Einsum", .inputs = {operand.value}, .attributes = {{"equation", term + "->" + term}}});
+}
+
 void decompose_einsum(Graph& graph, NodeId id) {
   constexpr TypeSet kProducts = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
   const std::vector<ValueId> inputs = graph.node(id).inputs;
   const Equation equation = equation_of(graph.node(id).attributes, static_cast<int>(inputs.size()));
-  int elided = 0;
+  Elided elided;
   std::vector<Labelled> operands;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Type& type = graph.type(inputs[i]);
     if (!type.is_tensor() || !kProducts.has(type.dtype)) return;
-    // Without an ellipsis, the number of labels is the rank.
-    if (!type.has_rank() && has_ellipsis(equation.inputs[i])) return;
+    // Without an ellipsis the term is the rank, which the run checks.
+    const bool is_check = inputs.size() == 1 && equation.output == equation.inputs[i];
+    if (!type.has_rank() && (has_ellipsis(equation.inputs[i]) || is_check)) return;
     const int rank = type.has_rank() ? type.rank() : static_cast<int>(equation.inputs[i].size());
-    elided = std::max(elided, elided_rank(equation.inputs[i], rank));
+    elided.take(equation.inputs[i], rank);
     operands.push_back({&graph, id, inputs[i], expand(equation.inputs[i], rank), {}});
     Labelled& operand = operands.back();
     if (repeats_label(operand.labels)) return;
@@ -230,12 +242,14 @@ void decompose_einsum(Graph& graph, NodeId id) {
     for (size_t axis = 0; type.has_rank() && axis < operand.labels.size(); ++axis)
       operand.extents_of[static_cast<size_t>(operand.labels[axis])] = (*type.shape)[axis];
   }
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!graph.type(inputs[i]).has_rank()) operands[i].value = of_rank(operands[i]);
   Term output;
   for (int label : equation.output) {
     if (label != kEllipsis)
       output.push_back(label);
     else
-      for (int left = elided; left > 0; --left) output.push_back(kEllipsisLabel + left - 1);
+      for (int left = elided.rank(); left > 0; --left) output.push_back(kEllipsisLabel + left - 1);
   }
   // Multiplies from left to right. Each step keeps the labels that later operands or the output need.
   Labelled result = operands[0];
@@ -285,18 +299,22 @@ struct Einsum {
     int64_t extent[kNumLabels], stride[kNumLabels][kMaxOperands] = {};
     bool used[kNumLabels] = {};
     std::fill_n(extent, kNumLabels, 1);
-    int elided = 0;
+    Elided elided;
     for (int i = 0; i < k.num_operands; ++i) {
       const Shape& shape = c.shape(first + i);
       const Term& term = equation.inputs[static_cast<size_t>(i)];
-      elided = std::max(elided, elided_rank(term, shape.rank()));
-      for_each_axis(term, shape.rank(), [&](int axis, int label) {
+      const Term labels = expand(term, shape.rank());
+      elided.take(term, shape.rank());
+      for (int axis = 0; axis < shape.rank(); ++axis) {
+        const int label = labels[static_cast<size_t>(axis)];
         const int64_t own = shape[axis];
+        if (const int earlier = earlier_axis(labels, axis); earlier >= 0)
+          check_equal(shape[earlier], own, "extents of a label in one operand");
         used[label] = true;
         if (own != 1 && extent[label] != 1 && own != extent[label])
           throw Error(ErrorCode::invalid_argument, fmt::format("a label stands for extents of {} and {}", extent[label], own));
         if (own != 1) extent[label] = own, stride[label][i] += shape.product(axis + 1, shape.rank());
-      });
+      }
     }
     auto add = [&](Loops& loops, int label) {
       if (loops.rank == kMaxLabels) throw Error(ErrorCode::not_implemented, fmt::format("more than {} labels", kMaxLabels));
@@ -309,7 +327,7 @@ struct Einsum {
       if (label != kEllipsis)
         add(k.kept, label);
       else
-        for (int left = elided; left > 0; --left) add(k.kept, kEllipsisLabel + left - 1);
+        for (int left = elided.rank(); left > 0; --left) add(k.kept, kEllipsisLabel + left - 1);
     }
     for (int label = 0; label < kNumLabels; ++label)
       if (used[label]) add(k.summed, label);

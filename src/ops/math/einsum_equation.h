@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -106,7 +107,29 @@ void for_each_axis(const Term& term, int rank, Fn&& fn) {
   }
 }
 
-inline int elided_rank(const Term& term, int rank) { return has_ellipsis(term) ? rank - static_cast<int>(term.size()) + 1 : 0; }
+/// The axes that "..." stands for: in every term as many.
+class Elided {
+ public:
+  /// @throws Error(invalid_argument) if it stood for another number before.
+  void take(const Term& term, int rank) {
+    if (!has_ellipsis(term)) return;
+    const int own = rank - static_cast<int>(term.size()) + 1;
+    if (rank_ && *rank_ != own)
+      throw Error(ErrorCode::invalid_argument, fmt::format("an ellipsis stands for {} axes and for {}", *rank_, own));
+    rank_ = own;
+  }
+  int rank() const { return rank_.value_or(0); }
+
+ private:
+  std::optional<int> rank_;
+};
+
+/// The axis in front of this one that has its label, or -1.
+inline int earlier_axis(const Term& labels, int axis) {
+  for (int i = 0; i < axis; ++i)
+    if (labels[static_cast<size_t>(i)] == labels[static_cast<size_t>(axis)]) return i;
+  return -1;
+}
 
 inline Term expand(const Term& term, int rank) {
   Term labels;

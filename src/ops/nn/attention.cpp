@@ -317,7 +317,7 @@ std::vector<OpDef> attention_ops() {
                       {"attn_mask", kMaskTypes, "U", Presence::optional},
                       {"past_key", kFloats, "T1", Presence::optional},
                       {"past_value", kFloats, "T2", Presence::optional},
-                      {"nonpad_kv_seqlen", kInt64, "", Presence::optional}},
+                      {"nonpad_kv_seqlen", kInt64, "", Presence::optional, of_rank(1)}},
            .outputs = {{"Y", kFloats, "T1"},
                        {"present_key", kFloats, "T1", Presence::optional},
                        {"present_value", kFloats, "T2", Presence::optional},

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "graph/op_def.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/named_axes.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
 
@@ -29,6 +29,7 @@ kernels::PadMode pad_mode(const Attributes& attributes) {
 
 void infer_pad(InferContext& c) {
   const auto mode = pad_mode(c.attributes());
+  check_one_element(c, 2, "constant_value");
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
   const int rank = c.rank(0);
   const auto pads = c.known(1);
@@ -42,11 +43,9 @@ void infer_pad(InferContext& c) {
   if (pads->size() != 2 * count)
     throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} axes", pads->size(), count));
   SymbolicShape out = c.shape(0);
-  std::array<bool, kMaxRank> seen{};
+  NamedAxes named;
   for (size_t i = 0; i < count; ++i) {
-    const auto axis = static_cast<size_t>(normalise_axis((*axes)[i], rank, "axes"));
-    if (std::exchange(seen[axis], true)) throw Error(ErrorCode::invalid_argument, fmt::format("axes names axis {} twice", (*axes)[i]));
-    Dim& extent = out[axis];
+    Dim& extent = out[named.take((*axes)[i], rank)];
     const Dim padded = extent + (*pads)[i] + (*pads)[i + count];
     if (padded.is_const() && padded.value() < 0)
       throw Error(ErrorCode::invalid_argument,
@@ -68,8 +67,10 @@ kernels::PadPlan bind_plan(BindContext& c) {
   const int64_t count = c.has_input(3) ? c.value_count(3) : in.rank();
   if (c.value_count(1) != 2 * count)
     throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} axes", c.value_count(1), count));
+  if (c.has_input(2)) check_equal(c.num_elements(2), 1, "elements of constant_value, and of a scalar");
+  NamedAxes named;
   for (int64_t i = 0; i < count; ++i) {
-    const int axis = c.has_input(3) ? normalise_axis(c.value_at(3, i), in.rank(), "axes") : static_cast<int>(i);
+    const size_t axis = named.take(c.has_input(3) ? c.value_at(3, i) : i, in.rank());
     before[axis] = c.value_at(1, i), after[axis] = c.value_at(1, i + count);
   }
   const auto rank = static_cast<size_t>(in.rank());

@@ -9,6 +9,7 @@
 #include "graph/op_def.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/named_axes.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
 
@@ -116,8 +117,9 @@ void infer_slice(InferContext& c) {
       throw Error(ErrorCode::invalid_argument, fmt::format("{} has {} elements for {} axes", name, values->size(), axes->size()));
   };
   check_count("starts", starts), check_count("ends", ends), check_count("steps", steps);
+  NamedAxes named;
   for (size_t i = 0; i < axes->size(); ++i) {
-    const auto axis = static_cast<size_t>(normalise_axis((*axes)[i], rank, "axes"));
+    const size_t axis = named.take((*axes)[i], rank);
     const bool all_known = starts && ends && (steps || !c.has_input(4));
     Dim count = 0;
     if (all_known && sliced_extent(c.shape(0)[axis], (*starts)[i], (*ends)[i], steps ? (*steps)[i] : Dim(1), count))
@@ -148,8 +150,9 @@ struct Slice {
     int64_t starts[kMaxRank] = {}, steps[kMaxRank], counts[kMaxRank];
     for (int axis = 0; axis < in.rank(); ++axis) steps[axis] = 1, counts[axis] = in[axis];
     bool any_empty = false;
+    NamedAxes named;
     for (int64_t i = 0; i < c.value_count(1); ++i) {
-      const int axis = c.has_input(3) ? normalise_axis(c.value_at(3, i), in.rank(), "axes") : static_cast<int>(i);
+      const auto axis = static_cast<int>(named.take(c.has_input(3) ? c.value_at(3, i) : i, in.rank()));
       const int64_t step = c.has_input(4) ? c.value_at(4, i) : 1;
       const Range range = clamp_range(c.value_at(1, i), c.value_at(2, i), step, in[axis]);
       starts[axis] = range.start, counts[axis] = range.count;

@@ -4,6 +4,7 @@
 #include "graph/infer.h"
 #include "graph/inferred_types.h"
 #include "graph/op_def.h"
+#include "ops/decomposition.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
@@ -101,6 +102,7 @@ struct Split {
       k.lengths[i] = length * inner;
       k.steps[i] = by_rows && c.has_output(i) ? c.output_step(i) : k.lengths[i];
     }
+    if (left > 0) throw Error(ErrorCode::invalid_argument, fmt::format("the parts leave {} of {} elements", left, in[axis]));
     return k;
   }
   void run(RunContext& c) const {
@@ -117,10 +119,26 @@ struct Split {
 
 void split_to_input(Graph& graph, NodeId id) { ints_to_input(graph, id, "split", 1); }
 
-// Before opset 18 there was one part per output.
+// Before opset 18 the parts were equal, and as many as the outputs. Later the last one may be shorter, so that lengths which are not known
+// to be equal are computed.
 void give_num_outputs(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
-  if (!node.has_input(1)) node.attributes.set("num_outputs", static_cast<int64_t>(node.outputs.size()));
+  if (node.has_input(1)) return;
+  const auto parts = static_cast<int64_t>(node.outputs.size());
+  const int64_t axis = node.attributes.get_int("axis", 0);
+  if (const Type& type = graph.type(node.inputs[0]); type.has_rank()) {
+    const Dim& extent = (*type.shape)[static_cast<size_t>(normalise_axis(axis, type.rank(), "axis"))];
+    if (floor_div(extent, parts) * Dim(parts) == extent) return node.attributes.set("num_outputs", parts);
+    if (extent.is_const())
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} elements cannot be split into {} equal parts", extent.value(), parts));
+  }
+  NodeWriter w(graph, id, node.name);
+  Attributes place{{"start", axis}};
+  if (axis != -1) place.set("end", axis + 1);
+  const ValueId count = w.ints({parts}), extent = w.op("Shape", {node.inputs[0]}, std::move(place));
+  const ValueId lengths = w.op("Expand", {w.op("Div", {extent, count}), count});
+  graph.resize_inputs(id, 2);
+  graph.set_input(id, 1, lengths);
 }
 
 }  // namespace
