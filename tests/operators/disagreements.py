@@ -380,7 +380,7 @@ REFUSED = [
     Refusal("AffineGrid", "batches of theta and size", "as many grids as there are thetas"),
     Refusal("TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble", "the input has 0 columns", "trees that test what is not there, without a row"),
     Refusal("CausalConvWithState", "does not fit into an extent of", "a step of no tokens"),
-    Refusal("DynamicQuantizeMatMul FusedConv MatMulIntegerToFloat", "do not broadcast|b_zero_point is", "a bias, a sum or zero points for other columns than there are, where the result is empty"),
+    Refusal("DynamicQuantizeMatMul FusedConv MatMulIntegerToFloat", r"do not broadcast|b_zero_point is|elements, \[.*\] would have", "a bias, a sum or zero points for other columns than there are, where the result is empty"),
     Refusal("RotaryEmbedding", "the last extent of cos_cache", "caches as wide as half of the head, of which a part is rotated: onnxruntime reads other rows"),
     Refusal("*", "no implementation for string", "no elements, so that onnxruntime does not add strings"),
     Refusal("Erf Col2Im GridSample", "allowed: ", "dtypes of the reference's that onnxruntime has not either"),
