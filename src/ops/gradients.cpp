@@ -66,6 +66,12 @@ ValueId per_channel(GradientContext& g, ValueId parameter, int rank) {
   return g.op("Unsqueeze", {parameter, g.ints(std::move(axes))});
 }
 
+ValueId sum_per_channel(GradientContext& g, ValueId x) {
+  std::vector<int64_t> axes{0};
+  for (int axis = 2; axis < rank_of(g, x); ++axis) axes.push_back(axis);
+  return g.reduce_sum(x, std::move(axes), /*keepdims=*/false);
+}
+
 ValueId widened(GradientContext& g, ValueId value) {
   if (value == kNoValue || (g.type(value).dtype != DType::float16 && g.type(value).dtype != DType::bfloat16)) return value;
   return g.op("Cast", {value}, {{"to", static_cast<int64_t>(DType::float32)}});
@@ -84,7 +90,7 @@ ValueId masked(GradientContext& g, ValueId condition, ValueId dy) { return g.op(
 
 namespace gradients {
 
-Result none(GradientContext&) { return {}; }
+Gradients none(GradientContext&) { return {}; }
 
 }  // namespace gradients
 }  // namespace treadle::ops

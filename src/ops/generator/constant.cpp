@@ -248,21 +248,17 @@ constexpr TypeSet kEyeTypes = kNumeric | kBool;
 constexpr TypeSet kFillTypes = kNumeric | kBool | kFloat8 | kSubByte;
 constexpr TypeSet kRangeTypes = kFloats | TypeSet{DType::int16, DType::int32, DType::int64};
 
-}  // namespace
-
-namespace gradients {
-
 // y_i = start + i delta
-Result range(GradientContext& g) {
+Gradients range_gradient(GradientContext& g) {
   const ValueId dy = g.grad_output(0), one = g.scalar(1, dy), zero = g.scalar(0, dy);
   const ValueId length = g.op("Cast", {g.op("Size", {dy})}, {{"to", static_cast<int64_t>(g.type(dy).dtype)}});
   auto sum = [&](ValueId value) { return g.op("ReduceSum", {value}, {{"keepdims", int64_t{0}}}); };
-  Result result{g.reshape_like(sum(dy), g.input(0)), kNoValue, kNoValue};
+  Gradients result{g.reshape_like(sum(dy), g.input(0)), kNoValue, kNoValue};
   if (g.wants(2)) result[2] = g.reshape_like(sum(g.mul(dy, g.op("Range", {zero, length, one}))), g.input(2));
   return result;
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> constant_ops() {
   using None = AttributeDef::NoDefault;
@@ -295,7 +291,7 @@ std::vector<OpDef> constant_ops() {
        .attributes = {{"stash_type", int64_t{1}}},
        .infer = infer_range,
        .kernels = typed<Range, float, double, Float16, BFloat16, int16_t, int32_t, int64_t>(),
-       .gradient = gradients::range,
+       .gradient = range_gradient,
        .value_inputs = {0, 1, 2}},
       {.name = "EyeLike",
        .since = {9, 22},

@@ -184,7 +184,7 @@ struct CtcLossGrad {
   }
 };
 
-gradients::Result gradient(GradientContext& g) {
+Gradients gradient(GradientContext& g) {
   return {g.op("CtcLossGrad", {g.grad_output(0), g.input(0), g.input(1)}, g.attributes(), "treadle")};
 }
 

@@ -184,29 +184,25 @@ OpDef cumulative(std::string_view name, std::vector<int> since, std::vector<Kern
           .value_inputs = {1}};
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result cum_sum(GradientContext& g) {
+Gradients cum_sum_gradient(GradientContext& g) {
   const Attributes& attributes = g.attributes();
   return {g.op("CumSum", {g.grad_output(0), g.input(1)},
                {{"exclusive", attributes.get_int("exclusive", 0)}, {"reverse", int64_t{attributes.get_int("reverse", 0) == 0}}})};
 }
 
-Result cum_prod(GradientContext& g) {
+Gradients cum_prod_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("CumProdGrad", {g.grad_output(0), g.input(0), g.input(1)}, attributes, "treadle")};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> cumulative_ops() {
   std::vector<OpDef> ops = {
       cumulative("CumSum", {11, 14}, typed<CumSum, float, double, Float16, BFloat16, int32_t, int64_t, uint32_t, uint64_t>()),
       cumulative("CumProd", {26}, typed<CumProd, float, double, Float16, BFloat16, int32_t, int64_t, uint32_t, uint64_t>()),
       cum_prod_grad()};
-  return with_gradients(std::move(ops), {{"CumSum", gradients::cum_sum}, {"CumProd", gradients::cum_prod}});
+  return with_gradients(std::move(ops), {{"CumSum", cum_sum_gradient}, {"CumProd", cum_prod_gradient}});
 }
 
 }  // namespace treadle::ops

@@ -412,12 +412,8 @@ Cost einsum_cost(const ShapeContext& c) {
   return {2 * work * static_cast<double>(std::max<int64_t>(c.output_shape(0).num_elements(), 1)), bytes};
 }
 
-}  // namespace
-
-namespace gradients {
-
-// The gradient of equations with diagonals, which are not decomposed.
-Result einsum(GradientContext& g) {
+// Of equations with diagonals, which are not decomposed.
+Gradients einsum_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin(), g.node().inputs.end());
   const auto count = static_cast<int>(inputs.size()) - 1;
@@ -425,15 +421,13 @@ Result einsum(GradientContext& g) {
   return g.op_n("EinsumGrad", std::move(inputs), count, attributes, "treadle");
 }
 
-namespace {
-
-// With G_i the gradient that flows into dX_i, the scalar to differentiate is the sum over i of dY times the equation with G_i in place of
-// X_i. It is linear in each operand: its derivative by dY is the equation with G_i, its derivatives by X_k are EinsumGrad of that.
-Result einsum_grad(GradientContext& g) {
+// The sum over i of dY G_i and the other operands, G_i being what flows back into the gradient of operand i, is linear in each of them: by
+// dY it is the equation's result with G_i in the place of the operand, and by the others its gradients there.
+Gradients einsum_grad_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   const std::vector<ValueId> inputs = g.node().inputs;
   const auto count = static_cast<int>(inputs.size()) - 1;
-  Result result(inputs.size(), kNoValue);
+  Gradients result(inputs.size(), kNoValue);
   auto add = [&](size_t i, ValueId part) { result[i] = result[i] == kNoValue ? part : g.add(result[i], part); };
   for (size_t i = 1; i < inputs.size(); ++i) {
     const ValueId flow = g.grad_output(i - 1);
@@ -450,8 +444,6 @@ Result einsum_grad(GradientContext& g) {
 
 }  // namespace
 
-}  // namespace gradients
-
 std::vector<OpDef> einsum_ops() {
   constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
   return {{.name = "Einsum",
@@ -463,7 +455,7 @@ std::vector<OpDef> einsum_ops() {
            .cost = einsum_cost,
            .kernels =
                typed<Einsum, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
-           .gradient = gradients::einsum,
+           .gradient = einsum_gradient,
            .decompose = decompose_einsum,
            .half = HalfFloats::float32_by_itself},
           {.name = "EinsumGrad",
@@ -474,7 +466,7 @@ std::vector<OpDef> einsum_ops() {
            .attributes = {{"equation", AttributeDef::Required{}}},
            .infer = infer_einsum_grad,
            .kernels = typed<EinsumGrad, float, double>(),
-           .gradient = gradients::einsum_grad}};
+           .gradient = einsum_grad_gradient}};
 }
 
 }  // namespace treadle::ops

@@ -276,46 +276,42 @@ OpDef pow() {
           .step = power_step};
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result add(GradientContext& g) {
+Gradients add_gradient(GradientContext& g) {
   const ValueId dy = g.grad_output(0);
   return {g.unbroadcast(dy, g.input(0)), g.unbroadcast(dy, g.input(1))};
 }
 
-Result sub(GradientContext& g) {
+Gradients sub_gradient(GradientContext& g) {
   const ValueId dy = g.grad_output(0);
   return {g.unbroadcast(dy, g.input(0)), g.unbroadcast(g.neg(dy), g.input(1))};
 }
 
-Result mul(GradientContext& g) {
+Gradients mul_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   return {g.unbroadcast(g.mul(dy, b), a), g.unbroadcast(g.mul(dy, a), b)};
 }
 
-// db = -dy a / b^2 = -dy y / b
-Result div(GradientContext& g) {
+// d(a / b)/db = -a / b^2 = -y / b
+Gradients div_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1);
   const ValueId da = g.div(g.grad_output(0), b);
   return {g.unbroadcast(da, a), g.unbroadcast(g.neg(g.mul(da, g.output(0))), b)};
 }
 
-// y = a - q b with the integer q = (a - y) / b: da = dy, db = -dy q
-Result mod(GradientContext& g) {
+// y = a - q b with the integer q = (a - y) / b
+Gradients mod_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   const ValueId times = g.op("Round", {g.div(g.sub(a, g.output(0)), b)});
   return {g.unbroadcast(dy, a), g.unbroadcast(g.neg(g.mul(dy, times)), b)};
 }
 
 // dx = dy * e * x^(e - 1); de = dy * y * log x where x > 0, and 0 elsewhere.
-Result pow(GradientContext& g) {
+Gradients pow_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   ValueId exponent = g.input(1);
   if (g.type(exponent).dtype != g.type(x).dtype) exponent = g.op("Cast", {exponent}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
   const ValueId power = g.graph().is_scalar_constant(g.input(1), 2) ? x : g.op("Pow", {x, g.sub(exponent, g.scalar(1, x))});
-  Result result{g.unbroadcast(g.mul(dy, g.mul(exponent, power)), x)};
+  Gradients result{g.unbroadcast(g.mul(dy, g.mul(exponent, power)), x)};
   if (!g.graph().value(g.input(1)).is_constant() && g.type(g.input(1)).dtype == g.type(x).dtype) {
     const ValueId one = g.scalar(1, x);
     const ValueId logarithm = g.op("Log", {g.op("Where", {g.op("Greater", {x, g.scalar(0, x)}), x, one})});
@@ -324,7 +320,7 @@ Result pow(GradientContext& g) {
   return result;
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> elementwise_binary_ops() {
   std::vector<OpDef> ops = {
@@ -338,12 +334,12 @@ std::vector<OpDef> elementwise_binary_ops() {
       mod(),
       pow()};
   ops[2].keeps_zeros = ops[3].keeps_zeros = true;  // of Mul and Div
-  return with_gradients(std::move(ops), {{"Add", gradients::add},
-                                         {"Sub", gradients::sub},
-                                         {"Mul", gradients::mul},
-                                         {"Div", gradients::div},
-                                         {"Mod", gradients::mod},
-                                         {"Pow", gradients::pow}});
+  return with_gradients(std::move(ops), {{"Add", add_gradient},
+                                         {"Sub", sub_gradient},
+                                         {"Mul", mul_gradient},
+                                         {"Div", div_gradient},
+                                         {"Mod", mod_gradient},
+                                         {"Pow", pow_gradient}});
 }
 
 }  // namespace treadle::ops

@@ -51,12 +51,8 @@ Cost cost(const ShapeContext& c) {
   return {static_cast<double>(c.num_elements(0)) * static_cast<double>(c.shape(0).back()) * 2 / 3, c.size_bytes(0)};
 }
 
-}  // namespace
-
-namespace gradients {
-
-// dX = dY y X^-T
-Result det(GradientContext& g) {
+// y X^-T
+Gradients det_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> perm;
   for (int axis = 0; axis < rank; ++axis) perm.push_back(axis);
@@ -66,7 +62,7 @@ Result det(GradientContext& g) {
   return {g.mul(factor, g.transpose(inverse, std::move(perm)))};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> linalg_ops() {
   return {{.name = "Det",
@@ -76,7 +72,7 @@ std::vector<OpDef> linalg_ops() {
            .infer = infer,
            .cost = cost,
            .kernels = typed<Det, float, double, Float16, BFloat16>(),
-           .gradient = gradients::det}};
+           .gradient = det_gradient}};
 }
 
 }  // namespace treadle::ops

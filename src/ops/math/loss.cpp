@@ -134,6 +134,12 @@ void decompose_cross_entropy(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
+Gradients negative_log_likelihood_gradient(GradientContext& g) {
+  std::vector<ValueId> inputs{g.grad_output(0), g.input(1), g.shape_of(g.input(0))};
+  if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
+  return {g.op("NegativeLogLikelihoodLossGrad", std::move(inputs), g.attributes(), "treadle")};
+}
+
 OpDef negative_log_likelihood() {
   return {.name = "NegativeLogLikelihoodLoss",
           .since = {12, 13, 22},
@@ -143,7 +149,7 @@ OpDef negative_log_likelihood() {
           .infer = infer_loss,
           .cost = cost,
           .kernels = typed<NegativeLogLikelihood, float, double, Float16, BFloat16>(),
-          .gradient = gradients::negative_log_likelihood};
+          .gradient = negative_log_likelihood_gradient};
 }
 
 OpDef cross_entropy() {

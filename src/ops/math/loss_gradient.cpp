@@ -88,16 +88,6 @@ Cost cost(const ShapeContext& c) { return {static_cast<double>(c.num_elements(1)
 
 }  // namespace
 
-namespace gradients {
-
-Result negative_log_likelihood(GradientContext& g) {
-  std::vector<ValueId> inputs{g.grad_output(0), g.input(1), g.shape_of(g.input(0))};
-  if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
-  return {g.op("NegativeLogLikelihoodLossGrad", std::move(inputs), g.attributes(), "treadle")};
-}
-
-}  // namespace gradients
-
 std::vector<OpDef> loss_gradient_ops() {
   return {{.name = "NegativeLogLikelihoodLossGrad",
            .domain = "treadle",

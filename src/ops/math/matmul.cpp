@@ -294,11 +294,6 @@ struct GemmInt {
 // Without the attribute C has the product's shape, which opset 7 treats alike; with it C broadcasts as in opset 7.
 void drop_broadcast(Graph& graph, NodeId id) { graph.node(id).attributes.erase("broadcast"); }
 
-}  // namespace
-
-namespace gradients {
-namespace {
-
 ValueId as_matrix(GradientContext& g, ValueId x, int64_t columns) { return g.op("Reshape", {x, g.ints({-1, columns})}); }
 
 /// Swaps the last two axes.
@@ -314,10 +309,28 @@ ValueId gemm_of(GradientContext& g, ValueId a, bool trans_a, ValueId b, bool tra
   return g.op("Gemm", {a, b}, {{"alpha", alpha}, {"transA", int64_t{trans_a}}, {"transB", int64_t{trans_b}}});
 }
 
+Gradients matmul_gradient(GradientContext& g) { return gradients::product(g, g.input(0), g.input(1), g.grad_output(0)); }
+
+// Y = alpha op(A) op(B) + beta C
+Gradients gemm_gradient(GradientContext& g) {
+  const ValueId a = g.input(0), b = g.input(1), c = g.input(2), dy = g.grad_output(0);
+  const bool trans_a = g.attributes().get_int("transA") != 0, trans_b = g.attributes().get_int("transB") != 0;
+  const float alpha = g.attributes().get_float("alpha", 1), beta = g.attributes().get_float("beta", 1);
+  Gradients result{trans_a ? gemm_of(g, b, trans_b, dy, true, alpha) : gemm_of(g, dy, false, b, !trans_b, alpha),
+                   trans_b ? gemm_of(g, dy, true, a, trans_a, alpha) : gemm_of(g, a, !trans_a, dy, false, alpha)};
+  if (c != kNoValue) {
+    const ValueId dc = g.unbroadcast(dy, c);
+    result.push_back(beta == 1 ? dc : g.mul(dc, g.scalar(static_cast<double>(beta), dc)));
+  }
+  return result;
+}
+
 }  // namespace
 
-// dA = dY B^T, dB = A^T dY, summed over broadcast axes. A vector is a matrix of one row or column.
-Result product(GradientContext& g, ValueId first, ValueId second, ValueId dy) {
+namespace gradients {
+
+// dA = dY B^T, dB = A^T dY, with vectors as matrices of one row or column, and summed over what was broadcast.
+Gradients product(GradientContext& g, ValueId first, ValueId second, ValueId dy) {
   ValueId a = first, b = second;
   const int rank_a = rank_of(g, a), rank_b = rank_of(g, b);
   if (rank_a >= 2 && rank_b == 2) {
@@ -337,22 +350,6 @@ Result product(GradientContext& g, ValueId first, ValueId second, ValueId dy) {
   return {da, db};
 }
 
-Result matmul(GradientContext& g) { return product(g, g.input(0), g.input(1), g.grad_output(0)); }
-
-// Y = alpha op(A) op(B) + beta C
-Result gemm(GradientContext& g) {
-  const ValueId a = g.input(0), b = g.input(1), c = g.input(2), dy = g.grad_output(0);
-  const bool trans_a = g.attributes().get_int("transA") != 0, trans_b = g.attributes().get_int("transB") != 0;
-  const float alpha = g.attributes().get_float("alpha", 1), beta = g.attributes().get_float("beta", 1);
-  Result result{trans_a ? gemm_of(g, b, trans_b, dy, true, alpha) : gemm_of(g, dy, false, b, !trans_b, alpha),
-                trans_b ? gemm_of(g, dy, true, a, trans_a, alpha) : gemm_of(g, a, !trans_a, dy, false, alpha)};
-  if (c != kNoValue) {
-    const ValueId dc = g.unbroadcast(dy, c);
-    result.push_back(beta == 1 ? dc : g.mul(dc, g.scalar(static_cast<double>(beta), dc)));
-  }
-  return result;
-}
-
 }  // namespace gradients
 
 std::vector<OpDef> matmul_ops() {
@@ -365,7 +362,7 @@ std::vector<OpDef> matmul_ops() {
        .cost = matmul_cost,
        .kernels = typed<MatMulPacked, float, double, Float16, BFloat16>("packed") + typed<MatMul, float, double, Float16, BFloat16>() +
                   typed<MatMulInt, int32_t, int64_t, uint32_t, uint64_t>(),
-       .gradient = gradients::matmul,
+       .gradient = matmul_gradient,
        .half = HalfFloats::float32_by_itself},
       {.name = "Gemm",
        .since = {1, 6, 7, 9, 11, 13},
@@ -378,7 +375,7 @@ std::vector<OpDef> matmul_ops() {
        .alias = {may_reuse(0, 2)},
        .kernels = typed<GemmPacked, float, double, Float16, BFloat16>("packed") + typed<GemmUnpacked, float, double, Float16, BFloat16>() +
                   typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>(),
-       .gradient = gradients::gemm,
+       .gradient = gemm_gradient,
        .half = HalfFloats::float32_by_itself}};
 }
 

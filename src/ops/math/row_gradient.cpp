@@ -106,13 +106,13 @@ OpDef norm_grad(std::string_view name, std::vector<KernelDef> kernels) {
 
 namespace gradients {
 
-Result norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias) {
+Gradients norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias) {
   const Type wide = g.type(x), narrow = g.type(scale);
   if (!wide.has_rank() || !narrow.has_rank() || dy == kNoValue) return {};
   const int axis = normalise_axis(g.attributes().get_int("axis", -1), wide.rank());
   if (!std::equal(wide.shape->begin() + axis, wide.shape->end(), narrow.shape->begin(), narrow.shape->end())) return {};
-  Result result = g.op_n(op, {dy, x, scale}, op == "LayerNormalizationGrad" ? 3 : 2,
-                         {{"axis", static_cast<int64_t>(axis)}, {"epsilon", g.attributes().get_float("epsilon", 1e-5F)}}, "treadle");
+  Gradients result = g.op_n(op, {dy, x, scale}, op == "LayerNormalizationGrad" ? 3 : 2,
+                            {{"axis", static_cast<int64_t>(axis)}, {"epsilon", g.attributes().get_float("epsilon", 1e-5F)}}, "treadle");
   if (bias == kNoValue) {
     result.resize(2);
   } else if (g.type(bias).shape != narrow.shape) {
@@ -121,16 +121,6 @@ Result norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId
     result.push_back(g.unbroadcast(dy, bias));
   }
   return result;
-}
-
-// dx = y (dy - sum(y dy)). Uses y only, so x need not live until the backward pass.
-Result softmax(GradientContext& g) {
-  const ValueId y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
-  const int64_t axis = g.attributes().get_int("axis", -1);
-  if (g.type(y).has_rank() && g.type(y).rank() > 0 && normalise_axis(axis, g.type(y).rank()) == g.type(y).rank() - 1)
-    return narrowed(g, {g.op("SoftmaxGrad", {y, dy}, {}, "treadle")});
-  const ValueId dot = g.reduce_sum(g.mul(y, dy), {axis}, /*keepdims=*/true);
-  return narrowed(g, {g.mul(y, g.sub(dy, dot))});
 }
 
 }  // namespace gradients

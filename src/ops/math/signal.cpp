@@ -256,11 +256,6 @@ Cost cost(const ShapeContext& c) {
   return {.flops = 2.5 * n * 10, .bytes = c.size_bytes(0) + n * static_cast<double>(bits_of(c.dtype(0))) / 8};
 }
 
-}  // namespace
-
-namespace gradients {
-namespace {
-
 ValueId extent_of(GradientContext& g, ValueId x, int64_t axis) { return g.op("Gather", {g.shape_of(x), g.ints({axis})}); }
 
 /// If the operand has no imaginary parts, drops those of `complex`. Whether it has may be known only in the run.
@@ -270,10 +265,8 @@ ValueId parts_like(GradientContext& g, ValueId complex, ValueId operand) {
   return g.op("Slice", {complex, g.ints({0}), extent_of(g, operand, -1), g.ints({-1})});
 }
 
-}  // namespace
-
-// The adjoint of a transform is the inverse transform without its factor 1 / N. The adjoint of an inverse has that factor.
-Result dft(GradientContext& g) {
+// The adjoint of a transform is the inverse without its factor 1 / N, and that of an inverse the transform with it.
+Gradients dft_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const bool inverse = g.attributes().get_int("inverse", 0) != 0, onesided = g.attributes().get_int("onesided", 0) != 0;
   if (inverse && onesided) throw Error(ErrorCode::not_implemented, "an inverse DFT of one side has no gradient");
@@ -298,8 +291,8 @@ Result dft(GradientContext& g) {
   return {g.op("Pad", {flow, pads, kNoValue, g.ints({axis})})};
 }
 
-// The transform of frames, which a Gather takes from the signal, times the window.
-Result stft(GradientContext& g) {
+// Frames that a Gather takes, times the window, transformed.
+Gradients stft_gradient(GradientContext& g) {
   const ValueId signal = g.input(0), window = g.input(2), dy = g.grad_output(0);
   const bool flat = rank_of(g, signal) == 2;
   const ValueId samples = flat ? g.op("Unsqueeze", {signal, g.ints({2})}) : signal;
@@ -318,7 +311,7 @@ Result stft(GradientContext& g) {
   const ValueId factors = window == kNoValue ? kNoValue : g.op("Unsqueeze", {window, g.ints({1})});
   const ValueId frames = factors == kNoValue ? flow : g.mul(flow, factors);
   ValueId dsignal = g.op("GatherGrad", {frames, places, g.shape_of(samples)}, {{"axis", int64_t{1}}}, "treadle");
-  Result result{flat ? g.reshape_like(dsignal, signal) : dsignal, kNoValue, kNoValue};
+  Gradients result{flat ? g.reshape_like(dsignal, signal) : dsignal, kNoValue, kNoValue};
   if (g.wants(2)) {
     const ValueId taken = g.op("Gather", {samples, places}, {{"axis", int64_t{1}}});
     result[2] = g.reduce_sum(g.mul(flow, taken), {0, 1, 3}, /*keepdims=*/false);
@@ -326,7 +319,7 @@ Result stft(GradientContext& g) {
   return result;
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> signal_ops() {
   return {
@@ -339,7 +332,7 @@ std::vector<OpDef> signal_ops() {
        .infer = infer_dft,
        .cost = cost,
        .kernels = typed<Dft, float, double, Float16, BFloat16>(),
-       .gradient = gradients::dft,
+       .gradient = dft_gradient,
        .value_inputs = {1, 2}},
       {.name = "STFT",
        .since = {17},
@@ -352,7 +345,7 @@ std::vector<OpDef> signal_ops() {
        .infer = infer_stft,
        .cost = cost,
        .kernels = typed<Stft, float, double, Float16, BFloat16>(),
-       .gradient = gradients::stft,
+       .gradient = stft_gradient,
        .value_inputs = {1, 3}},
   };
 }

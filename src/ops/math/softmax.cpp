@@ -101,18 +101,24 @@ OpDef along_axis(std::string_view name, std::vector<KernelDef> kernels) {
           .kernels = std::move(kernels)};
 }
 
-}  // namespace
-
-namespace gradients {
+// dx = y (dy - sum(y dy)). Uses y only, so x need not live until the backward pass.
+Gradients softmax_gradient(GradientContext& g) {
+  const ValueId y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
+  const int64_t axis = g.attributes().get_int("axis", -1);
+  if (g.type(y).has_rank() && g.type(y).rank() > 0 && normalise_axis(axis, g.type(y).rank()) == g.type(y).rank() - 1)
+    return narrowed(g, {g.op("SoftmaxGrad", {y, dy}, {}, "treadle")});
+  const ValueId dot = g.reduce_sum(g.mul(y, dy), {axis}, /*keepdims=*/true);
+  return narrowed(g, {g.mul(y, g.sub(dy, dot))});
+}
 
 // dx = dy - exp(y) sum(dy)
-Result log_softmax(GradientContext& g) {
+Gradients log_softmax_gradient(GradientContext& g) {
   const ValueId y = g.output(0), dy = g.grad_output(0);
   const ValueId sum = g.reduce_sum(dy, {g.attributes().get_int("axis", -1)}, /*keepdims=*/true);
   return {g.sub(dy, g.mul(g.op("Exp", {y}), sum))};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> softmax_ops() {
   OpDef softmax = along_axis<20>("Softmax", typed<Of<Function::softmax>::Kernel, float, double, Float16, BFloat16>());
@@ -123,7 +129,7 @@ std::vector<OpDef> softmax_ops() {
   std::vector<OpDef> ops = {softmax, log_softmax,
                             along_axis<1>("Hardmax", typed<Of<Function::hardmax>::Kernel, float, double, Float16, BFloat16>())};
   return with_gradients(std::move(ops),
-                        {{"Softmax", gradients::softmax}, {"LogSoftmax", gradients::log_softmax}, {"Hardmax", gradients::none}});
+                        {{"Softmax", softmax_gradient}, {"LogSoftmax", log_softmax_gradient}, {"Hardmax", gradients::none}});
 }
 
 }  // namespace treadle::ops

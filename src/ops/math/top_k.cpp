@@ -186,16 +186,12 @@ void k_to_input(Graph& graph, NodeId id) {
   ints_to_input(graph, id, "k", 1);
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result top_k(GradientContext& g) {
+Gradients top_k_gradient(GradientContext& g) {
   const ValueId indices = require_output(g, 1);
   return {g.op("ScatterElements", {zeros_like(g, g.input(0)), indices, g.grad_output(0)}, {{"axis", g.attributes().get_int("axis", -1)}})};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> top_k_ops() {
   return {
@@ -208,7 +204,7 @@ std::vector<OpDef> top_k_ops() {
        .infer = infer_top_k,
        .cost = move_cost,
        .kernels = typed<TopK, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
-       .gradient = gradients::top_k,
+       .gradient = top_k_gradient,
        .value_inputs = {1}}};
 }
 

@@ -108,26 +108,19 @@ OpDef variadic(std::string_view name, std::vector<int> since, TypeSet types, voi
           .half = HalfFloats::float32};
 }
 
-}  // namespace
-
-namespace gradients {
-namespace {
-
-// The operand that the result was taken from gets the whole gradient. The first operand wins ties.
-Result extremum(GradientContext& g, std::string_view comparison) {
+// Max and Min: the operand that was taken gets all; ties go to the first.
+Gradients extremum(GradientContext& g, std::string_view comparison) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   if (b == kNoValue) return {dy};
   const ValueId first = g.op(comparison, {a, b}), zero = g.scalar(0, dy);
   return {g.unbroadcast(g.op("Where", {first, dy, zero}), a), g.unbroadcast(g.op("Where", {first, zero, dy}), b)};
 }
 
+Gradients maximum_gradient(GradientContext& g) { return extremum(g, "GreaterOrEqual"); }
+
+Gradients minimum_gradient(GradientContext& g) { return extremum(g, "LessOrEqual"); }
+
 }  // namespace
-
-Result maximum(GradientContext& g) { return extremum(g, "GreaterOrEqual"); }
-
-Result minimum(GradientContext& g) { return extremum(g, "LessOrEqual"); }
-
-}  // namespace gradients
 
 std::vector<OpDef> variadic_ops() {
   OpDef sum = variadic("Sum", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_sum, {});
@@ -140,7 +133,7 @@ std::vector<OpDef> variadic_ops() {
                                                       vectorised_binary<kernels::Binary::min>() + extremum_kernels<MinFn>()),
                                              ChainOp::min, ChainOp::min),
                             sum, mean};
-  return with_gradients(std::move(ops), {{"Max", gradients::maximum}, {"Min", gradients::minimum}});
+  return with_gradients(std::move(ops), {{"Max", maximum_gradient}, {"Min", minimum_gradient}});
 }
 
 }  // namespace treadle::ops

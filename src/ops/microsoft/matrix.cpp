@@ -360,12 +360,8 @@ void decompose_sparse_matmul(Graph& graph, NodeId id) {
   d.finish();
 }
 
-}  // namespace
-
-namespace gradients {
-
-// dX = -Y^T dY Y^T
-Result inverse(GradientContext& g) {
+// -Y^T dY Y^T
+Gradients inverse_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> perm;
   for (int axis = 0; axis < rank; ++axis) perm.push_back(axis);
@@ -374,8 +370,8 @@ Result inverse(GradientContext& g) {
   return {g.neg(g.op("MatMul", {g.op("MatMul", {transposed, g.grad_output(0)}), transposed}))};
 }
 
-// Computed from all differences a - b. A distance of 0 has gradient 0.
-Result cdist(GradientContext& g) {
+// By the differences as they stand. A distance of 0 has no direction, and no gradient.
+Gradients cdist_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), y = g.output(0);
   ValueId flow = g.grad_output(0);
   if (takes_root(g.attributes()))
@@ -387,7 +383,7 @@ Result cdist(GradientContext& g) {
   return {g.reduce_sum(each, {1}, /*keepdims=*/false), g.neg(g.reduce_sum(each, {0}, /*keepdims=*/false))};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> microsoft_matrix_ops() {
   using Required = AttributeDef::Required;
@@ -419,7 +415,7 @@ std::vector<OpDef> microsoft_matrix_ops() {
        .outputs = {{"Y", kFloats, "T"}},
        .infer = infer_inverse,
        .kernels = typed<Inverse, float, double, Float16, BFloat16>(),
-       .gradient = gradients::inverse},
+       .gradient = inverse_gradient},
       {.name = "CDist",
        .domain = kMicrosoft,
        .since = {1},
@@ -429,7 +425,7 @@ std::vector<OpDef> microsoft_matrix_ops() {
        .infer = infer_cdist,
        .cost = cdist_cost,
        .kernels = typed<CDist, float, double, Float16, BFloat16>(),
-       .gradient = gradients::cdist},
+       .gradient = cdist_gradient},
       {.name = "DynamicTimeWarping",
        .domain = kMicrosoft,
        .since = {1},

@@ -295,24 +295,20 @@ OpDef clip() {
            typed<Clip, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>()});
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result prelu(GradientContext& g) {
+Gradients prelu_gradient(GradientContext& g) {
   const ValueId x = g.input(0), slope = g.input(1), dy = g.grad_output(0);
   const ValueId negative = g.op("Less", {x, g.scalar(0, x)});
   return {g.op("Where", {negative, g.mul(dy, slope), dy}), g.unbroadcast(masked(g, negative, g.mul(dy, x)), slope)};
 }
 
-Result shrink(GradientContext& g) {
+Gradients shrink_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   const double lambda = static_cast<double>(g.attributes().get_float("lambd", 0.5F));
   const ValueId kept = g.op("Or", {g.op("Less", {x, g.scalar(-lambda, x)}), g.op("Greater", {x, g.scalar(lambda, x)})});
   return {masked(g, kept, g.grad_output(0))};
 }
 
-}  // namespace gradients
+}  // namespace
 
 namespace {
 
@@ -327,7 +323,7 @@ OpDef prelu() {
           .cost = elementwise_cost<2>,
           .alias = {may_reuse(0, 0)},
           .kernels = binary_kernels<PReluFn, float, double, Float16, BFloat16, int32_t, int64_t, uint32_t, uint64_t>(),
-          .gradient = gradients::prelu,
+          .gradient = prelu_gradient,
           .pointwise = true,
           .half = HalfFloats::float32};
 }
@@ -377,7 +373,7 @@ std::vector<OpDef> activation_ops() {
       swiglu(),
       gelu_slope(),
   };
-  return with_gradients(std::move(ops), {{"Shrink", gradients::shrink}});
+  return with_gradients(std::move(ops), {{"Shrink", shrink_gradient}});
 }
 
 }  // namespace treadle::ops

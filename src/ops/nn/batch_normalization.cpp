@@ -169,6 +169,20 @@ void from_spatial(Graph& graph, NodeId id) {
   name_training(graph, id);
 }
 
+Gradients batch_normalization_gradient(GradientContext& g) {
+  const ValueId x = g.input(0), scale = g.input(1), dy = g.grad_output(0);
+  const float epsilon = g.attributes().get_float("epsilon", 1e-5F);
+  if (dy == kNoValue) return {};
+  if (g.attributes().get_int("training_mode", 0) != 0)
+    return g.op_n("BatchNormalizationGrad", {dy, x, scale}, 3, {{"epsilon", epsilon}}, "treadle");
+  // The running statistics are constants.
+  const int rank = rank_of(g, x);
+  const ValueId deviation = g.op("Sqrt", {g.add(g.input(4), g.scalar(static_cast<double>(epsilon), g.input(4)))});
+  const ValueId centred = g.sub(x, per_channel(g, g.input(3), rank));
+  return {g.mul(dy, per_channel(g, g.div(scale, deviation), rank)), g.div(sum_per_channel(g, g.mul(dy, centred)), deviation),
+          sum_per_channel(g, dy)};
+}
+
 }  // namespace
 
 std::vector<OpDef> batch_normalization_ops() {
@@ -188,7 +202,7 @@ std::vector<OpDef> batch_normalization_ops() {
            .cost = elementwise_cost<4>,
            .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},  // only training mode has these outputs
            .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::batch_normalization,
+           .gradient = batch_normalization_gradient,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {.how = ChannelsLast::How::scale_and_shift, .op = "NhwcAffine", .training_op = "NhwcBatchStatistics"}}};
 }

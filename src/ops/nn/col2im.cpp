@@ -198,26 +198,18 @@ void infer_col2im_grad(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result col2im(GradientContext& g) {
+Gradients col2im_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("Col2ImGrad", {g.grad_output(0), g.input(1), g.input(2), g.shape_of(g.input(0))}, attributes, "treadle")};
 }
 
-namespace {
-
-// Col2Im and its gradient are linear, and transposes of each other.
-Result col2im_grad(GradientContext& g) {
+// Both are linear, and each the other's transpose.
+Gradients col2im_grad_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("Col2Im", {g.grad_output(0), g.input(1), g.input(2)}, attributes)};
 }
 
 }  // namespace
-
-}  // namespace gradients
 
 std::vector<OpDef> col2im_ops() {
   using None = AttributeDef::NoDefault;
@@ -231,7 +223,7 @@ std::vector<OpDef> col2im_ops() {
            .cost = move_cost,
            .kernels =
                typed<Col2Im, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
-           .gradient = gradients::col2im,
+           .gradient = col2im_gradient,
            .value_inputs = {1, 2}},
           {.name = "Col2ImGrad",
            .domain = "treadle",
@@ -242,7 +234,7 @@ std::vector<OpDef> col2im_ops() {
            .infer = infer_col2im_grad,
            .cost = move_cost,
            .kernels = typed<Col2ImGrad, float, double>(),
-           .gradient = gradients::col2im_grad,
+           .gradient = col2im_grad_gradient,
            .value_inputs = {1, 2, 3}}};
 }
 

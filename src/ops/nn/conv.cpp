@@ -142,6 +142,13 @@ struct ConvDouble {
   }
 };
 
+Gradients conv_gradient(GradientContext& g) {
+  const ValueId dy = g.grad_output(0);
+  Gradients result = gradients::convolution(g, g.input(0), g.input(1), dy);
+  if (g.input(2) != kNoValue) result.push_back(sum_per_channel(g, dy));
+  return result;
+}
+
 }  // namespace
 
 std::vector<OpDef> conv_ops() {
@@ -158,7 +165,7 @@ std::vector<OpDef> conv_ops() {
            .infer = infer_conv,
            .cost = conv_cost,
            .kernels = typed<Conv, float, Float16, BFloat16>() + built_kernel<ConvDouble, double>(),
-           .gradient = gradients::conv,
+           .gradient = conv_gradient,
            .decompose = crop_negative_pads,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::convolution, "NhwcConv"}}};

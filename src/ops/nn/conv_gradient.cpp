@@ -130,42 +130,10 @@ OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cos
 
 namespace gradients {
 
-namespace {
-
-// The gradient of the bias: the sum of dY over all axes but the channels.
-ValueId bias_gradient(GradientContext& g, ValueId dy) {
-  std::vector<int64_t> axes{0};
-  for (int axis = 2; axis < rank_of(g, dy); ++axis) axes.push_back(axis);
-  return g.reduce_sum(dy, std::move(axes), /*keepdims=*/false);
-}
-
-}  // namespace
-
-Result convolution(GradientContext& g, ValueId x, ValueId w, ValueId dy) {
+Gradients convolution(GradientContext& g, ValueId x, ValueId w, ValueId dy) {
   const Attributes attributes = g.attributes();
   return {g.op("ConvGradInput", {dy, w, g.shape_of(x)}, attributes, "treadle"),
           g.op("ConvGradWeights", {dy, x, g.shape_of(w)}, attributes, "treadle")};
-}
-
-Result conv(GradientContext& g) {
-  const ValueId dy = g.grad_output(0);
-  Result result = convolution(g, g.input(0), g.input(1), dy);
-  if (g.input(2) != kNoValue) result.push_back(bias_gradient(g, dy));
-  return result;
-}
-
-// ConvTranspose maps X as the input gradient of a convolution from Y to X does. So dX is that convolution of dY, and dW its gradient of the
-// weights.
-Result conv_transpose(GradientContext& g) {
-  if (g.attributes().get_string("auto_pad", "NOTSET") != "NOTSET" || !g.attributes().get_ints("output_shape").empty())
-    throw Error(ErrorCode::not_implemented, "a ConvTranspose has a gradient only with pads of its own");
-  const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
-  Attributes window;
-  for (const char* name : {"dilations", "group", "kernel_shape", "pads", "strides"})
-    if (const Attribute* value = g.attributes().find(name)) window.set(name, *value);
-  Result result{g.op("Conv", {dy, w}, window), g.op("ConvGradWeights", {x, dy, g.shape_of(w)}, window, "treadle")};
-  if (g.input(2) != kNoValue) result.push_back(bias_gradient(g, dy));
-  return result;
 }
 
 }  // namespace gradients

@@ -165,10 +165,16 @@ struct ConvTransposeDouble {
   }
 };
 
-}  // namespace
-
-namespace gradients {
-namespace {
+// Y is what a convolution with these weights and the input Y would have as its gradient of the input, X standing for its output.
+Gradients own_pads_gradient(GradientContext& g) {
+  const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
+  Attributes window;
+  for (const char* name : {"dilations", "group", "kernel_shape", "pads", "strides"})
+    if (const Attribute* value = g.attributes().find(name)) window.set(name, *value);
+  Gradients result{g.op("Conv", {dy, w}, window), g.op("ConvGradWeights", {x, dy, g.shape_of(w)}, window, "treadle")};
+  if (g.input(2) != kNoValue) result.push_back(sum_per_channel(g, dy));
+  return result;
+}
 
 /// Pads dY, for pads known only in the run: adds zeros where the output was cropped, and removes elements that no window reaches.
 ValueId padded_to_windows(GradientContext& g, const TransposedWindow& window) {
@@ -188,12 +194,10 @@ ValueId padded_to_windows(GradientContext& g, const TransposedWindow& window) {
   return g.op("Pad", {g.grad_output(0), g.op("Concat", {none, begin, none, end}, {{"axis", int64_t{0}}})});
 }
 
-}  // namespace
-
-// Uses the pads that the forward pass derives from auto_pad or output_shape.
-Result conv_transpose_with_pads(GradientContext& g) {
+// With the pads that the forward pass works out.
+Gradients conv_transpose_gradient(GradientContext& g) {
   const std::string_view auto_pad = g.attributes().get_string("auto_pad", "NOTSET");
-  if ((auto_pad == "NOTSET" || auto_pad.empty()) && g.attributes().get_ints("output_shape").empty()) return conv_transpose(g);
+  if ((auto_pad == "NOTSET" || auto_pad.empty()) && g.attributes().get_ints("output_shape").empty()) return own_pads_gradient(g);
   const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
   const auto rank = static_cast<size_t>(rank_of(g, x));
   const SymbolicShape in = *g.type(x).shape, kernel = *g.type(w).shape, out = *g.type(g.output(0)).shape;
@@ -214,15 +218,13 @@ Result conv_transpose_with_pads(GradientContext& g) {
     if (const Attribute* value = g.attributes().find(name)) attributes.set(name, *value);
   attributes.set("pads", std::move(pads));
   const ValueId reached = !settled && !known ? padded_to_windows(g, window) : longer ? g.op("Pad", {dy, g.ints(std::move(widths))}) : dy;
-  Result result{g.op("Conv", {reached, w}, attributes), g.op("ConvGradWeights", {x, reached, g.shape_of(w)}, attributes, "treadle"),
-                kNoValue};
-  std::vector<int64_t> axes{0};
-  for (size_t axis = 2; axis < rank; ++axis) axes.push_back(static_cast<int64_t>(axis));
-  if (g.wants(2)) result[2] = g.reduce_sum(dy, std::move(axes), /*keepdims=*/false);
+  Gradients result{g.op("Conv", {reached, w}, attributes), g.op("ConvGradWeights", {x, reached, g.shape_of(w)}, attributes, "treadle"),
+                   kNoValue};
+  if (g.wants(2)) result[2] = sum_per_channel(g, dy);
   return result;
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> conv_transpose_ops() {
   return {{.name = "ConvTranspose",
@@ -240,7 +242,7 @@ std::vector<OpDef> conv_transpose_ops() {
            .infer = infer_conv_transpose,
            .cost = conv_transpose_cost,
            .kernels = typed<ConvTranspose, float, Float16, BFloat16>() + built_kernel<ConvTransposeDouble, double>(),
-           .gradient = gradients::conv_transpose_with_pads,
+           .gradient = conv_transpose_gradient,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::transposed_convolution, "NhwcConvTranspose"}}};
 }

@@ -113,21 +113,17 @@ void infer_deform_conv_grad(InferContext& c) {
     c.set_output(3, c.dtype(0), {0});  // this output is not used
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result deform_conv(GradientContext& g) {
+Gradients deform_conv_gradient(GradientContext& g) {
   const ValueId dy = g.grad_output(0);
   const Attributes attributes = g.attributes();
   const std::vector<ValueId> made =
       g.op_n("DeformConvGrad", {g.input(0), g.input(1), g.input(2), kNoValue, g.input(4), dy}, 4, attributes, "treadle");
-  Result result{made[0], made[1], made[2], kNoValue, made[3]};
+  Gradients result{made[0], made[1], made[2], kNoValue, made[3]};
   if (g.wants(3)) result[3] = g.reduce_sum(dy, {0, 2, 3}, /*keepdims=*/false);
   return result;
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> deform_conv_ops() {
   constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
@@ -143,7 +139,7 @@ std::vector<OpDef> deform_conv_ops() {
            .infer = infer_deform_conv,
            .cost = deform_conv_cost,
            .kernels = typed<DeformConv, float, double, Float16, BFloat16>(),
-           .gradient = gradients::deform_conv},
+           .gradient = deform_conv_gradient},
           {.name = "DeformConvGrad",
            .domain = "treadle",
            .since = {1},

@@ -109,12 +109,8 @@ void drop_ratio(Graph& graph, NodeId id) {
   if (graph.node(id).has_output(1)) graph.replace_uses(graph.node(id).outputs[1], mask_of_nothing(graph, id));
 }
 
-}  // namespace
-
-namespace gradients {
-
-// In training mode dx = dy mask / (1 - ratio), otherwise dx = dy.
-Result dropout(GradientContext& g) {
+// In training mode y = x * mask / (1 - ratio), else y = x.
+Gradients dropout_gradient(GradientContext& g) {
   const ValueId dy = g.grad_output(0);
   const Tensor* training = g.input(2) == kNoValue ? nullptr : g.graph().constant_tensor(g.input(2));
   if (g.input(2) == kNoValue || (training && !*training->data<bool>())) return {dy};
@@ -124,7 +120,7 @@ Result dropout(GradientContext& g) {
   return {masked(g, require_output(g, 1), g.div(dy, scale))};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> dropout_ops() {
   return {
@@ -138,7 +134,7 @@ std::vector<OpDef> dropout_ops() {
        .cost = elementwise_cost<1>,
        .alias = {may_reuse(0, 0)},
        .kernels = typed<Dropout, float, double, Float16, BFloat16, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ>(),
-       .gradient = gradients::dropout,
+       .gradient = dropout_gradient,
        .deterministic = false}};
 }
 

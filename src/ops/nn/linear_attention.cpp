@@ -251,6 +251,70 @@ struct CausalConvWithState {
   }
 };
 
+// x as [batch, length, ...].
+ValueId by_tokens(GradientContext& g, ValueId x, ValueId query) {
+  const ValueId tokens = g.op("Shape", {query}, {{"start", int64_t{0}}, {"end", int64_t{2}}});
+  return g.op("Reshape", {x, g.op("Concat", {tokens, g.ints({-1})}, {{"axis", int64_t{0}}})});
+}
+
+Gradients linear_attention_gradient(GradientContext& g) {
+  std::vector<ValueId> inputs;
+  for (size_t i = 0; i < 6; ++i) inputs.push_back(widened(g, g.input(i)));
+  // One beta for each head, whether or not heads share it.
+  const ValueId beta =
+      inputs[kBeta] == kNoValue || rank_of(g, inputs[kBeta]) == 3 ? inputs[kBeta] : by_tokens(g, inputs[kBeta], inputs[kQuery]);
+  if (beta != kNoValue) inputs[kBeta] = g.op("Expand", {beta, g.ints({1, 1, heads_of(g.attributes()).kv})});
+  inputs.push_back(widened(g, g.grad_output(0)));
+  inputs.push_back(widened(g, g.grad_output(1)));
+  const Attributes attributes = g.attributes();
+  Gradients result = g.op_n("LinearAttentionGrad", std::move(inputs), 6, attributes, "treadle");
+  const std::string_view rule = attributes.get_string("update_rule", "gated_delta");
+  for (size_t i : {3, 4, 5})
+    if (g.input(i) == kNoValue) result[i] = kNoValue;
+  if (rule == "linear" || rule == "delta") result[4] = kNoValue;
+  if (rule == "linear" || rule == "gated") result[5] = kNoValue;
+  if (result[5] != kNoValue) result[5] = g.reshape_like(g.unbroadcast(result[5], beta), g.input(5));
+  return narrowed(g, std::move(result));
+}
+
+// Past and input side by side, a convolution of each channel, and perhaps y sigmoid(y); the present is the end of both.
+Gradients causal_conv_with_state_gradient(GradientContext& g) {
+  const ValueId x = widened(g, g.input(0)), w = widened(g, g.input(1)), bias = widened(g, g.input(2));
+  const Type filters = g.type(w);
+  if (!filters.has_rank() || filters.rank() != 3 || !(*filters.shape)[0].is_const() || !(*filters.shape)[2].is_const())
+    throw Error(ErrorCode::not_implemented, fmt::format("the gradient needs the extents of the weight, which is {}", to_string(filters)));
+  const int64_t channels = (*filters.shape)[0].value(), state = (*filters.shape)[2].value() - 1;
+  const auto axis_of_x = [&](int64_t axis) { return g.op("Shape", {x}, {{"start", axis}, {"end", axis + 1}}); };
+  auto joined = [&](std::vector<ValueId> parts, int64_t axis) { return g.op("Concat", std::move(parts), {{"axis", axis}}); };
+  const ValueId past = g.input(3) != kNoValue ? widened(g, g.input(3))
+                                              : g.op("Expand", {g.scalar(0, x), joined({axis_of_x(0), g.ints({channels, state})}, 0)});
+  const ValueId all = state > 0 ? joined({past, x}, 2) : x;
+  Attributes attributes{{"group", channels}};
+  Gradients result(4, kNoValue);
+  ValueId flow = kNoValue;
+  if (ValueId dy = widened(g, g.grad_output(0)); dy != kNoValue) {
+    if (g.attributes().get_string("activation", "none") != "none") {
+      const ValueId sum = g.op("Conv", bias == kNoValue ? std::vector{all, w} : std::vector{all, w, bias}, attributes);
+      const ValueId gate = g.op("Sigmoid", {sum}), one = g.scalar(1, sum);
+      dy = g.mul(dy, g.mul(gate, g.add(one, g.mul(sum, g.sub(one, gate)))));
+    }
+    flow = g.op("ConvGradInput", {dy, w, g.shape_of(all)}, attributes, "treadle");
+    result[1] = g.op("ConvGradWeights", {dy, all, g.shape_of(w)}, attributes, "treadle");
+    if (bias != kNoValue) result[2] = g.reduce_sum(dy, {0, 2}, /*keepdims=*/false);
+  }
+  if (const ValueId dpresent = widened(g, g.grad_output(1)); dpresent != kNoValue && state > 0) {
+    const ValueId at_end = g.op("Pad", {dpresent, joined({g.ints({0, 0}), axis_of_x(2), g.ints({0, 0, 0})}, 0)});
+    flow = flow == kNoValue ? at_end : g.add(flow, at_end);
+  }
+  if (flow == kNoValue) return {};
+  result[0] = state > 0 ? g.op("Slice", {flow, g.ints({state}), g.op("Shape", {all}, {{"start", int64_t{2}}}), g.ints({2})}) : flow;
+  if (g.input(3) != kNoValue) {
+    const ValueId start = state > 0 ? g.op("Slice", {flow, g.ints({0}), g.ints({state}), g.ints({2})}) : zeros_like(g, past);
+    result[3] = g.reshape_like(start, past);
+  }
+  return narrowed(g, std::move(result));
+}
+
 }  // namespace
 
 std::vector<OpDef> linear_attention_ops() {
@@ -271,8 +335,8 @@ std::vector<OpDef> linear_attention_ops() {
                .infer = infer_linear_attention,
                .cost = linear_attention_cost,
                .kernels = typed<LinearAttention, float, Float16, BFloat16>(),
-               .gradient = gradients::linear_attention};
-  OpDef windowed = linear;  // with state_window, which com.microsoft's operator has and ONNX's lacks
+               .gradient = linear_attention_gradient};
+  OpDef windowed = linear;  // what com.microsoft's has and ONNX's has not
   windowed.name = "WindowedLinearAttention", windowed.domain = "treadle", windowed.since = {1};
   windowed.attributes.push_back({"state_window", AttributeDef::Required{}});
   OpDef conv{.name = "CausalConvWithState",
@@ -286,8 +350,8 @@ std::vector<OpDef> linear_attention_ops() {
              .infer = infer_causal_conv,
              .cost = elementwise_cost<8>,
              .kernels = typed<CausalConvWithState, float, Float16, BFloat16>(),
-             .gradient = gradients::causal_conv_with_state};
-  OpDef dilated = conv;  // with dilation, which com.microsoft's operator has and ONNX's lacks
+             .gradient = causal_conv_with_state_gradient};
+  OpDef dilated = conv;  // likewise
   dilated.name = "DilatedCausalConv", dilated.domain = "treadle", dilated.since = {1}, dilated.gradient = nullptr;
   dilated.attributes.push_back({"dilation", int64_t{1}, between(1, INT32_MAX)});
   return {linear, windowed, conv, dilated};

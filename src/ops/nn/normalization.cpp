@@ -207,6 +207,82 @@ void mean_variance_from_channels(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
+ValueId mean_over(GradientContext& g, ValueId value, const std::vector<int64_t>& axes) { return g.op("ReduceMean", {value, g.ints(axes)}); }
+
+double epsilon_of(const GradientContext& g) { return static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)); }
+
+// x in [N, groups, -1]; with xhat = (x - mean) / std of a group and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std
+Gradients normalize_groups(GradientContext& g, int64_t groups) {
+  const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
+  const int rank = rank_of(g, x);
+  auto grouped = [&](ValueId value) { return g.op("Reshape", {value, g.ints({0, groups, -1})}); };
+  const std::vector<int64_t> last{2};
+  const ValueId columns = grouped(x), centred = g.sub(columns, mean_over(g, columns, last));
+  const ValueId variance = mean_over(g, g.mul(centred, centred), last);
+  const ValueId deviation = g.op("Sqrt", {g.add(variance, g.scalar(epsilon_of(g), x))});
+  const ValueId normalised = g.div(centred, deviation), d = grouped(g.mul(dy, per_channel(g, scale, rank)));
+  const ValueId slope = g.mul(normalised, mean_over(g, g.mul(d, normalised), last));
+  const ValueId dx = g.div(g.sub(g.sub(d, mean_over(g, d, last)), slope), deviation);
+  std::vector<int64_t> axes{0};
+  for (int axis = 2; axis < rank; ++axis) axes.push_back(axis);
+  return narrowed(
+      g, {g.reshape_like(dx, x), g.reduce_sum(g.mul(dy, g.reshape_like(normalised, x)), axes, false), g.reduce_sum(dy, axes, false)});
+}
+
+/// The mean over `below` channels before an element's and `above` behind it, and itself; channels that are not there count as 0.
+ValueId mean_of_channels(GradientContext& g, ValueId value, int64_t below, int64_t above) {
+  const ValueId shape = g.shape_of(value);
+  auto extent = [&](int64_t axis) { return g.op("Gather", {shape, g.ints({axis})}); };
+  const ValueId planes = g.op("Concat", {extent(0), g.ints({1}), extent(1), g.ints({-1})}, {{"axis", int64_t{0}}});
+  const ValueId pooled = g.op("AveragePool", {g.op("Reshape", {value, planes})},
+                              {{"kernel_shape", std::vector<int64_t>{below + above + 1, 1}},
+                               {"pads", std::vector<int64_t>{below, 0, above, 0}},
+                               {"count_include_pad", int64_t{1}}});
+  return g.reshape_like(pooled, value);
+}
+
+Gradients instance_normalization_gradient(GradientContext& g) { return normalize_groups(g, 0); }
+
+Gradients group_normalization_gradient(GradientContext& g) { return normalize_groups(g, g.attributes().get_int("num_groups", 1)); }
+
+// y = c / (s + 1e-9) with c = x - mean and s = sqrt(mean(c^2)): dc = (dy - c / s mean(dy y)) / (s + 1e-9), dx = dc - mean(dc)
+Gradients mean_variance_normalization_gradient(GradientContext& g) {
+  const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
+  const std::vector<int64_t> axes = g.attributes().has("axes") ? g.attributes().get_ints("axes") : std::vector<int64_t>{0, 2, 3};
+  const ValueId centred = g.sub(x, mean_over(g, x, axes)), zero = g.scalar(0, x);
+  const ValueId deviation = g.op("Sqrt", {mean_over(g, g.mul(centred, centred), axes)});
+  const ValueId safe = g.op("Where", {g.op("Equal", {deviation, zero}), g.scalar(1, x), deviation});
+  const ValueId slope = g.mul(g.div(centred, safe), mean_over(g, g.mul(dy, widened(g, g.output(0))), axes));
+  const ValueId dc = g.div(g.sub(dy, slope), g.add(deviation, g.scalar(1e-9, x)));
+  return narrowed(g, {g.sub(dc, mean_over(g, dc, axes))});
+}
+
+// y = x / n: dx = (dy - s sum(dy y)) / n with s = y for p = 2 and sign(x) for p = 1; 0 where n is.
+Gradients lp_normalization_gradient(GradientContext& g) {
+  const ValueId x = widened(g, g.input(0)), y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
+  const ValueId axis = g.ints({g.attributes().get_int("axis", -1)});
+  const bool one = g.attributes().get_int("p", 2) == 1;
+  const ValueId norm = g.op(one ? "ReduceL1" : "ReduceL2", {x, axis}), none = g.op("Equal", {norm, g.scalar(0, x)});
+  const ValueId flow = g.sub(dy, g.mul(one ? g.op("Sign", {x}) : y, g.op("ReduceSum", {g.mul(dy, y), axis})));
+  return narrowed(g, {g.op("Where", {none, g.scalar(0, x), g.div(flow, g.op("Where", {none, g.scalar(1, x), norm}))})});
+}
+
+// y = x s^-beta with s = bias + alpha mean(x^2): dx = dy s^-beta - 2 alpha beta x mean'(dy x s^(-beta - 1)), with the mean over the
+// channels that an element was part of.
+Gradients lrn_gradient(GradientContext& g) {
+  const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
+  const int64_t size = g.attributes().get_int("size", 1), below = (size - 1) / 2, above = size / 2;
+  const auto number = [&](std::string_view name, float otherwise) {
+    return static_cast<double>(g.attributes().get_float(name, otherwise));
+  };
+  const double alpha = number("alpha", 1e-4F), beta = number("beta", 0.75F), bias = number("bias", 1);
+  const ValueId mean = mean_of_channels(g, g.mul(x, x), below, above);
+  const ValueId s = g.add(g.mul(mean, g.scalar(alpha, x)), g.scalar(bias, x));
+  const ValueId direct = g.mul(dy, g.op("Pow", {s, g.scalar(-beta, x)}));
+  const ValueId spread = mean_of_channels(g, g.mul(g.div(direct, s), x), above, below);
+  return narrowed(g, {g.sub(direct, g.mul(g.mul(x, g.scalar(2 * alpha * beta, x)), spread))});
+}
+
 }  // namespace
 
 std::vector<OpDef> normalization_ops() {
@@ -220,7 +296,7 @@ std::vector<OpDef> normalization_ops() {
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<InstanceNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::instance_normalization,
+           .gradient = instance_normalization_gradient,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::normalization, "NhwcGroupNormalization"}},
           {.name = "GroupNormalization",
@@ -233,7 +309,7 @@ std::vector<OpDef> normalization_ops() {
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<GroupNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::group_normalization,
+           .gradient = group_normalization_gradient,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::normalization, "NhwcGroupNormalization"}},
           {.name = "LRN",
@@ -244,7 +320,7 @@ std::vector<OpDef> normalization_ops() {
            .infer = infer_same_as_input,
            .cost = lrn_cost,
            .kernels = typed<LRN, float, double, Float16, BFloat16>(),
-           .gradient = gradients::lrn,
+           .gradient = lrn_gradient,
            .half = HalfFloats::float32_by_itself},
           {.name = "LpNormalization",
            .since = {1, 22},
@@ -255,7 +331,7 @@ std::vector<OpDef> normalization_ops() {
            .cost = elementwise_cost<4>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<LpNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::lp_normalization,
+           .gradient = lp_normalization_gradient,
            .half = HalfFloats::float32_by_itself},
           {.name = "MeanVarianceNormalization",
            .since = {1, 9, 13},
@@ -267,7 +343,7 @@ std::vector<OpDef> normalization_ops() {
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<MeanVarianceNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::mean_variance_normalization}};
+           .gradient = mean_variance_normalization_gradient}};
 }
 
 }  // namespace treadle::ops

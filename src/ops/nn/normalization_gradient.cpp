@@ -88,61 +88,6 @@ std::vector<ValueId> batch_norm_grad_gradient(GradientContext& g) {
 
 }  // namespace
 
-namespace gradients {
-
-Result batch_normalization(GradientContext& g) {
-  const ValueId x = g.input(0), scale = g.input(1), dy = g.grad_output(0);
-  const float epsilon = g.attributes().get_float("epsilon", 1e-5F);
-  if (dy == kNoValue) return {};
-  if (g.attributes().get_int("training_mode", 0) != 0)
-    return g.op_n("BatchNormalizationGrad", {dy, x, scale}, 3, {{"epsilon", epsilon}}, "treadle");
-  // Running statistics are constants here.
-  const int rank = rank_of(g, x);
-  const ValueId deviation = g.op("Sqrt", {g.add(g.input(4), g.scalar(static_cast<double>(epsilon), g.input(4)))});
-  std::vector<int64_t> axes{0};
-  for (int axis = 2; axis < rank; ++axis) axes.push_back(axis);
-  const ValueId centred = g.sub(x, per_channel(g, g.input(3), rank));
-  return {g.mul(dy, per_channel(g, g.div(scale, deviation), rank)), g.div(g.reduce_sum(g.mul(dy, centred), axes, false), deviation),
-          g.reduce_sum(dy, axes, false)};
-}
-
-// With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std. For the outputs Mean and InvStdDev,
-// over n elements: d mean / dx = 1 / n, d (1 / std) / dx = -xhat / (n std^2).
-Result layer_normalization(GradientContext& g) {
-  const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), bias = g.input(2), dy = widened(g, g.grad_output(0));
-  Result result = norm_of_rows(g, "LayerNormalizationGrad", dy, x, scale, bias);
-  const bool shows_statistics = g.grad_output(1) != kNoValue || g.grad_output(2) != kNoValue;
-  if (!result.empty() && !shows_statistics) return narrowed(g, std::move(result));
-  const int rank = rank_of(g, x);
-  std::vector<int64_t> axes;
-  for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
-  auto mean = [&](ValueId value) { return g.op("ReduceMean", {value, g.ints(axes)}); };
-  const ValueId centred = g.sub(x, mean(x));
-  const ValueId epsilon = g.scalar(static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)), x);
-  const ValueId deviation = g.op("Sqrt", {g.add(mean(g.mul(centred, centred)), epsilon)});
-  const ValueId normalised = g.div(centred, deviation);
-  if (result.empty() && dy != kNoValue) {
-    result.resize(3, kNoValue);
-    const ValueId d = g.mul(dy, scale);
-    result[0] = g.div(g.sub(g.sub(d, mean(d)), g.mul(normalised, mean(g.mul(d, normalised)))), deviation);
-    result[1] = g.unbroadcast(g.mul(dy, normalised), scale);
-    if (bias != kNoValue) result[2] = g.unbroadcast(dy, bias);
-  }
-  result.resize(3, kNoValue);
-  for (size_t i : {1, 2}) {
-    ValueId flow = g.grad_output(i);
-    if (flow == kNoValue) continue;
-    flow = g.op("Cast", {flow}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
-    const ValueId length = elements_per_element(g, x, flow);
-    ValueId spread = expand_like(g, g.div(flow, length), x);
-    if (i == 2) spread = g.neg(g.div(g.mul(spread, normalised), g.mul(deviation, deviation)));
-    result[0] = result[0] == kNoValue ? spread : g.add(result[0], spread);
-  }
-  return narrowed(g, std::move(result));
-}
-
-}  // namespace gradients
-
 std::vector<OpDef> normalization_gradient_ops() {
   return {{.name = "BatchNormalizationGrad",
            .domain = "treadle",

@@ -258,14 +258,77 @@ OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(In
           .half = HalfFloats::float32_by_itself};
 }
 
+Gradients max_pool_gradient(GradientContext& g) {
+  ValueId indices = kNoValue;
+  if (g.attributes().get_int("storage_order", 0) != 0 && g.output(1) != kNoValue) {
+    // The model's own indices count down the columns.
+    Attributes by_rows = g.attributes();
+    by_rows.erase("storage_order");
+    indices = g.op_n("MaxPool", {g.input(0)}, 2, std::move(by_rows))[1];
+  } else {
+    g.graph().node(g.node().id).attributes.erase("storage_order");
+    indices = require_output(g, 1);
+  }
+  return {g.op("MaxPoolGrad", {g.grad_output(0), indices, g.shape_of(g.input(0))}, {}, "treadle")};
+}
+
+Gradients average_pool_gradient(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("AveragePoolGrad", {g.grad_output(0), g.shape_of(g.input(0))}, attributes, "treadle")};
+}
+
+/// sign(x) |x|^(p - 1), the derivative of |x|^p / p.
+ValueId power_slope(GradientContext& g, ValueId x, int64_t p) {
+  if (p == 2) return x;
+  const ValueId sign = g.op("Sign", {x});
+  return p == 1 ? sign : g.mul(sign, g.op("Pow", {g.op("Abs", {x}), g.scalar(static_cast<double>(p - 1), x)}));
+}
+
+/// dy y^(1 - p), and 0 where y is.
+ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
+  if (p == 1) return dy;
+  const ValueId none = g.op("Equal", {y, g.scalar(0, y)});
+  const ValueId safe = g.op("Where", {none, g.scalar(1, y), y});
+  const ValueId power = p == 2 ? safe : g.op("Pow", {safe, g.scalar(static_cast<double>(p - 1), y)});
+  return g.op("Where", {none, g.scalar(0, y), g.div(dy, power)});
+}
+
+// y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times what the windows over x have of dy y^(1 - p)
+Gradients lp_pool_gradient(GradientContext& g) {
+  const int64_t p = g.attributes().get_int("p", 2);
+  const ValueId factor = divided_by_power(g, g.grad_output(0), g.output(0), p);
+  Attributes attributes = g.attributes();
+  attributes.erase("p");
+  attributes.set("sums", int64_t{1});
+  const ValueId spread = g.op("AveragePoolGrad", {factor, g.shape_of(g.input(0))}, attributes, "treadle");
+  return {g.mul(power_slope(g, g.input(0), p), spread)};
+}
+
+Gradients global_lp_pool_gradient(GradientContext& g) {
+  const int64_t p = g.attributes().get_int("p", 2);
+  return {g.mul(power_slope(g, g.input(0), p), divided_by_power(g, g.grad_output(0), g.output(0), p))};
+}
+
+// Elements that are equally large share.
+Gradients global_max_pool_gradient(GradientContext& g) {
+  const ValueId x = g.input(0);
+  const ValueId taken = g.op("Cast", {g.op("Equal", {x, g.output(0)})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
+  std::vector<int64_t> axes;
+  for (int axis = 2; axis < rank_of(g, x); ++axis) axes.push_back(axis);
+  return {g.mul(taken, g.div(g.grad_output(0), g.reduce_sum(taken, std::move(axes), /*keepdims=*/true)))};
+}
+
+Gradients global_average_pool_gradient(GradientContext& g) {
+  const ValueId count = elements_per_element(g, g.input(0), g.output(0));
+  return {expand_like(g, g.div(g.grad_output(0), count), g.input(0))};
+}
+
+// What lies at the places.
+Gradients max_unpool_gradient(GradientContext& g) {
+  return {g.op("Gather", {g.op("Reshape", {g.grad_output(0), g.ints({-1})}), g.input(1)})};
+}
+
 }  // namespace
-
-namespace gradients {
-
-// dX gathers dY at the indices.
-Result max_unpool(GradientContext& g) { return {g.op("Gather", {g.op("Reshape", {g.grad_output(0), g.ints({-1})}), g.input(1)})}; }
-
-}  // namespace gradients
 
 std::vector<OpDef> pool_ops() {
   OpDef max_pool = float_pool("MaxPool", {1, 8, 10, 11, 12, 22}, infer_pool, pool_cost,
@@ -303,13 +366,13 @@ std::vector<OpDef> pool_ops() {
                .kernels = {kernel<MaxUnpool>()},
                .value_inputs = {2}};
   return with_gradients({max_pool, average_pool, lp_pool, global_average, global_max, global_lp, unpool},
-                        {{"MaxPool", gradients::max_pool},
-                         {"AveragePool", gradients::average_pool},
-                         {"LpPool", gradients::lp_pool},
-                         {"GlobalAveragePool", gradients::global_average_pool},
-                         {"GlobalMaxPool", gradients::global_max_pool},
-                         {"GlobalLpPool", gradients::global_lp_pool},
-                         {"MaxUnpool", gradients::max_unpool}});
+                        {{"MaxPool", max_pool_gradient},
+                         {"AveragePool", average_pool_gradient},
+                         {"LpPool", lp_pool_gradient},
+                         {"GlobalAveragePool", global_average_pool_gradient},
+                         {"GlobalMaxPool", global_max_pool_gradient},
+                         {"GlobalLpPool", global_lp_pool_gradient},
+                         {"MaxUnpool", max_unpool_gradient}});
 }
 
 }  // namespace treadle::ops

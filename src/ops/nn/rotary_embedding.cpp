@@ -95,19 +95,15 @@ struct RotaryEmbedding {
   }
 };
 
-}  // namespace
-
-namespace gradients {
-
-// The gradient rotates dY back, by the negated sines. The caches get no gradient.
-Result rotary_embedding(GradientContext& g) {
+// Turned back. The caches are taken as constants.
+Gradients rotary_embedding_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0), g.input(1), g.neg(g.input(2))};
   if (g.input(3) != kNoValue) inputs.push_back(g.input(3));
   const Attributes attributes = g.attributes();
   return {g.op("RotaryEmbedding", std::move(inputs), attributes)};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> rotary_embedding_ops() {
   constexpr TypeSet kTypes{DType::float32, DType::float16, DType::bfloat16};
@@ -123,7 +119,7 @@ std::vector<OpDef> rotary_embedding_ops() {
            .cost = elementwise_cost<3>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<RotaryEmbedding, float, Float16, BFloat16>(),
-           .gradient = gradients::rotary_embedding}};
+           .gradient = rotary_embedding_gradient}};
 }
 
 }  // namespace treadle::ops

@@ -286,6 +286,56 @@ void drop_unknown_attributes(Graph& graph, NodeId id) {
   }
 }
 
+// With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std. Of n elements the mean and 1 / std
+// have the slopes 1 / n and -xhat / (n std^2).
+Gradients layer_normalization_gradient(GradientContext& g) {
+  const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), bias = g.input(2), dy = widened(g, g.grad_output(0));
+  Gradients result = gradients::norm_of_rows(g, "LayerNormalizationGrad", dy, x, scale, bias);
+  const bool shows_statistics = g.grad_output(1) != kNoValue || g.grad_output(2) != kNoValue;
+  if (!result.empty() && !shows_statistics) return narrowed(g, std::move(result));
+  const int rank = rank_of(g, x);
+  std::vector<int64_t> axes;
+  for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
+  auto mean = [&](ValueId value) { return g.op("ReduceMean", {value, g.ints(axes)}); };
+  const ValueId centred = g.sub(x, mean(x));
+  const ValueId epsilon = g.scalar(static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)), x);
+  const ValueId deviation = g.op("Sqrt", {g.add(mean(g.mul(centred, centred)), epsilon)});
+  const ValueId normalised = g.div(centred, deviation);
+  if (result.empty() && dy != kNoValue) {
+    result.resize(3, kNoValue);
+    const ValueId d = g.mul(dy, scale);
+    result[0] = g.div(g.sub(g.sub(d, mean(d)), g.mul(normalised, mean(g.mul(d, normalised)))), deviation);
+    result[1] = g.unbroadcast(g.mul(dy, normalised), scale);
+    if (bias != kNoValue) result[2] = g.unbroadcast(dy, bias);
+  }
+  result.resize(3, kNoValue);
+  for (size_t i : {1, 2}) {
+    ValueId flow = g.grad_output(i);
+    if (flow == kNoValue) continue;
+    flow = g.op("Cast", {flow}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
+    const ValueId length = elements_per_element(g, x, flow);
+    ValueId spread = expand_like(g, g.div(flow, length), x);
+    if (i == 2) spread = g.neg(g.div(g.mul(spread, normalised), g.mul(deviation, deviation)));
+    result[0] = result[0] == kNoValue ? spread : g.add(result[0], spread);
+  }
+  return narrowed(g, std::move(result));
+}
+
+// With n = x / rms of a row and d = dy scale: dx = (d - n mean(d n)) / rms
+Gradients rms_normalization_gradient(GradientContext& g) {
+  const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
+  if (Gradients whole = gradients::norm_of_rows(g, "RMSNormalizationGrad", dy, x, scale, kNoValue); !whole.empty())
+    return narrowed(g, std::move(whole));
+  const int rank = rank_of(g, x);
+  std::vector<int64_t> axes;
+  for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
+  auto mean = [&](ValueId value) { return g.op("ReduceMean", {value, g.ints(axes)}); };
+  const ValueId epsilon = g.scalar(static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)), x);
+  const ValueId root = g.op("Sqrt", {g.add(mean(g.mul(x, x)), epsilon)});
+  const ValueId n = g.div(x, root), d = g.mul(dy, scale);
+  return narrowed(g, {g.div(g.sub(d, g.mul(n, mean(g.mul(d, n)))), root), g.unbroadcast(g.mul(dy, n), scale)});
+}
+
 }  // namespace
 
 std::vector<OpDef> row_normalization_ops() {
@@ -301,7 +351,7 @@ std::vector<OpDef> row_normalization_ops() {
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
            .kernels = typed<LayerNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::layer_normalization,
+           .gradient = layer_normalization_gradient,
            .decompose = part_from_parameters_of_rows,
            .half = HalfFloats::float32_by_itself},
           {.name = "RMSNormalization",
@@ -312,7 +362,7 @@ std::vector<OpDef> row_normalization_ops() {
            .infer = infer_rms_norm,
            .cost = elementwise_cost<5>,
            .kernels = typed<RMSNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::rms_normalization,
+           .gradient = rms_normalization_gradient,
            .decompose = decompose_rms_norm,
            .half = HalfFloats::float32_by_itself}};
 }

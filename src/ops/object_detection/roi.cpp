@@ -364,21 +364,17 @@ Cost roi_cost(const ShapeContext& c) {
   return {32 * outputs, 4 * outputs * static_cast<double>(bits_of(c.dtype(0))) / 8};
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result roi_align(GradientContext& g) {
+Gradients roi_align_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("RoiAlignGrad", {g.input(0), g.input(1), g.input(2), g.grad_output(0)}, attributes, "treadle")};
 }
 
-Result max_roi_pool(GradientContext& g) {
+Gradients max_roi_pool_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("MaxRoiPoolGrad", {g.input(0), g.input(1), g.grad_output(0)}, attributes, "treadle")};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> roi_ops() {
   constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
@@ -396,7 +392,7 @@ std::vector<OpDef> roi_ops() {
            .infer = infer_roi_align,
            .cost = roi_cost,
            .kernels = typed<RoiAlign, float, double, Float16, BFloat16>(),
-           .gradient = gradients::roi_align},
+           .gradient = roi_align_gradient},
           {.name = "RoiAlignGrad",
            .domain = "treadle",
            .since = {1},
@@ -418,7 +414,7 @@ std::vector<OpDef> roi_ops() {
            .infer = infer_max_roi_pool,
            .cost = roi_cost,
            .kernels = typed<MaxRoiPool, float, double, Float16, BFloat16>(),
-           .gradient = gradients::max_roi_pool},
+           .gradient = max_roi_pool_gradient},
           {.name = "MaxRoiPoolGrad",
            .domain = "treadle",
            .since = {1},

@@ -1,10 +1,10 @@
-// Gradients of QuantizeLinear, DequantizeLinear and integer products: straight-through estimators. The gradient of a quantised value is a
-// float.
+// Gradients of QuantizeLinear and DequantizeLinear, and of integer products: straight through the rounding. The gradient of a quantised
+// value is a float.
+#include "ops/quantization/quantize_gradient.h"
+
 #include <fmt/format.h>
 
 #include "graph/infer.h"
-#include "ops/gradients.h"
-#include "ops/quantization/qlinear_gradient.h"
 #include "treadle/error.h"
 
 namespace treadle::ops::gradients {
@@ -81,14 +81,14 @@ struct Operand {
     if (g.type(scale).has_rank() && g.type(scale).rank() == 1 && !axes.empty()) scale = g.op("Unsqueeze", {scale, g.ints(axes)});
     numbers = g.mul(codes, scale);
   }
-  void flow_back(GradientContext& g, ValueId flow, Result& result) const {
+  void flow_back(GradientContext& g, ValueId flow, Gradients& result) const {
     if (g.wants(first)) result[first] = g.mul(flow, scale);
     if (g.wants(first + 1)) result[first + 1] = g.reshape_like(g.unbroadcast(g.mul(flow, codes), scale), g.input(first + 1));
   }
 };
 
-/// y = saturate(round(real / y_scale) + y_zero): returns the gradient of `real` and adds that of y_scale. Clipped elements get 0.
-ValueId through_rounding(GradientContext& g, ValueId real, Result& result) {
+/// y = saturate(round(real / y_scale) + y_zero): what flows into `real`, and into the scale. What was cut off gets nothing.
+ValueId through_rounding(GradientContext& g, ValueId real, Gradients& result) {
   ValueId scale = g.input(6);
   if (g.type(scale).dtype != DType::float32) scale = as_float32(g, scale);
   const ValueId steps = g.div(real, scale), distance = g.op("Abs", {g.sub(steps, less_zero(g, g.output(0), g.input(7), {}))});
@@ -99,16 +99,16 @@ ValueId through_rounding(GradientContext& g, ValueId real, Result& result) {
   return flow;
 }
 
-/// Casts the gradients of 16-bit scales to their dtype.
-Result narrowed_scales(GradientContext& g, Result result) {
+/// Scales of 16 bits have gradients of their type.
+Gradients narrowed_scales(GradientContext& g, Gradients result) {
   for (size_t i : {1, 4, 6})
     if (const DType dtype = g.type(g.input(i)).dtype; result[i] != kNoValue && dtype != DType::float32)
       result[i] = g.op("Cast", {result[i]}, {{"to", static_cast<int64_t>(dtype)}});
   return result;
 }
 
-/// Drops the gradients of inputs that need none, such as zero points and constant codes.
-Result of_codes(GradientContext& g, Result flows) {
+/// Zero points are constants; so are codes that are.
+Gradients of_codes(GradientContext& g, Gradients flows) {
   for (size_t i = 0; i < flows.size(); ++i)
     if (!g.wants(i)) flows[i] = kNoValue;
   return flows;
@@ -116,34 +116,34 @@ Result of_codes(GradientContext& g, Result flows) {
 
 }  // namespace
 
-// Y = (A - a_zero) (B - b_zero). A vector of zero points has one for each row of A or column of B.
-Result matmul_integer(GradientContext& g) {
+// Y = (A - a_zero) (B - b_zero); a vector of zero points has one for each row of A, or column of B.
+Gradients matmul_integer(GradientContext& g) {
   const bool rows = rank_of(g, g.input(0)) > 1;
   const ValueId a = less_zero(g, g.input(0), g.input(2), rows ? std::vector<int64_t>{-1} : std::vector<int64_t>{}),
                 b = less_zero(g, g.input(1), g.input(3), {});
   return of_codes(g, product(g, a, b, g.grad_output(0)));
 }
 
-// Padding is filled with the zero point, which means 0.
-Result conv_integer(GradientContext& g) {
+// Borders count as zero points, which stand for 0.
+Gradients conv_integer(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(1)); ++axis) axes.push_back(axis);
   const ValueId x = less_zero(g, g.input(0), g.input(2), {}), w = less_zero(g, g.input(1), g.input(3), std::move(axes));
   return of_codes(g, convolution(g, x, w, g.grad_output(0)));
 }
 
-// The rounded product of the dequantised operands.
-Result qlinear_matmul(GradientContext& g) {
+// The product of the numbers that the codes stand for, rounded.
+Gradients qlinear_matmul(GradientContext& g) {
   const Operand a(g, 0, rank_of(g, g.input(0)) > 1 ? std::vector<int64_t>{-1} : std::vector<int64_t>{}), b(g, 3, {});
-  Result result(8, kNoValue);
+  Gradients result(8, kNoValue);
   const ValueId flow = through_rounding(g, g.op("MatMul", {a.numbers, b.numbers}), result);
-  const Result factors = product(g, a.numbers, b.numbers, flow);
+  const Gradients factors = product(g, a.numbers, b.numbers, flow);
   a.flow_back(g, factors[0], result), b.flow_back(g, factors[1], result);
   return narrowed_scales(g, std::move(result));
 }
 
-// The bias is in units of x_scale * w_scale. Its codes are constants.
-Result qlinear_conv(GradientContext& g) {
+// The bias counts in units of both scales, and is a constant, as its codes are.
+Gradients qlinear_conv(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(3)); ++axis) axes.push_back(axis);
   const Operand x(g, 0, {}), w(g, 3, axes);
@@ -154,9 +154,9 @@ Result qlinear_conv(GradientContext& g) {
     codes = as_float32(g, g.input(8)), unit = g.mul(g.input(1), g.input(4));
     inputs.push_back(g.mul(codes, unit));
   }
-  Result result(9, kNoValue);
+  Gradients result(9, kNoValue);
   const ValueId flow = through_rounding(g, g.op("Conv", std::move(inputs), attributes), result);
-  const Result parts = convolution(g, x.numbers, w.numbers, flow);
+  const Gradients parts = convolution(g, x.numbers, w.numbers, flow);
   x.flow_back(g, parts[0], result), w.flow_back(g, parts[1], result);
   if (codes == kNoValue) return result;
   std::vector<int64_t> others{0};
@@ -170,20 +170,20 @@ Result qlinear_conv(GradientContext& g) {
   return result;
 }
 
-// The scale depends on the range of x. Its gradient and its effect on the codes cancel except for rounding, so both are omitted.
-Result dynamic_quantize(GradientContext& g) {
+// The scale follows the range of x. What flows through it and what the codes lose by it cancel but for the rounding: both are left out.
+Gradients dynamic_quantize(GradientContext& g) {
   if (g.grad_output(0) == kNoValue) return {};
   return {g.div(g.grad_output(0), require_output(g, 1))};
 }
 
 // y = (x - zero) scale
-Result dequantize(GradientContext& g) {
+Gradients dequantize(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   auto as_float = [&](ValueId value) {
     return g.type(value).dtype == g.type(dy).dtype ? value : g.op("Cast", {value}, {{"to", static_cast<int64_t>(g.type(dy).dtype)}});
   };
   const ValueId scales = as_float(scale_of_elements(g, x));
-  Result result{g.mul(dy, scales), kNoValue};
+  Gradients result{g.mul(dy, scales), kNoValue};
   if (g.wants(1)) {
     const ValueId zero = g.op("Equal", {scales, g.scalar(0, scales)});
     const ValueId steps = g.div(as_float(g.output(0)), g.op("Where", {zero, g.scalar(1, scales), scales}));
@@ -192,8 +192,8 @@ Result dequantize(GradientContext& g) {
   return result;
 }
 
-// A rounded element is within half a step of x. A clipped one is not, and gets no gradient.
-Result quantize(GradientContext& g) {
+// What was rounded lies within half a step of where it came from; what was cut off does not, and gets nothing.
+Gradients quantize(GradientContext& g) {
   const ValueId y = g.output(0);
   ValueId x = g.input(0), dy = g.grad_output(0);
   if (!is_float(g.type(x).dtype)) x = as_float32(g, x);
@@ -213,7 +213,7 @@ Result quantize(GradientContext& g) {
     // Slightly more than half, because the distance is rounded itself.
     dy = masked(g, g.op("LessOrEqual", {distance, g.mul(scales, g.scalar(0.5001, x))}), dy);
   }
-  Result result{g.div(dy, scales), kNoValue};
+  Gradients result{g.div(dy, scales), kNoValue};
   if (g.wants(1)) result[1] = into_scale(g, g.neg(g.div(g.mul(result[0], x), scales)));
   return result;
 }

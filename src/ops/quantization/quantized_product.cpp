@@ -12,12 +12,11 @@
 #include "kernels/conv/conv_int.h"
 #include "kernels/gemm/gemm_int.h"
 #include "ops/checks.h"
-#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/product.h"
 #include "ops/nn/convolution.h"
 #include "ops/nn/window.h"
-#include "ops/quantization/qlinear_gradient.h"
+#include "ops/quantization/quantize_gradient.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 

@@ -138,12 +138,7 @@ std::vector<KernelDef> number_kernels() {
   return typed<Of<kOp>::template Kernel, float, double, Float16, BFloat16, int64_t, int32_t, uint32_t, uint64_t>();
 }
 
-}  // namespace
-
-namespace gradients {
-namespace {
-
-/// True if the axes are known only in the run. An empty vector of axes is known, even if it is computed.
+/// Axes that only a run knows. None are none, wherever they come from.
 bool has_computed_axes(GradientContext& g) {
   if (g.input(1) == kNoValue || g.graph().value(g.input(1)).is_constant()) return false;
   const Type type = g.type(g.input(1));
@@ -173,43 +168,39 @@ ValueId with_reduced_axes(GradientContext& g, ValueId y) {
   std::vector<int64_t> axes = reduced_axes(g);
   return axes.empty() ? y : g.op("Unsqueeze", {y, g.ints(std::move(axes))});
 }
+
 ValueId with_reduced_axes(GradientContext& g) { return with_reduced_axes(g, g.grad_output(0)); }
 
-}  // namespace
+Gradients reduce_sum_gradient(GradientContext& g) { return {expand_like(g, with_reduced_axes(g), g.input(0))}; }
 
-Result reduce_sum(GradientContext& g) { return {expand_like(g, with_reduced_axes(g), g.input(0))}; }
-
-Result reduce_mean(GradientContext& g) {
+Gradients reduce_mean_gradient(GradientContext& g) {
   const ValueId count = elements_per_element(g, g.input(0), g.output(0));
   return {expand_like(g, g.div(with_reduced_axes(g), count), g.input(0))};
 }
 
-Result reduce_sum_square(GradientContext& g) {
+Gradients reduce_sum_square_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   return {g.mul(g.mul(x, g.scalar(2, x)), with_reduced_axes(g))};
 }
 
-Result reduce_l1(GradientContext& g) { return {g.mul(g.op("Sign", {g.input(0)}), with_reduced_axes(g))}; }
+Gradients reduce_l1_gradient(GradientContext& g) { return {g.mul(g.op("Sign", {g.input(0)}), with_reduced_axes(g))}; }
 
-// dx = dy x / y; 0 where y is 0, and so all of x.
-Result reduce_l2(GradientContext& g) {
+// x / y; 0 where all of x are.
+Gradients reduce_l2_gradient(GradientContext& g) {
   const ValueId y = g.output(0), none = g.op("Equal", {y, g.scalar(0, y)});
   const ValueId factor = g.op("Where", {none, g.scalar(0, y), g.div(g.grad_output(0), g.op("Where", {none, g.scalar(1, y), y}))});
   return {g.mul(g.input(0), with_reduced_axes(g, factor))};
 }
 
-Result reduce_log_sum(GradientContext& g) {
+Gradients reduce_log_sum_gradient(GradientContext& g) {
   return {expand_like(g, with_reduced_axes(g, g.div(g.grad_output(0), g.op("Exp", {g.output(0)}))), g.input(0))};
 }
 
-Result reduce_log_sum_exp(GradientContext& g) {
+Gradients reduce_log_sum_exp_gradient(GradientContext& g) {
   return {g.mul(g.op("Exp", {g.sub(g.input(0), with_reduced_axes(g, g.output(0)))}), with_reduced_axes(g))};
 }
 
-namespace {
-
-/// For computed axes: the product of all other elements. It is P / x; if there is one zero, the product of the others at that zero and 0
-/// elsewhere; if there are several, 0.
+/// Of computed axes. The product of an element's others is P / x, but for zeros: of one, that of the others; of several, 0.
 ValueId product_of_others(GradientContext& g) {
   const ValueId x = g.input(0);
   auto reduced = [&](std::string_view op, ValueId value) {
@@ -224,10 +215,8 @@ ValueId product_of_others(GradientContext& g) {
   return g.op("Where", {is_zero, only_zero, without});
 }
 
-}  // namespace
-
-// dx needs the product of all other elements: axis by axis, of those before and those after it.
-Result reduce_prod(GradientContext& g) {
+// Axis by axis: the others of an element are those before it and those behind it.
+Gradients reduce_prod_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   if (has_computed_axes(g)) return {g.mul(product_of_others(g), with_reduced_axes(g))};
   const std::vector<int64_t> axes = reduced_axes(g);
@@ -242,8 +231,8 @@ Result reduce_prod(GradientContext& g) {
   return {dx};
 }
 
-// Equal extrema share the gradient.
-Result reduce_extremum(GradientContext& g) {
+// Elements that are equally large share.
+Gradients reduce_extremum_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   const ValueId taken =
       g.op("Cast", {g.op("Equal", {x, with_reduced_axes(g, g.output(0))})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
@@ -254,7 +243,7 @@ Result reduce_extremum(GradientContext& g) {
   return {g.mul(taken, g.div(with_reduced_axes(g), sharing))};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> reduce_ops() {
   constexpr TypeSet kTypes = kFloats | TypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
@@ -278,16 +267,16 @@ std::vector<OpDef> reduce_ops() {
   for (OpDef& op : ops)
     if (op.name == "ReduceSum" || op.name == "ReduceMean" || op.name == "ReduceMax") op.channels_last.how = ChannelsLast::How::reduction;
   ops[1].channels_last.op = "NhwcGlobalAveragePool";
-  return with_gradients(std::move(ops), {{"ReduceSum", gradients::reduce_sum},
-                                         {"ReduceMean", gradients::reduce_mean},
-                                         {"ReduceMax", gradients::reduce_extremum},
-                                         {"ReduceMin", gradients::reduce_extremum},
-                                         {"ReduceProd", gradients::reduce_prod},
-                                         {"ReduceSumSquare", gradients::reduce_sum_square},
-                                         {"ReduceL1", gradients::reduce_l1},
-                                         {"ReduceL2", gradients::reduce_l2},
-                                         {"ReduceLogSum", gradients::reduce_log_sum},
-                                         {"ReduceLogSumExp", gradients::reduce_log_sum_exp}});
+  return with_gradients(std::move(ops), {{"ReduceSum", reduce_sum_gradient},
+                                         {"ReduceMean", reduce_mean_gradient},
+                                         {"ReduceMax", reduce_extremum_gradient},
+                                         {"ReduceMin", reduce_extremum_gradient},
+                                         {"ReduceProd", reduce_prod_gradient},
+                                         {"ReduceSumSquare", reduce_sum_square_gradient},
+                                         {"ReduceL1", reduce_l1_gradient},
+                                         {"ReduceL2", reduce_l2_gradient},
+                                         {"ReduceLogSum", reduce_log_sum_gradient},
+                                         {"ReduceLogSumExp", reduce_log_sum_exp_gradient}});
 }
 
 }  // namespace treadle::ops

@@ -197,7 +197,6 @@ RnnParams params_of_attributes(RnnKind kind, const Attributes& attributes) {
   return make_rnn_params(kind, attributes, {directions, p.gates(), 1}, {directions, p.gates(), 1});
 }
 
-namespace gradients {
 namespace {
 
 // Makes the forward node keep what the gradient reads. Layers in 16-bit floats are computed once more in float32 for that.
@@ -226,7 +225,7 @@ ValueId kept_of(GradientContext& g, std::string_view name) {
   return require_output(g, kKept);
 }
 
-Result recurrent(GradientContext& g, RnnKind kind, std::string_view keeping, std::string_view name) {
+Gradients recurrent(GradientContext& g, RnnKind kind, std::string_view keeping, std::string_view name) {
   const Attributes attributes = g.attributes();
   const RnnParams params = params_of_attributes(kind, attributes);
   for (int d = 0; d < params.num_directions(); ++d)
@@ -239,16 +238,20 @@ Result recurrent(GradientContext& g, RnnKind kind, std::string_view keeping, std
   for (size_t i = 0; i < 3; ++i) inputs.push_back(g.grad_output(i));
   while (inputs.back() == kNoValue) inputs.pop_back();
   const std::vector<ValueId> made = g.op_n(name, std::move(inputs), g.wants(kX) ? kRnnGradients : kRnnGradients - 1, attributes, "treadle");
-  Result result(kRnnOperands, kNoValue);
+  Gradients result(kRnnOperands, kNoValue);
   for (size_t i = 0; i < made.size(); ++i) result[static_cast<size_t>(kGradientOf[i])] = made[i];
   return result;
 }
 
 }  // namespace
 
-Result rnn(GradientContext& g) { return recurrent(g, RnnKind::rnn, "RNNKeeping", "RNNGrad"); }
-Result gru(GradientContext& g) { return recurrent(g, RnnKind::gru, "GRUKeeping", "GRUGrad"); }
-Result lstm(GradientContext& g) { return recurrent(g, RnnKind::lstm, "LSTMKeeping", "LSTMGrad"); }
+namespace gradients {
+
+Gradients rnn(GradientContext& g) { return recurrent(g, RnnKind::rnn, "RNNKeeping", "RNNGrad"); }
+
+Gradients gru(GradientContext& g) { return recurrent(g, RnnKind::gru, "GRUKeeping", "GRUGrad"); }
+
+Gradients lstm(GradientContext& g) { return recurrent(g, RnnKind::lstm, "LSTMKeeping", "LSTMGrad"); }
 
 }  // namespace gradients
 

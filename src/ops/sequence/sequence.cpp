@@ -145,6 +145,48 @@ void infer_length(InferContext& c) {
   c.set_known(0, {c.data_dependent_dim("length")});
 }
 
+/// A position counted from the start: gradients have one element more or less.
+ValueId from_start(GradientContext& g, ValueId position, ValueId sequence) {
+  ValueId at = position;
+  if (g.type(at).dtype != DType::int64) at = g.op("Cast", {at}, {{"to", static_cast<int64_t>(DType::int64)}});
+  const ValueId none = g.constant(Tensor::scalar<int64_t>(0));
+  return g.op("Where", {g.op("Less", {at, none}), g.add(at, g.op("SequenceLength", {sequence})), at});
+}
+
+std::vector<ValueId> with_position(std::vector<ValueId> inputs, ValueId position) {
+  if (position != kNoValue) inputs.push_back(position);
+  return inputs;
+}
+
+Gradients sequence_construct_gradient(GradientContext& g) {
+  Gradients result;
+  for (size_t i = 0; i < g.node().inputs.size(); ++i)
+    result.push_back(g.op("SequenceAt", {g.grad_output(0), g.constant(Tensor::scalar(static_cast<int64_t>(i)))}));
+  return result;
+}
+
+Gradients sequence_at_gradient(GradientContext& g) {
+  const ValueId sequence = g.input(0), position = from_start(g, g.input(1), sequence);
+  const ValueId others = g.op("SequenceErase", {g.op("SequenceZeros", {sequence}, {}, "treadle"), position});
+  return {g.op("SequenceInsert", {others, g.grad_output(0), position})};
+}
+
+// Without a position, at the end.
+Gradients sequence_insert_gradient(GradientContext& g) {
+  const ValueId dy = g.grad_output(0);
+  const ValueId position = g.input(2) == kNoValue ? kNoValue : from_start(g, g.input(2), g.input(0));
+  const ValueId at = position == kNoValue ? g.constant(Tensor::scalar<int64_t>(-1)) : position;
+  return {g.op("SequenceErase", with_position({dy}, position)), g.op("SequenceAt", {dy, at})};
+}
+
+Gradients sequence_erase_gradient(GradientContext& g) {
+  const ValueId sequence = g.input(0);
+  const ValueId position = g.input(1) == kNoValue ? kNoValue : from_start(g, g.input(1), sequence);
+  const ValueId at = position == kNoValue ? g.constant(Tensor::scalar<int64_t>(-1)) : position;
+  const ValueId erased = zeros_like(g, g.op("SequenceAt", {sequence, at}));
+  return {g.op("SequenceInsert", with_position({g.grad_output(0), erased}, position))};
+}
+
 }  // namespace
 
 std::vector<OpDef> sequence_ops() {
@@ -161,28 +203,28 @@ std::vector<OpDef> sequence_ops() {
        .outputs = {{"output_sequence", kSequences}},
        .infer = infer_construct,
        .kernels = {kernel<SequenceConstruct>()},
-       .gradient = gradients::sequence_construct},
+       .gradient = sequence_construct_gradient},
       {.name = "SequenceAt",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}, {"position", kInt32Or64}},
        .outputs = {{"tensor", kAnything}},
        .infer = infer_at,
        .kernels = {kernel<SequenceAt>()},
-       .gradient = gradients::sequence_at},
+       .gradient = sequence_at_gradient},
       {.name = "SequenceInsert",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}, {"tensor", kAllTensors}, {"position", kInt32Or64, "", Presence::optional}},
        .outputs = {{"output_sequence", kSequences}},
        .infer = infer_insert,
        .kernels = {kernel<SequenceInsert>()},
-       .gradient = gradients::sequence_insert},
+       .gradient = sequence_insert_gradient},
       {.name = "SequenceErase",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}, {"position", kInt32Or64, "", Presence::optional}},
        .outputs = {{"output_sequence", kSequences}},
        .infer = infer_same,
        .kernels = {kernel<SequenceErase>()},
-       .gradient = gradients::sequence_erase},
+       .gradient = sequence_erase_gradient},
       {.name = "SequenceLength",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}},

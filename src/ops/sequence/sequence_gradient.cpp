@@ -93,65 +93,7 @@ struct SplitLikeSequence {
   }
 };
 
-/// Counts a negative position from the start, because the sequence of gradients may have a different length.
-ValueId from_start(GradientContext& g, ValueId position, ValueId sequence) {
-  ValueId at = position;
-  if (g.type(at).dtype != DType::int64) at = g.op("Cast", {at}, {{"to", static_cast<int64_t>(DType::int64)}});
-  const ValueId none = g.constant(Tensor::scalar<int64_t>(0));
-  return g.op("Where", {g.op("Less", {at, none}), g.add(at, g.op("SequenceLength", {sequence})), at});
-}
-
-std::vector<ValueId> with_position(std::vector<ValueId> inputs, ValueId position) {
-  if (position != kNoValue) inputs.push_back(position);
-  return inputs;
-}
-
 }  // namespace
-
-namespace gradients {
-
-Result sequence_construct(GradientContext& g) {
-  Result result;
-  for (size_t i = 0; i < g.node().inputs.size(); ++i)
-    result.push_back(g.op("SequenceAt", {g.grad_output(0), g.constant(Tensor::scalar(static_cast<int64_t>(i)))}));
-  return result;
-}
-
-Result sequence_at(GradientContext& g) {
-  const ValueId sequence = g.input(0), position = from_start(g, g.input(1), sequence);
-  const ValueId others = g.op("SequenceErase", {g.op("SequenceZeros", {sequence}, {}, "treadle"), position});
-  return {g.op("SequenceInsert", {others, g.grad_output(0), position})};
-}
-
-// Without a position, the element was inserted at the end.
-Result sequence_insert(GradientContext& g) {
-  const ValueId dy = g.grad_output(0);
-  const ValueId position = g.input(2) == kNoValue ? kNoValue : from_start(g, g.input(2), g.input(0));
-  const ValueId at = position == kNoValue ? g.constant(Tensor::scalar<int64_t>(-1)) : position;
-  return {g.op("SequenceErase", with_position({dy}, position)), g.op("SequenceAt", {dy, at})};
-}
-
-Result sequence_erase(GradientContext& g) {
-  const ValueId sequence = g.input(0);
-  const ValueId position = g.input(1) == kNoValue ? kNoValue : from_start(g, g.input(1), sequence);
-  const ValueId at = position == kNoValue ? g.constant(Tensor::scalar<int64_t>(-1)) : position;
-  const ValueId erased = zeros_like(g, g.op("SequenceAt", {sequence, at}));
-  return {g.op("SequenceInsert", with_position({g.grad_output(0), erased}, position))};
-}
-
-Result split_to_sequence(GradientContext& g) {
-  const bool drops_axis = g.input(1) == kNoValue && g.attributes().get_int("keepdims", 1) == 0;
-  const ValueId joined =
-      g.op("ConcatFromSequence", {g.grad_output(0)}, {{"axis", g.attributes().get_int("axis", 0)}, {"new_axis", int64_t{drops_axis}}});
-  return {g.reshape_like(joined, g.input(0))};
-}
-
-Result concat_from_sequence(GradientContext& g) {
-  const Attributes attributes = g.attributes();
-  return {g.op("SplitLikeSequence", {g.input(0), g.grad_output(0)}, attributes, "treadle")};
-}
-
-}  // namespace gradients
 
 std::vector<OpDef> sequence_gradient_ops() {
   return {{.name = "SequenceZeros",

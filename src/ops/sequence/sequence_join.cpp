@@ -136,6 +136,18 @@ void infer_concat(InferContext& c) {
   c.set_output(0, element.dtype, std::move(shape));
 }
 
+Gradients split_to_sequence_gradient(GradientContext& g) {
+  const bool drops_axis = g.input(1) == kNoValue && g.attributes().get_int("keepdims", 1) == 0;
+  const ValueId joined =
+      g.op("ConcatFromSequence", {g.grad_output(0)}, {{"axis", g.attributes().get_int("axis", 0)}, {"new_axis", int64_t{drops_axis}}});
+  return {g.reshape_like(joined, g.input(0))};
+}
+
+Gradients concat_from_sequence_gradient(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("SplitLikeSequence", {g.input(0), g.grad_output(0)}, attributes, "treadle")};
+}
+
 }  // namespace
 
 std::vector<OpDef> sequence_join_ops() {
@@ -147,7 +159,7 @@ std::vector<OpDef> sequence_join_ops() {
        .attributes = {{"axis", int64_t{0}}, {"keepdims", int64_t{1}}},
        .infer = infer_split,
        .kernels = {kernel<SplitToSequence>()},
-       .gradient = gradients::split_to_sequence},
+       .gradient = split_to_sequence_gradient},
       {.name = "ConcatFromSequence",
        .since = {11},
        .inputs = {{"input_sequence", kSequences}},
@@ -155,7 +167,7 @@ std::vector<OpDef> sequence_join_ops() {
        .attributes = {{"axis", AttributeDef::Required{}}, {"new_axis", int64_t{0}}},
        .infer = infer_concat,
        .kernels = {kernel<ConcatFromSequence>()},
-       .gradient = gradients::concat_from_sequence},
+       .gradient = concat_from_sequence_gradient},
   };
 }
 

@@ -375,6 +375,13 @@ std::optional<PointwiseStep> cast_step(const Graph& graph, const Node& node) {
   return PointwiseStep{{.op_type = to == DType::boolean ? "ToBool" : "ToFloat", .operands = {}, .attributes = {}}, {node.inputs[0]}};
 }
 
+// The gradients of integers and of floats of 8 bits are floats that hold them.
+Gradients cast_gradient(GradientContext& g) {
+  const DType from = g.type(g.input(0)).dtype;
+  if (!kFloats.has(from)) return {g.grad_output(0)};
+  return {g.op("Cast", {g.grad_output(0)}, {{"to", static_cast<int64_t>(from)}})};
+}
+
 OpDef cast() {
   return {.name = "Cast",
           .since = {1, 6, 9, 13, 19, 21, 23, 24, 25, 28},
@@ -385,7 +392,7 @@ OpDef cast() {
           .infer = infer_cast,
           .cost = elementwise_cost<1>,
           .kernels = {kernel<CastKernel>()},
-          .gradient = gradients::cast,
+          .gradient = cast_gradient,
           .keeps_zeros = true,
           .channels_last = {ChannelsLast::How::first_operand},
           .returns_input = keeps_dtype,
@@ -440,17 +447,6 @@ OpDef bit_cast() {
 }
 
 }  // namespace
-
-namespace gradients {
-
-// Gradients of integers and 8-bit floats are floats already.
-Result cast(GradientContext& g) {
-  const DType from = g.type(g.input(0)).dtype;
-  if (!kFloats.has(from)) return {g.grad_output(0)};
-  return {g.op("Cast", {g.grad_output(0)}, {{"to", static_cast<int64_t>(from)}})};
-}
-
-}  // namespace gradients
 
 std::vector<OpDef> cast_ops() { return {cast(), cast_like(), bit_cast()}; }
 

@@ -106,11 +106,7 @@ void give_axis(Graph& graph, NodeId id) {
   if (!attributes.has("axis")) attributes.set("axis", int64_t{1});
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result concat(GradientContext& g) {
+Gradients concat_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.output(0));
   const int64_t axis = normalise_axis(g.attributes().get_int("axis"), rank);
   const auto count = static_cast<size_t>(g.node().num_formal_inputs);
@@ -121,7 +117,7 @@ Result concat(GradientContext& g) {
   return g.op_n("Split", {g.grad_output(0), sizes}, static_cast<int>(count), {{"axis", axis}});
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> concat_ops() {
   return {{.name = "Concat",
@@ -133,7 +129,7 @@ std::vector<OpDef> concat_ops() {
            .infer = infer_concat,
            .cost = move_cost,
            .kernels = {kernel<Concat<16>>(), kernel<Concat<256>>("many inputs"), kernel<Concat<4096>>("very many inputs")},
-           .gradient = gradients::concat,
+           .gradient = concat_gradient,
            .pieces = Pieces::concat,
            .moves = Moves::anywhere,
            .quantisation = Quantisation::chooses,

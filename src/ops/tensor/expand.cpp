@@ -79,14 +79,10 @@ void scalars_to_repeats(Graph& graph, NodeId id) {
   graph.set_input(id, 1, repeats);
 }
 
-}  // namespace
+Gradients expand_gradient(GradientContext& g) { return {g.unbroadcast(g.grad_output(0), g.input(0))}; }
 
-namespace gradients {
-
-Result expand(GradientContext& g) { return {g.unbroadcast(g.grad_output(0), g.input(0))}; }
-
-// Splits each axis of dY into (repeats, extent), and sums over the repeats.
-Result tile(GradientContext& g) {
+// Every axis as two, the repeats and what was repeated.
+Gradients tile_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> repeats;
   for (int axis = 0; axis < rank; ++axis) repeats.push_back(2 * axis);
@@ -97,7 +93,7 @@ Result tile(GradientContext& g) {
   return {g.reduce_sum(split, std::move(repeats), /*keepdims=*/false)};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> expand_ops() {
   return {
@@ -108,7 +104,7 @@ std::vector<OpDef> expand_ops() {
        .infer = infer_expand,
        .cost = move_cost,
        .kernels = {kernel<Expand>()},
-       .gradient = gradients::expand,
+       .gradient = expand_gradient,
        .value_inputs = {1},
        .moves = Moves::anywhere,
        .returns_input = keeps_type_and_shape},
@@ -120,8 +116,8 @@ std::vector<OpDef> expand_ops() {
        .infer = infer_tile,
        .cost = move_cost,
        .kernels = {kernel<Tile>()},
-       .gradient = gradients::tile,
-       .value_inputs = {1, 2},  // input 2 is the axis, in opset 1
+       .gradient = tile_gradient,
+       .value_inputs = {1, 2},  // axis, of opset 1
        .moves = Moves::anywhere,
        .returns_input = keeps_type_and_shape},
   };

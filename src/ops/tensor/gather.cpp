@@ -121,22 +121,18 @@ struct GatherNd {
 
 constexpr TypeSet kWhole = kNumeric | kBool | kString | kComplex | kFloat8;
 
-}  // namespace
-
-namespace gradients {
-
-Result gather(GradientContext& g) {
+Gradients gather_gradient(GradientContext& g) {
   return {
       g.op("GatherGrad", {g.grad_output(0), g.input(1), g.shape_of(g.input(0))}, {{"axis", g.attributes().get_int("axis", 0)}}, "treadle")};
 }
 
-Result gather_elements(GradientContext& g) {
+Gradients gather_elements_gradient(GradientContext& g) {
   return {g.op("ScatterElements", {zeros_like(g, g.input(0)), g.input(1), g.grad_output(0)},
                {{"axis", g.attributes().get_int("axis", 0)}, {"reduction", std::string("add")}})};
 }
 
-// With batch_dims, the indices into the batch axes are prepended to the index tuples.
-Result gather_nd(GradientContext& g) {
+// With batch_dims, the batch's places become part of the index tuples.
+Gradients gather_nd_gradient(GradientContext& g) {
   ValueId indices = g.input(1);
   const int batch_dims = static_cast<int>(g.attributes().get_int("batch_dims", 0)), rank = rank_of(g, indices);
   if (batch_dims > 0) {
@@ -157,7 +153,7 @@ Result gather_nd(GradientContext& g) {
   return {g.op("ScatterND", {zeros_like(g, g.input(0)), indices, g.grad_output(0)}, {{"reduction", std::string("add")}})};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> gather_ops() {
   return {
@@ -169,7 +165,7 @@ std::vector<OpDef> gather_ops() {
        .infer = infer_gather,
        .cost = move_cost,
        .kernels = {kernel<Gather<int64_t>>("plain", DType::int64, 1), kernel<Gather<int32_t>>("plain", DType::int32, 1)},
-       .gradient = gradients::gather,
+       .gradient = gather_gradient,
        .moves = Moves::anywhere},
       {.name = "GatherElements",
        .since = {11, 13},
@@ -179,7 +175,7 @@ std::vector<OpDef> gather_ops() {
        .infer = infer_gather_elements,
        .cost = move_cost,
        .kernels = {kernel<GatherElements<int64_t>>("plain", DType::int64, 1), kernel<GatherElements<int32_t>>("plain", DType::int32, 1)},
-       .gradient = gradients::gather_elements},
+       .gradient = gather_elements_gradient},
       {.name = "GatherND",
        .since = {11, 12, 13},
        .inputs = {{"data", kWhole, "T"}, {"indices", kInt64}},
@@ -188,7 +184,7 @@ std::vector<OpDef> gather_ops() {
        .infer = infer_gather_nd,
        .cost = move_cost,
        .kernels = {kernel<GatherNd>()},
-       .gradient = gradients::gather_nd},
+       .gradient = gather_nd_gradient},
   };
 }
 

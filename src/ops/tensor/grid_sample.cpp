@@ -209,24 +209,20 @@ Cost sample_cost(const ShapeContext& c) {
   return {8 * outputs, c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result grid_sample(GradientContext& g) {
+Gradients grid_sample_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   const DType dtype = g.type(x).dtype, grid_dtype = g.type(g.input(1)).dtype;
   auto as = [&](ValueId value, DType to) {
     return g.type(value).dtype == to ? value : g.op("Cast", {value}, {{"to", static_cast<int64_t>(to)}});
   };
   const Attributes attributes = g.attributes();
-  Result result = g.op_n("GridSampleGrad", {x, as(g.input(1), dtype), g.grad_output(0)}, 2, attributes, "treadle");
+  Gradients result = g.op_n("GridSampleGrad", {x, as(g.input(1), dtype), g.grad_output(0)}, 2, attributes, "treadle");
   result[1] = as(result[1], grid_dtype);
   return result;
 }
 
-// The grid is linear in theta: dtheta is the product of dY with the regular grid (which theta = identity gives) and a column of ones.
-Result affine_grid(GradientContext& g) {
+// Linear in theta: the product with the regular grid, which is what the identity gives, and ones.
+Gradients affine_grid_gradient(GradientContext& g) {
   const ValueId theta = g.input(0), dy = g.grad_output(0);
   const int spatial = rank_of(g, dy) - 2;
   const int64_t dtype = static_cast<int64_t>(g.type(theta).dtype);
@@ -241,7 +237,7 @@ Result affine_grid(GradientContext& g) {
   return {g.op("MatMul", {g.transpose(g.op("Reshape", {dy, g.ints({0, -1, spatial})}), {0, 2, 1}), columns})};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> grid_sample_ops() {
   constexpr TypeSet kGradientTypes{DType::float32, DType::float64};
@@ -256,7 +252,7 @@ std::vector<OpDef> grid_sample_ops() {
        .cost = sample_cost,
        .kernels = typed<GridSample, float, double, Float16, BFloat16, uint8_t, int8_t, uint16_t, int16_t, int32_t, uint32_t, int64_t,
                         uint64_t, bool>(),
-       .gradient = gradients::grid_sample},
+       .gradient = grid_sample_gradient},
       {.name = "GridSampleGrad",
        .domain = "treadle",
        .since = {1},
@@ -278,7 +274,7 @@ std::vector<OpDef> grid_sample_ops() {
        .infer = infer_affine_grid,
        .cost = sample_cost,
        .kernels = typed<AffineGrid, float, double, Float16, BFloat16>(),
-       .gradient = gradients::affine_grid,
+       .gradient = affine_grid_gradient,
        .value_inputs = {1}}};
 }
 

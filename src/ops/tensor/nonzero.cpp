@@ -272,12 +272,8 @@ struct Unique {
   }
 };
 
-}  // namespace
-
-namespace gradients {
-
-// Compress is a Gather of the indices where the condition is true.
-Result compress(GradientContext& g) {
+// A Gather of the places where the condition holds.
+Gradients compress_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const ValueId places = g.op("Reshape", {g.op("NonZero", {g.input(1)}), g.ints({-1})});
   if (g.attributes().has("axis"))
@@ -286,8 +282,8 @@ Result compress(GradientContext& g) {
   return {g.reshape_like(g.op("GatherGrad", {dy, places, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
 }
 
-// Unique is a Gather of the first occurrences.
-Result unique(GradientContext& g) {
+// A Gather of the first occurrences.
+Gradients unique_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0), first = require_output(g, 1);
   if (g.attributes().has("axis"))
     return {g.op("GatherGrad", {dy, first, g.shape_of(x)}, {{"axis", g.attributes().get_int("axis", 0)}}, "treadle")};
@@ -295,7 +291,7 @@ Result unique(GradientContext& g) {
   return {g.reshape_like(g.op("GatherGrad", {dy, first, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> nonzero_ops() {
   using None = AttributeDef::NoDefault;
@@ -313,7 +309,7 @@ std::vector<OpDef> nonzero_ops() {
        .attributes = {{"axis", None{}}},
        .infer = infer_compress,
        .kernels = {kernel<Compress>()},
-       .gradient = gradients::compress},
+       .gradient = compress_gradient},
       {.name = "Unique",
        .since = {11, 28},
        .inputs = {{"X", kWhole, "T"}},
@@ -324,7 +320,7 @@ std::vector<OpDef> nonzero_ops() {
        .attributes = {{"axis", None{}}, {"sorted", int64_t{1}}},
        .infer = infer_unique,
        .kernels = {kernel<Unique>()},
-       .gradient = gradients::unique},
+       .gradient = unique_gradient},
   };
 }
 

@@ -69,12 +69,8 @@ struct OneHot {
   }
 };
 
-}  // namespace
-
-namespace gradients {
-
-// The gradient of `values`: dY summed over unmarked elements, and over marked ones.
-Result one_hot(GradientContext& g) {
+// Of the two values: what flows into the marked elements goes to the second.
+Gradients one_hot_gradient(GradientContext& g) {
   const ValueId values = g.input(2), dy = g.grad_output(0);
   auto of_two = [&](double off, double on) {
     auto number = [&](double value) { return g.op("Unsqueeze", {g.scalar(value, values), g.ints({0})}); };
@@ -85,7 +81,7 @@ Result one_hot(GradientContext& g) {
   return {kNoValue, kNoValue, g.op("Concat", {of_two(1, 0), of_two(0, 1)}, {{"axis", int64_t{0}}})};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> one_hot_ops() {
   return {{.name = "OneHot",
@@ -97,7 +93,7 @@ std::vector<OpDef> one_hot_ops() {
            .cost = move_cost,
            .kernels =
                typed<OneHot, int64_t, int32_t, float, double, Float16, BFloat16, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
-           .gradient = gradients::one_hot,
+           .gradient = one_hot_gradient,
            .value_inputs = {1}}};
 }
 

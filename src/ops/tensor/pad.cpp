@@ -170,13 +170,7 @@ void attributes_to_inputs(Graph& graph, NodeId id) {
 
 bool pads_nothing(const Graph& graph, const Node& node) { return node.has_input(1) && all_integers_are(graph, node.inputs[1], 0); }
 
-}  // namespace
-
-namespace gradients {
-
-namespace {
-
-/// Pads `value` as the node pads its data.
+/// `value` padded as the node pads its data.
 ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::string_view mode) {
   std::vector<ValueId> inputs{value, g.input(1)};
   if (fill != kNoValue || g.input(3) != kNoValue) inputs.push_back(fill);
@@ -184,11 +178,9 @@ ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::s
   return g.op("Pad", std::move(inputs), {{"mode", std::string(mode)}});
 }
 
-}  // namespace
-
-// Crops the padding, and adds zeros for cropped elements. If padding repeats elements, each gets the sum of dY over its copies, which are
-// found by padding the elements' indices.
-Result pad(GradientContext& g) {
+// What was padded is cut off, and what was cut off gets zeros. Where the padding repeats elements, each gets the sum over its places, which
+// padding the elements' numbers tells.
+Gradients pad_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const std::string mode(g.attributes().get_string("mode", "constant"));
   if (mode != "constant") {
@@ -200,7 +192,7 @@ Result pad(GradientContext& g) {
   }
   std::vector<ValueId> inputs{dy, g.neg(g.input(1))};
   if (g.input(3) != kNoValue) inputs.insert(inputs.end(), {kNoValue, g.input(3)});
-  Result result{g.op("Pad", std::move(inputs)), kNoValue, kNoValue};
+  Gradients result{g.op("Pad", std::move(inputs)), kNoValue, kNoValue};
   if (g.wants(2)) {
     const ValueId padding = padded_like_data(g, zeros_like(g, x), g.scalar(1, x), mode);
     result[2] = g.unbroadcast(g.mul(dy, padding), g.input(2));
@@ -208,8 +200,8 @@ Result pad(GradientContext& g) {
   return result;
 }
 
-// CenterCropPad inverts itself: halves are rounded the same way when cropping and padding.
-Result center_crop_pad(GradientContext& g) {
+// Halves round the same way in both directions.
+Gradients center_crop_pad_gradient(GradientContext& g) {
   const std::vector<int64_t> axes = g.attributes().get_ints("axes");
   ValueId shape = g.shape_of(g.input(0));
   if (axes.empty()) return {g.op("CenterCropPad", {g.grad_output(0), shape})};
@@ -219,7 +211,7 @@ Result center_crop_pad(GradientContext& g) {
   return {g.op("CenterCropPad", {g.grad_output(0), shape}, {{"axes", axes}})};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> pad_ops() {
   constexpr TypeSet kCropTypes = kNumeric | kBool | kString | kComplex;
@@ -236,7 +228,7 @@ std::vector<OpDef> pad_ops() {
        .infer = infer_pad,
        .cost = move_cost,
        .kernels = {kernel<Pad<bind_plan>>(), kernel<PadByNumber<bind_plan>>("by number")},
-       .gradient = gradients::pad,
+       .gradient = pad_gradient,
        .value_inputs = {1, 3},
        .moves = Moves::among_others,
        .channels_last = {ChannelsLast::How::pads_vector},
@@ -249,7 +241,7 @@ std::vector<OpDef> pad_ops() {
        .infer = infer_center_crop_pad,
        .cost = move_cost,
        .kernels = {kernel<Pad<bind_center>>(), kernel<PadByNumber<bind_center>>("by number")},
-       .gradient = gradients::center_crop_pad,
+       .gradient = center_crop_pad_gradient,
        .value_inputs = {1}},
   };
 }

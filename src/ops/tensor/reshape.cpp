@@ -260,13 +260,13 @@ void reshape_shape_to_input(Graph& graph, NodeId id) {
 }
 void axes_to_input(Graph& graph, NodeId id) { ints_to_input(graph, id, "axes", 1); }
 
+Gradients reshape_gradient(GradientContext& g) { return {g.reshape_like(g.grad_output(0), g.input(0))}; }
+
 }  // namespace
 
 namespace gradients {
 
-Result reshape(GradientContext& g) { return {g.reshape_like(g.grad_output(0), g.input(0))}; }
-
-Result identity(GradientContext& g) { return {g.grad_output(0)}; }
+Gradients identity(GradientContext& g) { return {g.grad_output(0)}; }
 
 }  // namespace gradients
 
@@ -281,7 +281,7 @@ std::vector<OpDef> reshape_ops() {
        .infer = infer_reshape,
        .alias = {is_view(0, 0)},
        .kernels = {kernel<CopyAll>()},
-       .gradient = gradients::reshape,
+       .gradient = reshape_gradient,
        .value_inputs = {1},
        .moves = Moves::in_order,
        .quantisation = Quantisation::chooses,
@@ -294,7 +294,7 @@ std::vector<OpDef> reshape_ops() {
        .infer = infer_flatten,
        .alias = {is_view(0, 0)},
        .kernels = {kernel<CopyAll>()},
-       .gradient = gradients::reshape,
+       .gradient = reshape_gradient,
        .moves = Moves::in_order,
        .quantisation = Quantisation::chooses,
        .returns_input = keeps_type_and_shape},
@@ -306,7 +306,7 @@ std::vector<OpDef> reshape_ops() {
        .infer = infer_squeeze,
        .alias = {is_view(0, 0)},
        .kernels = {kernel<CopyAll>()},
-       .gradient = gradients::reshape,
+       .gradient = reshape_gradient,
        .value_inputs = {1},
        .moves = Moves::in_order,
        .quantisation = Quantisation::chooses,
@@ -319,7 +319,7 @@ std::vector<OpDef> reshape_ops() {
        .infer = infer_unsqueeze,
        .alias = {is_view(0, 0)},
        .kernels = {kernel<CopyAll>()},
-       .gradient = gradients::reshape,
+       .gradient = reshape_gradient,
        .value_inputs = {1},
        .moves = Moves::in_order,
        .quantisation = Quantisation::chooses,

@@ -9,7 +9,6 @@
 
 namespace treadle::ops {
 
-namespace gradients {
 namespace {
 
 /// Extent and size of the axis whose scale applies to all axes, each as a vector of one element. Known ones are divided by their greatest
@@ -39,8 +38,10 @@ std::pair<ValueId, ValueId> deciding_axis(GradientContext& g, const std::vector<
 
 }  // namespace
 
-// roi and scales get no gradient. Along each axis, Resize is a product with a matrix, which it makes of the identity matrix.
-Result resize(GradientContext& g) {
+namespace gradients {
+
+// Roi and scales are taken as constants. Along each axis a resize is a product with a matrix, which is what it makes of the identity.
+Gradients resize(GradientContext& g) {
   const ValueId x = g.input(0), roi = g.input(1), scales = g.input(2), y = g.output(0);
   const bool crops = g.attributes().get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize";
   const bool has_sizes =

@@ -215,11 +215,6 @@ void to_scatter_elements(Graph& graph, NodeId id) {
   replace_node(graph, id, {.op_type = "ScatterElements", .inputs = node.inputs, .attributes = node.attributes});
 }
 
-}  // namespace
-
-namespace gradients {
-namespace {
-
 struct ScatterRule {
   GradientContext& g;
   std::string_view scatter_op, gather_op;
@@ -235,8 +230,8 @@ struct ScatterRule {
     return g.op("Cast", {condition}, {{"to", static_cast<int64_t>(g.type(like).dtype)}});
   }
 
-  // Replaced elements get no gradient. With reduction "add", both the data and the updates do.
-  Result differentiate() const {
+  // What the updates replaced had no say in the output; where they were added, both had.
+  Gradients differentiate() const {
     const std::string reduction(g.attributes().get_string("reduction", "none"));
     const ValueId dy = g.grad_output(0);
     if (reduction == "mul") return product();
@@ -245,8 +240,8 @@ struct ScatterRule {
     return {data, kNoValue, gather(dy)};
   }
 
-  // y = data * prod(u). The gradient of an update is the product of all other factors, also if it or one of them is 0.
-  Result product() const {
+  // y = data prod u: of an update the product of all others, also where it, or one of the others, is 0.
+  Gradients product() const {
     const ValueId data = g.input(0), u = g.input(2), dy = g.grad_output(0);
     const ValueId is_zero = g.op("Equal", {u, g.scalar(0, u)});
     const ValueId others = scatter(g.mul(dy, data), g.op("Where", {is_zero, g.scalar(1, u), u}), "mul");
@@ -256,8 +251,8 @@ struct ScatterRule {
     return {scatter(dy, u, "mul"), kNoValue, masked(g, flows, g.div(gather(others), divisor))};
   }
 
-  // Equal extrema share the gradient.
-  Result extremum() const {
+  // Equals share.
+  Gradients extremum() const {
     const ValueId data = g.input(0), u = g.input(2), y = g.output(0);
     const ValueId kept = number(g.op("Equal", {data, y}), data), taken = number(g.op("Equal", {u, gather(y)}), u);
     const ValueId share = g.div(g.grad_output(0), scatter(kept, taken, "add"));
@@ -265,21 +260,19 @@ struct ScatterRule {
   }
 };
 
-}  // namespace
-
-Result scatter_elements(GradientContext& g) {
+Gradients scatter_elements_gradient(GradientContext& g) {
   return ScatterRule{g, "ScatterElements", "GatherElements", {{"axis", g.attributes().get_int("axis", 0)}}}.differentiate();
 }
 
-Result scatter_nd(GradientContext& g) { return ScatterRule{g, "ScatterND", "GatherND", {}}.differentiate(); }
+Gradients scatter_nd_gradient(GradientContext& g) { return ScatterRule{g, "ScatterND", "GatherND", {}}.differentiate(); }
 
-// The gradient of the data is dY with zeros where the update was written; that of the update is dY read from there.
-Result tensor_scatter(GradientContext& g) {
+// A TensorScatter of zeros; the update's gradient lies where it was written.
+Gradients tensor_scatter_gradient(GradientContext& g) {
   const ValueId update = g.input(1), dy = g.grad_output(0);
   const Attributes attributes = g.attributes();
   std::vector<ValueId> inputs{dy, zeros_like(g, update)};
   if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
-  Result result{g.op("TensorScatter", std::move(inputs), attributes), kNoValue};
+  Gradients result{g.op("TensorScatter", std::move(inputs), attributes), kNoValue};
   if (!g.wants(1)) return result;
   const int rank = rank_of(g, dy), axis = static_cast<int>(normalise_axis(attributes.get_int("axis", -2), rank));
   auto extent = [&](ValueId value) {
@@ -301,7 +294,7 @@ Result tensor_scatter(GradientContext& g) {
   return result;
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> scatter_ops() {
   const std::vector<Port> data_indices_updates = {{"data", kWhole, "T"}, {"indices", kInt32Or64}, {"updates", kWhole, "T"}};
@@ -322,7 +315,7 @@ std::vector<OpDef> scatter_ops() {
        .cost = cost,
        .alias = {may_reuse(0, 0)},
        .kernels = {kernel<ScatterElements<int64_t>>("plain", DType::int64, 1), kernel<ScatterElements<int32_t>>("plain", DType::int32, 1)},
-       .gradient = gradients::scatter_elements},
+       .gradient = scatter_elements_gradient},
       {.name = "ScatterND",
        .since = {11, 13, 16, 18},
        .inputs = {{"data", kWhole, "T"}, {"indices", kInt64}, {"updates", kWhole, "T"}},
@@ -332,7 +325,7 @@ std::vector<OpDef> scatter_ops() {
        .cost = cost,
        .alias = {may_reuse(0, 0)},
        .kernels = {kernel<ScatterNd>()},
-       .gradient = gradients::scatter_nd},
+       .gradient = scatter_nd_gradient},
       {.name = "TensorScatter",
        .since = {24},
        .inputs = {{"past_cache", kAllTensors, "T"}, {"update", kAllTensors, "T"}, {"write_indices", kInt64, "", Presence::optional}},
@@ -342,7 +335,7 @@ std::vector<OpDef> scatter_ops() {
        .cost = move_cost,
        .alias = {may_reuse(0, 0)},
        .kernels = {kernel<TensorScatter>()},
-       .gradient = gradients::tensor_scatter},
+       .gradient = tensor_scatter_gradient},
   };
 }
 

@@ -178,18 +178,14 @@ bool takes_all(const Graph& graph, const Node& node) {
   return keeps_type_and_shape(graph, node) && (!node.has_input(4) || all_integers_are(graph, node.inputs[4], 1));
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result slice(GradientContext& g) {
+Gradients slice_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0), g.shape_of(g.input(0))};
   for (size_t i = 1; i < 5; ++i) inputs.push_back(g.input(i));
   while (inputs.back() == kNoValue) inputs.pop_back();
   return {g.op("SliceGrad", std::move(inputs), {}, "treadle")};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> slice_ops() {
   return {{.name = "Slice",
@@ -204,7 +200,7 @@ std::vector<OpDef> slice_ops() {
            .infer = infer_slice,
            .cost = move_cost,
            .kernels = {kernel<Slice>()},
-           .gradient = gradients::slice,
+           .gradient = slice_gradient,
            .value_inputs = {1, 2, 3, 4},
            .moves = Moves::anywhere,
            .channels_last = {ChannelsLast::How::axes_vector},

@@ -83,21 +83,17 @@ struct Blocks {
   void run(RunContext& c) const { move_elements(plan, dtype, c.in<void>(0), 0, c.out<void>(0), 0, c.pool()); }
 };
 
-}  // namespace
-
-namespace gradients {
-
-Result depth_to_space(GradientContext& g) {
+Gradients depth_to_space_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("SpaceToDepth", {g.grad_output(0)}, attributes)};
 }
 
-Result space_to_depth(GradientContext& g) {
+Gradients space_to_depth_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("DepthToSpace", {g.grad_output(0)}, attributes)};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> space_depth_ops() {
   const std::vector<AttributeDef> attributes = {{"blocksize", AttributeDef::Required{}}, {"mode", std::string_view("DCR")}};
@@ -110,7 +106,7 @@ std::vector<OpDef> space_depth_ops() {
        .infer = infer_depth_to_space,
        .cost = move_cost,
        .kernels = {kernel<Blocks<true>>()},
-       .gradient = gradients::depth_to_space,
+       .gradient = depth_to_space_gradient,
        .moves = Moves::anywhere},
       {.name = "SpaceToDepth",
        .since = {1, 13, 28},
@@ -120,7 +116,7 @@ std::vector<OpDef> space_depth_ops() {
        .infer = infer_space_to_depth,
        .cost = move_cost,
        .kernels = {kernel<Blocks<false>>()},
-       .gradient = gradients::space_to_depth,
+       .gradient = space_to_depth_gradient,
        .moves = Moves::anywhere},
   };
 }

@@ -141,18 +141,14 @@ void give_num_outputs(Graph& graph, NodeId id) {
   graph.set_input(id, 1, lengths);
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result split(GradientContext& g) {
+Gradients split_gradient(GradientContext& g) {
   std::vector<ValueId> parts;
   for (size_t i = 0; i < g.node().outputs.size(); ++i)
     parts.push_back(g.grad_output(i) != kNoValue ? g.grad_output(i) : zeros_like(g, g.output(i)));
   return {g.op("Concat", std::move(parts), {{"axis", g.attributes().get_int("axis", 0)}})};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> split_ops() {
   return {{.name = "Split",
@@ -164,7 +160,7 @@ std::vector<OpDef> split_ops() {
            .infer = infer_split,
            .cost = cost,
            .kernels = {kernel<Split<16>>(), kernel<Split<256>>("many outputs"), kernel<Split<4096>>("very many outputs")},
-           .gradient = gradients::split,
+           .gradient = split_gradient,
            .value_inputs = {1},
            .pieces = Pieces::split,
            .moves = Moves::anywhere,

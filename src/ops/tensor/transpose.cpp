@@ -64,11 +64,7 @@ bool moves_no_axis(const Graph& graph, const Node& node) {
   return keeps_type_and_shape(graph, node);
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result transpose(GradientContext& g) {
+Gradients transpose_gradient(GradientContext& g) {
   const std::vector<int64_t>& perm = g.attributes().get_ints("perm");
   if (perm.empty()) return {g.op("Transpose", {g.grad_output(0)})};
   std::vector<int64_t> inverse(perm.size());
@@ -76,7 +72,7 @@ Result transpose(GradientContext& g) {
   return {g.transpose(g.grad_output(0), std::move(inverse))};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> transpose_ops() {
   return {{.name = "Transpose",
@@ -87,7 +83,7 @@ std::vector<OpDef> transpose_ops() {
            .infer = infer_transpose,
            .cost = move_cost,
            .kernels = {kernel<Transpose>()},
-           .gradient = gradients::transpose,
+           .gradient = transpose_gradient,
            .moves = Moves::anywhere,
            .quantisation = Quantisation::chooses,
            .channels_last = {ChannelsLast::How::permutation},

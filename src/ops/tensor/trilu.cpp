@@ -124,23 +124,19 @@ struct ReverseSequence {
   }
 };
 
-}  // namespace
-
-namespace gradients {
-
-Result trilu(GradientContext& g) {
+Gradients trilu_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0)};
   if (g.input(1) != kNoValue) inputs.push_back(g.input(1));
   return {g.op("Trilu", std::move(inputs), {{"upper", g.attributes().get_int("upper", 1)}})};
 }
 
-// ReverseSequence is its own inverse.
-Result reverse_sequence(GradientContext& g) {
+// Its own inverse.
+Gradients reverse_sequence_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("ReverseSequence", {g.grad_output(0), g.input(1)}, attributes)};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> trilu_ops() {
   return {
@@ -153,7 +149,7 @@ std::vector<OpDef> trilu_ops() {
        .cost = move_cost,
        .alias = {may_reuse(0, 0)},
        .kernels = {kernel<Trilu>()},
-       .gradient = gradients::trilu,
+       .gradient = trilu_gradient,
        .value_inputs = {1}},
       {.name = "ReverseSequence",
        .since = {10, 28},
@@ -163,7 +159,7 @@ std::vector<OpDef> trilu_ops() {
        .infer = infer_reverse_sequence,
        .cost = move_cost,
        .kernels = {kernel<ReverseSequence>()},
-       .gradient = gradients::reverse_sequence},
+       .gradient = reverse_sequence_gradient},
   };
 }
 

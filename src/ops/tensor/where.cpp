@@ -97,17 +97,13 @@ std::optional<PointwiseStep> step(const Graph& graph, const Node& node) {
   return PointwiseStep{{.op_type = node.op_type, .operands = {}, .attributes = {}}, node.inputs};
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result where(GradientContext& g) {
+Gradients where_gradient(GradientContext& g) {
   const ValueId condition = g.input(0), dy = g.grad_output(0), zero = g.scalar(0, dy);
   return {kNoValue, g.unbroadcast(g.op("Where", {condition, dy, zero}), g.input(1)),
           g.unbroadcast(g.op("Where", {condition, zero, dy}), g.input(2))};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> where_ops() {
   constexpr TypeSet kTypes = kNumeric | kBool | kString | kComplex;
@@ -119,7 +115,7 @@ std::vector<OpDef> where_ops() {
            .cost = elementwise_cost<1>,
            .alias = {may_reuse(0, 1), may_reuse(0, 2)},
            .kernels = {kernel<Where>()},
-           .gradient = gradients::where,
+           .gradient = where_gradient,
            .pointwise = true,
            .moves = Moves::among_others,
            .step = step}};

@@ -267,18 +267,14 @@ void infer_with_values(InferContext& c) {
   c.set_output(0, std::move(type));
 }
 
-}  // namespace
-
-namespace gradients {
-
-Result sparse_matmul(GradientContext& g) {
+Gradients sparse_matmul_gradient(GradientContext& g) {
   if (g.wants(0))
     throw Error(ErrorCode::not_implemented, fmt::format("\"{}\" is in CSR, which has no gradient", g.graph().value(g.input(0)).name));
   const int64_t transposed = g.attributes().get_int("transA", 0);
   return {kNoValue, g.op("SparseMatMul", {g.input(0), g.grad_output(0)}, {{"transA", 1 - transposed}}, "treadle")};
 }
 
-}  // namespace gradients
+}  // namespace
 
 std::vector<OpDef> sparse_ops() {
   return {
@@ -297,7 +293,7 @@ std::vector<OpDef> sparse_ops() {
        .attributes = {{"transA", int64_t{0}}},
        .infer = infer_matmul,
        .kernels = typed<SparseMatMul, float, double>("csr", /*dtype_operand=*/1),
-       .gradient = gradients::sparse_matmul},
+       .gradient = sparse_matmul_gradient},
       {.name = "SparseMatMulRows",
        .domain = "treadle",
        .since = {1},
