@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "graph/scalar_function.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -137,6 +137,6 @@ class AbsorbPad final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> absorb_pad() { return std::make_unique<AbsorbPad>(); }
+Pass absorb_pad() { return rule_pass<AbsorbPad>(kBasic, kAlways, "Pad of zeros -> the pads of the convolution or pool that reads it"); }
 
 }  // namespace treadle::passes

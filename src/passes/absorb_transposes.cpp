@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include "graph/op_def.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -106,6 +106,8 @@ class AbsorbTransposes final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> absorb_transposes() { return std::make_unique<AbsorbTransposes>(); }
+Pass absorb_transposes() {
+  return rule_pass<AbsorbTransposes>(kExtended, kAlways, "MatMul and Gemm of transposed matrices, and transposed Gemm -> Gemm");
+}
 
 }  // namespace treadle::passes

@@ -5,6 +5,7 @@
 #include "graph/infer.h"
 #include "passes/layout.h"
 #include "passes/layout_rules.h"
+#include "passes/list.h"
 #include "passes/trace.h"
 #include "passes/whole_graph.h"
 
@@ -92,6 +93,13 @@ int64_t assign_layout(Graph& graph, int64_t limit, bool weights_change) {
   remove_dead_nodes(graph);
   infer(graph);
   return count;
+}
+
+Pass assign_layout() {
+  return graph_pass(
+      "assign-layout", kLayout, {.not_before_autodiff = true, .only_in_memory = true},
+      "convolutions, their gradients, and what lies between them, channels innermost",
+      [](Graph& graph, PassContext& context, int64_t limit) { return assign_layout(graph, limit, context.options.weights_change); });
 }
 
 }  // namespace treadle::passes

@@ -9,6 +9,7 @@
 #include "core/pattern.h"
 #include "graph/patch.h"
 #include "kernels/gemm/gemm_int8_weights.h"
+#include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/precision.h"
 #include "passes/product_parts.h"
@@ -72,6 +73,14 @@ class AssignPrecision final : public Rule {
 int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit, bool weights_change) {
   std::unique_ptr<Rule> list[] = {std::make_unique<AssignPrecision>(rules, weights_change)};
   return apply_rules(graph, list, {.max_patches = limit});
+}
+
+Pass assign_precision() {
+  return graph_pass("assign-precision", kExtended, {.not_before_autodiff = true, .only_in_memory = true},
+                    "products and convolutions to be computed in less than float32, where the session asks",
+                    [](Graph& graph, PassContext& context, int64_t limit) {
+                      return assign_precision(graph, context.options.precision, limit, context.options.weights_change);
+                    });
 }
 
 }  // namespace treadle::passes

@@ -6,8 +6,8 @@
 // Results are the same, bit for bit.
 #include <string>
 
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 
 namespace treadle::passes {
 namespace {
@@ -134,6 +134,6 @@ class AttentionLayouts final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> attention_layouts() { return std::make_unique<AttentionLayouts>(); }
+Pass attention_layouts() { return rule_pass<AttentionLayouts>(kExtended, kAlways, "Transposes around FusedAttention -> its strides"); }
 
 }  // namespace treadle::passes

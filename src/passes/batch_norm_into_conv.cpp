@@ -9,8 +9,8 @@
 #include "core/large_memory.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/chain.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -231,6 +231,10 @@ class BatchNormIntoConv final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> batch_norm_into_conv() { return std::make_unique<BatchNormIntoConv>(); }
+Pass batch_norm_into_conv() {
+  return rule_pass<BatchNormIntoConv>(
+      kBasic, {.packed_weights = true},
+      "BatchNormalization(Conv(x)), Conv(x) * constant … -> Conv(x) with other weights, outside of training");
+}
 
 }  // namespace treadle::passes

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "graph/rewriter.h"
-#include "passes/whole_graph.h"
+#include "passes/list.h"
 
 namespace treadle::passes {
 namespace {
@@ -55,6 +55,9 @@ void capture_in(Rewriter& rewriter) {
 
 }  // namespace
 
-int64_t capture_loop_invariants(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph_inside_out(capture_in); }
+Pass capture_loop_invariants() {
+  return graph_pass("capture-loop-invariants", kBasic, kAlways, "what a Loop carries but never changes is captured by its body",
+                    [](Graph& graph, PassContext&, int64_t limit) { return Rewriter(graph, limit).for_each_graph_inside_out(capture_in); });
+}
 
 }  // namespace treadle::passes

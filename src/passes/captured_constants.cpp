@@ -2,6 +2,7 @@
 
 #include "graph/captures.h"
 #include "graph/rewriter.h"
+#include "passes/list.h"
 
 namespace treadle::passes {
 
@@ -33,6 +34,11 @@ int64_t copy_captured_constants(Graph& graph) {
   return Rewriter(graph).for_each_graph([](Rewriter& inside) {
     for (NodeId id : inside.graph().order()) inside.change([&] { return copy_constants_into(inside.graph(), id); });
   });
+}
+
+Pass copy_captured_constants() {
+  return graph_pass("copy-captured-constants", kBasic, kAlways, "constants that a body captures become its own",
+                    [](Graph& graph, PassContext&, int64_t) { return copy_captured_constants(graph); });
 }
 
 }  // namespace treadle::passes

@@ -14,6 +14,7 @@
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
 #include "kernels/elementwise/convert.h"
+#include "passes/list.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -178,6 +179,12 @@ int64_t compute_in_float32(Graph& graph, FoldLimits& limits, int64_t limit) {
   const int64_t count = Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { Float32Pass(inside, limits, constants).run(); });
   if (count > 0) remove_dead_nodes(graph);
   return count;
+}
+
+Pass compute_in_float32() {
+  return graph_pass(
+      "compute-in-float32", kExtended, kInMemory, "16-bit floats -> float32 between Casts, constants converted once, outside of training",
+      [](Graph& graph, PassContext& context, int64_t limit) { return compute_in_float32(graph, context.fold_limits, limit); });
 }
 
 }  // namespace treadle::passes

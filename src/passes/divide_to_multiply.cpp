@@ -2,8 +2,8 @@
 // same real number. A division takes several times as long as a multiplication.
 #include <cmath>
 
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 
 namespace treadle::passes {
 namespace {
@@ -44,6 +44,6 @@ class DivideToMultiply final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> divide_to_multiply() { return std::make_unique<DivideToMultiply>(); }
+Pass divide_to_multiply() { return rule_pass<DivideToMultiply>(kBasic, kHidesPatterns, "x / 2^k -> x * 2^-k"); }
 
 }  // namespace treadle::passes

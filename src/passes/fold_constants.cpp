@@ -11,6 +11,7 @@
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
+#include "passes/list.h"
 #include "passes/whole_graph.h"
 #include "treadle/error.h"
 
@@ -232,6 +233,11 @@ int64_t fold_constants(Graph& graph, FoldLimits& limits, int64_t limit) {
 
 void release_unused_constants(Graph& graph) {
   Rewriter(graph).for_each_graph([](Rewriter& inside) { release_unused_in(inside.graph()); });
+}
+
+Pass fold_constants() {
+  return graph_pass("fold-constants", kBasic, kAlways, "nodes with constant inputs are computed once",
+                    [](Graph& graph, PassContext& context, int64_t limit) { return fold_constants(graph, context.fold_limits, limit); });
 }
 
 }  // namespace treadle::passes

@@ -3,6 +3,7 @@
 
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
+#include "passes/list.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -76,6 +77,12 @@ int64_t fold_shapes(Graph& graph, int64_t limit, bool whole_shapes) {
       if (!whole_shapes || inside.graph().node(id).is("Shape")) fold(inside, id);
     }
   });
+}
+
+Pass fold_shapes() {
+  return graph_pass(
+      "fold-shapes", kBasic, kAlways, "values that follow from constant extents become constants",
+      [](Graph& graph, PassContext& context, int64_t limit) { return fold_shapes(graph, limit, context.options.keep_patterns); });
 }
 
 }  // namespace treadle::passes

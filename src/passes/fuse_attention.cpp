@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "passes/factors.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -209,6 +209,6 @@ class FuseAttention final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> fuse_attention() { return std::make_unique<FuseAttention>(); }
+Pass fuse_attention() { return rule_pass<FuseAttention>(kExtended, kAlways, "products around a Softmax -> FusedAttention"); }
 
 }  // namespace treadle::passes

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "ops/microsoft/microsoft.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -84,6 +84,9 @@ class FuseBlockedMatMul final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> fuse_blocked_matmul() { return std::make_unique<FuseBlockedMatMul>(); }
+Pass fuse_blocked_matmul() {
+  return rule_pass<FuseBlockedMatMul>(kExtended, {.frozen_weights = true, .not_before_autodiff = true, .removes_quantisation = true},
+                                      "products with dequantised weights -> BlockedMatMul, outside of training");
+}
 
 }  // namespace treadle::passes

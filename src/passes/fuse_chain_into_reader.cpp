@@ -2,13 +2,15 @@
 // (OpDef::chain_input). Only if nothing else reads the chain's result, which is then never stored.
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
+#include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/trace.h"
-#include "passes/whole_graph.h"
 
 namespace treadle::passes {
 
-int64_t fuse_chain_into_reader(Graph& graph, int64_t limit) {
+namespace {
+
+int64_t fuse_into_readers(Graph& graph, PassContext&, int64_t limit) {
   return Rewriter(graph, limit).for_each_graph([](Rewriter& rewriter) {
     Graph& g = rewriter.graph();
     for (NodeId id : g.order()) {
@@ -35,6 +37,13 @@ int64_t fuse_chain_into_reader(Graph& graph, int64_t limit) {
       });
     }
   });
+}
+
+}  // namespace
+
+Pass fuse_chain_into_reader() {
+  return graph_pass("fuse-chain-into-reader", kLayout, {.not_before_autodiff = true, .only_in_memory = true},
+                    "FusedElementwise and the operator that computes such a chain on its way in -> that operator", fuse_into_readers);
 }
 
 }  // namespace treadle::passes

@@ -6,7 +6,7 @@
 
 #include "graph/rewriter.h"
 #include "graph/scalar_function.h"
-#include "passes/layout.h"
+#include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/trace.h"
 
@@ -169,8 +169,11 @@ class ConvFusion {
 
 }  // namespace
 
-int64_t fuse_conv(Graph& graph, int64_t limit) {
-  return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) { ConvFusion(inside).run(); });
+Pass fuse_conv() {
+  return graph_pass("fuse-conv", kLayout, kPacked, "NhwcConv + Add + activation -> NhwcConv",
+                    [](Graph& graph, PassContext&, int64_t limit) {
+                      return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) { ConvFusion(inside).run(); });
+                    });
 }
 
 }  // namespace treadle::passes

@@ -8,6 +8,7 @@
 #include "graph/rewriter.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
+#include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/trace.h"
 
@@ -81,6 +82,10 @@ void depthwise_in(Rewriter& rewriter) {
 
 }  // namespace
 
-int64_t fuse_depthwise(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph(depthwise_in); }
+Pass fuse_depthwise() {
+  return graph_pass("fuse-depthwise", kLayout, kPackedFloat32,
+                    "a pointwise NhwcConv, or one of a few channels, and the depthwise one that reads it -> NhwcConvDepthwise",
+                    [](Graph& graph, PassContext&, int64_t limit) { return Rewriter(graph, limit).for_each_graph(depthwise_in); });
+}
 
 }  // namespace treadle::passes

@@ -14,6 +14,7 @@
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
 #include "ops/treadle/fused_elementwise.h"
+#include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/trace.h"
 #include "passes/whole_graph.h"
@@ -246,6 +247,13 @@ class ElementwiseFuser {
 
 int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation) {
   return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantisation).run(); });
+}
+
+Pass fuse_elementwise() {
+  return graph_pass("fuse-elementwise", kExtended, kNotBeforeAutodiff, "pointwise operators behind one another -> FusedElementwise",
+                    [](Graph& graph, PassContext& context, int64_t limit) {
+                      return fuse_elementwise(graph, limit, context.fold_limits.keep_quantisation);
+                    });
 }
 
 }  // namespace treadle::passes

@@ -11,8 +11,8 @@
 #include <cmath>
 
 #include "passes/factors.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -115,6 +115,6 @@ class FuseGelu final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> fuse_gelu() { return std::make_unique<FuseGelu>(); }
+Pass fuse_gelu() { return rule_pass<FuseGelu>(kExtended, kAlways, "Gelu and Swish written out -> one operator"); }
 
 }  // namespace treadle::passes

@@ -4,9 +4,9 @@
 // Sums keep the order of the graph, so results are the same, bit for bit. Only if intermediate values have no other readers and the addend
 // does not broadcast the product.
 #include "graph/op_def.h"
+#include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/product_parts.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -132,6 +132,9 @@ Patch fused_product(const Node& node, const ProductParts& parts) {
   return patch;
 }
 
-std::unique_ptr<Rule> fuse_into_matmul() { return std::make_unique<FuseIntoMatMul>(); }
+Pass fuse_into_matmul() {
+  return rule_pass<FuseIntoMatMul>(kExtended, {.packed_weights = true, .not_before_autodiff = true},
+                                   "bias, residual and activation behind a product -> FusedMatMul, outside of training");
+}
 
 }  // namespace treadle::passes

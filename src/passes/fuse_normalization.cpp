@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "passes/factors.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -164,6 +164,8 @@ class FuseNormalization final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> fuse_normalization() { return std::make_unique<FuseNormalization>(); }
+Pass fuse_normalization() {
+  return rule_pass<FuseNormalization>(kExtended, kAlways, "LayerNormalization and RMSNormalization written out -> one operator");
+}
 
 }  // namespace treadle::passes

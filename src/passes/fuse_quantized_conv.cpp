@@ -17,8 +17,8 @@
 #include "kernels/conv/nhwc_bytes.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "ops/treadle/fused_elementwise.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -257,6 +257,9 @@ class FuseQuantizedConv final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> fuse_quantized_conv() { return std::make_unique<FuseQuantizedConv>(); }
+Pass fuse_quantized_conv() {
+  return rule_pass<FuseQuantizedConv>(kLayout, kInMemory,
+                                      "convolutions, pools, joins of dequantised bytes -> the same of bytes, outside of training");
+}
 
 }  // namespace treadle::passes

@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "kernels/gemm/gemm_bytes.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -131,6 +131,9 @@ class FuseQuantizedMatMul final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> fuse_quantized_matmul() { return std::make_unique<FuseQuantizedMatMul>(); }
+Pass fuse_quantized_matmul() {
+  return rule_pass<FuseQuantizedMatMul>(kExtended, {.not_before_autodiff = true, .removes_quantisation = true},
+                                        "products of dequantised operands -> QuantizedMatMul");
+}
 
 }  // namespace treadle::passes

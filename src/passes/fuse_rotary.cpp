@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -217,7 +217,7 @@ class RotaryLayouts final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> fuse_rotary() { return std::make_unique<FuseRotary>(); }
-std::unique_ptr<Rule> rotary_layouts() { return std::make_unique<RotaryLayouts>(); }
+Pass fuse_rotary() { return rule_pass<FuseRotary>(kExtended, kNotBeforeAutodiff, "rotary position embedding written out -> FusedRotary"); }
+Pass rotary_layouts() { return rule_pass<RotaryLayouts>(kExtended, kNotBeforeAutodiff, "Transposes around FusedRotary -> its strides"); }
 
 }  // namespace treadle::passes

@@ -7,6 +7,7 @@
 #include "graph/rewriter.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
+#include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/trace.h"
 
@@ -83,6 +84,9 @@ void scale_in(Rewriter& rewriter) {
 
 }  // namespace
 
-int64_t fuse_scale(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph(scale_in); }
+Pass fuse_scale() {
+  return graph_pass("fuse-scale", kLayout, kPacked, "channels' scaling and the pointwise NhwcConv behind it -> NhwcScaledPointwise",
+                    [](Graph& graph, PassContext&, int64_t limit) { return Rewriter(graph, limit).for_each_graph(scale_in); });
+}
 
 }  // namespace treadle::passes

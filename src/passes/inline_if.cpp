@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "graph/rewriter.h"
-#include "passes/whole_graph.h"
+#include "passes/list.h"
 
 namespace treadle::passes {
 namespace {
@@ -62,6 +62,9 @@ void inline_in(Rewriter& rewriter) {
 
 }  // namespace
 
-int64_t inline_constant_if(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph_inside_out(inline_in); }
+Pass inline_constant_if() {
+  return graph_pass("inline-constant-if", kBasic, kAlways, "an If with a constant condition becomes the branch that it takes",
+                    [](Graph& graph, PassContext&, int64_t limit) { return Rewriter(graph, limit).for_each_graph_inside_out(inline_in); });
+}
 
 }  // namespace treadle::passes

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include "graph/op_def.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -73,6 +73,9 @@ class MergeCasts final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> merge_casts() { return std::make_unique<MergeCasts>(); }
+Pass merge_casts() {
+  return rule_pass<MergeCasts>(kBasic, kAlways,
+                               "Cast(Cast(x)) -> Cast(x) or x, where the first loses nothing; Cast to the same dtype -> x");
+}
 
 }  // namespace treadle::passes

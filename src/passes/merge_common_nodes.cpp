@@ -6,8 +6,8 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
+#include "passes/list.h"
 #include "passes/trace.h"
-#include "passes/whole_graph.h"
 
 namespace treadle::passes {
 namespace {
@@ -148,8 +148,14 @@ void merge_nodes(Rewriter& rewriter) {
 
 }  // namespace
 
-int64_t merge_constants(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph(share_constants); }
+Pass merge_constants() {
+  return graph_pass("merge-constants", kBasic, kAlways, "small constants of equal contents become one",
+                    [](Graph& graph, PassContext&, int64_t limit) { return Rewriter(graph, limit).for_each_graph(share_constants); });
+}
 
-int64_t merge_common_nodes(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph(merge_nodes); }
+Pass merge_common_nodes() {
+  return graph_pass("merge-common-nodes", kBasic, kAlways, "nodes that compute the same thing become one",
+                    [](Graph& graph, PassContext&, int64_t limit) { return Rewriter(graph, limit).for_each_graph(merge_nodes); });
+}
 
 }  // namespace treadle::passes

@@ -3,8 +3,8 @@
 // in one form and once in the other.
 #include <cmath>
 
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -76,6 +76,6 @@ class MergeConstantOperands final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> merge_constant_operands() { return std::make_unique<MergeConstantOperands>(); }
+Pass merge_constant_operands() { return rule_pass<MergeConstantOperands>(kBasic, kHidesPatterns, "(x * c1) * c2 -> x * c, where exact"); }
 
 }  // namespace treadle::passes

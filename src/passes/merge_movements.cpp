@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "graph/rewriter.h"
+#include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/trace.h"
-#include "passes/whole_graph.h"
 
 namespace treadle::passes {
 namespace {
@@ -166,11 +166,14 @@ bool merge(Rewriter& rewriter, NodeId last) {
 
 }  // namespace
 
-int64_t merge_movements(Graph& graph, int64_t limit) {
-  return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) {
-    for (NodeId id : inside.graph().order())
-      if (inside.graph().is_alive(id) && inside.graph().node(id).is("Transpose")) merge(inside, id);
-  });
+Pass merge_movements() {
+  return graph_pass("merge-movements", kExtended, kNotBeforeAutodiff, "Transposes with nothing but views between them -> one Transpose",
+                    [](Graph& graph, PassContext&, int64_t limit) {
+                      return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) {
+                        for (NodeId id : inside.graph().order())
+                          if (inside.graph().is_alive(id) && inside.graph().node(id).is("Transpose")) merge(inside, id);
+                      });
+                    });
 }
 
 }  // namespace treadle::passes

@@ -1,7 +1,7 @@
 // x * (1 / y) -> x / y: rounds once less, and is the form that tools look for in normalizations.
 #include "graph/op_def.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 
 namespace treadle::passes {
 namespace {
@@ -26,6 +26,6 @@ class MergeReciprocal final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> merge_reciprocal() { return std::make_unique<MergeReciprocal>(); }
+Pass merge_reciprocal() { return rule_pass<MergeReciprocal>(kBasic, kForPatterns, "x * (1 / y) -> x / y, in saved models"); }
 
 }  // namespace treadle::passes

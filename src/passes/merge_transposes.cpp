@@ -1,6 +1,6 @@
-// Transpose(Transpose(x)) -> one Transpose, or x if they cancel: axis i of the result is axis inner[outer[i]] of x.
+// Transpose(Transpose(x)) -> one Transpose, or x where the two undo each other: axis i of the result is axis inner[outer[i]] of x.
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -45,6 +45,6 @@ class MergeTransposes final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> merge_transposes() { return std::make_unique<MergeTransposes>(); }
+Pass merge_transposes() { return rule_pass<MergeTransposes>(kBasic, kAlways, "Transpose(Transpose(x)) -> Transpose(x) or x"); }
 
 }  // namespace treadle::passes

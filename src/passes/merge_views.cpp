@@ -2,8 +2,8 @@
 // last shape is x's.
 #include <fmt/format.h>
 
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 #include "passes/trace.h"
 
 namespace treadle::passes {
@@ -34,6 +34,8 @@ class MergeViews final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> merge_views() { return std::make_unique<MergeViews>(); }
+Pass merge_views() {
+  return rule_pass<MergeViews>(kBasic, kHidesPatterns, "Reshape, Flatten, Squeeze, Unsqueeze of one another -> one Reshape");
+}
 
 }  // namespace treadle::passes

@@ -2,8 +2,8 @@
 // other computed extent becomes -1 if all the rest are positive constants.
 #include <algorithm>
 
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 
 namespace treadle::passes {
 namespace {
@@ -58,6 +58,9 @@ class OwnExtents final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> own_extents() { return std::make_unique<OwnExtents>(); }
+Pass own_extents() {
+  return rule_pass<OwnExtents>(kBasic, kForPatterns,
+                               "Reshape to extents of its own input -> Reshape to a constant with 0, in saved models");
+}
 
 }  // namespace treadle::passes

@@ -22,13 +22,14 @@ enum class Level : uint8_t {
 
 /// Conditions under which a pass runs, besides its level.
 struct PassConditions {
-  bool frozen_weights = false;        ///< the pass computes with weights: only if they do not change
-  bool packed_weights = false;        ///< the pass makes nodes that pack weights: not if they would pack in every run
-  bool not_before_autodiff = false;   ///< the pass makes nodes without a gradient: only once the backward part exists, if there will be one
-  bool only_in_memory = false;        ///< the pass makes nodes for this library's kernels: not for a file
-  bool removes_quantisation = false;  ///< not if QuantizeLinear and DequantizeLinear must stay
-  bool only_float32 = false;          ///< not if a precision below float32 is requested
-  bool hides_patterns = false;        ///< rewrites patterns that other tools look for, such as ONNX Runtime's transformer fusions
+  bool frozen_weights = false;        ///< it computes with the weights: not where they change
+  bool packed_weights = false;        ///< what it makes packs the weights: not where that would be in every run
+  bool not_before_autodiff = false;   ///< what it makes has no gradient: only behind the backward part, if there is one
+  bool only_in_memory = false;        ///< what it makes is for this library's kernels: not for a file
+  bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
+  bool only_float32 = false;          ///< not where a precision below float32 is asked for
+  bool for_patterns = false;          ///< it makes what other tools look for: only where patterns are to stay
+  bool hides_patterns = false;        ///< it rewrites what other tools look for, such as the fusions of ONNX Runtime's transformers
 
   bool inference_only() const { return frozen_weights || packed_weights || not_before_autodiff; }
 };

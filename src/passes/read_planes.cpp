@@ -3,6 +3,7 @@
 #include "graph/rewriter.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
+#include "passes/list.h"
 #include "passes/matching.h"
 
 namespace treadle::passes {
@@ -18,9 +19,7 @@ bool is_padded(const Node& conv) {
   return false;
 }
 
-}  // namespace
-
-int64_t read_planes(Graph& graph, int64_t limit) {
+int64_t read_inputs_as_planes(Graph& graph, PassContext&, int64_t limit) {
   Rewriter rewriter(graph, limit);
   for (NodeId id : graph.order()) {
     if (rewriter.is_at_limit()) break;
@@ -47,6 +46,13 @@ int64_t read_planes(Graph& graph, int64_t limit) {
     });
   }
   return rewriter.count();
+}
+
+}  // namespace
+
+Pass read_planes() {
+  return graph_pass("read-planes", kLayout, kPackedFloat32, "a NhwcConv of few channels reads the model's input with channels second",
+                    read_inputs_as_planes);
 }
 
 }  // namespace treadle::passes

@@ -1,6 +1,6 @@
-// Dropout(x) -> x, and its mask -> all true, if training_mode is absent or the constant false. Inference only: training graphs keep the
-// node, as each run sets training_mode.
-#include "passes/rules.h"
+// Dropout(x) -> x, and its mask -> all true, where training_mode is absent or the constant false. In inference only: a training graph keeps
+// the node, because its training_mode is an input that the run sets.
+#include "passes/list.h"
 
 namespace treadle::passes {
 namespace {
@@ -32,6 +32,6 @@ class RemoveDropout final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> remove_dropout() { return std::make_unique<RemoveDropout>(); }
+Pass remove_dropout() { return rule_pass<RemoveDropout>(kBasic, kNotBeforeAutodiff, "Dropout(x) -> x outside of training"); }
 
 }  // namespace treadle::passes

@@ -1,5 +1,5 @@
-// Identity(x) -> x, for values of any type.
-#include "passes/rules.h"
+// Identity(x) -> x, for values of every kind.
+#include "passes/list.h"
 
 namespace treadle::passes {
 namespace {
@@ -15,6 +15,6 @@ class RemoveIdentity final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> remove_identity() { return std::make_unique<RemoveIdentity>(); }
+Pass remove_identity() { return rule_pass<RemoveIdentity>(kBasic, kAlways, "Identity(x) -> x"); }
 
 }  // namespace treadle::passes

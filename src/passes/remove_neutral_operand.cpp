@@ -1,15 +1,15 @@
 // x * 1, x / 1, x - 0, x + 0, x ^ 1 -> x, if the result has x's type and shape (a broadcast would change the shape). In floating point, x +
 // 0 turns -0 into +0, which a later division exposes; so floats need x + (-0) or x - (+0), which are exact.
 #include "graph/op_def.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 
 namespace treadle::passes {
 namespace {
 
 class RemoveNeutralOperand final : public Rule {
  public:
-  explicit RemoveNeutralOperand(bool scalars_only) : scalars_only_(scalars_only) {}
+  explicit RemoveNeutralOperand(const PipelineOptions& options) : scalars_only_(options.keep_patterns) {}
 
   std::string_view name() const override { return "remove-neutral-operand"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
@@ -31,6 +31,6 @@ class RemoveNeutralOperand final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> remove_neutral_operand(bool scalars_only) { return std::make_unique<RemoveNeutralOperand>(scalars_only); }
+Pass remove_neutral_operand() { return rule_pass<RemoveNeutralOperand>(kBasic, kAlways, "x * 1, x / 1, x - 0 … -> x"); }
 
 }  // namespace treadle::passes

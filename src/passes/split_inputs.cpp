@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "graph/rewriter.h"
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/whole_graph.h"
 
 namespace treadle::passes {
 namespace {
@@ -31,9 +31,7 @@ std::vector<std::vector<NodeId>> find_gathers(const Graph& graph, ValueId input)
   return taken;
 }
 
-}  // namespace
-
-int64_t split_inputs(Graph& graph, int64_t limit) {
+int64_t split_all(Graph& graph, PassContext&, int64_t limit) {
   Rewriter rewriter(graph, limit);
   for (size_t i = 0; i < graph.inputs.size() && !rewriter.is_at_limit(); ++i) {
     const ValueId input = graph.inputs[i];
@@ -64,6 +62,13 @@ int64_t split_inputs(Graph& graph, int64_t limit) {
     });
   }
   return rewriter.count();
+}
+
+}  // namespace
+
+Pass split_inputs() {
+  return graph_pass("split-inputs", kExtended, kNotBeforeAutodiff, "Gathers that take an input apart along its first axis -> Split",
+                    split_all);
 }
 
 }  // namespace treadle::passes

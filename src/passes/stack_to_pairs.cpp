@@ -2,8 +2,8 @@
 // values that are only stacked to be reduced. ReduceMin likewise. Maxima are exact in any order. Avoids copies that interleave elements.
 #include <algorithm>
 
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 
 namespace treadle::passes {
 namespace {
@@ -41,6 +41,8 @@ class StackToPairs final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> stack_to_pairs() { return std::make_unique<StackToPairs>(); }
+Pass stack_to_pairs() {
+  return rule_pass<StackToPairs>(kExtended, kNotBeforeAutodiff, "ReduceMax(Concat(x, y)) along an axis that they lack -> Max(x, y)");
+}
 
 }  // namespace treadle::passes

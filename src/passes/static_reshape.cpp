@@ -1,8 +1,8 @@
-// Reshape to a computed shape -> Reshape to a constant one: extents that are equal in the data at the same position become 0 (copy), and
-// one other symbol may become -1 (infer). The chain of Shape, Gather and Concat becomes dead. If a copied extent is 0 in a run, -1 is still
-// inferred from the symbols, as inference cancels equal extents first.
+// Reshape to a shape that is computed from other shapes -> Reshape to a constant: extents that the data have at the same place are copied
+// (0), and one more symbol may be left to be inferred (-1). The chain of Shape, Gather and Concat before it falls away. Where a copied
+// extent is 0 in a run, -1 follows from the symbols as it did before: inference takes equal extents out first.
+#include "passes/list.h"
 #include "passes/matching.h"
-#include "passes/rules.h"
 
 namespace treadle::passes {
 namespace {
@@ -22,6 +22,8 @@ class StaticReshape final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> static_reshape() { return std::make_unique<StaticReshape>(); }
+Pass static_reshape() {
+  return rule_pass<StaticReshape>(kBasic, kHidesPatterns, "Reshape to a computed shape -> Reshape to a constant with 0 and -1");
+}
 
 }  // namespace treadle::passes

@@ -37,7 +37,7 @@ std::unique_ptr<Graph> graph_of(const Case& c) {
 // Which pads the reader has in the end; all results are the same.
 Ints absorbed(const Case& c) {
   auto graph = graph_of(c);
-  testing::changed(*graph, testing::rule(passes::absorb_pad), 1, 1e-6);
+  testing::changed(*graph, testing::pass(passes::absorb_pad), 1, 1e-6);
   for (NodeId id : graph->order()) {
     EXPECT_FALSE(graph->node(id).is("Pad"));
     if (graph->node(id).is(c.op)) return graph->node(id).attributes.get_ints("pads");
@@ -46,7 +46,7 @@ Ints absorbed(const Case& c) {
 }
 void stays(const Case& c) {
   auto graph = graph_of(c);
-  testing::expect_unchanged(*graph, testing::rule(passes::absorb_pad));
+  testing::expect_unchanged(*graph, testing::pass(passes::absorb_pad));
 }
 
 TEST(AbsorbPad, ZerosInFrontOfAConvolutionAreAddedToItsOwn) {
@@ -94,7 +94,7 @@ TEST(AbsorbPad, LeavesPadsOfBatchAndChannelsAlone) {
   GraphBuilder b;
   const ValueId x = b.input("x", {2, 2, 8, 8}), padded = b.op("padded", "Pad", {x, b.ints("amounts", {0, 0, 1, 1, 0, 1, 1, 1})});
   b.output(b.op("y", "Conv", {padded, b.weights("w", {4, 3, 3, 3})}));
-  testing::expect_unchanged(*b.take(), testing::rule(passes::absorb_pad));
+  testing::expect_unchanged(*b.take(), testing::pass(passes::absorb_pad));
 }
 
 TEST(AbsorbPad, AxesMayBeNamed) {
@@ -103,7 +103,7 @@ TEST(AbsorbPad, AxesMayBeNamed) {
   const ValueId padded = b.op("padded", "Pad", {x, b.ints("amounts", {1, 2}), kNoValue, b.ints("axes", {-2})});
   b.output(b.op("y", "Conv", {padded, b.weights("w", {4, 3, 3, 3})}));
   auto graph = b.take();
-  testing::changed(*graph, testing::rule(passes::absorb_pad), 1, 1e-6);
+  testing::changed(*graph, testing::pass(passes::absorb_pad), 1, 1e-6);
   EXPECT_EQ(graph->num_nodes(), 1U);
 }
 
@@ -115,9 +115,9 @@ TEST(AbsorbPad, AllReadersTakeThePadsOrNone) {
     b.output(b.op("z", all ? "AveragePool" : "LpPool", {padded}, {{"kernel_shape", Ints{2, 2}}}));
     auto graph = b.take();
     if (all)
-      testing::changed(*graph, testing::rule(passes::absorb_pad), 2, 1e-6);
+      testing::changed(*graph, testing::pass(passes::absorb_pad), 2, 1e-6);
     else
-      testing::expect_unchanged(*graph, testing::rule(passes::absorb_pad));
+      testing::expect_unchanged(*graph, testing::pass(passes::absorb_pad));
   }
 }
 

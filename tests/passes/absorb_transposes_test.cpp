@@ -11,7 +11,7 @@ TEST(AbsorbTransposes, ALinearLayerBecomesGemm) {
   const ValueId x = b.input("x", {b.symbol("n"), 5, 3}), w = b.input("w", {4, 3});
   b.output(b.op("y", "MatMul", {x, b.op("wt", "Transpose", {w}, {{"perm", Perm{1, 0}}})}));
   auto graph = b.take();
-  const std::string text = testing::changed(*graph, testing::rule(passes::absorb_transposes), 1);
+  const std::string text = testing::changed(*graph, testing::pass(passes::absorb_transposes), 1);
   EXPECT_NE(text.find("= Gemm("), std::string::npos) << text;
   EXPECT_NE(text.find("transB=1"), std::string::npos) << text;
   EXPECT_EQ(text.find("Transpose"), std::string::npos) << text;
@@ -23,7 +23,7 @@ TEST(AbsorbTransposes, BothOperandsOfGemmTurn) {
   const ValueId turned = b.op("xt", "Transpose", {x}), same = b.op("wt", "Transpose", {w}, {{"perm", Perm{1, 0}}});
   b.output(b.op("y", "Gemm", {turned, same, c}, {{"transB", int64_t{1}}, {"beta", 0.5F}}));
   auto graph = b.take();
-  const std::string text = testing::changed(*graph, testing::rule(passes::absorb_transposes), 1);
+  const std::string text = testing::changed(*graph, testing::pass(passes::absorb_transposes), 1);
   EXPECT_EQ(text.find("Transpose"), std::string::npos) << text;
   EXPECT_NE(text.find("{transB=0, beta=0.5, transA=1}"), std::string::npos) << text;
 }
@@ -33,7 +33,7 @@ TEST(AbsorbTransposes, ATransposedGemmIsTheGemmOfTheOthers) {
   const ValueId x = b.input("x", {5, 3}), dy = b.input("dy", {5, 4});
   b.output(b.op("y", "Transpose", {b.op("dw", "Gemm", {x, dy}, {{"transA", int64_t{1}}, {"alpha", 2.0F}})}));
   auto graph = b.take();
-  const std::string text = testing::changed(*graph, testing::rule(passes::absorb_transposes), 1);
+  const std::string text = testing::changed(*graph, testing::pass(passes::absorb_transposes), 1);
   EXPECT_EQ(text.find("Transpose"), std::string::npos) << text;
 }
 
@@ -47,7 +47,7 @@ TEST(AbsorbTransposes, LeavesWhatItCannotTakeOver) {
   const ValueId ints = b.input("ints", {3, 4}, DType::int32);
   b.output(b.op("whole", "MatMul", {ints, b.op("it", "Transpose", {b.input("more", {5, 4}, DType::int32)})}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::absorb_transposes));
+  testing::expect_unchanged(*graph, testing::pass(passes::absorb_transposes));
 }
 
 }  // namespace

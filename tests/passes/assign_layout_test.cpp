@@ -22,7 +22,7 @@ int count(const Graph& graph, std::string_view type, std::string_view domain = "
 /// The pass must give the same results, up to rounding; returns how many nodes moved.
 int64_t same_results(Graph& graph, double tolerance = 3e-6) {
   std::unique_ptr<Graph> original = graph.clone();
-  const int64_t moved = everything(graph) + fuse_conv(graph, INT64_MAX);
+  const int64_t moved = everything(graph) + testing::pass(passes::fuse_conv)(graph);
   verify(graph);
   infer(graph);
   std::vector<Datum> feeds = testing::random_feeds(*original), before = testing::run_graph(*original, feeds),
@@ -222,8 +222,8 @@ TEST(FuseDepthwise, JoinsAPointwiseConvolutionWithTheDepthwiseOneThatReadsIt) {
   auto graph = b.take();
   std::unique_ptr<Graph> original = graph->clone();
   everything(*graph);
-  fuse_conv(*graph, INT64_MAX);
-  EXPECT_EQ(passes::fuse_depthwise(*graph, INT64_MAX), 1);
+  testing::pass(passes::fuse_conv)(*graph);
+  EXPECT_EQ(testing::pass(passes::fuse_depthwise)(*graph), 1);
   verify(*graph);
   infer(*graph);
   EXPECT_EQ(count(*graph, "NhwcConvDepthwise", "treadle"), 1);
@@ -269,8 +269,8 @@ TEST(FuseScale, APointwiseConvolutionTakesTheScalingOfItsChannels) {
   auto graph = b.take();
   std::unique_ptr<Graph> original = graph->clone();
   everything(*graph);
-  fuse_conv(*graph, INT64_MAX);
-  EXPECT_EQ(passes::fuse_scale(*graph, INT64_MAX), 1);
+  testing::pass(passes::fuse_conv)(*graph);
+  EXPECT_EQ(testing::pass(passes::fuse_scale)(*graph), 1);
   verify(*graph);
   infer(*graph);
   EXPECT_EQ(count(*graph, "Mul"), 0);
@@ -291,8 +291,8 @@ TEST(FuseScale, LeavesLargerWindowsProductsThatOthersReadAndFactorsOfOtherShapes
   for (NodeId id : graph->order())
     if (graph->node(id).name == "readscaled_node") graph->outputs.push_back(graph->node(id).outputs[0]);
   everything(*graph);
-  fuse_conv(*graph, INT64_MAX);
-  EXPECT_EQ(passes::fuse_scale(*graph, INT64_MAX), 0);
+  testing::pass(passes::fuse_conv)(*graph);
+  EXPECT_EQ(testing::pass(passes::fuse_scale)(*graph), 0);
 }
 
 TEST(FuseDepthwise, LeavesSmallImagesAndThoseThatOthersRead) {
@@ -304,8 +304,8 @@ TEST(FuseDepthwise, LeavesSmallImagesAndThoseThatOthersRead) {
   auto graph = b.take();
   graph->outputs.push_back(graph->node(graph->value(deep).producer).inputs[0]);
   everything(*graph);
-  fuse_conv(*graph, INT64_MAX);
-  EXPECT_EQ(passes::fuse_depthwise(*graph, INT64_MAX), 0);
+  testing::pass(passes::fuse_conv)(*graph);
+  EXPECT_EQ(testing::pass(passes::fuse_depthwise)(*graph), 0);
 }
 
 TEST(ReadPlanes, TheFirstConvolutionReadsTheInputAsItIs) {
@@ -316,9 +316,9 @@ TEST(ReadPlanes, TheFirstConvolutionReadsTheInputAsItIs) {
   auto graph = b.take();
   std::unique_ptr<Graph> original = graph->clone();
   everything(*graph);
-  fuse_conv(*graph, INT64_MAX);
+  testing::pass(passes::fuse_conv)(*graph);
   std::unique_ptr<Graph> transposed = graph->clone();
-  EXPECT_EQ(passes::read_planes(*graph, INT64_MAX), 1);
+  EXPECT_EQ(testing::pass(passes::read_planes)(*graph), 1);
   verify(*graph);
   infer(*graph);
   EXPECT_EQ(count(*graph, "Transpose"), 1) << "the one at the output";
@@ -342,8 +342,8 @@ TEST(ReadPlanes, LeavesManyChannelsNoPadsInnerValuesAndInputsReadTwice) {
   b.output(b.op("two", "Conv", {twice, b.weights("w5", {8, 3, 3, 3})}, {{"pads", pads}}));
   auto graph = b.take();
   everything(*graph);
-  fuse_conv(*graph, INT64_MAX);
-  EXPECT_EQ(passes::read_planes(*graph, INT64_MAX), 0);
+  testing::pass(passes::fuse_conv)(*graph);
+  EXPECT_EQ(testing::pass(passes::read_planes)(*graph), 0);
 }
 
 TEST(FuseConv, LeavesValuesThatOthersReadAlone) {

@@ -38,7 +38,7 @@ TEST(BatchNormIntoConv, ScalesTheWeightsAndShiftsTheBias) {
   return %relu
 }
 )");
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::batch_norm_into_conv), 1, 1e-6), R"(graph g(%x f32[n,4,6,6]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::batch_norm_into_conv), 1, 1e-6), R"(graph g(%x f32[n,4,6,6]) {
   %W_1 = constant f32[10,2,3,3] {...}
   %conv_node/bias = constant f32[10] {...}
   %y f32[n,10,4,4] = Conv(%x, %W_1, %conv_node/bias) {group=2}
@@ -62,7 +62,7 @@ TEST(BatchNormIntoConv, OfParametersIsComputedFromThem) {
     for (size_t i = 1; i < normalised.size(); ++i) parameter(normalised[i]);
     b.output(b.op("y", "BatchNormalization", normalised, {{"epsilon", 1e-3F}}));
     auto graph = b.take();
-    testing::changed(*graph, testing::rule(passes::batch_norm_into_conv), 1, 1e-6);
+    testing::changed(*graph, testing::pass(passes::batch_norm_into_conv), 1, 1e-6);
     const Node& conv = graph->node(graph->value(graph->outputs[0]).producer);
     ASSERT_TRUE(conv.is("Conv"));
     EXPECT_EQ(conv.inputs[0], x);
@@ -76,7 +76,7 @@ TEST(BatchNormIntoConv, LeavesParametersThatAreMuchMoreThanTheImage) {
   b.graph().value(w).kind = Value::Kind::parameter;
   b.output(b.op("y", "BatchNormalization", statistics(b, b.op("conv", "Conv", {x, w}), 10)));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::batch_norm_into_conv));
+  testing::expect_unchanged(*graph, testing::pass(passes::batch_norm_into_conv));
 }
 
 TEST(BatchNormIntoConv, KnowsTheChannelsOfATransposedConvolution) {
@@ -86,7 +86,7 @@ TEST(BatchNormIntoConv, KnowsTheChannelsOfATransposedConvolution) {
     ValueId conv = b.op("conv", "ConvTranspose", {x, b.weights("W", Shape{4, 6 / group, 3, 3})}, {{"group", group}});
     b.output(b.op("y", "BatchNormalization", statistics(b, conv, 6)));
     auto graph = b.take();
-    testing::changed(*graph, testing::rule(passes::batch_norm_into_conv), 1, 1e-6);
+    testing::changed(*graph, testing::pass(passes::batch_norm_into_conv), 1, 1e-6);
     EXPECT_EQ(graph->num_nodes(), 1U);
     EXPECT_EQ(graph->node(graph->first()).sources, (std::vector<std::string>{"conv", "y"}));
   }
@@ -105,7 +105,7 @@ TEST(BatchNormIntoConv, TakesConstantsOfOneNumberAndOfOneForEachChannel) {
         ValueId c = b.graph().add_constant("c", numbers);
         b.output(b.op("y", type, {conv, c}));
         auto graph = b.take();
-        testing::changed(*graph, testing::rule(passes::batch_norm_into_conv), 1, 1e-6);
+        testing::changed(*graph, testing::pass(passes::batch_norm_into_conv), 1, 1e-6);
         EXPECT_EQ(graph->num_nodes(), 1U) << type;
       }
     }
@@ -119,7 +119,7 @@ TEST(BatchNormIntoConv, LeavesConstantsOfOtherShapesAndQuotientsByTheConvolution
     ValueId c = b.weights("c", shape);
     b.output(b.op("y", type, constant_first ? std::vector<ValueId>{c, conv} : std::vector<ValueId>{conv, c}));
     auto graph = b.take();
-    testing::expect_unchanged(*graph, testing::rule(passes::batch_norm_into_conv));
+    testing::expect_unchanged(*graph, testing::pass(passes::batch_norm_into_conv));
   };
   unchanged("Mul", Shape{6}, false);  // along the last axis
   unchanged("Add", Shape{6, 6}, false);
@@ -135,7 +135,7 @@ TEST(BatchNormIntoConv, LeavesAConvolutionThatOthersRead) {
   b.output(b.op("y", "BatchNormalization", statistics(b, conv, 6)));
   auto graph = b.take();
   graph->outputs.push_back(conv);
-  testing::expect_unchanged(*graph, testing::rule(passes::batch_norm_into_conv));
+  testing::expect_unchanged(*graph, testing::pass(passes::batch_norm_into_conv));
 }
 
 }  // namespace

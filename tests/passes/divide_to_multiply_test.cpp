@@ -10,7 +10,7 @@ TEST(DivideToMultiply, PowersOfTwoHaveExactReciprocals) {
   ValueId x = b.input("x", {b.symbol("n"), 2});
   b.output(b.op("y", "Div", {x, b.floats("c", {8, -0.25F})}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::divide_to_multiply), 1), R"(graph g(%x f32[n,2]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::divide_to_multiply), 1), R"(graph g(%x f32[n,2]) {
   %y_node/factor = constant f32[2] {0.125,-4}
   %y f32[n,2] = Mul(%x, %y_node/factor)
   return %y
@@ -28,7 +28,7 @@ TEST(DivideToMultiply, LeavesOtherDivisors) {
   b.output(b.op("whole", "Div", {i, b.ints("two", {2})}));
   b.output(b.op("inverse", "Div", {b.scalar("two2", 2), x}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::divide_to_multiply));
+  testing::expect_unchanged(*graph, testing::pass(passes::divide_to_multiply));
 }
 
 }  // namespace

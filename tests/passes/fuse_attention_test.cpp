@@ -22,7 +22,7 @@ ValueId scores(GraphBuilder& b, ValueId q, ValueId k) {
   return b.op("scores", "MatMul", {q, b.op("kt", "Transpose", {k}, {{"perm", Perm{0, 1, 3, 2}}})});
 }
 int64_t fused(Graph& graph, int64_t count = 1) {
-  testing::changed(graph, testing::rule(passes::fuse_attention), count, 2e-6);
+  testing::changed(graph, testing::pass(passes::fuse_attention), count, 2e-6);
   return static_cast<int64_t>(graph.num_nodes());
 }
 
@@ -98,7 +98,7 @@ TEST(FuseAttention, LeavesAMaskThatStretchesTheScores) {
   ValueId masked = b.op("masked", "Add", {scores(b, q, k), b.input("mask", {2, 1, 1, 7})});
   b.output(b.op("y", "MatMul", {b.op("p", "Softmax", {masked}), v}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_attention));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_attention));
 }
 
 // The scores' rows and columns may be one in a run.
@@ -109,7 +109,7 @@ TEST(FuseAttention, LeavesAMaskThatMayStretchTheScores) {
   ValueId masked = b.op("masked", "Add", {scores(b, q, k), b.input("mask", {2, 1})});
   b.output(b.op("y", "MatMul", {b.op("p", "Softmax", {masked}), v}));
   auto graph = b.take();
-  EXPECT_EQ(testing::rule(passes::fuse_attention)(*graph), 0);
+  EXPECT_EQ(testing::pass(passes::fuse_attention)(*graph), 0);
 }
 
 TEST(FuseAttention, LeavesAnotherAxisAndProbabilitiesThatAreRead) {
@@ -121,13 +121,13 @@ TEST(FuseAttention, LeavesAnotherAxisAndProbabilitiesThatAreRead) {
   b.output(b.op("z", "MatMul", {read, v}));
   b.output(read);
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_attention));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_attention));
 }
 
 // Transposes around it.
 
 std::string layouts(Graph& graph, int64_t count) {
-  testing::changed(graph, testing::rule(passes::attention_layouts), count);
+  testing::changed(graph, testing::pass(passes::attention_layouts), count);
   return op_types(graph);
 }
 ValueId attention(GraphBuilder& b, ValueId q, ValueId k, ValueId v) {
@@ -177,7 +177,7 @@ TEST(AttentionLayouts, LeavesOtherPermutations) {
   ValueId q = b.op("qt", "Transpose", {b.input("q", {3, 2, 5, 8})}, {{"perm", Perm{1, 0, 2, 3}}});
   b.output(b.op("y", "Transpose", {attention(b, q, b.input("k", {2, 3, 5, 8}), b.input("v", {2, 3, 5, 8}))}, {{"perm", Perm{1, 0, 2, 3}}}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::attention_layouts));
+  testing::expect_unchanged(*graph, testing::pass(passes::attention_layouts));
 }
 
 }  // namespace

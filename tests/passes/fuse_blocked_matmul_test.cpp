@@ -28,7 +28,7 @@ TEST(FuseBlockedMatMul, TakesBlocksAlongTheInnerDimensionWithZeroPoints) {
       b.op("w", "DequantizeLinear", {codes, b.weights("scale", Shape{3, 70}), zeros}, {{"axis", int64_t{0}}, {"block_size", int64_t{16}}});
   b.output(b.op("y", "MatMul", {x, w}));
   auto graph = b.take();
-  testing::changed(*graph, testing::rule(passes::fuse_blocked_matmul), 1, 1e-5);
+  testing::changed(*graph, testing::pass(passes::fuse_blocked_matmul), 1, 1e-5);
   EXPECT_EQ(blocked_op_types(*graph), "BlockedMatMul ");
 }
 
@@ -39,7 +39,7 @@ TEST(FuseBlockedMatMul, TakesWeightsWithRowsForColumns) {
   ValueId w = b.op("w", "DequantizeLinear", {codes, b.weights("scale", Shape{9, 2})}, {{"axis", int64_t{1}}, {"block_size", int64_t{32}}});
   b.output(b.op("y", "MatMul", {x, b.op("t", "Transpose", {w}, {{"perm", std::vector<int64_t>{1, 0}}})}));
   auto graph = b.take();
-  testing::changed(*graph, testing::rule(passes::fuse_blocked_matmul), 1, 1e-5);
+  testing::changed(*graph, testing::pass(passes::fuse_blocked_matmul), 1, 1e-5);
   EXPECT_EQ(blocked_op_types(*graph), "BlockedMatMul ");
 }
 
@@ -49,7 +49,7 @@ TEST(FuseBlockedMatMul, TakesAScaleForEachColumn) {
   ValueId w = b.op("w", "DequantizeLinear", {codes, b.weights("scale", Shape{20})}, {{"axis", int64_t{-1}}});
   b.output(b.op("y", "MatMul", {b.input("x", {4, 12}), w}));
   auto graph = b.take();
-  testing::changed(*graph, testing::rule(passes::fuse_blocked_matmul), 1, 1e-5);
+  testing::changed(*graph, testing::pass(passes::fuse_blocked_matmul), 1, 1e-5);
   EXPECT_EQ(blocked_op_types(*graph), "BlockedMatMul ");
 }
 
@@ -62,7 +62,7 @@ TEST(FuseBlockedMatMul, LeavesScalesAlongRowsAndBlocksAlongColumns) {
   b.output(b.op("y", "MatMul", {x, rows}));
   b.output(b.op("z", "MatMul", {x, blocks}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_blocked_matmul));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_blocked_matmul));
 }
 
 }  // namespace

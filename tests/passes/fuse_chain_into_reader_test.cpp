@@ -29,7 +29,7 @@ struct Built {
 
 int64_t fuse(Graph& graph) {
   passes::fuse_elementwise(graph, INT64_MAX);
-  return passes::fuse_chain_into_reader(graph, INT64_MAX);
+  return testing::pass(passes::fuse_chain_into_reader)(graph);
 }
 
 ValueId relu_gate(GraphBuilder& b, ValueId y, ValueId dy) {
@@ -67,7 +67,7 @@ TEST(FuseChainIntoReader, ANodeWithoutThatInputStays) {
   const std::vector<ValueId> inputs{b.input("x", image), b.input("scale", channels), b.input("mean", channels),
                                     b.input("inverse", channels)};
   for (ValueId gradient : b.node("gradient", "NhwcBatchNormalizationGrad", inputs, {}, 3, "treadle")) b.output(gradient);
-  EXPECT_EQ(passes::fuse_chain_into_reader(*b.take(), INT64_MAX), 0);
+  EXPECT_EQ(testing::pass(passes::fuse_chain_into_reader)(*b.take()), 0);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ const char* const kGeluTanh = "graph g(%x f32[n,40]) {\n  %y f32[n,40] = Gelu(%x
 std::string fused(GraphBuilder& b, ValueId y) {
   b.output(y);
   auto graph = b.take();
-  return testing::changed(*graph, testing::rule(passes::fuse_gelu), 1, 1e-6);
+  return testing::changed(*graph, testing::pass(passes::fuse_gelu), 1, 1e-6);
 }
 
 TEST(FuseGelu, ErfByDivisionAndHalfLast) {
@@ -67,7 +67,7 @@ TEST(FuseGelu, LeavesOtherBoundsAndSums) {
     ValueId clip = b.op("clip", "Clip", {b.op("sum", "Add", {x, b.scalar("shift", shift)}), b.scalar("zero", 0), b.scalar("high", high)});
     b.output(b.op("y", "Div", {b.op("p", "Mul", {x, clip}), b.scalar("six", 6)}));
     auto graph = b.take();
-    testing::expect_unchanged(*graph, testing::rule(passes::fuse_gelu));
+    testing::expect_unchanged(*graph, testing::pass(passes::fuse_gelu));
   }
 }
 
@@ -95,7 +95,7 @@ TEST(FuseGelu, LeavesOtherConstantsAndOtherArguments) {
   gelu("b", x, 1.41421354F, 1);
   gelu("c", z, 1.41421354F, 0.5F);
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_gelu));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_gelu));
 }
 
 }  // namespace

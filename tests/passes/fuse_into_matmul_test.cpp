@@ -18,7 +18,7 @@ TEST(FuseIntoMatMul, TakesBiasResidualAndActivationInTheirOrder) {
   ValueId sum = b.op("sum", "Add", {b.weights("bias", Shape{33}), product});
   b.output(b.op("y", "Gelu", {b.op("added", "Add", {r, sum})}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::fuse_into_matmul), 3), R"(graph g(%x f32[n,5,70], %r f32[n,5,33]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::fuse_into_matmul), 3), R"(graph g(%x f32[n,5,70], %r f32[n,5,33]) {
   %w = constant f32[70,33] {...}
   %bias = constant f32[33] {...}
   %y f32[n,5,33] = treadle.FusedMatMul(%x, %w, %bias, %r) {activation="Gelu"}
@@ -40,7 +40,7 @@ TEST(FuseIntoMatMul, TakesEveryActivationWithItsParameters) {
     ValueId product = b.op("product", "MatMul", {b.input("x", {7, 20}), b.weights("w", Shape{20, 65})});
     b.output(b.op("y", c.op_type, {product}, c.attributes));
     auto graph = b.take();
-    testing::changed(*graph, testing::rule(passes::fuse_into_matmul), 1);
+    testing::changed(*graph, testing::pass(passes::fuse_into_matmul), 1);
     EXPECT_EQ(op_types(*graph), "FusedMatMul ") << c.op_type;
   }
 }
@@ -51,7 +51,7 @@ TEST(FuseIntoMatMul, TakesAGemmWithTransposedWeightsAndClip) {
       b.op("product", "Gemm", {b.input("x", {4, 6}), b.weights("w", Shape{9, 6}), b.weights("c", Shape{9})}, {{"transB", int64_t{1}}});
   b.output(b.op("y", "Clip", {product, b.scalar("low", -0.5F), b.scalar("high", 0.25F)}));
   auto graph = b.take();
-  testing::changed(*graph, testing::rule(passes::fuse_into_matmul), 1);
+  testing::changed(*graph, testing::pass(passes::fuse_into_matmul), 1);
   EXPECT_EQ(op_types(*graph), "FusedMatMul ");
 }
 
@@ -60,7 +60,7 @@ TEST(FuseIntoMatMul, LeavesAnAddendThatStretchesTheProduct) {
   ValueId product = b.op("product", "MatMul", {b.input("x", {1, 6}), b.weights("w", Shape{6, 9})});
   b.output(b.op("y", "Add", {product, b.input("r", {4, 9})}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_into_matmul));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_into_matmul));
 }
 
 TEST(FuseIntoMatMul, LeavesAProductThatIsReadTwice) {
@@ -69,7 +69,7 @@ TEST(FuseIntoMatMul, LeavesAProductThatIsReadTwice) {
   b.output(b.op("y", "Relu", {product}));
   b.output(b.op("z", "Neg", {product}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_into_matmul));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_into_matmul));
 }
 
 TEST(FuseIntoMatMul, LeavesGemmThatScalesAndProductsOfTwoActivations) {
@@ -78,7 +78,7 @@ TEST(FuseIntoMatMul, LeavesGemmThatScalesAndProductsOfTwoActivations) {
   b.output(b.op("y", "Relu", {b.op("scaled", "Gemm", {x, b.weights("w", Shape{6, 9})}, {{"alpha", 0.5F}})}));
   b.output(b.op("z", "Relu", {b.op("square", "MatMul", {x, x})}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_into_matmul));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_into_matmul));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ TEST(FuseNormalization, LayerNormWithScaleAndBias) {
   ValueId scaled = b.op("scaled", "Mul", {ratio, b.weights("scale", Shape{40})});
   b.output(b.op("y", "Add", {scaled, b.weights("bias", Shape{40})}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::fuse_normalization), 1, 2e-6), R"(graph g(%x f32[n,5,40]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::fuse_normalization), 1, 2e-6), R"(graph g(%x f32[n,5,40]) {
   %scale = constant f32[40] {...}
   %bias = constant f32[40] {...}
   %y f32[n,5,40] = LayerNormalization(%x, %scale, %bias) {axis=-1, epsilon=1e-05}
@@ -36,7 +36,7 @@ TEST(FuseNormalization, LayerNormWithoutScaleByReciprocal) {
   ValueId reciprocal = b.op("reciprocal", "Reciprocal", {root_of(b, b.op("square", "Mul", {centred, centred}))});
   b.output(b.op("y", "Mul", {centred, reciprocal}));
   auto graph = b.take();
-  std::string text = testing::changed(*graph, testing::rule(passes::fuse_normalization), 1, 2e-6);
+  std::string text = testing::changed(*graph, testing::pass(passes::fuse_normalization), 1, 2e-6);
   EXPECT_NE(text.find("LayerNormalization(%x, "), std::string::npos) << text;
 }
 
@@ -46,7 +46,7 @@ TEST(FuseNormalization, RmsNormAsLlamaWritesIt) {
   ValueId reciprocal = b.op("reciprocal", "Div", {b.scalar("one", 1), root_of(b, b.op("square", "Pow", {x, b.scalar("two", 2)}))});
   b.output(b.op("y", "Mul", {b.weights("scale", Shape{40}), b.op("n", "Mul", {x, reciprocal})}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::fuse_normalization), 1, 2e-6), R"(graph g(%x f32[n,40]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::fuse_normalization), 1, 2e-6), R"(graph g(%x f32[n,40]) {
   %scale = constant f32[40] {...}
   %y f32[n,40] = RMSNormalization(%x, %scale) {axis=-1, epsilon=1e-05}
   return %y
@@ -62,7 +62,7 @@ TEST(FuseNormalization, LeavesOtherAxesAndADifferentMean) {
   ValueId other = b.op("other", "ReduceMean", {b.op("square2", "Mul", {z, z}), b.ints("axes2", {-1})});
   b.output(b.op("w", "Div", {x, b.op("root2", "Sqrt", {b.op("shifted2", "Add", {other, b.scalar("epsilon2", 1e-5F)})})}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_normalization));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_normalization));
 }
 
 }  // namespace

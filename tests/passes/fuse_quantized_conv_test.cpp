@@ -134,7 +134,7 @@ TEST_F(FuseQuantizedConv, QuantisingAgainByTheSameScaleGoes) {
   ValueId back = b.op("back", "Transpose", {b.dequantize("d", x, 0.5F, 9)}, {{"perm", Ints{1, 0}}});
   b.output(b.quantize("y", back, 0.5F, 9));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::fuse_quantized_conv), 2), R"(graph g(%x u8[3,4]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::fuse_quantized_conv), 2), R"(graph g(%x u8[3,4]) {
   %y u8[4,3] = Transpose(%x) {perm=[1,0]}
   return %y
 }
@@ -157,7 +157,7 @@ TEST_F(FuseQuantizedConv, LeavesOthersAlone) {
   b.output(b.quantize("g", groups, 0.1F, 5));
   b.output(b.op("again", "QuantizeLinear", {xd, s, b.byte("again", 3)}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_quantized_conv));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_quantized_conv));
 }
 
 }  // namespace

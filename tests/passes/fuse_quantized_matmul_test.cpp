@@ -38,7 +38,7 @@ TEST_F(FuseQuantizedMatMul, TakesSignedWeightsWithAScaleForEachColumn) {
   ValueId right = b.op("right", "DequantizeLinear", {w, b.floats("w_scale", scales)}, {{"axis", int64_t{1}}});
   b.output(b.op("y", "MatMul", {left, right}));
   auto graph = b.take();
-  testing::changed(*graph, testing::rule(passes::fuse_quantized_matmul), 1, 3e-6);
+  testing::changed(*graph, testing::pass(passes::fuse_quantized_matmul), 1, 3e-6);
   EXPECT_EQ(op_types(*graph), "QuantizeLinear QuantizedMatMul ");
 }
 
@@ -54,7 +54,7 @@ TEST_F(FuseQuantizedMatMul, TakesBatchesOfTwoActivationsWithZeroPoints) {
     ValueId left = quantised("a", {2, 3, 9, 30}), right = quantised("b", {2, 1, 30, 65});
     b.output(b.op("y", "MatMul", {left, right}));
     auto graph = b.take();
-    testing::changed(*graph, testing::rule(passes::fuse_quantized_matmul), 1, 3e-6);
+    testing::changed(*graph, testing::pass(passes::fuse_quantized_matmul), 1, 3e-6);
     EXPECT_EQ(op_types(*graph), "QuantizeLinear QuantizeLinear QuantizedMatMul ");
   }
 }
@@ -68,7 +68,7 @@ TEST_F(FuseQuantizedMatMul, TakesMatMulIntegerWithItsScales) {
   ValueId scale = b.op("scale", "Mul", {q[1], b.weights("w_scale", Shape{66})});
   b.output(b.op("y", "Mul", {b.op("cast", "Cast", {sums}, {{"to", int64_t{1}}}), scale}));
   auto graph = b.take();
-  testing::changed(*graph, testing::rule(passes::fuse_quantized_matmul), 1, 1e-6);
+  testing::changed(*graph, testing::pass(passes::fuse_quantized_matmul), 1, 1e-6);
   EXPECT_EQ(op_types(*graph), "DynamicQuantizeLinear QuantizedMatMul ");
 }
 
@@ -81,7 +81,7 @@ TEST_F(FuseQuantizedMatMul, LeavesScalesAlongRowsAndFloats) {
   b.output(b.op("y", "MatMul", {left, rows}));
   b.output(b.op("z", "MatMul", {left, b.weights("floats", Shape{8, 8})}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::fuse_quantized_matmul));
+  testing::expect_unchanged(*graph, testing::pass(passes::fuse_quantized_matmul));
 }
 
 }  // namespace

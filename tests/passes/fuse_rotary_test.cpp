@@ -60,7 +60,7 @@ TEST(FuseRotary, EverySpelling) {
                     sin = b.input("sin", {b.symbol("batch"), 1, b.symbol("length"), size});
       b.output(embedding(b, x, cos, sin, sized));
       auto graph = b.take();
-      testing::changed(*graph, testing::rule(passes::fuse_rotary), 1, 3e-7);
+      testing::changed(*graph, testing::pass(passes::fuse_rotary), 1, 3e-7);
       EXPECT_EQ(op_types(*graph), "FusedRotary ");
       EXPECT_EQ(graph->node(graph->first()).attributes.get_int("interleaved"), s.neighbours ? 1 : 0);
     }
@@ -72,7 +72,7 @@ TEST(FuseRotary, AnglesOfFewerAxes) {
   const ValueId x = b.input("x", {2, 3, 5, 8});
   b.output(embedding(b, x, b.input("cos", {5, 8}), b.input("sin", {8})));
   auto graph = b.take();
-  testing::changed(*graph, testing::rule(passes::fuse_rotary), 1, 3e-7);
+  testing::changed(*graph, testing::pass(passes::fuse_rotary), 1, 3e-7);
 }
 
 TEST(FuseRotary, LeavesOtherSumsAlone) {
@@ -81,7 +81,7 @@ TEST(FuseRotary, LeavesOtherSumsAlone) {
     const ValueId x = b.input("x", {2, 3, 5, 8}), cos = b.input("cos", {1, 1, 5, 8}), sin = b.input("sin", {1, 1, 5, 8});
     build(b, x, cos, sin);
     auto graph = b.take();
-    testing::expect_unchanged(*graph, testing::rule(passes::fuse_rotary));
+    testing::expect_unchanged(*graph, testing::pass(passes::fuse_rotary));
   };
   // Parts that are no halves.
   stays([](GraphBuilder& b, ValueId x, ValueId cos, ValueId sin) { b.output(embedding(b, x, cos, sin, {.half = 3})); });
@@ -120,10 +120,7 @@ TEST(RotaryLayouts, TransposesBecomeStrides) {
                                 b.input("sin", {1, 1, b.symbol("length"), 8}), {.neighbours = neighbours});
     b.output(b.op("back", "Transpose", {y}, {{"perm", Ints{0, 2, 1, 3}}}));
     auto graph = b.take();
-    auto both = [](Graph& g) {
-      std::unique_ptr<Rule> fuse[] = {passes::fuse_rotary()}, layouts[] = {passes::rotary_layouts()};
-      return apply_rules(g, fuse) + apply_rules(g, layouts);
-    };
+    auto both = [](Graph& g) { return testing::pass(passes::fuse_rotary)(g) + testing::pass(passes::rotary_layouts)(g); };
     testing::changed(*graph, both, 3, 3e-7);
     EXPECT_EQ(op_types(*graph), "FusedRotary ");
   }
@@ -138,7 +135,7 @@ TEST(RotaryLayouts, OtherTransposesAndSharedResultsStay) {
   b.output(b.op("keys", "Transpose", {y}, {{"perm", Ints{0, 1, 3, 2}}}));
   b.output(b.op("turned", "Transpose", {y}, {{"perm", Ints{0, 2, 1, 3}}}));
   auto graph = b.take();
-  testing::changed(*graph, testing::rule(passes::rotary_layouts), 1, 0);
+  testing::changed(*graph, testing::pass(passes::rotary_layouts), 1, 0);
   EXPECT_EQ(op_types(*graph), "FusedRotary Transpose Transpose ");
 }
 

@@ -17,7 +17,7 @@ TEST(MergeCasts, AWiderTypeBetweenTwoCastsGoes) {
   b.output(b.op("small", "Cast", {b.op("long", "Cast", {i}, to(kInt64))}, to(kInt8)));
   b.output(b.op("same", "Cast", {b.op("real", "Cast", {i}, to(kDouble))}, to(kInt32)));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::merge_casts), 4), R"(graph g(%x f32[4], %i i32[4]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::merge_casts), 4), R"(graph g(%x f32[4], %i i32[4]) {
   %half f16[4] = Cast(%x) {to=10}
   %small i8[4] = Cast(%i) {to=3}
   return %half, %x, %small, %i
@@ -29,7 +29,7 @@ TEST(MergeCasts, ACastToTheTypeThatIsThereGoes) {
   GraphBuilder b;
   b.output(b.op("same", "Cast", {b.input("x", {4})}, to(kFloat)));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::merge_casts), 1), "graph g(%x f32[4]) {\n  return %x\n}\n");
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::merge_casts), 1), "graph g(%x f32[4]) {\n  return %x\n}\n");
 }
 
 TEST(MergeCasts, LeavesATypeThatLosesSomething) {
@@ -40,7 +40,7 @@ TEST(MergeCasts, LeavesATypeThatLosesSomething) {
   b.output(b.op("inexact", "Cast", {b.op("float", "Cast", {i}, to(kFloat))}, to(kInt32)));   // 24 bits of 31
   b.output(b.op("undefined", "Cast", {b.op("real", "Cast", {i}, to(kDouble))}, to(kInt8)));  // wraps in the one, not in the other
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::merge_casts));
+  testing::expect_unchanged(*graph, testing::pass(passes::merge_casts));
 }
 
 }  // namespace

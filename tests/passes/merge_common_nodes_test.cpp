@@ -6,7 +6,7 @@ namespace {
 using testing::GraphBuilder;
 
 std::function<int64_t(Graph&)> merge_common() {
-  return [](Graph& graph) { return passes::merge_constants(graph, INT64_MAX) + passes::merge_common_nodes(graph, INT64_MAX); };
+  return [](Graph& graph) { return testing::pass(passes::merge_constants)(graph) + testing::pass(passes::merge_common_nodes)(graph); };
 }
 
 TEST(MergeCommonNodes, EqualComputationsBecomeOneWithTheSourcesOfBoth) {

@@ -11,7 +11,7 @@ TEST(MergeConstantOperands, IntegersAndPowersOfTwoMerge) {
   b.output(b.op("sum", "Add", {b.op("plus", "Add", {b.ints("two", {2}), i}), b.ints("three", {3})}));
   b.output(b.op("product", "Mul", {b.op("times", "Mul", {x, b.scalar("four", 4)}), b.scalar("half_k", 512)}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::merge_constant_operands), 2), R"(graph g(%i i64[3], %x f32[3]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::merge_constant_operands), 2), R"(graph g(%i i64[3], %x f32[3]) {
   %sum_node/constant = constant i64[1] {5}
   %product_node/constant = constant f32[] {2048}
   %sum i64[3] = Add(%i, %sum_node/constant)
@@ -31,7 +31,7 @@ TEST(MergeConstantOperands, LeavesWhatRoundsTwice) {
   b.output(shared);
   b.output(b.op("twice", "Mul", {shared, b.scalar("h", 2)}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::merge_constant_operands));
+  testing::expect_unchanged(*graph, testing::pass(passes::merge_constant_operands));
 }
 
 }  // namespace

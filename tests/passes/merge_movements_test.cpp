@@ -6,7 +6,7 @@ namespace {
 
 using testing::GraphBuilder;
 using Ints = std::vector<int64_t>;
-constexpr auto kPass = [](Graph& graph) { return passes::merge_movements(graph, INT64_MAX); };
+constexpr auto kPass = [](Graph& graph) { return testing::pass(passes::merge_movements)(graph); };
 
 ValueId transpose(GraphBuilder& b, const std::string& name, ValueId x, Ints perm) { return b.op(name, "Transpose", {x}, {{"perm", perm}}); }
 ValueId reshape(GraphBuilder& b, const std::string& name, ValueId x, Ints shape) {

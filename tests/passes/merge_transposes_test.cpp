@@ -18,7 +18,7 @@ TEST(MergeTransposes, TwoBecomeOne) {
   return %y
 }
 )");
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::merge_transposes), 1), R"(graph g(%x f32[n,2,3]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::merge_transposes), 1), R"(graph g(%x f32[n,2,3]) {
   %y f32[n,3,2] = Transpose(%x) {perm=[0,2,1]}
   return %y
 }
@@ -31,14 +31,14 @@ TEST(MergeTransposes, TwoThatUndoEachOtherGo) {
   ValueId first = b.op("first", "Transpose", {x}, {{"perm", Perm{1, 2, 0}}});
   b.output(b.op("y", "Transpose", {first}, {{"perm", Perm{2, 0, 1}}}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::merge_transposes), 1), "graph g(%x f32[2,3,4]) {\n  return %x\n}\n");
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::merge_transposes), 1), "graph g(%x f32[2,3,4]) {\n  return %x\n}\n");
 }
 
 TEST(MergeTransposes, LeavesASingleOne) {
   GraphBuilder b;
   b.output(b.op("y", "Transpose", {b.op("relu", "Relu", {b.input("x", {2, 3})})}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::merge_transposes));
+  testing::expect_unchanged(*graph, testing::pass(passes::merge_transposes));
 }
 
 }  // namespace

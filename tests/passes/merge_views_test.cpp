@@ -21,7 +21,7 @@ TEST(MergeViews, OneReshapeDoesForAChain) {
   return %y
 }
 )");
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::merge_views), 2), R"(graph g(%x f32[n,2,3]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::merge_views), 2), R"(graph g(%x f32[n,2,3]) {
   %y_node/shape = constant i64[3] {0,3,2}
   %y f32[n,3,2] = Reshape(%x, %y_node/shape)
   return %y
@@ -36,7 +36,7 @@ TEST(MergeViews, AChainThatComesBackToTheFirstShapeGoes) {
   ValueId wide = b.op("wide", "Unsqueeze", {x, b.ints("axes", {0, 3})});
   b.output(b.op("y", "Squeeze", {wide, b.ints("axes2", {0, 3})}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::merge_views), 1), "graph g(%x f32[n,m]) {\n  return %x\n}\n");
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::merge_views), 1), "graph g(%x f32[n,m]) {\n  return %x\n}\n");
 }
 
 TEST(MergeViews, LeavesShapesThatOneTargetCannotSay) {
@@ -47,7 +47,7 @@ TEST(MergeViews, LeavesShapesThatOneTargetCannotSay) {
   ValueId square = b.op("square", "Reshape", {x, shape});
   b.output(b.op("y", "Unsqueeze", {square, b.ints("axes", {0})}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::merge_views));
+  testing::expect_unchanged(*graph, testing::pass(passes::merge_views));
 }
 
 }  // namespace

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "graph/infer.h"
-#include "graph/patch.h"
-#include "passes/rules.h"
+#include "passes/list.h"
 #include "passes/whole_graph.h"
 #include "tests/graph/graph_builder.h"
 #include "tests/passes/provenance.h"
@@ -54,10 +53,11 @@ inline std::string changed(Graph& graph, const std::function<int64_t(Graph&)>& c
   return text;
 }
 
-inline std::function<int64_t(Graph&)> rule(std::unique_ptr<Rule> (*make)()) {
+/// A function that applies the pass.
+inline std::function<int64_t(Graph&)> pass(passes::Pass (*make)(), const passes::PipelineOptions& options = {}) {
   return [=](Graph& graph) {
-    std::unique_ptr<Rule> rules[] = {make()};
-    return apply_rules(graph, rules);
+    passes::PassContext context{options, {}};
+    return passes::apply(make(), graph, context, INT64_MAX);
   };
 }
 

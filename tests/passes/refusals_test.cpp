@@ -42,7 +42,7 @@ std::unique_ptr<Graph> attention(const AttentionSpelling& s) {
 }
 
 std::string attention_refusal(const AttentionSpelling& s, const std::string& node = "y_node") {
-  return refused(*attention(s), testing::rule(passes::fuse_attention), node);
+  return refused(*attention(s), testing::pass(passes::fuse_attention), node);
 }
 
 TEST(Refusals, OfAttention) {
@@ -66,7 +66,7 @@ TEST(Refusals, OfNormalizations) {
     b.output(scale.empty() ? scaled : b.op("y", "Mul", {scaled, b.floats("scale", scale)}));
     return b.take();
   };
-  const auto pass = testing::rule(passes::fuse_normalization);
+  const auto pass = testing::pass(passes::fuse_normalization);
   EXPECT_EQ(refused(*norm({1}, {}), pass, "mean_node"),
             "it takes the mean of f32[2,4,6] over axes that are not the last one alone, or drops them; a normalisation keeps its axis");
   GraphBuilder b;
@@ -89,7 +89,7 @@ TEST(Refusals, OfActivations) {
     b.output(b.op("y", "Mul", {b.op("product", "Mul", {x, gate}), number("factor", factor)}));
     return b.take();
   };
-  const auto pass = testing::rule(passes::fuse_gelu);
+  const auto pass = testing::pass(passes::fuse_gelu);
   EXPECT_EQ(refused(*gelu(1.5F, 0.5F), pass, "y_node"), "what it multiplies with is not sqrt(2) times the argument of Erf erf_node");
   EXPECT_EQ(refused(*gelu(1.4142135F, 0.25F), pass, "y_node"), "the factor is 0.25; a Gelu has 0.5");
   EXPECT_EQ(refused(*gelu(1.4142135F, 0.5F, DType::float64), pass, "product_node"), "it makes f64[3,4]; activations are fused in float32");
@@ -107,7 +107,7 @@ TEST(Refusals, OfRotaryEmbeddings) {
     b.output(b.op("y", "Add", {b.op("straight", "Mul", {x, cos}), b.op("turned", "Mul", {turned, sin})}));
     return b.take();
   };
-  const auto pass = testing::rule(passes::fuse_rotary);
+  const auto pass = testing::pass(passes::fuse_rotary);
   EXPECT_EQ(refused(*rotary(3, 8), pass, "y_node"),
             "neither the halves of the last axis nor neighbours on it are exchanged with one sign turned, by Concat rotated_node");
   EXPECT_EQ(refused(*rotary(4, 1), pass, "y_node"),
@@ -140,14 +140,14 @@ TEST(Refusals, OfProductsWithQuantisedWeights) {
     b.output(b.op("y", "MatMul", {b.input("x", {3, 48}), b.op("w", "DequantizeLinear", {codes, b.weights("scale", shape)}, attributes)}));
     return b.take();
   };
-  EXPECT_EQ(refused(*product({4, 16}, 0), testing::rule(passes::fuse_blocked_matmul), "y_node"),
+  EXPECT_EQ(refused(*product({4, 16}, 0), testing::pass(passes::fuse_blocked_matmul), "y_node"),
             "blocks of 12 along axis 0 have scales [4,16]; blocks of a multiple of 8 along axis 0 are needed");
   if (!kernels::has_fast_byte_products()) return;
   GraphBuilder b;
   const ValueId codes = b.constant<int8_t>("codes", Shape{8, 4}, std::vector<int8_t>(32, 3));
   b.output(
       b.op("y", "MatMul", {b.op("left", "Relu", {b.input("x", {3, 8})}), b.op("w", "DequantizeLinear", {codes, b.scalar("s", 0.1F)})}));
-  EXPECT_EQ(refused(*b.take(), testing::rule(passes::fuse_quantized_matmul), "y_node"),
+  EXPECT_EQ(refused(*b.take(), testing::pass(passes::fuse_quantized_matmul), "y_node"),
             "the left operand is f32[3,8] of Relu left_node; bytes with one float32 scale are needed");
 }
 
@@ -159,7 +159,7 @@ TEST(Refusals, OfQuantisedConvolutions) {
   const ValueId y = b.op("conv", "Conv", {floats, b.weights("w", Shape{16, 16, 3, 3})});
   b.output(b.op("q", "QuantizeLinear", {y, b.scalar("ys", 0.2F), byte("yz", 7)}));
   const bool fast = kernels::has_fast_byte_products();
-  EXPECT_EQ(refused(*b.take(), testing::rule(passes::fuse_quantized_conv), fast ? "conv_node" : "q_node"),
+  EXPECT_EQ(refused(*b.take(), testing::pass(passes::fuse_quantized_conv), fast ? "conv_node" : "q_node"),
             fast ? "its weights are not dequantised by one scale, or one for each filter"
                  : "this machine has no instructions for sums of products of bytes");
 }
@@ -180,7 +180,7 @@ TEST(Refusals, OfConvolutionsBehindOneAnother) {
       if (graph.node(id).is("NhwcConv", "treadle") && graph.node(id).attributes.get_int("group", 1) == 32) return graph.node(id).name;
     return std::string();
   };
-  const auto pass = [](Graph& graph) { return passes::fuse_depthwise(graph, INT64_MAX); };
+  const auto pass = [](Graph& graph) { return testing::pass(passes::fuse_depthwise)(graph); };
   auto small = chain(8, false);
   EXPECT_EQ(refused(*small, pass, deep(*small)),
             "the image before it is f32[1,8,8,32]: up to 131072 floats stay in the caches, and two convolutions are as fast");
@@ -194,7 +194,7 @@ TEST(Refusals, OfWhatMergesNodes) {
     const ValueId x = b.input("x", {4});
     const ValueId inner = b.op("a", "Cast", {x}, {{"to", static_cast<int64_t>(through)}});
     b.output(b.op("y", "Cast", {inner}, {{"to", static_cast<int64_t>(to)}}));
-    return refused(*b.take(), testing::rule(passes::merge_casts), "y_node");
+    return refused(*b.take(), testing::pass(passes::merge_casts), "y_node");
   };
   EXPECT_EQ(casts(DType::float16, DType::float32), "the Cast before it goes through float16, which does not hold every value of float32");
 
@@ -203,7 +203,7 @@ TEST(Refusals, OfWhatMergesNodes) {
     const ValueId a = b.op("a", "Mul", {b.input("x", {4}), b.scalar("c", inner)});
     b.output(b.op("y", "Mul", {a, b.scalar("d", outer)}));
     if (read) b.output(a, "a_out");
-    return refused(*b.take(), testing::rule(passes::merge_constant_operands), "y_node");
+    return refused(*b.take(), testing::pass(passes::merge_constant_operands), "y_node");
   };
   EXPECT_EQ(products(3, 0.1F, false),
             "its constant and that of Mul a_node are not merged: only single integers, and factors that are powers of two of at least 1, "
@@ -215,24 +215,24 @@ TEST(Refusals, OfWhatMovesTransposesAndPads) {
   GraphBuilder b;
   const ValueId product = b.op("p", "Gemm", {b.input("x", {3, 4}), b.input("w", {4, 5}), b.input("bias", {5})});
   b.output(b.op("y", "Transpose", {product}, {{"perm", Ints{1, 0}}}));
-  EXPECT_EQ(refused(*b.take(), testing::rule(passes::absorb_transposes), "y_node"),
+  EXPECT_EQ(refused(*b.take(), testing::pass(passes::absorb_transposes), "y_node"),
             "it would have to turn the bias of Gemm p_node before it, too");
 
   GraphBuilder pads;
   const ValueId padded = pads.op("p", "Pad", {pads.input("x", {1, 2, 6, 6}), pads.ints("pads", {0, 0, 1, 1, 0, 0, 1, 1})});
   pads.output(pads.op("y", "MaxPool", {padded}, {{"kernel_shape", Ints{2, 2}}}));
-  EXPECT_NE(refused(*pads.take(), testing::rule(passes::absorb_pad), "y_node").find("the Pad before it writes 0"), std::string::npos);
+  EXPECT_NE(refused(*pads.take(), testing::pass(passes::absorb_pad), "y_node").find("the Pad before it writes 0"), std::string::npos);
 
   GraphBuilder read;
   const ValueId image = read.op("p", "Pad", {read.input("x", {1, 2, 6, 6}), read.ints("pads", {0, 0, 1, 1, 0, 0, 1, 1})});
   read.output(read.op("y", "Conv", {image, read.input("w", {2, 2, 3, 3})}));
   read.output(read.op("z", "Relu", {image}));
-  EXPECT_EQ(refused(*read.take(), testing::rule(passes::absorb_pad), "y_node"),
+  EXPECT_EQ(refused(*read.take(), testing::pass(passes::absorb_pad), "y_node"),
             "the padded image before it is made all the same, for Relu z_node");
 }
 
 TEST(Refusals, OfCommonNodes) {
-  const auto pass = [](Graph& graph) { return passes::merge_common_nodes(graph, INT64_MAX); };
+  const auto pass = [](Graph& graph) { return testing::pass(passes::merge_common_nodes)(graph); };
   auto two = [](const char* op, const Attributes& first, const Attributes& second) {
     GraphBuilder b;
     const ValueId x = b.input("x", {3, 4});
@@ -280,7 +280,7 @@ TEST(Refusals, NothingIsSaidOfWhatIsFused) {
   passes::PassTrace trace;
   const passes::PassTrace::Scope scope(trace);
   trace.begin("fuse-attention", *graph);
-  EXPECT_EQ(testing::rule(passes::fuse_attention)(*graph), 1);
+  EXPECT_EQ(testing::pass(passes::fuse_attention)(*graph), 1);
   EXPECT_TRUE(trace.refusals("y_node").empty());
 }
 

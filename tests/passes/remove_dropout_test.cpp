@@ -19,7 +19,7 @@ TEST(RemoveDropout, GivesItsInputAndATrueMask) {
   return %y, %d1
 }
 )");
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::remove_dropout), 1), R"(graph g(%x f32[n,2]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::remove_dropout), 1), R"(graph g(%x f32[n,2]) {
   %Shape_out i64[2] = Shape(%x)
   %d1 bool[n,2] = ConstantOfShape(%Shape_out) {value=bool[1]}
   %y f32[n,2] = Relu(%x)
@@ -34,7 +34,7 @@ TEST(RemoveDropout, StaysWhereTheRunSaysWhetherItTrains) {
   b.output(b.op("y", "Dropout", {x, b.scalar("ratio", 0.5F), mode}));
   b.output(b.op("z", "Dropout", {x, b.scalar("ratio2", 0.5F), b.graph().add_constant("on", Tensor::scalar<bool>(true))}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::remove_dropout));
+  testing::expect_unchanged(*graph, testing::pass(passes::remove_dropout));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ TEST(RemoveIdentity, ReadersReadWhatTheIdentityRead) {
   return %y, %last
 }
 )");
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::remove_identity), 2), R"(graph g(%x f32[n,2]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::remove_identity), 2), R"(graph g(%x f32[n,2]) {
   %y f32[n,2] = Relu(%x)
   return %y, %x
 }
@@ -31,7 +31,7 @@ TEST(RemoveIdentity, LeavesOtherNodesAlone) {
   GraphBuilder b;
   b.output(b.op("y", "Neg", {b.input("x", {2})}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::remove_identity));
+  testing::expect_unchanged(*graph, testing::pass(passes::remove_identity));
 }
 
 }  // namespace

@@ -5,9 +5,7 @@ namespace {
 
 using testing::GraphBuilder;
 
-std::function<int64_t(Graph&)> remove() {
-  return testing::rule([] { return passes::remove_neutral_operand(); });
-}
+std::function<int64_t(Graph&)> remove() { return testing::pass(passes::remove_neutral_operand); }
 
 TEST(RemoveNeutralOperand, OnesOfProductsAndZerosOfDifferencesGo) {
   GraphBuilder b;
@@ -52,7 +50,7 @@ TEST(RemoveNeutralOperand, LeavesVectorsWhereOnlyScalarsAreAskedFor) {
   ValueId x = b.input("x", {3, 2});
   b.output(b.op("y", "Mul", {b.op("scaled", "Mul", {x, b.scalar("one", 1)}), b.floats("scale", {1, 1})}));
   auto graph = b.take();
-  const auto scalars = testing::rule([] { return passes::remove_neutral_operand(/*scalars_only=*/true); });
+  const auto scalars = testing::pass(passes::remove_neutral_operand, {.keep_patterns = true});
   EXPECT_EQ(testing::changed(*graph, scalars, 1), R"(graph g(%x f32[3,2]) {
   %scale = constant f32[2] {1,1}
   %y f32[3,2] = Mul(%x, %scale)

@@ -20,7 +20,7 @@ TEST(RemoveNoOp, OperatorsThatGiveBackTheirInputGo) {
   b.output(b.op("y", "Relu", {y}));
   auto graph = b.take();
   EXPECT_EQ(graph->num_nodes(), 9U);
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::remove_no_op), 8), R"(graph g(%x f32[n,1,4]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::remove_no_op), 8), R"(graph g(%x f32[n,1,4]) {
   %y f32[n,1,4] = Relu(%x)
   return %y
 }
@@ -31,7 +31,7 @@ TEST(RemoveNoOp, ATransposeThatMovesOnlyAnAxisOfOneElementGoesWhereTheShapeStays
   GraphBuilder b;
   b.output(b.op("y", "Transpose", {b.input("x", {1, 1, 4})}, {{"perm", std::vector<int64_t>{1, 0, 2}}}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::remove_no_op), 1), "graph g(%x f32[1,1,4]) {\n  return %x\n}\n");
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::remove_no_op), 1), "graph g(%x f32[1,1,4]) {\n  return %x\n}\n");
 }
 
 TEST(RemoveNoOp, LeavesWhatChangesSomething) {
@@ -43,7 +43,7 @@ TEST(RemoveNoOp, LeavesWhatChangesSomething) {
   b.output(b.op("flat", "Reshape", {x, b.ints("shape", {16})}));
   b.output(b.op("cast", "Cast", {x}, {{"to", int64_t{11}}}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::remove_no_op));
+  testing::expect_unchanged(*graph, testing::pass(passes::remove_no_op));
 }
 
 }  // namespace

@@ -5,7 +5,7 @@ namespace treadle {
 namespace {
 
 using testing::GraphBuilder;
-constexpr auto kPass = [](Graph& graph) { return passes::split_inputs(graph, INT64_MAX); };
+constexpr auto kPass = [](Graph& graph) { return testing::pass(passes::split_inputs)(graph); };
 
 ValueId gather(GraphBuilder& b, const std::string& name, ValueId data, int64_t index, int64_t axis = 0) {
   return b.op(name, "Gather", {data, b.constant<int64_t>(name + "_index", Shape{}, {index})}, {{"axis", axis}});

@@ -16,7 +16,7 @@ TEST(StackToPairs, TheLargestOfAStack) {
   ValueId other = b.op("other", "Concat", {stack[0], stack[2]}, {{"axis", int64_t{-1}}});
   b.output(b.op("z", "ReduceMin", {other, b.ints("axis", {2})}));
   auto graph = b.take();
-  const std::string text = testing::changed(*graph, testing::rule(passes::stack_to_pairs), 2);
+  const std::string text = testing::changed(*graph, testing::pass(passes::stack_to_pairs), 2);
   EXPECT_EQ(text.find("Concat"), std::string::npos) << text;
   EXPECT_NE(text.find("%y f32[4,5] = Squeeze("), std::string::npos) << text;
   EXPECT_NE(text.find("%z f32[4,5,1] = Min(%x0u, %x2u)"), std::string::npos) << text;
@@ -36,7 +36,7 @@ TEST(StackToPairs, LeavesOthersAlone) {
   b.output(read);
   reduced("twice", "ReduceMax", read, {1});
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::stack_to_pairs));
+  testing::expect_unchanged(*graph, testing::pass(passes::stack_to_pairs));
 }
 
 }  // namespace

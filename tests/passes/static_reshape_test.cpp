@@ -28,7 +28,7 @@ TEST(StaticReshape, AComputedShapeBecomesAConstant) {
   return %y
 }
 )");
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::static_reshape), 1), R"(graph g(%x f32[batch,seq,64]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::static_reshape), 1), R"(graph g(%x f32[batch,seq,64]) {
   %y_node/shape = constant i64[4] {0,0,4,16}
   %y f32[batch,seq,4,16] = Reshape(%x, %y_node/shape)
   return %y
@@ -45,7 +45,7 @@ TEST(StaticReshape, OneNewExtentIsLeftToInference) {
   ValueId target = b.op("target", "Concat", {rows, b.ints("width", {64})}, {{"axis", int64_t{0}}});
   b.output(b.op("y", "Reshape", {x, target}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::static_reshape), 1), R"(graph g(%x f32[batch,seq,64]) {
+  EXPECT_EQ(testing::changed(*graph, testing::pass(passes::static_reshape), 1), R"(graph g(%x f32[batch,seq,64]) {
   %y_node/shape = constant i64[2] {-1,64}
   %y f32[batch*seq,64] = Reshape(%x, %y_node/shape)
   return %y
@@ -60,7 +60,7 @@ TEST(StaticReshape, LeavesAShapeThatIsFedOrOfTwoNewExtents) {
   b.output(b.op("y", "Reshape", {x, b.op("shape", "Shape", {other})}));
   b.output(b.op("z", "Reshape", {x, fed}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::static_reshape));
+  testing::expect_unchanged(*graph, testing::pass(passes::static_reshape));
 }
 
 }  // namespace

@@ -1,0 +1,68 @@
+// A pass of the graph optimiser: what is said of it, and what it does. Its file makes it, by a function that list.h names.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "graph/patch.h"
+#include "passes/pipeline.h"
+
+namespace treadle::passes {
+
+/// What folding may still spend, over all rounds and bodies: a small model must not take minutes, or all memory, to load. Strings count
+/// with their texts.
+struct FoldLimits {
+  size_t max_bytes_each = 64U << 20U;  ///< of one constant
+  double bytes = 512e6;                ///< of all constants that folding makes
+  double widened_bytes = 1e18;         ///< of constants that are converted from 16 bits
+  double operations = 4e9;             ///< floating-point operations and elements, by the operators' cost
+  bool keep_quantisation = false;      ///< DequantizeLinear stays
+
+  /// The limits above for a large model; less for one whose constants are few bytes.
+  static FoldLimits of(const Graph& graph);
+};
+
+/// What passes are given besides the graph.
+struct PassContext {
+  const PipelineOptions& options;
+  FoldLimits fold_limits;
+};
+
+/// A rule, or a function over a whole graph with its bodies: what a rule, which sees one neighbourhood, cannot say.
+struct Pass {
+  PassInfo info;
+  std::unique_ptr<Rule> (*rule)(const PipelineOptions&) = nullptr;
+  /// @return how often it changed something; it stops after `limit` changes
+  int64_t (*run)(Graph&, PassContext&, int64_t limit) = nullptr;
+};
+
+/// @return the number of changes
+int64_t apply(const Pass& pass, Graph& graph, PassContext& context, int64_t limit);
+
+constexpr Level kBasic = Level::basic, kExtended = Level::extended, kLayout = Level::layout;
+constexpr PassConditions kAlways{}, kHidesPatterns{.hides_patterns = true}, kForPatterns{.for_patterns = true},
+    kNotBeforeAutodiff{.not_before_autodiff = true},
+    kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true},
+    kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true},
+    kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true};
+
+/// A pass of the rule R, by its name. R may take the options.
+template <typename R>
+Pass rule_pass(Level level, const PassConditions& conditions, std::string_view description) {
+  constexpr auto make = [](const PipelineOptions& options) -> std::unique_ptr<Rule> {
+    if constexpr (std::constructible_from<R, const PipelineOptions&>)
+      return std::make_unique<R>(options);
+    else
+      return std::make_unique<R>();
+  };
+  return {{make({})->name(), level, conditions, description}, make, nullptr};
+}
+
+inline Pass graph_pass(std::string_view name, Level level, const PassConditions& conditions, std::string_view description,
+                       int64_t (*run)(Graph&, PassContext&, int64_t limit)) {
+  return {{name, level, conditions, description}, nullptr, run};
+}
+
+}  // namespace treadle::passes
