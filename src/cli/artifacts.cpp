@@ -29,6 +29,7 @@ int write(const ArtifactsArguments& a) {
 }  // namespace
 
 Command add_artifacts(CLI::App& app) {
+  app.description("Write what it takes to train a model: optimised graphs as ONNX files, and a checkpoint");
   auto a = std::make_shared<ArtifactsArguments>();
   app.footer(
       "Example:\n"

@@ -141,6 +141,7 @@ int bench(const Options& options) {
 }  // namespace
 
 Command add_bench(CLI::App& app) {
+  app.description("Measure latency, throughput, load time and memory");
   auto options = std::make_shared<Options>();
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);

@@ -102,6 +102,7 @@ int check(const CheckOptions& options, const GivenOptions& given) {
 }  // namespace
 
 Command add_check(CLI::App& app) {
+  app.description("List everything in a model that this build cannot run; exit status 1 if there is anything");
   auto options = std::make_shared<CheckOptions>();
   app.add_option("model", options->model, "ONNX file")->required();
   app.add_flag(

@@ -17,30 +17,14 @@ namespace treadle::cli {
 namespace {
 
 struct CommandEntry {
-  const char *name, *description;
-  Command (*make)(CLI::App&);
+  const char* name;
+  Command (*add)(CLI::App&);
 };
 
 constexpr CommandEntry kCommands[] = {
-    {"run", "Run a model once and print its outputs", add_run},
-    {"inspect", "Show a model: graph, operators, parameters, dynamic extents, cost, memory", add_inspect},
-    {"check", "List everything in a model that this build cannot run; exit status 1 if there is anything", add_check},
-    {"bench", "Measure latency, throughput, load time and memory", add_bench},
-    {"explain", "Say what the optimiser made of a model, what became of a node, and what a run needs, without running it", add_explain},
-    {"profile", "Say where the time and memory of runs go, node by node, and what would help; compare two profiles", add_profile},
-    {"optimize", "Write the optimised model as ONNX", add_optimize},
-    {"quantize", "Write the model in 8- or 4-bit numbers: dynamic, qdq with calibration data, or weights only", add_quantize},
-    {"train", "Train a model on data: checkpoints, validation, and an inference model in the end", add_train},
-    {"artifacts", "Write what it takes to train a model: optimised graphs as ONNX files, and a checkpoint", add_artifacts},
-    {"precision", "Choose the fastest precision that keeps to a bound on the error", add_precision},
-    {"compile", "Write the optimised model with packed weights, for sessions that start at once", add_compile},
-    {"compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare},
-    {"plan", "Place buffers with lifetimes in one arena: a CSV file in, offsets out", add_plan},
-    {"jobs", "List or change the jobs that share this machine", add_jobs},
-    {"coordinator", "Steer the jobs of this machine by a policy; a local socket and files steer it", add_coordinator},
-    {"operators", "List the operators of this build: versions, dtypes, gradients", add_operators},
-    {"options", "List options, passes and environment variables", add_options},
-    {"completion", "Print a completion script for a shell: bash, zsh or fish", add_completion},
+#define TREADLE_LISTED(name) {#name, add_##name},
+    TREADLE_COMMANDS(TREADLE_LISTED)
+#undef TREADLE_LISTED
 };
 
 std::vector<std::string> option_names(const CLI::App& app) {
@@ -120,8 +104,8 @@ int run_command_line(int argc, char** argv) {
   app.require_subcommand(0, 1);
   std::map<CLI::App*, Command> commands;
   for (const CommandEntry& entry : kCommands) {
-    CLI::App* sub = app.add_subcommand(entry.name, entry.description);
-    commands[sub] = entry.make(*sub);
+    CLI::App* sub = app.add_subcommand(entry.name);
+    commands[sub] = entry.add(*sub);
   }
   try {
     app.parse(argc, argv);

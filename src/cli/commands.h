@@ -1,4 +1,4 @@
-// The commands of the program, one file each. A command registers its options with the parser and returns what runs it.
+// The commands of the program, one file each. A command gives the parser its description and options, and returns what runs it.
 #pragma once
 
 #include <functional>
@@ -15,24 +15,30 @@ int run_command_line(int argc, char** argv);
 /// Returns the exit status.
 using Command = std::function<int()>;
 
-Command add_run(CLI::App& app);
-Command add_inspect(CLI::App& app);
-Command add_check(CLI::App& app);
-Command add_bench(CLI::App& app);
-Command add_profile(CLI::App& app);
-Command add_explain(CLI::App& app);
-Command add_optimize(CLI::App& app);
-Command add_quantize(CLI::App& app);
-Command add_precision(CLI::App& app);
-Command add_compile(CLI::App& app);
-Command add_compare(CLI::App& app);
-Command add_plan(CLI::App& app);
-Command add_options(CLI::App& app);
-Command add_operators(CLI::App& app);
-Command add_train(CLI::App& app);
-Command add_artifacts(CLI::App& app);
-Command add_jobs(CLI::App& app);
-Command add_coordinator(CLI::App& app);
-Command add_completion(CLI::App& app);
+// All commands in the order of the help, a line each: COMMAND(run) is the command `run`, which add_run() of its file describes.
+#define TREADLE_COMMANDS(COMMAND) \
+  COMMAND(run)                    \
+  COMMAND(inspect)                \
+  COMMAND(check)                  \
+  COMMAND(bench)                  \
+  COMMAND(explain)                \
+  COMMAND(profile)                \
+  COMMAND(optimize)               \
+  COMMAND(quantize)               \
+  COMMAND(train)                  \
+  COMMAND(artifacts)              \
+  COMMAND(precision)              \
+  COMMAND(compile)                \
+  COMMAND(compare)                \
+  COMMAND(plan)                   \
+  COMMAND(jobs)                   \
+  COMMAND(coordinator)            \
+  COMMAND(operators)              \
+  COMMAND(options)                \
+  COMMAND(completion)
+
+#define TREADLE_DECLARE_COMMAND(name) Command add_##name(CLI::App& app);
+TREADLE_COMMANDS(TREADLE_DECLARE_COMMAND)
+#undef TREADLE_DECLARE_COMMAND
 
 }  // namespace treadle::cli

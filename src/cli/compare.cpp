@@ -183,6 +183,7 @@ int compare(const CompareOptions& options) {
 }  // namespace
 
 Command add_compare(CLI::App& app) {
+  app.description("Compare two stages, or Treadle with ONNX Runtime, value by value");
   auto options = std::make_shared<CompareOptions>();
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);

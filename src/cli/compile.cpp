@@ -59,6 +59,7 @@ int compile(const CompileOptions& options) {
 }  // namespace
 
 Command add_compile(CLI::App& app) {
+  app.description("Write the optimised model with packed weights, for sessions that start at once");
   auto options = std::make_shared<CompileOptions>();
   app.footer(
       "The file has the optimised graph, folded constants and packed weights; sessions map it. It runs wherever an ONNX file runs, and "

@@ -75,6 +75,7 @@ std::string fish_script(const CLI::App& root) {
 }  // namespace
 
 Command add_completion(CLI::App& app) {
+  app.description("Print a completion script for a shell: bash, zsh or fish");
   auto shell = std::make_shared<std::string>();
   app.add_option("shell", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
   app.footer("Example: source <(treadle completion bash)");

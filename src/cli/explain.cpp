@@ -293,6 +293,7 @@ std::string explanation_file(std::string_view path, const Explanation& explanati
 }
 
 Command add_explain(CLI::App& app) {
+  app.description("Say what the optimiser made of a model, what became of a node, and what a run needs, without running it");
   auto a = std::make_shared<ExplainOptions>();
   app.add_option("model", a->request.name, "ONNX file")->required();
   app.add_option("--node", a->node, "Say what became of this node of the model, and what the passes left alone behind it");

@@ -195,6 +195,7 @@ int inspect(const InspectOptions& options) {
 }  // namespace
 
 Command add_inspect(CLI::App& app) {
+  app.description("Show a model: graph, operators, parameters, dynamic extents, cost, memory");
   auto options = std::make_shared<InspectOptions>();
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);

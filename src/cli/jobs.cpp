@@ -131,6 +131,7 @@ int set_jobs(const SetOptions& options) {
 }  // namespace
 
 Command add_jobs(CLI::App& app) {
+  app.description("List or change the jobs that share this machine");
   auto options = std::make_shared<SetOptions>();
   auto json = std::make_shared<bool>(false), live = std::make_shared<bool>(false);
   app.add_flag("--json", *json, "Print JSON, with times in nanoseconds");
@@ -156,6 +157,7 @@ Command add_jobs(CLI::App& app) {
 }
 
 Command add_coordinator(CLI::App& app) {
+  app.description("Steer the jobs of this machine by a policy; a local socket and files steer it");
   auto options = std::make_shared<sharing::CoordinatorOptions>();
   std::string policies;
   for (const auto& [name, text] : sharing::policy_table()) policies += fmt::format("\n  {:<10} {}", name, text);

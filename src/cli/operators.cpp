@@ -119,6 +119,7 @@ int list_operators(const OperatorsOptions& options) {
 }  // namespace
 
 Command add_operators(CLI::App& app) {
+  app.description("List the operators of this build: versions, dtypes, gradients");
   auto options = std::make_shared<OperatorsOptions>();
   app.add_option("--domain", options->domain, "Only this domain: ai.onnx, ai.onnx.ml, com.microsoft ...");
   app.add_flag("--json", options->json, "Print JSON");

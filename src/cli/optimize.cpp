@@ -129,6 +129,7 @@ int list_options(const ListOptions& list) {
 }  // namespace
 
 Command add_optimize(CLI::App& app) {
+  app.description("Write the optimised model as ONNX");
   auto options = std::make_shared<OptimizeOptions>();
   app.add_option("model", options->model, "ONNX file")->required();
   app.add_option("-o,--output", options->output, "File to write")->required();
@@ -139,6 +140,7 @@ Command add_optimize(CLI::App& app) {
 }
 
 Command add_options(CLI::App& app) {
+  app.description("List options, passes and environment variables");
   auto options = std::make_shared<ListOptions>();
   app.add_flag("--json", options->json, "Print JSON");
   app.add_flag("--markdown", options->markdown, "The tables of docs/options.md");

@@ -114,6 +114,7 @@ int plan(const PlanOptions& options) {
 }  // namespace
 
 Command add_plan(CLI::App& app) {
+  app.description("Place buffers with lifetimes in one arena: a CSV file in, offsets out");
   auto options = std::make_shared<PlanOptions>();
   app.add_option("file", options->input, "CSV with the columns lower, upper (a half-open life) and size")->required();
   app.add_option("--capacity", options->search.capacity_bytes, "Bytes; any plan that fits will do. 0: the smallest arena")

@@ -64,6 +64,7 @@ int choose(const PrecisionArguments& a) {
 }  // namespace
 
 Command add_precision(CLI::App& app) {
+  app.description("Choose the fastest precision that keeps to a bound on the error");
   auto a = std::make_shared<PrecisionArguments>();
   app.footer(
       "Example: treadle precision model.onnx --bound 1e-3 --data samples/\n"

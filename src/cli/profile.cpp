@@ -234,6 +234,7 @@ void check_options(const CLI::App& app, const ProfileArguments& a) {
 }  // namespace
 
 Command add_profile(CLI::App& app) {
+  app.description("Say where the time and memory of runs go, node by node, and what would help; compare two profiles");
   auto a = std::make_shared<ProfileArguments>();
   app.add_option("model", a->model, "ONNX file, or a profile (.json) or a recording (--stream) to show again");
   add_input_options(app, a->inputs);

@@ -175,6 +175,7 @@ int run_quantize(QuantizeArguments& a) {
 }  // namespace
 
 Command add_quantize(CLI::App& app) {
+  app.description("Write the model in 8- or 4-bit numbers: dynamic, qdq with calibration data, or weights only");
   auto a = std::make_shared<QuantizeArguments>();
   QuantizeOptions& o = a->options;
   app.footer(

@@ -153,6 +153,7 @@ int run(RunArguments& options) {
 }  // namespace
 
 Command add_run(CLI::App& app) {
+  app.description("Run a model once and print its outputs");
   auto options = std::make_shared<RunArguments>();
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);

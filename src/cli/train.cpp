@@ -61,6 +61,7 @@ void add_rank_options(CLI::App& app, TrainArguments& a) {
 }  // namespace
 
 Command add_train(CLI::App& app) {
+  app.description("Train a model on data: checkpoints, validation, and an inference model in the end");
   auto a = std::make_shared<TrainArguments>();
   app.footer(
       "Example:\n"
