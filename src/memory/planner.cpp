@@ -271,7 +271,7 @@ size_t best_fit_in_order_bytes(std::span<const Buffer> buffers, size_t alignment
   return height;
 }
 
-size_t max_live_bytes(std::span<const Buffer> buffers, size_t alignment) {
+std::vector<std::pair<int32_t, size_t>> live_bytes(std::span<const Buffer> buffers, size_t alignment) {
   std::vector<std::pair<int32_t, int64_t>> changes;
   changes.reserve(2 * buffers.size());
   for (const Buffer& buffer : buffers) {
@@ -279,10 +279,21 @@ size_t max_live_bytes(std::span<const Buffer> buffers, size_t alignment) {
     changes.emplace_back(buffer.first, size);
     changes.emplace_back(buffer.last, -size);
   }
-  std::sort(changes.begin(), changes.end());  // at the same step ends come before starts, since lifetimes are half-open
-  int64_t now = 0, most = 0;
-  for (auto [step, change] : changes) most = std::max(most, now = checked_add(now, change));
-  return static_cast<size_t>(most);
+  std::sort(changes.begin(), changes.end());  // at one step ends come before starts, as the lives are half-open
+  std::vector<std::pair<int32_t, size_t>> live;
+  int64_t now = 0;
+  for (auto [step, change] : changes) {
+    now = checked_add(now, change);
+    if (live.empty() || live.back().first != step) live.emplace_back(step, 0);
+    live.back().second = static_cast<size_t>(now);
+  }
+  return live;
+}
+
+size_t max_live_bytes(std::span<const Buffer> buffers, size_t alignment) {
+  size_t most = 0;
+  for (const auto& [step, bytes] : live_bytes(buffers, alignment)) most = std::max(most, bytes);
+  return most;
 }
 
 }  // namespace treadle::memory

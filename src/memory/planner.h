@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "treadle/memory.h"
 
@@ -32,8 +35,10 @@ ArenaPlan plan_arena(std::span<const size_t> sizes_bytes, const std::function<bo
 /// record a run plan like this (ONNX Runtime's memory pattern). For comparisons; ignores fixed offsets.
 size_t best_fit_in_order_bytes(std::span<const Buffer> buffers, size_t alignment);
 
-/// The maximum of bytes alive at once.
-/// @param alignment  to which sizes are rounded up; 1: none
+/// The bytes alive from each step on at which they change, in the order of the steps.
+/// @param alignment  sizes are rounded up to it; 1 counts the plain sizes.
+std::vector<std::pair<int32_t, size_t>> live_bytes(std::span<const Buffer> buffers, size_t alignment = 1);
+/// The most bytes that are alive at once.
 size_t max_live_bytes(std::span<const Buffer> buffers, size_t alignment = 1);
 
 }  // namespace treadle::memory

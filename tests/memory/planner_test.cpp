@@ -58,6 +58,7 @@ TEST(Planner, TheLowerBoundIsTheFullestStep) {
     size_t fullest = 0;
     for (int32_t step = 0; step < 20; ++step) fullest = std::max(fullest, live_bytes_at(buffers, step));
     EXPECT_EQ(max_live_bytes(buffers), fullest);
+    for (const auto& [step, bytes] : live_bytes(buffers)) EXPECT_EQ(bytes, live_bytes_at(buffers, step)) << step;
     EXPECT_EQ(plan_arena(buffers, {.alignment = 1}).lower_bound_bytes, fullest);
   }
 }

@@ -201,7 +201,7 @@ void add_lodged(const Program& program, const Binding& binding, const BudgetedPl
     const SlotId slot = program.preallocated()[k];
     arena.buffers.push_back({.name = program.name(slot),
                              .memory_class = MemoryClass::gradients,
-                             .size_bytes = size_bytes(program.slots()[slot].dtype, binding.shape(slot).num_elements()),
+                             .size_bytes = binding.bytes_of(slot),
                              .offset_bytes = place.offset,
                              .first = place.made_at,
                              .last = static_cast<int32_t>(program.instructions().size()) - 1});

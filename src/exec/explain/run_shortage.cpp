@@ -15,6 +15,7 @@
 #include "exec/memory/shortage.h"
 #include "exec/program/load_shortage.h"
 #include "exec/program/parallel_plan.h"
+#include "memory/planner.h"
 #include "treadle/out_of_memory.h"
 
 namespace treadle::exec {
@@ -91,27 +92,22 @@ class HostMemory {
     return !is_over && !is_later;
   }
 
-  // Returns the live bytes in the arena at each step, if steps run in order.
-  std::vector<size_t> bytes_by_step() const {
-    std::vector<size_t> begins(program_.instructions().size() + 1, 0), ends(begins);
-    const auto add = [&](BufferId buffer, int32_t first, int32_t last) {
-      begins[static_cast<size_t>(first)] += aligned(size_of(buffer));
-      ends[static_cast<size_t>(last) + 1] += aligned(size_of(buffer));
-    };
+  // Returns the live bytes in the arena, from each step on at which they change, if steps run in order.
+  std::vector<std::pair<int32_t, size_t>> bytes_in_order() const {
+    std::vector<memory::Buffer> lives;
     for (BufferId b : program_.buffers().ids()) {
+      const BufferInfo& info = program_.buffers()[b];
       if (const BudgetedPlan* plan = run_.budget)
-        for (const BudgetedPlan::Stay& stay : plan->stays[b]) add(b, stay.first, stay.last);
+        for (const BudgetedPlan::Stay& stay : plan->stays[b]) lives.push_back({size_of(b), stay.first, stay.last + 1});
       else
-        add(b, static_cast<int32_t>(program_.buffers()[b].first), static_cast<int32_t>(program_.buffers()[b].last));
+        lives.push_back({size_of(b), static_cast<int32_t>(info.first), static_cast<int32_t>(info.last) + 1});
     }
-    std::vector<size_t> live(program_.instructions().size(), 0);
-    size_t now = 0;
-    for (size_t step = 0; step < live.size(); ++step) live[step] = now = now + begins[step] - ends[step];
-    return live;
+    return memory::live_bytes(lives, Storage::kAlignment);
   }
   size_t fullest_step() const {
-    const std::vector<size_t> live = bytes_by_step();
-    return static_cast<size_t>(std::max_element(live.begin(), live.end()) - live.begin());
+    const auto live = bytes_in_order();
+    const auto most = std::ranges::max_element(live, {}, [](const auto& at) { return at.second; });
+    return most == live.end() ? 0 : static_cast<size_t>(most->first);
   }
 
   // Returns the largest sum of a node's operands and scratch, which must be in memory at the same time.
@@ -213,8 +209,8 @@ class HostMemory {
       list.push_back(fmt::format("with memory_limit_bytes, idle values move to a file: an arena of {} to {} bytes in place of {}", largest,
                                  planned - Storage::kAlignment, planned));
     if (program_.parallel() && !run_.budget) {
-      const std::vector<size_t> in_order = bytes_by_step();
-      const size_t most = *std::max_element(in_order.begin(), in_order.end());
+      size_t most = 0;
+      for (const auto& [step, bytes] : bytes_in_order()) most = std::max(most, bytes);
       if (most < planned) list.push_back(fmt::format("with execution_mode=sequential, {} bytes of the arena are in use at once", most));
     }
     if (std::string batch = smaller_batch(); !batch.empty()) list.push_back(std::move(batch));

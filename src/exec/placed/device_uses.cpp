@@ -65,7 +65,7 @@ size_t DeviceUses::size_bytes(UnitId unit, const Binding& binding) const {
   if (found.memory == StreamPlan::Location::Memory::planned) return binding.buffer_sizes()[found.buffer];
   const Slot& slot = steps_.slot(found.slot);
   if (!slot.static_shape || slot.dtype == DType::string) return 0;
-  return treadle::size_bytes(slot.dtype, binding.shape(found.slot).num_elements());
+  return binding.bytes_of(found.slot);
 }
 
 }  // namespace treadle::exec

@@ -162,8 +162,7 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
     if (!packed(instruction) || instruction.dynamic) continue;
     size_t weight_bytes = 0;
     for (SlotId slot : program_.operands(instruction))
-      if (slot != kNoSlot && program_.slots()[slot].location == LocationKind::constant)
-        weight_bytes += size_bytes(program_.slots()[slot].dtype, shape(slot).num_elements());
+      if (slot != kNoSlot && program_.slots()[slot].location == LocationKind::constant) weight_bytes += bytes_of(slot);
     if (weight_bytes == 0) continue;
     packing.push_back(&instruction);
     total_bytes += weight_bytes;

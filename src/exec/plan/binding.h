@@ -87,6 +87,8 @@ class Binding {
   /// A number that is new after every bind(), among all bindings of the process.
   uint64_t generation() const { return generation_; }
   /// Whether the plan has been verified. If plans are to be verified, the first run with the binding does so (verify/verify_plan.h).
+  /// Bytes of a slot's value, whose extents are known (Slot::static_shape).
+  size_t bytes_of(SlotId slot) const;
   const Proof& proof() const { return proof_; }
   /// A number that changes if bind() moves a value in the arena. A run compares it to know whether its pointers are still right.
   uint64_t places_generation() const { return places_generation_; }
@@ -99,7 +101,6 @@ class Binding {
   void bind_all(ThreadPool* pool);
   void bind_again();
   void bind_instruction(const Instruction& instruction, int max_threads);
-  size_t bytes_of(SlotId slot) const;
   bool place_pieces();  // returns true if the offset of a value in the arena has changed
   void place(bool bucketed);
   template <typename T>

@@ -187,7 +187,7 @@ class Budgeting {
       }
       if (!program_.slots()[slot].static_shape) continue;
       for (SlotId feed : program_.input_slots())
-        if (program_.slots()[feed].static_shape && size_of(feed) == size_of(slot)) ++outer_version_[feed];
+        if (program_.slots()[feed].static_shape && binding_.bytes_of(feed) == binding_.bytes_of(slot)) ++outer_version_[feed];
     }
   }
 
@@ -271,13 +271,11 @@ class Budgeting {
 
   const std::vector<int32_t>& chain_of(const memory::Recipe& recipe) const { return chains_.at({BufferId{recipe.buffer}, recipe.step}); }
 
-  size_t size_of(SlotId slot) const { return size_bytes(program_.slots()[slot].dtype, binding_.shape(slot).num_elements()); }
-
   // Bytes for the scratch and for the results that are not needed again when the instruction is recomputed.
   size_t extra_of(const Instruction& instruction, BufferId buffer) const {
     size_t bytes = instruction.scratch_buffer != kNoBuffer ? align_up(sizes_[instruction.scratch_buffer], Storage::kAlignment) : 0;
     for (SlotId slot : program_.operands(instruction).subspan(instruction.num_inputs))
-      if (slot != kNoSlot && buffer_of(slot) != buffer) bytes += align_up(size_of(slot), Storage::kAlignment);
+      if (slot != kNoSlot && buffer_of(slot) != buffer) bytes += align_up(binding_.bytes_of(slot), Storage::kAlignment);
     return bytes;
   }
 
@@ -355,7 +353,7 @@ class Budgeting {
         at = offset + binding_.piece_offset(operands[k]);
       } else if (k >= instruction.num_inputs && operands[k] != kNoSlot) {
         at = extra;
-        extra += align_up(size_of(operands[k]), Storage::kAlignment);
+        extra += align_up(binding_.bytes_of(operands[k]), Storage::kAlignment);
       } else if (other != kNoBuffer) {
         at = offset_at(result, other, step) + binding_.piece_offset(operands[k]);
       }

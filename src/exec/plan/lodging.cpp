@@ -53,7 +53,7 @@ class Arena {
     for (size_t k = 0; k < slots.size(); ++k) {
       const Slot& slot = program_.slots()[slots[k]];
       if (!slot.is_gradient || !slot.is_output || slot.dtype == DType::string) continue;
-      const size_t size = size_bytes(slot.dtype, binding_.shape(slots[k]).num_elements());
+      const size_t size = binding_.bytes_of(slots[k]);
       if (size > 0) guests.push_back({k, made_at[slots[k]], align_up(size, Storage::kAlignment)});
     }
     std::stable_sort(guests.begin(), guests.end(), [](const Guest& a, const Guest& b) { return a.size_bytes > b.size_bytes; });

@@ -21,7 +21,7 @@ std::pair<double, double> estimate_cost(const Binding& binding, const Instructio
     cost = instruction.node->op->cost(context);
   } else {
     for (SlotId slot : program.operands(instruction))
-      if (slot != kNoSlot) cost.bytes += static_cast<double>(size_bytes(program.slots()[slot].dtype, binding.shape(slot).num_elements()));
+      if (slot != kNoSlot) cost.bytes += static_cast<double>(binding.bytes_of(slot));
   }
   return {cost.flops / kFlopsPerNs, cost.bytes / kBytesPerNs};
 }

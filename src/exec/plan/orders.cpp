@@ -103,10 +103,10 @@ class Dependencies {
 
   // Counts an output as a write to each feed of the same size, as it may be bound to that feed's memory.
   void write_over_feeds(SlotId output, int32_t step) {
-    const auto bytes = [&](SlotId index) { return size_bytes(slot(index).dtype, binding_.shape(index).num_elements()); };
     const auto inputs = program_.input_slots();
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (slot(inputs[i]).location == LocationKind::feed && slot(inputs[i]).static_shape && bytes(inputs[i]) == bytes(output))
+      if (slot(inputs[i]).location == LocationKind::feed && slot(inputs[i]).static_shape &&
+          binding_.bytes_of(inputs[i]) == binding_.bytes_of(output))
         write(feeds_[i], step);
   }
 

@@ -8,6 +8,7 @@
 
 #include "exec/program/parallel_plan.h"
 #include "graph/op_def.h"
+#include "memory/planner.h"
 
 namespace treadle::exec {
 namespace {
@@ -36,6 +37,7 @@ Reachability order_by_data(const Program& program) {
 // The most bytes of the arena alive at once, scratch apart.
 size_t peak_of(const Program& program, IdSpan<SlotId, const Slot> slots, const InstructionSet& elided) {
   constexpr int64_t kSomeExtent = 16;  // for those that are not known
+  constexpr double kMostBytes = 1e12;  // of a value, so that sums do not overflow
   const Instructions instructions = program.instructions();
   IdVector<SlotId, InstructionId> first(slots.size(), kNoInstruction), last = first;
   for (InstructionId i : instructions.ids()) {
@@ -48,18 +50,17 @@ size_t peak_of(const Program& program, IdSpan<SlotId, const Slot> slots, const I
       last[root] = i;
     }
   }
-  std::vector<int64_t> change(instructions.size() + 1, 0);
+  std::vector<memory::Buffer> buffers;
   for (SlotId s : first.ids()) {
     if (first[s] == kNoInstruction) continue;
     double elements = 1;
     for (const Dim& dim : *program.type(s).shape) elements *= static_cast<double>(dim.is_const() ? dim.value() : kSomeExtent);
-    const double bytes = std::min(elements * static_cast<double>(bits_of(slots[s].dtype)) / 8, 1e15);
-    change[index_of(first[s])] += static_cast<int64_t>(bytes);
-    change[index_of(last[s]) + 1] -= static_cast<int64_t>(bytes);
+    const double bytes = std::min(elements * static_cast<double>(bits_of(slots[s].dtype)) / 8, kMostBytes);
+    buffers.push_back({.size_bytes = static_cast<size_t>(bytes),
+                       .first = static_cast<int32_t>(index_of(first[s])),
+                       .last = static_cast<int32_t>(index_of(last[s])) + 1});
   }
-  int64_t live = 0, peak = 0;
-  for (int64_t difference : change) peak = std::max(peak, live += difference);
-  return static_cast<size_t>(peak);
+  return memory::max_live_bytes(buffers);
 }
 
 // What all decisions about a program have in common.

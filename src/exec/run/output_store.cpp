@@ -279,8 +279,7 @@ size_t OutputStore::bytes_to_allocate() const {
     bool is_bound = false;
     for (size_t k = 0; k < bound_.size(); ++k)
       is_bound |= bound_[k].defined() && is_of(k, slot) && may_be_made_in(slot, bound_[k].tensor());
-    const DType dtype = program.slots()[slot].dtype;
-    const size_t needed = size_bytes(dtype, state_.binding().shape(slot).num_elements());
+    const size_t needed = state_.binding().bytes_of(slot);
     if (!is_bound) bytes += align_up(std::max<size_t>(needed, 1), Storage::kAlignment);
   }
   return bytes;

@@ -82,8 +82,7 @@ class ValueSizes {
   /// Returns the bytes of a value that has memory of its own. @param node  notes this node if there is no upper bound
   Bytes of(SlotId index, const Node* node) {
     const Slot& slot = setting_.slot(index);
-    if (slot.static_shape && slot.dtype != DType::string)
-      return exactly(rounded(size_bytes(slot.dtype, setting_.binding.shape(index).num_elements())));
+    if (slot.static_shape && slot.dtype != DType::string) return exactly(rounded(setting_.binding.bytes_of(index)));
     if (auto elements = most_elements(index); elements && slot.dtype != DType::undefined && slot.dtype != DType::string)
       return {0, rounded(size_bytes(slot.dtype, *elements))};
     note_unbounded(node);

@@ -45,13 +45,9 @@ bool Slide::classify(InstructionId id) {
   return true;
 }
 
-size_t Slide::bytes_of(const Binding& binding, SlotId slot) const {
-  return size_bytes(program_->slots()[slot].dtype, binding.shape(slot).num_elements());
-}
-
 bool Slide::plan(const Binding& binding) {
   if (!possible_) return false;
-  const size_t before = bytes_of(binding, feed_), after = bytes_of(binding, output_);
+  const size_t before = binding.bytes_of(feed_), after = binding.bytes_of(output_);
   if (before == 0 || after <= before) return false;
   distance_ = after - before;
   blocks_.clear();
@@ -69,7 +65,7 @@ bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const
   size_t offset = binding.piece_offset(operands[concat.num_inputs]);
   return std::all_of(operands.begin(), operands.begin() + concat.num_inputs, [&](SlotId input) {
     const bool here = binding.piece_offset(input) == offset;
-    offset += bytes_of(binding, input);
+    offset += binding.bytes_of(input);
     return here;
   });
 }
@@ -86,7 +82,7 @@ bool Slide::add_blocks(const Binding& binding, InstructionId id) {
   if (axis < 0) axis += shape.rank();
   const auto count = static_cast<size_t>(shape.product(0, static_cast<int>(axis)));
   if (count == 0) return false;
-  const size_t length = bytes_of(binding, in) / count, pitch = bytes_of(binding, out) / count;
+  const size_t length = binding.bytes_of(in) / count, pitch = binding.bytes_of(out) / count;
   for (size_t i = 0; i < count; ++i) {
     const size_t from = binding.piece_offset(in) + i * length, to = binding.piece_offset(out) + i * pitch;
     if (to > from + distance_) return false;

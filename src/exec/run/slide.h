@@ -38,7 +38,6 @@ class Slide {
   bool is_in_place(const Binding& binding, const Instruction& concat) const;
   bool add_blocks(const Binding& binding, InstructionId id);
   SlotId root(SlotId slot) const { return slot == kNoSlot ? kNoSlot : program_->slots()[slot].root; }
-  size_t bytes_of(const Binding& binding, SlotId slot) const;
 
   const Program* program_;
   SlotId feed_, output_;

@@ -128,8 +128,6 @@ class Describing {
  private:
   PlaceId place_of(SlotId slot) const { return place_like(slots_[slot].location == LocationKind::known ? slot : slots_[slot].root); }
 
-  size_t bytes_of(SlotId slot) const { return size_bytes(slots_[slot].dtype, binding_.shape(slot).num_elements()); }
-
   size_t size_in(const Slot& slot, SlotId s) const {
     if (slot.location == LocationKind::constant) {
       const Datum& constant = binding_.constant(s);
@@ -138,7 +136,7 @@ class Describing {
     if (slot.location == LocationKind::known) return binding_.known(s).defined() ? binding_.known(s).size_bytes() : 0;
     if (slot.location == LocationKind::arena && slot.buffer != kNoBuffer)
       return std::min(binding_.buffer_sizes()[slot.buffer], binding_.offsets().sizes[slot.buffer]);
-    return slot.static_shape ? bytes_of(s) : 0;
+    return slot.static_shape ? binding_.bytes_of(s) : 0;
   }
 
   void add_value(SlotId s) {
@@ -155,7 +153,7 @@ class Describing {
     if (binding_.parameters()) made.version = binding_.parameters()->made_of[s];
     if (!made.sized) return;
     const Shape& shape = binding_.shape(s);
-    made.bytes = {.begin = binding_.piece_offset(s), .row_bytes = bytes_of(s)};
+    made.bytes = {.begin = binding_.piece_offset(s), .row_bytes = binding_.bytes_of(s)};
     if (slot.row_step == 0 || made.bytes.row_bytes == 0) return;
     const int64_t row = shape[shape.rank() - 1];
     made.bytes.rows = static_cast<size_t>(shape.num_elements() / row);
@@ -260,7 +258,7 @@ DescribedPlan Describing::within(const BudgetedPlan& budget) {
       const size_t at = budget.replay_offsets[replay.first_offset + k];
       if (operand.value != kNoSlot && at != BudgetedPlan::kNowhere) {
         operand.at = at;
-        if (k >= step.num_inputs && operand.place != target) operand.place = scratch(at, bytes_of(operand.value));
+        if (k >= step.num_inputs && operand.place != target) operand.place = scratch(at, binding_.bytes_of(operand.value));
       }
       plan.operands.push_back(operand);
     }
@@ -309,7 +307,7 @@ DescribedPlan Describing::on_streams(const StreamPlan& streams, IdSpan<LocationI
       place.ready = place.filled = location.memory != Memory::held;
       place.size_bytes = slot.static_shape ? size_in(slot, location.slot) : 0;
       if (location.memory == Memory::held) place.uses = location.num_steps;
-      if (location.memory == Memory::held && slot.static_shape) place.size_bytes = bytes_of(location.slot);
+      if (location.memory == Memory::held && slot.static_shape) place.size_bytes = binding_.bytes_of(location.slot);
     }
     plan_.places.push_back(place);
   }
