@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "sharing/coordinator.h"
+#include "sharing/job_fields.h"
 #include "sharing/job_table.h"
 #include "sharing/policy.h"
 #include "sharing/quantities.h"
@@ -40,47 +41,25 @@ std::string percent_of(uint64_t part, uint64_t whole) {
 }
 
 std::string table_text(const std::vector<JobStatus>& jobs) {
-  std::string text =
-      fmt::format("{:>6} {:<20} {:>8} {:<13} {:>7} {:>8} {:<10} {:>9} {:>10} {:>6} {:>9} {:>11} {:>11} {:>11} {:>11}\n", "id", "name",
-                  "pid", "class", "share", "granted", "state", "runs", "step", "idle", "gave way", "limit", "device", "host", "disk");
+  TextTable table(
+      {"id", "name", "pid", "class", "share", "granted", "state", "runs", "step", "idle", "gave way", "limit", "device", "host", "disk"});
   for (const JobStatus& job : jobs)
-    text += fmt::format(
-        "{:>6} {:<20} {:>8} {:<13} {:>6}% {:>7}% {:<10} {:>9} {:>7.2f} ms {:>6} {:>9} {:>11} {:>11} {:>11} {:>11}\n", job.id, job.name,
-        job.pid, sharing::class_name(job.job_class), job.share_percent, job.granted_percent, state_of(job), job.runs,
-        static_cast<double>(job.average_step_ns) / 1e6, percent_of(job.idle_ns, job.run_ns), percent_of(job.gave_way_ns, job.run_ns),
-        job.memory_limit_bytes == 0 ? "none" : sharing::format_bytes(job.memory_limit_bytes), sharing::format_bytes(job.device_bytes),
-        sharing::format_bytes(job.host_bytes), sharing::format_bytes(job.disk_bytes));
-  if (jobs.empty()) text += "  (no jobs)\n";
-  return text;
+    table.add({std::to_string(job.id), job.name, std::to_string(job.pid), std::string(sharing::class_name(job.job_class)),
+               fmt::format("{}%", job.share_percent), fmt::format("{}%", job.granted_percent), state_of(job), std::to_string(job.runs),
+               fmt::format("{:.2f} ms", static_cast<double>(job.average_step_ns) / 1e6), percent_of(job.idle_ns, job.run_ns),
+               percent_of(job.gave_way_ns, job.run_ns),
+               job.memory_limit_bytes == 0 ? "none" : sharing::format_bytes(job.memory_limit_bytes),
+               sharing::format_bytes(job.device_bytes), sharing::format_bytes(job.host_bytes), sharing::format_bytes(job.disk_bytes)});
+  return table.to_text() + (jobs.empty() ? "  (no jobs)\n" : "");
 }
 
 nlohmann::json json_of(const std::vector<JobStatus>& jobs) {
   auto list = nlohmann::json::array();
-  for (const JobStatus& job : jobs)
-    list.push_back({{"id", job.id},
-                    {"name", job.name},
-                    {"pid", job.pid},
-                    {"class", sharing::class_name(job.job_class)},
-                    {"share_percent", job.share_percent},
-                    {"granted_percent", job.granted_percent},
-                    {"suspended", job.suspended},
-                    {"running", job.running},
-                    {"active", job.active},
-                    {"runs", job.runs},
-                    {"run_ns", job.run_ns},
-                    {"idle_ns", job.idle_ns},
-                    {"gave_way_ns", job.gave_way_ns},
-                    {"last_step_ns", job.last_step_ns},
-                    {"average_step_ns", job.average_step_ns},
-                    {"memory_limit_bytes", job.memory_limit_bytes},
-                    {"host_limit_bytes", job.host_limit_bytes},
-                    {"device_bytes", job.device_bytes},
-                    {"host_bytes", job.host_bytes},
-                    {"disk_bytes", job.disk_bytes},
-                    {"peak_bytes", job.peak_bytes},
-                    {"moved_bytes", job.moved_bytes},
-                    {"moves", job.moves},
-                    {"moving_ns", job.moving_ns}});
+  for (const JobStatus& job : jobs) {
+    nlohmann::json& entry = list.emplace_back();
+    sharing::for_each_job_field([&](const auto& field) { entry[std::string(field.json)] = job.*field.member; });
+    entry["class"] = sharing::class_name(job.job_class);
+  }
   return list;
 }
 

@@ -76,15 +76,6 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-std::string json_text(const std::string& text) {
-  std::string quoted = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c;
-  }
-  return quoted + '"';
-}
-
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
@@ -248,18 +239,8 @@ struct Coordinator::Impl {
   void write_status() {
     if (options.status_file.empty()) return;
     std::string text = fmt::format("{{\"policy\": \"{}\", \"pid\": {}, \"jobs\": [", policy->name(), getpid());
-    bool first = true;
-    for (const JobStatus& s : list_jobs()) {
-      text += fmt::format(
-          "{}\n  {{\"id\": {}, \"name\": {}, \"pid\": {}, \"class\": \"{}\", \"share\": {}, \"granted\": {}, \"suspended\": {}, "
-          "\"running\": {}, \"runs\": {}, \"average_step_ns\": {}, \"idle_ns\": {}, \"gave_way_ns\": {}, \"memory_limit\": {}, "
-          "\"host_limit\": {}, "
-          "\"device_bytes\": {}, \"host_bytes\": {}, \"disk_bytes\": {}, \"moved_bytes\": {}}}",
-          first ? "" : ",", s.id, json_text(s.name), s.pid, class_name(s.job_class), s.share_percent, s.granted_percent,
-          s.suspended ? "true" : "false", s.running, s.runs, s.average_step_ns, s.idle_ns, s.gave_way_ns, s.memory_limit_bytes,
-          s.host_limit_bytes, s.device_bytes, s.host_bytes, s.disk_bytes, s.moved_bytes);
-      first = false;
-    }
+    const char* separator = "";
+    for (const JobStatus& status : list_jobs()) text += fmt::format("{}\n  {}", std::exchange(separator, ","), format_json(status));
     text += "\n]}\n";
     try {
       AtomicFile file(options.status_file);

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <type_traits>
 
+#include "sharing/job_fields.h"
 #include "sharing/job_table.h"
 #include "treadle/error.h"
 
@@ -22,6 +25,15 @@ double leading_number(std::string_view& text, std::string_view expected) {
   if (error != std::errc() || !std::isfinite(number)) refuse(text, expected);
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return number;
+}
+
+std::string json_text(std::string_view text) {
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + '"';
 }
 
 }  // namespace
@@ -86,15 +98,34 @@ void parse_change(std::string_view word, JobChange& change) {
     refuse(word, "share=PERCENT, memory=BYTES, host_memory=BYTES, class=CLASS, suspend or resume");
 }
 
-std::string format_status(const JobStatus& s) {
-  return fmt::format(
-      "id={} name={} pid={} class={} share={} granted={} suspended={} running={} active={} threads={} runs={} run_ns={} idle_ns={} "
-      "gave_way_ns={} "
-      "last_step_ns={} average_step_ns={} memory_limit={} host_limit={} device_bytes={} host_bytes={} disk_bytes={} peak_bytes={} "
-      "moved_bytes={} moves={} moving_ns={}",
-      s.id, s.name, s.pid, class_name(s.job_class), s.share_percent, s.granted_percent, s.suspended ? 1 : 0, s.running, s.active, s.threads,
-      s.runs, s.run_ns, s.idle_ns, s.gave_way_ns, s.last_step_ns, s.average_step_ns, s.memory_limit_bytes, s.host_limit_bytes,
-      s.device_bytes, s.host_bytes, s.disk_bytes, s.peak_bytes, s.moved_bytes, s.moves, s.moving_ns);
+std::string format_status(const JobStatus& status) {
+  std::string text;
+  for_each_job_field([&](const auto& field) {
+    const auto& value = status.*field.member;
+    text += fmt::format("{}{}=", text.empty() ? "" : " ", field.name);
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, JobClass>)
+      text += class_name(value);
+    else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, bool>)
+      text += value ? "1" : "0";
+    else
+      text += fmt::format("{}", value);
+  });
+  return text;
+}
+
+std::string format_json(const JobStatus& status) {
+  std::string text;
+  for_each_job_field([&](const auto& field) {
+    const auto& value = status.*field.member;
+    text += fmt::format("{}\"{}\": ", text.empty() ? "{" : ", ", field.name);
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, JobClass>)
+      text += json_text(class_name(value));
+    else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, std::string>)
+      text += json_text(value);
+    else
+      text += fmt::format("{}", value);
+  });
+  return text + "}";
 }
 
 JobStatus parse_status(std::string_view line) {
@@ -106,57 +137,18 @@ JobStatus parse_status(std::string_view line) {
     const size_t equals = word.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view key = word.substr(0, equals), value = word.substr(equals + 1);
-    auto number = [&](auto& to) { std::from_chars(value.data(), value.data() + value.size(), to); };
-    if (key == "id")
-      number(status.id);
-    else if (key == "name")
-      status.name = value;
-    else if (key == "pid")
-      number(status.pid);
-    else if (key == "class")
-      status.job_class = parse_class(value);
-    else if (key == "share")
-      number(status.share_percent);
-    else if (key == "granted")
-      number(status.granted_percent);
-    else if (key == "suspended")
-      status.suspended = value != "0";
-    else if (key == "running")
-      number(status.running);
-    else if (key == "active")
-      number(status.active);
-    else if (key == "peak_bytes")
-      number(status.peak_bytes);
-    else if (key == "threads")
-      number(status.threads);
-    else if (key == "runs")
-      number(status.runs);
-    else if (key == "run_ns")
-      number(status.run_ns);
-    else if (key == "idle_ns")
-      number(status.idle_ns);
-    else if (key == "gave_way_ns")
-      number(status.gave_way_ns);
-    else if (key == "last_step_ns")
-      number(status.last_step_ns);
-    else if (key == "average_step_ns")
-      number(status.average_step_ns);
-    else if (key == "memory_limit")
-      number(status.memory_limit_bytes);
-    else if (key == "host_limit")
-      number(status.host_limit_bytes);
-    else if (key == "disk_bytes")
-      number(status.disk_bytes);
-    else if (key == "device_bytes")
-      number(status.device_bytes);
-    else if (key == "host_bytes")
-      number(status.host_bytes);
-    else if (key == "moved_bytes")
-      number(status.moved_bytes);
-    else if (key == "moves")
-      number(status.moves);
-    else if (key == "moving_ns")
-      number(status.moving_ns);
+    for_each_job_field([&](const auto& field) {
+      if (key != field.name) return;
+      auto& to = status.*field.member;
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(to)>, JobClass>)
+        to = parse_class(value);
+      else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(to)>, std::string>)
+        to = value;
+      else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(to)>, bool>)
+        to = value != "0";
+      else
+        std::from_chars(value.data(), value.data() + value.size(), to);
+    });
   }
   return status;
 }

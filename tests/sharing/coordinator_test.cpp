@@ -53,6 +53,47 @@ std::string error_of(const std::function<void()>& action) {
   return "no error";
 }
 
+TEST(JobStatus, IsALineAndAJsonObjectOfAllFields) {
+  const JobStatus status{.id = 1,
+                         .name = "train",
+                         .pid = 3,
+                         .job_class = JobClass::opportunistic,
+                         .share_percent = 30,
+                         .granted_percent = 12.5,
+                         .suspended = true,
+                         .running = 4,
+                         .active = 5,
+                         .threads = 6,
+                         .runs = 7,
+                         .run_ns = 8,
+                         .idle_ns = 9,
+                         .gave_way_ns = 10,
+                         .last_step_ns = 11,
+                         .average_step_ns = 12,
+                         .memory_limit_bytes = 13,
+                         .host_limit_bytes = 14,
+                         .device_bytes = 15,
+                         .host_bytes = 16,
+                         .disk_bytes = 17,
+                         .peak_bytes = 18,
+                         .moved_bytes = 19,
+                         .moves = 20,
+                         .moving_ns = 21};
+  const std::string line =
+      "id=1 name=train pid=3 class=opportunistic share=30 granted=12.5 suspended=1 running=4 active=5 threads=6 runs=7 run_ns=8 idle_ns=9 "
+      "gave_way_ns=10 last_step_ns=11 average_step_ns=12 memory_limit=13 host_limit=14 device_bytes=15 host_bytes=16 disk_bytes=17 "
+      "peak_bytes=18 moved_bytes=19 moves=20 moving_ns=21";
+  EXPECT_EQ(sharing::format_status(status), line);
+  EXPECT_EQ(sharing::format_status(sharing::parse_status("of_later_versions=1 " + line)), line);
+  const std::string json = sharing::format_json(status);
+  EXPECT_TRUE(json.starts_with(R"({"id": 1, "name": "train", "pid": 3, "class": "opportunistic", "share": 30, "granted": 12.5, )")) << json;
+  EXPECT_TRUE(json.ends_with(R"("suspended": true, "running": 4, "active": 5, "threads": 6, "runs": 7, "run_ns": 8, "idle_ns": 9, )"
+                             R"("gave_way_ns": 10, "last_step_ns": 11, "average_step_ns": 12, "memory_limit": 13, "host_limit": 14, )"
+                             R"("device_bytes": 15, "host_bytes": 16, "disk_bytes": 17, "peak_bytes": 18, "moved_bytes": 19, "moves": 20, )"
+                             R"("moving_ns": 21})"))
+      << json;
+}
+
 TEST(Coordinator, ListsAndSetsJobs) {
   Job job({.name = "asked", .share_percent = 60});
   Running running({.period_ms = 5});
