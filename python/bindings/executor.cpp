@@ -55,14 +55,62 @@ void make_graphs(ExecutorGraphs* self, const Model& model, const PySessionOption
   });
 }
 
-Executor make_executor(const ExecutorGraphs& graphs, const nb::dict& arguments, const nb::dict& gradients,
-                       const std::map<std::string, std::string>& requests, const nb::dict& states) {
-  train::BindOptions options;
-  options.request = train::GradientRequest::null;
+// What bind() and simple_bind() have in common. `request` is of the float32 arguments that `requests` does not name.
+void set_sharing(train::BindOptions& options, const std::string& request, const std::map<std::string, std::string>& requests,
+                 const Executor* shared, const std::optional<std::vector<std::string>>& shared_names) {
+  options.request = train::gradient_request_named(request);
   options.requests = requests_from(requests);
+  options.shared = shared;
+  options.shared_names = shared_names;
+}
+
+std::map<std::string, Shape> shapes_from(const std::map<std::string, std::vector<int64_t>>& extents) {
+  std::map<std::string, Shape> made;
+  for (const auto& [name, shape] : extents) made.emplace(name, Shape(std::span<const int64_t>(shape)));
+  return made;
+}
+
+Executor bind(const ExecutorGraphs& graphs, const nb::dict& arguments, const nb::dict& gradients, const std::string& request,
+              const std::map<std::string, std::string>& requests, const nb::dict& states, const Executor* shared,
+              const std::optional<std::vector<std::string>>& shared_names) {
+  train::BindOptions options;
+  set_sharing(options, request, requests, shared, shared_names);
   options.gradients = feeds_from(gradients);
   for (auto [name, value] : states) options.states.emplace(string_from_python(name), tensor_from_array(value));
   return Executor(graphs, feeds_from(arguments), options);
+}
+
+// Arrays of the buffer that cannot be used as they lie are replaced.
+Executor simple_bind(const ExecutorGraphs& graphs, const std::map<std::string, std::vector<int64_t>>& shapes, const nb::dict& dtypes,
+                     const std::string& request, const std::map<std::string, std::string>& requests, std::optional<nb::dict> buffer,
+                     const Executor* shared, const std::optional<std::vector<std::string>>& shared_names) {
+  train::SimpleBindOptions options;
+  set_sharing(options, request, requests, shared, shared_names);
+  for (auto [name, dtype] : dtypes) options.dtypes.emplace(string_from_python(name), dtype_from_python(dtype));
+  NamedTensors tensors;
+  if (buffer) {
+    options.shared_buffer = &tensors;
+    for (auto [name, array] : *buffer)
+      if (nb::cast<bool>(array.attr("flags").attr("carray"))) tensors.emplace(string_from_python(name), tensor_from_array(array));
+  }
+  const NamedTensors before = tensors;
+  Executor made = Executor::simple_bind(graphs, shapes_from(shapes), options);
+  for (const auto& [name, tensor] : tensors)
+    if (const auto old = before.find(name); old == before.end() || old->second.raw() != tensor.raw())
+      (*buffer)[string_to_python(name)] = array_from_tensor(tensor);
+  return made;
+}
+
+nb::dict objects_of(const Feeds& values) {
+  nb::dict made;
+  for (const auto& [name, value] : values) made[string_to_python(name)] = datum_to_python(value);
+  return made;
+}
+
+std::map<std::string, std::string> requests_of(const Executor& executor) {
+  std::map<std::string, std::string> made;
+  for (const auto& [name, request] : executor.requests()) made.emplace(name, train::name_of(request));
+  return made;
 }
 
 void backward(Executor& executor, const nb::list& head_gradients) {
@@ -96,7 +144,20 @@ void register_executor(nb::module_& module) {
         return nb::bytes(bytes.data(), bytes.size());
       });
   nb::class_<Executor>(module, "Executor")
-      .def_static("bind", &make_executor, "graphs"_a, "arguments"_a, "gradients"_a, "requests"_a, "states"_a)
+      .def_static("bind", &bind, "graphs"_a, "arguments"_a, "gradients"_a, "request"_a, "requests"_a, "states"_a, "shared"_a.none(),
+                  "shared_names"_a.none())
+      .def_static("simple_bind", &simple_bind, "graphs"_a, "shapes"_a, "dtypes"_a, "request"_a, "requests"_a, "buffer"_a.none(),
+                  "shared"_a.none(), "shared_names"_a.none())
+      .def(
+          "reshape",
+          [](const Executor& self, const std::map<std::string, std::vector<int64_t>>& shapes, bool partial_shaping, bool allow_up_sizing) {
+            return self.reshape(shapes_from(shapes), {.partial_shaping = partial_shaping, .allow_up_sizing = allow_up_sizing});
+          },
+          "shapes"_a, "partial_shaping"_a, "allow_up_sizing"_a)
+      .def_prop_ro("arguments", [](const Executor& self) { return objects_of(self.arguments()); })
+      .def_prop_ro("gradients", [](const Executor& self) { return objects_of(self.gradients()); })
+      .def_prop_ro("states", [](const Executor& self) { return arrays_of(self.states()); })
+      .def_prop_ro("requests", &requests_of)
       .def(
           "forward",
           [](Executor& self, bool is_train) {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,6 @@ from .session import Session
 
 __all__ = ["Executor", "bind", "simple_bind"]
 
-_REQUESTS = ("null", "write", "add")
 _STORAGES = ("default", "csr", "row_sparse")
 
 
@@ -112,28 +112,15 @@ def _flag(value: Any, name: str, what: str) -> bool:
     return bool(value)
 
 
-def _check_input_names(given: Mapping[str, Any], core: _Core, what: str) -> None:
-    for name in given:
-        if name in core.parameters:
-            raise ValueError(f"{what} is given for {name!r}, which is a parameter and has the model's")
-        if name not in core.input_names:
-            raise ValueError(f"{what} is given for {name!r}, which is no input; the inputs are {', '.join(core.input_names)}")
-
-
-def _determined_shapes(inputs: Sequence[NodeArg], given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the inputs that follow from those given, by the symbols that they share; without the inputs whose do not."""
-    extents: dict[Any, int] = {}
-    for info in inputs:
-        pairs = zip(info.shape, given.get(info.name, ()), strict=False)
-        extents.update((symbol, extent) for symbol, extent in pairs if isinstance(symbol, str))  # None: an extent without a name
-    shapes = {}
-    for info in inputs:
-        shape = [extent if isinstance(extent, int) else extents.get(extent) for extent in info.shape]
-        if info.name in given:
-            shapes[info.name] = tuple(given[info.name])
-        elif None not in shape:
-            shapes[info.name] = tuple(extent for extent in shape if extent is not None)
-    return shapes
+@contextlib.contextmanager
+def _value_errors() -> Iterator[None]:
+    """What the library refuses of arrays, names and shapes is a ValueError, as it is of NumPy."""
+    try:
+        yield
+    except Error as error:
+        if error.code in ("invalid_argument", "not_found"):
+            raise ValueError(str(error)) from None
+        raise
 
 
 @dataclass(frozen=True)
@@ -181,8 +168,8 @@ class _Core:
         # Everything floating-point that can be trained, and the running statistics, as the model has them.
         self.parameters: dict[str, np.ndarray] = self.graphs.parameters
         self.states: dict[str, np.ndarray] = self.graphs.states
-        self.input_names = [info.name for info in self.inputs]
-        self.float_inputs = [info.name for info in self.inputs if info.type == "tensor(float)"]
+        self.names = [*(info.name for info in self.inputs), *self.parameters]  # of the arguments
+        self.floats = {*(info.name for info in self.inputs if info.type == "tensor(float)"), *self.parameters}
         evaluation = self.graphs.evaluation
         self.evaluation = None if evaluation is None else JointModule._of(evaluation, self.inputs)
         self._training: dict[tuple[tuple[str, str], ...], JointModule] = {}
@@ -199,6 +186,10 @@ class _Core:
             for watcher in list(self._watchers):
                 watcher(self._training[key])
         return self._training[key]
+
+    def handed(self, name: str, value: Any) -> Any:
+        """What the library gets for an argument: parameters have to be float32 and contiguous."""
+        return _ready(value) if name in self.parameters and not _lies_ready(value, float32=True) else value
 
     def watch(self, observer: Callable[[Any], None]) -> None:
         """Calls the observer with every graph, those that are made later too."""
@@ -219,33 +210,20 @@ class Executor:
     from the next forward() on. backward() reads those of arg_dict again, so write them behind it. Not for use by several threads at once.
     """
 
-    def __init__(
-        self,
-        core: _Core,
-        args: dict[str, np.ndarray],
-        grads: dict[str, Any],
-        requests: dict[str, str],
-        states: dict[str, np.ndarray],
-    ) -> None:
+    def __init__(self, core: _Core, native: _treadle.Executor, args: Mapping[str, Any], grads: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+        """:param args, grads, states: the arrays that were bound; the others are the library's."""
         self._core = core
         self._manager = core  # of whose graphs profiles are taken
-        self.arg_dict = args
-        self.grad_dict = grads
-        self.aux_dict = states
-        self._requests = {name: requests.get(name, "null") for name in (*core.input_names, *core.parameters)}
-        for name, value in grads.items():
-            _expect_writable(value, f"the gradient of {name!r}")
+        self._executor = native
+        self._requests = native.requests
+        arguments, gradients = native.arguments, native.gradients
+        self.arg_dict = {name: args.get(name, arguments[name]) for name in core.names}
+        self.grad_dict = {name: grads.get(name, gradients[name]) for name in core.names if name in gradients}
+        self.aux_dict = {name: states.get(name, value) for name, value in native.states.items()}
         # What the library has: the arrays themselves where it can use them as they lie, otherwise copies that are made for each pass.
-        self._bound = {name: value if self._is_ready(name, value) else None for name, value in args.items()}
-        self._bound_grads = {name: value if _lies_ready(value) else None for name, value in grads.items()}
-        self._bound_states = {name: value if _lies_ready(value, float32=True) else None for name, value in states.items()}
-        self._executor = _treadle.Executor.bind(
-            core.graphs,
-            {name: self._handed(name, value) for name, value in args.items()},
-            {name: value if _lies_ready(value) else _ready(value) for name, value in grads.items()},
-            self._requests,
-            {name: value if _lies_ready(value, float32=True) else _ready(value) for name, value in states.items()},
-        )
+        self._bound = {name: value if self._is_ready(name, value) else None for name, value in self.arg_dict.items()}
+        self._bound_grads = {name: value if _lies_ready(value) else None for name, value in self.grad_dict.items()}
+        self._bound_states = {name: value if _lies_ready(value, float32=True) else None for name, value in self.aux_dict.items()}
         self._awaits_backward = self._is_partial = self._is_partial_train = False
         self.outputs: list[np.ndarray] = []
         self._output_names = core.graphs.output_names
@@ -253,14 +231,11 @@ class Executor:
     def _is_ready(self, name: str, value: Any) -> bool:
         return _lies_ready(value, float32=name in self._core.parameters)
 
-    def _handed(self, name: str, value: Any) -> Any:
-        return _ready(value) if name in self._core.parameters and not self._is_ready(name, value) else value
-
     def _hand_over(self, is_train: bool) -> None:
         """Arrays that have taken the place of others since the last pass, and those that have to be copied for each."""
         for name, value in self.arg_dict.items():
             if self._bound[name] is not value:
-                self._executor.set_argument(name, self._handed(name, value))
+                self._executor.set_argument(name, self._core.handed(name, value))
                 self._bound[name] = value if self._is_ready(name, value) else None
         for name, value in self.aux_dict.items():
             if self._bound_states[name] is not value:
@@ -272,6 +247,9 @@ class Executor:
         for name, value in self.aux_dict.items():
             _expect_writable(value, f"the state {name!r}")
         self._core.training(self._requests)  # profiles of the process know of it from now on
+        self._hand_over_gradients()
+
+    def _hand_over_gradients(self) -> None:
         for name, value in self.grad_dict.items():
             if self._bound_grads[name] is not value:
                 _expect_writable(value, f"the gradient of {name!r}")
@@ -325,12 +303,8 @@ class Executor:
             self._hand_over(is_train)
             self._awaits_backward = False
             self._is_partial, self._is_partial_train = True, is_train
-        try:
+        with _value_errors():
             left = self._executor.partial_forward(step, is_train)
-        except Error as error:
-            if error.code == "invalid_argument" and "does not follow" in str(error):
-                raise ValueError(str(error)) from None
-            raise
         if left == 0 and self._is_partial:
             self._is_partial = False
             self._end_forward(self._is_partial_train)
@@ -381,34 +355,14 @@ class Executor:
         partial_shaping, allow_up_sizing = (
             _flag(value, name, "shapes") for name, value in (("partial_shaping", partial_shaping), ("allow_up_sizing", allow_up_sizing))
         )
-        args, grads = dict(self.arg_dict), dict(self.grad_dict)
-        _check_input_names(shapes, self._core, "a shape")
-        determined = _determined_shapes(self._core.inputs, shapes)
-        for name in self._core.input_names:
-            old_shape, shape = _shape(self.arg_dict[name]), determined.get(name)
-            if name not in shapes and not partial_shaping:
-                if shape is None:
-                    raise ValueError(f"the shape of {name!r} is not given, and partial_shaping is off")
-                if shape != old_shape:
-                    raise ValueError(f"{name!r} would change from {old_shape} to {shape}, and partial_shaping is off")
-            if shape is None or (name not in shapes and shape == old_shape):
-                continue
-            for arrays in (args, grads):
-                if name not in arrays:
-                    continue
-                stored: Any = arrays[name]
-                if isinstance(stored, SparseTensor):  # nothing to share
-                    dtype = np.asarray(stored.values()).dtype
-                    arrays[name] = _to_storage(np.zeros(shape, dtype), self._core.devices.storage[name])
-                    continue
-                old, size = arrays[name], int(np.prod(shape))
-                if size <= old.size:
-                    arrays[name] = old.reshape(-1)[:size].reshape(shape)
-                elif allow_up_sizing:
-                    arrays[name] = np.zeros(shape, old.dtype)
-                else:
-                    raise ValueError(f"{name!r} grows from {old.shape} to {shape}, and allow_up_sizing is off")
-        return Executor(self._core, args, grads, self._requests, self.aux_dict)
+        self._hand_over(is_train=False)
+        self._hand_over_gradients()
+        with _value_errors():
+            native = self._executor.reshape(shapes, partial_shaping, allow_up_sizing)
+        made = native.arguments
+        same = [name for name, value in self.arg_dict.items() if _shape(value) == _shape(made[name])]
+        args, grads = ({name: arrays[name] for name in same if name in arrays} for arrays in (self.arg_dict, self.grad_dict))
+        return Executor(self._core, native, args, grads, self.aux_dict)
 
     def copy_params_from(
         self, arg_params: Mapping[str, Any], aux_params: Mapping[str, Any] | None = None, allow_extra_params: bool = False
@@ -447,41 +401,6 @@ class Executor:
         return self._core.graphs.memory_bytes
 
 
-def _make(core: _Core, args: dict[str, Any], grads: Any, grad_req: Any, aux_states: Any) -> Executor:
-    names = [*core.input_names, *core.parameters]
-    storage = core.devices.storage
-    bound = {name: _to_storage(args[name], storage.get(name, "default")) for name in names}
-    bound = {name: value if isinstance(value, SparseTensor) else np.asarray(value) for name, value in bound.items()}
-    dense = {name: np.asarray(value.values()) if isinstance(value, SparseTensor) else value for name, value in bound.items()}  # for dtypes
-    if isinstance(grad_req, str):
-        requests = dict.fromkeys([*core.float_inputs, *core.parameters], grad_req)
-    else:
-        requests = _by_name(grad_req, names, "gradient requests")
-    for name, request in requests.items():
-        if request not in _REQUESTS:
-            raise ValueError(f"the gradient request of {name!r} is {request!r}; there are {', '.join(_REQUESTS)}")
-        if request != "null" and dense[name].dtype != np.float32:
-            raise ValueError(f"{name!r} is {dense[name].dtype}; gradients exist for float32 only")
-    given = _by_name(grads, names, "gradient arrays")
-    gradients: dict[str, Any] = {}
-    for name, request in requests.items():
-        if request == "null":
-            continue
-        if name in core.sparse_gradients:
-            shape = _shape(bound[name])
-            none = SparseTensor.row_sparse_from_numpy(np.array(shape, np.int64), np.zeros((0, *shape[1:]), np.float32), np.zeros(0, np.int64))
-            gradients[name] = given.get(name, none)
-            if not isinstance(gradients[name], SparseTensor) or _shape(gradients[name]) != shape:
-                raise ValueError(f"the gradient of {name!r} is row_sparse; give a SparseTensor of the shape {shape}, or none")
-            continue
-        gradients[name] = given[name] if name in given else np.zeros(_shape(bound[name]), np.float32)
-        if gradients[name].shape != _shape(bound[name]) or gradients[name].dtype != np.float32:
-            raise ValueError(f"the gradient array of {name!r} is {gradients[name].dtype}{gradients[name].shape}, not float32{_shape(bound[name])}")
-    states = {name: np.array(value) for name, value in core.states.items()}
-    states.update({name: np.asarray(value) for name, value in _by_name(aux_states, list(states), "auxiliary states").items()})
-    return Executor(core, bound, gradients, requests, states)
-
-
 def _core_of(
     model: Any,
     shared_exec: Executor | None,
@@ -507,59 +426,29 @@ def _core_of(
     return core if core.model == content else _Core(content, core.options, core.devices, core.sparse_gradients)
 
 
-def _shared_arrays(core: _Core, shared_exec: Executor, shared_arg_names: Sequence[str] | None) -> dict[str, Any]:
-    """Parameters and states of the shared executor that the new one reads and writes too."""
-    own = {**core.parameters, **core.states}
+def _requests_of(core: _Core, grad_req: Any) -> tuple[str, dict[str, str]]:
+    """The request of all that can have a gradient, and those by name."""
+    return (grad_req, {}) if isinstance(grad_req, str) else ("null", _by_name(grad_req, core.names, "gradient requests"))
+
+
+def _shared(core: _Core, shared_exec: Executor | None, names: Sequence[str] | None) -> tuple[Any, dict[str, Any]]:
+    """The library's executor that is shared, and its arrays that the new one has too unless others are given."""
+    if shared_exec is None:
+        if names is not None:
+            raise ValueError("shared_arg_names needs the shared_exec that has them")
+        return None, {}
+    shared_exec._hand_over(is_train=False)
     theirs = {**shared_exec.arg_dict, **shared_exec.aux_dict}
-    if shared_arg_names is None:
-        names = [name for name in own if name in theirs]
-        if not names and own:
-            raise ValueError(f"shared_exec has no parameter of this model; its parameters are {', '.join(shared_exec._core.parameters)}")
-    else:
-        names = list(shared_arg_names)
-        if unknown := [name for name in names if name not in own or name not in theirs]:
-            raise ValueError(f"{unknown[0]!r} is no parameter of both executors; those are {', '.join(name for name in own if name in theirs)}")
-    for name in names:
-        if _shape(theirs[name]) != own[name].shape:
-            raise ValueError(f"{name!r} is {_shape(theirs[name])} in shared_exec and {own[name].shape} in the model; shared_arg_names can leave it out")
-    return {name: theirs[name] for name in names}
+    return shared_exec._executor, {name: theirs[name] for name in (theirs if names is None else names) if name in {**core.parameters, **core.states} and name in theirs}
 
 
-def _from_buffer(buffer: dict[str, np.ndarray] | None, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros within the array of that name, where there is one of enough elements; otherwise the buffer gets a new one."""
-    if buffer is None:
-        return np.zeros(shape, dtype)
-    size, found = int(np.prod(shape)), buffer.get(name)
-    if found is None or found.dtype != dtype or found.size < size or not found.flags.c_contiguous:
-        found = buffer[name] = np.zeros(shape, dtype)
-    array = found.reshape(-1)[:size].reshape(shape)
-    array[...] = 0
-    return array
-
-
-def _bind(
-    core: _Core,
-    args: Mapping[str, Any] | Sequence[Any],
-    grads: Any,
-    grad_req: Any,
-    aux_states: Mapping[str, Any] | Sequence[Any] | None,
-    shared_exec: Executor | None,
-    shared_arg_names: Sequence[str] | None = None,
-) -> Executor:
-    """With parameters and states of the shared executor, or the model's, where no others are given."""
-    names = [*core.input_names, *core.parameters]
-    given = _by_name(args, names, "arguments")
-    if shared_arg_names is not None and shared_exec is None:
-        raise ValueError("shared_arg_names needs the shared_exec that has them")
-    shared = {} if shared_exec is None else _shared_arrays(core, shared_exec, shared_arg_names)
-    defaults = {name: shared[name] if name in shared else array.copy() for name, array in core.parameters.items()}
-    missing = [name for name in core.input_names if name not in given]
-    if missing:
-        raise ValueError(f"no array for {', '.join(missing)}")
-    if shared_exec is not None:
-        states = {name: array for name, array in shared.items() if name in core.states}
-        aux_states = {**states, **_by_name(aux_states, list(core.states), "auxiliary states")}
-    return _make(core, {name: given.get(name, defaults.get(name)) for name in names}, grads, grad_req, aux_states)
+def _made(core: _Core, native: _treadle.Executor, args: dict[str, Any], grads: dict[str, Any], states: dict[str, Any]) -> Executor:
+    """The library's executor with its arrays; parameters that nobody gave come in their storage type."""
+    for name, storage in core.devices.storage.items():
+        if storage != "default" and name in core.parameters and name not in args:
+            args[name] = _to_storage(core.parameters[name], storage)
+            native.set_argument(name, args[name])
+    return Executor(core, native, args, grads, states)
 
 
 def bind(
@@ -598,7 +487,27 @@ def bind(
         then has a new `SparseTensor` after each backward(), of the rows that were read; "add" adds rows.
     """
     core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage, grad_storage)
-    return _bind(core, args, grads, grad_req, aux_states, shared_exec, shared_arg_names)
+    stored = {name: _to_storage(value, core.devices.storage.get(name, "default")) for name, value in _by_name(args, core.names, "arguments").items()}
+    arrays = {name: value if isinstance(value, SparseTensor) else np.asarray(value) for name, value in stored.items()}
+    request, requests = _requests_of(core, grad_req)
+    wanted = {name for name in core.names if requests.get(name, request if name in core.floats else "null") != "null"}
+    gradients = {name: value for name, value in _by_name(grads, core.names, "gradient arrays").items() if name in wanted}
+    for name, value in gradients.items():
+        _expect_writable(value, f"the gradient of {name!r}")
+    states = {name: np.asarray(value) for name, value in _by_name(aux_states, list(core.states), "auxiliary states").items()}
+    native, shared = _shared(core, shared_exec, shared_arg_names)
+    with _value_errors():
+        made = _treadle.Executor.bind(
+            core.graphs,
+            {name: core.handed(name, value) for name, value in arrays.items()},
+            {name: value if _lies_ready(value) or value.dtype != np.float32 else _ready(value) for name, value in gradients.items()},
+            request,
+            requests,
+            {name: value if _lies_ready(value, float32=True) else _ready(value) for name, value in states.items()},
+            native,
+            shared_arg_names,
+        )
+    return _made(core, made, {**shared, **arrays}, gradients, {**shared, **states})
 
 
 def simple_bind(
@@ -625,21 +534,7 @@ def simple_bind(
         into it. Executors that take turns share its memory.
     """
     core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage, grad_storage)
-    _check_input_names(shapes, core, "a shape")
-    _check_input_names(dtypes or {}, core, "a dtype")
-    types = {"float": np.float32, "double": np.float64, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
-    types = {f"tensor({name})": dtype for name, dtype in types.items()}
-    args = {}
-    determined = _determined_shapes(core.inputs, shapes)
-    for info in core.inputs:
-        shape = determined.get(info.name)
-        if shape is None or len(shape) != len(info.shape):
-            raise ValueError(f"the shape of {info.name!r} is {info.shape}, given {shapes.get(info.name)}; give one without symbols")
-        dtype = (dtypes or {}).get(info.name, types.get(info.type, np.float32))
-        args[info.name] = _from_buffer(shared_buffer, info.name, shape, np.dtype(dtype))
-    grads = None
-    if shared_buffer is not None:
-        request = {name: grad_req for name in core.float_inputs} if isinstance(grad_req, str) else _by_name(grad_req, [*core.input_names, *core.parameters], "gradient requests")
-        wanted = [name for name in core.float_inputs if request.get(name, "null") != "null"]
-        grads = {name: _from_buffer(shared_buffer, f"grad of {name}", args[name].shape, np.dtype(np.float32)) for name in wanted}
-    return _bind(core, args, grads, grad_req, None, shared_exec, shared_arg_names)
+    native, shared = _shared(core, shared_exec, shared_arg_names)
+    with _value_errors():
+        made = _treadle.Executor.simple_bind(core.graphs, shapes, dict(dtypes or {}), *_requests_of(core, grad_req), shared_buffer, native, shared_arg_names)
+    return _made(core, made, dict(shared), {}, shared)

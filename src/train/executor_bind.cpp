@@ -31,6 +31,16 @@ void check_names(const Values& values, const std::vector<std::string>& names, st
                   fmt::format("{} for \"{}\", which the model does not have; is it {}?", what, name, nearest_names(name, names)));
 }
 
+// Shapes and dtypes are given of inputs.
+template <typename Values>
+void check_input_names(const Values& values, const ExecutorGraphs& graphs, std::string_view what) {
+  std::vector<std::string> names;
+  for (const ValueInfo& info : graphs.inputs()) names.push_back(info.name);
+  for (const auto& [name, value] : values)
+    if (graphs.parameters().contains(name)) refuse_bind(fmt::format("{} for \"{}\", which is a parameter and has the model's", what, name));
+  check_names(values, names, what);
+}
+
 Tensor zeros(DType dtype, const Shape& shape) {
   Tensor made(dtype, shape);
   if (dtype != DType::string) std::memset(made.raw(), 0, made.size_bytes());
@@ -157,7 +167,7 @@ void Executor::Impl::take_shared(const BindOptions& options, Feeds& shared_argum
     const auto parameter = graphs.parameters().find(name);
     const Shape& expected = parameter != graphs.parameters().end() ? parameter->second.shape() : graphs.states().at(name).shape();
     if (dense_shape(value) != expected)
-      refuse_bind(fmt::format("\"{}\" is {} in the shared executor and {} in the model; shared_names can leave it out", name,
+      refuse_bind(fmt::format("\"{}\" is {} in the shared executor and {} in the model; name what is to be shared", name,
                               to_string(dense_shape(value)), to_string(expected)));
     if (parameter != graphs.parameters().end())
       shared_arguments.emplace(name, value);
@@ -204,9 +214,7 @@ Executor::Executor(ExecutorGraphs graphs, const Feeds& given, const BindOptions&
 
 Executor Executor::simple_bind(ExecutorGraphs graphs, const std::map<std::string, Shape>& given, const SimpleBindOptions& options) {
   const std::vector<ValueInfo> inputs = graphs.inputs();
-  std::vector<std::string> names;
-  for (const ValueInfo& info : inputs) names.push_back(info.name);
-  check_names(given, names, "a shape is given"), check_names(options.dtypes, names, "a dtype is given");
+  check_input_names(given, graphs, "a shape is given"), check_input_names(options.dtypes, graphs, "a dtype is given");
   const std::map<std::string, Shape> shapes = determined_shapes(inputs, given);
   const std::map<std::string, std::string> storages = storages_of(graphs);
   Feeds arguments;
@@ -232,14 +240,13 @@ Executor Executor::simple_bind(ExecutorGraphs graphs, const std::map<std::string
 Executor Executor::reshape(const std::map<std::string, Shape>& given, const ReshapeOptions& options) const {
   const Impl& old = *impl_;
   const std::vector<ValueInfo> inputs = old.graphs.inputs();
-  std::vector<std::string> names;
-  for (const ValueInfo& info : inputs) names.push_back(info.name);
-  check_names(given, names, "a shape is given");
+  check_input_names(given, old.graphs, "a shape is given");
   const std::map<std::string, Shape> shapes = determined_shapes(inputs, given);
   auto made = std::make_unique<Impl>(old.graphs);
   made->arguments = old.arguments, made->gradients = old.gradients;
   made->states = old.states, made->requests = old.requests;
-  for (const std::string& name : names) {
+  for (const ValueInfo& info : inputs) {
+    const std::string& name = info.name;
     const Shape before = dense_shape(old.arguments.at(name));
     const auto found = shapes.find(name);
     if (!given.contains(name) && !options.partial_shaping) {

@@ -185,7 +185,7 @@ def test_reshaping_some_of_several_inputs():
     assert shapes(executor.reshape(partial_shaping=True, data=(2, 5))) == facts["partial"]
     loose = treadle.simple_bind(product(("data", ["N", 5]), ("column", ["M", 1])), "null", data=(4, 5), column=(4, 1))
     assert facts["undetermined_error"] == "MXNetError"
-    with pytest.raises(ValueError, match="'column' is not given"):
+    with pytest.raises(ValueError, match='"column" is not given'):
         loose.reshape(data=(4, 5))
     # MXNet gives up on a shape that it cannot infer; here such an input keeps its own.
     assert facts["undetermined_partial_error"] == "MXNetError"
