@@ -117,7 +117,7 @@ void register_library(PySessionOptions& options, const std::string& path) {
 }
 
 // Those that are no attributes of one number, text or list.
-void register_methods(nb::class_<PySessionOptions>& session) {
+void register_methods(nb::class_<PySessionOptions>& session, const Attributes<SessionOptions, PySessionOptions>& attributes) {
   using namespace nb::literals;
   session
       .def("add_session_config_entry", &add_entry, "key"_a, "value"_a,
@@ -127,11 +127,11 @@ void register_methods(nb::class_<PySessionOptions>& session) {
           [](const PySessionOptions& options, const std::string& key) {
             return config_entry(options.settings.contains(key) ? options.settings : options.config, key);
           },
-          "key"_a)
+          "key"_a, "The value of an entry that was added.")
       .def(
           "add_free_dimension_override_by_name",
           [](PySessionOptions& options, const std::string& name, int64_t extent) { options.free_dimension_overrides[name] = extent; },
-          "name"_a, "extent"_a)
+          "name"_a, "extent"_a, attributes.doc("free_dimension_overrides").c_str())
       .def(
           "add_initializer",
           [](PySessionOptions& options, const std::string& name, const OrtValue& value) {
@@ -145,7 +145,7 @@ void register_methods(nb::class_<PySessionOptions>& session) {
           [](PySessionOptions& options, const std::string& denotation, int64_t extent) {
             options.denotation_overrides[denotation] = extent;
           },
-          "denotation"_a, "extent"_a)
+          "denotation"_a, "extent"_a, attributes.doc("denotation_overrides").c_str())
       .def("add_external_initializers_from_files_in_memory", &add_external_files, "file_names"_a, "buffers"_a, "lengths"_a,
            "External data that is in memory already, by the location that the model names; shared, not copied.")
       .def(
@@ -157,6 +157,8 @@ void register_methods(nb::class_<PySessionOptions>& session) {
            "a built-in operator's name replaces that in sessions with these options.");
 }
 
+constexpr const char* kKeptLogging = "Kept; messages go to the logger \"treadle\".";
+
 // What is accepted and has no meaning here; see docs/python.md. Of execution providers and devices to choose among there is one.
 void register_kept(nb::class_<PySessionOptions>& session) {
   using namespace nb::literals;
@@ -164,15 +166,17 @@ void register_kept(nb::class_<PySessionOptions>& session) {
       .def_prop_rw(
           "execution_order", [](const PySessionOptions& options) { return enum_value("ExecutionOrder", options.execution_order); },
           [](PySessionOptions& options, nb::handle value) { options.execution_order = enum_number("ExecutionOrder", value); },
-          nb::for_getter(nb::sig("def execution_order(self) -> treadle.enums.ExecutionOrder")))
-      .def_rw("enable_cpu_mem_arena", &PySessionOptions::enable_cpu_mem_arena)
-      .def_rw("enable_mem_pattern", &PySessionOptions::enable_mem_pattern)
-      .def_rw("use_deterministic_compute", &PySessionOptions::use_deterministic_compute)
-      .def_rw("use_per_session_threads", &PySessionOptions::use_per_session_threads)
-      .def_rw("log_severity_level", &PySessionOptions::log_severity_level)
-      .def_rw("log_verbosity_level", &PySessionOptions::log_verbosity_level)
-      .def_rw("logid", &PySessionOptions::logid)
-      .def("has_providers", [](const PySessionOptions&) { return false; })
+          nb::for_getter(nb::sig("def execution_order(self) -> treadle.enums.ExecutionOrder")),
+          "Kept; the library orders nodes for the least memory.")
+      .def_rw("enable_cpu_mem_arena", &PySessionOptions::enable_cpu_mem_arena, "Kept; every run has one arena.")
+      .def_rw("enable_mem_pattern", &PySessionOptions::enable_mem_pattern, "Kept; arenas are planned before the first run.")
+      .def_rw("use_deterministic_compute", &PySessionOptions::use_deterministic_compute, "Kept; results are always the same bits.")
+      .def_rw("use_per_session_threads", &PySessionOptions::use_per_session_threads, "Kept; see thread_pool.")
+      .def_rw("log_severity_level", &PySessionOptions::log_severity_level, kKeptLogging)
+      .def_rw("log_verbosity_level", &PySessionOptions::log_verbosity_level, kKeptLogging)
+      .def_rw("logid", &PySessionOptions::logid, kKeptLogging)
+      .def(
+          "has_providers", [](const PySessionOptions&) { return false; }, "False: providers are given to the session.")
       .def(
           "add_provider",
           [](PySessionOptions&, const std::string& name, const std::map<std::string, std::string>&) { expect_provider(name); }, "name"_a,
@@ -219,7 +223,7 @@ void register_session_options(nb::module_& module) {
           [](PySessionOptions& options, bool training) { options.mode = training ? SessionMode::training : SessionMode::inference; },
           "Leave out the passes that are valid for inference only.");
   attributes.add_rows();
-  register_methods(session);
+  register_methods(session, attributes);
   register_kept(session);
 }
 
@@ -228,8 +232,8 @@ void register_run_options(nb::module_& module) {
   nb::class_<PyRunOptions> run(module, "RunOptions");
   Attributes<RunOptions, PyRunOptions> attributes(run, run_option_table());
   run.def(nb::init<>())
-      .def_rw("log_severity_level", &PyRunOptions::log_severity_level)
-      .def_rw("log_verbosity_level", &PyRunOptions::log_verbosity_level)
+      .def_rw("log_severity_level", &PyRunOptions::log_severity_level, kKeptLogging)
+      .def_rw("log_verbosity_level", &PyRunOptions::log_verbosity_level, kKeptLogging)
       .def_rw("only_execute_path_to_fetches", &PyRunOptions::only_execute_path_to_fetches, "No effect: nothing else is ever run.")
       .def_prop_rw(
           "terminate", [](const PyRunOptions& options) { return options.terminate.load(); },
@@ -267,10 +271,10 @@ void register_run_options(nb::module_& module) {
       .def(
           "add_run_config_entry",
           [](PyRunOptions& options, const std::string& key, const std::string& value) { add_config_entry(options, key, value); }, "key"_a,
-          "value"_a)
+          "value"_a, "An entry of docs/options.md sets its option; others are kept.")
       .def(
           "get_run_config_entry", [](const PyRunOptions& options, const std::string& key) { return config_entry(options.config, key); },
-          "key"_a);
+          "key"_a, "The value of an entry that was added.");
 }
 
 }  // namespace

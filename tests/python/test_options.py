@@ -86,6 +86,13 @@ def test_every_row_of_the_tables_is_in_python(program, kind, table):
             assert getattr(options, name) is not value, name
 
 
+@pytest.mark.parametrize("kind", ["SessionOptions", "RunOptions"])
+def test_every_name_says_what_it_is(kind):
+    options = getattr(treadle, kind)
+    said = {name: (getattr(options, name).__doc__ or "").split("\n\n")[-1] for name in public_names(options)}  # of methods behind the signature
+    assert [name for name, text in said.items() if not text or text.startswith(("(self", f"{name}("))] == []
+
+
 def test_options_of_numbers_keep_to_their_range():
     options = treadle.SessionOptions()
     options.compute_streams = 2
