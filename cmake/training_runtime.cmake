@@ -102,7 +102,7 @@ list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/session/device_schedules\\.cpp$"
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/onnx/(export|export_opset|opset_history)\\.cpp$")
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/c_api/(engine|executor|job|joint_module|partial_run|plugin_api|profile|quantize)\\.cpp$")
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX
-  "/src/train/(batch|executor|executor_bind|executor_graphs|head|joint_graph|joint_module|joint_run|row_gradients|set_option|trainer_graphs|training_graph|untied|write_artifacts)\\.cpp$")
+  "/src/train/(joint/.*|graph/(batch|head|row_gradients|training_graph|untied)|options/set_option|trainer/trainer_graphs|saved/write_artifacts)\\.cpp$")
 file(GLOB stubs CONFIGURE_DEPENDS src/training_runtime/*.cpp)
 list(APPEND TREADLE_SOURCES ${stubs})
 

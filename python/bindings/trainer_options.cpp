@@ -5,8 +5,8 @@
 #include "bindings.h"
 #include "core/nearest.h"
 #include "option_attributes.h"
-#include "train/initialization.h"
-#include "train/options.h"
+#include "train/graph/initialization.h"
+#include "train/options/options.h"
 #include "treadle/error.h"
 
 namespace treadle::python {

@@ -14,7 +14,7 @@
 #include "session/environment.h"
 #include "session/model.h"
 #include "session/options.h"
-#include "train/options.h"
+#include "train/options/options.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "cli/media.h"
-#include "train/pictures.h"
+#include "train/data/pictures.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {

@@ -15,7 +15,7 @@
 #include "cli/train_curve.h"
 #include "cli/train_profile.h"
 #include "core/dispatch.h"
-#include "train/training_graph.h"
+#include "train/graph/training_graph.h"
 #include "treadle/communicator.h"
 #include "treadle/error.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "train/options.h"
+#include "train/options/options.h"
 
 namespace treadle::cli {
 namespace {

@@ -3,8 +3,8 @@
 #include "graph/op_def.h"
 #include "ops/training/gradient_operator.h"
 #include "session/refusals.h"
-#include "train/options.h"
-#include "train/trainer_graphs.h"
+#include "train/options/options.h"
+#include "train/trainer/trainer_graphs.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {

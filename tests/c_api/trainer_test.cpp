@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/c_api/status.h"
-#include "train/options.h"
+#include "train/options/options.h"
 #include "treadle/model.h"
 #include "treadle/plugin.h"
 #include "treadle/train.h"

@@ -9,7 +9,7 @@
 #include "core/npy.h"
 #include "tests/fuzz/file_kinds.h"
 #include "tests/session/models.h"
-#include "train/safetensors.h"
+#include "train/data/safetensors.h"
 #include "treadle/adapter.h"
 #include "treadle/data.h"
 #include "treadle/error.h"

@@ -8,7 +8,7 @@
 #include "compiled/checksum.h"
 #include "tests/fuzz/file_kinds.h"
 #include "tests/train/tiny_network.h"
-#include "train/safetensors.h"
+#include "train/data/safetensors.h"
 #include "treadle/error.h"
 #include "treadle/train.h"
 
@@ -40,7 +40,7 @@ std::string changed_safetensors(const std::string& seed, Mutator& mutator) {
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + tensors;
 }
 
-// The checksum stands in the header, and is computed with zeros in its place (src/train/checkpoint.cpp).
+// The checksum stands in the header, and is computed with zeros in its place (src/train/saved/checkpoint.cpp).
 std::string changed_checkpoint(const std::string& seed, Mutator& mutator) {
   constexpr std::string_view kBefore = R"({"__metadata__":{"treadle.checksum":")";
   constexpr size_t kAt = 8 + kBefore.size(), kDigits = 16;

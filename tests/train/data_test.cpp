@@ -10,7 +10,7 @@
 #include <set>
 
 #include "core/npy.h"
-#include "train/shuffle.h"
+#include "train/data/shuffle.h"
 #include "treadle/error.h"
 
 namespace treadle::train {

@@ -1,4 +1,4 @@
-#include "train/safetensors.h"
+#include "train/data/safetensors.h"
 
 #include <gtest/gtest.h>
 

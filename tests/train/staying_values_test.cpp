@@ -1,5 +1,5 @@
 // What steps on a device update stays there, and the host has it whenever somebody looks.
-#include "train/staying_values.h"
+#include "train/run/staying_values.h"
 
 #include <gtest/gtest.h>
 

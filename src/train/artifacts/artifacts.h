@@ -1,0 +1,87 @@
+// Training artifacts: a folder with a trainer's optimised graphs as ONNX files and a checkpoint. A library that opens them can train
+// without the code that builds training graphs.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+#include "onnx/import.h"
+#include "train/graph/lora.h"
+#include "train/run/trained_values.h"
+#include "treadle/model.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+
+struct TrainerGraphs;
+
+/// Names of the files in the folder. All but the checkpoint and the last are ONNX models, and may use operators of the treadle domain.
+
+/// Forward and backward pass, and the update unless gradients are accumulated.
+inline constexpr const char* kTrainingModel = "training_model.onnx";
+inline constexpr const char* kOptimizerModel = "optimizer_model.onnx";     ///< the update, if gradients are accumulated
+inline constexpr const char* kEvaluationModel = "eval_model.onnx";         ///< computes loss and outputs
+inline constexpr const char* kInferenceModel = "inference_model.onnx";     ///< the model being trained, as Trainer::save() writes it
+inline constexpr const char* kLossModel = "loss_model.onnx";               ///< the loss, if it was given as a model
+inline constexpr const char* kFirstCheckpoint = "checkpoint.safetensors";  ///< values at the start of training
+/// Operators and types for a reduced build of the library.
+inline constexpr const char* kRequiredOperators = "required_operators.config";
+
+/// The key in the metadata of each of these models that tells which artifacts it belongs to.
+using onnx::kArtifactsKey;
+
+/// The trainer's settings that the training model's metadata contain, to be read back.
+struct ArtifactsDescription {
+  using NamedShapes = std::vector<std::pair<std::string, Shape>>;
+
+  TrainerOptions options;  ///< options that affect steps; of the session's options, only `precision`
+  NamedShapes parameters;  ///< in the trainer's order
+  NamedShapes states;
+  std::vector<Adapter> adapters;
+  /// Inputs of the evaluation model that are parameters: kernels pack them again when they have changed.
+  std::vector<std::string> variables;
+  /// For each file, the trainer's names of its outputs; in the file they differ, because an output cannot have an input's name.
+  std::map<std::string, std::vector<std::string>> outputs;
+
+  std::string to_json() const;
+  /// @param loss_model  the loss, if it was given as a model.
+  /// @throws Error(invalid_model) for text that to_json() did not write.
+  static ArtifactsDescription from_json(const std::string& text, const std::optional<Model>& loss_model);
+};
+
+/// A folder of artifacts, opened for training.
+class Artifacts {
+ public:
+  /// @param session  options of the new trainer; those that affect how graphs are built are refused.
+  /// @throws Error(not_found) for a missing file; Error(invalid_model) if the files are no artifacts or belong to different ones;
+  /// Error(not_implemented) if another version of the library wrote them, as its operators may differ.
+  Artifacts(const std::string& folder, const SessionOptions& session);
+
+  const ArtifactsDescription& description() const { return description_; }
+  const Model& model() const { return models_.at(kInferenceModel); }
+
+  /// Each call returns a new graph, which is optimised already.
+  std::unique_ptr<Graph> step() const { return graph(kTrainingModel); }
+  std::unique_ptr<Graph> update() const { return graph(kOptimizerModel); }
+  /// @param loss, outputs  which of them the graph computes
+  /// @param values         supplies the elements of the graph's parameters
+  std::unique_ptr<Graph> evaluation(bool loss, bool outputs, const TrainedValues& values) const;
+
+ private:
+  std::unique_ptr<Graph> graph(const std::string& file, const TrainedValues* values = nullptr) const;
+  void check_kept(const Graph& graph, const std::string& file) const;
+
+  std::string folder_;
+  std::map<std::string, Model> models_;  // by file name
+  ArtifactsDescription description_;
+};
+
+/// Writes everything but the checkpoint. The trainer must not be one rank among several. If writing fails, no incomplete file remains.
+void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& session, const std::string& folder);
+
+}  // namespace treadle::train

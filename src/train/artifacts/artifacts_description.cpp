@@ -1,0 +1,138 @@
+// The description of a trainer in its artifacts, as JSON.
+#include <fmt/format.h>
+
+#include <concepts>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/json_depth.h"
+#include "train/artifacts/artifacts.h"
+#include "train/graph/optimizers.h"
+#include "train/options/options.h"
+#include "treadle/error.h"
+
+namespace treadle::train {
+namespace {
+
+using Json = nlohmann::json;
+
+template <typename T>
+void write(Json& json, const char* name, const T& value) {
+  json[name] = value;
+}
+template <typename T>
+void write(Json& json, const char* name, const std::optional<T>& value) {
+  if (value) json[name] = *value;
+}
+template <typename T>
+void read(const Json& json, const char* name, T& value) {
+  json.at(name).get_to(value);
+}
+template <typename T>
+void read(const Json& json, const char* name, std::optional<T>& value) {
+  value = json.contains(name) ? std::optional<T>(json.at(name).get<T>()) : std::nullopt;
+}
+
+// Visits every option that affects a step, a checkpoint or the saved model after the graphs have been built, with its name in the JSON
+// text.
+template <typename Visit>
+void for_each_option(TrainerOptions& o, const Visit& visit) {
+  visit("output", o.output), visit("loss", o.loss), visit("int32_labels", o.int32_labels), visit("class_axis", o.class_axis);
+  visit("ignore_index", o.ignore_index), visit("class_weights", o.class_weights), visit("label_smoothing", o.label_smoothing);
+  visit("huber_delta", o.huber_delta), visit("blank", o.blank);
+  visit("optimizer", o.optimizer), visit("learning_rate", o.learning_rate), visit("momentum", o.momentum);
+  visit("weight_decay", o.weight_decay), visit("nesterov", o.nesterov), visit("beta1", o.beta1), visit("beta2", o.beta2);
+  visit("epsilon", o.epsilon), visit("smoothing", o.smoothing);
+  visit("schedule", o.schedule.kind), visit("warmup_steps", o.schedule.warmup_steps), visit("total_steps", o.schedule.total_steps);
+  visit("step_size", o.schedule.step_size), visit("gamma", o.schedule.gamma), visit("final_factor", o.schedule.final_factor);
+  visit("init_scale", o.loss_scaling.init_scale), visit("growth_factor", o.loss_scaling.growth_factor);
+  visit("backoff_factor", o.loss_scaling.backoff_factor), visit("growth_interval", o.loss_scaling.growth_interval);
+  visit("clip_value", o.clip_value), visit("clip_norm", o.clip_norm), visit("accumulation_steps", o.accumulation_steps);
+  visit("ema_decay", o.ema_decay), visit("ema_statistics", o.ema_statistics), visit("fused_update", o.fused_update);
+  visit("early_updates", o.early_updates);
+  visit("lazy_updates", o.lazy_updates), visit("precision", o.session.precision);
+  visit("lora_rank", o.lora.rank), visit("lora_alpha", o.lora.alpha), visit("lora_dropout", o.lora.dropout);
+  visit("lora_targets", o.lora.targets);
+}
+
+Json to_json(const ArtifactsDescription::NamedShapes& shapes) {
+  Json list = Json::array();
+  for (const auto& [name, shape] : shapes) {
+    const auto dims = shape.dims();
+    list.push_back({{"name", name}, {"shape", std::vector<int64_t>(dims.begin(), dims.end())}});
+  }
+  return list;
+}
+
+Shape shape_from(const Json& json) {
+  const auto dims = json.get<std::vector<int64_t>>();
+  for (int64_t dim : dims)
+    if (dim < 0) throw Error(ErrorCode::invalid_model, fmt::format("an extent of {}", dim));
+  return Shape(dims);
+}
+
+ArtifactsDescription::NamedShapes shapes_from(const Json& json) {
+  ArtifactsDescription::NamedShapes shapes;
+  for (const Json& each : json) shapes.emplace_back(each.at("name").get<std::string>(), shape_from(each.at("shape")));
+  return shapes;
+}
+
+}  // namespace
+
+std::string ArtifactsDescription::to_json() const {
+  Json json, written;
+  TrainerOptions o = options;
+  for_each_option(o, [&](const char* name, const auto& value) { write(written, name, value); });
+  Json groups = Json::array();
+  for (const ParameterGroup& group : options.groups) {
+    Json each{{"parameters", group.parameters}, {"rate_factor", group.rate_factor}};
+    write(each, "weight_decay", group.weight_decay);
+    groups.push_back(std::move(each));
+  }
+  written["groups"] = std::move(groups);
+  json["options"] = std::move(written);
+  json["settings"] = settings_of(options);
+  json["parameters"] = train::to_json(parameters), json["states"] = train::to_json(states);
+  json["adapters"] = Json::array();
+  for (const Adapter& adapter : adapters) {
+    const NamedShapes shapes{{adapter.a, adapter.a_shape}, {adapter.b, adapter.b_shape}};
+    json["adapters"].push_back({{"weight", adapter.weight}, {"matrices", train::to_json(shapes)}, {"transposed", adapter.transposed}});
+  }
+  json["outputs"] = outputs, json["variables"] = variables;
+  return json.dump();
+}
+
+ArtifactsDescription ArtifactsDescription::from_json(const std::string& text, const std::optional<Model>& loss_model) {
+  ArtifactsDescription made;
+  if (!is_shallow_json(text)) throw Error(ErrorCode::invalid_model, "it has lists in lists too deep");
+  try {
+    const Json json = Json::parse(text);
+    const Json& options = json.at("options");
+    for_each_option(made.options, [&](const char* name, auto& value) { read(options, name, value); });
+    if (made.options.loss == Loss::graph) made.options.loss_model = loss_model;
+    for (const Json& each : options.at("groups")) {
+      ParameterGroup& group = made.options.groups.emplace_back();
+      read(each, "parameters", group.parameters), read(each, "rate_factor", group.rate_factor);
+      read(each, "weight_decay", group.weight_decay);
+    }
+    made.parameters = shapes_from(json.at("parameters")), made.states = shapes_from(json.at("states"));
+    for (const Json& each : json.at("adapters")) {
+      const NamedShapes shapes = shapes_from(each.at("matrices"));
+      made.adapters.push_back({each.at("weight").get<std::string>(), shapes.at(0).first, shapes.at(1).first, shapes[0].second,
+                               shapes[1].second, each.at("transposed").get<bool>()});
+    }
+    json.at("outputs").get_to(made.outputs), json.at("variables").get_to(made.variables);
+    check_options(made.options);
+    if (settings_of(made.options) != json.at("settings").get<std::vector<std::pair<std::string, std::string>>>())
+      throw Error(ErrorCode::invalid_model, "its options contradict its settings");
+  } catch (const nlohmann::json::parse_error& error) {  // its message quotes input bytes that may not be UTF-8, so it is not passed on
+    throw Error(ErrorCode::invalid_model, fmt::format("it is no JSON at byte {}", error.byte));
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::invalid_model, error.what());
+  } catch (const std::out_of_range&) {
+    throw Error(ErrorCode::invalid_model, "an adapter without its matrices");
+  }
+  return made;
+}
+
+}  // namespace treadle::train

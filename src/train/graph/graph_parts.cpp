@@ -1,0 +1,41 @@
+// Functions that are needed for training graphs from a model as well as for those from artifacts.
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "graph/dead_nodes.h"
+#include "graph/infer.h"
+#include "train/graph/training_graph.h"
+
+namespace treadle::train {
+
+ValueId appended(Graph& graph, NodeSpec spec) {
+  spec.name = graph.unique_name(spec.name);
+  const NodeId id = graph.add_node(std::move(spec));
+  infer_node(graph, id);
+  return graph.node(id).outputs[0];
+}
+
+bool matches(const std::string& pattern, const std::string& name) {
+  return pattern == name || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+bool matches_any(std::span<const std::string> patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
+}
+
+void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> read) {
+  graph.outputs.clear();
+  graph.output_names.clear();
+  graph.declared_outputs.clear();
+  for (const auto& [name, id] : outputs) {
+    graph.outputs.push_back(id);
+    graph.output_names.push_back(name);
+  }
+  remove_dead_nodes(graph);
+  std::erase_if(graph.inputs, [&](ValueId input) {
+    return graph.value(input).uses.empty() && !graph.is_output(input) && std::find(read.begin(), read.end(), input) == read.end();
+  });
+}
+
+}  // namespace treadle::train

@@ -1,0 +1,122 @@
+// Builds a training graph from a model that was exported for inference.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "session/model.h"
+#include "train/graph/lora.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+
+/// Selects the initializers that change while the graph is in use, by names or patterns (*, ?, [...]).
+struct Selection {
+  std::vector<std::string> parameters;  ///< empty: every float32 initializer of rank 1 or more
+  std::vector<std::string> frozen;
+  std::vector<std::string> states;  ///< names of inputs of the model that hold running statistics
+  bool unbiased_variance = false;   ///< update running variances with the unbiased batch variance
+  /// True: selected initializers become values of kind parameter, for a graph that does not update them. False: they become inputs.
+  bool as_parameters = false;
+  /// Inputs and initializers that become values of kind parameter in any case, with these elements. If given, all other initializers stay
+  /// constants, except in training.
+  const NamedTensors* held = nullptr;
+  const SessionOptions* session = nullptr;  ///< its config entry treadle.storage gives inputs storage types; null: all are dense
+  LoraOptions lora = {};  ///< with a rank above 0, adapters are parameters, and an empty `parameters` then selects nothing else
+};
+
+/// A graph of the model whose parameters and states are inputs or values of kind parameter, with the data that later build steps need.
+struct TrainingGraph {
+  struct State {
+    std::string name;  ///< name of the initializer
+    ValueId updated;   ///< its new value; set in training
+  };
+  std::unique_ptr<Graph> graph;
+  std::vector<std::string> parameters;
+  std::vector<State> states;
+  std::vector<Adapter> adapters;
+  bool explicit_parameters = false;
+  std::vector<ValueId> read;  ///< inputs that the model's nodes read before simplify_forward(), which may make some unnecessary
+  /// Names of nodes before simplification, for optimise(); empty if `precision` has no patterns that may match them.
+  std::vector<std::string> nodes;
+
+  ValueId value(std::string_view name) const { return graph->find_value(name); }
+};
+
+/// Appends a node, with a unique name made from spec.name.
+/// @return its first output
+ValueId appended(Graph& graph, NodeSpec spec);
+
+/// Makes sure that each trained value has an initializer of its own.
+/// PyTorch's exporter stores equal initial values once, and connects the others through an Identity; training would then tie running
+/// statistics that are independent. Each of these gets a copy. If no float32 initializer has more than one element, the exporter has stored
+/// weights in Constant nodes, which become initializers.
+Model with_own_initializers(const Model& model);
+
+/// The model to be trained: with_own_initializers(), and the changes to the model that the options ask for.
+Model prepared(const Model& model, const TrainerOptions& options);
+
+/// Imports and upgrades the model, and makes its selected float32 initializers parameters and BatchNormalization's running statistics
+/// states. A BatchNormalization whose statistics are inputs of the model, and not selected, is left as it is.
+/// @param training  BatchNormalization and Dropout behave as in training.
+TrainingGraph make_training_graph(const Model& model, const Selection& selection, bool training);
+
+/// Adds the loss, with its labels as an input, as the options say.
+/// @param weight  null, or set to the divisor of the loss, which is a mean: the number of elements or samples, or the sum of the counted
+/// labels' weights.
+/// @return the loss, a scalar.
+ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options, ValueId* weight = nullptr);
+std::string_view name_of(Loss loss);
+
+/// Applies the passes that are allowed before differentiation: they fuse operators only into ones whose gradient is one node as well.
+/// `max_patches` is counted anew when the joint graph is optimised.
+/// @param kept  values needed later; updated to what replaces them, like `training.states`
+void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const SessionOptions& options);
+
+/// Appends the backward pass of `ys` with the output gradients `grad_ys`. Parameters without a gradient become constants again.
+/// @return the gradients: one per remaining parameter, then one per value of `more`. A value of `more` without a gradient gets zeros if
+/// `with_zeros`, otherwise kNoValue.
+/// @throws Error(invalid_argument) for a parameter without a gradient that was named explicitly.
+std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, std::span<const ValueId> ys,
+                                  std::span<const ValueId> grad_ys, std::span<const ValueId> more = {}, bool with_zeros = true);
+
+using Outputs = std::vector<std::pair<std::string, ValueId>>;
+/// Sets the graph's outputs, and removes nodes and inputs that they do not need.
+/// @param read  inputs that stay in any case
+void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> read = {});
+/// Optimises the graph as the options say. Weights of kind parameter are packed again when they have changed. Updates run last, because
+/// they overwrite values that other nodes read.
+/// @param nodes  TrainingGraph::nodes, which the patterns of `precision` may match besides the optimised graph's nodes; empty: the patterns
+/// have been checked before.
+/// @throws Error(invalid_argument) for a pattern that matches no node.
+void optimise(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes = {});
+
+/// True if the name equals the pattern or matches it. `*` also matches dots and slashes.
+bool matches(const std::string& pattern, const std::string& name);
+bool matches_any(std::span<const std::string> patterns, const std::string& name);
+
+/// The model's output with this name (empty: the first output), or another value.
+/// @throws Error(not_found)
+ValueId find_output(const Graph& graph, const std::string& name);
+
+/// Null: the model has no initializer of this name.
+const onnx::TensorDef* find_initializer(const Model& model, const std::string& name);
+
+/// Copies of the named initializers, in writable memory.
+NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names);
+
+/// Encodes the model as read, with other elements for its initializers.
+std::string encode_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata);
+/// Writes it to a file, under a temporary name until it is complete.
+void save_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata, const std::string& path);
+
+/// Names of the inputs that training adds to the model's.
+inline constexpr std::string_view kLabels = "treadle.labels", kLearningRate = "treadle.learning_rate", kUpdateCount = "treadle.update",
+                                  kLossScale = "treadle.loss_scale";
+
+}  // namespace treadle::train

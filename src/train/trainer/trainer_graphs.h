@@ -1,0 +1,96 @@
+// Builds the graphs that a trainer runs: steps, updates, gradients, evaluation and prediction.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "train/artifacts/artifacts.h"
+#include "train/graph/data_parallel.h"
+#include "train/graph/loss_scale.h"
+#include "train/graph/row_gradients.h"
+#include "train/graph/training_graph.h"
+#include "train/run/trained_values.h"
+#include "treadle/profile.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+
+/// Name of the input that joins all parameters (TrainerOptions::fused_update).
+inline constexpr std::string_view kAllParameters = "treadle.parameters";
+
+/// A graph with the forward pass, the loss and the backward pass.
+struct Differentiated {
+  TrainingGraph training;
+  DataParallel::StepValues values;
+  std::set<std::string> transposed;  ///< weights that a product reads as [inputs, outputs]
+
+  Graph& graph() const { return *training.graph; }
+};
+
+struct TrainerGraphs : TrainedValues {
+  TrainerGraphs(const Model& source, const TrainerOptions& given);
+  /// Uses the graphs of artifacts instead of building them.
+  explicit TrainerGraphs(std::unique_ptr<const Artifacts> artifacts);
+  ~TrainerGraphs();
+
+  // The graphs that a trainer runs. Graphs from artifacts are optimised already, so `simplified` has no effect on them.
+
+  /// The first graph of a step. Building it selects the trained parameters and creates the values that steps change.
+  /// @param nodes  set to TrainingGraph::nodes
+  std::unique_ptr<Graph> first_step_graph(const SessionOptions& session, std::vector<std::string>& nodes);
+  /// The graph of a step. It computes the loss, running statistics, and either sums of gradients or updates.
+  /// @param simplified  false: keep every value of the model, for monitors.
+  std::unique_ptr<Graph> step_graph(const SessionOptions& session, bool simplified) const;
+  /// The graph that only updates the parameters, from accumulated gradients, which are fed.
+  std::unique_ptr<Graph> update_graph() const;
+  std::unique_ptr<Graph> gradient_graph(const SessionOptions& session, bool simplified) const;
+  /// Outputs of a graph without updates. It reads parameters and states as values of kind parameter.
+  struct Inference {
+    bool loss = false, outputs = false;
+  };
+  std::unique_ptr<Graph> inference_graph(Inference wanted) const;
+
+  // The same graphs, read from artifacts.
+  std::unique_ptr<Graph> first_opened_step_graph();
+  std::unique_ptr<Graph> opened_step_graph() const;
+
+  // Parts from which the graphs are built.
+
+  /// The selection of parameters: by the options for the first graph, and by the names chosen then for later ones.
+  /// @param training  false: parameters are values of kind parameter instead of inputs.
+  Selection selection(bool training = true) const;
+  /// The model's graph with the loss added.
+  /// @param weight  null, or set to the weight of this rank's loss in the mean over ranks.
+  TrainingGraph with_loss(bool training, ValueId& loss, ValueId* weight = nullptr) const;
+  void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ParameterGradient> grads, Outputs& outputs) const;
+  bool joins_parameters() const { return options.accumulation_steps == 1 && options.fused_update && !trained.empty(); }
+
+  /// @param simplified  false: keep every value of the model.
+  Differentiated differentiate(const SessionOptions& session, bool simplified) const;
+  Outputs add_step_outputs(Differentiated& made) const;
+
+  /// Creates the parameters, running statistics and optimizer state with their initial values.
+  void make_values(const Differentiated& made);
+  /// Creates the optimizer's states: zeros, except for averages, which begin as copies of the parameters.
+  void make_optimizer_state();
+  /// True for the name of a sum of accumulated gradients.
+  bool is_sum(const std::string& state) const;
+  /// Adds the name, class and size of each value to a memory profile.
+  void add_held(std::vector<MemoryHolding>& held) const;
+
+  /// A text that must be equal on all ranks for a common step: nodes, parameters and settings.
+  std::string description() const;
+
+  const std::unique_ptr<const Artifacts> opened;  // artifacts that were opened; null: graphs are built from the model
+  Model model;
+  TrainerOptions options;
+  NamedTensors optimizer_state;
+  std::vector<std::string> output_names, trained;
+  std::vector<Adapter> adapters;
+  std::unique_ptr<DataParallel> ranks;  // null: there is only one rank
+  std::unique_ptr<LossScaler> scaler;   // null: the loss is not scaled
+};
+
+}  // namespace treadle::train
