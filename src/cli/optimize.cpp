@@ -14,6 +14,7 @@
 #include "session/environment.h"
 #include "session/model.h"
 #include "session/options.h"
+#include "train/joint/joint_options.h"
 #include "train/options/options.h"
 #include "treadle/error.h"
 

@@ -47,6 +47,6 @@ void add_group(TrainerOptions&, const std::string&) { throw_missing("a trainer o
 void add_initialization(TrainerOptions&, const std::string&) { throw_missing("a trainer of a model"); }
 
 void optimise(Graph&, const SessionOptions&, std::vector<std::string>) { throw_missing("an optimiser"); }
-void write_artifact_models(const TrainerGraphs&, const SessionOptions&, const std::string&) { throw_missing("writing artifacts"); }
+void Trainer::write_artifacts(const std::string&) const { throw_missing("writing artifacts"); }
 
 }  // namespace treadle::train

@@ -17,6 +17,7 @@
 #include "session/model.h"
 #include "session/refusals.h"
 #include "tests/session/models.h"
+#include "train/joint/joint_options.h"
 #include "train/options/options.h"
 #include "treadle/error.h"
 #include "treadle/session.h"

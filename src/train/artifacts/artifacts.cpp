@@ -15,9 +15,9 @@
 #include "session/options.h"
 #include "session/refusals.h"
 #include "train/artifacts/artifact_files.h"
+#include "train/graph/joined_parameters.h"
 #include "train/graph/optimizers.h"
 #include "train/graph/training_graph.h"
-#include "train/trainer/trainer_graphs.h"
 #include "treadle/error.h"
 
 namespace treadle::train {

@@ -18,8 +18,6 @@
 
 namespace treadle::train {
 
-struct TrainerGraphs;
-
 /// Names of the files in the folder. All but the checkpoint and the last are ONNX models, and may use operators of the treadle domain.
 
 /// Forward and backward pass, and the update unless gradients are accumulated.
@@ -80,8 +78,5 @@ class Artifacts {
   std::map<std::string, Model> models_;  // by file name
   ArtifactsDescription description_;
 };
-
-/// Writes everything but the checkpoint. The trainer must not be one rank among several. If writing fails, no incomplete file remains.
-void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& session, const std::string& folder);
 
 }  // namespace treadle::train

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "core/dispatch.h"
+#include "train/data/samples.h"
 #include "treadle/data.h"
 #include "treadle/error.h"
 
@@ -93,15 +94,6 @@ Tensor with_extents(const Tensor& rows, const std::vector<int64_t>& extents, con
   return rows;
 }
 
-std::vector<int64_t> extents_of(const ValueInfo& info) {
-  std::vector<int64_t> extents;
-  for (size_t i = 1; i < info.shape.size(); ++i) {
-    const int64_t* extent = std::get_if<int64_t>(&info.shape[i]);
-    extents.push_back(extent ? *extent : -1);
-  }
-  return extents;
-}
-
 // Converts each batch to the model's dtypes and shapes when it is read.
 class PreparedData final : public Dataset {
  public:
@@ -114,7 +106,7 @@ class PreparedData final : public Dataset {
       Tensor& feed = batch.at(info.name);
       const std::string what = fmt::format("the input \"{}\"", info.name);
       feed = converted(feed, info.dtype, is_float(info.dtype) ? scale_ : 1, what);
-      if (info.has_rank) feed = with_extents(feed, extents_of(info), what);
+      if (info.has_rank) feed = with_extents(feed, sample_extents(info), what);
     }
     if (labels_.dtype != DType::undefined) {
       Tensor& labels = batch.at(kBatchLabels);
@@ -218,6 +210,15 @@ void add_csv(const std::string& path, const std::string& input, const DataFiles&
 
 }  // namespace
 
+std::vector<int64_t> sample_extents(const ValueInfo& info) {
+  std::vector<int64_t> extents;
+  for (size_t i = 1; i < info.shape.size(); ++i) {
+    const int64_t* extent = std::get_if<int64_t>(&info.shape[i]);
+    extents.push_back(extent ? *extent : -1);
+  }
+  return extents;
+}
+
 OpenedData open_data(const DataFiles& files, const std::vector<ValueInfo>& inputs, const LabelForm& form,
                      const std::vector<std::string>& classes) {
   OpenedData opened{.classes = classes};
@@ -257,28 +258,6 @@ OpenedData open_data(const DataFiles& files, const std::vector<ValueInfo>& input
   }
   opened.data = std::make_shared<PreparedData>(std::move(data), inputs, form, files.scale);
   return opened;
-}
-
-LabelForm label_form(const TrainerOptions& options, const Model& model) {
-  if (options.loss == Loss::output) return {.dtype = DType::undefined};
-  if (options.loss == Loss::softmax_cross_entropy || options.loss == Loss::negative_log_likelihood || options.loss == Loss::ctc)
-    return {.dtype = options.int32_labels ? DType::int32 : DType::int64};
-  if (options.loss == Loss::graph) {
-    const std::optional<ValueInfo> labels = loss_inputs(model, options).labels;
-    if (!labels) return {.dtype = DType::undefined};
-    return {.dtype = labels->dtype, .extents = labels->has_rank ? std::optional(extents_of(*labels)) : std::nullopt};
-  }
-  const std::vector<ValueInfo> outputs = model.outputs();
-  const auto output = std::find_if(outputs.begin(), outputs.end(),
-                                   [&](const ValueInfo& info) { return options.output.empty() || info.name == options.output; });
-  if (output == outputs.end() || !output->has_rank) return {.dtype = DType::float32};
-  return {.dtype = output->dtype, .extents = extents_of(*output)};
-}
-
-std::vector<ValueInfo> fed_inputs(const TrainerOptions& options, const Model& model) {
-  std::vector<ValueInfo> inputs = model.inputs();
-  std::ranges::copy(loss_inputs(model, options).feeds, std::back_inserter(inputs));
-  return inputs;
 }
 
 std::pair<Feeds, Tensor> feeds_and_labels(NamedTensors batch) {

@@ -15,12 +15,6 @@ namespace treadle::train {
 namespace {
 
 /// The model's graph with inferred types.
-std::unique_ptr<Graph> inferred(const Model& model) {
-  std::unique_ptr<Graph> graph = model.impl().import();
-  onnx::upgrade(*graph);
-  return graph;
-}
-
 bool has_first(const onnx::ValueInfoDef& value, int64_t extent) {
   const auto& shape = value.type.shape;
   return value.type.kind == onnx::TypeDef::Kind::tensor && shape && !shape->empty() && (*shape)[0].kind == onnx::DimDef::Kind::value &&
@@ -115,7 +109,7 @@ Model with_dynamic_batch(const Model& model, const TrainerOptions& options) {
   def.graph.value_info.clear();
   try {
     while (true) {
-      const std::unique_ptr<Graph> graph = inferred(make_model(def, {}));
+      const std::unique_ptr<Graph> graph = upgraded_graph(make_model(def, {}));
       const auto input = std::find_if(graph->inputs.begin(), graph->inputs.end(), [&](ValueId v) {
         return std::any_of(def.graph.inputs.begin(), def.graph.inputs.end(), [&](const onnx::ValueInfoDef& each) {
           return each.name == graph->value(v).name && each.type.shape && !each.type.shape->empty() && (*each.type.shape)[0].param == symbol;

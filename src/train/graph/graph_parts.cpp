@@ -1,6 +1,4 @@
 // Functions that are needed for training graphs from a model as well as for those from artifacts.
-#include <fnmatch.h>
-
 #include <algorithm>
 
 #include "graph/dead_nodes.h"
@@ -9,20 +7,14 @@
 
 namespace treadle::train {
 
-ValueId appended(Graph& graph, NodeSpec spec) {
+NodeId append_node(Graph& graph, NodeSpec spec) {
   spec.name = graph.unique_name(spec.name);
   const NodeId id = graph.add_node(std::move(spec));
   infer_node(graph, id);
-  return graph.node(id).outputs[0];
+  return id;
 }
 
-bool matches(const std::string& pattern, const std::string& name) {
-  return pattern == name || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-}
-
-bool matches_any(std::span<const std::string> patterns, const std::string& name) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
-}
+ValueId appended(Graph& graph, NodeSpec spec) { return graph.node(append_node(graph, std::move(spec))).outputs[0]; }
 
 void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> read) {
   graph.outputs.clear();

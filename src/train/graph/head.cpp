@@ -51,8 +51,6 @@ bool take_bias(const Graph& graph, ValueId value, Layer& layer) {
   return true;
 }
 
-bool is_product(const Node& node) { return node.is("MatMul") || node.is("Gemm"); }
-
 /// True if the node multiplies by weights, which could be the last layer's. `axis` is set to their axis of classes.
 bool multiplies(const Graph& graph, const Node& node, int& axis) {
   if (is_product(node)) {
@@ -133,15 +131,9 @@ void change_shape(onnx::GraphDef& def, const std::string& name, int64_t from, in
 }
 
 /// The model's graph with inferred types.
-std::unique_ptr<Graph> inferred(const Model& model) {
-  std::unique_ptr<Graph> graph = model.impl().import();
-  onnx::upgrade(*graph);
-  return graph;
-}
-
 /// Sets the declared shapes of the outputs after the layer to the inferred ones.
 void declare_outputs(onnx::ModelDef& def, const Layer& layer, const Model& made) {
-  const std::unique_ptr<Graph> graph = inferred(made);
+  const std::unique_ptr<Graph> graph = upgraded_graph(made);
   for (onnx::ValueInfoDef& output : def.graph.outputs) {
     if (!layer.behind.contains(output.name)) continue;
     const auto at = std::find(graph->output_names.begin(), graph->output_names.end(), output.name) - graph->output_names.begin();
@@ -159,7 +151,7 @@ void declare_outputs(onnx::ModelDef& def, const Layer& layer, const Model& made)
 
 Model with_head(const Model& model, const TrainerOptions& options) {
   if (options.head_classes == 0) return model;
-  const std::unique_ptr<Graph> graph = inferred(model);
+  const std::unique_ptr<Graph> graph = upgraded_graph(model);
   const Layer layer = find_layer(*graph, options);
   onnx::ModelDef def = model.impl().def;
   check_layer(*graph, layer, def.graph);
@@ -193,7 +185,7 @@ Model with_head(const Model& model, const TrainerOptions& options) {
 
 void check_head(const Model& model, const TrainerOptions& options, const std::vector<std::string>& trained) {
   if (options.head_classes == 0) return;
-  for (const auto& [name, axis] : find_layer(*inferred(model), options).axes)
+  for (const auto& [name, axis] : find_layer(*upgraded_graph(model), options).axes)
     if (std::find(trained.begin(), trained.end(), name) == trained.end())
       throw Error(
           ErrorCode::invalid_argument,

@@ -3,12 +3,16 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
+
+/// Name of the input that joins all parameters (TrainerOptions::fused_update).
+inline constexpr std::string_view kAllParameters = "treadle.parameters";
 
 /// Replaces all parameters by pieces of one new input, and joins their gradients. Neither needs a copy, because the executor places the
 /// pieces inside the whole.

@@ -25,8 +25,6 @@ struct WeightUse {
 /// Weights that only such nodes read, so that merging an adapter into one affects nothing else. By name.
 using Candidates = std::map<std::string, std::vector<WeightUse>>;
 
-bool is_product(const Node& node) { return node.is("MatMul") || node.is("Gemm"); }
-
 /// Describes a use of a weight of this type, if the node multiplies by the weight; nullopt otherwise.
 std::optional<WeightUse> use_of(const Graph& graph, const Use& use, const Type& type, bool transposed) {
   const Node& node = graph.node(use.node);
@@ -83,8 +81,8 @@ Candidates choose(const Graph& graph, const Candidates& all, const LoraOptions& 
   for (const std::string& pattern : options.targets) {
     bool any = false;
     for (const auto& [name, uses] : all)
-      if (matches(pattern, name) ||
-          std::any_of(uses.begin(), uses.end(), [&](const WeightUse& use) { return matches(pattern, graph.node(use.node).name); }))
+      if (matches_shell(pattern, name) ||
+          std::any_of(uses.begin(), uses.end(), [&](const WeightUse& use) { return matches_shell(pattern, graph.node(use.node).name); }))
         chosen.emplace(name, uses), any = true;
     if (any) continue;
     std::vector<std::string> names;
@@ -183,6 +181,8 @@ void add_product(const Adapter& adapter, float factor, const float* a, const flo
 }
 
 }  // namespace
+
+bool is_product(const Node& node) { return node.is("MatMul") || node.is("Gemm"); }
 
 double factor_of(const LoraOptions& options) {
   const auto rank = static_cast<double>(options.rank);

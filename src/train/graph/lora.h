@@ -19,6 +19,9 @@ struct Adapter {
   bool transposed = false;  ///< W is [inputs, outputs] instead of [outputs, inputs, ...]
 };
 
+/// True for a node that multiplies matrices, of which the second may be a weight.
+bool is_product(const Node& node);
+
 /// The factor, alpha / rank.
 double factor_of(const LoraOptions& options);
 

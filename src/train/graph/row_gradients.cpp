@@ -12,13 +12,6 @@
 namespace treadle::train {
 namespace {
 
-NodeId append(Graph& graph, NodeSpec spec) {
-  spec.name = graph.unique_name(spec.name);
-  const NodeId id = graph.add_node(std::move(spec));
-  infer_node(graph, id);
-  return id;
-}
-
 bool is_along_rows(const Node& node, int rank) {
   const int64_t axis = node.attributes.get_int("axis", 0);
   return axis == 0 || axis == -rank;
@@ -55,15 +48,16 @@ std::pair<ValueId, ValueId> joined(Graph& graph, const std::vector<NodeId>& adde
   std::vector<ValueId> rows, indices;
   for (NodeId addend : addends) {
     const ValueId dy = graph.node(addend).inputs[0], places = graph.node(addend).inputs[1];
-    const NodeId wide = append(
+    const NodeId wide = append_node(
         graph, {.op_type = "Cast", .inputs = {places}, .attributes = {{"to", static_cast<int64_t>(DType::int64)}}, .name = name + "/cast"});
-    const NodeId line = append(graph, {.op_type = "Reshape", .inputs = {graph.node(wide).outputs[0], flat}, .name = name + "/indices"});
-    const NodeId matrix = append(graph, {.op_type = "Reshape", .inputs = {dy, rows_shape}, .name = name + "/rows"});
+    const NodeId line =
+        append_node(graph, {.op_type = "Reshape", .inputs = {graph.node(wide).outputs[0], flat}, .name = name + "/indices"});
+    const NodeId matrix = append_node(graph, {.op_type = "Reshape", .inputs = {dy, rows_shape}, .name = name + "/rows"});
     indices.push_back(graph.node(line).outputs[0]), rows.push_back(graph.node(matrix).outputs[0]);
   }
   auto concat = [&](std::vector<ValueId> parts) {
-    const NodeId id =
-        append(graph, {.op_type = "Concat", .inputs = std::move(parts), .attributes = {{"axis", int64_t{0}}}, .name = name + "/joined"});
+    const NodeId id = append_node(
+        graph, {.op_type = "Concat", .inputs = std::move(parts), .attributes = {{"axis", int64_t{0}}}, .name = name + "/joined"});
     return graph.node(id).outputs[0];
   };
   const ValueId all_rows = concat(std::move(rows));
@@ -85,11 +79,11 @@ std::string reason(const Graph& graph, ValueId parameter) {
 ParameterGradient row_gradient(Graph& graph, ValueId gradient) {
   if (is_of_csr(graph, gradient)) {
     const Node& product = graph.node(graph.value(gradient).producer);
-    const NodeId made = append(graph, {.op_type = "SparseMatMulRows",
-                                       .inputs = {product.inputs[0], product.inputs[1]},
-                                       .domain = "treadle",
-                                       .name = graph.value(gradient).name + "/by_rows",
-                                       .num_outputs = 2});
+    const NodeId made = append_node(graph, {.op_type = "SparseMatMulRows",
+                                            .inputs = {product.inputs[0], product.inputs[1]},
+                                            .domain = "treadle",
+                                            .name = graph.value(gradient).name + "/by_rows",
+                                            .num_outputs = 2});
     return {graph.node(made).outputs[0], graph.node(made).outputs[1]};
   }
   std::vector<NodeId> addends;
@@ -100,7 +94,7 @@ ParameterGradient row_gradient(Graph& graph, ValueId gradient) {
   ValueId rows = graph.node(addends[0]).inputs[0], indices = graph.node(addends[0]).inputs[1];
   const ValueId shape = graph.node(addends[0]).inputs[2];
   if (addends.size() > 1) std::tie(rows, indices) = joined(graph, addends, table, name);
-  const NodeId made = append(
+  const NodeId made = append_node(
       graph,
       {.op_type = "GatherGradRows", .inputs = {rows, indices, shape}, .domain = "treadle", .name = name + "/by_rows", .num_outputs = 2});
   return {graph.node(made).outputs[0], graph.node(made).outputs[1]};
@@ -116,7 +110,7 @@ std::vector<ParameterGradient> with_rows(const TrainingGraph& training, std::spa
     std::string first;  // the first parameter that the pattern matches
     bool found = false;
     for (size_t i = 0; i < made.size() && !found; ++i) {
-      if (!matches(pattern, training.parameters[i])) continue;
+      if (!matches_shell(pattern, training.parameters[i])) continue;
       if (first.empty()) first = training.parameters[i];
       found = made[i].has_rows();
     }

@@ -132,14 +132,6 @@ bool is_setting(const Graph& graph, ValueId id) {
   });
 }
 
-// Appends a node.
-// @return its first output
-ValueId append(Graph& graph, NodeSpec spec) {
-  const NodeId id = graph.add_node(std::move(spec));
-  infer_node(graph, id);
-  return graph.node(id).outputs[0];
-}
-
 bool has_parameters(const Graph& graph) {
   for (size_t i = 0; i < graph.num_values(); ++i)
     if (graph.value(ValueId{static_cast<uint32_t>(i)}).kind == Value::Kind::parameter) return true;
@@ -168,8 +160,8 @@ ValueId zeros_like(Graph& graph, ValueId x) {
   Tensor zero(graph.type(x).dtype, {1});
   std::memset(zero.raw(), 0, zero.size_bytes());
   const std::string name = graph.value(x).name + "/zeros";
-  const ValueId shape = append(graph, {.op_type = "Shape", .inputs = {x}, .name = name + "/shape"});
-  return append(graph, {.op_type = "ConstantOfShape", .inputs = {shape}, .attributes = {{"value", zero}}, .name = name});
+  const ValueId shape = appended(graph, {.op_type = "Shape", .inputs = {x}, .name = name + "/shape"});
+  return appended(graph, {.op_type = "ConstantOfShape", .inputs = {shape}, .attributes = {{"value", zero}}, .name = name});
 }
 
 std::set<std::string> names_of_statistics(const onnx::GraphDef& graph) {
@@ -224,6 +216,12 @@ void store_inputs(Graph& graph, const std::vector<std::string>& parameters, cons
 
 }  // namespace
 
+std::unique_ptr<Graph> upgraded_graph(const Model& model) {
+  std::unique_ptr<Graph> graph = model.impl().import();
+  onnx::upgrade(*graph);
+  return graph;
+}
+
 Model with_own_initializers(const Model& model) {
   std::set<size_t> copied = copied_statistics(model.impl().def.graph);
   std::erase_if(copied, [&](size_t i) { return !find_initializer(model, model.impl().def.graph.nodes[i].inputs[0]); });
@@ -277,7 +275,7 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) initializers.push_back(initializer.name);
   for (const auto* names : {&selection.parameters, &selection.frozen})
     for (const std::string& name : *names)
-      if (std::none_of(initializers.begin(), initializers.end(), [&](const std::string& other) { return matches(name, other); }))
+      if (std::none_of(initializers.begin(), initializers.end(), [&](const std::string& other) { return matches_shell(name, other); }))
         throw Error(ErrorCode::not_found,
                     fmt::format("the model has no initializer \"{}\"; the nearest: {}", name, nearest_names(name, initializers)));
   const std::set<std::string> statistics = running_statistics(graph);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/pattern.h"
 #include "graph/graph.h"
 #include "session/model.h"
 #include "train/graph/lora.h"
@@ -49,8 +50,12 @@ struct TrainingGraph {
 };
 
 /// Appends a node, with a unique name made from spec.name.
+NodeId append_node(Graph& graph, NodeSpec spec);
 /// @return its first output
 ValueId appended(Graph& graph, NodeSpec spec);
+
+/// The model's graph as it is run: of the newest opset, with types.
+std::unique_ptr<Graph> upgraded_graph(const Model& model);
 
 /// Makes sure that each trained value has an initializer of its own.
 /// PyTorch's exporter stores equal initial values once, and connects the others through an Identity; training would then tie running
@@ -95,10 +100,6 @@ void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> 
 /// have been checked before.
 /// @throws Error(invalid_argument) for a pattern that matches no node.
 void optimise(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes = {});
-
-/// True if the name equals the pattern or matches it. `*` also matches dots and slashes.
-bool matches(const std::string& pattern, const std::string& name);
-bool matches_any(std::span<const std::string> patterns, const std::string& name);
 
 /// The model's output with this name (empty: the first output), or another value.
 /// @throws Error(not_found)

@@ -134,7 +134,7 @@ Model untied(const Model& model, const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
     bool is_known = false;
     for (const std::string& name : shared)
-      if (matches(pattern, name)) is_known = true, chosen.insert(name);
+      if (matches_shell(pattern, name)) is_known = true, chosen.insert(name);
     if (!is_known)
       throw Error(ErrorCode::not_found,
                   fmt::format("untied: \"{}\" is no float32 initializer that several nodes read; {}", pattern,

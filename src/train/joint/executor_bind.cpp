@@ -96,7 +96,7 @@ std::map<std::string, std::string> storages_of(const ExecutorGraphs& graphs) {
   return given == session->config.end() ? std::map<std::string, std::string>() : passes::parse_storage(given->second);
 }
 
-std::string_view storage_of(const Datum& value) {
+std::string_view storage_name(const Datum& value) {
   const SparseTensor& sparse = value.sparse_tensor();
   if (sparse.format == SparseTensor::Format::csr) return "csr";
   return sparse.dense_shape.rank() > 1 && sparse.values.shape().rank() == sparse.dense_shape.rank() ? "row_sparse" : "coo";
@@ -260,7 +260,7 @@ Executor Executor::reshape(const std::map<std::string, Shape>& given, const Resh
       const auto value = values->find(name);
       if (value == values->end()) continue;
       if (!value->second.is_tensor()) {  // a sparse tensor is replaced, as it has no dense memory to reuse
-        value->second = empty_sparse(storage_of(value->second), element_type(value->second), found->second);
+        value->second = empty_sparse(storage_name(value->second), element_type(value->second), found->second);
         continue;
       }
       const Tensor tensor = value->second.tensor();

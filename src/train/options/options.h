@@ -1,4 +1,4 @@
-// Tables of the options of trainers and joint modules, from which set_option(), the command line, Python and docs/options.md are derived.
+// Tables of the options of trainers, from which set_option(), the command line, Python and docs/options.md are derived.
 #pragma once
 
 #include <string>
@@ -24,10 +24,6 @@ struct OptionMembers<train::ParameterGroup> {
   using Any = std::variant<double train::ParameterGroup::*, std::optional<double> train::ParameterGroup::*>;
 };
 template <>
-struct OptionMembers<train::JointOptions> {
-  using Any = std::variant<bool train::JointOptions::*, std::vector<std::string> train::JointOptions::*, TextMember<train::JointOptions>>;
-};
-template <>
 struct OptionMembers<train::Initialization> {
   using Any = std::variant<double train::Initialization::*, TextMember<train::Initialization>>;
 };
@@ -35,7 +31,6 @@ struct OptionMembers<train::Initialization> {
 namespace train {
 
 const OptionTable<TrainerOptions>& trainer_option_table();
-const OptionTable<JointOptions>& joint_option_table();
 /// Options of one entry of `groups`, and of one entry of `initialization`.
 const OptionTable<ParameterGroup>& group_table();
 const OptionTable<Initialization>& initialization_table();
@@ -53,9 +48,8 @@ void add_initialization(TrainerOptions& options, const std::string& text);
 /// is not supported.
 void check_options(const TrainerOptions& options);
 
-/// The tables in Markdown, for docs/options.md.
+/// The table in Markdown, for docs/options.md.
 std::string trainer_options_markdown();
-std::string joint_options_markdown();
 
 }  // namespace train
 }  // namespace treadle

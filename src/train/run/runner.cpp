@@ -57,7 +57,7 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
   for (ValueId output : graph->outputs) names.push_back(graph->value(output).name);
   for (NodeId id : graph->order())
     for (ValueId output : graph->node(id).outputs) {
-      if (output == kNoValue || graph->is_output(output) || !treadle::matches(monitor->pattern, graph->value(output).name)) continue;
+      if (output == kNoValue || graph->is_output(output) || !matches(monitor->pattern, graph->value(output).name)) continue;
       names.push_back(graph->value(output).name);
       graph->outputs.push_back(output);
       graph->output_names.push_back(names.back());
@@ -67,7 +67,7 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
   made->num_fetched = num_fetched;
   made->watched.resize(made->program->slots().size());
   auto watch = [&](exec::SlotId slot, const std::string& name) {
-    if (treadle::matches(monitor->pattern, name)) made->watched[slot].push_back(name);
+    if (matches(monitor->pattern, name)) made->watched[slot].push_back(name);
   };
   for (size_t k = 0; k < names.size(); ++k) watch(made->program->output_slots()[k], names[k]);
   for (exec::SlotId slot : made->program->input_slots()) watch(slot, made->program->name(slot));

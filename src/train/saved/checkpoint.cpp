@@ -14,11 +14,12 @@
 #include "core/json_depth.h"
 #include "core/sha1.h"
 #include "session/model.h"
+#include "train/artifacts/artifact_files.h"
 #include "train/data/safetensors.h"
 #include "train/graph/data_parallel.h"
 #include "train/graph/optimizers.h"
+#include "train/trainer/trainer_impl.h"
 #include "treadle/error.h"
-#include "treadle/train.h"
 
 namespace treadle::train {
 namespace {
@@ -313,6 +314,12 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
         if (name.ends_with(state_name("", kGradient))) std::fill_n(tensor.data<float>(), tensor.num_elements(), 0.0F);
   });
   return reader.metadata();
+}
+
+Trainer Trainer::open_artifacts(const std::string& folder, const SessionOptions& session) {
+  Trainer trainer(std::make_unique<Impl>(std::make_unique<const Artifacts>(folder, session)));
+  trainer.load_checkpoint(artifact_path(folder, kFirstCheckpoint));
+  return trainer;
 }
 
 }  // namespace treadle::train

@@ -25,7 +25,7 @@ NamedTensors adapters_of(const Trainer& trainer) {
   return found;
 }
 
-[[noreturn]] void throw_other(const std::string& path, const std::string& what) {
+[[noreturn]] void refuse_adapters(const std::string& path, const std::string& what) {
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: the adapters are not of this trainer: {}", path, what));
 }
 
@@ -47,18 +47,18 @@ void Trainer::load_adapters(const std::string& path) {
   const Safetensors file = parse_safetensors(map_file(path), path);
   for (const auto& [key, value] : file.metadata)
     if (key == kAlpha && value != alpha_text(options().lora))
-      throw_other(path, fmt::format("alpha is {} there, {} here", value, alpha_text(options().lora)));
+      refuse_adapters(path, fmt::format("alpha is {} there, {} here", value, alpha_text(options().lora)));
   NamedTensors there;
   for (const auto& [name, tensor] : file.tensors)
     there.emplace(name.starts_with(kPeftPrefix) ? name.substr(kPeftPrefix.size()) : name, tensor);
   for (const auto& [name, tensor] : here) {
     const auto found = there.find(name);
-    if (found == there.end()) throw_other(path, fmt::format("the file has no \"{}\"", name));
+    if (found == there.end()) refuse_adapters(path, fmt::format("the file has no \"{}\"", name));
     if (found->second.dtype() != tensor.dtype() || found->second.shape() != tensor.shape())
-      throw_other(path, fmt::format("\"{}\" is {} there, {} here", name, describe(found->second), describe(tensor)));
+      refuse_adapters(path, fmt::format("\"{}\" is {} there, {} here", name, describe(found->second), describe(tensor)));
   }
   for (const auto& [name, tensor] : there)
-    if (!here.contains(name)) throw_other(path, fmt::format("the trainer has no \"{}\"", name));
+    if (!here.contains(name)) refuse_adapters(path, fmt::format("the trainer has no \"{}\"", name));
   change([&] {
     for (const auto& [name, tensor] : here) Tensor(tensor).copy_from(there.at(name));
   });

@@ -16,7 +16,7 @@
 #include "ops/precision.h"
 #include "session/model.h"
 #include "train/artifacts/artifact_files.h"
-#include "train/trainer/trainer_graphs.h"
+#include "train/trainer/trainer_impl.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
@@ -192,9 +192,8 @@ void set_property(onnx::ModelDef& def, const char* key, std::string value) {
   def.metadata_props.emplace_back(key, std::move(value));
 }
 
-}  // namespace
-
-void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& session, const std::string& folder) {
+// Writes everything but the checkpoint. If writing fails, no incomplete file remains.
+void write_models(const TrainerGraphs& trainer, const SessionOptions& session, const std::string& folder) {
   if (trainer.ranks)
     throw Error(ErrorCode::invalid_argument, "artifacts are of a trainer that runs alone: write them without a communicator");
   ArtifactsDescription description{.options = trainer.options, .states = shapes_of(trainer.states), .adapters = trainer.adapters};
@@ -244,6 +243,14 @@ void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& s
   const std::string names = required_text(required);
   list.write(std::as_bytes(std::span(names)));
   list.commit();
+}
+
+}  // namespace
+
+void Trainer::write_artifacts(const std::string& folder) const {
+  impl_->check_averages_unused("artifacts");
+  write_models(*impl_, impl_->Runtime::options, folder);
+  save_checkpoint(artifact_path(folder, kFirstCheckpoint));
 }
 
 }  // namespace treadle::train

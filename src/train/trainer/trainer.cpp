@@ -4,8 +4,6 @@
 #include <algorithm>
 
 #include "exec/run/trace_marks.h"
-#include "train/artifacts/artifact_files.h"
-#include "train/saved/checkpoint.h"
 #include "train/trainer/trainer_impl.h"
 #include "treadle/error.h"
 #include "treadle/train.h"
@@ -170,17 +168,6 @@ void Trainer::save(const std::string& path, const Metadata& metadata) const {
 std::string Trainer::to_bytes(const Metadata& metadata) const {
   const NamedTensors merged = impl_->merged();
   return encode_with(impl_->model, std::vector<const NamedTensors*>{&merged, &impl_->states}, metadata);
-}
-Trainer Trainer::open_artifacts(const std::string& folder, const SessionOptions& session) {
-  Trainer trainer(std::make_unique<Impl>(std::make_unique<const Artifacts>(folder, session)));
-  trainer.load_checkpoint(artifact_path(folder, kFirstCheckpoint));
-  return trainer;
-}
-
-void Trainer::write_artifacts(const std::string& folder) const {
-  impl_->check_averages_unused("artifacts");
-  write_artifact_models(*impl_, impl_->Runtime::options, folder);
-  save_checkpoint(artifact_path(folder, kFirstCheckpoint));
 }
 
 std::string Trainer::to_text() const { return print(impl_->step->graph()); }

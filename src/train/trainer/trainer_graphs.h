@@ -17,9 +17,6 @@
 
 namespace treadle::train {
 
-/// Name of the input that joins all parameters (TrainerOptions::fused_update).
-inline constexpr std::string_view kAllParameters = "treadle.parameters";
-
 /// A graph with the forward pass, the loss and the backward pass.
 struct Differentiated {
   TrainingGraph training;
