@@ -36,7 +36,7 @@ std::unique_ptr<Graph> TrainerGraphs::step_graph(const SessionOptions&, bool) co
 std::unique_ptr<Graph> TrainerGraphs::update_graph() const { return opened->update(); }
 std::unique_ptr<Graph> TrainerGraphs::gradient_graph(const SessionOptions&, bool) const { refuse("training from artifacts", "gradients"); }
 std::unique_ptr<Graph> TrainerGraphs::inference_graph(Inference wanted) const {
-  return opened->evaluation(wanted.loss, wanted.outputs, *this);
+  return opened->evaluation(wanted.loss, wanted.outputs, values);
 }
 std::string TrainerGraphs::description() const { throw_missing("several trainers as one"); }
 

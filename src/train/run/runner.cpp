@@ -24,12 +24,17 @@ Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimpl
       variables_(std::move(variables)),
       options_(std::move(options)),
       executable_(lower(std::move(graph), /*observable=*/false)) {
-  for (const std::string& name : executable_->input_names) {
-    kept_.emplace_back();
+  auto kept_as = [&](const std::string& name) {
+    Datum datum;
     for (const NamedTensors* tensors : kept)
-      if (auto found = tensors->find(name); found != tensors->end()) kept_.back() = found->second;
+      if (auto found = tensors->find(name); found != tensors->end()) datum = found->second;
+    return datum;
+  };
+  for (const std::string& name : executable_->input_names) {
+    kept_.push_back(kept_as(name));
     if (!kept_.back().defined()) fed_names_.push_back(name);
   }
+  for (const std::string& name : executable_->output_names) written_.push_back(kept_as(name));
 }
 
 std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool observable) const {

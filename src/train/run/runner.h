@@ -46,6 +46,8 @@ class Runner {
   /// The same, given all feeds in the order of fed_names().
   /// @throws Error(invalid_argument) if their number is wrong.
   std::vector<Datum> arrange_in_order(std::vector<Datum> fed) const;
+  /// For each output: the kept tensor of its name, which a run may be given to write; undefined: there is none.
+  const std::vector<Datum>& written() const { return written_; }
   /// Replaces a kept tensor, for runs that begin later. Has no effect if the graph does not read it.
   void keep(const std::string& name, const Datum& value);
   /// Names of the inputs that the trainer does not keep.
@@ -77,6 +79,7 @@ class Runner {
   mutable std::shared_ptr<const Monitor> monitor_;
   mutable std::shared_ptr<const Executable> watched_;  // compiled for monitor_
   std::vector<Datum> kept_;                            // one per input; undefined: it is fed
+  std::vector<Datum> written_;
   std::vector<std::string> fed_names_;
 };
 

@@ -196,8 +196,8 @@ void set_property(onnx::ModelDef& def, const char* key, std::string value) {
 void write_models(const TrainerGraphs& trainer, const SessionOptions& session, const std::string& folder) {
   if (trainer.ranks)
     throw Error(ErrorCode::invalid_argument, "artifacts are of a trainer that runs alone: write them without a communicator");
-  ArtifactsDescription description{.options = trainer.options, .states = shapes_of(trainer.states), .adapters = trainer.adapters};
-  for (const std::string& name : trainer.trained) description.parameters.emplace_back(name, trainer.parameters.at(name).shape());
+  ArtifactsDescription description{.options = trainer.options, .states = shapes_of(trainer.values.states), .adapters = trainer.adapters};
+  for (const std::string& name : trainer.trained) description.parameters.emplace_back(name, trainer.values.parameters.at(name).shape());
 
   Required required;
   std::vector<std::pair<const char*, onnx::ModelDef>> files;
@@ -248,8 +248,8 @@ void write_models(const TrainerGraphs& trainer, const SessionOptions& session, c
 }  // namespace
 
 void Trainer::write_artifacts(const std::string& folder) const {
-  impl_->check_averages_unused("artifacts");
-  write_models(*impl_, impl_->Runtime::options, folder);
+  impl_->values.check_averages_unused("artifacts");
+  write_models(impl_->graphs, impl_->options, folder);
   save_checkpoint(artifact_path(folder, kFirstCheckpoint));
 }
 

@@ -151,7 +151,7 @@ std::unique_ptr<Graph> TrainerGraphs::update_graph() const {
   auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
   std::vector<ValueId> grads;
   for (const std::string& name : trained) {
-    const Shape& shape = parameters.at(name).shape();
+    const Shape& shape = values.parameters.at(name).shape();
     const Type type = Type::tensor(DType::float32, SymbolicShape(shape.dims().begin(), shape.dims().end()));
     graph->add_input(name, type);
     grads.push_back(graph->add_input(state_name(name, kGradient), type));
@@ -179,7 +179,7 @@ std::unique_ptr<Graph> TrainerGraphs::gradient_graph(const SessionOptions& sessi
 }
 
 std::unique_ptr<Graph> TrainerGraphs::inference_graph(Inference wanted) const {
-  if (opened) return opened->evaluation(wanted.loss, wanted.outputs, *this);
+  if (opened) return opened->evaluation(wanted.loss, wanted.outputs, values);
   TrainingGraph made;
   Outputs outputs;
   if (wanted.loss) {
@@ -199,7 +199,7 @@ std::string TrainerGraphs::description() const {
   std::string text;
   for (const onnx::NodeDef& node : model.impl().def.graph.nodes)
     text += fmt::format("{} {} {} {}\n", node.domain, node.op_type, fmt::join(node.inputs, " "), fmt::join(node.outputs, " "));
-  for (const std::string& name : trained) text += fmt::format("{} {}\n", name, to_string(parameters.at(name).shape()));
+  for (const std::string& name : trained) text += fmt::format("{} {}\n", name, to_string(values.parameters.at(name).shape()));
   for (const auto& [name, value] : settings_of(options)) text += fmt::format("{}={}\n", name, value);
   return text + fmt::format("learning_rate={} bucket_bytes={} reduction={} shard_optimizer={}", options.learning_rate, options.bucket_bytes,
                             name_of(options.reduction), options.shard_optimizer);
@@ -209,16 +209,16 @@ void TrainerGraphs::make_values(const Differentiated& made) {
   const AllocationContext* memory = AllocationScope::current();
   {
     const AllocationScope scope(memory, MemoryClass::parameters);
-    parameters = initial_adapters(adapters, options.lora.seed);
+    values.parameters = initial_adapters(adapters, options.lora.seed);
     for (const std::string& name : trained)
-      if (!parameters.contains(name)) parameters.merge(copy_initializers(model, {name}));
-    initialize(parameters, options, made.transposed);
+      if (!values.parameters.contains(name)) values.parameters.merge(copy_initializers(model, {name}));
+    initialize(values.parameters, options, made.transposed);
     std::vector<std::string> statistics;
     for (const TrainingGraph::State& state : made.training.states) statistics.push_back(state.name);
-    states = copy_initializers(model, statistics);
+    values.states = copy_initializers(model, statistics);
   }
-  if (ranks) ranks->assign_owners(trained, parameters);
-  make_optimizer_state();
+  if (ranks) ranks->assign_owners(trained, values.parameters);
+  values.make_optimizer_state(options, trained, ranks.get());
 }
 
 }  // namespace treadle::train

@@ -11,8 +11,7 @@
 #include "train/graph/loss_scale.h"
 #include "train/graph/row_gradients.h"
 #include "train/graph/training_graph.h"
-#include "train/run/trained_values.h"
-#include "treadle/profile.h"
+#include "train/run/step_values.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -26,7 +25,7 @@ struct Differentiated {
   Graph& graph() const { return *training.graph; }
 };
 
-struct TrainerGraphs : TrainedValues {
+struct TrainerGraphs {
   TrainerGraphs(const Model& source, const TrainerOptions& given);
   /// Uses the graphs of artifacts instead of building them.
   explicit TrainerGraphs(std::unique_ptr<const Artifacts> artifacts);
@@ -70,12 +69,6 @@ struct TrainerGraphs : TrainedValues {
 
   /// Creates the parameters, running statistics and optimizer state with their initial values.
   void make_values(const Differentiated& made);
-  /// Creates the optimizer's states: zeros, except for averages, which begin as copies of the parameters.
-  void make_optimizer_state();
-  /// True for the name of a sum of accumulated gradients.
-  bool is_sum(const std::string& state) const;
-  /// Adds the name, class and size of each value to a memory profile.
-  void add_held(std::vector<MemoryHolding>& held) const;
 
   /// A text that must be equal on all ranks for a common step: nodes, parameters and settings.
   std::string description() const;
@@ -83,7 +76,7 @@ struct TrainerGraphs : TrainedValues {
   const std::unique_ptr<const Artifacts> opened;  // artifacts that were opened; null: graphs are built from the model
   Model model;
   TrainerOptions options;
-  NamedTensors optimizer_state;
+  StepValues values;
   std::vector<std::string> output_names, trained;
   std::vector<Adapter> adapters;
   std::unique_ptr<DataParallel> ranks;  // null: there is only one rank

@@ -1,0 +1,59 @@
+// The runners of a trainer, by what they are for.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "train/run/runner.h"
+
+namespace treadle::train {
+
+/// Those of steps are made with the trainer, the others at their first use. Threads may use all of them at once.
+class Runners {
+ public:
+  enum Purpose : size_t { step, update, gradients, predict, loss, evaluate, kNumPurposes };
+
+  bool has(Purpose purpose) const { return runners_[purpose] != nullptr; }
+  /// The runner, which must have been made.
+  const Runner& operator[](Purpose purpose) const { return *runners_[purpose]; }
+  /// The runner. If it has not been made, make() makes it, while other threads that need a new one wait.
+  template <typename Make>
+  const Runner& get(Purpose purpose, Make&& make) {
+    std::lock_guard alone(making_mutex_);
+    if (!runners_[purpose]) {
+      std::unique_ptr<Runner> made = make();
+      std::lock_guard lock(mutex_);
+      runners_[purpose] = std::move(made);
+    }
+    return *runners_[purpose];
+  }
+
+  /// The executables of all that have been made, the step's first.
+  Runtime::Executables executables() const {
+    Runtime::Executables all;
+    for_each([&](const Runner& runner) { runner.add_to(all); });
+    return all;
+  }
+  /// Frees the arenas that no run uses. Other threads of a job call this.
+  void trim() const {
+    for_each([](const Runner& runner) { runner.trim(); });
+  }
+  void clear() { runners_ = {}; }
+
+ private:
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    std::lock_guard lock(mutex_);
+    for (const std::unique_ptr<Runner>& runner : runners_)
+      if (runner) visit(*runner);
+  }
+
+  std::array<std::unique_ptr<Runner>, kNumPurposes> runners_;
+  mutable std::mutex mutex_;  // guards the pointers against readers that do not make any
+  std::mutex making_mutex_;
+};
+
+}  // namespace treadle::train
