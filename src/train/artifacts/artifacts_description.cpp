@@ -1,13 +1,13 @@
 // The description of a trainer in its artifacts, as JSON.
 #include <fmt/format.h>
 
-#include <concepts>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
+#include <type_traits>
 
 #include "core/json_depth.h"
 #include "train/artifacts/artifacts.h"
-#include "train/graph/optimizers.h"
 #include "train/options/options.h"
 #include "treadle/error.h"
 
@@ -17,42 +17,33 @@ namespace {
 using Json = nlohmann::json;
 
 template <typename T>
-void write(Json& json, const char* name, const T& value) {
-  json[name] = value;
+void write(Json& json, std::string_view name, const T& value) {
+  if constexpr (is_optional<T>) {
+    if (value) json[name] = *value;
+  } else {
+    json[name] = value;
+  }
 }
 template <typename T>
-void write(Json& json, const char* name, const std::optional<T>& value) {
-  if (value) json[name] = *value;
-}
-template <typename T>
-void read(const Json& json, const char* name, T& value) {
-  json.at(name).get_to(value);
-}
-template <typename T>
-void read(const Json& json, const char* name, std::optional<T>& value) {
-  value = json.contains(name) ? std::optional<T>(json.at(name).get<T>()) : std::nullopt;
+void read(const Json& json, std::string_view name, T& value) {
+  if constexpr (is_optional<T>)
+    value = json.contains(name) ? T(json.at(name).get<typename T::value_type>()) : std::nullopt;
+  else
+    json.at(name).get_to(value);
 }
 
 // Visits every option that affects a step, a checkpoint or the saved model after the graphs have been built, with its name in the JSON
 // text.
 template <typename Visit>
 void for_each_option(TrainerOptions& o, const Visit& visit) {
-  visit("output", o.output), visit("loss", o.loss), visit("int32_labels", o.int32_labels), visit("class_axis", o.class_axis);
-  visit("ignore_index", o.ignore_index), visit("class_weights", o.class_weights), visit("label_smoothing", o.label_smoothing);
-  visit("huber_delta", o.huber_delta), visit("blank", o.blank);
-  visit("optimizer", o.optimizer), visit("learning_rate", o.learning_rate), visit("momentum", o.momentum);
-  visit("weight_decay", o.weight_decay), visit("nesterov", o.nesterov), visit("beta1", o.beta1), visit("beta2", o.beta2);
-  visit("epsilon", o.epsilon), visit("smoothing", o.smoothing);
-  visit("schedule", o.schedule.kind), visit("warmup_steps", o.schedule.warmup_steps), visit("total_steps", o.schedule.total_steps);
-  visit("step_size", o.schedule.step_size), visit("gamma", o.schedule.gamma), visit("final_factor", o.schedule.final_factor);
-  visit("init_scale", o.loss_scaling.init_scale), visit("growth_factor", o.loss_scaling.growth_factor);
-  visit("backoff_factor", o.loss_scaling.backoff_factor), visit("growth_interval", o.loss_scaling.growth_interval);
-  visit("clip_value", o.clip_value), visit("clip_norm", o.clip_norm), visit("accumulation_steps", o.accumulation_steps);
-  visit("ema_decay", o.ema_decay), visit("ema_statistics", o.ema_statistics), visit("fused_update", o.fused_update);
-  visit("early_updates", o.early_updates);
-  visit("lazy_updates", o.lazy_updates), visit("precision", o.session.precision);
-  visit("lora_rank", o.lora.rank), visit("lora_alpha", o.lora.alpha), visit("lora_dropout", o.lora.dropout);
-  visit("lora_targets", o.lora.targets);
+  for (const Option<TrainerOptions>& row : step_options())
+    std::visit(
+        [&](const auto& member) {
+          if constexpr (!std::is_void_v<ValueOf<std::remove_cvref_t<decltype(member)>>>) visit(row.name, value_in(o, member));
+        },
+        row.member);
+  visit("loss", o.loss), visit("optimizer", o.optimizer), visit("schedule", o.schedule.kind);
+  visit("fused_update", o.fused_update), visit("early_updates", o.early_updates), visit("precision", o.session.precision);
 }
 
 Json to_json(const ArtifactsDescription::NamedShapes& shapes) {
@@ -82,7 +73,7 @@ ArtifactsDescription::NamedShapes shapes_from(const Json& json) {
 std::string ArtifactsDescription::to_json() const {
   Json json, written;
   TrainerOptions o = options;
-  for_each_option(o, [&](const char* name, const auto& value) { write(written, name, value); });
+  for_each_option(o, [&](std::string_view name, const auto& value) { write(written, name, value); });
   Json groups = Json::array();
   for (const ParameterGroup& group : options.groups) {
     Json each{{"parameters", group.parameters}, {"rate_factor", group.rate_factor}};
@@ -108,7 +99,7 @@ ArtifactsDescription ArtifactsDescription::from_json(const std::string& text, co
   try {
     const Json json = Json::parse(text);
     const Json& options = json.at("options");
-    for_each_option(made.options, [&](const char* name, auto& value) { read(options, name, value); });
+    for_each_option(made.options, [&](std::string_view name, auto& value) { read(options, name, value); });
     if (made.options.loss == Loss::graph) made.options.loss_model = loss_model;
     for (const Json& each : options.at("groups")) {
       ParameterGroup& group = made.options.groups.emplace_back();

@@ -1,4 +1,6 @@
 // Losses as nodes of the graph, with PyTorch's definitions and reductions to the mean.
+#include "train/graph/losses.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,21 +14,6 @@
 #include "treadle/error.h"
 
 namespace treadle::train {
-namespace {
-
-constexpr std::pair<std::string_view, Loss> kNames[] = {
-    {"softmax_cross_entropy", Loss::softmax_cross_entropy},
-    {"mean_squared_error", Loss::mean_squared_error},
-    {"l1", Loss::l1},
-    {"huber", Loss::huber},
-    {"binary_cross_entropy_with_logits", Loss::binary_cross_entropy_with_logits},
-    {"negative_log_likelihood", Loss::negative_log_likelihood},
-    {"kl_divergence", Loss::kl_divergence},
-    {"ctc", Loss::ctc},
-    {"output", Loss::output},
-    {"graph", Loss::graph},
-};
-
 /// Adds the nodes of a loss after a value.
 class LossBuilder {
  public:
@@ -35,43 +22,60 @@ class LossBuilder {
       : g_(graph), x_(output), options_(options), wanted_weight_(with_weight) {}
 
   ValueId build() {
-    const ValueId loss = loss_alone();
+    const LossRow& row = row_of(options_.loss);
+    const ValueId loss = row.build(*this);
     if (wanted_weight_ && weight_ == kNoValue)
-      weight_ = options_.loss == Loss::output || options_.loss == Loss::graph ? number(1) : size_of(x_);
+      weight_ = row.labels == LossLabels::none || row.labels == LossLabels::of_model ? number(1) : size_of(x_);
     return loss;
   }
   ValueId weight() const { return weight_; }
 
+  // One of each loss. It returns the loss, and sets `weight_` unless the mean is over the elements of the output.
+
+  ValueId softmax_cross_entropy() { return classes(/*scores=*/true); }
+  ValueId negative_log_likelihood() { return classes(/*scores=*/false); }
+  ValueId mean_squared_error() {
+    const ValueId distance = difference();
+    return mean(op("Mul", {distance, distance}));
+  }
+  ValueId l1() { return mean(op("Abs", {difference()})); }
+  // With d the difference and m = min(|d|, delta), Huber's loss is m (|d| - m / 2).
+  ValueId huber() {
+    const ValueId distance = op("Abs", {difference()}), near = op("Min", {distance, number(options_.huber_delta.value_or(1))});
+    return mean(op("Mul", {near, op("Sub", {distance, op("Mul", {near, number(0.5)})})}));
+  }
+  ValueId binary_cross_entropy_with_logits() {
+    const ValueId y = add_labels();
+    return mean(op("Sub", {op("Softplus", {x_}), op("Mul", {x_, y})}));
+  }
+  // y log y is defined as 0 where y is 0.
+  ValueId kl_divergence() {
+    const ValueId y = add_labels();
+    const ValueId some = op("Greater", {y, number(0)}), logarithm = op("Log", {op("Where", {some, y, number(1)})});
+    const ValueId sum = op("ReduceSum", {op("Mul", {y, op("Sub", {logarithm, x_})})}, {{"keepdims", int64_t{0}}});
+    return op("Div", {sum, weight_ = size_of_batch()});
+  }
+  ValueId ctc();
+  ValueId output() {
+    const Type& type = g_.type(x_);
+    if (!type.is_static() || type.static_shape().num_elements() != 1 || type.dtype != DType::float32)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("a loss is one float32 number; \"{}\" is {}", g_.value(x_).name, to_string(type)));
+    return type.rank() == 0 ? x_ : op("Reshape", {x_, ints({})});
+  }
+  ValueId graph() {
+    x_ = add_loss_graph(g_, x_, options_);
+    return output();
+  }
+
  private:
-  ValueId loss_alone() {
-    switch (options_.loss) {
-      case Loss::graph: x_ = add_loss_graph(g_, x_, options_); [[fallthrough]];
-      case Loss::output: return whole_output();
-      case Loss::softmax_cross_entropy: return classes(/*scores=*/true);
-      case Loss::negative_log_likelihood: return classes(/*scores=*/false);
-      case Loss::ctc: return alignments();
-      default: break;
-    }
-    const ValueId y = g_.add_input(std::string(kLabels), g_.type(x_));
-    switch (options_.loss) {
-      case Loss::l1: return mean(op("Abs", {op("Sub", {x_, y})}));
-      case Loss::huber: {
-        // With d the difference and m = min(|d|, delta), Huber's loss is m (|d| - m / 2).
-        const ValueId distance = op("Abs", {op("Sub", {x_, y})}), near = op("Min", {distance, number(options_.huber_delta.value_or(1))});
-        return mean(op("Mul", {near, op("Sub", {distance, op("Mul", {near, number(0.5)})})}));
-      }
-      case Loss::binary_cross_entropy_with_logits: return mean(op("Sub", {op("Softplus", {x_}), op("Mul", {x_, y})}));
-      case Loss::kl_divergence: {
-        // y log y is defined as 0 where y is 0.
-        const ValueId some = op("Greater", {y, number(0)}), logarithm = op("Log", {op("Where", {some, y, number(1)})});
-        const ValueId sum = op("ReduceSum", {op("Mul", {y, op("Sub", {logarithm, x_})})}, {{"keepdims", int64_t{0}}});
-        const ValueId batch = op("Gather", {op("Shape", {x_}), g_.add_constant(g_.unique_name("loss/batch"), Tensor::scalar<int64_t>(0))});
-        return op("Div", {sum, weight_ = as_number(batch)});
-      }
-      default: break;
-    }
-    const ValueId difference = op("Sub", {x_, y});
-    return mean(op("Mul", {difference, difference}));
+  ValueId add_labels() { return g_.add_input(std::string(kLabels), g_.type(x_)); }
+  ValueId difference() {
+    const ValueId y = add_labels();
+    return op("Sub", {x_, y});
+  }
+  ValueId size_of_batch() {
+    return as_number(op("Gather", {op("Shape", {x_}), g_.add_constant(g_.unique_name("loss/batch"), Tensor::scalar<int64_t>(0))}));
   }
 
   ValueId op(std::string op_type, std::vector<ValueId> inputs, Attributes attributes = {}, std::string domain = "") {
@@ -93,14 +97,6 @@ class LossBuilder {
   ValueId size_of(ValueId value) { return as_number(op("Size", {value})); }
   ValueId ints(const std::vector<int64_t>& values) { return g_.add_constant(g_.unique_name("loss/ints"), Tensor::vector<int64_t>(values)); }
   ValueId mean(ValueId value) { return op("ReduceMean", {value}, {{"keepdims", int64_t{0}}}); }
-
-  ValueId whole_output() {
-    const Type& type = g_.type(x_);
-    if (!type.is_static() || type.static_shape().num_elements() != 1 || type.dtype != DType::float32)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("a loss is one float32 number; \"{}\" is {}", g_.value(x_).name, to_string(type)));
-    return type.rank() == 0 ? x_ : op("Reshape", {x_, ints({})});
-  }
 
   /// Brings scores (or log-probabilities) and labels into NegativeLogLikelihoodLoss's layout: classes at axis 1, or flattened to [M,
   /// classes] if they are the last axis. Adds the labels as an input.
@@ -189,27 +185,6 @@ class LossBuilder {
                       op("Mul", {spread, number(smoothing / static_cast<double>(count.value()))})});
   }
 
-  /// The CTC loss of scores [N, classes, steps] or [N, steps, classes], as class_axis says, and labels [N, length].
-  ValueId alignments() {
-    const Type& type = g_.type(x_);
-    const int64_t axis = options_.class_axis < 0 ? options_.class_axis + 3 : options_.class_axis;
-    if (!type.has_rank() || type.rank() != 3 || (axis != 1 && axis != 2))
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("the loss ctc is taken of scores with axes of a batch, of steps and of classes; \"{}\" is {}, class_axis is {}",
-                      g_.value(x_).name, to_string(type), options_.class_axis));
-    Type labels{.dtype = options_.int32_labels ? DType::int32 : DType::int64,
-                .shape = SymbolicShape{(*type.shape)[0], g_.symbols().symbol("treadle.label_length")}};
-    const ValueId label = g_.add_input(std::string(kLabels), labels);
-    if (axis == 1) x_ = op("Transpose", {x_}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
-    const ValueId logarithms = op("LogSoftmax", {x_}, {{"axis", int64_t{2}}});
-    Attributes attributes{{"blank", options_.blank.value_or(0)}};
-    if (options_.ignore_index) attributes.set("ignore_index", *options_.ignore_index);
-    const ValueId loss = op("CtcLoss", {logarithms, label}, attributes, "treadle");
-    weight_ = as_number(op("Gather", {op("Shape", {x_}), g_.add_constant(g_.unique_name("loss/batch"), Tensor::scalar<int64_t>(0))}));
-    return loss;
-  }
-
   Graph& g_;
   ValueId x_;
   const TrainerOptions& options_;
@@ -217,22 +192,67 @@ class LossBuilder {
   ValueId weight_ = kNoValue;
 };
 
+// The CTC loss of scores [N, classes, steps] or [N, steps, classes], as class_axis says, and labels [N, length].
+ValueId LossBuilder::ctc() {
+  const Type& type = g_.type(x_);
+  const int64_t axis = options_.class_axis < 0 ? options_.class_axis + 3 : options_.class_axis;
+  if (!type.has_rank() || type.rank() != 3 || (axis != 1 && axis != 2))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the loss ctc is taken of scores with axes of a batch, of steps and of classes; \"{}\" is {}, class_axis is {}",
+                            g_.value(x_).name, to_string(type), options_.class_axis));
+  Type labels{.dtype = options_.int32_labels ? DType::int32 : DType::int64,
+              .shape = SymbolicShape{(*type.shape)[0], g_.symbols().symbol("treadle.label_length")}};
+  const ValueId label = g_.add_input(std::string(kLabels), labels);
+  if (axis == 1) x_ = op("Transpose", {x_}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+  const ValueId logarithms = op("LogSoftmax", {x_}, {{"axis", int64_t{2}}});
+  Attributes attributes{{"blank", options_.blank.value_or(0)}};
+  if (options_.ignore_index) attributes.set("ignore_index", *options_.ignore_index);
+  const ValueId loss = op("CtcLoss", {logarithms, label}, attributes, "treadle");
+  weight_ = size_of_batch();
+  return loss;
+}
+
+namespace {
+
+using B = LossBuilder;
+constexpr std::string_view kOfClasses[] = {"class_weights", "label_smoothing", "ignore_index", "class_axis", "int32_labels"},
+                           kOfCtc[] = {"blank", "ignore_index", "class_axis", "int32_labels"}, kOfHuber[] = {"huber_delta"};
+template <ValueId (B::*method)()>
+ValueId added(B& builder) {
+  return (builder.*method)();
+}
+constexpr LossRow kLosses[] = {
+    {"softmax_cross_entropy", Loss::softmax_cross_entropy, LossLabels::classes, added<&B::softmax_cross_entropy>, kOfClasses},
+    {"negative_log_likelihood", Loss::negative_log_likelihood, LossLabels::classes, added<&B::negative_log_likelihood>, kOfClasses},
+    {"mean_squared_error", Loss::mean_squared_error, LossLabels::like_output, added<&B::mean_squared_error>},
+    {"l1", Loss::l1, LossLabels::like_output, added<&B::l1>},
+    {"huber", Loss::huber, LossLabels::like_output, added<&B::huber>, kOfHuber},
+    {"binary_cross_entropy_with_logits", Loss::binary_cross_entropy_with_logits, LossLabels::like_output,
+     added<&B::binary_cross_entropy_with_logits>},
+    {"kl_divergence", Loss::kl_divergence, LossLabels::like_output, added<&B::kl_divergence>},
+    {"ctc", Loss::ctc, LossLabels::classes, added<&B::ctc>, kOfCtc},
+    {"output", Loss::output, LossLabels::none, added<&B::output>},
+    {"graph", Loss::graph, LossLabels::of_model, added<&B::graph>},
+};
+
 }  // namespace
+
+std::span<const LossRow> all_losses() { return kLosses; }
+
+const LossRow& row_of(Loss loss) {
+  for (const LossRow& row : kLosses)
+    if (row.loss == loss) return row;
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no loss {}", static_cast<int>(loss)));
+}
 
 Loss loss_named(std::string_view name) {
   std::vector<std::string> names;
-  for (const auto& [known, loss] : kNames) {
-    if (known == name) return loss;
-    names.emplace_back(known);
+  for (const LossRow& row : kLosses) {
+    if (row.name == name) return row.loss;
+    names.emplace_back(row.name);
   }
   throw Error(ErrorCode::invalid_argument,
               fmt::format("there is no loss \"{}\"; the nearest: {}; all: {}", name, nearest_names(name, names), fmt::join(names, ", ")));
-}
-
-std::string_view name_of(Loss loss) {
-  for (const auto& [name, known] : kNames)
-    if (known == loss) return name;
-  throw Error(ErrorCode::invalid_argument, fmt::format("there is no loss {}", static_cast<int>(loss)));
 }
 
 ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options, ValueId* weight) {

@@ -10,8 +10,6 @@
 
 #include "core/nearest.h"
 #include "graph/infer.h"
-#include "train/graph/loss_graph.h"
-#include "train/graph/loss_scale.h"
 #include "train/graph/training_graph.h"
 #include "treadle/error.h"
 
@@ -63,6 +61,18 @@ constexpr std::pair<std::string_view, Schedule::Kind> kSchedules[] = {{"constant
                                                                       {"cosine", Schedule::Kind::cosine},
                                                                       {"linear", Schedule::Kind::linear},
                                                                       {"one_cycle", Schedule::Kind::one_cycle}};
+
+template <typename Rows>
+std::vector<std::string> names_in(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) {
+    if constexpr (requires { row.name; })
+      names.emplace_back(row.name);
+    else
+      names.emplace_back(row.first);
+  }
+  return names;
+}
 
 [[noreturn]] void throw_unknown(std::string_view what, std::string_view name, const std::vector<std::string>& names) {
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no {} \"{}\"; the nearest: {}; all: {}", what, name,
@@ -131,22 +141,19 @@ std::string_view name_of(Schedule::Kind kind) {
 }
 
 Optimizer optimizer_named(std::string_view name) {
-  std::vector<std::string> names;
-  for (const Known& each : all_known()) {
+  for (const Known& each : all_known())
     if (each.name == name) return each.optimizer;
-    names.emplace_back(each.name);
-  }
-  throw_unknown("optimizer", name, names);
+  throw_unknown("optimizer", name, names_in(all_known()));
 }
 
 Schedule::Kind schedule_named(std::string_view name) {
-  std::vector<std::string> names;
-  for (const auto& [each, kind] : kSchedules) {
+  for (const auto& [each, kind] : kSchedules)
     if (each == name) return kind;
-    names.emplace_back(each);
-  }
-  throw_unknown("schedule", name, names);
+  throw_unknown("schedule", name, names_in(kSchedules));
 }
+
+std::string optimizer_names() { return fmt::format("{}", fmt::join(names_in(all_known()), ", ")); }
+std::string schedule_names() { return fmt::format("{}", fmt::join(names_in(kSchedules), ", ")); }
 
 double Schedule::factor(int64_t index) const {
   auto cosine = [](double from, double to, double part) { return to + (from - to) * (1 + std::cos(std::numbers::pi * part)) / 2; };
@@ -190,38 +197,11 @@ void check_groups(const TrainerOptions& options, const std::vector<std::string>&
                                                       pattern, nearest_names(pattern, parameters)));
 }
 
-std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& o) {
-  std::vector<std::pair<std::string, std::string>> settings;
-  auto add = [&](const char* name, const auto& value) { settings.emplace_back(name, fmt::format("{}", value)); };
-  add("loss", name_of(o.loss)), add("output", o.output);
-  add("class_axis", o.class_axis), add("int32_labels", o.int32_labels), add("label_smoothing", o.label_smoothing);
-  add("ignore_index", o.ignore_index ? std::to_string(*o.ignore_index) : "none");
-  add("class_weights", fmt::format("[{}]", fmt::join(o.class_weights, ", ")));
-  if (o.loss == Loss::huber) add("huber_delta", o.huber_delta.value_or(1));
-  if (o.loss == Loss::ctc) add("blank", o.blank.value_or(0));
-  if (o.loss == Loss::graph) add("loss_model", loss_digest(o));
-  add("optimizer", known(o.optimizer).name);
+std::vector<std::pair<std::string, double>> hyperparameters(const TrainerOptions& o) {
+  std::vector<std::pair<std::string, double>> named;
   for (const Number& number : {kWeightDecay, kMomentum, kBeta1, kBeta2, kEpsilon, kSmoothing})
-    if (known(o.optimizer).usual.*number.usual) add(number.name, number_of(o, number));
-  add("nesterov", o.nesterov), add("clip_value", o.clip_value), add("clip_norm", o.clip_norm);
-  add("accumulation_steps", o.accumulation_steps);
-  if (o.ema_decay > 0) add("ema_decay", o.ema_decay);
-  if (o.ema_statistics) add("ema_statistics", true);
-  const Schedule& s = o.schedule;
-  add("schedule", name_of(s.kind));
-  add("warmup_steps", s.warmup_steps), add("total_steps", s.total_steps), add("step_size", s.step_size);
-  if (s.kind == Schedule::Kind::step) add("gamma", s.gamma.value_or(0.1));
-  if (s.kind == Schedule::Kind::cosine || s.kind == Schedule::Kind::linear) add("final_factor", s.final_factor.value_or(0));
-  for (const ParameterGroup& group : o.groups)
-    add("group", fmt::format("{} rate_factor {} weight_decay {}", fmt::join(group.parameters, " "), group.rate_factor,
-                             group.weight_decay ? fmt::format("{}", *group.weight_decay) : "none"));
-  if (!o.lazy_updates.empty()) add("lazy_updates", fmt::format("[{}]", fmt::join(o.lazy_updates, ", ")));
-  if (!o.session.precision.empty()) add("precision", o.session.precision);
-  if (scales_loss(o)) std::ranges::copy(loss_scaling_settings(o), std::back_inserter(settings));
-  if (o.lora.rank > 0)
-    add("lora", fmt::format("rank {} alpha {} dropout {} targets [{}]", o.lora.rank, factor_of(o.lora) * static_cast<double>(o.lora.rank),
-                            o.lora.dropout, fmt::join(o.lora.targets, ", ")));
-  return settings;
+    if (known(o.optimizer).usual.*number.usual) named.emplace_back(number.name, number_of(o, number));
+  return named;
 }
 
 std::pair<ValueId, ValueId> add_scalars(Graph& graph) {

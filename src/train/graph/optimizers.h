@@ -26,6 +26,9 @@ std::string state_name(const std::string& parameter, std::string_view what);
 
 std::string_view name_of(Optimizer optimizer);
 std::string_view name_of(Schedule::Kind kind);
+/// Names of all of them, as a list in a text.
+std::string optimizer_names();
+std::string schedule_names();
 
 /// @throws Error(invalid_argument) for a hyperparameter that the optimizer does not use.
 void check_numbers(const TrainerOptions& options);
@@ -33,9 +36,8 @@ void check_numbers(const TrainerOptions& options);
 /// @throws Error(not_found) for a group whose pattern matches no parameter.
 void check_groups(const TrainerOptions& options, const std::vector<std::string>& parameters);
 
-/// The settings, besides model, data and learning rate, that determine the result of a step: loss, optimizer and its hyperparameters,
-/// schedule, clipping and groups. By name, with defaults filled in.
-std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& options);
+/// The optimizer's hyperparameters by name, with defaults filled in.
+std::vector<std::pair<std::string, double>> hyperparameters(const TrainerOptions& options);
 
 /// Adds the inputs that updates read besides gradients.
 /// @return the learning rate, and the number of the update

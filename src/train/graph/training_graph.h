@@ -71,13 +71,6 @@ Model prepared(const Model& model, const TrainerOptions& options);
 /// @param training  BatchNormalization and Dropout behave as in training.
 TrainingGraph make_training_graph(const Model& model, const Selection& selection, bool training);
 
-/// Adds the loss, with its labels as an input, as the options say.
-/// @param weight  null, or set to the divisor of the loss, which is a mean: the number of elements or samples, or the sum of the counted
-/// labels' weights.
-/// @return the loss, a scalar.
-ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options, ValueId* weight = nullptr);
-std::string_view name_of(Loss loss);
-
 /// Applies the passes that are allowed before differentiation: they fuse operators only into ones whose gradient is one node as well.
 /// `max_patches` is counted anew when the joint graph is optimised.
 /// @param kept  values needed later; updated to what replaces them, like `training.states`

@@ -2,15 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
 #include "core/nearest.h"
 #include "session/options.h"
 #include "train/graph/initialization.h"
+#include "train/graph/losses.h"
 #include "train/graph/optimizers.h"
-#include "train/graph/training_graph.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
@@ -40,12 +40,14 @@ OptionInfo of_session(std::string_view name, OptionText text) {
 }
 
 Rows loss_rows() {
+  static const std::string kText = [] {
+    std::string names;
+    for (const LossRow& row : all_losses())
+      if (row.labels != LossLabels::of_model) names += std::string(row.name) + ", ";
+    return "loss: " + names + "or an ONNX file: a graph of the loss, whose first input takes the scores and the next the labels";
+  }();
   return {
-      {{.name = "loss",
-        .type = "name or path",
-        .text = "loss: softmax_cross_entropy, negative_log_likelihood, mean_squared_error, l1, huber, binary_cross_entropy_with_logits, "
-                "kl_divergence, ctc, output, or an ONNX file: a graph of the loss, whose first input takes the scores and the next the "
-                "labels"},
+      {{.name = "loss", .type = "name or path", .text = kText.c_str()},
        TextMember<O>{[](const O& o) { return std::string(name_of(o.loss)); }, set_loss}},
       {{.name = "output", .text = "output, or another value, to compute the loss from; the first output if not given"}, part<&O::output>()},
       {{.name = "int32_labels", .text = "labels are int32"}, part<&O::int32_labels>()},
@@ -64,8 +66,9 @@ Rows loss_rows() {
 }
 
 Rows optimizer_rows() {
+  static const std::string kNames = optimizer_names();
   return {
-      {{.name = "optimizer", .type = "sgd, adam, adamw, adagrad, rmsprop, lion, lamb", .text = "optimizer, with PyTorch's formulas"},
+      {{.name = "optimizer", .type = kNames, .text = "optimizer, with PyTorch's formulas"},
        TextMember<O>{[](const O& o) { return std::string(name_of(o.optimizer)); },
                      [](O& o, const std::string& name) { o.optimizer = optimizer_named(name); }}},
       {{.name = "learning_rate", .text = "learning rate, before the schedule", .least = 0, .most = kMostNumber}, part<&O::learning_rate>()},
@@ -120,13 +123,16 @@ Rows gradient_rows() {
         .below_most = true},
        part<&O::ema_decay>()},
       {{.name = "ema_statistics", .text = "average running statistics as well"}, part<&O::ema_statistics>()},
+      {{.name = "lazy_updates", .type = kPatterns, .text = "tables of which an update touches only the rows that were read"},
+       part<&O::lazy_updates>()},
   };
 }
 
 Rows schedule_rows() {
   using S = Schedule;
+  static const std::string kNames = schedule_names();
   return {
-      {{.name = "schedule", .type = "constant, step, cosine, linear, one_cycle", .text = "schedule of the learning rate"},
+      {{.name = "schedule", .type = kNames, .text = "schedule of the learning rate"},
        TextMember<O>{[](const O& o) { return std::string(name_of(o.schedule.kind)); },
                      [](O& o, const std::string& name) { o.schedule.kind = schedule_named(name); }}},
       {{.name = "warmup_steps", .text = "updates during which the rate rises", .least = 0}, part<&O::schedule, &S::warmup_steps>()},
@@ -145,6 +151,7 @@ Rows schedule_rows() {
 
 Rows parameter_rows() {
   return {
+      {{.name = "lora_seed", .text = "seed of the adapters' first values", .least = 0}, part<&O::lora, &LoraOptions::seed>()},
       {{.name = "group", .python = "groups", .type = kGroupForm, .text = "settings for these parameters; may be repeated"},
        TextMember<O>{no_text, add_group}},
       {{.name = "parameters", .type = kPatterns, .text = "initializers to train; all if not given"}, part<&O::parameters>()},
@@ -182,14 +189,11 @@ Rows lora_rows() {
        part<&O::lora, &L::dropout>()},
       {{.name = "lora_targets", .type = kPatterns, .text = "weights, or nodes that read them; all of MatMul and Gemm if not given"},
        part<&O::lora, &L::targets>()},
-      {{.name = "lora_seed", .text = "seed of the adapters' first values", .least = 0}, part<&O::lora, &L::seed>()},
   };
 }
 
-Rows step_rows() {
+Rows memory_rows() {
   return {
-      {{.name = "lazy_updates", .type = kPatterns, .text = "tables of which an update touches only the rows that were read"},
-       part<&O::lazy_updates>()},
       {of_session("memory_fraction",
                   "share of what a step's activations take otherwise; steps compute values twice or write them to a file; 0: no limit"),
        part<&O::session, &SessionOptions::memory_fraction>()},
@@ -220,18 +224,25 @@ Rows rank_rows() {
   };
 }
 
-Rows all_trainer_rows() {
-  Rows rows = loss_rows();
-  for (auto more : {optimizer_rows, gradient_rows, schedule_rows, parameter_rows, lora_rows, step_rows, rank_rows})
-    for (Option<O>& row : more()) rows.push_back(std::move(row));
+Rows joined(std::initializer_list<Rows (*)()> parts) {
+  Rows rows;
+  for (auto part : parts)
+    for (Option<O>& row : part()) rows.push_back(std::move(row));
   return rows;
 }
+
+Rows step_rows() { return joined({loss_rows, optimizer_rows, gradient_rows, schedule_rows, lora_rows}); }
 
 }  // namespace
 
 const OptionTable<TrainerOptions>& trainer_option_table() {
-  static const OptionTable<TrainerOptions> table(all_trainer_rows());
+  static const OptionTable<TrainerOptions> table(joined({step_rows, parameter_rows, memory_rows, rank_rows}));
   return table;
+}
+
+std::span<const Option<TrainerOptions>> step_options() {
+  static const size_t count = step_rows().size();
+  return trainer_option_table().rows().first(count);
 }
 
 const OptionTable<ParameterGroup>& group_table() {

@@ -1,7 +1,9 @@
 // Tables of the options of trainers, from which set_option(), the command line, Python and docs/options.md are derived.
 #pragma once
 
+#include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -31,6 +33,8 @@ struct OptionMembers<train::Initialization> {
 namespace train {
 
 const OptionTable<TrainerOptions>& trainer_option_table();
+/// The rows of the options that decide what steps compute once their graphs are chosen. Checkpoints and artifacts state them.
+std::span<const Option<TrainerOptions>> step_options();
 /// Options of one entry of `groups`, and of one entry of `initialization`.
 const OptionTable<ParameterGroup>& group_table();
 const OptionTable<Initialization>& initialization_table();
@@ -47,6 +51,10 @@ void add_initialization(TrainerOptions& options, const std::string& text);
 /// @throws Error(invalid_argument) for a number outside of its range, an option that has no effect with the others, or a combination that
 /// is not supported.
 void check_options(const TrainerOptions& options);
+
+/// The settings, besides model, data and learning rate, that determine the result of a step: loss, optimizer and its hyperparameters,
+/// schedule, clipping and groups. By name, with defaults filled in.
+std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& options);
 
 /// The table in Markdown, for docs/options.md.
 std::string trainer_options_markdown();

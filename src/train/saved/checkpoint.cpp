@@ -18,6 +18,7 @@
 #include "train/data/safetensors.h"
 #include "train/graph/data_parallel.h"
 #include "train/graph/optimizers.h"
+#include "train/options/options.h"
 #include "train/trainer/trainer_impl.h"
 #include "treadle/error.h"
 

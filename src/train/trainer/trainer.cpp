@@ -1,8 +1,14 @@
-// The interface of Trainer: steps, evaluation, prediction, gradients, and access to the values.
+// The interface of Trainer: steps, evaluation, prediction, gradients, and access to the values; and what steps are fed.
+#include <algorithm>
+#include <iterator>
+
 #include "exec/run/trace_marks.h"
+#include "train/data/samples.h"
+#include "train/graph/losses.h"
 #include "train/graph/optimizers.h"
 #include "train/options/options.h"
 #include "train/trainer/trainer_impl.h"
+#include "treadle/data.h"
 #include "treadle/error.h"
 #include "treadle/train.h"
 
@@ -96,7 +102,7 @@ double Trainer::learning_rate() const { return options().learning_rate; }
 void Trainer::set_learning_rate(double rate) {
   TrainerOptions changed = options();
   changed.learning_rate = rate;
-  check_options(changed);
+  trainer_option_table().check(changed);
   impl_->graphs.options.learning_rate = rate;
 }
 
@@ -127,5 +133,27 @@ std::string Trainer::to_bytes(const Metadata& metadata) const {
 }
 
 std::string Trainer::to_text() const { return print(impl_->runners[Runners::step].graph()); }
+
+LabelForm label_form(const TrainerOptions& options, const Model& model) {
+  const LossLabels kind = row_of(options.loss).labels;
+  if (kind == LossLabels::none) return {.dtype = DType::undefined};
+  if (kind == LossLabels::classes) return {.dtype = options.int32_labels ? DType::int32 : DType::int64};
+  if (kind == LossLabels::of_model) {
+    const std::optional<ValueInfo> labels = loss_inputs(model, options).labels;
+    if (!labels) return {.dtype = DType::undefined};
+    return {.dtype = labels->dtype, .extents = labels->has_rank ? std::optional(sample_extents(*labels)) : std::nullopt};
+  }
+  const std::vector<ValueInfo> outputs = model.outputs();
+  const auto output = std::find_if(outputs.begin(), outputs.end(),
+                                   [&](const ValueInfo& info) { return options.output.empty() || info.name == options.output; });
+  if (output == outputs.end() || !output->has_rank) return {.dtype = DType::float32};
+  return {.dtype = output->dtype, .extents = sample_extents(*output)};
+}
+
+std::vector<ValueInfo> fed_inputs(const TrainerOptions& options, const Model& model) {
+  std::vector<ValueInfo> inputs = model.inputs();
+  std::ranges::copy(loss_inputs(model, options).feeds, std::back_inserter(inputs));
+  return inputs;
+}
 
 }  // namespace treadle::train

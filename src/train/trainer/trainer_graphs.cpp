@@ -11,6 +11,7 @@
 #include "train/graph/head.h"
 #include "train/graph/initialization.h"
 #include "train/graph/joined_parameters.h"
+#include "train/graph/losses.h"
 #include "train/graph/optimizers.h"
 #include "train/graph/untied.h"
 #include "train/options/options.h"
