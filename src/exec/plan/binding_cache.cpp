@@ -9,6 +9,43 @@ namespace {
 
 constexpr size_t kMaxPlans = 8;
 
+using Bindings = std::list<std::shared_ptr<Binding>>;
+
+// Whether nobody but the cache has the binding, so that it may be bound anew.
+bool is_free(const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; }
+
+// The binding for these values and this version of the parameters; bindings.end() if there is none.
+Bindings::iterator find_bound(Bindings& bindings, const Program& program, std::span<const int64_t> values,
+                              const ParameterVersion* parameters) {
+  const std::vector<int32_t>& symbols = program.extents().symbols;
+  return std::ranges::find_if(bindings, [&](const std::shared_ptr<Binding>& binding) {
+    return binding->parameters().get() == parameters && std::ranges::all_of(symbols, [&](int32_t symbol) {
+             return binding->values()[static_cast<size_t>(symbol)] == values[static_cast<size_t>(symbol)];
+           });
+  });
+}
+
+// Moves the bindings with an earlier version of the parameters, which are useless, to `outdated`; but a free one of them to `spare`.
+void drop_outdated(Bindings& bindings, const ParameterVersion* parameters, Bindings& spare, Bindings& outdated) {
+  for (auto it = bindings.begin(); parameters && it != bindings.end();) {
+    const auto binding = it++;
+    if ((*binding)->parameters().get() == parameters) continue;
+    Bindings& into = spare.empty() && is_free(*binding) ? spare : outdated;
+    into.splice(into.begin(), bindings, binding);
+  }
+}
+
+// The free binding to bind anew: the preferred one if it is free, or else the least recently used; bindings.end() if none is free.
+Bindings::iterator choose_free(Bindings& bindings, const Binding* preferred) {
+  auto found = bindings.end();
+  for (auto it = bindings.begin(); it != bindings.end(); ++it) {
+    if (!is_free(*it)) continue;
+    found = it;
+    if (it->get() == preferred) break;
+  }
+  return found;
+}
+
 }  // namespace
 
 size_t BindingCache::hash(std::span<const int64_t> symbol_values) const {
@@ -23,60 +60,45 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
   const Program& program = owner_.program();
   std::shared_ptr<const ParameterVersion> parameters;
   if (ParameterVersions* versions = owner_.parameters()) parameters = versions->current(pool, [this] { let_parameters_go(); });
-  std::list<std::shared_ptr<Binding>> outdated;  // destroyed after the lock is released
-  std::list<std::shared_ptr<Binding>> taken;  // the list node to bind anew, spliced out of recent_ and back, so that nothing is allocated
+  Bindings outdated;  // destroyed after the lock is released
+  Bindings spare;     // the list node to bind anew, spliced out of recent_ and back, so that nothing is allocated
   bool first = false, returns = false;
   {
     std::lock_guard lock(mutex_);
     const Binding* held = previous && !previous->came_back() ? previous.get() : nullptr;
     previous.reset();
-    for (auto it = recent_.begin(); it != recent_.end(); ++it) {
-      bool same = std::all_of(program.extents().symbols.begin(), program.extents().symbols.end(),
-                              [&](int32_t s) { return (*it)->values_[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)]; });
-      if (!same || (*it)->parameters_ != parameters) continue;
-      recent_.splice(recent_.begin(), recent_, it);
+    if (auto found = find_bound(recent_, program, symbol_values, parameters.get()); found != recent_.end()) {
+      recent_.splice(recent_.begin(), recent_, found);
       recent_.front()->note_return();
       ++statistics_.hits;
       return recent_.front();
     }
-    ++statistics_.misses;
-    first = statistics_.misses == 1;
+    first = ++statistics_.misses == 1;
+    returns = std::ranges::find(left_behind_, hash(symbol_values)) != left_behind_.end();
+    drop_outdated(recent_, parameters.get(), spare, outdated);
     // An unused binding is bound anew, as its memory is there already. If extents grow from run to run, they do not return: the binding of
     // the previous run, which is still in the CPU's caches, is taken. Extents that returned after their binding was taken get the least
     // recently used one instead.
-    returns = std::find(left_behind_.begin(), left_behind_.end(), hash(symbol_values)) != left_behind_.end();
-    auto is_free = [&](const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; };
-    // Bindings with an earlier version of the parameters are useless. One unused binding of these is bound anew, the others are dropped.
-    for (auto it = recent_.begin(); parameters && it != recent_.end();) {
-      const auto binding = it++;
-      if ((*binding)->parameters_ == parameters) continue;
-      std::list<std::shared_ptr<Binding>>& into = taken.empty() && is_free(*binding) ? taken : outdated;
-      into.splice(into.begin(), recent_, binding);
-    }
-    if (taken.empty() && recent_.size() >= kCapacity) {
-      auto found = recent_.end();
-      if (held && !returns) {
-        found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& b) { return b.get() == held && is_free(b); });
-        if (found != recent_.end()) {
-          left_behind_[next_left_behind_] = hash(held->values());
-          next_left_behind_ = (next_left_behind_ + 1) % left_behind_.size();
-        }
+    if (spare.empty() && recent_.size() >= kCapacity) {
+      const Binding* preferred = returns ? nullptr : held;
+      const auto found = choose_free(recent_, preferred);
+      if (preferred && found != recent_.end() && found->get() == preferred) {
+        left_behind_[next_left_behind_] = hash(preferred->values());
+        next_left_behind_ = (next_left_behind_ + 1) % left_behind_.size();
       }
-      for (auto it = recent_.end(); found == recent_.end() && it != recent_.begin();)
-        if (is_free(*--it)) found = it;
-      if (found != recent_.end()) taken.splice(taken.begin(), recent_, found);
+      if (found != recent_.end()) spare.splice(spare.begin(), recent_, found);
     }
   }
-  if (taken.empty()) taken.push_back(std::make_shared<Binding>(owner_));
-  taken.front()->came_back_ = returns;
+  if (spare.empty()) spare.push_back(std::make_shared<Binding>(owner_));
+  spare.front()->came_back_ = returns;
   std::optional<LoadPhases::Scope> scope;
   if (first) scope.emplace(owner_.first_binding());
   const LoadPhases::Phase phase("first binding");
   // With recomputation, the present arena may be smaller than rounded-up extents would need without recomputation: no rounding then.
   const bool bucketed = !first && program.planning().recompute_fraction == 0;
-  taken.front()->bind(symbol_values, max_threads, bucketed, pool, parameters);
+  spare.front()->bind(symbol_values, max_threads, bucketed, pool, parameters);
   std::lock_guard lock(mutex_);
-  recent_.splice(recent_.begin(), taken);
+  recent_.splice(recent_.begin(), spare);
   return recent_.front();
 }
 

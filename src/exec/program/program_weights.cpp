@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <new>
 #include <numeric>
 #include <optional>
@@ -52,33 +53,6 @@ void create(const Graph& graph, const ProgramOptions& options, Instruction& inst
   if (instruction.packed) foreign_bytes = instruction.packed->size_bytes() - std::min(made, instruction.packed->size_bytes());
 }
 
-/// One node whose kernel packs weights.
-struct Task {
-  Instruction* instruction;
-  size_t size_bytes = 0, float_bytes = 0;  // bytes of all weights, and of those packed as float32
-  size_t foreign_bytes = 0;                // bytes of the packed copy that did not come from Storage
-  std::optional<OutOfMemory> starved;
-  std::optional<Error> error;  // an error other than out of memory
-};
-
-std::string describe_tasks(std::span<const Task> tasks, const Node* failed, const Graph& graph, const ProgramOptions& options) {
-  std::vector<PackedWeights> packed;
-  for (const Task& task : tasks)
-    packed.push_back({.node = task.instruction->node,
-                      .weight_bytes = task.size_bytes,
-                      .float_bytes = task.float_bytes,
-                      .packed_bytes = task.instruction->packed ? task.instruction->packed->size_bytes() : 0});
-  return describe_packing(&graph, packed, options.memory ? options.memory->account.get() : nullptr, failed);
-}
-
-[[noreturn]] void throw_out_of_memory(std::span<const Task> tasks, const Task& failed, const Graph& graph, const ProgramOptions& options) {
-  const Node& node = *failed.instruction->node;
-  OutOfMemory error = *failed.starved;
-  error.add_context(describe(node) + ", while weights were packed", describe_operands(graph, node));
-  error.describe(describe_tasks(tasks, &node, graph, options));
-  throw OutOfMemory(error);
-}
-
 SlotId root_of(const Program& program, SlotId slot) { return program.slots()[slot].root; }
 
 // Counts, by root slot, the operands that have not packed it yet. An operand that is read during runs adds kNever, so that the count never
@@ -99,6 +73,123 @@ IdVector<SlotId, std::atomic<int64_t>> count_readers(const Program& program, con
   for (SlotId output : program.output_slots()) readers[root_of(program, output)] += kNever;
   return readers;
 }
+
+// Packs the weights of all instructions of a program.
+class Packing {
+ public:
+  Packing(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options)
+      : program_(program), graph_(program.graph()), options_(options) {
+    for (Instruction& instruction : instructions)
+      if (instruction.kernel && instruction.kernel->create && instruction.versioned < 0) add(instruction);
+    if (options.release_packed) readers_ = count_readers(program, options);
+  }
+
+  // Packs in parallel, the largest weights first. Failures are kept for throw_failures().
+  void run() {
+    std::vector<Task*> order;
+    for (Task& task : tasks_) order.push_back(&task);
+    std::ranges::stable_sort(order, std::greater(), &Task::size_bytes);
+    ThreadPool* pool = total_bytes_ < kLittleToPack ? nullptr : options_.pool;
+    parallel_for(pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Task& task = *order[static_cast<size_t>(i)];
+        try {
+          pack(task);
+        } catch (const OutOfMemory& error) {
+          task.starved = error;
+        } catch (const Error& error) {
+          task.error = error;
+        } catch (const std::bad_alloc&) {
+          task.starved.emplace("out of memory");
+        }
+      }
+    });
+  }
+
+  // Bytes of packed copies that did not come from Storage.
+  size_t foreign_bytes() const {
+    return std::accumulate(tasks_.begin(), tasks_.end(), size_t{0}, [](size_t sum, const Task& task) { return sum + task.foreign_bytes; });
+  }
+  // The states that other programs have as well, each once.
+  std::vector<const PackedState*> shared() const {
+    std::vector<const PackedState*> states;
+    for (const Task& task : tasks_)
+      if (task.instruction->packed_is_shared) states.push_back(task.instruction->packed.get());
+    std::ranges::sort(states);  // two nodes may share one state
+    states.erase(std::ranges::unique(states).begin(), states.end());
+    return states;
+  }
+  // The weights and what packing made of them, for an error.
+  // @param failed  null, or the node whose weights were packed when memory ran out
+  std::string describe(const Node* failed) const {
+    std::vector<PackedWeights> packed;
+    for (const Task& task : tasks_)
+      packed.push_back({.node = task.instruction->node,
+                        .weight_bytes = task.size_bytes,
+                        .float_bytes = task.float_bytes,
+                        .packed_bytes = task.instruction->packed ? task.instruction->packed->size_bytes() : 0});
+    return describe_packing(&graph_, packed, options_.memory ? options_.memory->account.get() : nullptr, failed);
+  }
+  void throw_failures() {
+    std::string missing;
+    for (Task& task : tasks_) {
+      const Node& node = *task.instruction->node;
+      if (task.starved) {
+        task.starved->add_context(treadle::describe(node) + ", while weights were packed", describe_operands(graph_, node));
+        task.starved->describe(describe(&node));
+        throw OutOfMemory(*task.starved);
+      }
+      if (task.error) note_missing(*task.error, graph_, node, missing);
+    }
+    if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
+  }
+
+ private:
+  // One node whose kernel packs weights.
+  struct Task {
+    Instruction* instruction;
+    size_t size_bytes = 0, float_bytes = 0;  // bytes of all weights, and of those packed as float32
+    size_t foreign_bytes = 0;                // bytes of the packed copy that did not come from Storage
+    std::optional<OutOfMemory> starved;
+    std::optional<Error> error;  // an error other than out of memory
+  };
+
+  void add(Instruction& instruction) {
+    Task task{&instruction};
+    const std::string_view precision = ops::precision_of(*instruction.node);
+    const bool in_float32 = precision.empty() || precision == "float32";
+    for (ValueId input : instruction.node->inputs)
+      if (const Tensor* constant = graph_.stored_tensor(input)) {
+        task.size_bytes += constant->size_bytes();
+        if (constant->dtype() == DType::float32 && in_float32) task.float_bytes += constant->size_bytes();
+      }
+    total_bytes_ += task.size_bytes;
+    tasks_.push_back(std::move(task));
+  }
+
+  // Packs one node's weights. Their mapped pages in the model's file are dropped then, so that the model is not in memory twice.
+  void pack(Task& task) {
+    AllocationScope scope(options_.memory, MemoryClass::packed);  // a thread of the pool has no scope of its own
+    const Node& node = *task.instruction->node;
+    const bool restored = restore(graph_, options_, *task.instruction, task.foreign_bytes);
+    if (!restored) create(graph_, options_, *task.instruction, task.foreign_bytes);
+    const auto operands = program_.operands(*task.instruction);
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      const Tensor* constant = packs(*task.instruction, k) ? graph_.stored_tensor(node.inputs[k]) : nullptr;
+      if (!constant) continue;
+      if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // a restored state points into these pages
+      if (!readers_.empty() && --readers_[root_of(program_, operands[k])] == 0)
+        options_.release_packed->value(node.inputs[k]).constant = Datum();
+    }
+  }
+
+  const Program& program_;
+  const Graph& graph_;
+  const ProgramOptions& options_;
+  std::vector<Task> tasks_;
+  size_t total_bytes_ = 0;
+  IdVector<SlotId, std::atomic<int64_t>> readers_;  // see count_readers(); empty: constants are kept
+};
 
 Tensor share(const Tensor& tensor) {
   if (tensor.size_bytes() < kWorthSharing || tensor.dtype() == DType::string || !tensor.is_contiguous()) return tensor.clone();
@@ -143,77 +234,18 @@ void ProgramWeights::add_body(const ProgramWeights& body) {
   foreign_packed_bytes_ += body.foreign_packed_bytes_;
 }
 
-// Packs in parallel, the largest weights first. After each node, the mapped pages of its weights in the model's file are dropped, so that
-// the model is not in memory twice.
 void ProgramWeights::pack(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options) {
-  const Graph& graph = program.graph();
-  std::vector<Task> tasks;
-  size_t total_bytes = 0;
-  for (Instruction& instruction : instructions) {
-    if (!instruction.kernel || !instruction.kernel->create || instruction.versioned >= 0) continue;
-    Task task{&instruction};
-    for (ValueId input : instruction.node->inputs)
-      if (const Tensor* constant = graph.stored_tensor(input)) {
-        task.size_bytes += constant->size_bytes();
-        const std::string_view precision = ops::precision_of(*instruction.node);
-        if (constant->dtype() == DType::float32 && (precision.empty() || precision == "float32"))
-          task.float_bytes += constant->size_bytes();
-      }
-    total_bytes += task.size_bytes;
-    tasks.push_back(std::move(task));
-  }
-  IdVector<SlotId, std::atomic<int64_t>> readers;
-  if (options.release_packed) readers = count_readers(program, options);
-  auto run = [&](Task& task) {
-    AllocationScope scope(options.memory, MemoryClass::packed);  // a thread of the pool has no scope of its own
-    const Node& node = *task.instruction->node;
-    const bool restored = restore(graph, options, *task.instruction, task.foreign_bytes);
-    if (!restored) create(graph, options, *task.instruction, task.foreign_bytes);
-    const auto operands = program.operands(*task.instruction);
-    for (size_t k = 0; k < node.inputs.size(); ++k) {
-      const Tensor* constant = packs(*task.instruction, k) ? graph.stored_tensor(node.inputs[k]) : nullptr;
-      if (!constant) continue;
-      if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // a restored state points into these pages
-      if (!readers.empty() && --readers[root_of(program, operands[k])] == 0)
-        options.release_packed->value(node.inputs[k]).constant = Datum();
-    }
-  };
-  std::vector<size_t> order(tasks.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tasks[a].size_bytes > tasks[b].size_bytes; });
-  ThreadPool* pool = total_bytes < kLittleToPack ? nullptr : options.pool;
-  parallel_for(pool, static_cast<int64_t>(order.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      Task& task = tasks[order[static_cast<size_t>(i)]];
-      try {
-        run(task);
-      } catch (const OutOfMemory& error) {
-        task.starved = error;
-      } catch (const Error& error) {
-        task.error = error;
-      } catch (const std::bad_alloc&) {
-        task.starved.emplace("out of memory");
-      }
-    }
-  });
-  for (const Task& task : tasks) {
-    foreign_packed_bytes_ += task.foreign_bytes;
-    if (task.instruction->packed_is_shared) shared_packed_.push_back(task.instruction->packed.get());
-  }
-  std::sort(shared_packed_.begin(), shared_packed_.end());  // two nodes may share one state
-  shared_packed_.erase(std::unique(shared_packed_.begin(), shared_packed_.end()), shared_packed_.end());
+  Packing packing(program, instructions, options);
+  packing.run();
+  foreign_packed_bytes_ += packing.foreign_bytes();
+  shared_packed_ = packing.shared();
   if (options.memory) shared_charge_.account = options.memory->account;
   try {
     charge_shared();
   } catch (...) {
-    rethrow_with_memory([&](const OutOfMemory&) { return describe_tasks(tasks, nullptr, graph, options); }, "while weights were packed");
+    rethrow_with_memory([&](const OutOfMemory&) { return packing.describe(nullptr); }, "while weights were packed");
   }
-  std::string missing;
-  for (Task& task : tasks) {
-    if (task.starved) throw_out_of_memory(tasks, task, graph, options);
-    if (task.error) note_missing(*task.error, graph, *task.instruction->node, missing);
-  }
-  if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
+  packing.throw_failures();
 }
 
 // Copies constants that are not aligned to aligned memory, unless all of their readers have packed copies.
