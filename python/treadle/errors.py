@@ -101,3 +101,11 @@ class NotFound(Error):
 
 class DeviceReset(Error):
     """Never raised; ONNX Runtime has it."""
+
+
+def of_binding(error: Error) -> Error:
+    """What goes wrong with bound values, as ONNX Runtime raises it: a RuntimeError, too."""
+    if not _are_onnxruntimes or isinstance(error, RuntimeError):
+        return error
+    kind = type(error)
+    return type(kind.__name__, (kind, RuntimeError), {"__module__": kind.__module__})(*error.args, code=error.code)

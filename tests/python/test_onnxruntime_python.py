@@ -63,6 +63,58 @@ def test_files_that_are_none_or_damaged_have_their_exceptions(tmp_path):
     assert ours == theirs
 
 
+BINDINGS = """
+    session = ort.InferenceSession(model().SerializeToString(), providers=["CPUExecutionProvider"])
+
+    def bound(value, name="x", output="y"):
+        binding = session.io_binding()
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(value))
+        binding.bind_output(output)
+        session.run_with_iobinding(binding)
+        return binding.copy_outputs_to_cpu()[0].tolist()
+
+    def nothing_bound():
+        binding = session.io_binding()
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+
+    attempts = [lambda: bound(W), lambda: bound(W, name="q"), lambda: bound(W, output="q"), lambda: bound(W.astype(np.float64)), lambda: bound(W[:3]), lambda: bound(W[None]), nothing_bound,
+                lambda: session.io_binding().bind_cpu_input("q", W), lambda: session.io_binding().bind_input("q", "cpu", 0, np.float32, W.shape, W.ctypes.data)]
+    for attempted in attempts:
+        try:
+            said.append(attempted())
+        except RuntimeError:
+            said.append("a RuntimeError")
+        except Exception as error:
+            said.append(type(error).__name__)
+    print(json.dumps(said))
+"""
+
+
+def test_what_goes_wrong_with_bound_values_is_a_runtime_error(tmp_path):
+    ours, theirs = on_both(textwrap.dedent(MODEL + BINDINGS).format(folder=str(tmp_path)))
+    assert ours == theirs
+
+
+PLACES_OF_OPERANDS = """
+    session = ort.InferenceSession(model().SerializeToString(), providers=["CPUExecutionProvider"])
+    infos = session.get_input_memory_infos() + session.get_output_memory_infos()
+    said += [[info.name, str(info.allocator_type), str(info.mem_type), info.device_id] for info in infos] + [device.ep_name for device in session.get_input_epdevices()]
+    compiler = ort.ModelCompiler(ort.SessionOptions(), model().SerializeToString())
+    for folder, name in (("", "name"), ({folder!r} + "/", ""), ("/nowhere", "name"), ({folder!r} + "/", "name")):
+        try:
+            said.append(compiler.set_ep_context_binary_information(folder, name))
+        except Exception as error:
+            said.append(type(error).__name__)
+    print(json.dumps(said))
+"""
+
+
+def test_operands_lie_where_onnxruntime_says(tmp_path):
+    ours, theirs = on_both(textwrap.dedent(MODEL + PLACES_OF_OPERANDS).format(folder=str(tmp_path)))
+    assert ours == theirs
+
+
 ENTRIES = """
     options = ort.SessionOptions()
     for key, value in (("intra_op_num_threads", "3"), ("inter_op_num_threads", "2"), ("log_severity_level", "3"), ("enable_mem_pattern", "0"), ("nosuch", "x")):

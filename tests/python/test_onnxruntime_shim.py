@@ -230,10 +230,9 @@ LEFT_OUT = {
     "ModelPackageContext": "as ModelPackage",
     "ModelPackageOptions": "as ModelPackage",
     "ModelPackageWriteMode": "as ModelPackage",
-    "ModelCompiler.set_ep_context_binary_information": "there are no nodes that hold what an execution provider has compiled",
-    "OrtEpContextData.read": "as set_ep_context_binary_information",
-    "OrtEpContextDataBuffer.allocate": "as set_ep_context_binary_information",
-    "OrtEpContextDataBuffer.write": "as set_ep_context_binary_information",
+    "OrtEpContextData.read": "there are no nodes that hold what an execution provider has compiled",
+    "OrtEpContextDataBuffer.allocate": "as OrtEpContextData.read",
+    "OrtEpContextDataBuffer.write": "as OrtEpContextData.read",
     "OrtSyncStream.get_handle": "the CPU has no streams",
 }
 

@@ -66,6 +66,16 @@ class ModelCompiler:
     def clear_ep_context_data_write_func(self) -> None:
         """Takes the function back."""
 
+    def set_ep_context_binary_information(self, output_directory: str | os.PathLike[str], model_name: str) -> None:
+        """Takes where an execution provider would write what it has compiled; the CPU compiles no nodes.
+
+        :raises InvalidArgument: one is empty, or the first is no folder.
+        """
+        if not os.fspath(output_directory) or not model_name:
+            raise InvalidArgument("output_dir or model_name is empty.", code="invalid_argument")
+        if not os.path.isdir(output_directory):
+            raise InvalidArgument(f"output_dir is not a valid directory: {os.fspath(output_directory)}", code="invalid_argument")
+
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
         """Writes the model; by default beside the input, with `_ctx` in its name.
 

@@ -12,10 +12,11 @@ from .. import _treadle
 from .. import session as _session
 from .._models import FOLDER_KEY
 from .._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptions
-from ..errors import Fail, InvalidArgument, ModelLoadCanceled, NoModel
+from ..enums import OrtAllocatorType
+from ..errors import Error, Fail, InvalidArgument, ModelLoadCanceled, NoModel, of_binding
 from ..session import with_hint
-from ._devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtMemoryInfo
-from ._environment import CPU_PROVIDER, get_all_providers, get_available_providers
+from ._devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, OrtMemoryInfo
+from ._environment import CPU_PROVIDER, get_all_providers, get_available_providers, get_ep_devices
 
 ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 
@@ -146,15 +147,16 @@ class Session(_session.Session):
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
         """Where inputs are expected: in the memory of the CPU."""
-        return [OrtMemoryInfo() for _ in self._inputs_meta]
+        return [OrtMemoryInfo(allocator_type=OrtAllocatorType.ORT_ARENA_ALLOCATOR) for _ in self._inputs_meta]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
         """Where outputs are made: in the memory of the CPU."""
-        return [OrtMemoryInfo() for _ in self._outputs_meta]
+        return [OrtMemoryInfo(allocator_type=OrtAllocatorType.ORT_ARENA_ALLOCATOR) for _ in self._outputs_meta]
 
-    def get_input_epdevices(self) -> list[None]:
-        """Devices of plugins that inputs belong to: none."""
-        return [None for _ in self._inputs_meta]
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        """The device that reads each input: the CPU."""
+        cpu = next(device for device in get_ep_devices() if device.ep_name == CPU_PROVIDER)
+        return [cpu for _ in self._inputs_meta]
 
     def get_providers(self) -> list[str]:
         """The execution providers in use."""
@@ -293,7 +295,10 @@ class Session(_session.Session):
         """Runs with bound inputs and outputs."""
         if iobinding._session is not self._sess:
             raise ValueError("IOBinding must be used with the session that created it.")
-        self._sess.run_with_iobinding(iobinding, run_options)
+        try:
+            self._sess.run_with_iobinding(iobinding, run_options)
+        except Error as error:
+            raise of_binding(error) from None
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Accepted: there is one execution provider."""
@@ -355,6 +360,27 @@ class IOBinding(_treadle.SessionIOBinding):
     def __init__(self, session: _session.Session) -> None:
         super().__init__(session._sess)
         self._session = session._sess
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """Binds an array, which is used in place while it is contiguous."""
+        try:
+            super().bind_cpu_input(name, arr_on_cpu)
+        except Error as error:
+            raise of_binding(error) from None
+
+    def bind_input(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Binds the caller's memory: its device and number there, element type, shape and address."""
+        try:
+            super().bind_input(name, *args, **kwargs)
+        except Error as error:
+            raise of_binding(error) from None
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Binds an OrtValue, which is used in place."""
+        try:
+            super().bind_ortvalue_input(name, ortvalue)
+        except Error as error:
+            raise of_binding(error) from None
 
     @property
     def _iobinding(self) -> IOBinding:
