@@ -97,6 +97,8 @@ void register_model(nb::module_& module) {
       .def_ro("custom_metadata_map", &ModelMetadata::custom);
 
   nb::class_<Model>(module, "Model", "A model as read from an ONNX file; sessions, trainers and tools take one in place of a path.")
+      .def(nb::new_([](nb::handle model) { return nb::cast<Model>(nb::module_::import_("treadle._models").attr("load_model")(model)); }),
+           nb::arg("model"), "Reads a path, the bytes of a file, or an onnx.ModelProto.")
       .def_static("load", &load_file, nb::arg("path"), nb::arg("options").none() = nb::none(),
                   "Reads a file. The options say how files are read. Raises NoSuchFile, InvalidProtobuf or InvalidGraph.")
       .def_static("from_bytes", &load_bytes, nb::arg("data"), nb::arg("model_dir") = "", nb::arg("options").none() = nb::none(),

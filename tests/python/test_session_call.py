@@ -130,9 +130,19 @@ def test_a_model_is_taken_in_every_form(tmp_path, form):
     np.testing.assert_array_equal(treadle.Session(form(path))(-X), np.zeros_like(X))
 
 
-def test_what_is_no_model_is_told_the_forms():
+def test_a_model_is_read_in_every_form(tmp_path):
+    path = tmp_path / "relu.onnx"
+    path.write_bytes(relu())
+    for form in (path, str(path), path.read_bytes(), onnx.load(path)):
+        model = treadle.Model(form)
+        assert [info.name for info in model.inputs] == ["input.1"]
+        assert treadle.Model(model).unsupported() == []
+
+
+@pytest.mark.parametrize("take", [treadle.Session, treadle.Model, treadle.Trainer, treadle.explain, treadle.quantize])
+def test_what_is_no_model_is_told_the_forms(take):
     with pytest.raises(TypeError, match=r"a path, the bytes of a file, a treadle.Model or an onnx.ModelProto, not int"):
-        treadle.Session(3)
+        take(3)
 
 
 def test_a_session_says_what_it_takes_and_gives(affine):
