@@ -9,9 +9,12 @@ namespace {
 constexpr size_t kMostGrowth = 2, kLittleBytes = 65'536;
 constexpr int kMostSteps = 8;  // longest path from a parameter
 
+constexpr int kMostVisits = 256;  // of values: nodes that read one value many times have more paths than values
+
 enum class Follows : uint8_t { none, constants, parameters };
 
-Follows follows(const Graph& graph, ValueId id, int steps) {
+Follows follows(const Graph& graph, ValueId id, int steps, int& visits) {
+  if (--visits < 0) return Follows::none;
   const Value& value = graph.value(id);
   if (value.kind != Value::Kind::computed) {
     if (!value.constant.defined()) return Follows::none;
@@ -21,7 +24,7 @@ Follows follows(const Graph& graph, ValueId id, int steps) {
   Follows found = Follows::constants;
   for (ValueId input : graph.node(value.producer).inputs) {
     if (input == kNoValue) continue;
-    const Follows of_input = follows(graph, input, steps - 1);
+    const Follows of_input = follows(graph, input, steps - 1, visits);
     if (of_input == Follows::none) return Follows::none;
     if (of_input == Follows::parameters) found = of_input;
   }
@@ -51,7 +54,8 @@ bool may_be_computed_ahead(const Graph& graph, const Node& node) {
 
 bool is_stored(const Graph& graph, ValueId id) {
   if (id == kNoValue) return false;
-  const Follows found = follows(graph, id, kMostSteps);
+  int visits = kMostVisits;
+  const Follows found = follows(graph, id, kMostSteps, visits);
   return found == Follows::parameters || (found == Follows::constants && graph.value(id).kind != Value::Kind::computed);
 }
 
