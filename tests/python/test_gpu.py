@@ -204,6 +204,26 @@ def test_elements_are_moved(dtype: Any) -> None:
     np.testing.assert_array_equal(run("Concat", {"a": x, "b": x[:, :1]}, output, axis=1), np.concatenate([x, x[:, :1]], axis=1))
 
 
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.float64])
+def test_rows_are_gathered(dtype: Any, index: Any) -> None:
+    random = np.random.default_rng(4)
+    x = random.integers(0, 200, (3, 50, 5)).astype(dtype)
+    output = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for axis in (0, 1, 2):
+        indices = random.integers(-x.shape[axis], x.shape[axis], (2, 7)).astype(index)
+        np.testing.assert_array_equal(run("Gather", {"x": x, "i": indices}, output, axis=axis), np.take(x, indices, axis))
+
+
+@pytest.mark.parametrize("bad", [50, -51, 2**32, -(2**32), 2**40 + 3])
+def test_an_index_outside_is_an_error_and_the_next_run_is_fine(bad: int) -> None:
+    x, good = np.arange(150, dtype=np.float32).reshape(50, 3), np.array([49, -50, 0])
+    session = on_gpu(one_node("Gather", {"x": x, "i": good}))
+    with pytest.raises(treadle.Error, match=r"an index is outside of the axis, which has 50 elements"):
+        session.run(None, {"x": x, "i": np.array([1, bad, 2])})
+    np.testing.assert_array_equal(session.run(None, {"x": x, "i": good})[0], x[good])
+
+
 def _network() -> bytes:
     """A small convolutional network with all that the GPU computes, and a CumSum that the host computes in its middle."""
     random = np.random.default_rng(12)

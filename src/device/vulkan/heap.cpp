@@ -20,17 +20,17 @@ size_t rounded(size_t size_bytes) { return (std::max<size_t>(size_bytes, 1) + He
 }  // namespace
 
 Buffer::Buffer(const Connection& connection, size_t size_bytes, For use) : connection_(connection), size_bytes_(size_bytes) {
-  const bool is_device = use == For::device;
+  const bool is_device = use == For::device, is_addressed = is_device || use == For::shared;
   VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
   info.size = size_bytes;
   info.usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
-  if (is_device) info.usage |= VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
+  if (is_addressed) info.usage |= VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
   try {
     connection.check(connection->CreateBuffer(connection.handle(), &info, nullptr, &handle_), "make a buffer");
     VkMemoryRequirements needs;
     connection->GetBufferMemoryRequirements(connection.handle(), handle_, &needs);
     VkMemoryAllocateFlagsInfo flags{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO, nullptr, VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT, 0};
-    VkMemoryAllocateInfo allocate{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, is_device ? &flags : nullptr, needs.size, 0};
+    VkMemoryAllocateInfo allocate{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, is_addressed ? &flags : nullptr, needs.size, 0};
     constexpr VkMemoryPropertyFlags kMapped = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     if (is_device)
       allocate.memoryTypeIndex = connection.memory_type(needs.memoryTypeBits, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT);
@@ -39,12 +39,13 @@ Buffer::Buffer(const Connection& connection, size_t size_bytes, For use) : conne
           connection.memory_type(needs.memoryTypeBits, kMapped, use == For::download ? VK_MEMORY_PROPERTY_HOST_CACHED_BIT : 0);
     connection.check(connection->AllocateMemory(connection.handle(), &allocate, nullptr, &memory_), "allocate memory");
     connection.check(connection->BindBufferMemory(connection.handle(), handle_, memory_, 0), "bind memory");
-    if (is_device) {
+    if (is_addressed) {
       const VkBufferDeviceAddressInfo of{VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, nullptr, handle_};
       address_ = connection->GetBufferDeviceAddress(connection.handle(), &of);
       if (address_ % Heap::kAlignment != 0)
         throw Error(ErrorCode::internal, fmt::format("memory of {} is not aligned to {} bytes", connection.name(), Heap::kAlignment));
-    } else {
+    }
+    if (!is_device) {
       void* mapped = nullptr;
       connection.check(connection->MapMemory(connection.handle(), memory_, 0, VK_WHOLE_SIZE, 0, &mapped), "map memory");
       mapped_ = static_cast<std::byte*>(mapped);

@@ -14,8 +14,9 @@ namespace treadle::vulkan {
 /// Memory with a buffer over all of it.
 class Buffer {
  public:
-  enum class For : uint8_t { device, upload, download };
-  /// @param use  device: the device's own memory; the others: memory of the host that is mapped, to be copied from or to.
+  enum class For : uint8_t { device, upload, download, shared };
+  /// @param use  device: the device's own memory; the others: memory of the host that is mapped, to be copied from or to, or (shared) for
+  ///             shaders as well.
   /// @throws OutOfMemory
   Buffer(const Connection& connection, size_t size_bytes, For use);
   ~Buffer();
@@ -24,7 +25,7 @@ class Buffer {
 
   VkBuffer handle() const { return handle_; }
   size_t size_bytes() const { return size_bytes_; }
-  uint64_t address() const { return address_; }  ///< the device's; of device memory only
+  uint64_t address() const { return address_; }  ///< the device's; of device and shared memory only
   std::byte* mapped() const { return mapped_; }  ///< null for device memory
 
  private:

@@ -234,6 +234,15 @@ class StreamOfCommands final : public VulkanStream {
     submit();
     timeline_->wait(submitted_);
     timeline_->finish_all();
+    throw_fault();
+  }
+  FaultSite fault_site(std::string text) override {
+    if (!fault_) {
+      fault_ = std::make_unique<Buffer>(connection(), Heap::kAlignment, Buffer::For::shared);
+      std::memset(fault_->mapped(), 0, fault_->size_bytes());
+    }
+    sites_.push_back(std::move(text));
+    return {fault_->address(), static_cast<uint32_t>(sites_.size())};
   }
 
  private:
@@ -243,6 +252,16 @@ class StreamOfCommands final : public VulkanStream {
   };
 
   const Connection& connection() const { return parts_->connection; }
+
+  // All work is done.
+  void throw_fault() {
+    uint32_t number = 0;
+    if (fault_) std::memcpy(&number, fault_->mapped(), sizeof(number));
+    const std::vector<std::string> sites = std::exchange(sites_, {});
+    if (number == 0) return;
+    std::memset(fault_->mapped(), 0, sizeof(number));
+    throw Error(ErrorCode::invalid_argument, sites.at(number - 1));
+  }
 
   void keep(Work work) {
     // A holder that does nothing but own the work's memory.
@@ -282,10 +301,11 @@ class StreamOfCommands final : public VulkanStream {
   // Submits what is recorded, behind the events that the stream waits for.
   void submit() {
     if (!recording_ && waits_.empty()) return;
-    const VkMemoryBarrier to_host{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_TRANSFER_WRITE_BIT, VK_ACCESS_HOST_READ_BIT};
+    const VkMemoryBarrier to_host{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT,
+                                  VK_ACCESS_HOST_READ_BIT};
     if (recording_) {
-      connection()->CmdPipelineBarrier(recording_->handle, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &to_host, 0,
-                                       nullptr, 0, nullptr);
+      connection()->CmdPipelineBarrier(recording_->handle, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                                       VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &to_host, 0, nullptr, 0, nullptr);
       connection().check(connection()->EndCommandBuffer(recording_->handle), "end a command buffer");
     }
     std::vector<VkSemaphore> semaphores;
@@ -375,7 +395,9 @@ class StreamOfCommands final : public VulkanStream {
   uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done
   std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // of the next submission
   const std::shared_ptr<StagingPool> staging_pool_;
-  StagingPool::Staging staging_;  // of the copies that are being recorded
+  std::unique_ptr<Buffer> fault_;   // the word to which shaders write the number of a site; made with the first one
+  std::vector<std::string> sites_;  // what is thrown for each number, from 1
+  StagingPool::Staging staging_;    // of the copies that are being recorded
 };
 
 class OpenDevice final : public VulkanDevice {

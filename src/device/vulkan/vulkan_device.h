@@ -35,6 +35,15 @@ class VulkanStream : public Stream {
   /// @param groups  work groups per dimension; nothing is dispatched if one of them is 0
   virtual void dispatch(const Shader& shader, std::span<const std::byte> push, std::array<uint32_t, 3> groups) = 0;
   virtual const Features& features() const = 0;
+
+  /// Where a shader tells of what it cannot compute, such as an index outside of its axis: it writes `number` to the word at `address`.
+  struct FaultSite {
+    uint64_t address = 0;
+    uint32_t number = 0;
+  };
+  /// Returns a site that is valid for the work up to the next synchronize(), which throws Error(invalid_argument) with this text if the
+  /// shader has written there.
+  virtual FaultSite fault_site(std::string text) = 0;
 };
 
 }  // namespace treadle::vulkan

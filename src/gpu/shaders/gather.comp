@@ -17,22 +17,30 @@ layout(local_size_x = 256) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer Words { WORD at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Indices { int at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
   Words y, x;
   Indices indices;
+  Fault fault;            // gets `site` where an index is outside of the axis
   uint count;             // elements of y
   uint num_indices, inner;
   int extent;             // of x along the axis
-  uint index_words;       // 2: the indices have 64 bits, whose lower half tells
+  uint index_words;       // 2: the indices have 64 bits
+  uint site;
 } p;
 
 void main() {
   const uint element = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (element >= p.count) return;
   const uint n = element % p.inner, i = element / p.inner % p.num_indices, outer = element / p.inner / p.num_indices;
-  int index = p.indices.at[i * p.index_words];
-  if (index < 0) index += p.extent;
-  const bool inside = index >= 0 && index < p.extent;
-  p.y.at[element] = inside ? p.x.at[(outer * uint(p.extent) + uint(index)) * p.inner + n] : WORD(0);
+  const int given = p.indices.at[i * p.index_words];
+  const int index = given < 0 ? given + p.extent : given;
+  // The upper half of a 64-bit index that fits has the sign's bits only.
+  const bool is_short = p.index_words == 1 || p.indices.at[i * 2 + 1] == (given < 0 ? -1 : 0);
+  if (!is_short || index < 0 || index >= p.extent) {
+    p.fault.site = p.site;
+    return;
+  }
+  p.y.at[element] = p.x.at[(outer * uint(p.extent) + uint(index)) * p.inner + n];
 }
