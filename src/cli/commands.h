@@ -33,6 +33,7 @@ using Command = std::function<int()>;
   COMMAND(plan)                   \
   COMMAND(jobs)                   \
   COMMAND(coordinator)            \
+  COMMAND(devices)                \
   COMMAND(operators)              \
   COMMAND(options)                \
   COMMAND(completion)

@@ -68,6 +68,13 @@ class GpuKernels final : public KernelTable {
 
 }  // namespace
 
+std::vector<Gpu> list_gpus() {
+  std::vector<Gpu> gpus;
+  for (const PhysicalDevice& device : vulkan::physical_devices())
+    gpus.push_back({fmt::format("gpu:{}", gpus.size()), device.name, device.is_software, device.lacks, device.memory_bytes});
+  return gpus;
+}
+
 void register_gpu_type() {
   static const bool once = [] {
     register_device_type({.name = "gpu", .make = make, .make_host = {}, .kernels = std::make_shared<GpuKernels>()});

@@ -1,7 +1,24 @@
 // GPUs among the types of devices: "gpu" is the machine's first, "gpu:1" one of several.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 namespace treadle::gpu {
+
+/// A GPU of this machine.
+struct Gpu {
+  std::string name;           ///< as sessions name it: "gpu:0"
+  std::string model;          ///< as its driver calls it
+  bool is_software = false;   ///< it computes on the CPU
+  std::string lacks;          ///< what Treadle needs and it does not have; empty if sessions can use it
+  uint64_t memory_bytes = 0;  ///< of the device's own
+};
+
+/// Returns the GPUs of this machine, real ones first. @throws Error(not_found) if it has no Vulkan, Error(not_implemented) if the build has
+/// none
+std::vector<Gpu> list_gpus();
 
 /// Registers the type, however often it is called once. Where the build has no Vulkan, sessions that name "gpu" are told so.
 void register_gpu_type();

@@ -50,8 +50,8 @@ void push_extents(Push& push, int rank, const int64_t* dims);
 
 /// The kernel of a node of one of these families; none if it is of another one, or the family cannot compute it.
 DeviceKernel find_pointwise(const Graph& graph, const Node& node);
-DeviceKernel find_product(const Graph& graph, const Node& node);     ///< MatMul, Gemm, Conv
-DeviceKernel find_movement(const Graph& graph, const Node& node);       ///< Transpose, Slice, Concat and the like
+DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm, Conv
+DeviceKernel find_movement(const Graph& graph, const Node& node);  ///< Transpose, Slice, Concat and the like
 DeviceKernel find_gather(const Graph& graph, const Node& node);
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node);  ///< reductions, softmax, normalizations, pools
 

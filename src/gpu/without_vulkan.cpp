@@ -6,12 +6,16 @@
 namespace treadle::gpu {
 namespace {
 
-std::shared_ptr<Device> make(const DeviceRequest&) {
+[[noreturn]] void throw_none() {
   throw Error(ErrorCode::not_implemented,
               "this build has no GPUs: it was made without the headers of Vulkan and SPIR-V, or without glslangValidator");
 }
 
+std::shared_ptr<Device> make(const DeviceRequest&) { throw_none(); }
+
 }  // namespace
+
+std::vector<Gpu> list_gpus() { throw_none(); }
 
 void register_gpu_type() {
   static const bool once = [] {
