@@ -171,9 +171,10 @@ class StatefulRun(_treadle.StatefulRun):
     """
 
     def __init__(self, session: Session, pairs: Mapping[str, str], initial: Mapping[str, Any]) -> None:
-        super().__init__(session._sess, dict(pairs), dict(initial))
-        self._inputs = [name for name in session._input_names if name not in pairs]
-        self._outputs = [name for name in session._output_names if name not in set(pairs.values())]
+        states = dict(pairs)
+        super().__init__(session._sess, states, dict(initial))
+        self._inputs = [name for name in session._input_names if name not in states]
+        self._outputs = [name for name in session._output_names if name not in states.values()]
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
         """Computes the outputs that are no states, and moves the states on; after an error they are those before the run.
