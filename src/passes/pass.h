@@ -43,12 +43,14 @@ int64_t apply(const Pass& pass, Graph& graph, PassContext& context, int64_t limi
 
 constexpr Level kBasic = Level::basic, kExtended = Level::extended, kLayout = Level::layout;
 constexpr PassConditions kAlways{}, kHidesPatterns{.hides_patterns = true}, kForPatterns{.for_patterns = true},
-    kNotBeforeAutodiff{.not_before_autodiff = true},
-    kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true},
+    kNotBeforeAutodiff{.not_before_autodiff = true}, kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true},
     kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true},
     kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true};
 
-/// A pass of the rule R, by its name. R may take the options.
+/// A pass of the rule that `make` makes, by its name.
+Pass rule_pass(std::unique_ptr<Rule> (*make)(const PipelineOptions&), Level level, const PassConditions& conditions,
+               std::string_view description);
+/// R may take the options.
 template <typename R>
 Pass rule_pass(Level level, const PassConditions& conditions, std::string_view description) {
   constexpr auto make = [](const PipelineOptions& options) -> std::unique_ptr<Rule> {
@@ -57,7 +59,7 @@ Pass rule_pass(Level level, const PassConditions& conditions, std::string_view d
     else
       return std::make_unique<R>();
   };
-  return {{make({})->name(), level, conditions, description}, make, nullptr};
+  return rule_pass(make, level, conditions, description);
 }
 
 inline Pass graph_pass(std::string_view name, Level level, const PassConditions& conditions, std::string_view description,

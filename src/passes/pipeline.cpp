@@ -196,6 +196,11 @@ int64_t apply(const Pass& pass, Graph& graph, PassContext& context, int64_t limi
   return apply_rules(graph, rules, {.max_patches = limit, .num_visits = context.options.num_visits});
 }
 
+Pass rule_pass(std::unique_ptr<Rule> (*make)(const PipelineOptions&), Level level, const PassConditions& conditions,
+               std::string_view description) {
+  return {{make({})->name(), level, conditions, description}, make, nullptr};
+}
+
 Pass remove_dead() {
   return graph_pass("remove-dead", kBasic, kAlways, "nodes and captures that nothing reads go",
                     [](Graph& graph, PassContext&, int64_t limit) { return remove_dead_nodes(graph, limit); });
