@@ -164,7 +164,7 @@ RULINGS = [
     Ruling("onnxruntime", "LinearClassifier", "has NaN for SOFTMAX_ZERO of scores of 0", _is_softmax_zero),
     Ruling("onnxruntime", "QuantizeLinear Resize", "computes 16-bit floats in float32, where the quotient or the place is asked in 16 bits", _is_half),
     Ruling("onnxruntime", "Resize", "rounds places up where it shrinks, for which opset 10 has no rule", _below(11)),
-    Ruling("reference", "LinearRegressor LinearClassifier", "has NaN for missing intercepts", lambda c: "intercepts" not in c.attributes),
+    Ruling("reference", "LinearRegressor LinearClassifier", "has NaN for missing intercepts, and no batch for a vector", lambda c: "intercepts" not in c.attributes or c.inputs[0].ndim == 1),
     Ruling("reference", "Normalizer", "divides by max |x| for MAX, where max x is asked"),
     Ruling("reference", "Gemm", "does not scale C by beta where opsets below 7 do not broadcast it", _below(7)),
     Ruling("reference", "AveragePool LpPool MaxPool", "begins with the pads of other axes", lambda c: "pads" in c.attributes),
