@@ -187,7 +187,7 @@ class Budgeting {
       }
       if (!program_.slots()[slot].static_shape) continue;
       for (SlotId feed : program_.input_slots())
-        if (program_.slots()[feed].static_shape && size_of(feed) == binding_.bytes_of(slot)) ++outer_version_[feed];
+        if (program_.slots()[feed].static_shape && binding_.bytes_of(feed) == binding_.bytes_of(slot)) ++outer_version_[feed];
     }
   }
 
@@ -353,7 +353,7 @@ class Budgeting {
         at = offset + binding_.piece_offset(operands[k]);
       } else if (k >= instruction.num_inputs && operands[k] != kNoSlot) {
         at = extra;
-        extra += align_up(size_of(operands[k]), Storage::kAlignment);
+        extra += align_up(binding_.bytes_of(operands[k]), Storage::kAlignment);
       } else if (other != kNoBuffer) {
         at = offset_at(result, other, step) + binding_.piece_offset(operands[k]);
       }
