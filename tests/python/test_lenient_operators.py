@@ -143,3 +143,20 @@ def test_a_value_that_is_made_twice_is_refused_unless_it_is_a_constant(ort):
             ort.InferenceSession(model_bytes)
         with pytest.raises(treadle.Error, match='"k" is defined twice'):
             treadle.InferenceSession(model_bytes)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_linear_models_may_have_more_coefficients_than_columns(columns, dtype):
+    coefficients, intercepts = np.linspace(-1, 2, 12, dtype=np.float32), np.array([0.1, 0.2, 0.3], np.float32)
+    x = np.arange(5 * columns).reshape(5, columns).astype(dtype)
+    scores = x @ coefficients[: 3 * columns].reshape(3, columns).T + intercepts
+    for op_type, more in (("LinearRegressor", {"targets": 3}), ("LinearClassifier", {"classlabels_ints": [0, 1, 2]})):
+        results = [helper.make_value_info(name, onnx.TypeProto()) for name in ("y", "z")[: 1 + (op_type == "LinearClassifier")]]
+        node = helper.make_node(op_type, ["x"], [each.name for each in results], domain="ai.onnx.ml", coefficients=coefficients, intercepts=intercepts, **more)
+        graph = helper.make_graph([node], "graph", [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), ["rows", "columns"])], results)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+        session = treadle.InferenceSession(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+        np.testing.assert_allclose(session.run(None, {"x": x})[-1], scores, rtol=1e-5, atol=1e-5)
+        with pytest.raises(treadle.errors.InvalidArgument, match="X has 5 columns, the model has 4 coefficients a score"):
+            session.run(None, {"x": np.ones((2, 5), dtype)})

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 #include "core/checked.h"
@@ -37,25 +38,25 @@ int64_t count_scores(const Attributes& attributes, const Type& x) {
 template <typename T>
 struct LinearModel : PackedState {
   kernels::OwnedPackedB<T> weights;
-  std::vector<T> intercepts;
+  std::vector<T> coefficients, intercepts;
   int64_t columns = 0, scores = 0;
   PostTransform transform = PostTransform::none;
   ClassLabels labels;
 
   LinearModel(const Attributes& attributes, int64_t num_scores) : scores(num_scores) {
-    const auto& coefficients = attributes.get_floats("coefficients");
+    const auto& all = attributes.get_floats("coefficients");
     const auto& given = attributes.get_floats("intercepts");
-    if (scores < 1 || coefficients.empty() || coefficients.size() % static_cast<size_t>(scores) != 0)
-      throw Error(ErrorCode::invalid_model, fmt::format("{} coefficients cannot be split among {} scores", coefficients.size(), scores));
+    if (scores < 1 || all.empty() || all.size() % static_cast<size_t>(scores) != 0)
+      throw Error(ErrorCode::invalid_model, fmt::format("{} coefficients cannot be split among {} scores", all.size(), scores));
     if (!given.empty() && static_cast<int64_t>(given.size()) != scores)
       throw Error(ErrorCode::invalid_model, fmt::format("{} intercepts for {} scores", given.size(), scores));
-    columns = static_cast<int64_t>(coefficients.size()) / scores;
-    std::vector<T> matrix(coefficients.begin(), coefficients.end());
-    weights = kernels::pack_b<T>(matrix.data(), columns, scores, columns, true);
+    columns = static_cast<int64_t>(all.size()) / scores;
+    coefficients.assign(all.begin(), all.end());
+    weights = kernels::pack_b<T>(coefficients.data(), columns, scores, columns, true);
     intercepts.assign(given.begin(), given.end());
     transform = kernels::parse_post_transform(attributes.get_string("post_transform", "NONE"));
   }
-  size_t size_bytes() const override { return weights.storage ? weights.storage->size_bytes() : 0; }
+  size_t size_bytes() const override { return coefficients.size() * sizeof(T) + (weights.storage ? weights.storage->size_bytes() : 0); }
 };
 
 /// Computes the scores [rows, model.scores] of a batch.
@@ -70,7 +71,7 @@ struct LinearScores {
   static LinearScores bind(BindContext& c) {
     const auto& model = c.packed<LinearModel<T>>();
     auto [rows, columns] = rows_and_columns(c.shape(0));
-    if (columns != model.columns)
+    if (columns > model.columns)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("X has {} columns, the model has {} coefficients a score", columns, model.columns));
     c.request_scratch((input_elements(rows, columns) + static_cast<size_t>(checked_mul(rows, model.scores))) * sizeof(T));
@@ -91,10 +92,27 @@ struct LinearScores {
       x = scratch;
     }
     T* scores = scratch + input_elements(rows, columns);
+    if (columns < model.columns) {
+      score_prefix(model, x, scores, c.pool());
+      return scores;
+    }
     kernels::Epilogue<T> epilogue;
     if (!model.intercepts.empty()) epilogue.bias = model.intercepts.data();
     kernels::gemm<T>(rows, {x, columns, 1}, model.weights.view, scores, model.scores, epilogue, c.pool());
     return scores;
+  }
+
+  // Of a model with more coefficients than X has columns, the first ones count, one row behind the other, as in onnxruntime, whose own
+  // example is such a model.
+  void score_prefix(const LinearModel<T>& model, const T* x, T* scores, ThreadPool* pool) const {
+    parallel_for(pool, rows, kRowGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        for (int64_t k = 0; k < model.scores; ++k) {
+          const T first = model.intercepts.empty() ? T(0) : model.intercepts[static_cast<size_t>(k)];
+          scores[row * model.scores + k] =
+              std::inner_product(x + row * columns, x + (row + 1) * columns, model.coefficients.data() + k * columns, first);
+        }
+    });
   }
 };
 
