@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -51,9 +52,16 @@ const Type& CreateContext::type(int input) const {
   return has_input(input) ? graph_.type(node_.inputs[static_cast<size_t>(input)]) : unknown;
 }
 
+// Where inference knows no rank, an output of the graph has the type that the model declares.
 const Type& CreateContext::output_type(int output) const {
   static const Type unknown;
-  return has_output(output) ? graph_.type(node_.outputs[static_cast<size_t>(output)]) : unknown;
+  if (!has_output(output)) return unknown;
+  const ValueId id = node_.outputs[static_cast<size_t>(output)];
+  const Type& type = graph_.type(id);
+  if (type.is_tensor() && !type.has_rank() && graph_.is_output(id))
+    for (size_t i = 0; i < std::min(graph_.outputs.size(), graph_.declared_outputs.size()); ++i)
+      if (const Type& declared = graph_.declared_outputs[i]; graph_.outputs[i] == id && declared.dtype == type.dtype) return declared;
+  return type;
 }
 
 const std::string& CreateContext::input_name(int input) const {

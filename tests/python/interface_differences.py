@@ -135,7 +135,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"^CreateLoraAdapter$", r'"folder"', r"", "the code there is the system's error"),
     (r"SetEpContextBinaryInformation$", r"", r'^\[\["ok"', "a folder may be a relative path"),
     # Kernels.
-    (r"^KernelInfo_GetOutputTypeInfo$", r"", r'\(1, 1, \[\], \[\]\)"\]\], \["ok"', "an output whose extents no shape function tells has none before the run, whatever the model declares"),
+    (r"^KernelInfo_GetOutputTypeInfo$", r"", r'^\[\["ok".*\["ok"', "what a shape function tells holds, though the model declares otherwise"),
     (r"^KernelContext_GetOutput$", r"", r'^\[\["ok".*OutputMLValue', "a kernel may ask for an output again"),
     (r"^KernelContext_GetOutput$", r"", r'^\[\["failed", 1, "(Integer overflow|a negative extent).*OutputMLValue', "outputs are made when the kernel asks for them"),
     (r"^KernelContext_GetPreallocatedOutput$", r"", r'^\[\["ok"', "outputs are made when the kernel asks for them"),

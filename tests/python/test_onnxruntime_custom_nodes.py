@@ -205,7 +205,7 @@ def test_symbols_of_outputs(api: Api, dims: list, declared: list | None, told_di
     assert inferred(api, dims, declared, told_dims) == expected
 
 
-def told_to_kernel(api: Api, nodes: list, own: list[str], inputs: list, outputs: list) -> dict[str, list]:
+def told_to_kernel(api: Api, nodes: list, own: list[str], inputs: list, outputs: list, *, tells: bool = True) -> dict[str, list]:
     """Of each node's operands, by its name: names, extents and their symbols."""
     told: dict[str, list] = {}
 
@@ -228,7 +228,8 @@ def told_to_kernel(api: Api, nodes: list, own: list[str], inputs: list, outputs:
                     said[-1].append(error.code)
         told[text("KernelInfo_GetNodeName", info)] = said
 
-    operators_of = [Operator(api, name, [FLOAT, FLOAT], [FLOAT], copier(api), inputs=[REQUIRED, OPTIONAL], infer=lambda context: same_shape(api, context), create=create) for name in own]
+    infer = (lambda context: same_shape(api, context)) if tells else None
+    operators_of = [Operator(api, name, [FLOAT, FLOAT], [FLOAT], copier(api), inputs=[REQUIRED, OPTIONAL], infer=infer, create=create) for name in own]
     session_of(api, nodes, inputs, outputs, own=operators_of)
     return told
 
@@ -246,3 +247,11 @@ def test_kernels_are_told_names_and_symbols_of_their_operands(api: Api) -> None:
     assert told["first"][0] == ["x", 1, [-1, 4], ["rows", ""]]
     assert told["second"] == [["a", 1, [-1, 4], ["rows", ""]], ["w", 1, [-1, -1], ["", "columns"]], ["b", 1, [-1, 4], ["rows", ""]]]
     assert told["third"][1:] == [["", 10], ["y", 1, [-1, 4], ["rows", ""]]]  # what is not there has no type
+
+
+@pytest.mark.parametrize(("declared", "expected"), [(["out", 4], ([-1, 4], ["out", ""])), ([3, None], ([3, -1], ["", ""])), ([], ([], [])), (None, ([], []))])
+def test_kernels_are_told_what_the_model_declares_of_outputs_that_nothing_infers(api: Api, declared: list | None, expected: tuple) -> None:
+    nodes = [node("Copy", ["x"], ["a"], name="first"), node("Copy", ["a"], ["y"], name="second")]
+    told = told_to_kernel(api, nodes, ["Copy"], [tensor("x", FLOAT, ["rows", 4])], [tensor("y", FLOAT, declared)], tells=False)
+    assert told["first"][1] == ["a", 1, [], []]
+    assert told["second"] == [["a", 1, [], []], ["y", 1, *expected]]
