@@ -101,17 +101,32 @@ bool set_by_entry(PySessionOptions& options, const std::string& key, const std::
   return true;
 }
 
-// The entry is kept, as ONNX Runtime does, also where it stands for a setting.
+// The entry is kept, as ONNX Runtime does, also where it stands for a setting. What is refused is a RuntimeError there.
 void add_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
-  if (set_by_entry(options, key, value))
-    options.settings.insert_or_assign(key, value);
-  else
-    add_config_entry(options, key, value);
+  constexpr size_t kMostBytes = 8192;
+  try {
+    if (value.size() > kMostBytes)
+      throw Error(ErrorCode::invalid_argument, "Config value is longer than maximum length: " + std::to_string(kMostBytes) + ": that of " +
+                                                   key + " has " + std::to_string(value.size()));
+    if (set_by_entry(options, key, value))
+      options.settings.insert_or_assign(key, value);
+    else
+      add_config_entry(options, key, value);
+  } catch (const Error& error) {
+    if (are_onnxruntimes()) throw std::runtime_error(error.what());
+    throw;
+  }
 }
 
 void register_library(PySessionOptions& options, const std::string& path) {
   const auto domains = ort::operators_of_library(path);
-  if (!domains) return load_plugin(path);
+  if (!domains) {
+    try {
+      return load_plugin(path);
+    } catch (const Error& error) {
+      raise_as("Fail", Error(error.code(), "Failed to load library " + path + " with error: " + error.what()));
+    }
+  }
   ort::register_operators(*domains);
   options.custom_op_domains.insert(options.custom_op_domains.end(), domains->begin(), domains->end());
 }

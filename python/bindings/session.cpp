@@ -3,6 +3,8 @@
 
 #include <nanobind/stl/tuple.h>
 
+#include <stdexcept>
+
 #include "core/fault.h"
 #include "datum.h"
 #include "ort_api/api.h"
@@ -192,6 +194,21 @@ LocateInitializer locator(const nb::object& locate) {
   };
 }
 
+// What the model says of the session is told by its options; threads run on the processors that an entry names.
+// @throws std::runtime_error, as onnxruntime does, for what cannot be
+PySessionOptions with_entries(const Model& model, PySessionOptions& given) try {
+  ort::apply_model_config(model.metadata(), given);
+  PySessionOptions options = given;
+  if (const auto found = given.config.find("session.intra_op_thread_affinities"); found != given.config.end()) {
+    OrtThreads threads;
+    threads.affinities = found->second;
+    options.thread_pool = ort::make_pool(threads, options.intra_op_num_threads, " for intra op thread pool");
+  }
+  return options;
+} catch (const ort::StatusError& error) {
+  throw std::runtime_error(error.what());
+}
+
 }  // namespace
 
 void register_session(nb::module_& module) {
@@ -208,10 +225,11 @@ void register_session(nb::module_& module) {
                         "A model made ready to run. Any number of threads may run it at once.")
       .def(
           "__init__",
-          [](PySession* self, const Model& model, const PySessionOptions& options) {
+          [](PySession* self, const Model& model, PySessionOptions& options) {
+            const PySessionOptions completed = with_entries(model, options);
             try {
               nb::gil_scoped_release release;
-              new (self) PySession(model, options);
+              new (self) PySession(model, completed);
             } catch (const Error& error) {
               if (are_onnxruntimes()) refuse_as_onnxruntime(error, [&] { ort::refuse_graph(error, model); });
               throw;

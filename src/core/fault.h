@@ -10,12 +10,14 @@ namespace treadle {
 class Fault : public Error {
  public:
   enum class Kind {
-    unknown_input,  ///< a feed names an input that the model does not have
-    external_data,  ///< a file of external data does not fit the model
-    ort_format,     ///< damaged data in ONNX Runtime's format
-    schema,         ///< a node's operands or attributes do not match its schema
-    operand_type,   ///< ... or the types of its operands
-    unmade_value,   ///< a node reads a value that no node computes
+    unknown_input,  ///< a run is fed a name that the model has not
+    external_data,  ///< a file beside the model that does not fit it
+    ort_format,     ///< bytes in ONNX Runtime's format that are damaged
+    no_graph,       ///< a protobuf message without a model's graph
+    no_ir_version,  ///< a model that does not say what version of ONNX's it is of
+    schema,         ///< a node has other operands or attributes than its operator
+    operand_type,   ///< ... or operands of other types
+    unmade_value,   ///< a node reads what nothing makes
   };
   Fault(Kind kind, ErrorCode code, std::string message) : Error(code, std::move(message)), kind_(kind) {}
   Kind kind() const noexcept { return kind_; }

@@ -39,8 +39,8 @@ fs::path ExternalFiles::resolve(const Place& place, const std::string& location)
     place.fail_outside("the data is in the external file " + in_quotes(location) + ", but no folder was given in which to look for it");
   if (location.empty() || location.find('\0') != std::string::npos)
     place.fail_outside("the location " + in_quotes(location) + " of external data is not a file name");
-  fs::path relative(location);
-  if (relative.is_absolute() || std::find(relative.begin(), relative.end(), "..") != relative.end())
+  const fs::path relative = fs::path(location).lexically_normal();
+  if (relative.is_absolute() || *relative.begin() == "..")
     place.fail_outside("the location " + in_quotes(location) + " of external data must be a relative path inside the model's folder");
   std::error_code failure;
   fs::path found = fs::canonical(folder_ / relative, failure);

@@ -60,8 +60,8 @@ void check_model(const ParseContext& context, const ModelDef& model, bool has_gr
   if (model.ir_version > kMaxIrVersion)
     context.place.fail(ErrorCode::not_implemented, "IR version " + std::to_string(model.ir_version) + "; versions up to " +
                                                        std::to_string(kMaxIrVersion) + " are known");
-  if (model.ir_version < 1 || !has_graph)
-    context.place.fail(std::string(has_graph ? "no IR version" : "no graph") + ": not an ONNX model, or one that is cut off");
+  if (!has_graph) context.place.fail(Fault::Kind::no_graph, "no graph: not an ONNX model, or one that is cut off");
+  if (model.ir_version < 1) context.place.fail(Fault::Kind::no_ir_version, "no IR version: not an ONNX model, or one that is cut off");
 }
 
 /// @param is_named  the file has the extension of ONNX Runtime's format

@@ -78,7 +78,11 @@ void check_model_bytes(size_t length) {
 
 // Bytes that are not a model have their own status.
 void refuse_model(const Error& error) {
-  if (dynamic_cast<const Fault*>(&error) != nullptr) throw StatusError(ORT_FAIL, error.what());  // of external data or an .ort file
+  if (const auto* fault = dynamic_cast<const Fault*>(&error)) {
+    if (fault->kind() == Fault::Kind::no_graph)
+      throw StatusError(ORT_INVALID_ARGUMENT, std::string("No graph was found in the protobuf: ") + error.what());
+    throw StatusError(ORT_FAIL, error.what());  // of external data, an .ort file, or the IR version
+  }
   switch (error.code()) {
     case ErrorCode::invalid_model: throw StatusError(ORT_INVALID_PROTOBUF, error.what());
     case ErrorCode::not_found:  // missing external data

@@ -21,7 +21,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "1: threads of opportunistic runs take the system's idle priority, where they may leave it again"},
     {"TREADLE_SHARING_DIR", "path", "folder in which jobs meet"},
     {"ORT_LOAD_CONFIG_FROM_MODEL", "0 or 1",
-     "1: sessions of ONNX Runtime's C interface take the options that the model's metadata has, in `ort_config`"},
+     "1: sessions of Python and of ONNX Runtime's C interface take the options that the model's metadata has, in `ort_config`"},
     {"TREADLE_MPI_PLUGIN", "path", "plugin that connects to MPI, where it is not beside the library (docs/data-parallel.md)"},
 };
 

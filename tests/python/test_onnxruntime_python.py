@@ -36,15 +36,16 @@ MODEL = """
 """
 
 FILES = """
+    os.makedirs("sub", exist_ok=True)
     open("w.bin", "wb").write(W.tobytes()), open("short.bin", "wb").write(W.tobytes()[:8])
     for name in ("garbage.onnx", "garbage.ort"):
         open(name, "wb").write(b"garbage")
     for name in ("empty.onnx", "empty.ort"):
         open(name, "wb").close()
-    for name in ("absent.onnx", "absent.ort", "absent/absent.ort", "garbage.onnx", "garbage.ort", "empty.onnx", "empty.ort", b"garbage", b""):
+    for name in ("absent.onnx", "absent.ort", "absent/absent.ort", "garbage.onnx", "garbage.ort", "empty.onnx", "empty.ort", b"garbage", b"", b"\\x08\\x08", model().SerializeToString()[2:]):
         attempt(lambda: ort.InferenceSession(name, providers=["CPUExecutionProvider"]))
     for number, keys in enumerate([{{}}, {{"location": "absent.bin"}}, {{"location": "short.bin"}}, {{"offset": "100"}}, {{"offset": "-4"}}, {{"offset": "abc"}}, {{"length": "8"}}, {{"length": "100"}}, {{"length": "-1"}},
-                                   {{"location": "/tmp/w.bin"}}, {{"location": "../w.bin"}}, {{"location": ""}}, {{"location": None}}]):
+                                   {{"location": "/tmp/w.bin"}}, {{"location": "../w.bin"}}, {{"location": "sub/../w.bin"}}, {{"location": "sub/../../w.bin"}}, {{"location": ""}}, {{"location": None}}]):
         made = model()
         w = made.graph.initializer[0]
         w.ClearField("raw_data")
@@ -100,6 +101,9 @@ PLACES_OF_OPERANDS = """
     session = ort.InferenceSession(model().SerializeToString(), providers=["CPUExecutionProvider"])
     infos = session.get_input_memory_infos() + session.get_output_memory_infos()
     said += [[info.name, str(info.allocator_type), str(info.mem_type), info.device_id] for info in infos] + [device.ep_name for device in session.get_input_epdevices()]
+    open("no library", "w").close()
+    for path in ("/nowhere/library.so", "no library", "libm.so.6"):
+        attempt(lambda: ort.SessionOptions().register_custom_ops_library(path))
     compiler = ort.ModelCompiler(ort.SessionOptions(), model().SerializeToString())
     for folder, name in (("", "name"), ({folder!r} + "/", ""), ("/nowhere", "name"), ({folder!r} + "/", "name")):
         try:
@@ -110,7 +114,7 @@ PLACES_OF_OPERANDS = """
 """
 
 
-def test_operands_lie_where_onnxruntime_says(tmp_path):
+def test_operands_lie_where_onnxruntime_says_and_libraries_are_refused_alike(tmp_path):
     ours, theirs = on_both(textwrap.dedent(MODEL + PLACES_OF_OPERANDS).format(folder=str(tmp_path)))
     assert ours == theirs
 
@@ -121,12 +125,45 @@ ENTRIES = """
         options.add_session_config_entry("session." + key, value)
         said.append(options.get_session_config_entry("session." + key))
     attempt(lambda: ort.InferenceSession(model().SerializeToString(), options, providers=["CPUExecutionProvider"]))
+    for key, value in (("", "1"), ("k" * 1025, "1"), ("k", "v" * 8193), ("k", "v" * 8192)):
+        try:
+            said.append(options.add_session_config_entry(key, value))
+        except RuntimeError:
+            said.append("refused")
+    for affinities in ("1", "1;1", "x", ""):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 3
+        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+        try:
+            said.append(ort.InferenceSession(model().SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, {{"x": W}})[0].tolist())
+        except Exception:
+            said.append("refused")
     print(json.dumps(said))
 """
 
 
 def test_settings_as_entries_are_kept(tmp_path):
     ours, theirs = on_both(textwrap.dedent(MODEL + ENTRIES).format(folder=str(tmp_path)))
+    assert ours == theirs
+
+
+CONFIG = """
+    for asked in ("0", "1"):
+        for config in ({{"intra_op_num_threads": 3, "inter_op_num_threads": 2, "execution_mode": 1, "graph_optimization_level": 1}}, {{"intra_op_num_threads": "many"}}, {{"graph_optimization_level": 17}}):
+            os.environ["ORT_LOAD_CONFIG_FROM_MODEL"] = asked
+            made = model()
+            helper.set_model_props(made, {{"ort_config": json.dumps({{"session_options": config}})}})
+            try:
+                options = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"]).get_session_options()
+                said.append([options.intra_op_num_threads, options.inter_op_num_threads, str(options.execution_mode), str(options.graph_optimization_level)])
+            except Exception as error:
+                said.append(type(error).__name__)
+    print(json.dumps(said))
+"""
+
+
+def test_models_bring_along_settings(tmp_path):
+    ours, theirs = on_both(textwrap.dedent(MODEL + CONFIG).format(folder=str(tmp_path)))
     assert ours == theirs
 
 
@@ -220,3 +257,19 @@ def test_a_library_replaces_operators_in_the_sessions_that_register_it(tmp_path:
     subprocess.run([compiler, "-std=c11", "-w", "-shared", "-fPIC", *(f"-D{name}={PLACES[function]}" for name, function in names.items()), str(source), "-o", str(library)], check=True)
     ours, theirs = on_both(textwrap.dedent(MODEL + REPLACED).format(folder=str(tmp_path), library=str(library)))
     assert ours == theirs == [[0, 0, 2], [-10, 0, 20], [0, 0, 2]]
+
+
+EXAMPLES = """
+    from onnxruntime.datasets import get_example
+    for name in ("sigmoid.onnx", "mul_1.onnx", "logreg_iris.onnx"):
+        session = ort.InferenceSession(get_example(name), providers=["CPUExecutionProvider"])
+        given = session.get_inputs()[0]
+        results = session.run(None, {{given.name: np.linspace(0, 1, int(np.prod(given.shape)), dtype=np.float32).reshape(given.shape)}})
+        said += [np.round(result, 4).tolist() if hasattr(result, "shape") else [{{str(k): round(float(v), 4) for k, v in each.items()}} for each in result] for result in results]
+    print(json.dumps(said))
+"""
+
+
+def test_onnxruntimes_own_examples(tmp_path):
+    ours, theirs = on_both(textwrap.dedent(MODEL + EXAMPLES).format(folder=str(tmp_path)))
+    assert ours == theirs

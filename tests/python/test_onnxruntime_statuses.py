@@ -214,6 +214,8 @@ FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "no bytes of a model": (lambda api: api.call("CreateSessionFromArray", api.env, c_void_p(), c_size_t(4), loud_options(api), byref(c_void_p())), INVALID_ARGUMENT, "Model data pointer is null"),
     "a folder": (lambda api: api.session(str(Path(__file__).parent)), INVALID_ARGUMENT, "The model path is a directory"),
     "bytes that are no model": (lambda api: api.session(b"\0\1\2 no model"), INVALID_PROTOBUF, ""),
+    "bytes without a graph": (lambda api: api.session(b"\x08\x08"), INVALID_ARGUMENT, "No graph was found in the protobuf"),
+    "bytes without an IR version": (lambda api: api.session(relu()[2:]), FAIL, ""),
     "no bytes": (lambda api: api.session(b""), INVALID_ARGUMENT, "No graph was found in the protobuf"),
     "an operator that ONNX has not": (lambda api: api.session(node("NoSuch")), INVALID_GRAPH, "No Op registered for NoSuch"),
     "an operator that another domain has not": (lambda api: api.session(node("NoSuch", "foo", ("foo",))), FAIL, "is not a registered function/op"),
