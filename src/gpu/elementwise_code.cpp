@@ -117,11 +117,12 @@ class Math {
   };
   Angle reduce(Value x) {
     const Value n = round(mul(x, num(0.636619772367581343)));
-    Value r = exact(n, -1.5703125, x);
-    r = exact(n, -4.837512969970703e-4, r);
-    r = exact(n, -7.549533620476723e-8, r);
-    r = exact(n, -2.5633440682570896e-12, r);
-    // Beyond these bounds the float has no digits left for an angle.
+    // n in two parts of 12 digits, whose products with the parts of pi / 2 are exact up to 2^24.
+    const Value high = mul(s_.ext(GLSLstd450Trunc, Arithmetic::f32, {mul(n, num(1.0 / 4096))}), num(4096)), low = sub(n, high);
+    Value r = x;
+    for (const double part : {-1.5703125, -4.837512969970703e-4, -7.549533620476723e-8, -2.5633440682570896e-12})
+      r = exact(low, part, exact(high, part, r));
+    r = within(-0.7854, 0.7854, r);  // further out the quarter is anything, but a sine stays one
     const Value bounded = within(-1e9, 1e9, n);
     return {r, s_.convert(select(s_.is_nan(bounded), num(0), bounded), Arithmetic::i32)};
   }
@@ -359,9 +360,11 @@ Value write_pow(ShaderWriter& s, Value x, Value y) {
   where(2, square);
   where(3, m.mul(square, x));
   where(4, m.mul(square, square));
-  where(0.5, m.sqrt(x));
+  // sqrt(-0) is -0 and sqrt(-infinity) NaN; powers are 0 and infinity there.
+  const Value root = s.select(s.equal(magnitude, m.num(kInfinity)), magnitude, m.sqrt(m.add(x, zero)));
+  where(0.5, root);
   where(-1, m.div(one, x));
-  where(-0.5, m.div(one, m.sqrt(x)));
+  where(-0.5, m.div(one, root));
   where(0, one);
   return s.select(s.equal(x, one), one, result);
 }

@@ -26,11 +26,11 @@ std::string listed(const std::vector<PhysicalDevice>& devices) {
 }
 
 // A software implementation is taken only if it is named with its index, so that nothing runs on the CPU unnoticed.
-const PhysicalDevice& choose(const std::vector<PhysicalDevice>& devices, const std::string& name) {
+size_t choose(const std::vector<PhysicalDevice>& devices, const std::string& name) {
   const size_t colon = name.find(':');
   if (colon == std::string::npos) {
-    for (const PhysicalDevice& device : devices)
-      if (!device.is_software && device.lacks.empty()) return device;
+    for (size_t i = 0; i < devices.size(); ++i)
+      if (!devices[i].is_software && devices[i].lacks.empty()) return i;
     throw Error(ErrorCode::not_found, fmt::format("there is no GPU that can be used: {}", listed(devices)));
   }
   size_t index = 0;
@@ -38,18 +38,19 @@ const PhysicalDevice& choose(const std::vector<PhysicalDevice>& devices, const s
   const auto [rest, error] = std::from_chars(name.data() + colon + 1, end, index);
   if (error != std::errc{} || rest != end || index >= devices.size())
     throw Error(ErrorCode::not_found, fmt::format("there is no device \"{}\": {}", name, listed(devices)));
-  return devices[index];
+  return index;
 }
 
-// Sessions that name one GPU share it.
+// Sessions that name one GPU share it, under whatever name.
 std::shared_ptr<Device> make(const DeviceRequest& request) {
   static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<Device>> made;
-  std::lock_guard lock(mutex);
-  std::weak_ptr<Device>& known = made[request.name];
-  if (std::shared_ptr<Device> device = known.lock()) return device;
+  static std::map<size_t, std::weak_ptr<Device>> made;
   const std::vector<PhysicalDevice> devices = vulkan::physical_devices();
-  std::shared_ptr<Device> device = vulkan::VulkanDevice::open(choose(devices, request.name), request.name);
+  const size_t index = choose(devices, request.name);
+  std::lock_guard lock(mutex);
+  std::weak_ptr<Device>& known = made[index];
+  if (std::shared_ptr<Device> device = known.lock()) return device;
+  std::shared_ptr<Device> device = vulkan::VulkanDevice::open(devices[index], fmt::format("gpu:{}", index));
   known = device;
   return device;
 }

@@ -10,7 +10,11 @@
 namespace treadle::gpu {
 
 std::array<uint32_t, 3> groups_over(uint32_t num_elements) {
-  const uint32_t groups = num_elements / ShaderWriter::kGroupSize + (num_elements % ShaderWriter::kGroupSize != 0);
+  return groups_for(num_elements / ShaderWriter::kGroupSize + (num_elements % ShaderWriter::kGroupSize != 0));
+}
+
+std::array<uint32_t, 3> groups_for(int64_t count) {
+  const uint32_t groups = count32(count);
   return {std::min(groups, ShaderWriter::kGroupsInRow), groups / ShaderWriter::kGroupsInRow + (groups % ShaderWriter::kGroupsInRow != 0),
           1};
 }

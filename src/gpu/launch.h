@@ -40,6 +40,9 @@ inline vulkan::VulkanStream& stream() { return *vulkan::VulkanStream::current();
 /// The work groups of a dispatch over so many elements, a group of kGroupSize each, in rows of kGroupsInRow.
 std::array<uint32_t, 3> groups_over(uint32_t num_elements);
 
+/// Work groups, of which each does one of so many things, in rows of kGroupsInRow.
+std::array<uint32_t, 3> groups_for(int64_t count);
+
 /// Shaders count elements in 32 bits. @throws Error(not_implemented) if there are more
 uint32_t count32(int64_t num_elements);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <iterator>
 #include <optional>
 #include <vector>
@@ -50,15 +51,35 @@ CopyPlan in_words(const CopyPlan& plan, int64_t words) {
 class GpuMover final : public kernels::Mover {
  public:
   void copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst) override {
+    for (const int operand : {0, 1}) {
+      int64_t reach = 1;
+      for (int axis = 0; axis < plan.rank; ++axis) reach += (plan.dims[axis] - 1) * std::abs(plan.strides[operand][axis]);
+      count32(reach);
+    }
     if (element_bytes > 4) return copy(in_words(plan, static_cast<int64_t>(element_bytes / 4)), 4, src, dst);
     if (plan.rank == 1 && plan.inner_stride(0) == 1 && plan.inner_stride(1) == 1)
       return stream().copy(dst, src, static_cast<size_t>(plan.size) * element_bytes, CopyKind::device_to_device);
+    if (plan.rank > kMaxSpaceRank) return copy_outermost(plan, element_bytes, src, dst);
     Push push;
     push.pointer(dst).pointer(src).word(count32(plan.size));
     push_extents(push, plan.rank, plan.dims);
     for (const int operand : {1, 0})
       for (int axis = 0; axis < plan.rank; ++axis) push.word(static_cast<int32_t>(plan.strides[operand][axis]));
     stream().dispatch(cached_copy_shader(element_bytes, plan.rank), push.bytes(), groups_over(count32(plan.size)));
+  }
+
+ private:
+  // A copy for each place of the outermost dimension.
+  void copy_outermost(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst) {
+    CopyPlan inner;
+    inner.rank = plan.rank - 1;
+    inner.size = plan.size / plan.dims[0];
+    std::copy(plan.dims + 1, plan.dims + plan.rank, inner.dims);
+    for (const int operand : {0, 1}) std::copy(plan.strides[operand] + 1, plan.strides[operand] + plan.rank, inner.strides[operand]);
+    const auto bytes = static_cast<int64_t>(element_bytes);
+    for (int64_t i = 0; i < plan.dims[0]; ++i)
+      copy(inner, element_bytes, static_cast<const std::byte*>(src) + i * plan.strides[0][0] * bytes,
+           static_cast<std::byte*>(dst) + i * plan.strides[1][0] * bytes);
   }
 };
 

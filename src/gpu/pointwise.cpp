@@ -150,7 +150,8 @@ std::optional<Formula> wide_formula(const Node& node) {
     return [](ShaderWriter& s, std::span<const Value> x) {
       const Value zero = s.number(0, x[0].type), one = s.number(1, x[0].type);
       const Value negative = s.select(s.less(x[0], zero), s.sub(zero, one), zero);
-      return s.select(s.less(zero, x[0]), one, negative);
+      const Value sign = s.select(s.less(zero, x[0]), one, negative);
+      return x[0].type == Arithmetic::f64 ? s.select(s.is_nan(x[0]), x[0], sign) : sign;
     };
   return std::nullopt;
 }
@@ -168,12 +169,19 @@ DeviceKernel find_pointwise(const Graph& graph, const Node& node) {
     complete &= node.has_input(i) && arithmetic_of(graph.type(node.inputs[i]).dtype, type);
     alike &= type == in;
   }
-  if (node.op_type == "Cast")
-    return make(graph, node, 1, [out](ShaderWriter& s, std::span<const Value> x) { return s.convert(x[0], out); });
+  if (node.op_type == "Cast") {
+    // A negative float wraps in unsigned integers of 8 and 16 bits, as on the host.
+    const bool wraps = in == Arithmetic::f32 && out == Arithmetic::u32 && bits_of(graph.type(node.outputs[0]).dtype) < 32;
+    return make(graph, node, 1, [out, wraps](ShaderWriter& s, std::span<const Value> x) {
+      return s.convert(wraps ? s.convert(x[0], Arithmetic::i32) : x[0], out);
+    });
+  }
   if (complete)
     for (const OwnFormula& own : kOwnFormulas)
       if (node.op_type == own.op_type) return make(graph, node, count, own.write);
-  if (complete && alike && node.op->chain.given) return make(graph, node, count, folded(node.op->chain.forward));
+  // Integers have no quotient by 0, which only the host can say.
+  const bool divides = node.op->chain.forward == ChainOp::div && in != Arithmetic::f32 && in != Arithmetic::f64;
+  if (complete && alike && node.op->chain.given && !divides) return make(graph, node, count, folded(node.op->chain.forward));
   if (in == Arithmetic::f32 || in == Arithmetic::boolean) {
     if (complete && alike && (node.op_type == "IsInf" || node.op_type == "Pow"))
       return make(graph, node, count, [&node](ShaderWriter& s, std::span<const Value> x) { return write_own_float(s, node, x); });

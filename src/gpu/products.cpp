@@ -10,9 +10,9 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr uint32_t kTile = 64;  // rows and columns that a work group computes
+constexpr int64_t kTile = 64;  // rows and columns that a work group computes
 
-uint32_t tiles(int64_t extent) { return static_cast<uint32_t>((extent + kTile - 1) / kTile); }
+int64_t tiles(int64_t extent) { return (extent + kTile - 1) / kTile; }
 
 struct ProductState final : PackedState {
   const vulkan::Shader* shader = nullptr;
@@ -32,12 +32,13 @@ struct MatrixProduct {
     count32(shape.M * shape.N * std::max<int64_t>(shape.batch, 1));
     // The innermost dimension of the batch is the dispatch's third; others are dispatches of their own.
     const int inner = batch.rank - 1;
-    const int64_t in_one = batch.rank == 0 ? 1 : batch.dims[inner];
+    const int64_t in_one = batch.rank == 0 ? 1 : batch.dims[inner], most = stream().features().max_groups[2];
     if (in_one == 0) return;
-    for (int64_t first = 0; first < shape.batch; first += in_one) {
-      const kernels::BatchOffsets at = batch.rank == 0 ? kernels::BatchOffsets{} : kernels::offsets_of(batch, first);
-      dispatch(c, at, in_one, batch.rank == 0 ? 0 : batch.a[inner], batch.rank == 0 ? 0 : batch.b[inner]);
-    }
+    for (int64_t first = 0; first < shape.batch; first += in_one)
+      for (int64_t i = 0; i < in_one; i += most) {
+        const kernels::BatchOffsets at = batch.rank == 0 ? kernels::BatchOffsets{} : kernels::offsets_of(batch, first + i);
+        dispatch(c, at, std::min(most, in_one - i), batch.rank == 0 ? 0 : batch.a[inner], batch.rank == 0 ? 0 : batch.b[inner]);
+      }
   }
 
  private:
@@ -51,13 +52,16 @@ struct MatrixProduct {
     const int64_t b_row = shape.b_transposed ? 1 : shape.ldb, b_column = shape.b_transposed ? shape.ldb : 1;
     for (const int64_t step : {b_row, b_column, c_row, c_column, a_step, b_step, int64_t{0}}) push.word(static_cast<uint32_t>(step));
     push.word(alpha).word(beta);
-    stream().dispatch(*state.shader, push.bytes(), {tiles(shape.N), tiles(shape.M), static_cast<uint32_t>(count)});
+    std::array<uint32_t, 3> groups = groups_for(tiles(shape.M) * tiles(shape.N));
+    groups[2] = static_cast<uint32_t>(count);
+    stream().dispatch(*state.shader, push.bytes(), groups);
   }
 };
 
 struct MatMul : MatrixProduct {
   static MatMul bind(BindContext& c) {
     const ops::Product product = ops::Product::of(c.shape(0), c.shape(1));
+    count32(c.num_elements(0)), count32(c.num_elements(1));
     MatMul k;
     k.shape = product.shape;
     k.batch = product.batch;
@@ -68,12 +72,13 @@ struct MatMul : MatrixProduct {
 struct Gemm : MatrixProduct {
   static Gemm bind(BindContext& c) {
     const ops::GemmPlan plan = ops::GemmPlan::of(c);
+    count32(c.num_elements(0)), count32(c.num_elements(1));
     Gemm k;
     k.shape = plan.shape;
     k.shape.batch = 1;
     k.alpha = plan.alpha;
     k.beta = plan.beta;
-    k.has_c = c.has_input(2);
+    k.has_c = c.has_input(2) && plan.beta != 0;
     k.c_row = plan.bias_row;
     k.c_column = plan.bias_col;
     return k;
@@ -91,24 +96,30 @@ struct Conv {
     return k;
   }
   void run(RunContext& c) const {
+    const int64_t images = std::max<int64_t>(1, stream().features().max_groups[2] / params.group);
+    for (int64_t n = 0; n < params.N; n += images) dispatch(c, n, std::min(images, params.N - n));
+  }
+
+ private:
+  // The images from `first` on.
+  void dispatch(RunContext& c, int64_t first, int64_t images) const {
+    const auto& state = c.packed<ProductState>();
     const kernels::Window& w = params.window;
     const int64_t rows = params.M / params.group, columns = w.out_size(), terms = params.C / params.group * w.kernel_size();
     Push push;
-    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(2)).word(uint32_t{has_bias});
+    push.pointer(c.out<std::byte>(0) + first * params.M * columns * state.element_bytes);
+    push.pointer(c.in<std::byte>(0) + first * params.C * w.in_size() * state.element_bytes);
+    push.pointer(c.in<void>(1)).pointer(c.in<void>(2)).word(uint32_t{has_bias});
     for (const int64_t extent : {rows, columns, terms, params.group}) push.word(static_cast<uint32_t>(extent));
     push3(push, w.in);
     for (const int axis : {1, 2}) push.word(static_cast<int32_t>(w.out[axis]));
     for (const int axis : {1, 2}) push.word(static_cast<int32_t>(w.kernel[axis]));
     push3(push, w.stride), push3(push, w.dilation), push3(push, w.pad_begin);
-    const auto batch = static_cast<uint32_t>(params.N * params.group);
-    const auto& state = c.packed<ProductState>();
-    if (rows < 8)
-      stream().dispatch(*state.direct, push.bytes(), {static_cast<uint32_t>((rows * columns + 255) / 256), 1, batch});
-    else
-      stream().dispatch(*state.shader, push.bytes(), {tiles(columns), tiles(rows), batch});
+    const bool is_direct = rows < 8;
+    std::array<uint32_t, 3> groups = is_direct ? groups_over(count32(rows * columns)) : groups_for(tiles(rows) * tiles(columns));
+    groups[2] = static_cast<uint32_t>(images * params.group);
+    stream().dispatch(is_direct ? *state.direct : *state.shader, push.bytes(), groups);
   }
-
- private:
   static void push3(Push& push, const int64_t (&triple)[3]) {
     for (const int64_t value : triple) push.word(static_cast<int32_t>(value));
   }

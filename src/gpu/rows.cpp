@@ -20,13 +20,6 @@ struct RowState final : PackedState {
 };
 const vulkan::Shader& row_shader(RunContext& c) { return *c.packed<RowState>().shader; }
 
-// Work groups of which each computes a row.
-std::array<uint32_t, 3> groups_of(int64_t rows) {
-  constexpr uint32_t kInRow = 32768;
-  const uint32_t count = count32(rows);
-  return {std::min(count, kInRow), (count + kInRow - 1) / kInRow, 1};
-}
-
 // Reductions.
 
 constexpr int kMaxReducedRank = 4;  // dimensions that are kept, and that are reduced
@@ -43,7 +36,10 @@ uint32_t reduced_axes(const BindContext& c) {
 struct Reduction {
   kernels::ReducePlan plan;
 
-  static Reduction bind(BindContext& c) { return {kernels::plan_reduce(c.shape(0).dims(), reduced_axes(c))}; }
+  static Reduction bind(BindContext& c) {
+    count32(c.num_elements(0));
+    return {kernels::plan_reduce(c.shape(0).dims(), reduced_axes(c))};
+  }
   void run(RunContext& c) const {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).word(count32(plan.kept.size)).word(count32(plan.reduced.size));
@@ -51,7 +47,7 @@ struct Reduction {
     push.word(uint32_t{group_computes});
     push_loop(push, plan.kept);
     push_loop(push, plan.reduced);
-    stream().dispatch(row_shader(c), push.bytes(), group_computes ? groups_of(plan.kept.size) : groups_over(count32(plan.kept.size)));
+    stream().dispatch(row_shader(c), push.bytes(), group_computes ? groups_for(plan.kept.size) : groups_over(count32(plan.kept.size)));
   }
 
  private:
@@ -68,6 +64,7 @@ struct Reduction {
 struct GlobalPool : Reduction {
   static GlobalPool bind(BindContext& c) {
     const int rank = c.shape(0).rank();
+    count32(c.num_elements(0));
     return {{kernels::plan_reduce(c.shape(0).dims(), ((1U << rank) - 1U) & ~3U)}};
   }
 };
@@ -89,6 +86,9 @@ constexpr ReductionRow kReductions[] = {{"ReduceSum", Reduce::sum},
                                         {"GlobalAveragePool", Reduce::mean},
                                         {"GlobalMaxPool", Reduce::max}};
 
+// Of integers their results are rounded, or totalled in 64 bits.
+bool ends_in_float(Reduce op) { return op == Reduce::mean || op == Reduce::l2 || op == Reduce::log_sum; }
+
 // Softmax.
 
 struct Softmax {
@@ -103,7 +103,7 @@ struct Softmax {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0));
     for (const int64_t extent : {rows.outer, rows.length, rows.inner}) push.word(static_cast<uint32_t>(extent));
-    stream().dispatch(row_shader(c), push.bytes(), groups_of(rows.outer * rows.inner));
+    stream().dispatch(row_shader(c), push.bytes(), groups_for(rows.outer * rows.inner));
   }
 };
 
@@ -120,7 +120,7 @@ struct Normalization {
     push.word(uint32_t{has_scale}).word(uint32_t{has_bias});
     for (const int64_t extent : {rows, length, channel_extent, channels}) push.word(static_cast<uint32_t>(extent));
     push.word(epsilon);
-    stream().dispatch(row_shader(c), push.bytes(), groups_of(rows));
+    stream().dispatch(row_shader(c), push.bytes(), groups_for(rows));
   }
 };
 
@@ -201,7 +201,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   if (!node.domain.empty() || node.outputs.size() != 1) return {};
   const Type& x = graph.type(node.inputs[0]);
   for (const ReductionRow& row : kReductions)
-    if (node.op_type == row.op_type && !(is_integer(x.dtype) && row.op == Reduce::log_sum))
+    if (node.op_type == row.op_type && !(is_integer(x.dtype) && ends_in_float(row.op)) && x.shape->size() <= 2 * kMaxReducedRank)
       return with_shader(row.op_type.starts_with("Global") ? global_pool : reduction, "reduce", x.dtype, static_cast<uint32_t>(row.op));
   if (node.op_type == "Softmax" || node.op_type == "LogSoftmax")
     return with_shader(softmax, "softmax", x.dtype, node.op_type == "LogSoftmax");

@@ -373,11 +373,7 @@ Value ShaderWriter::convert(Value value, Arithmetic type) {
 Value ShaderWriter::add(Value a, Value b) { return op(is_float_type(a.type) ? spv::OpFAdd : spv::OpIAdd, a.type, {a, b}); }
 Value ShaderWriter::sub(Value a, Value b) { return op(is_float_type(a.type) ? spv::OpFSub : spv::OpISub, a.type, {a, b}); }
 Value ShaderWriter::mul(Value a, Value b) { return op(is_float_type(a.type) ? spv::OpFMul : spv::OpIMul, a.type, {a, b}); }
-Value ShaderWriter::div(Value a, Value b) {
-  if (is_float_type(a.type)) return op(spv::OpFDiv, a.type, {a, b});
-  const Value is_zero = equal(b, number(0, b.type)), safe = select(is_zero, number(1, b.type), b);
-  return select(is_zero, number(0, a.type), op(is_signed_type(a.type) ? spv::OpSDiv : spv::OpUDiv, a.type, {a, safe}));
-}
+Value ShaderWriter::div(Value a, Value b) { return op(spv::OpFDiv, a.type, {a, b}); }
 Value ShaderWriter::less(Value a, Value b) {
   return op(is_float_type(a.type)    ? spv::OpFOrdLessThan
             : is_signed_type(a.type) ? spv::OpSLessThan

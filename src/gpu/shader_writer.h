@@ -63,7 +63,7 @@ class ShaderWriter {
   Value add(Value a, Value b);
   Value sub(Value a, Value b);
   Value mul(Value a, Value b);
-  Value div(Value a, Value b);  ///< integers: towards zero; a quotient by 0 is 0
+  Value div(Value a, Value b);  ///< of floats
   Value less(Value a, Value b);
   Value less_or_equal(Value a, Value b);
   Value equal(Value a, Value b);

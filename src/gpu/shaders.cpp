@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "shaders/list.h"
+#include "gpu_shaders.h"
 
 namespace treadle::gpu {
 namespace {
@@ -16,7 +16,7 @@ struct Code {
   std::span<const uint32_t> words;
 };
 const Code kShaders[] = {
-#include "shaders/rows.inc"
+#include "gpu_shader_rows.inc"
 };
 
 const vulkan::Shader* find(const std::string& name, std::span<const uint32_t> constants) {

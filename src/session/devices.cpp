@@ -104,7 +104,12 @@ void SessionDevices::add(const std::string& name, const std::map<std::string, st
   if (any() && types_.back().name != type_name && !(type->make_host && types_.back().make_host))
     throw Error(ErrorCode::not_implemented, fmt::format("a session over devices of the types {} and {}", types_.back().name, type_name));
   by_name_[name] = static_cast<int>(devices_.size());
-  devices_.push_back(type->make({name, config, std::span(devices_).subspan(1)}));
+  std::shared_ptr<Device> made = type->make({name, config, std::span(devices_).subspan(1)});
+  for (size_t d = 1; d < devices_.size(); ++d)
+    if (!devices_[d]->reaches(*made))
+      throw Error(ErrorCode::not_implemented,
+                  fmt::format("a session over {} and {}, which do not reach each other's memory", devices_[d]->name(), name));
+  devices_.push_back(std::move(made));
   types_.push_back(*type);
 }
 

@@ -20,7 +20,7 @@ def on_gpu(model: Any) -> treadle.InferenceSession:
     try:
         return treadle.InferenceSession(model, options)
     except treadle.Error as error:
-        if "no Vulkan" in str(error) or "has no GPUs" in str(error):
+        if any(reason in str(error) for reason in ("no Vulkan", "has no GPUs", "Vulkan finds none")):
             pytest.skip(str(error))
         raise
 
@@ -222,6 +222,55 @@ def test_an_index_outside_is_an_error_and_the_next_run_is_fine(bad: int) -> None
     with pytest.raises(treadle.Error, match=r"an index is outside of the axis, which has 50 elements"):
         session.run(None, {"x": x, "i": np.array([1, bad, 2])})
     np.testing.assert_array_equal(session.run(None, {"x": x, "i": good})[0], x[good])
+
+
+# Vulkan need not take more than 65,535 groups in a dimension of a dispatch.
+def test_more_products_than_a_dispatch_has_groups() -> None:
+    random = np.random.default_rng(14)
+    a, b = random.standard_normal((70_000, 1, 2)).astype(np.float32), random.standard_normal((70_000, 2, 1)).astype(np.float32)
+    np.testing.assert_allclose(run("MatMul", {"a": a, "b": b}), a.astype(np.float64) @ b, rtol=1e-5, atol=1e-6)
+    x, w = random.standard_normal((70, 1024, 1, 1)).astype(np.float32), random.standard_normal((1024, 1, 1, 1)).astype(np.float32)
+    np.testing.assert_allclose(run("Conv", {"x": x, "w": w}, group=1024), x * w[:, 0], rtol=1e-6)
+
+
+def test_more_dimensions_than_a_shader_has() -> None:
+    x = np.arange(32, dtype=np.float32).reshape(2, 2, 2, 2, 2)
+    graph = helper.make_graph(
+        [helper.make_node("Tile", ["x", "r"], ["y"])],
+        "tile",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_tensor("r", TensorProto.INT64, [5], [2] * 5)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    np.testing.assert_array_equal(on_gpu(model.SerializeToString()).run(None, {"x": x})[0], np.tile(x, [2] * 5))
+    deep = np.arange(3 * 2**9, dtype=np.int64).reshape(3, *[2] * 9)
+    np.testing.assert_array_equal(run("Transpose", {"x": deep}, TensorProto.INT64), deep.T)
+
+
+def test_what_only_the_host_can_say_runs_there() -> None:
+    def value(op_type: str, feeds: dict[str, np.ndarray], output: int) -> np.ndarray:
+        return on_gpu(one_node(op_type, feeds, output)).run(None, feeds)[0]
+
+    assert value("ReduceL2", {"x": np.array([3, 4], np.int32)}, TensorProto.INT32) == 5
+    assert value("ReduceMean", {"x": np.array([2_000_000_000] * 2, np.int32)}, TensorProto.INT32) == 2_000_000_000
+    with pytest.raises(treadle.Error, match="division by zero"):
+        value("Div", {"a": np.array([7], np.int32), "b": np.array([0], np.int32)}, TensorProto.INT32)
+
+
+def test_special_values() -> None:
+    x = np.array([1e5, 1e6, 123456.7, -5e6, 1e12], np.float32)
+    np.testing.assert_allclose(run("Sin", {"x": x})[:4], np.sin(x.astype(np.float64))[:4], atol=1e-6)
+    assert np.all(np.abs(run("Cos", {"x": x})) <= 1)
+    square_roots = run("Pow", {"x": np.array([-np.inf, -0.0, 4], np.float32), "p": np.array([0.5], np.float32)})
+    assert square_roots.tolist() == [np.inf, 0, 2] and not np.signbit(square_roots[1])
+    a, c = np.ones((2, 2), np.float32), np.full((2, 2), np.nan, np.float32)
+    assert run("Gemm", {"a": a, "b": a, "c": c}, beta=0.0).tolist() == [[2, 2], [2, 2]]
+    assert run("Cast", {"x": np.array([-1.0, 300.0], np.float32)}, TensorProto.UINT8, to=TensorProto.UINT8).tolist() == [255, 44]
+    halves = np.array([65519, 65520, 2**-25, 3 * 2**-25, 2049, 2051], np.float32)
+    identity = np.ones((1, 1), np.float16)
+    products = run("MatMul", {"a": halves.astype(np.float16).reshape(-1, 1)[2:], "b": identity}, TensorProto.FLOAT16)
+    assert products.ravel().tolist() == halves.astype(np.float16)[2:].tolist()
 
 
 def _network() -> bytes:

@@ -24,7 +24,11 @@ Instance load() {
   VkApplicationInfo application{VK_STRUCTURE_TYPE_APPLICATION_INFO, nullptr, "treadle", 0, "treadle", 0, VK_API_VERSION_1_2};
   VkInstanceCreateInfo info{VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, nullptr, 0, &application, 0, nullptr, 0, nullptr};
   Instance instance;
-  check(create(&info, nullptr, &instance.handle), "Vulkan", "make an instance");
+  const VkResult made = create(&info, nullptr, &instance.handle);
+  if (made == VK_ERROR_INCOMPATIBLE_DRIVER)
+    throw Error(ErrorCode::not_found,
+                "there is no Vulkan driver on this machine: a GPU's own brings it, or the package mesa-vulkan-drivers");
+  check(made, "Vulkan", "make an instance");
 #define TREADLE_VULKAN_FIND(name)                                                   \
   instance.name = reinterpret_cast<PFN_vk##name>(get(instance.handle, "vk" #name)); \
   if (!instance.name) throw Error(ErrorCode::not_found, "Vulkan's loader has no function vk" #name);
@@ -41,7 +45,6 @@ const char* name_of(VkResult result) {
     case VK_ERROR_DEVICE_LOST: return "VK_ERROR_DEVICE_LOST";
     case VK_ERROR_EXTENSION_NOT_PRESENT: return "VK_ERROR_EXTENSION_NOT_PRESENT";
     case VK_ERROR_FEATURE_NOT_PRESENT: return "VK_ERROR_FEATURE_NOT_PRESENT";
-    case VK_ERROR_INCOMPATIBLE_DRIVER: return "VK_ERROR_INCOMPATIBLE_DRIVER (no driver was found)";
     case VK_ERROR_TOO_MANY_OBJECTS: return "VK_ERROR_TOO_MANY_OBJECTS";
     case VK_TIMEOUT: return "VK_TIMEOUT";
     default: return nullptr;
@@ -61,7 +64,7 @@ void check(VkResult result, std::string_view device, std::string_view what) {
   const std::string text =
       fmt::format("{} failed to {}: {}", device, what, name ? name : fmt::format("VkResult {}", static_cast<int>(result)));
   if (result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY) throw OutOfMemory(text);
-  throw Error(result == VK_ERROR_INCOMPATIBLE_DRIVER ? ErrorCode::not_found : ErrorCode::internal, text);
+  throw Error(ErrorCode::internal, text);
 }
 
 }  // namespace treadle::vulkan

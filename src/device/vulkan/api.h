@@ -23,6 +23,7 @@ namespace treadle::vulkan {
   F(DestroyDevice)                         \
   F(GetDeviceQueue)                        \
   F(QueueSubmit)                           \
+  F(QueueWaitIdle)                         \
   F(AllocateMemory)                        \
   F(FreeMemory)                            \
   F(MapMemory)                             \

@@ -118,17 +118,20 @@ Connection::Connection(const PhysicalDevice& physical)
   info.queueCreateInfoCount = 1;
   info.pQueueCreateInfos = &queue;
   check(vulkan.CreateDevice(physical.handle, &info, nullptr, &handle_), "open");
+  const char* missing = nullptr;
 #define TREADLE_VULKAN_FIND(name)                                                                  \
   functions_.name = reinterpret_cast<PFN_vk##name>(vulkan.GetDeviceProcAddr(handle_, "vk" #name)); \
-  if (!functions_.name) throw Error(ErrorCode::not_found, fmt::format("the driver of {} has no function vk" #name, name_));
+  if (!functions_.name) missing = "vk" #name;
   TREADLE_VULKAN_DEVICE_FUNCTIONS(TREADLE_VULKAN_FIND)
 #undef TREADLE_VULKAN_FIND
+  if (missing) {
+    if (functions_.DestroyDevice) functions_.DestroyDevice(handle_, nullptr);
+    throw Error(ErrorCode::not_found, fmt::format("the driver of {} has no function {}", name_, missing));
+  }
   functions_.GetDeviceQueue(handle_, queue_family_, 0, &queue_);
 }
 
-Connection::~Connection() {
-  if (handle_ && functions_.DestroyDevice) functions_.DestroyDevice(handle_, nullptr);
-}
+Connection::~Connection() { functions_.DestroyDevice(handle_, nullptr); }
 
 uint32_t Connection::memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags preferred) const {
   for (const VkMemoryPropertyFlags flags : {wanted | preferred, wanted})
@@ -140,6 +143,11 @@ uint32_t Connection::memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted,
 void Connection::submit(const VkSubmitInfo& work) const {
   std::lock_guard lock(queue_mutex_);
   check(functions_.QueueSubmit(queue_, 1, &work, VK_NULL_HANDLE), "take work");
+}
+
+void Connection::wait_idle() const noexcept {
+  std::lock_guard lock(queue_mutex_);
+  functions_.QueueWaitIdle(queue_);  // of a lost device nothing is left to wait for
 }
 
 }  // namespace treadle::vulkan

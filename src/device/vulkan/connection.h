@@ -52,6 +52,9 @@ class Connection {
   uint32_t memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags preferred = 0) const;
   /// Thread-safe; Vulkan lets one thread at a time submit to a queue.
   void submit(const VkSubmitInfo& work) const;
+  /// Waits until the driver holds nothing more of what has been submitted. A semaphore tells that work is done, but drivers' own threads
+  /// may still touch it and the command buffers then (Mesa before 24.1).
+  void wait_idle() const noexcept;
   void check(VkResult result, const char* what) const { vulkan::check(result, name_, what); }
 
  private:

@@ -15,8 +15,7 @@ namespace treadle::vulkan {
 class Buffer {
  public:
   enum class For : uint8_t { device, upload, download, shared };
-  /// @param use  device: the device's own memory; the others: memory of the host that is mapped, to be copied from or to, or (shared) for
-  ///             shaders as well.
+  /// @param use  device: memory of the device; the others: mapped memory of the host, for uploads, downloads, or (shared) shaders as well
   /// @throws OutOfMemory
   Buffer(const Connection& connection, size_t size_bytes, For use);
   ~Buffer();

@@ -64,6 +64,12 @@ class Timeline {
   }
   /// Does what still waits, when no work is left that it could wait for.
   void finish_all() { finish(UINT64_MAX); }
+  /// Forgets what still waits.
+  void drop_all() {
+    std::lock_guard lock(mutex_);
+    waiting_.clear();
+  }
+  const std::shared_ptr<Parts>& parts() const { return parts_; }
 
  private:
   const Connection& connection() const { return parts_->connection; }
@@ -168,6 +174,7 @@ class StreamOfCommands final : public VulkanStream {
       synchronize();
     } catch (...) {  // the caller has had its chance to hear of it
     }
+    connection().wait_idle();
     connection()->DestroyCommandPool(connection().handle(), pool_, nullptr);
   }
 
@@ -227,12 +234,23 @@ class StreamOfCommands final : public VulkanStream {
     if (!own) return event->synchronize();
     const auto [timeline, value] = own->recorded();
     if (!timeline || timeline == timeline_) return;
-    submit();  // what is recorded already need not wait
+    if (timeline->parts() != parts_) return timeline->wait(value);  // semaphores belong to one device
+    submit();                                                       // what is recorded already need not wait
     waits_.emplace_back(timeline, value);
   }
   void synchronize() override {
-    submit();
+    std::exception_ptr failed;
+    try {
+      submit();
+    } catch (...) {
+      failed = std::current_exception();
+    }
     timeline_->wait(submitted_);
+    if (failed) {  // what was recorded will not be done, and nothing may wait for it
+      timeline_->drop_all();
+      sites_.clear();
+      std::rethrow_exception(failed);
+    }
     timeline_->finish_all();
     throw_fault();
   }
@@ -270,10 +288,11 @@ class StreamOfCommands final : public VulkanStream {
 
   VkCommandBuffer begin_command() {
     if (!recording_) {
-      recording_ = free_commands();
+      Commands* const next = free_commands();
       const VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
                                           nullptr};
-      connection().check(connection()->BeginCommandBuffer(recording_->handle, &info), "begin a command buffer");
+      connection().check(connection()->BeginCommandBuffer(next->handle, &info), "begin a command buffer");
+      recording_ = next;
       num_commands_ = 0;
     }
     constexpr VkPipelineStageFlags kStages = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
@@ -298,19 +317,21 @@ class StreamOfCommands final : public VulkanStream {
     return commands_.emplace_back(std::move(made)).get();
   }
 
-  // Submits what is recorded, behind the events that the stream waits for.
+  // Submits what is recorded, behind the events that the stream waits for. If that fails, neither is tried again.
   void submit() {
     if (!recording_ && waits_.empty()) return;
+    Commands* const recorded = std::exchange(recording_, nullptr);
+    const auto waits = std::exchange(waits_, {});
     const VkMemoryBarrier to_host{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT,
                                   VK_ACCESS_HOST_READ_BIT};
-    if (recording_) {
-      connection()->CmdPipelineBarrier(recording_->handle, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+    if (recorded) {
+      connection()->CmdPipelineBarrier(recorded->handle, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
                                        VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &to_host, 0, nullptr, 0, nullptr);
-      connection().check(connection()->EndCommandBuffer(recording_->handle), "end a command buffer");
+      connection().check(connection()->EndCommandBuffer(recorded->handle), "end a command buffer");
     }
     std::vector<VkSemaphore> semaphores;
     std::vector<uint64_t> values;
-    for (const auto& [timeline, value] : waits_) {
+    for (const auto& [timeline, value] : waits) {
       semaphores.push_back(timeline->semaphore());
       values.push_back(value);
       timeline_->when_done(submitted_ + 1, [timeline = timeline] {});  // a semaphore lives as long as submissions use it
@@ -327,15 +348,13 @@ class StreamOfCommands final : public VulkanStream {
     info.waitSemaphoreCount = static_cast<uint32_t>(semaphores.size());
     info.pWaitSemaphores = semaphores.data();
     info.pWaitDstStageMask = stages.data();
-    info.commandBufferCount = recording_ ? 1 : 0;
-    info.pCommandBuffers = recording_ ? &recording_->handle : nullptr;
+    info.commandBufferCount = recorded ? 1 : 0;
+    info.pCommandBuffers = recorded ? &recorded->handle : nullptr;
     info.signalSemaphoreCount = 1;
     info.pSignalSemaphores = &own;
     connection().submit(info);
     submitted_ = signal;
-    if (recording_) recording_->submission = signal;
-    recording_ = nullptr;
-    waits_.clear();
+    if (recorded) recorded->submission = signal;
     if (staging_.buffer) retire_staging();
   }
 

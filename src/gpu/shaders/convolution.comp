@@ -16,7 +16,7 @@ layout(push_constant, scalar) uniform Push {
 } p;
 
 void main() {
-  const uint element = gl_WorkGroupID.x * 256 + gl_LocalInvocationIndex;
+  const uint element = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (element >= p.rows * p.columns) return;
   const uint batch = gl_WorkGroupID.z, group = batch % p.groups, row = element / p.columns;
   const int column = int(element % p.columns);

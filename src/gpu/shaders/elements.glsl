@@ -11,7 +11,7 @@
 #define ELEMENT float
 #define NUMBER float
 #elif defined(ELEMENT_F16)
-#define ELEMENT float16_t
+#define ELEMENT uint16_t
 #define NUMBER float
 #elif defined(ELEMENT_BF16)
 #define ELEMENT uint16_t
@@ -34,6 +34,16 @@ uint rounded_word(float x) {  // to the nearest, ties to even; a NaN stays one
   return (isnan(x) ? word | 0x400000u : word + 0x7FFFu + (word >> 16 & 1u)) >> 16;
 }
 #define to_element(x) uint16_t(rounded_word(x))
+#elif defined(ELEMENT_F16)
+#define to_number(e) unpackHalf2x16(uint(e)).x
+uint half_word(float x) {  // to the nearest, ties to even, which conversions leave to the driver
+  const uint word = floatBitsToUint(x), sign = word >> 16 & 0x8000u, magnitude = word & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return sign | 0x7E00u;
+  if (magnitude >= 0x47800000u) return sign | 0x7C00u;  // from 65,536 on
+  if (magnitude < 0x38800000u) return sign | uint(roundEven(uintBitsToFloat(magnitude) * 16777216.0));  // subnormal
+  return sign | (magnitude + 0xFFFu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13;
+}
+#define to_element(x) uint16_t(half_word(x))
 #else
 #define to_number(e) NUMBER(e)
 #define to_element(x) ELEMENT(x)

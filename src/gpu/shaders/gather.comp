@@ -40,6 +40,7 @@ void main() {
   const bool is_short = p.index_words == 1 || p.indices.at[i * 2 + 1] == (given < 0 ? -1 : 0);
   if (!is_short || index < 0 || index >= p.extent) {
     p.fault.site = p.site;
+    p.y.at[element] = WORD(0);  // the host may read it before it hears of the fault
     return;
   }
   p.y.at[element] = p.x.at[(outer * uint(p.extent) + uint(index)) * p.inner + n];

@@ -1,4 +1,4 @@
-// MaxPool, AveragePool and LpPool of two dimensions: an invocation computes one element.
+// MaxPool and AveragePool of two dimensions: an invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"

@@ -55,11 +55,15 @@ float b_element(uint k, uint column, uint batch) { return to_number(p.b.at[batch
 #endif
 
 void main() {
-  const uint batch = gl_WorkGroupID.z, first_row = gl_WorkGroupID.y * ROWS, first_column = gl_WorkGroupID.x * COLUMNS;
+  // Tiles go by rows of the dispatch, whose other two dimensions have narrow limits.
+  const uint column_tiles = (p.columns + COLUMNS - 1) / COLUMNS, tile = gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x;
+  if (tile >= column_tiles * ((p.rows + ROWS - 1) / ROWS)) return;
+  const uint batch = gl_WorkGroupID.z, first_row = tile / column_tiles * ROWS, first_column = tile % column_tiles * COLUMNS;
   const uint own = gl_LocalInvocationIndex, own_row = own / 16 * 4, own_column = own % 16 * 4;
-  float sums[4][4];
+  // A long sum is one of sums of 512 terms, so that it does not stop growing where a term is too small beside it.
+  float sums[4][4], block[4][4];
   for (uint i = 0; i < 4; ++i)
-    for (uint j = 0; j < 4; ++j) sums[i][j] = 0;
+    for (uint j = 0; j < 4; ++j) sums[i][j] = block[i][j] = 0;
   for (uint k0 = 0; k0 < p.terms; k0 += TERMS) {
     for (uint e = own; e < TERMS * ROWS; e += 256) {
       const uint k = e % TERMS, row = e / TERMS;
@@ -72,7 +76,13 @@ void main() {
     barrier();
     for (uint k = 0; k < TERMS; ++k)
       for (uint i = 0; i < 4; ++i)
-        for (uint j = 0; j < 4; ++j) sums[i][j] = fma(a_tile[k][own_row + i], b_tile[k][own_column + j], sums[i][j]);
+        for (uint j = 0; j < 4; ++j) block[i][j] = fma(a_tile[k][own_row + i], b_tile[k][own_column + j], block[i][j]);
+    if (k0 / TERMS % 32 == 31 || k0 + TERMS >= p.terms)
+      for (uint i = 0; i < 4; ++i)
+        for (uint j = 0; j < 4; ++j) {
+          sums[i][j] += block[i][j];
+          block[i][j] = 0;
+        }
     barrier();
   }
   for (uint i = 0; i < 4; ++i)

@@ -64,9 +64,16 @@ void main() {
   if (place >= p.outputs) return;
   const uint start = offset_of(place, p.kept, p.kept_step);
   const uint step = p.group_computes != 0 ? 256 : 1;
-  NUMBER result = first();
-  for (uint k = p.group_computes != 0 ? own : 0; k < p.terms; k += step)
-    result = join(result, prepared(to_number(p.x.at[start + offset_of(k, p.reduced, p.reduced_step)])));
+  // A long sum is one of sums of 1,024 terms, so that it does not stop growing where a term is too small beside it.
+  NUMBER result = first(), block = first();
+  uint terms = 0;
+  for (uint k = p.group_computes != 0 ? own : 0; k < p.terms; k += step) {
+    block = join(block, prepared(to_number(p.x.at[start + offset_of(k, p.reduced, p.reduced_step)])));
+    if (++terms % 1024 != 0) continue;
+    result = join(result, block);
+    block = first();
+  }
+  result = join(result, block);
   if (p.group_computes != 0) {
     parts[own] = result;
     barrier();
