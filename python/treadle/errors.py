@@ -108,4 +108,5 @@ def of_binding(error: Error) -> Error:
     if not _are_onnxruntimes or isinstance(error, RuntimeError):
         return error
     kind = type(error)
-    return type(kind.__name__, (kind, RuntimeError), {"__module__": kind.__module__})(*error.args, code=error.code)
+    raised: type[Error] = type(kind.__name__, (kind, RuntimeError), {"__module__": kind.__module__})
+    return raised(*error.args, code=error.code)

@@ -31,7 +31,7 @@ def exported(kind: str, path: pathlib.Path) -> None:
         model = transformers.GPT2Model(transformers.GPT2Config(vocab_size=100, n_positions=64, n_embd=64, n_layer=2, n_head=4, attn_implementation="eager"))
     elif kind.startswith("whisper"):
         feeds = {"input_features": torch.rand(2, 16, 64)}
-        sizes = {"d_model": 64, "encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "max_source_positions": 32, "num_mel_bins": 16}
+        sizes = {"d_model": 64, "encoder_layers": 3, "encoder_attention_heads": 4, "decoder_layers": 1, "decoder_attention_heads": 4, "encoder_ffn_dim": 96, "max_source_positions": 32, "num_mel_bins": 16}
         ids = {f"{name}_token_id": number for number, name in enumerate(("pad", "bos", "eos", "decoder_start"))}
         model = transformers.WhisperModel(transformers.WhisperConfig(vocab_size=100, attn_implementation="sdpa" if "sdpa" in kind else "eager", **sizes, **ids)).encoder
     elif kind == "t5":

@@ -51,7 +51,6 @@ EINSUMS = [
     ("bij,bjk->bik", (1, 3, 4), (2, 1, 5)),
     ("abc,cba->b", (1, 3, 2), (1, 3, 4)),
     ("...ij,...jk->...ik", (1, 3, 1), (2, 2, 4)),
-    ("...ij,...jk->...ik", (2, 3, 4), (1, 4)),
     ("ij,jk->ik", (3, 4), (4, 2)),
     ("ij,jk->ik", (3, 0), (1, 2)),
 ]
@@ -75,7 +74,7 @@ def test_einsum_stretches_an_extent_of_one_that_it_sums_over(ort, equation, a, b
         fed = {"a": a, "b": b}
         actual = run(model("Einsum", fed, 1, {"equation": equation}, constant, static, domain=""), {n: x for n, x in fed.items() if n not in constant})
         np.testing.assert_allclose(actual[0], expected, rtol=1e-5, atol=1e-5)
-    if 0 not in a.shape and (a.ndim == b.ndim or "..." not in equation):  # onnxruntime wants ellipses of one rank
+    if 0 not in a.shape:
         compare(ort, "Einsum", {"a": a, "b": b}, 1, {"equation": equation}, constant, domain="")
 
 
