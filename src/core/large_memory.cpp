@@ -113,7 +113,7 @@ class HugePages final : public Allocator {
     const bool comes_again = memory_class == MemoryClass::activations || memory_class == MemoryClass::scratch;
     if (!comes_again || !kept_.keep(data, rounded)) ::munmap(data, rounded);
   }
-  // Returns the address of the resized block, with the same content; null if the system has no memory.
+  // Returns the address of the resized block, with the same content; null if that fails.
   void* resize(void* data, size_t old_bytes, size_t new_bytes) noexcept {
     const size_t before = align_up(old_bytes, kPage), rounded = align_up(new_bytes, kPage);
     if (rounded < new_bytes) return nullptr;

@@ -13,7 +13,7 @@ inline uint64_t pool_state_clock() noexcept { return RecordWindow::any() ? read_
 /// Records a state of the calling thread. Does nothing if either time is 0.
 void record_pool_state(PoolState state, uint64_t start, uint64_t end) noexcept;
 
-/// Records that the thread waits, from here to the end of the block.
+/// Records `state` in open profiles until the end of the block.
 class PoolStateScope {
  public:
   explicit PoolStateScope(PoolState state) noexcept : state_(state), start_(pool_state_clock()) {}

@@ -59,7 +59,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const noexcept;
-  /// About how many chunks later the next chunk is that the same thread gets, in a loop that this thread begins now.
+  /// A thread's next chunk comes about this many chunks later, in a loop that this thread begins now.
   int64_t chunks_ahead() const noexcept;
 
   /// The process's shared pool, made at the first call.

@@ -47,7 +47,7 @@ class Attributes {
   std::vector<std::pair<std::string, Attribute>> items_;
 };
 
-/// Returns true for equal dtype, shape and bytes.
+/// Returns true for equal dtype, shape and data.
 bool equal(const Tensor& a, const Tensor& b);
 bool equal(const Attribute& a, const Attribute& b);
 /// Returns text such as `pads=[1,1,1,1]`.

@@ -26,7 +26,7 @@ inline std::optional<Precision> precision_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// An absent or empty attribute means float32.
+/// Absent: float32, or an error in Rounded*.
 inline constexpr std::string_view kPrecision = "precision";
 
 /// The precision that the optimiser has set; empty if none. Only for the treadle domain: ONNX's QuantizeLinear has another attribute

@@ -59,7 +59,7 @@ class OwnOperators {
       if (check(found->second, node, version, within != domain)) node.domain = within;
     }
   }
-  // @return true if an operator applies at this version @throws if none of those that apply fits the node
+  // @return true if one fits the node, false if none applies yet but a built-in does @throws otherwise
   static bool check(const std::vector<const OrtCustomOp*>& operators, const NodeDef& node, int64_t version, bool is_built_in) {
     bool has_begun = false;
     for (const OrtCustomOp* op : operators) {

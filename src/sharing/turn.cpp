@@ -262,7 +262,7 @@ void Turn::act(const NodeHint& hint) {
   if ((word & kPublishes) != 0) state_.job->page().guaranteed_bound.store(static_cast<uint32_t>(hint.bound), std::memory_order_relaxed);
 }
 
-// Waits while the run is removed from the table, so that others may use the time, and counts the waiting time.
+// Waits. Meanwhile the job's slot does not count this thread as active. Adds the waiting time to `counter`.
 template <typename Wait>
 void Turn::away(const char* what, std::atomic<uint64_t>& counter, Wait&& wait) {
   State& state = state_;

@@ -29,11 +29,11 @@ struct ByteConvTile {
   int32_t* sums = nullptr;  ///< if not null: receives the sums plus offsets, and y is not written
 };
 void byte_conv_tile_plain(const ByteConvTile& tile);
-/// @pre the CPU has AVX2, and AVX-VNNI if `vnni`; also for the functions below
+/// @pre the CPU has AVX2, and AVX-VNNI if `vnni`; so of every function here that ends in _avx2
 void byte_conv_tile_avx2(const ByteConvTile& tile, bool vnni);
-/// @pre the CPU has AVX512-VNNI; also for the functions below
+/// @pre the CPU has AVX512-VNNI; so of every function here that ends in _avx512vnni
 void byte_conv_tile_avx512vnni(const ByteConvTile& tile);
-/// Dispatches to the given instruction set; also for the functions below. @pre the CPU has it
+/// Each function that takes ByteInstructions dispatches to them. @pre the CPU has them
 void byte_conv_tile(const ByteConvTile& tile, ByteInstructions with);
 
 /// One row of outputs of one image of a depthwise convolution.

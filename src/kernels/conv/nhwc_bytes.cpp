@@ -309,7 +309,7 @@ void nhwc_bytes_pack(const ConvParams& p, const int8_t* weights, int8_t* packed,
       transpose_plane(columns, depth / 4, quads, depth / 4, reinterpret_cast<uint32_t*>(panel), width);
       continue;
     }
-    // In the order of writing; meanwhile each row of the panel is read a cache line at a time.
+    // Writes are in order. Each filter is read tap by tap, in steps of `taps` bytes.
     for (int64_t k = 0; k < depth; k += 4) {
       int64_t places[4];
       const int64_t count = std::min<int64_t>(4, depth - k);

@@ -296,8 +296,8 @@ bool winograd_applies(const ConvParams& p) {
   return p.C >= 16 && p.M >= 16 && p.N > 0 && w.out_size() > 0;
 }
 
-// Based on measured rates: products run near peak; transforms are bound by L2; loading weights from L3 or memory mostly overlaps the
-// products. Windows that do not fill whole tiles waste work, which favours the direct method.
+// Microseconds by measured rates: products run near peak; transforms are bound by L2; loading weights from L3 or memory half overlaps the
+// products. Outputs that do not fill tiles waste work, which favours the direct method.
 double winograd_estimate(const ConvParams& p, int side, const ConvRates& rates, bool from_memory) {
   const double C = static_cast<double>(p.C), M = static_cast<double>(p.M);
   const double stream = static_cast<double>(from_memory ? rates.memory : rates.cached);

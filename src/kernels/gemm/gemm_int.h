@@ -38,7 +38,7 @@ PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, boo
 /// C (M x N, row stride ldc) = A B.
 void gemm_i16(int64_t M, const int16_t* packed_a, const PackedI16& B, int32_t* C, int64_t ldc, ThreadPool* pool);
 
-/// MatMulInteger with operands packed during the run. Zero points per line are those of one matrix.
+/// MatMulInteger with operands packed during the run. ByteMatrix says who shares zero points.
 size_t gemm_int_scratch_bytes(const GemmShape& shape);
 void gemm_int(const GemmShape& shape, const BatchStrides& batch, const ByteMatrix& A, const ByteMatrix& B, int32_t* C, void* scratch,
               ThreadPool* pool);

@@ -49,7 +49,7 @@ __attribute__((always_inline)) inline void fetch(const AmxBlock& b, const uint32
     __builtin_prefetch(reinterpret_cast<const void*>(next + static_cast<uintptr_t>(64 * line)), 0, 2);
 }
 
-/// Walks over the tiles of A and the rows of B, step by step.
+/// Position in A and B. A step is one tile's depth of a segment.
 struct Steps {
   const AmxBlock& b;
   int64_t depth, width, per_segment, a_step, segment, step;

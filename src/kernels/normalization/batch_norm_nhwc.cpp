@@ -188,7 +188,7 @@ struct RowParts {
   explicit RowParts(int64_t rows) : count(std::clamp<int64_t>(rows / kLeastRows, 1, kMostParts)), each((rows + count - 1) / count) {}
 };
 
-/// Scratch bytes of a part: two doubles and two floats (for a block) per channel.
+/// Scratch bytes of a part of RowParts: per channel two doubles, two floats.
 size_t part_bytes(int64_t C) { return 2 * aligned_bytes<double>(C) + 2 * aligned_bytes<float>(C); }
 struct PartSums {
   double *first, *second;

@@ -33,8 +33,7 @@ struct MinFn {
   }
 };
 
-/// Replaces the node by a chain: `op_type` of the first two operands, then of that and the third, and so on. Returns the chain's last
-/// value.
+/// Adds a chain before the node: `op_type` of the first two operands, then of that and the third, and so on. Returns its last value.
 ValueId chain_of_pairs(Graph& graph, NodeId id, const char* op_type) {
   ValueId result = graph.node(id).inputs[0];
   int count = graph.node(id).num_formal_inputs;
