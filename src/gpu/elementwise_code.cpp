@@ -361,7 +361,7 @@ Value write_pow(ShaderWriter& s, Value x, Value y) {
   where(3, m.mul(square, x));
   where(4, m.mul(square, square));
   // sqrt(-0) is -0 and sqrt(-infinity) NaN; powers are 0 and infinity there.
-  const Value root = s.select(s.equal(magnitude, m.num(kInfinity)), magnitude, m.sqrt(m.add(x, zero)));
+  const Value root = s.select(s.equal(magnitude, m.num(kInfinity)), magnitude, s.select(s.equal(x, zero), zero, m.sqrt(x)));
   where(0.5, root);
   where(-1, m.div(one, x));
   where(-0.5, m.div(one, root));
