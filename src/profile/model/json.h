@@ -147,7 +147,7 @@ void read_json(const Document& json, std::optional<T>& value) {
   if (json.is_null())
     value.reset();
   else
-    read_json(json, value.emplace());
+    read_json(json, value.emplace(T{}));
 }
 template <typename T>
 void read_json(const Document& json, std::optional<std::optional<T>>& value) {  // null says something
