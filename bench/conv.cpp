@@ -17,7 +17,7 @@
 #include <ctime>
 #include <vector>
 
-#include "core/large_memory.h"
+#include "core/values/large_memory.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/conv/winograd.h"
 

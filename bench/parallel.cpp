@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "exec/program/program.h"
 #include "exec/run/frame.h"
 #include "graph/graph.h"

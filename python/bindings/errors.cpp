@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "bindings.h"
-#include "core/node_fault.h"
+#include "core/base/node_fault.h"
 #include "ort_api/api.h"
 #include "treadle/out_of_memory.h"
 

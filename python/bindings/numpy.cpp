@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/writable.h"
+#include "core/values/writable.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 

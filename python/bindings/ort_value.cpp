@@ -1,5 +1,5 @@
 // OrtValue: a value of any ONNX type that Python holds without converting it.
-#include "core/writable.h"
+#include "core/values/writable.h"
 #include "datum.h"
 #include "dlpack.h"
 #include "treadle/dlpack.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "bindings.h"
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "numpy.h"
 #include "treadle/out_of_memory.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "core/fault.h"
+#include "core/base/fault.h"
 #include "datum.h"
 #include "ort_api/api.h"
 #include "session/initializer_locations.h"

@@ -3,7 +3,7 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include "bindings.h"
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "option_attributes.h"
 #include "train/graph/initialization.h"
 #include "train/options/options.h"

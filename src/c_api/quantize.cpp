@@ -6,7 +6,7 @@
 
 #include "c_api/arguments.h"
 #include "c_api/values.h"
-#include "core/logging.h"
+#include "core/base/logging.h"
 #include "treadle/precision.h"
 
 struct treadle_precision_choice : treadle::c_api::Handle<treadle_precision_choice> {

@@ -14,7 +14,7 @@
 #include "cli/inputs.h"
 #include "cli/peer.h"
 #include "cli/terminal.h"
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 
 namespace treadle::cli {
 namespace {

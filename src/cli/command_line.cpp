@@ -10,7 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/terminal.h"
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "treadle/session.h"
 
 namespace treadle::cli {

@@ -12,7 +12,7 @@
 #include "cli/inputs.h"
 #include "cli/peer.h"
 #include "cli/terminal.h"
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "onnx/import.h"
 #include "passes/pipeline.h"
 #include "session/intermediate.h"

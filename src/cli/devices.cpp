@@ -7,7 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/terminal.h"
-#include "core/cpu_info.h"
+#include "core/base/cpu_info.h"
 #include "gpu/gpu_type.h"
 #include "treadle/error.h"
 

@@ -9,7 +9,7 @@
 #include <csetjmp>
 #include <cstring>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {

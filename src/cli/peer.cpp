@@ -10,7 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/npy.h"
+#include "core/files/npy.h"
 #include "treadle/data.h"
 #include "treadle/error.h"
 

@@ -10,7 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/terminal.h"
-#include "core/file.h"
+#include "core/files/file.h"
 #include "treadle/error.h"
 #include "treadle/memory.h"
 

@@ -19,7 +19,7 @@
 #include "cli/profile_output.h"
 #include "cli/remedies.h"
 #include "cli/terminal.h"
-#include "core/file.h"
+#include "core/files/file.h"
 #include "session/model.h"
 #include "session/options.h"
 #include "treadle/error.h"

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "core/cpu_info.h"
-#include "core/thread_pool.h"
+#include "core/base/cpu_info.h"
+#include "core/threads/thread_pool.h"
 #include "profile/analysis/statistics.h"
 #include "treadle/error.h"
 

@@ -14,9 +14,9 @@
 #include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
-#include "core/dispatch.h"
-#include "core/file.h"
-#include "core/npy.h"
+#include "core/files/file.h"
+#include "core/files/npy.h"
+#include "core/values/dispatch.h"
 #include "treadle/error.h"
 #include "treadle/profile.h"
 

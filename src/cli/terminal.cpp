@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 
 namespace treadle::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <span>
 
-#include "core/file.h"
+#include "core/files/file.h"
 
 namespace treadle::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include "cli/train_checks.h"
 #include "cli/train_curve.h"
 #include "cli/train_profile.h"
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "train/graph/training_graph.h"
 #include "treadle/communicator.h"
 #include "treadle/error.h"

@@ -6,9 +6,9 @@
 #include <cstdio>
 
 #include "compiled/checksum.h"
-#include "core/checked.h"
-#include "core/cpu_info.h"
-#include "core/file.h"
+#include "core/base/checked.h"
+#include "core/base/cpu_info.h"
+#include "core/files/file.h"
 #include "kernels/gemm/gemm.h"
 
 namespace treadle::compiled {

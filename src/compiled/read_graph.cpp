@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "compiled/graph_stream.h"
-#include "core/boolean_bytes.h"
-#include "core/checked.h"
+#include "core/base/checked.h"
+#include "core/values/boolean_bytes.h"
 #include "graph/custom_ops.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 #include "treadle/error.h"
 
 namespace treadle::compiled {

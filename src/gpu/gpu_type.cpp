@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "core/device_registry.h"
+#include "core/devices/device_registry.h"
 #include "device/vulkan/vulkan_device.h"
 #include "gpu/launch.h"
 #include "graph/graph.h"

@@ -1,5 +1,5 @@
 // The device "gpu" in a build without Vulkan.
-#include "core/device_registry.h"
+#include "core/devices/device_registry.h"
 #include "gpu/gpu_type.h"
 #include "treadle/error.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 #include "treadle/error.h"
 
 namespace treadle {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "core/fault.h"
+#include "core/base/fault.h"
 #include "graph/custom_ops.h"
 #include "treadle/error.h"
 

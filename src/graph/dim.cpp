@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 
 namespace treadle {
 namespace {

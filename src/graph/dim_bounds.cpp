@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "graph/infer.h"
 #include "treadle/error.h"
 

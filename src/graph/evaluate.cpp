@@ -8,10 +8,10 @@
 #include <thread>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/large_memory.h"
-#include "core/short_vector.h"
-#include "core/thread_pool.h"
+#include "core/base/short_vector.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/allocation.h"
+#include "core/values/large_memory.h"
 #include "graph/contract.h"
 #include "graph/deferred.h"
 #include "treadle/error.h"

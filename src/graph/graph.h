@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/properties.h"
+#include "core/base/properties.h"
 #include "graph/attributes.h"
 #include "graph/dim.h"
 #include "graph/name_index.h"

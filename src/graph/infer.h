@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/short_vector.h"
+#include "core/base/short_vector.h"
 #include "graph/op_def.h"
 
 namespace treadle {

@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/built_types.h"
+#include "core/values/built_types.h"
 #include "graph/graph.h"
 
 namespace treadle {

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "core/large_memory.h"
+#include "core/values/large_memory.h"
 #include "graph/infer.h"
 #include "graph/unused_kernels.h"
 #include "treadle/error.h"

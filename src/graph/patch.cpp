@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "core/short_vector.h"
+#include "core/base/short_vector.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

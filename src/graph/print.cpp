@@ -1,8 +1,8 @@
 // Readable text of nodes and graphs, for users, errors and tests.
 #include <fmt/format.h>
 
-#include "core/elements_text.h"
-#include "core/utf8.h"
+#include "core/base/utf8.h"
+#include "core/values/elements_text.h"
 #include "graph/graph.h"
 #include "graph/op_def.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/built_types.h"
+#include "core/values/built_types.h"
 
 namespace treadle::kernels {
 enum class Unary : uint8_t;    // kernels/elementwise/unary_f32.h

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "memory/allocators.h"
 #include "treadle/tensor.h"
 

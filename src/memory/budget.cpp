@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "memory/planner.h"
 
 namespace treadle::memory {

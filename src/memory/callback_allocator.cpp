@@ -1,4 +1,4 @@
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "treadle/allocator.h"
 #include "treadle/error.h"
 #include "treadle/tensor.h"

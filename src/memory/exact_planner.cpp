@@ -3,7 +3,7 @@
 #include <numeric>
 #include <vector>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "memory/fit_search.h"
 #include "memory/planner.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "memory/allocators.h"
 #include "treadle/error.h"
 #include "treadle/tensor.h"

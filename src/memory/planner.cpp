@@ -5,7 +5,7 @@
 #include <numeric>
 #include <string>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "memory/placed_blocks.h"
 #include "treadle/out_of_memory.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "treadle/tensor.h"
 
 namespace treadle::memory {

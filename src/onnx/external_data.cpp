@@ -5,9 +5,9 @@
 #include <system_error>
 #include <utility>
 
-#include "core/file.h"
-#include "core/sha1.h"
-#include "core/shared_storage.h"
+#include "core/base/sha1.h"
+#include "core/files/file.h"
+#include "core/files/shared_storage.h"
 
 namespace treadle::onnx {
 namespace fs = std::filesystem;

@@ -12,10 +12,10 @@
 #include <unordered_set>
 #include <utility>
 
-#include "core/boolean_bytes.h"
-#include "core/checked.h"
-#include "core/fault.h"
-#include "core/logging.h"
+#include "core/base/checked.h"
+#include "core/base/fault.h"
+#include "core/base/logging.h"
+#include "core/values/boolean_bytes.h"
 #include "graph/contract.h"
 #include "graph/custom_ops.h"
 #include "graph/internal_attributes.h"

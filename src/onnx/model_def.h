@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/properties.h"
+#include "core/base/properties.h"
 #include "treadle/tensor.h"
 
 namespace treadle::onnx {

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 #include "onnx/parse_context.h"
 
 namespace treadle::onnx {

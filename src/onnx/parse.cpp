@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "core/file.h"
-#include "core/shared_storage.h"
+#include "core/files/file.h"
+#include "core/files/shared_storage.h"
 #include "onnx/parse_context.h"
 
 namespace treadle::onnx {

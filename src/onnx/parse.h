@@ -19,10 +19,10 @@ bool has_ort_extension(const std::string& path);
 struct ReadOptions {
   /// ort: ONNX Runtime's flat buffers. any: these if the file is named or begins like one, otherwise ONNX.
   enum class Format : uint8_t { any, onnx, ort } format = Format::any;
-  bool use_mmap = true;                ///< false: read files into memory
-  bool share = false;                  ///< tensors that are read or copied into memory are shared in the process (core/shared_storage.h)
-  bool load_external = true;           ///< false: external tensors keep only their description
-  int max_nesting_depth = 64;          ///< of subgraphs and of types, separately
+  bool use_mmap = true;        ///< false: read files into memory
+  bool share = false;          ///< tensors that are read or copied into memory are shared in the process (core/files/shared_storage.h)
+  bool load_external = true;   ///< false: external tensors keep only their description
+  int max_nesting_depth = 64;  ///< of subgraphs and of types, separately
   size_t max_tensor_bytes = SIZE_MAX;  ///< of a single tensor
   size_t max_messages = 10'000'000;    ///< nodes, attributes, tensors …: in a hostile file, two bytes could each cost hundreds in memory
   /// Smaller tensors are copied, so that a few scalars do not keep a whole file mapped.

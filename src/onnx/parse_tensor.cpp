@@ -6,8 +6,8 @@
 #include <charconv>
 #include <cstring>
 
-#include "core/checked.h"
-#include "core/shared_storage.h"
+#include "core/base/checked.h"
+#include "core/files/shared_storage.h"
 #include "onnx/parse_context.h"
 
 namespace treadle::onnx {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/checked.h"
-#include "core/file.h"
+#include "core/base/checked.h"
+#include "core/files/file.h"
 #include "onnx/encode.h"
 #include "onnx/parse.h"
 #include "onnx/wire.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 #include "treadle/out_of_memory.h"
 
 namespace treadle::onnx {

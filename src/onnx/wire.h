@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/fault.h"
+#include "core/base/fault.h"
 
 namespace treadle::onnx {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/built_types.h"
-#include "core/float_types.h"
+#include "core/values/built_types.h"
+#include "core/values/float_types.h"
 #include "graph/attributes.h"
 #include "graph/graph.h"
 #include "graph/op_def.h"

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/float_types.h"
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/float_types.h"
 #include "graph/kernel.h"
 
 namespace treadle::ops {

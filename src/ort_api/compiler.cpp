@@ -5,7 +5,7 @@
 #include <functional>
 #include <span>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "onnx/serialize.h"
 #include "ort_api/editor_api.h"
 #include "session/initializer_locations.h"

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "core/json_depth.h"
+#include "core/base/json_depth.h"
 #include "ort_api/api.h"
 
 namespace treadle::ort {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "core/fault.h"
+#include "core/base/fault.h"
 #include "graph/op_def.h"
 #include "onnx/parse.h"
 #include "ort_api/api.h"

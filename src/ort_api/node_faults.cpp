@@ -1,7 +1,7 @@
 // The status that ONNX Runtime reports for an error of a node in a run.
 #include <string_view>
 
-#include "core/node_fault.h"
+#include "core/base/node_fault.h"
 #include "graph/custom_ops.h"
 #include "graph/op_def.h"
 #include "ort_api/api.h"

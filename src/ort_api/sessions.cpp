@@ -4,7 +4,7 @@
 #include <ctime>
 #include <thread>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "ort_api/api.h"
 #include "session/model.h"
 #include "treadle/profile.h"

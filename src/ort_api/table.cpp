@@ -2,7 +2,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/node_fault.h"
+#include "core/base/node_fault.h"
 #include "exec/run/feed_binder.h"
 #include "ort_api/api.h"
 

@@ -3,8 +3,8 @@
 #include <cctype>
 #include <sstream>
 
-#include "core/thread_factory.h"
-#include "core/thread_pool.h"
+#include "core/threads/thread_factory.h"
+#include "core/threads/thread_pool.h"
 #include "ort_api/api.h"
 
 namespace treadle::ort {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "core/pattern.h"
+#include "core/base/pattern.h"
 #include "graph/patch.h"
 #include "kernels/gemm/gemm_int8_weights.h"
 #include "passes/list.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/file.h"
-#include "core/large_memory.h"
+#include "core/files/file.h"
+#include "core/values/large_memory.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/chain.h"
 #include "passes/list.h"

@@ -9,7 +9,7 @@
 #include <map>
 #include <tuple>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "graph/dead_nodes.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "graph/rewriter.h"
 #include "passes/list.h"
 #include "passes/matching.h"

@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "core/content_bytes.h"
-#include "core/file.h"
+#include "core/files/file.h"
+#include "core/values/content_bytes.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"

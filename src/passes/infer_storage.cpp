@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"

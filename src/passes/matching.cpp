@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "graph/infer.h"
 #include "graph/internal_attributes.h"
 #include "graph/op_def.h"

@@ -7,9 +7,9 @@
 #include <chrono>
 #include <span>
 
-#include "core/allocation.h"
-#include "core/load_phases.h"
-#include "core/verify_switch.h"
+#include "core/base/verify_switch.h"
+#include "core/trace/load_phases.h"
+#include "core/values/allocation.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "passes/captured_constants.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/pattern.h"
+#include "core/base/pattern.h"
 #include "passes/precision.h"
 #include "treadle/error.h"
 

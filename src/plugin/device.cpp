@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/device_registry.h"
+#include "core/devices/device_registry.h"
 #include "graph/infer.h"
 #include "graph/kernel_table.h"
 #include "graph/op_def.h"

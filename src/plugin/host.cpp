@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "core/boolean_bytes.h"
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/boolean_bytes.h"
 #include "plugin/backend.h"
 #include "plugin/communicator.h"
 #include "plugin/custom_operator.h"

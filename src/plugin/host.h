@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "graph/deferred.h"
 #include "graph/gradient.h"
 #include "graph/infer.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 
 namespace treadle::quantization {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "core/checked.h"
-#include "core/float_types.h"
+#include "core/base/checked.h"
+#include "core/values/float_types.h"
 #include "kernels/gemm/four_bit_floats.h"
 #include "treadle/error.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/pattern.h"
+#include "core/base/pattern.h"
 #include "quantize/plan.h"
 #include "treadle/error.h"
 

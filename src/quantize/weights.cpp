@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "quantize/codes.h"
 #include "quantize/plan.h"
 

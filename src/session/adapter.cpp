@@ -9,8 +9,8 @@
 
 #include <cstring>
 
-#include "core/file.h"
-#include "core/utf8.h"
+#include "core/base/utf8.h"
+#include "core/files/file.h"
 #include "treadle/error.h"
 
 namespace treadle {

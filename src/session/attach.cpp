@@ -14,8 +14,8 @@
 #include <optional>
 #include <utility>
 
-#include "core/fork_mutex.h"
-#include "core/logging.h"
+#include "core/base/fork_mutex.h"
+#include "core/base/logging.h"
 #include "session/profiling.h"
 #include "session/runtime.h"
 #include "sharing/job_table.h"

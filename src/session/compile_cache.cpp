@@ -9,9 +9,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "core/file.h"
-#include "core/sha1.h"
-#include "core/thread_pool.h"
+#include "core/base/sha1.h"
+#include "core/files/file.h"
+#include "core/threads/thread_pool.h"
 #include "exec/plan/plans.h"
 #include "session/options.h"
 #include "treadle/error.h"

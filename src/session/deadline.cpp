@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <set>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
 #include "exec/placed/device_memory.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/device_registry.h"
+#include "core/devices/device_registry.h"
 #include "exec/plan/device_placement.h"
 #include "exec/program/program.h"
 #include "exec/run/executor.h"

@@ -12,9 +12,9 @@
 #include <thread>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/checked.h"
-#include "core/cpu_info.h"
+#include "core/base/checked.h"
+#include "core/base/cpu_info.h"
+#include "core/values/allocation.h"
 #include "kernels/random/philox.h"
 #include "treadle/error.h"
 

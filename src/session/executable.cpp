@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
-#include "core/nearest.h"
-#include "core/pattern.h"
+#include "core/base/nearest.h"
+#include "core/base/pattern.h"
 #include "exec/plan/plans.h"
 #include "graph/dead_nodes.h"
 #include "session/run_names.h"

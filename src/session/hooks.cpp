@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/logging.h"
+#include "core/base/logging.h"
 #include "treadle/error.h"
 
 namespace treadle {

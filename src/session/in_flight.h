@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/fork_mutex.h"
-#include "core/recorder.h"
+#include "core/base/fork_mutex.h"
+#include "core/trace/recorder.h"
 #include "treadle/session.h"
 
 namespace treadle {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/writable.h"
+#include "core/values/writable.h"
 #include "session/session_impl.h"
 #include "session/sparse_outputs.h"
 #include "treadle/error.h"

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cpu_info.h"
+#include "core/base/cpu_info.h"
 #include "kernels/peaks/peaks.h"
 #include "treadle/profile.h"
 

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "core/logging.h"
+#include "core/base/logging.h"
 #include "session/compile_cache.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"

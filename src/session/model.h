@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "compiled/file.h"
-#include "core/load_phases.h"
+#include "core/trace/load_phases.h"
 #include "graph/graph.h"
 #include "onnx/model_def.h"
 #include "onnx/parse.h"

@@ -1,5 +1,5 @@
 // Node counters: how often and how long each node ran, for clients that count it.
-#include "core/node_counters.h"
+#include "core/trace/node_counters.h"
 
 #include <fmt/format.h>
 

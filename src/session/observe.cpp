@@ -11,10 +11,10 @@
 #include <thread>
 #include <type_traits>
 
-#include "core/allocation.h"
-#include "core/device.h"
-#include "core/file.h"
-#include "core/pattern.h"
+#include "core/base/pattern.h"
+#include "core/devices/device.h"
+#include "core/files/file.h"
+#include "core/values/allocation.h"
 #include "onnx/serialize.h"
 #include "treadle/error.h"
 

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "sharing/quantities.h"
 
 namespace treadle {

@@ -15,7 +15,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/option_text.h"
+#include "core/base/option_text.h"
 #include "treadle/error.h"
 
 namespace treadle {

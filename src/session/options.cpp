@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "passes/conv_choice.h"
 #include "passes/precision.h"
 #include "session/model.h"

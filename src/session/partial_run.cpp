@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "session/refusals.h"
 #include "session/session_impl.h"
 #include "session/sparse_outputs.h"

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "core/cpu_info.h"
-#include "core/file.h"
-#include "core/logging.h"
+#include "core/base/cpu_info.h"
+#include "core/base/logging.h"
+#include "core/files/file.h"
 #include "exec/explain/profile_plan.h"
 #include "exec/plan/plans.h"
 #include "graph/op_def.h"

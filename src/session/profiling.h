@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 #include "profile/model/plan.h"
 #include "profile/recording/stream_file.h"
 #include "treadle/profile.h"

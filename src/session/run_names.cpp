@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/fault.h"
-#include "core/nearest.h"
-#include "core/pattern.h"
+#include "core/base/fault.h"
+#include "core/base/nearest.h"
+#include "core/base/pattern.h"
 #include "session/options.h"
 #include "treadle/error.h"
 

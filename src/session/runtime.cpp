@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "core/float_mode.h"
+#include "core/threads/float_mode.h"
 #include "exec/memory/shortage.h"
 #include "exec/program/load_shortage.h"
 #include "exec/run/trace_marks.h"

@@ -12,11 +12,11 @@
 #include <string_view>
 #include <vector>
 
-#include "core/allocation.h"
-#include "core/load_phases.h"
-#include "core/node_counters.h"
-#include "core/recorder.h"
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
+#include "core/trace/load_phases.h"
+#include "core/trace/node_counters.h"
+#include "core/trace/recorder.h"
+#include "core/values/allocation.h"
 #include "exec/memory/memory_gate.h"
 #include "exec/run/run_control.h"
 #include "session/attach.h"

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <set>
 
-#include "core/boolean_bytes.h"
-#include "core/checked.h"
-#include "core/fault.h"
+#include "core/base/checked.h"
+#include "core/base/fault.h"
+#include "core/values/boolean_bytes.h"
 #include "exec/explain/describe.h"
 #include "exec/program/load_shortage.h"
 #include "exec/run/frame.h"

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "compiled/file.h"
-#include "core/allocation.h"
-#include "core/node_counters.h"
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
+#include "core/trace/node_counters.h"
+#include "core/values/allocation.h"
 #include "exec/program/program.h"
 #include "graph/graph.h"
 #include "plugin/backend.h"

@@ -20,9 +20,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/cpu_info.h"
-#include "core/file.h"
-#include "core/logging.h"
+#include "core/base/cpu_info.h"
+#include "core/base/logging.h"
+#include "core/files/file.h"
 #include "sharing/job_table.h"
 #include "sharing/policy.h"
 #include "sharing/quantities.h"

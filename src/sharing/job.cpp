@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "sharing/memory_watch.h"
 #include "sharing/quantities.h"
 #include "sharing/turn.h"

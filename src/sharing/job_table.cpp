@@ -19,10 +19,10 @@
 #include <set>
 #include <string>
 
-#include "core/fork_mutex.h"
-#include "core/futex.h"
-#include "core/logging.h"
-#include "core/utf8.h"
+#include "core/base/fork_mutex.h"
+#include "core/base/futex.h"
+#include "core/base/logging.h"
+#include "core/base/utf8.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
 

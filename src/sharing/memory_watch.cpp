@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/futex.h"
+#include "core/base/futex.h"
 
 namespace treadle::sharing {
 namespace {

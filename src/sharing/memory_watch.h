@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "sharing/turn.h"
 
 namespace treadle::sharing {

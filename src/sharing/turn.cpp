@@ -12,9 +12,9 @@
 #include <string_view>
 #include <thread>
 
-#include "core/futex.h"
-#include "core/recorder.h"
-#include "core/thread_pool.h"
+#include "core/base/futex.h"
+#include "core/threads/thread_pool.h"
+#include "core/trace/recorder.h"
 #include "treadle/error.h"
 
 namespace treadle::sharing {

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/fork_mutex.h"
-#include "core/thread_pool.h"
+#include "core/base/fork_mutex.h"
+#include "core/threads/thread_pool.h"
 #include "sharing/job_table.h"
 
 namespace treadle {

@@ -1,5 +1,5 @@
 // Types of devices by name.
-#include "core/device_registry.h"
+#include "core/devices/device_registry.h"
 
 #include <gtest/gtest.h>
 

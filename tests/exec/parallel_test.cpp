@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "exec/program/parallel_plan.h"
 #include "exec/run/frame.h"
 #include "tests/exec/host_program.h"

@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "exec/run/frame.h"
 #include "tests/exec/graphs.h"
 #include "tests/exec/host_program.h"

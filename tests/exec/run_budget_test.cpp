@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "exec/memory/memory_pass.h"
 #include "exec/plan/budget.h"
 #include "exec/run/frame.h"

@@ -5,7 +5,7 @@
 #include "compiled/checksum.h"
 #include "compiled/file.h"
 #include "compiled/stream.h"
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "graph/op_def.h"
 #include "onnx/serialize.h"
 #include "tests/fuzz/feeds.h"

@@ -5,8 +5,8 @@
 #include <memory>
 #include <span>
 
-#include "core/crc32.h"
-#include "core/npy.h"
+#include "core/base/crc32.h"
+#include "core/files/npy.h"
 #include "tests/fuzz/file_kinds.h"
 #include "tests/session/models.h"
 #include "train/data/safetensors.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 #include "session/attach.h"
 #include "sharing/job_table.h"
 #include "tests/fuzz/file_kinds.h"

@@ -10,7 +10,7 @@
 #include <map>
 #include <random>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "graph/attributes.h"
 #include "graph/custom_ops.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 
 namespace treadle::graphs {
 

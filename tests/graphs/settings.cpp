@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "device/sim/sim_device.h"
 #include "exec/placed/placed_program.h"
 #include "exec/run/frame.h"

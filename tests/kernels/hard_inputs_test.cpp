@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/float_mode.h"
+#include "core/threads/float_mode.h"
 #include "kernels/attention/attention.h"
 #include "kernels/conv/conv_depthwise.h"
 #include "kernels/conv/nhwc.h"

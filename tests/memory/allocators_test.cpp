@@ -8,7 +8,7 @@
 #include <random>
 #include <thread>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "treadle/allocator.h"
 #include "treadle/error.h"
 #include "treadle/tensor.h"

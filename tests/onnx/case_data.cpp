@@ -9,7 +9,7 @@
 #include <iterator>
 #include <protozero/pbf_reader.hpp>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "onnx/parse.h"
 #include "treadle/error.h"
 

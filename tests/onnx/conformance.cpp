@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device_registry.h"
+#include "core/devices/device_registry.h"
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
 #include "exec/placed/placed_program.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 
 namespace treadle::testing {
 namespace {

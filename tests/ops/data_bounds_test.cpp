@@ -10,8 +10,8 @@
 #include <map>
 #include <set>
 
-#include "core/dispatch.h"
-#include "core/float_types.h"
+#include "core/values/dispatch.h"
+#include "core/values/float_types.h"
 #include "exec/run/frame.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <random>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "tests/exec/graphs.h"

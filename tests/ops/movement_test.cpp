@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "tests/exec/host_program.h"
 #include "tests/graph/graph_builder.h"
 #include "tests/ops/run_op.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "tests/ops/run_op.h"
 #include "treadle/error.h"
 

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "passes/pipeline.h"
 #include "tests/passes/pass_test.h"
 

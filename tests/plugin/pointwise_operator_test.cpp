@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "autodiff/gradient.h"
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "onnx/export.h"
 #include "onnx/import.h"

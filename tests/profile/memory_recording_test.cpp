@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory_events.h"
+#include "core/trace/memory_events.h"
 
 namespace treadle::profile {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "graph/custom_ops.h"
 #include "graph/gradient.h"
 #include "graph/infer.h"

@@ -9,7 +9,7 @@
 #include <regex>
 #include <set>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "tests/session/faults.h"
 #include "treadle/train.h"
 

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 #include "tests/session/model_bytes.h"
 #include "treadle/error.h"
 #include "treadle/profile_report.h"

@@ -11,8 +11,8 @@
 #include <set>
 #include <thread>
 
-#include "core/logging.h"
-#include "core/pattern.h"
+#include "core/base/logging.h"
+#include "core/base/pattern.h"
 #include "onnx/parse.h"
 #include "tests/session/models.h"
 #include "treadle/treadle.hpp"

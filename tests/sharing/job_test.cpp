@@ -17,7 +17,7 @@
 #include <semaphore>
 #include <thread>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "exec/memory/memory_gate.h"
 #include "sharing/job_table.h"
 #include "sharing/memory_watch.h"

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <set>
 
-#include "core/npy.h"
+#include "core/files/npy.h"
 #include "train/data/shuffle.h"
 #include "treadle/error.h"
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <functional>
 
-#include "core/device.h"
+#include "core/devices/device.h"
 #include "session/devices.h"
 #include "session/executable.h"
 #include "tests/train/tiny_network.h"

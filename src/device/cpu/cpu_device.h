@@ -1,7 +1,7 @@
 // The host as a device: work runs at once, on the thread that enqueues it.
 #pragma once
 
-#include "core/device.h"
+#include "core/devices/device.h"
 
 namespace treadle {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/device.h"
+#include "core/devices/device.h"
 
 namespace treadle {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "core/futex.h"
+#include "core/base/futex.h"
 
 namespace treadle {
 namespace {

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <optional>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 
 namespace treadle {
 

@@ -17,9 +17,9 @@
 #include <thread>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/checked.h"
-#include "core/futex.h"
+#include "core/base/checked.h"
+#include "core/base/futex.h"
+#include "core/values/allocation.h"
 #include "device/sim/engine.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "core/device.h"
+#include "core/devices/device.h"
 #include "device/sim/access_checker.h"
 
 namespace treadle {

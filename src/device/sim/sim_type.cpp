@@ -1,6 +1,6 @@
 #include "device/sim/sim_type.h"
 
-#include "core/device_registry.h"
+#include "core/devices/device_registry.h"
 #include "device/sim/sim_device.h"
 #include "sharing/quantities.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "core/device.h"
+#include "core/devices/device.h"
 #include "device/vulkan/connection.h"
 #include "device/vulkan/shader.h"
 

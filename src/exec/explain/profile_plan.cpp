@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/elements_text.h"
+#include "core/values/elements_text.h"
 #include "exec/plan/binding.h"
 #include "exec/plan/budget.h"
 #include "exec/plan/lodging.h"

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/checked.h"
+#include "core/base/checked.h"
+#include "core/values/allocation.h"
 #include "exec/explain/profile_plan.h"
 #include "exec/memory/shortage.h"
 #include "exec/program/load_shortage.h"

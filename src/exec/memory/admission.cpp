@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "exec/memory/governor.h"
 
 namespace treadle::exec {

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <set>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "exec/memory/admission.h"
 #include "sharing/turn.h"
 #include "treadle/allocator.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "exec/memory/governor.h"
 #include "sharing/memory_watch.h"
 #include "sharing/turn.h"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "exec/memory/governor.h"
 #include "exec/memory/job_memory.h"
 #include "exec/memory/memory_pass.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "sharing/turn.h"
 
 namespace treadle::exec {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 
 namespace treadle::exec {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/held_memory.h"
+#include "core/values/held_memory.h"
 #include "treadle/allocator.h"
 #include "treadle/out_of_memory.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/device.h"
+#include "core/devices/device.h"
 
 namespace treadle::exec {
 

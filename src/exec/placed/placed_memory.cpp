@@ -1,6 +1,6 @@
 #include "exec/placed/placed_memory.h"
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "treadle/out_of_memory.h"
 
 namespace treadle::exec {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "core/device.h"
+#include "core/devices/device.h"
 #include "exec/placed/device_io.h"
 #include "exec/placed/placed_steps.h"
 #include "exec/placed/program_memory.h"

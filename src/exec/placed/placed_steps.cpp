@@ -1,6 +1,6 @@
 #include "exec/placed/placed_steps.h"
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 
 namespace treadle::exec {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/device.h"
+#include "core/devices/device.h"
 #include "exec/plan/stream_plan.h"
 #include "exec/run/executor.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/logging.h"
+#include "core/base/logging.h"
+#include "core/values/allocation.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {

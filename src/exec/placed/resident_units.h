@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/device.h"
+#include "core/devices/device.h"
 #include "exec/placed/device_memory.h"
 #include "exec/placed/device_uses.h"
 #include "memory/spill_file.h"

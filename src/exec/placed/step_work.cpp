@@ -6,10 +6,10 @@
 #include <optional>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/float_mode.h"
-#include "core/recorder.h"
-#include "core/thread_pool.h"
+#include "core/threads/float_mode.h"
+#include "core/threads/thread_pool.h"
+#include "core/trace/recorder.h"
+#include "core/values/allocation.h"
 #include "exec/run/run_instruction.h"
 #include "treadle/error.h"
 

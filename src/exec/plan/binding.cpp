@@ -6,11 +6,11 @@
 #include <typeinfo>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/file.h"
-#include "core/large_memory.h"
-#include "core/node_fault.h"
-#include "core/thread_pool.h"
+#include "core/base/node_fault.h"
+#include "core/files/file.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/allocation.h"
+#include "core/values/large_memory.h"
 #include "exec/plan/plans.h"
 #include "exec/program/verify_switch.h"
 #include "graph/op_def.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "exec/plan/binding_budgets.h"
 #include "exec/plan/node_costs.h"
 #include "exec/plan/offset_plan.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 
 namespace treadle::exec {
 

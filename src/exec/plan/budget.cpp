@@ -4,7 +4,7 @@
 #include <functional>
 #include <map>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "exec/plan/binding.h"
 #include "exec/plan/orders.h"
 #include "exec/program/next_versions.h"

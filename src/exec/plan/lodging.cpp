@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "exec/plan/binding.h"
 #include "exec/plan/budget.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "exec/program/parallel_plan.h"
 #include "memory/planner.h"
 #include "treadle/error.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "exec/plan/binding.h"
 #include "exec/program/node_order.h"
 #include "memory/order.h"

@@ -4,8 +4,8 @@
 #include <exception>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/allocation.h"
 #include "exec/program/parameters.h"
 #include "exec/program/program.h"
 #include "graph/op_def.h"

@@ -7,8 +7,8 @@
 #include <span>
 #include <unordered_map>
 
-#include "core/load_phases.h"
-#include "core/node_counters.h"
+#include "core/trace/load_phases.h"
+#include "core/trace/node_counters.h"
 #include "exec/plan/binding.h"
 #include "exec/plan/parameter_versions.h"
 #include "exec/program/program.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 
 namespace treadle::exec {
 

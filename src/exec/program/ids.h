@@ -1,7 +1,7 @@
 // Index types for the parts of a program and of the schedules that are made from it.
 #pragma once
 
-#include "core/ids.h"
+#include "core/base/ids.h"
 
 namespace treadle::exec {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "core/allocation.h"
-#include "core/held_memory.h"
+#include "core/values/allocation.h"
+#include "core/values/held_memory.h"
 #include "exec/memory/shortage.h"
 #include "graph/layers.h"
 

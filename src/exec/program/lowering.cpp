@@ -5,8 +5,8 @@
 #include <set>
 #include <unordered_set>
 
-#include "core/checked.h"
-#include "core/recorder.h"
+#include "core/base/checked.h"
+#include "core/trace/recorder.h"
 #include "exec/program/byte_sharing.h"
 #include "exec/program/determined_extents.h"
 #include "exec/program/node_order.h"

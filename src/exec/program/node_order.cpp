@@ -6,7 +6,7 @@
 #include <set>
 #include <span>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "graph/dim_bounds.h"
 #include "graph/op_def.h"
 #include "memory/order.h"

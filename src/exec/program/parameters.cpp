@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "exec/program/program.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"

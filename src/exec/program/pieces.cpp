@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/grouped.h"
+#include "core/base/grouped.h"
 #include "exec/program/byte_sharing.h"
 #include "graph/op_def.h"
 

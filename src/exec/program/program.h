@@ -21,7 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "exec/program/extents.h"
 #include "exec/program/ids.h"
 #include "exec/program/parameters.h"

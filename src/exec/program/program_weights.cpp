@@ -8,11 +8,11 @@
 #include <numeric>
 #include <optional>
 
-#include "core/allocation.h"
-#include "core/file.h"
-#include "core/load_phases.h"
-#include "core/shared_storage.h"
-#include "core/thread_pool.h"
+#include "core/files/file.h"
+#include "core/files/shared_storage.h"
+#include "core/threads/thread_pool.h"
+#include "core/trace/load_phases.h"
+#include "core/values/allocation.h"
 #include "exec/memory/shortage.h"
 #include "exec/program/load_shortage.h"
 #include "exec/program/program.h"

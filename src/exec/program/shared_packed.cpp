@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "core/allocation.h"
-#include "core/content_digest.h"
-#include "core/weak_cache.h"
+#include "core/base/weak_cache.h"
+#include "core/files/content_digest.h"
+#include "core/values/allocation.h"
 #include "treadle/allocator.h"
 
 namespace treadle::exec {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "core/shared_storage.h"
+#include "core/files/shared_storage.h"
 #include "graph/kernel.h"
 
 namespace treadle::exec {

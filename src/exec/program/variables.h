@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/content_digest.h"
+#include "core/files/content_digest.h"
 #include "treadle/tensor.h"
 
 namespace treadle {

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "core/verify_switch.h"
+#include "core/base/verify_switch.h"
 
 namespace treadle::exec {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "exec/program/ids.h"
 #include "exec/run/run.h"
 

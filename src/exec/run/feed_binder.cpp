@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/boolean_bytes.h"
+#include "core/values/boolean_bytes.h"
 #include "exec/explain/run_shortage.h"
 #include "exec/memory/shortage.h"
 #include "exec/run/run_control.h"

@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
+#include "core/values/allocation.h"
 #include "exec/memory/memory_pass.h"
 #include "exec/memory/shortage.h"
 #include "exec/program/parallel_plan.h"

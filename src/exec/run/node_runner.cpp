@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "core/allocation.h"
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
+#include "core/values/allocation.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {

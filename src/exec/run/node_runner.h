@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "exec/plan/plans.h"
 #include "exec/run/run.h"
 #include "exec/run/run_control.h"

@@ -8,10 +8,10 @@
 #include <ranges>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/checked.h"
-#include "core/device.h"
-#include "core/memory_events.h"
+#include "core/base/checked.h"
+#include "core/devices/device.h"
+#include "core/trace/memory_events.h"
+#include "core/values/allocation.h"
 #include "exec/program/next_versions.h"
 #include "exec/program/parallel_plan.h"
 #include "graph/op_def.h"

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/allocation.h"
-#include "core/float_mode.h"
-#include "core/recorder.h"
-#include "core/thread_pool.h"
+#include "core/threads/float_mode.h"
+#include "core/threads/thread_pool.h"
+#include "core/trace/recorder.h"
+#include "core/values/allocation.h"
 #include "exec/run/first_error.h"
 #include "exec/run/run_budget.h"
 #include "graph/custom_ops.h"

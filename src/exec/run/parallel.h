@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "exec/run/node_runner.h"
 #include "exec/run/ready_cursor.h"
 #include "exec/run/run_budget.h"

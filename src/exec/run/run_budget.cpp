@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "exec/memory/memory_pass.h"
 #include "treadle/out_of_memory.h"
 

@@ -1,7 +1,7 @@
 #include "exec/run/run_control.h"
 
-#include "core/allocation.h"
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/allocation.h"
 #include "sharing/turn.h"
 #include "treadle/error.h"
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 
 namespace treadle {
 class Allocator;

@@ -5,9 +5,9 @@
 #include <typeinfo>
 #include <utility>
 
-#include "core/fault.h"
-#include "core/memory_events.h"
-#include "core/node_fault.h"
+#include "core/base/fault.h"
+#include "core/base/node_fault.h"
+#include "core/trace/memory_events.h"
 #include "exec/memory/memory_pass.h"
 #include "exec/run/frame.h"
 #include "graph/deferred.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "exec/plan/binding.h"
 #include "exec/program/program.h"
 #include "exec/run/run_control.h"

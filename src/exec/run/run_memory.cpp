@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "exec/plan/plans.h"
 #include "exec/run/run_control.h"
 #include "graph/custom_ops.h"

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <functional>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "exec/plan/binding.h"
 
 namespace treadle::exec {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <utility>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "exec/memory/memory_pass.h"
 #include "exec/plan/budget.h"
 #include "exec/plan/plans.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/large_memory.h"
+#include "core/values/large_memory.h"
 #include "exec/explain/run_shortage.h"
 #include "exec/plan/binding.h"
 #include "exec/plan/lodging.h"

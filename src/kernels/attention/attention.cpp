@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/attention/rows.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "kernels/gemm/gemm.h"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/gemm/gemm_bf16.h"
 
 namespace treadle::kernels {

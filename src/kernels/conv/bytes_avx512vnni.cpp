@@ -1,5 +1,5 @@
 // Compiled for AVX512-VNNI (and VBMI); called only if the CPU has it. Dense products use AMX if the CPU has that too.
-#include "core/cpu_info.h"
+#include "core/base/cpu_info.h"
 #include "kernels/conv/byte_tile.h"
 #include "kernels/gemm/tile_amx.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/depthwise.h"
 #include "kernels/conv/im2col.h"
 #include "kernels/gemm/gemm.h"

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/conv/window.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "treadle/tensor.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/depthwise_nhwc.h"
 #include "kernels/conv/nhwc_direct.h"
 #include "kernels/conv/nhwc_tile.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/conv_gradient_nhwc.h"
 #include "kernels/conv/conv_in_planes.h"
 #include "kernels/conv/gradient_rows.h"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/conv_in_planes.h"
 #include "kernels/conv/nhwc_bf16.h"
 #include "kernels/conv/winograd.h"

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/gemm/gemm_bf16.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/conv_gradient.h"
 #include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"

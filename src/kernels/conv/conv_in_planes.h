@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/conv/conv.h"
 
 namespace treadle::kernels {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/checked.h"
-#include "core/kernel_phases.h"
+#include "core/base/checked.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/gemm/tile_i16.h"
 #include "kernels/scratch_slots.h"

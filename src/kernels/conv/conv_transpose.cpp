@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/col2im.h"
 #include "kernels/conv/conv.h"
 #include "kernels/gemm/gemm.h"

@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "core/cpu_info.h"
-#include "core/kernel_phases.h"
+#include "core/base/cpu_info.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/depthwise_nhwc.h"
 #include "kernels/conv/nhwc_direct.h"
 #include "kernels/conv/nhwc_tile.h"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/conv/conv.h"
 
 namespace treadle::kernels {

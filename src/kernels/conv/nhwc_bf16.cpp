@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/cpu_info.h"
-#include "core/kernel_phases.h"
+#include "core/base/cpu_info.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/conv/nhwc_direct.h"
 #include "kernels/elementwise/convert.h"

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/conv/conv.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/gemm/gemm_bf16.h"

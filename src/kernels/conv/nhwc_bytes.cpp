@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "core/cpu_info.h"
-#include "core/kernel_phases.h"
+#include "core/base/cpu_info.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/byte_tile.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "kernels/movement/transpose_plane.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/conv/nhwc_tile.h"
 #include "kernels/movement/transpose_plane.h"

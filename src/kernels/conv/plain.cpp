@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 
 namespace treadle::kernels {
 namespace {

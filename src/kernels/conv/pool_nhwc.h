@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/conv/window.h"
 
 namespace treadle::kernels {

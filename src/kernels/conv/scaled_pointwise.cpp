@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/tile.h"

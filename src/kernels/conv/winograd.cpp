@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/winograd_transform.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/tile.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/conv/winograd.h"
 #include "kernels/conv/winograd_transform.h"
 #include "kernels/gemm/gemm.h"

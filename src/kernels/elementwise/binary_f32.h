@@ -1,7 +1,7 @@
 // Binary arithmetic on two float32 arrays with broadcasting.
 #pragma once
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/elementwise/broadcast.h"
 
 namespace treadle::kernels {

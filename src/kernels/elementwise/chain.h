@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "kernels/strided_loop.h"
 #include "treadle/dtype.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 
 namespace treadle::kernels {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/gemm/gemm.h"
 
 namespace treadle::kernels {

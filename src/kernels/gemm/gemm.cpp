@@ -5,8 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/kernel_phases.h"
-#include "core/large_memory.h"
+#include "core/trace/kernel_phases.h"
+#include "core/values/large_memory.h"
 #include "kernels/gemm/gemm_split.h"
 #include "kernels/gemm/outer.h"
 #include "kernels/gemm/tile.h"

@@ -12,7 +12,7 @@
 #include <memory>
 #include <span>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "treadle/tensor.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/cpu_info.h"
-#include "core/kernel_phases.h"
+#include "core/base/cpu_info.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/elementwise/convert.h"
 #include "kernels/gemm/tile_amx.h"
 #include "kernels/gemm/tile_bf16.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/gemm/gemm.h"
 
 namespace treadle::kernels {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/gemm/tile.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/gemm/gemm_bytes.h"
 
 namespace treadle::kernels {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cpu_info.h"
-#include "core/kernel_phases.h"
+#include "core/base/cpu_info.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/gemm/tile_amx.h"
 #include "kernels/gemm/tile_vnni.h"
 #include "kernels/scratch_slots.h"

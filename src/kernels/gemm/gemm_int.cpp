@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/gemm/tile_i16.h"
 #include "kernels/scratch_slots.h"

@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/gemm/tile.h"
 
 HWY_BEFORE_NAMESPACE();

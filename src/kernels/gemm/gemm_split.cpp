@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/gemm/tile_amx.h"
 #include "kernels/scratch_slots.h"
 

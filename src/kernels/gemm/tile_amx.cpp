@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/cpu_info.h"
+#include "core/base/cpu_info.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/built_types.h"
-#include "core/cpu_info.h"
-#include "core/float_types.h"
+#include "core/base/cpu_info.h"
+#include "core/values/built_types.h"
+#include "core/values/float_types.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "kernels/gemm/tile-inl.h"
 #include "kernels/gemm/tile_amx.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/cpu_info.h"
+#include "core/base/cpu_info.h"
 #include "kernels/movement/transpose_plane.h"
 
 #if defined(__x86_64__)

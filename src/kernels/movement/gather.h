@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/strided_loop.h"
 #include "treadle/error.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "kernels/movement/element.h"
 
 namespace treadle::kernels {

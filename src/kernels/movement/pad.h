@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "treadle/shape.h"
 
 namespace treadle::kernels {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 
 namespace treadle::kernels {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/strided_loop.h"
 
 namespace treadle::kernels {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/elementwise/quantize.h"
 #include "kernels/rnn/cell.h"
 #include "kernels/scratch_slots.h"

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "kernels/gemm/gemm.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <type_traits>
 
-#include "core/kernel_phases.h"
+#include "core/trace/kernel_phases.h"
 #include "kernels/rnn/cell.h"
 #include "kernels/rnn/rnn_direction.h"
 #include "kernels/scratch_slots.h"

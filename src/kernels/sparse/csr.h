@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 
 namespace treadle::kernels {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 
 namespace treadle::kernels {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "treadle/error.h"
 
 namespace treadle::kernels {

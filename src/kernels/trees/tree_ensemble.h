@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 
 namespace treadle::kernels {
 

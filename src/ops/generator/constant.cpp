@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/checked.h"
-#include "core/dispatch.h"
+#include "core/base/checked.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/movement/copy.h"

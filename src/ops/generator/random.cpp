@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "treadle/shape.h"
 
 namespace treadle::ops {

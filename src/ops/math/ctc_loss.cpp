@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "graph/infer.h"
 #include "graph/inferred_types.h"
 #include "ops/gradients.h"

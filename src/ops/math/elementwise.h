@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/binary_f32.h"

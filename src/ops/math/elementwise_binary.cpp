@@ -3,8 +3,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/dispatch.h"
-#include "core/to_integer.h"
+#include "core/base/to_integer.h"
+#include "core/values/dispatch.h"
 #include "graph/op_def.h"
 #include "ops/functions.h"
 #include "ops/gradients.h"

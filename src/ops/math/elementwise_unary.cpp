@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/compare.h"
 #include "ops/functions.h"

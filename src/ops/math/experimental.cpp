@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "ops/decomposition.h"
 #include "ops/list.h"
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "core/checked.h"
-#include "core/float_types.h"
-#include "core/thread_pool.h"
+#include "core/base/checked.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/float_types.h"
 #include "graph/infer.h"
 #include "kernels/scratch_slots.h"
 #include "kernels/signal/fft.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/checked.h"
-#include "core/dispatch.h"
+#include "core/base/checked.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "ops/checks.h"
 #include "ops/list.h"

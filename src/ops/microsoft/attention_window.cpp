@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"

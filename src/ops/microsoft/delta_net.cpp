@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/checked.h"
-#include "core/thread_pool.h"
+#include "core/base/checked.h"
+#include "core/threads/thread_pool.h"
 #include "graph/infer.h"
 #include "ops/checks.h"
 #include "ops/list.h"

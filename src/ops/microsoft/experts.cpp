@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "graph/infer.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "ops/checks.h"

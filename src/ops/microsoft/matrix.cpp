@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "core/checked.h"
-#include "core/thread_pool.h"
+#include "core/base/checked.h"
+#include "core/threads/thread_pool.h"
 #include "graph/infer.h"
 #include "kernels/classical/pairs.h"
 #include "kernels/elementwise/unary_f32.h"

@@ -1,7 +1,7 @@
 // VarlenNGramHashMapping (com.microsoft 1): NGramHashMapping over packed sequences of different lengths.
 #include <algorithm>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "ops/checks.h"
 #include "ops/list.h"

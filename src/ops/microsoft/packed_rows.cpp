@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/checked.h"
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
+#include "core/base/checked.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "ops/checks.h"
 #include "ops/list.h"

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <string>
 
-#include "core/checked.h"
-#include "core/float_types.h"
+#include "core/base/checked.h"
+#include "core/values/float_types.h"
 #include "ops/list.h"
 #include "ops/microsoft/microsoft.h"
 #include "ops/rank_branches.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/text/regex.h"
 #include "kernels/text/utf8.h"
 #include "ops/list.h"

@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "kernels/text/murmur_hash.h"
 #include "ops/checks.h"

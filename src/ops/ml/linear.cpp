@@ -6,8 +6,8 @@
 #include <numeric>
 #include <span>
 
-#include "core/checked.h"
-#include "core/thread_pool.h"
+#include "core/base/checked.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/classical/scores.h"
 #include "kernels/gemm/gemm.h"
 #include "ops/list.h"

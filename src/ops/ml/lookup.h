@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "treadle/error.h"
 #include "treadle/tensor.h"
 

@@ -3,8 +3,8 @@
 #include <charconv>
 #include <string>
 
-#include "core/checked.h"
-#include "core/dispatch.h"
+#include "core/base/checked.h"
+#include "core/values/dispatch.h"
 #include "ops/list.h"
 #include "ops/ml/common.h"
 

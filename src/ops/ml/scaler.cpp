@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "ops/list.h"
 #include "ops/ml/common.h"
 

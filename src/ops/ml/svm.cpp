@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/checked.h"
-#include "core/thread_pool.h"
+#include "core/base/checked.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/classical/scores.h"
 #include "kernels/scratch_slots.h"
 #include "ops/list.h"

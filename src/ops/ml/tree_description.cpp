@@ -7,7 +7,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {

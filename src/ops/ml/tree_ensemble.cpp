@@ -6,9 +6,9 @@
 #include <type_traits>
 #include <variant>
 
-#include "core/checked.h"
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
+#include "core/base/checked.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/dispatch.h"
 #include "kernels/classical/scores.h"
 #include "ops/list.h"
 #include "ops/ml/common.h"

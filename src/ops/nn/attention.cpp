@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"

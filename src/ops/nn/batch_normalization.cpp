@@ -1,7 +1,7 @@
 // BatchNormalization with running statistics, or with those of the batch (training_mode = 1).
 #include <fmt/format.h>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/internal_attributes.h"
 #include "graph/op_def.h"

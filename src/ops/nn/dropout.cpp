@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"

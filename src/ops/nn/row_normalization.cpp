@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/dispatch.h"
-#include "core/logging.h"
+#include "core/base/logging.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/movement/copy.h"

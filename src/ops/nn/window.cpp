@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {

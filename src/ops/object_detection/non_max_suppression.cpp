@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "graph/dim_bounds.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

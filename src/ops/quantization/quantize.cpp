@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"

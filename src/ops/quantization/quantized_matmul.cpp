@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

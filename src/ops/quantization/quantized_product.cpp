@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/conv/conv_int.h"

@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/file.h"
-#include "core/large_memory.h"
+#include "core/files/file.h"
+#include "core/values/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/rnn/rnn_gradient.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "ops/checks.h"
 #include "ops/gradients.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "graph/infer.h"
 #include "ops/gradients.h"
 #include "ops/list.h"

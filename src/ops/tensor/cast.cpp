@@ -9,8 +9,8 @@
 #include <limits>
 #include <string>
 
-#include "core/dispatch.h"
-#include "core/to_integer.h"
+#include "core/base/to_integer.h"
+#include "core/values/dispatch.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/compare.h"
 #include "kernels/elementwise/convert.h"

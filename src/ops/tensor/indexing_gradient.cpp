@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/checked.h"
-#include "core/thread_pool.h"
+#include "core/base/checked.h"
+#include "core/threads/thread_pool.h"
 #include "graph/infer.h"
 #include "kernels/movement/gather.h"
 #include "ops/gradients.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "graph/infer.h"
 #include "graph/kernel.h"
 #include "kernels/movement/copy.h"

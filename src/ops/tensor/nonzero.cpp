@@ -6,8 +6,8 @@
 #include <complex>
 #include <numeric>
 
-#include "core/checked.h"
-#include "core/dispatch.h"
+#include "core/base/checked.h"
+#include "core/values/dispatch.h"
 #include "graph/dim_bounds.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

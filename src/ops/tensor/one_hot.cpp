@@ -1,8 +1,8 @@
 // OneHot: rows of `values[0]` with `values[1]` at each index.
 #include <fmt/format.h>
 
-#include "core/dispatch.h"
-#include "core/to_integer.h"
+#include "core/base/to_integer.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "core/dispatch.h"
-#include "core/to_integer.h"
+#include "core/base/to_integer.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/movement/gather.h"

@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/gradients.h"

@@ -2,7 +2,7 @@
 #include <complex>
 #include <string>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/choose.h"
 #include "ops/functions.h"

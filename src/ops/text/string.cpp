@@ -1,7 +1,7 @@
 // StringConcat, StringSplit, RegexFullMatch (opset 20).
 #include <algorithm>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/text/regex.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"

@@ -5,9 +5,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/checked.h"
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
+#include "core/base/checked.h"
+#include "core/threads/thread_pool.h"
+#include "core/values/dispatch.h"
 #include "kernels/text/case.h"
 #include "kernels/text/ngrams.h"
 #include "ops/list.h"

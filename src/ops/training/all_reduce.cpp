@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/exchange.h"
-#include "core/thread_pool.h"
+#include "core/ranks/exchange.h"
+#include "core/threads/thread_pool.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/convert.h"

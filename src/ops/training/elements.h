@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "graph/op_def.h"
 #include "ops/math/elementwise.h"
 

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <bit>
 
-#include "core/overflow_report.h"
+#include "core/ranks/overflow_report.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "core/file.h"
-#include "core/float_types.h"
+#include "core/files/file.h"
+#include "core/values/float_types.h"
 #include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/large_memory.h"
+#include "core/values/large_memory.h"
 #include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

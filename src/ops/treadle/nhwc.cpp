@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "core/checked.h"
-#include "core/file.h"
-#include "core/large_memory.h"
+#include "core/base/checked.h"
+#include "core/files/file.h"
+#include "core/values/large_memory.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/conv/conv_depthwise.h"

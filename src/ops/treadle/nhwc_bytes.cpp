@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"

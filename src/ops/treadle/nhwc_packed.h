@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/file.h"
-#include "core/large_memory.h"
+#include "core/files/file.h"
+#include "core/values/large_memory.h"
 #include "graph/kernel.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/conv/nhwc_bf16.h"

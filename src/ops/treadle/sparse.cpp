@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/checked.h"
+#include "core/base/checked.h"
 #include "graph/infer.h"
 #include "kernels/movement/gather.h"
 #include "kernels/sparse/csr.h"

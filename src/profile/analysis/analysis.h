@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 #include "treadle/profile.h"
 
 namespace treadle::profile {

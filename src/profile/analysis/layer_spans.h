@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 #include "profile/analysis/trace_rows.h"
 
 namespace treadle::profile {

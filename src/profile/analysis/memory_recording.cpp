@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "core/memory_events.h"
+#include "core/trace/memory_events.h"
 #include "profile/analysis/arena_use.h"
 
 namespace treadle::profile {

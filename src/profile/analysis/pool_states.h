@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 #include "treadle/profile.h"
 
 namespace treadle::profile {

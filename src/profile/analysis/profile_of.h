@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 #include "profile/model/plan.h"
 
 namespace treadle::profile {

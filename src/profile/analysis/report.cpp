@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "core/cpu_info.h"
+#include "core/base/cpu_info.h"
 #include "profile/analysis/critical_path.h"
 #include "profile/analysis/layers.h"
 #include "profile/analysis/memory_timeline.h"

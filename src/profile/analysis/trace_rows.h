@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 #include "profile/model/trace.h"
 #include "treadle/profile.h"
 

@@ -1,6 +1,6 @@
 #include "profile/model/json.h"
 
-#include "core/json_depth.h"
+#include "core/base/json_depth.h"
 
 namespace treadle::profile {
 

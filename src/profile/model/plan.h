@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/load_phases.h"
-#include "core/record_filter.h"
+#include "core/trace/load_phases.h"
+#include "core/trace/record_filter.h"
 #include "treadle/profile.h"
 
 namespace treadle::profile {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "core/json_depth.h"
+#include "core/base/json_depth.h"
 #include "profile/model/explanation.h"
 #include "profile/model/json.h"
 #include "treadle/profile_report.h"

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "profile/model/json.h"
 #include "profile/recording/stream_sections.h"
 #include "treadle/error.h"

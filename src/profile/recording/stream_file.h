@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 #include "profile/model/plan.h"
 #include "treadle/profile.h"
 

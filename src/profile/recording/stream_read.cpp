@@ -5,9 +5,9 @@
 #include <optional>
 #include <unordered_map>
 
-#include "core/file.h"
-#include "core/memory_events.h"
-#include "core/utf8.h"
+#include "core/base/utf8.h"
+#include "core/files/file.h"
+#include "core/trace/memory_events.h"
 #include "profile/analysis/profile_of.h"
 #include "profile/model/json.h"
 #include "profile/recording/stream_file.h"

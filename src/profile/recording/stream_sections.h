@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 
 namespace treadle::profile {
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "core/memory_events.h"
+#include "core/trace/memory_events.h"
 
 namespace treadle::profile {
 namespace {

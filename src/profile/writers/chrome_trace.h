@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/recorder.h"
+#include "core/trace/recorder.h"
 #include "profile/analysis/trace_rows.h"
 
 namespace treadle::profile {

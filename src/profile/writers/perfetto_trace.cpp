@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/memory_events.h"
+#include "core/trace/memory_events.h"
 
 namespace treadle::profile {
 namespace {

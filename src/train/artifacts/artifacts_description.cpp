@@ -6,7 +6,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "core/json_depth.h"
+#include "core/base/json_depth.h"
 #include "train/artifacts/artifacts.h"
 #include "train/options/options.h"
 #include "treadle/error.h"

@@ -7,10 +7,10 @@
 #include <cmath>
 #include <set>
 
-#include "core/file.h"
-#include "core/nearest.h"
-#include "core/pattern.h"
-#include "core/utf8.h"
+#include "core/base/nearest.h"
+#include "core/base/pattern.h"
+#include "core/base/utf8.h"
+#include "core/files/file.h"
 #include "treadle/data.h"
 #include "treadle/error.h"
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "core/file.h"
-#include "core/npy.h"
+#include "core/files/file.h"
+#include "core/files/npy.h"
 #include "train/data/safetensors.h"
 #include "train/data/shuffle.h"
 #include "treadle/error.h"

@@ -10,7 +10,7 @@
 #include <protozero/pbf_writer.hpp>
 #include <span>
 
-#include "core/crc32.h"
+#include "core/base/crc32.h"
 #include "treadle/error.h"
 
 namespace treadle::train {

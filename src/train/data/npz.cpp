@@ -5,10 +5,10 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/crc32.h"
-#include "core/file.h"
-#include "core/npy.h"
-#include "core/utf8.h"
+#include "core/base/crc32.h"
+#include "core/base/utf8.h"
+#include "core/files/file.h"
+#include "core/files/npy.h"
 #include "treadle/data.h"
 #include "treadle/error.h"
 

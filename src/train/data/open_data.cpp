@@ -11,7 +11,7 @@
 #include <numeric>
 #include <set>
 
-#include "core/dispatch.h"
+#include "core/values/dispatch.h"
 #include "train/data/samples.h"
 #include "treadle/data.h"
 #include "treadle/error.h"

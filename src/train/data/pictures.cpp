@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/dispatch.h"
-#include "core/file.h"
+#include "core/files/file.h"
+#include "core/values/dispatch.h"
 #include "kernels/image/decode.h"
 #include "treadle/data.h"
 #include "treadle/error.h"

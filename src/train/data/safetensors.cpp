@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/checked.h"
-#include "core/json_depth.h"
+#include "core/base/checked.h"
+#include "core/base/json_depth.h"
 #include "treadle/error.h"
 
 namespace treadle::train {

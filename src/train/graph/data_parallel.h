@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/exchange.h"
+#include "core/ranks/exchange.h"
 #include "graph/graph.h"
 #include "treadle/train.h"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "train/graph/random.h"
 #include "train/graph/training_graph.h"
 #include "treadle/error.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "train/graph/optimizers.h"

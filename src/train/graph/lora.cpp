@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "graph/infer.h"
 #include "train/graph/random.h"
 #include "train/graph/training_graph.h"

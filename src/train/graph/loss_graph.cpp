@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "core/sha1.h"
+#include "core/base/sha1.h"
 #include "graph/infer.h"
 #include "graph/inline_graph.h"
 #include "onnx/import.h"

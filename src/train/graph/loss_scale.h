@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/overflow_report.h"
+#include "core/ranks/overflow_report.h"
 #include "graph/graph.h"
 #include "train/graph/row_gradients.h"
 #include "treadle/train.h"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "graph/infer.h"
 #include "train/graph/loss_graph.h"
 #include "train/graph/training_graph.h"

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/built_types.h"
+#include "core/values/built_types.h"
 #include "graph/graph.h"
 #include "treadle/train.h"
 

@@ -8,7 +8,7 @@
 #include <numbers>
 #include <span>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "graph/infer.h"
 #include "train/graph/training_graph.h"
 #include "treadle/error.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"

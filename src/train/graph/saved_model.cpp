@@ -1,7 +1,7 @@
 // Writes a model with the trained values of its initializers.
 #include <algorithm>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "onnx/serialize.h"
 #include "session/model.h"
 #include "train/graph/training_graph.h"

@@ -8,7 +8,7 @@
 #include <ranges>
 
 #include "autodiff/gradient.h"
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "exec/program/load_shortage.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"

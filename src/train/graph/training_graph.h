@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/pattern.h"
+#include "core/base/pattern.h"
 #include "graph/graph.h"
 #include "session/model.h"
 #include "train/graph/lora.h"

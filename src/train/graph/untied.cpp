@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
-#include "core/logging.h"
-#include "core/nearest.h"
+#include "core/base/logging.h"
+#include "core/base/nearest.h"
 #include "session/model.h"
 #include "train/graph/training_graph.h"
 #include "treadle/error.h"

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <set>
 
-#include "core/nearest.h"
-#include "core/writable.h"
+#include "core/base/nearest.h"
+#include "core/values/writable.h"
 #include "train/joint/executor_impl.h"
 #include "train/joint/sparse_values.h"
 #include "treadle/error.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "passes/infer_storage.h"
 #include "train/joint/executor_impl.h"
 #include "train/joint/sparse_values.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "passes/infer_storage.h"
 #include "train/graph/training_graph.h"
 #include "train/run/runner.h"

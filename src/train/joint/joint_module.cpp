@@ -9,9 +9,9 @@
 #include <tuple>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/nearest.h"
-#include "core/writable.h"
+#include "core/base/nearest.h"
+#include "core/values/allocation.h"
+#include "core/values/writable.h"
 #include "exec/explain/profile_plan.h"
 #include "exec/run/frame.h"
 #include "exec/run/trace_marks.h"

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/nearest.h"
+#include "core/base/nearest.h"
 #include "session/options.h"
 #include "train/graph/initialization.h"
 #include "train/graph/losses.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/allocation.h"
-#include "core/pattern.h"
+#include "core/base/pattern.h"
+#include "core/values/allocation.h"
 #include "exec/run/frame.h"
 #include "passes/precision.h"
 #include "session/model.h"

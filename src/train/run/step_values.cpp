@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "train/graph/joined_parameters.h"
 #include "train/graph/optimizers.h"
 #include "treadle/error.h"

@@ -10,9 +10,9 @@
 #include <set>
 
 #include "compiled/checksum.h"
-#include "core/file.h"
-#include "core/json_depth.h"
-#include "core/sha1.h"
+#include "core/base/json_depth.h"
+#include "core/base/sha1.h"
+#include "core/files/file.h"
 #include "session/model.h"
 #include "train/artifacts/artifact_files.h"
 #include "train/data/safetensors.h"

@@ -1,7 +1,7 @@
 // Adapters in files of their own, in PEFT's format.
 #include <fmt/format.h>
 
-#include "core/file.h"
+#include "core/files/file.h"
 #include "train/data/safetensors.h"
 #include "train/graph/lora.h"
 #include "treadle/data.h"

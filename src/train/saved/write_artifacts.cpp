@@ -6,9 +6,9 @@
 #include <map>
 #include <set>
 
-#include "core/checked.h"
-#include "core/file.h"
-#include "core/sha1.h"
+#include "core/base/checked.h"
+#include "core/base/sha1.h"
+#include "core/files/file.h"
 #include "graph/op_def.h"
 #include "onnx/export.h"
 #include "onnx/import.h"

@@ -1,7 +1,7 @@
 // The graphs of a trainer that are read from artifacts.
 #include <utility>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "train/graph/joined_parameters.h"
 #include "train/trainer/trainer_graphs.h"
 

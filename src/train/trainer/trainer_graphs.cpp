@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/allocation.h"
+#include "core/values/allocation.h"
 #include "session/refusals.h"
 #include "train/graph/head.h"
 #include "train/graph/initialization.h"

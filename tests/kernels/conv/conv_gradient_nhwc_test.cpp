@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "kernels/conv/pool_gradient_nhwc.h"
 #include "kernels/conv/winograd_gradient.h"
 #include "tests/kernels/bf16_reference.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "tests/kernels/conv/reference.h"
 
 namespace treadle::kernels {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/cpu_info.h"
+#include "core/base/cpu_info.h"
 #include "kernels/conv/byte_tile.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "tests/kernels/conv/reference.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "core/threads/thread_pool.h"
 #include "tests/kernels/random.h"
 
 namespace treadle::kernels {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/float_types.h"
+#include "core/values/float_types.h"
 #include "tests/kernels/index.h"
 #include "tests/kernels/random.h"
 

@@ -1,0 +1,41 @@
+// Registry of device types that sessions may name.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/devices/device.h"
+
+namespace treadle {
+
+class KernelTable;
+
+/// A session's request for a device.
+struct DeviceRequest {
+  std::string name;                                  ///< as in the session's options: "sim", "sim:NAME"
+  const std::map<std::string, std::string>& config;  ///< the session's configuration entries
+  std::span<const std::shared_ptr<Device>> beside;   ///< devices that the session already has, of any type
+};
+
+struct DeviceType {
+  std::string name;  ///< sessions use "sim", or "sim:NAME" to have several
+  std::function<std::shared_ptr<Device>(const DeviceRequest&)> make;
+  /// Makes the host device next to such devices; empty: the plain host, and no other device type beside them.
+  std::function<std::shared_ptr<Device>(const DeviceRequest&)> make_host;
+  /// Kernels of the device (graph/kernel_table.h); null: host kernels run on it.
+  std::shared_ptr<const KernelTable> kernels;
+};
+
+/// Registers a type. A second one with the same name replaces it for later sessions. Thread-safe.
+/// @throws Error(invalid_argument) if the name is "cpu", empty, or has a colon, comma, blank or equals sign
+void register_device_type(DeviceType type);
+std::optional<DeviceType> find_device_type(std::string_view name);
+std::vector<std::string> device_type_names();
+
+}  // namespace treadle

@@ -1,0 +1,84 @@
+// Nested phases of loading a model, on the loading thread. They are recorded if the thread has a LoadPhases::Scope, at two clock readings
+// each; otherwise a Phase costs one branch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/base/fork_mutex.h"
+
+namespace treadle {
+
+struct LoadPhase {
+  std::string name;
+  int32_t parent = -1;          ///< index of the enclosing phase; -1: none
+  uint64_t start = 0, end = 0;  ///< read_ticks()
+};
+
+/// Thread-safe, except for scopes: only one thread at a time adds phases.
+class LoadPhases {
+ public:
+  /// While it lives, phases that begin on this thread are recorded. Scopes nest.
+  class Scope {
+   public:
+    explicit Scope(LoadPhases& phases) noexcept : before_(current_) { current_ = &phases; }
+    ~Scope() { current_ = before_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    LoadPhases* const before_;
+  };
+
+  /// A phase, from here to the end of the block.
+  class Phase {
+   public:
+    /// @param name  a literal, or text that lives as long
+    explicit Phase(std::string_view name) : Phase(name, {}) {}
+    explicit Phase(const char* name) : Phase(name, {}) {}
+    explicit Phase(std::string name) : Phase({}, std::make_shared<const std::string>(std::move(name))) {}
+    ~Phase() {
+      if (phases_) [[unlikely]]
+        phases_->end(index_);
+    }
+    Phase(const Phase&) = delete;
+    Phase& operator=(const Phase&) = delete;
+
+   private:
+    Phase(std::string_view name, std::shared_ptr<const std::string> own) : phases_(current_) {
+      if (phases_) [[unlikely]]
+        index_ = phases_->begin(name, std::move(own));
+    }
+    LoadPhases* const phases_;
+    size_t index_ = 0;
+  };
+
+  /// Limits memory for sessions that make new graphs all the time.
+  static constexpr size_t kMost = 20'000;
+  /// Appends the phases of another load; nothing if there would be more than kMost.
+  void add(const LoadPhases& others);
+  /// Phases in the order of their begins. Those still open end now.
+  std::vector<LoadPhase> phases() const;
+
+ private:
+  struct Noted {
+    std::string_view name;
+    std::shared_ptr<const std::string> own;  // owns the name if it is no literal
+    int32_t parent = -1;
+    uint64_t start = 0, end = 0;
+  };
+  size_t begin(std::string_view name, std::shared_ptr<const std::string> own);
+  std::vector<Noted> noted() const;
+  void end(size_t index) noexcept;
+
+  static thread_local constinit LoadPhases* current_;
+  mutable ForkMutex mutex_;
+  std::vector<Noted> phases_;
+  int32_t open_ = -1;  // the innermost open phase
+};
+
+}  // namespace treadle

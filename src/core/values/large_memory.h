@@ -1,0 +1,67 @@
+// Memory for large, long-lived blocks: activations of a run, packed weights.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "core/trace/memory_events.h"
+#include "treadle/allocator.h"
+#include "treadle/tensor.h"
+
+namespace treadle {
+
+/// As Storage::allocate(), uninitialised. Blocks of 2 MB and more are mapped directly, in huge pages if possible: touching a 4 KB page for
+/// the first time costs half a microsecond, and a large model touches some ten thousand. Up to 128 MB that runs release (activations,
+/// scratch) is kept for later requests; the system may take it when memory is short. If a scope has its own allocator, that is used.
+/// Weights below 2 MB are populated at once, as they will be written completely.
+/// @throws Error(resource_exhausted)
+std::shared_ptr<Storage> allocate_large(size_t size_bytes);
+
+/// Tensor::clone() into such memory. @pre the elements are no strings
+Tensor clone_large(const Tensor& tensor);
+
+/// A large block that its only owner can resize without losing the contents.
+class LargeBlock {
+ public:
+  /// @throws Error(resource_exhausted)
+  explicit LargeBlock(size_t size_bytes);
+  ~LargeBlock();
+  LargeBlock(const LargeBlock&) = delete;
+  LargeBlock& operator=(const LargeBlock&) = delete;
+
+  std::byte* data() const noexcept { return data_; }
+  size_t size_bytes() const noexcept { return size_bytes_; }
+  /// True for blocks of 64 KB and more, unless they came from a scope's own allocator or were handed over.
+  bool can_resize() const noexcept { return !storage_ && !is_handed_over_; }
+  /// Copies nothing: pages are remapped or returned to the system, so the data may change its address.
+  /// @return false, without any change, if an account's limit or the system does not allow it, or the block cannot be resized
+  bool resize(size_t size_bytes) noexcept;
+  /// A range of bytes in the block.
+  struct Range {
+    size_t offset, size_bytes;
+  };
+  /// Hands the block over: no account is charged for it any more, and it cannot be resized. Pages outside the ranges are returned to the
+  /// system.
+  /// @param ranges  sorted
+  void keep_only(std::span<Range> ranges) noexcept;
+
+ private:
+  size_t charged() const noexcept;
+
+  std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+  bool is_handed_over_ = false;
+  std::shared_ptr<Storage> storage_;        // a block that cannot be resized; null: the block maps its own pages
+  std::shared_ptr<MemoryAccount> account_;  // charged for those pages; null: none
+  MemoryClass class_ = MemoryClass::other;
+  BlockRecord record_;
+};
+
+/// Returns the memory that allocate_large() keeps to the system.
+void give_back_kept_memory();
+/// Returns free memory of the C library's heap to the system, including holes, if the library can. Freed weights leave many holes after
+/// packing. Takes some tenths of a millisecond.
+void give_back_free_memory();
+
+}  // namespace treadle
