@@ -108,6 +108,14 @@ struct ReshapeOptions {
 /// A model with values bound to its arguments (inputs and parameters) and running statistics. Contiguous values are not copied: what is
 /// written to them takes effect in the next forward pass. The backward pass reads arguments again, so write them only after it. Not
 /// thread-safe.
+/// What a forward pass is for.
+enum class ForwardMode : uint8_t {
+  predict,  ///< outputs only
+  train,    ///< keeps what backward() needs; normalisations use the batch's statistics and update the running ones
+};
+/// What is done with names that an executor does not have.
+enum class ExtraNames : uint8_t { refuse, ignore };
+
 class TREADLE_API Executor {
  public:
   /// @param arguments  all inputs, by name; missing parameters get the model's values
@@ -124,14 +132,13 @@ class TREADLE_API Executor {
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;
 
-  /// @param is_train  keeps what backward() needs; normalisations use the batch's statistics and update the running ones
   /// @return outputs(), valid until the next pass
-  const std::vector<Datum>& forward(bool is_train = false, const RunOptions* options = nullptr);
-  /// Runs one step of the forward pass: a node of the optimised graph, or a piece of work if training uses several devices. Step 0 begins a
+  const std::vector<Datum>& forward(ForwardMode mode = ForwardMode::predict, const RunOptions* options = nullptr);
+  /// Runs one step of the forward pass: a node of the optimized graph, or a piece of work if training uses several devices. Step 0 begins a
   /// pass; the others follow in order. When no steps are left, outputs() are those of the pass.
-  /// @param is_train, options  used at step 0
+  /// @param mode, options  used at step 0
   /// @return number of steps left; 0 for a step beyond the last. @throws Error(invalid_argument) for a step out of order
-  size_t partial_forward(size_t step, bool is_train = false, const RunOptions* options = nullptr);
+  size_t partial_forward(size_t step, ForwardMode mode = ForwardMode::predict, const RunOptions* options = nullptr);
   /// Writes or adds gradients, as requested. Call it once after each forward pass for training.
   /// @param head_gradients  of the outputs, in their shapes; empty: ones
   void backward(std::span<const Tensor> head_gradients = {});
@@ -146,8 +153,8 @@ class TREADLE_API Executor {
   void set_argument(const std::string& name, Datum value);
   void set_gradient(const std::string& name, Datum value);
   void set_state(const std::string& name, Tensor value);
-  /// Copies values into the bound ones, by name. @param allow_extra  ignore names that are neither an argument nor a state
-  void copy_from(const NamedTensors& values, bool allow_extra = false);
+  /// Copies values into the bound ones, by name. @param extra  what to do with names that are neither an argument nor a state
+  void copy_from(const NamedTensors& values, ExtraNames extra = ExtraNames::refuse);
 
   /// Makes an executor for other input shapes, which shares graphs, parameters, states and, as far as possible, memory of inputs. The
   /// shapes of other inputs follow from shared symbols.

@@ -42,6 +42,11 @@ struct LoadOptions {
 };
 
 /// Immutable and cheap to copy. Sessions of one Model share its weights.
+enum class GraphState : uint8_t {
+  as_read,    ///< written so, a model is the same again
+  optimized,  ///< by the passes that hold on every machine
+};
+
 class TREADLE_API Model {
  public:
   /// @throws Error(not_found, io_error, invalid_model, not_implemented, resource_exhausted)
@@ -57,11 +62,11 @@ class TREADLE_API Model {
   /// Lists all reasons why this build cannot run the model: missing operators, and nodes with an unsupported attribute, dtype or shape.
   /// Empty if it can.
   std::vector<std::string> unsupported() const;
-  /// The graph as text, as read or optimised.
-  std::string to_text(bool optimised = false) const;
-  /// Writes the model atomically: as read (a round trip), or optimised.
-  /// @param opset  of ai.onnx for an optimised graph; 0: the lowest that is sufficient
-  void save(const std::string& path, bool optimised = false, int opset = 0) const;
+  /// The graph as text.
+  std::string to_text(GraphState state = GraphState::as_read) const;
+  /// Writes the model atomically.
+  /// @param opset  of ai.onnx for an optimized graph; 0: the lowest that is sufficient
+  void save(const std::string& path, GraphState state = GraphState::as_read, int opset = 0) const;
 
   struct Impl;
   explicit Model(std::shared_ptr<const Impl> impl);

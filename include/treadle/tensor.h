@@ -27,7 +27,9 @@ class TREADLE_API Storage {
   /// Allocates `count` strings, which are destroyed with the block.
   static std::shared_ptr<Storage> allocate_strings(size_t count);
   /// Uses foreign memory. `release` is called when the last tensor lets go of it; may be empty.
-  static std::shared_ptr<Storage> borrow(void* data, size_t size_bytes, std::function<void()> release, bool writable = true);
+  static std::shared_ptr<Storage> borrow(void* data, size_t size_bytes, std::function<void()> release);
+  /// The same for memory that must not be written.
+  static std::shared_ptr<Storage> borrow_read_only(const void* data, size_t size_bytes, std::function<void()> release);
 
   /// Device memory (to_device() in session.h). Host code must not read it, unless the device allows it.
   static std::shared_ptr<Storage> of_device(std::shared_ptr<Device> device, void* data, size_t size_bytes, std::function<void()> release);

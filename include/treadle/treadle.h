@@ -110,7 +110,7 @@ TREADLE_C_API treadle_status* treadle_status_create_out_of_memory(const char* me
 /* Models. `model_dir` is the folder of external data; NULL: external data is an error. */
 TREADLE_C_API treadle_status* treadle_model_load(const char* path, treadle_model** out);
 TREADLE_C_API treadle_status* treadle_model_from_bytes(const void* bytes, size_t size_bytes, const char* model_dir, treadle_model** out);
-TREADLE_C_API treadle_status* treadle_model_save(const treadle_model* model, const char* path, int optimised, int opset);
+TREADLE_C_API treadle_status* treadle_model_save(const treadle_model* model, const char* path, int optimized, int opset);
 TREADLE_C_API void treadle_model_release(treadle_model* model);
 
 /* A session config entry; docs/options.md lists the keys that have an effect. */

@@ -120,6 +120,8 @@ void backward(Executor& executor, const nb::list& head_gradients) {
   executor.backward(heads);
 }
 
+train::ForwardMode mode_of(bool is_train) { return is_train ? train::ForwardMode::train : train::ForwardMode::predict; }
+
 }  // namespace
 
 void register_executor(nb::module_& module) {
@@ -163,14 +165,14 @@ void register_executor(nb::module_& module) {
           [](Executor& self, bool is_train) {
             {
               nb::gil_scoped_release release;
-              self.forward(is_train);
+              self.forward(mode_of(is_train));
             }
             return outputs_of(self);
           },
           "is_train"_a)
       .def(
-          "partial_forward", [](Executor& self, size_t step, bool is_train) { return self.partial_forward(step, is_train); }, "step"_a,
-          "is_train"_a, nb::call_guard<nb::gil_scoped_release>())
+          "partial_forward", [](Executor& self, size_t step, bool is_train) { return self.partial_forward(step, mode_of(is_train)); },
+          "step"_a, "is_train"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("backward", &backward, "head_gradients"_a)
       .def_prop_ro("outputs", &outputs_of)
       .def(

@@ -71,6 +71,8 @@ Model load_bytes(nb::bytes bytes, const std::string& folder, const PySessionOpti
   return with_values_used(load(read_bytes), read);
 }
 
+GraphState state_of(bool optimized) { return optimized ? GraphState::optimized : GraphState::as_read; }
+
 }  // namespace
 
 void register_model(nb::module_& module) {
@@ -109,9 +111,14 @@ void register_model(nb::module_& module) {
       .def_prop_ro(
           "metadata", [](const Model& model) { return model.metadata(); }, "Producer, version, opsets, and entries of its own.")
       .def("unsupported", &Model::unsupported, "One line per operator that this build cannot run; empty if it can run the model.")
-      .def("to_text", &Model::to_text, nb::arg("optimized") = false, "The graph as text, as read or after the graph optimiser.")
-      .def("save", &Model::save, nb::arg("path"), nb::arg("optimized") = false, nb::arg("opset") = 0,
-           nb::call_guard<nb::gil_scoped_release>(), "Writes the model, as read or optimised.");
+      .def(
+          "to_text", [](const Model& model, bool optimized) { return model.to_text(state_of(optimized)); }, nb::arg("optimized") = false,
+          "The graph as text, as read or after the graph optimizer.")
+      .def(
+          "save",
+          [](const Model& model, const std::string& path, bool optimized, int opset) { model.save(path, state_of(optimized), opset); },
+          nb::arg("path"), nb::arg("optimized") = false, nb::arg("opset") = 0, nb::call_guard<nb::gil_scoped_release>(),
+          "Writes the model, as read or optimized.");
 }
 
 }  // namespace treadle::python

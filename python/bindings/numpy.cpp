@@ -180,9 +180,11 @@ Tensor tensor_from_array(nb::handle array, BufferScope* scope, DType dtype) {
         scope->buffers_.push_back(std::move(buffer));
         return Tensor(found, shape, Storage::lend(scope->buffers_.back()->buf, size));
       }
-      bool writable = !buffer->readonly;
+      const bool writable = !buffer->readonly;
       void* data = buffer->buf;
-      return Tensor(found, shape, Storage::borrow(data, size, keep_buffer(std::move(buffer)), writable));
+      auto release = keep_buffer(std::move(buffer));
+      return Tensor(found, shape,
+                    writable ? Storage::borrow(data, size, std::move(release)) : Storage::borrow_read_only(data, size, std::move(release)));
     }
     PyBuffer_Release(buffer.get());
   }
@@ -212,7 +214,7 @@ std::shared_ptr<Storage> storage_from_buffer(nb::handle bytes) {
   if (PyObject_GetBuffer(bytes.ptr(), buffer.get(), PyBUF_SIMPLE) != 0) throw nb::python_error();
   void* data = buffer->buf;
   auto size = static_cast<size_t>(buffer->len);
-  return Storage::borrow(data, size, keep_buffer(std::move(buffer)), false);
+  return Storage::borrow_read_only(data, size, keep_buffer(std::move(buffer)));
 }
 
 nb::object array_from_tensor(const Tensor& source) {

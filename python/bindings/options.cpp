@@ -72,8 +72,7 @@ void add_external_files(PySessionOptions& options, const std::vector<std::string
     if (lengths[i] > storage->size_bytes())
       throw Error(ErrorCode::invalid_argument, "the file \"" + names[i] + "\" has " + std::to_string(storage->size_bytes()) +
                                                    " bytes, not " + std::to_string(lengths[i]));
-    options.external_files[names[i]] = Storage::borrow(
-        storage->data(), lengths[i], [storage] {}, false);
+    options.external_files[names[i]] = Storage::borrow_read_only(storage->data(), lengths[i], [storage] {});
   }
 }
 

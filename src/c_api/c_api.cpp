@@ -96,8 +96,11 @@ treadle_status* treadle_model_from_bytes(const void* bytes, size_t size_bytes, c
   });
 }
 
-treadle_status* treadle_model_save(const treadle_model* model, const char* path, int optimised, int opset) {
-  return call(__func__, {handle(model, "model"), needed(path, "path")}, [&] { model->model.save(path, optimised != 0, opset); });
+treadle_status* treadle_model_save(const treadle_model* model, const char* path, int optimized, int opset) {
+  return call(__func__, {handle(model, "model"), needed(path, "path")}, [&] {
+    model->model.save(path, optimized != 0 ? treadle::GraphState::optimized : treadle::GraphState::as_read, opset);
+    ;
+  });
 }
 
 void treadle_model_release(treadle_model* model) { dispose(model); }

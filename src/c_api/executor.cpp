@@ -109,8 +109,12 @@ void fill(BindOptions& made, const treadle_bind_options& o) {
   if (o.shared_names) made.shared_names = to_strings(o.shared_names, o.num_shared_names);
 }
 
-treadle::Profiler profiler_of(const Executor& executor, bool is_train, const treadle::ProfilerOptions& options) {
-  if (is_train) return executor.graphs().training(executor.requests()).profiler(options);
+treadle::train::ForwardMode mode_of(int is_train) {
+  return is_train != 0 ? treadle::train::ForwardMode::train : treadle::train::ForwardMode::predict;
+}
+
+treadle::Profiler profiler_of(const Executor& executor, treadle::train::ForwardMode mode, const treadle::ProfilerOptions& options) {
+  if (mode == treadle::train::ForwardMode::train) return executor.graphs().training(executor.requests()).profiler(options);
   if (treadle::train::JointModule* evaluation = executor.graphs().evaluation()) return evaluation->profiler(options);
   return executor.graphs().session()->profiler(options);
 }
@@ -181,13 +185,13 @@ size_t treadle_shared_buffer_size(const treadle_shared_buffer* buffer) {
 
 treadle_status* treadle_executor_forward(treadle_executor* executor, int is_train, const treadle_run_options* run_options) {
   return call(__func__, {handle(executor, "executor"), handle_or_null(run_options, "run_options")},
-              [&] { executor->executor.forward(is_train != 0, options_of(run_options)); });
+              [&] { executor->executor.forward(mode_of(is_train), options_of(run_options)); });
 }
 
 treadle_status* treadle_executor_partial_forward(treadle_executor* executor, size_t step, int is_train,
                                                  const treadle_run_options* run_options, size_t* steps_left) {
   return call(__func__, {handle(executor, "executor"), handle_or_null(run_options, "run_options")}, [&] {
-    const size_t left = executor->executor.partial_forward(step, is_train != 0, options_of(run_options));
+    const size_t left = executor->executor.partial_forward(step, mode_of(is_train), options_of(run_options));
     if (steps_left) *steps_left = left;
   });
 }
@@ -274,7 +278,7 @@ treadle_status* treadle_executor_reshape(const treadle_executor* executor, const
 treadle_status* treadle_executor_start_profiler(treadle_executor* executor, int is_train, const treadle_profiler_options* options,
                                                 treadle_profiler** out) {
   return call(__func__, {handle(executor, "executor"), profiler_options(options), needed(out, "out")}, [&] {
-    *out = make<treadle_profiler>(profiler_of(executor->executor, is_train != 0, profiler_options_of(options))).release();
+    *out = make<treadle_profiler>(profiler_of(executor->executor, mode_of(is_train), profiler_options_of(options))).release();
   });
 }
 

@@ -40,7 +40,7 @@ int optimize(const OptimizeOptions& options) {
     };
     Session logged(model, session);
   }
-  model.save(options.output, /*optimised=*/true, options.opset);
+  model.save(options.output, GraphState::optimized, options.opset);
   const auto bytes = std::filesystem::file_size(options.output);
   if (options.json)
     show_json(nlohmann::json{{"output", options.output}, {"bytes", bytes}, {"passes", passes}});

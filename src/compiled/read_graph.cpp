@@ -24,8 +24,7 @@ constexpr DType kLastDType{kNumDTypes - 1};
 std::shared_ptr<Storage> zero_pages(size_t size_bytes) {
   void* const data = ::mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) throw Error(ErrorCode::resource_exhausted, fmt::format("no room for {} bytes of addresses", size_bytes));
-  return Storage::borrow(
-      data, size_bytes, [data, size_bytes] { ::munmap(data, size_bytes); }, /*writable=*/false);
+  return Storage::borrow_read_only(data, size_bytes, [data, size_bytes] { ::munmap(data, size_bytes); });
 }
 
 // Rebuilds an expression with the functions that inference uses. If they simplify it to something else, the file is invalid, which the

@@ -246,6 +246,8 @@ struct OpDef {
   /// Kernels do not copy a piece that is already in place, in memory shared by input and output.
   Pieces pieces = Pieces::none;
   bool deterministic = true;  ///< false: random numbers; never folded or merged
+  /// The elements of operands decide how much is computed, without a bound by their shapes; never folded.
+  bool computes_by_elements = false;
 
   /// A treadle operator that model files may contain. The others are only created by the optimizer and the trainer.
   bool in_files = false;

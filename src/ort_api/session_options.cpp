@@ -86,7 +86,7 @@ void add_model_options(OrtApi& table) {
         if (names[i] == nullptr || buffers[i] == nullptr)
           throw Error(ErrorCode::invalid_argument, "Input index: " + std::to_string(i) + " contains null pointers");
         const std::string name = std::filesystem::path(names[i]).lexically_normal().string();
-        if (!files.emplace(name, Storage::borrow(buffers[i], lengths[i], {}, false)).second)
+        if (!files.emplace(name, Storage::borrow_read_only(buffers[i], lengths[i], {})).second)
           throw Error(ErrorCode::invalid_argument, "An entry for this name has already been added: " + name);
       }
     });

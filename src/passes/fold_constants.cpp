@@ -35,10 +35,6 @@ double steps_over(const Shape& shape) {
   return steps;
 }
 
-// Returns true if the amount of computation depends on the elements of operands, not their shapes: the regions of RoiAlign may have any
-// size.
-bool computes_by_elements(const Node& node) { return node.is("RoiAlign"); }
-
 class ConstantFolder {
  public:
   ConstantFolder(Rewriter& rewriter, FoldLimits& limits) : rewriter_(rewriter), graph_(rewriter.graph()), limits_(limits) {}
@@ -52,7 +48,7 @@ class ConstantFolder {
   bool is_candidate(const Node& node) const {
     if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() || node.op->barrier)
       return false;
-    if (computes_by_elements(node)) return false;
+    if (node.op->computes_by_elements) return false;
     if (limits_.keep_quantisation && node.op->quantisation == Quantisation::dequantizes) return false;
     bool read = false;
     for (ValueId output : node.outputs) read |= output != kNoValue && (!graph_.value(output).uses.empty() || graph_.is_output(output));

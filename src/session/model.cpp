@@ -165,17 +165,17 @@ std::vector<ValueInfo> Model::overridable_initializers() const { return impl_->o
 const ModelMetadata& Model::metadata() const { return impl_->metadata; }
 std::vector<std::string> Model::unsupported() const { return find_unsupported(*impl_); }
 
-std::string Model::to_text(bool optimised) const {
+std::string Model::to_text(GraphState state) const {
   std::unique_ptr<Graph> graph = impl_->import();
-  if (optimised) {
+  if (state == GraphState::optimized) {
     onnx::upgrade(*graph);
     passes::optimize(*graph);
   }
   return print(*graph);
 }
 
-void Model::save(const std::string& path, bool optimised, int opset) const {
-  if (!optimised && !impl_->compiled) return onnx::write_model_file(impl_->def, path);
+void Model::save(const std::string& path, GraphState state, int opset) const {
+  if (state == GraphState::as_read && !impl_->compiled) return onnx::write_model_file(impl_->def, path);
   std::unique_ptr<Graph> graph = impl_->import();
   onnx::upgrade(*graph);
   passes::optimize(*graph, {.keep_quantisation = true, .for_file = true});

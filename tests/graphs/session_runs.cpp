@@ -59,7 +59,7 @@ class SessionRunner : public Runner {
     ScratchFile file{scratch_file(setting.file == File::compiled ? ".treadle" : ".onnx")};
     SessionOptions writing = options;
     if (setting.file == File::exported && setting.level == GraphOptimizationLevel::all) {
-      Model::from_bytes(bytes_of(model)).save(file.path, /*optimised=*/true);  // with fused operators; sessions write none
+      Model::from_bytes(bytes_of(model)).save(file.path, GraphState::optimized);  // with fused operators; sessions write none
     } else {
       (setting.file == File::compiled ? writing.compiled_model_filepath : writing.optimized_model_filepath) = file.path;
       Session writer(Model::from_bytes(bytes_of(model)), writing);

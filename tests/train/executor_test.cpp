@@ -73,7 +73,7 @@ TEST(Executor, PassesReadAndWriteWhatIsBound) {
   w.data<float>()[0] = 7;  // nobody is told
   expect_near(executor.forward()[0].tensor(), product(x, w, false, false));
   for (int pass = 0; pass < 2; ++pass) {
-    expect_near(executor.forward(true)[0].tensor(), product(x, w, false, false));
+    expect_near(executor.forward(ForwardMode::train)[0].tensor(), product(x, w, false, false));
     executor.backward(std::span(&head, 1));
     EXPECT_EQ(executor.gradients().at("w").tensor().raw(), to_w.raw());
     expect_near(to_w, product(x, head, true, false));
@@ -81,7 +81,7 @@ TEST(Executor, PassesReadAndWriteWhatIsBound) {
     x.data<float>()[2] += 1, w.data<float>()[3] -= 2;
   }
   EXPECT_EQ(executor.graphs().training(executor.requests()).parameters().at("w").raw(), w.raw());
-  EXPECT_NE(error_of([&] { executor.backward(); }).find("is_train"), std::string::npos);
+  EXPECT_NE(error_of([&] { executor.backward(); }).find("for training"), std::string::npos);
 }
 
 TEST(Executor, GradientsAreAddedWithinTheGraphInTheirMemory) {
@@ -92,7 +92,7 @@ TEST(Executor, GradientsAreAddedWithinTheGraphInTheirMemory) {
   Executor executor(linear(), {{"x", x}}, options);
   const std::vector<float> once = product(x, head, true, false);
   for (int pass = 1; pass <= 3; ++pass) {
-    executor.forward(true);
+    executor.forward(ForwardMode::train);
     executor.backward(std::span(&head, 1));
     expect_near(to_w, once, 1, static_cast<float>(pass));
     EXPECT_NEAR(executor.gradients().at("b").tensor().data<float>()[0], 1 + 2 + 3 + 4, 1e-5);
@@ -102,7 +102,7 @@ TEST(Executor, GradientsAreAddedWithinTheGraphInTheirMemory) {
   JointModule& module = executor.graphs().training(executor.requests());
   EXPECT_EQ(module.gradient_names(), (std::vector<std::string>{"w", "b"}));
   const auto gradients_now = [&] { return module.memory_statistics()[MemoryClass::gradients].bytes; };
-  executor.forward(true);
+  executor.forward(ForwardMode::train);
   EXPECT_EQ(gradients_now(), 0U);
   executor.backward();  // ones
   EXPECT_EQ(executor.gradients().at("b").tensor().data<float>()[1], static_cast<float>(kRows));
@@ -112,7 +112,7 @@ TEST(Executor, NullGradientsLeaveParametersWhereTheyAreBound) {
   const Tensor x = ramp({kRows, kIn}, -1, 0.3F), w = ramp({kIn, kOut}, 0.5F, -0.2F), head = ramp({kRows, kOut}, 1, 0.5F);
   Executor executor(linear(), {{"x", x}, {"w", w}, {"b", ramp({kOut}, 0, 0)}}, {.requests = {{"w", GradientRequest::null}}});
   w.data<float>()[1] = 4;
-  expect_near(executor.forward(true)[0].tensor(), product(x, w, false, false));
+  expect_near(executor.forward(ForwardMode::train)[0].tensor(), product(x, w, false, false));
   executor.backward(std::span(&head, 1));
   expect_near(executor.gradients().at("x").tensor(), product(head, w, false, true));
   EXPECT_FALSE(executor.gradients().contains("w"));
@@ -123,7 +123,7 @@ TEST(Executor, RunningStatisticsAreWrittenWhereTheyAreBound) {
   const Tensor mean = ramp({4}, 0, 0), variance = ramp({4}, 1, 0);
   Executor executor(tiny::tiny_network(), batch.feeds, {.states = {{"bn.mean", mean}, {"bn.var", variance}}});
   const float before = executor.forward()[0].tensor().data<float>()[0];
-  executor.forward(true);
+  executor.forward(ForwardMode::train);
   // ONNX: new = 0.9 old + 0.1 batch. The batch's mean of a channel of the convolution, by its definition.
   const Tensor image = batch.feeds.at("image").tensor(), weight = executor.arguments().at("conv.weight").tensor(),
                bias = executor.arguments().at("conv.bias").tensor();
@@ -181,20 +181,20 @@ TEST(Executor, ParametersAreSharedByName) {
             }).find("no parameter of this model"),
             std::string::npos);
   EXPECT_NE(error_of([&] { first.copy_from({{"v", x}}); }).find("\"v\""), std::string::npos);
-  EXPECT_EQ(error_of([&] { first.copy_from({{"v", x}}, /*allow_extra=*/true); }), "");
+  EXPECT_EQ(error_of([&] { first.copy_from({{"v", x}}, ExtraNames::ignore); }), "");
 }
 
 TEST(Executor, AForwardPassGoesStepByStep) {
-  for (bool is_train : {false, true}) {
+  for (const ForwardMode mode : {ForwardMode::predict, ForwardMode::train}) {
     const Tensor x = ramp({kRows, kIn}, -1, 0.3F);
     Executor executor(linear(), {{"x", x}, {"b", ramp({kOut}, 0, 0)}});
-    size_t step = 0, left = executor.partial_forward(step, is_train);
+    size_t step = 0, left = executor.partial_forward(step, mode);
     const size_t all = left + 1;
-    while (left > 0) EXPECT_EQ(executor.partial_forward(++step, is_train), --left);
+    while (left > 0) EXPECT_EQ(executor.partial_forward(++step, mode), --left);
     expect_near(executor.outputs()[0].tensor(), product(x, executor.arguments().at("w").tensor(), false, false));
     EXPECT_EQ(executor.partial_forward(all), 0U);
-    if (!is_train) continue;  // one node, of which no step is left
-    executor.partial_forward(0, is_train);
+    if (mode == ForwardMode::predict) continue;  // one node, of which no step is left
+    executor.partial_forward(0, mode);
     EXPECT_NE(error_of([&] { executor.partial_forward(9); }).find("step 9 does not follow"), std::string::npos);
   }
 }
@@ -206,13 +206,13 @@ TEST(Executor, AMonitorSeesAllPasses) {
   executor.graphs().set_monitor({.callback = [&](const MonitorEvent& event) { ++seen[std::string(event.value)]; }});
   executor.forward();
   EXPECT_EQ(seen["product"], 1);
-  executor.forward(true);
+  executor.forward(ForwardMode::train);
   EXPECT_EQ(seen["product"], 2);
   const size_t forward = seen.size();
   executor.backward();
   EXPECT_GT(seen.size(), forward);
   executor.graphs().set_monitor({});
-  executor.forward(true);
+  executor.forward(ForwardMode::train);
   EXPECT_EQ(seen["product"], 2);
 }
 
@@ -254,7 +254,7 @@ TEST(Executor, WhatCannotBeBoundIsNamed) {
     EXPECT_NE(error_of(call).find(message), std::string::npos) << message << " / " << error_of(call);
   Executor executor(linear(), {{"x", x}});
   EXPECT_NE(error_of([&] { executor.set_argument("x", ramp({1, kIn}, 0, 0)); }).find("reshape()"), std::string::npos);
-  executor.forward(true);
+  executor.forward(ForwardMode::train);
   const Tensor narrow = ramp({kRows, 1}, 0, 0);
   EXPECT_NE(error_of([&] { executor.backward(std::span(&narrow, 1)); }).find("the gradient of \"y\" is f32[4,1]"), std::string::npos);
 }

@@ -150,13 +150,10 @@ std::shared_ptr<Storage> map_file(const std::string& path) {
   if (data == MAP_FAILED) throw_io("map", path, errno);
   try {
     Mappings::all().add(data, file.whole);
-    return Storage::borrow(
-        data, file.size_bytes,
-        [data, size = file.size_bytes] {
-          Mappings::all().remove(data);
-          ::munmap(data, size);
-        },
-        /*writable=*/false);
+    return Storage::borrow_read_only(data, file.size_bytes, [data, size = file.size_bytes] {
+      Mappings::all().remove(data);
+      ::munmap(data, size);
+    });
   } catch (...) {
     Mappings::all().remove(data);
     ::munmap(data, file.size_bytes);

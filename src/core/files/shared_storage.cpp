@@ -34,8 +34,7 @@ std::shared_ptr<Storage> find(const ContentDigest& digest) {
 std::shared_ptr<Storage> add(const ContentDigest& digest, std::shared_ptr<Storage> block) {
   std::byte* data = block->data();
   const size_t size_bytes = block->size_bytes();
-  return Shared::all().blocks.add(digest, Storage::borrow(
-                                              data, size_bytes, [block] {}, /*writable=*/false));
+  return Shared::all().blocks.add(digest, Storage::borrow_read_only(data, size_bytes, [block] {}));
 }
 
 }  // namespace

@@ -110,10 +110,13 @@ Tensor view_of(const DLTensor& source, bool writable, std::function<void()> rele
     }
     strided = !contiguous;
   }
-  if (!strided) return Tensor(dtype, shape, Storage::borrow(first, size_bytes(dtype, num_elements), std::move(release), writable));
+  const auto borrow = [&](void* data, size_t bytes) {
+    return writable ? Storage::borrow(data, bytes, std::move(release)) : Storage::borrow_read_only(data, bytes, std::move(release));
+  };
+  if (!strided) return Tensor(dtype, shape, borrow(first, size_bytes(dtype, num_elements)));
   if (is_sub_byte(dtype)) refuse(ErrorCode::not_implemented, "strides over packed elements of " + std::string(name_of(dtype)));
   Extent extent = extent_bytes(shape, strides, static_cast<int64_t>(bits_of(dtype) / 8));
-  auto storage = Storage::borrow(first + extent.low, static_cast<size_t>(extent.high - extent.low), std::move(release), writable);
+  auto storage = borrow(first + extent.low, static_cast<size_t>(extent.high - extent.low));
   return Tensor(dtype, shape, strides.dims(), std::move(storage), static_cast<size_t>(-extent.low));
 }
 

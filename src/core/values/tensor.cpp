@@ -162,12 +162,17 @@ std::shared_ptr<Storage> Storage::allocate_strings(size_t count) {
   return storage;
 }
 
-std::shared_ptr<Storage> Storage::borrow(void* data, size_t size_bytes, std::function<void()> release, bool writable) {
+std::shared_ptr<Storage> Storage::borrow(void* data, size_t size_bytes, std::function<void()> release) {
   auto storage = std::shared_ptr<Storage>(new Storage);
   storage->data_ = static_cast<std::byte*>(data);
   storage->size_bytes_ = size_bytes;
-  storage->writable_ = writable;
   storage->release_ = std::move(release);
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::borrow_read_only(const void* data, size_t size_bytes, std::function<void()> release) {
+  auto storage = borrow(const_cast<void*>(data), size_bytes, std::move(release));
+  storage->writable_ = false;
   return storage;
 }
 

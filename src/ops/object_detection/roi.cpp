@@ -392,7 +392,8 @@ std::vector<OpDef> roi_ops() {
            .infer = infer_roi_align,
            .cost = roi_cost,
            .kernels = typed<RoiAlign, float, double, Float16, BFloat16>(),
-           .gradient = roi_align_gradient},
+           .gradient = roi_align_gradient,
+           .computes_by_elements = true},  // regions may have any size
           {.name = "RoiAlignGrad",
            .domain = "treadle",
            .since = {1},

@@ -90,10 +90,10 @@ void Executor::Impl::end_training(JointModule::Run made) {
   run.emplace(std::move(made));
 }
 
-const std::vector<Datum>& Executor::forward(bool is_train, const RunOptions* options) {
+const std::vector<Datum>& Executor::forward(ForwardMode mode, const RunOptions* options) {
   Impl& e = *impl_;
   e.run.reset(), e.stepping = {};
-  if (is_train) {
+  if (mode == ForwardMode::train) {
     JointModule::Run run = e.begin_training(options);
     run.advance_steps(SIZE_MAX);
     e.end_training(std::move(run));
@@ -108,10 +108,10 @@ const std::vector<Datum>& Executor::forward(bool is_train, const RunOptions* opt
 
 size_t Executor::Impl::Stepping::steps_left() const { return run ? run->steps_left() : session_run ? session_run->steps_left() : 0; }
 
-void Executor::Impl::begin_steps(bool is_train, const RunOptions* options) {
+void Executor::Impl::begin_steps(ForwardMode mode, const RunOptions* options) {
   run.reset(), stepping = {};
-  stepping.is_train = is_train;
-  if (is_train) {
+  stepping.mode = mode;
+  if (mode == ForwardMode::train) {
     stepping.run.emplace(begin_training(options));
   } else if (JointModule* const module = graphs.evaluation()) {
     stepping.run.emplace(module->begin(hold_for_evaluation(*module), options));
@@ -122,9 +122,9 @@ void Executor::Impl::begin_steps(bool is_train, const RunOptions* options) {
   stepping.is_under_way = true;
 }
 
-size_t Executor::partial_forward(size_t step, bool is_train, const RunOptions* options) {
+size_t Executor::partial_forward(size_t step, ForwardMode mode, const RunOptions* options) {
   Impl& e = *impl_;
-  if (step == 0) e.begin_steps(is_train, options);
+  if (step == 0) e.begin_steps(mode, options);
   Impl::Stepping& steps = e.stepping;
   if (!steps.is_under_way && step >= steps.num_steps && steps.num_steps > 0) return 0;
   if (!steps.is_under_way || step != steps.next)
@@ -137,7 +137,7 @@ size_t Executor::partial_forward(size_t step, bool is_train, const RunOptions* o
   if (steps.session_run) {
     steps.session_run->advance();
     e.take_outputs(steps.session_run->outputs());
-  } else if (steps.is_train) {
+  } else if (steps.mode == ForwardMode::train) {
     e.end_training(std::move(*steps.run));
   } else {
     e.take_outputs({steps.run->outputs().begin(), steps.run->outputs().end()});
@@ -148,7 +148,7 @@ size_t Executor::partial_forward(size_t step, bool is_train, const RunOptions* o
 
 void Executor::backward(std::span<const Tensor> head_gradients) {
   Impl& e = *impl_;
-  if (!e.run) throw Error(ErrorCode::invalid_argument, "backward() needs a forward pass with is_train before it");
+  if (!e.run) throw Error(ErrorCode::invalid_argument, "backward() needs a forward pass for training before it");
   std::vector<Tensor> heads(head_gradients.begin(), head_gradients.end());
   if (heads.empty())
     for (const Datum& output : e.outputs) heads.push_back(ones_like(output.tensor()).tensor());
@@ -235,14 +235,14 @@ void Executor::set_state(const std::string& name, Tensor value) {
   impl_->is_bound_anew = true;
 }
 
-void Executor::copy_from(const NamedTensors& values, bool allow_extra) {
+void Executor::copy_from(const NamedTensors& values, ExtraNames extra) {
   // Destination and source; copied after all have been checked, so that an error changes nothing.
   std::vector<std::pair<Tensor, Tensor>> copies;
   for (const auto& [name, value] : values) {
     const auto argument = impl_->arguments.find(name);
     const auto state = impl_->states.find(name);
     if (argument == impl_->arguments.end() && state == impl_->states.end()) {
-      if (allow_extra) continue;
+      if (extra == ExtraNames::ignore) continue;
       (void)bound_value(impl_->arguments, name, "argument or state");
     }
     const Tensor to = argument != impl_->arguments.end() ? argument->second.tensor() : state->second;

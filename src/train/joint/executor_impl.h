@@ -27,7 +27,7 @@ struct Executor::Impl {
   Feeds hold_for_evaluation(JointModule& module);
   JointModule::Run begin_training(const RunOptions* options);
   void end_training(JointModule::Run run);
-  void begin_steps(bool is_train, const RunOptions* options);
+  void begin_steps(ForwardMode mode, const RunOptions* options);
   /// Stores a pass's outputs. An output that shares memory with a bound value is copied.
   void take_outputs(std::vector<Datum> outputs);
 
@@ -37,7 +37,8 @@ struct Executor::Impl {
 
     std::optional<JointModule::Run> run;
     std::optional<PartialRun> session_run;  // set instead of `run` if a session executes the pass
-    bool is_train = false, is_under_way = false;
+    ForwardMode mode = ForwardMode::predict;
+    bool is_under_way = false;
     size_t num_steps = 0, next = 0;
   };
 
