@@ -19,9 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(20);
-constexpr auto kPatience = std::chrono::seconds(20);  // for the last part, which takes a tenth of a second where there is a CPU
+constexpr auto kPatience = std::chrono::seconds(20);  // wait for a process to end its recording; usually 0.1 s
 
-// Ctrl-C ends the recording, and what there is is shown.
+// The first Ctrl-C ends the recording, and the events recorded so far are shown.
 class Interruption {
  public:
   Interruption() {
@@ -70,7 +70,7 @@ bool any_alive(const Requests& requests) {
 
 void await_last_parts(const Requests& requests, const std::vector<JobStatus>& jobs) {
   const auto deadline = Clock::now() + kPatience;
-  std::this_thread::sleep_for(kLook);  // for a run that has just begun one
+  std::this_thread::sleep_for(kLook);  // a run that has just begun needs time to see the request
   for (size_t i = 0; i < requests.size(); ++i)
     while (!requests[i]->is_complete() && requests[i]->is_alive()) {
       if (Clock::now() > deadline)

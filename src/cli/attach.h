@@ -1,4 +1,4 @@
-// Profiles of other processes: their runs write a recording each, which is read here.
+// Profiles other processes: each writes a recording, which is read here.
 #pragma once
 
 #include <string>
@@ -14,12 +14,12 @@ struct AttachedClient {
   Profile profile;
 };
 struct AttachedClients {
-  std::vector<AttachedClient> clients;  ///< sessions, trainers and modules that ran, that with the most time first
-  double seconds = 0;                   ///< that were recorded
-  bool all_ended = false;               ///< the processes were gone before the time was over
+  std::vector<AttachedClient> clients;  ///< sessions, trainers and modules that ran; the one with the most time first
+  double seconds = 0;                   ///< recorded time
+  bool all_ended = false;               ///< the processes ended before the requested time
 };
 
-/// Records the jobs of a process, or one job, for some time, or until SIGINT.
+/// Records the jobs of a process, or one job, until the time is over or SIGINT arrives.
 /// @param who  a process, or a job's id or name, as `treadle jobs` lists them
 /// @throws Error(not_found) if there is no such job, or it ended before a run of it was recorded
 /// @throws Error(invalid_argument) if nothing ran; Error(timed_out) if a process does not end its recording

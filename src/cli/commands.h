@@ -1,4 +1,4 @@
-// The commands of the program, one file each. A command gives the parser its description and options, and returns what runs it.
+// The commands of the program, one file each. A command adds its description and options to the parser, and returns the function to run.
 #pragma once
 
 #include <functional>
@@ -9,13 +9,13 @@ class App;
 
 namespace treadle::cli {
 
-/// Runs the command that the arguments name; the first is the program's name, as main() gets it. @return the exit status
+/// Runs the command that the arguments name. The first argument is the program's name, as in main(). @return the exit status
 int run_command_line(int argc, char** argv);
 
 /// Returns the exit status.
 using Command = std::function<int()>;
 
-// All commands in the order of the help, a line each: COMMAND(run) is the command `run`, which add_run() of its file describes.
+// Lists all commands in the order of the help: COMMAND(run) is the command `run`. Its file defines add_run(), which describes it.
 #define TREADLE_COMMANDS(COMMAND) \
   COMMAND(run)                    \
   COMMAND(inspect)                \

@@ -26,7 +26,7 @@ namespace {
 struct CompareOptions {
   std::string model, with = "onnxruntime", python = "python3";
   InputOptions inputs;
-  SessionOptions session;  // of the optimised stage
+  SessionOptions session;  // for the optimised stage
   double rtol = 1e-3, atol = 1e-5;
   bool all = false, json = false;
 };
@@ -70,7 +70,7 @@ Difference difference_of(const Tensor& a, const Tensor& b, const CompareOptions&
   return result;
 }
 
-// Names of the values that the optimiser leaves in the graph: those that are not fused into their neighbours.
+// Returns the names of values that still exist after optimisation, because they were not fused into others.
 std::vector<std::string> surviving_names(const Model& model, const std::vector<std::pair<std::string, Datum>>& written) {
   std::set<std::string> known;
   for (const auto& entry : written) known.insert(entry.first);
@@ -108,7 +108,7 @@ struct ComparedValue {
   bool differs = false;
 };
 
-// All values of the graph as read, in its own order, so that the first that differs is the node to look at.
+// Compares all values of the original graph in its node order, so that the first difference shows the faulty node.
 std::vector<ComparedValue> compared_values(const std::vector<std::pair<std::string, Datum>>& ours,
                                            const std::map<std::string, Tensor>& theirs, const CompareOptions& options) {
   std::vector<ComparedValue> values;
@@ -131,7 +131,7 @@ void print_json(const std::vector<ComparedValue>& values, const std::string& fir
       {"compared", values.size()}, {"first_node_that_differs", first}, {"assumed_extents", joined(assumed)}, {"values", list}});
 }
 
-// The stage that onnxruntime is compared with is the graph as written, on which session options have no influence.
+// Rejects session options if onnxruntime is compared with the original graph, on which they have no influence.
 void check_options(const CompareOptions& options) {
   if (options.with == "optimised") return;
   const SessionOptions defaults;

@@ -1,4 +1,4 @@
-// treadle completion: what a shell needs to complete commands, options and their values. The parser itself says what there is.
+// treadle completion: prints a shell's completion script, made of the parser's commands, options and values.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -48,7 +48,7 @@ complete -o filenames -F _treadle treadle
                      names, cases);
 }
 
-// fish quotes by backslash inside single quotes.
+// In fish, a backslash escapes quotes within single quotes.
 std::string fish_quoted(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text.substr(0, text.find('\n'))) quoted += c == '\'' || c == '\\' ? std::string("\\") + c : std::string(1, c);
@@ -83,7 +83,7 @@ Command add_completion(CLI::App& app) {
     const CLI::App& root = *app.get_parent();
     if (*shell == "fish")
       show("{}", fish_script(root));
-    else  // zsh completes by bash's functions
+    else  // zsh can use bash's functions
       show("{}{}", *shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" : "", bash_script(root));
     return 0;
   };

@@ -1,4 +1,4 @@
-// What the optimiser made of a model, and what a run needs, without running it: for the command and for Python.
+// Explains how the optimiser changed a model and what a run will need, without running it. Used by the command and by Python.
 #pragma once
 
 #include <string>
@@ -12,19 +12,19 @@
 namespace treadle::cli {
 
 struct ExplainRequest {
-  std::string name;  ///< of the model, for the text
+  std::string name;  ///< name of the model
   InputOptions inputs;
   SessionOptions session;
 };
 
-/// Measures the machine's peaks.
+/// Explains a model. Also measures this machine's peak speeds.
 profile::Explanation explain_model(const Model& model, const ExplainRequest& request);
-/// What became of a node of the model, or where one that runs comes from. @throws Error(not_found)
+/// Tells what became of a node of the original model, or which nodes a node of the optimised model comes from. @throws Error(not_found)
 profile::NodeHistory explain_node(const profile::Explanation& explanation, const std::string& node);
-/// Both for people. @param top  nodes shown; 0: all
+/// Formats the explanation for people. @param top  number of nodes shown; 0: all
 std::string explanation_text(const profile::Explanation& explanation, int top);
 std::string node_history_text(const profile::NodeHistory& history);
-/// The contents of a file: .html is a page, .json the document. @throws Error(invalid_argument) for another name
+/// Returns the contents of a file: a page for .html, a document for .json. @throws Error(invalid_argument) for another extension
 std::string explanation_file(std::string_view path, const profile::Explanation& explanation);
 void check_explanation_file(std::string_view path);
 

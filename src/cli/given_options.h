@@ -1,4 +1,4 @@
-// Options that a call gives and that nothing would read are errors.
+// Rejects options that the user has given but that would have no effect.
 #pragma once
 
 #include <initializer_list>
@@ -11,12 +11,12 @@ class App;
 
 namespace treadle::cli {
 
-/// What the call of a command has on its command line, as opposed to defaults.
+/// The options on a command's command line, without those left at their defaults.
 class GivenOptions {
  public:
   explicit GivenOptions(const CLI::App& command) : command_(command) {}
 
-  /// @throws Error(invalid_argument), as "--bits needs --mode weights", if one of the options is given and `is_met` is false.
+  /// @throws Error(invalid_argument), such as "--bits needs --mode weights", if one of the options is given and `is_met` is false.
   void need(bool is_met, std::string_view what, std::span<const std::string_view> options) const;
   void need(bool is_met, std::string_view what, std::initializer_list<std::string_view> options) const {
     need(is_met, what, std::span(options.begin(), options.size()));
@@ -26,7 +26,7 @@ class GivenOptions {
   const CLI::App& command_;
 };
 
-/// The options of add_sample_options() and add_input_options(), and of add_session_options().
+/// Names of the options that add_sample_options(), add_input_options() and add_session_options() add.
 std::span<const std::string_view> sample_options();
 std::span<const std::string_view> session_options();
 

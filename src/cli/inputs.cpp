@@ -58,9 +58,9 @@ bool is_known_file(const std::string& path) {
   return is_picture(path) || std::find(kOthers.begin(), kOthers.end(), extension_of(path)) != kOthers.end();
 }
 
-// Where the inputs come from.
+// Where inputs come from.
 struct Sources {
-  bool pictures = false, numbers = false, random = false;  // files of pictures, values in the call, and what is drawn
+  bool pictures = false, numbers = false, random = false;  // image files, literals on the command line, random values
 };
 
 void refuse_unread(const InputOptions& options, const Sources& sources) {
@@ -72,7 +72,7 @@ void refuse_unread(const InputOptions& options, const Sources& sources) {
               fmt::format("{} needs an input that no file gives", options.shapes.empty() ? "--dim" : "--shapes"));
 }
 
-// "1x576" as extents. @throws Error naming the option
+// Parses "1x576". @throws Error naming the option
 Shape parse_extents(const std::string& text, const std::string& option) {
   Shape shape;
   for (const std::string& part : CLI::detail::split(text, 'x')) {
@@ -84,7 +84,7 @@ Shape parse_extents(const std::string& text, const std::string& option) {
   return shape;
 }
 
-// What --shapes says of inputs. The colon that counts is the last: names may hold others.
+// Parses --shapes. The last colon separates the name from the shape, since names may contain colons.
 std::map<std::string, Shape> given_shapes(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
   std::map<std::string, Shape> shapes;
   for (const std::string& given : options.shapes) {
@@ -124,7 +124,7 @@ std::map<std::string, int64_t> given_dimensions(const std::vector<ValueInfo>& in
                       : fmt::format("--dim {}: no input has this symbol; is it {}?", pair, nearest_names(symbol, symbols)));
     dimensions[symbol] = extent;
   }
-  // A shape says what its symbols are, in the other inputs as well.
+  // A shape also fixes the values of its symbols, for all inputs.
   for (const auto& [name, shape] : given_shapes(inputs, options)) {
     const ValueInfo& info = input_of(inputs, name);
     for (size_t axis = 0; axis < info.shape.size(); ++axis)
@@ -134,7 +134,7 @@ std::map<std::string, int64_t> given_dimensions(const std::vector<ValueInfo>& in
   return dimensions;
 }
 
-// A number or several, as the dtype of the input; one number fills the whole input.
+// Parses one number or several, and converts them to the input's dtype. A single number fills the whole input.
 Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Shape& shape) {
   std::vector<double> numbers;
   for (const std::string& part : CLI::detail::split(text, ',')) {
@@ -148,7 +148,7 @@ Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Sha
   Shape taken = shape;
   const bool is_list = numbers.size() > 1;
   if (is_list && taken.num_elements() != static_cast<int64_t>(numbers.size())) {
-    // The last extent that the model leaves open is as long as the list.
+    // If the model leaves extents open, the last of them is set to the length of the list.
     int64_t fixed = 1;
     int open = -1;
     for (int axis = 0; axis < taken.rank(); ++axis) {
@@ -163,7 +163,7 @@ Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Sha
     taken[open] = static_cast<int64_t>(numbers.size()) / fixed;
   }
   Tensor tensor(info.dtype, taken);
-  constexpr double kExact = 9e15;  // Numbers are read as double, which has all integers up to there.
+  constexpr double kExact = 9e15;  // Numbers are parsed as double, which is exact for integers up to here.
   visit_dtype<NumericTypes>(info.dtype == DType::boolean ? DType::uint8 : info.dtype, [&]<typename T>() {
     for (int64_t i = 0; i < tensor.num_elements(); ++i) {
       const double number = numbers[is_list ? static_cast<size_t>(i) : 0];
@@ -207,13 +207,13 @@ Datum read_input(const ValueInfo& info, const std::string& given, const PictureO
   return image_for(info, given, pictures);
 }
 
-// The extents of inputs that no file gives.
+// Chooses the extents of inputs that no file gives.
 class Extents {
  public:
   Extents(const std::vector<ValueInfo>& inputs, const InputOptions& options)
       : shapes_(given_shapes(inputs, options)), dimensions_(given_dimensions(inputs, options)), default_extent_(options.default_extent) {}
 
-  // A value that is given says what its symbols are, in the other inputs as well.
+  // A given value also fixes the values of its symbols, for all inputs.
   void learn(const ValueInfo& info, const Datum& value) {
     if (!value.is_tensor() || value.tensor().shape().rank() != static_cast<int>(info.shape.size())) return;
     for (size_t axis = 0; axis < info.shape.size(); ++axis)
@@ -232,7 +232,7 @@ class Extents {
     return shape;
   }
 
-  // @param shape  of the value that was made: a list of numbers has the extent that it needs.
+  // @param shape  of the value that was made. A list of numbers determines its own extent, which is not an assumption.
   void note_assumed(const ValueInfo& info, const Shape& shape, AssumedExtents& assumed) const {
     if (shapes_.contains(info.name)) return;
     if (!info.has_rank) assumed.insert(fmt::format("{} is a scalar", info.name));
@@ -245,7 +245,7 @@ class Extents {
   }
 
  private:
-  // The symbol, which may be empty, of an extent that nothing says; else null.
+  // Returns the extent's symbol, which may be empty, if nothing determines the extent; otherwise null.
   const std::string* open_at(const ValueInfo& info, size_t axis) const {
     const auto* symbol = std::get_if<std::string>(&info.shape[axis]);
     return symbol && !dimensions_.contains(*symbol) ? symbol : nullptr;
@@ -346,7 +346,7 @@ namespace {
 MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options, Sources& sources) {
   Extents extents(inputs, options);
   MadeFeeds made;
-  std::vector<std::pair<const ValueInfo*, std::string>> literals;  // behind the files, which tell extents
+  std::vector<std::pair<const ValueInfo*, std::string>> literals;  // parsed after the files, whose shapes fix extents
   auto add_read = [&](const ValueInfo& info, Datum value) {
     extents.learn(info, value);
     made.values[info.name] = std::move(value);
@@ -357,7 +357,7 @@ MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& o
     std::string given = equals == std::string::npos ? argument : argument.substr(equals + 1);
     if (extension_of(given) == ".npz") {
       for (auto& [name, tensor] : train::read_npz(given)) {
-        std::string input = name.rfind("in:", 0) == 0 ? name.substr(3) : name;  // reference files keep inputs and outputs apart by a prefix
+        std::string input = name.rfind("in:", 0) == 0 ? name.substr(3) : name;  // reference files mark inputs with this prefix
         if (name.rfind("out:", 0) != 0) add_read(input_of(inputs, input), tensor);
       }
       continue;
@@ -469,7 +469,7 @@ std::map<std::string, Datum> make_sample(const std::vector<ValueInfo>& infos, co
 
 void check_sample_options(const std::vector<ValueInfo>& infos, const InputOptions& options, const std::vector<std::string>& files,
                           int64_t count) {
-  // What a file leaves out is random as well.
+  // Inputs without a file are random too.
   refuse_unread(options, {.pictures = std::any_of(files.begin(), files.end(), is_picture),
                           .random = infos.size() > 1 || count > static_cast<int64_t>(files.size())});
 }

@@ -45,13 +45,13 @@ nlohmann::json to_json(const std::vector<ValueInfo>& infos) {
 struct Inspection {
   std::vector<std::string> missing;
   ModelTotals as_read, optimised;
-  std::optional<MemoryReport> memory;  // of a run
-  std::string unplanned;               // why there is none
+  std::optional<MemoryReport> memory;  // measured by a run
+  std::string unplanned;               // the reason if `memory` is missing
   AssumedExtents assumed;
 };
 
-// Cost and memory for the extents of the feeds. Random inputs do not suit every model (indices out of range, extents that must agree): what
-// fails then is told, and the cost is that of the nodes whose shapes are known without. A file that nobody knows yet may compute for years.
+// Measures cost and memory for the feeds' extents. Random inputs may not suit the model (indices out of range, extents that must agree).
+// Then the error is noted, and only nodes with known shapes are counted. The run has a time limit, since any file may be given.
 void measure(const Model& model, const InspectOptions& options, Inspection& found) {
   constexpr int64_t kLongestMs = 10'000;
   const Session session(model, options.session);
@@ -156,7 +156,7 @@ void print_model(const InspectOptions& options, const Model& model, const Inspec
   std::string weights =
       fmt::format("{} parameters, {:.2f} MB", found.as_read.num_parameters, megabytes_of(found.as_read.total_weight_bytes()));
   const char* separator = ": ";
-  constexpr size_t kShown = 5000;  // what rounds to 0.00 MB is noise
+  constexpr size_t kShown = 5000;  // smaller values print as 0.00 MB
   for (const auto& [dtype, bytes] : found.as_read.weight_bytes)
     if (bytes >= kShown) {
       weights += fmt::format("{}{} {:.2f} MB", separator, dtype, megabytes_of(bytes));

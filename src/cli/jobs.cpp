@@ -63,7 +63,7 @@ nlohmann::json json_of(const std::vector<JobStatus>& jobs) {
   return list;
 }
 
-// Screen codes only where somebody looks.
+// Clears the screen only on a terminal.
 int watch() {
   stop_at_signals();
   const bool terminal = isatty(STDOUT_FILENO) != 0;

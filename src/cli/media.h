@@ -1,4 +1,4 @@
-// Pictures and sound as tensors.
+// Reads images and sound into tensors.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace treadle::cli {
 
-/// PNG or JPEG as uint8 [H, W, 3], RGB. @throws Error
+/// Reads PNG or JPEG as uint8 [H, W, 3], RGB. @throws Error
 Tensor read_image(const std::string& path);
-/// 8-, 16- or 32-bit PCM or float WAV as float32 [samples] in [-1, 1]; channels are averaged.
+/// Reads WAV (8-, 16- or 32-bit PCM, or float) as float32 [samples] in [-1, 1]. Channels are averaged.
 Tensor read_wav(const std::string& path);
 
 }  // namespace treadle::cli

@@ -12,7 +12,7 @@ void add_tensor(const Tensor& tensor, ModelTotals& totals) {
   totals.weight_bytes[std::string(name_of(dtype))] += tensor.size_bytes();
 }
 
-// Constant nodes keep their tensor in an attribute, tree ensembles their thresholds and weights in lists.
+// Adds weights in attributes: the tensors of Constant nodes, and the lists of thresholds and weights of tree ensembles.
 void add_attribute(const Attribute& attribute, ModelTotals& totals) {
   size_t list_bytes = 0;
   if (const auto* datum = std::get_if<Datum>(&attribute)) {

@@ -1,4 +1,4 @@
-// What a graph is made of: operators, weights in whatever form a file stores them, and cost.
+// Counts a graph's operators, weights in all forms that files use, and cost.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@ namespace treadle::cli {
 
 struct ModelTotals {
   std::map<std::string, int64_t> operators;
-  /// Learned numbers: floats, and integers of at most 8 bits, which quantised models have in their place. Indices and shapes are none.
+  /// Number of learned values: floats, and integers of up to 8 bits, which quantised models use. Indices and shapes do not count.
   int64_t num_parameters = 0;
-  std::map<std::string, size_t> weight_bytes;  ///< by dtype; of "attribute" lists, as tree ensembles keep theirs, under that name
+  std::map<std::string, size_t> weight_bytes;  ///< per dtype; "attribute" for lists in attributes, which tree ensembles use
   double flops = 0, bytes_moved = 0;
-  int64_t nodes_without_cost = 0;  ///< their shapes depend on symbols or data
+  int64_t nodes_without_cost = 0;  ///< nodes whose shapes depend on symbols or data
 
   size_t total_weight_bytes() const;
   int64_t num_nodes() const;
 };
 
-/// Bodies included.
+/// Includes the nodes of bodies.
 ModelTotals totals_of(const Graph& graph);
 
 }  // namespace treadle::cli

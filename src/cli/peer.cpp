@@ -17,7 +17,7 @@
 namespace treadle::cli {
 namespace {
 
-// Reads feeds (one .npy each, named in job.json), runs, and writes results. Names travel in JSON, so that nothing is quoted for a shell.
+// Reads feeds (one .npy file each, listed in job.json), runs the model, and writes the results. Names are in JSON, so no shell quotes them.
 constexpr const char* kScript = R"(
 import json, os, sys, time
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -63,7 +63,7 @@ else:
 json.dump(result, open(os.path.join(folder, "result.json"), "w"))
 )";
 
-// The same for OpenVINO, which is only timed. Its default on CPUs with bfloat16 units is not float32: the precision is asked for.
+// Times OpenVINO. float32 is requested, since on CPUs with bfloat16 units its default precision is lower.
 constexpr const char* kOpenVinoScript = R"(
 import json, os, sys, time
 import numpy as np, openvino
@@ -133,7 +133,7 @@ nlohmann::json run_job(const Peer& peer, const ScratchFolder& folder, const std:
   }
   std::ofstream(folder / "job.json") << job;
   std::ofstream(folder / "peer.py") << peer.script;
-  // The folder's name is ours; the interpreter's is the user's own word, as on a command line.
+  // `python` is not quoted: it is the user's own command. The folder's name is made here and needs no escapes.
   std::string command = fmt::format("{} '{}' '{}' 2>&1", python, (folder / "peer.py").string(), folder.path().string());
   std::string said;
   FILE* pipe = popen(command.c_str(), "r");

@@ -1,4 +1,4 @@
-// Other runtimes to compare with: run in a Python of the user's that has them.
+// Runs other runtimes for comparison, in a Python installation of the user's.
 #pragma once
 
 #include <map>
@@ -16,11 +16,11 @@ struct PeerTimes {
 
 std::vector<std::string> peer_names();
 
-/// Times another runtime on the same feeds and threads (0: its default). @throws Error if `python` cannot import it.
+/// Times another runtime with the same feeds and threads (0: its default). @throws Error if `python` cannot import it.
 PeerTimes time_peer(const std::string& peer, const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds,
                     int threads, int runs);
 
-/// Outputs of the values of these names (empty: of the model's outputs), optimiser off.
+/// Returns the values with these names (empty: the model's outputs), computed without optimisations.
 std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model,
                                               const std::map<std::string, Datum>& feeds, const std::vector<std::string>& values);
 

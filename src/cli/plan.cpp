@@ -1,4 +1,4 @@
-// treadle plan: offsets for the buffers of a CSV file in MiniMalloc's format.
+// treadle plan: plans offsets for the buffers in a CSV file of MiniMalloc's format.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -24,7 +24,7 @@ struct PlanOptions {
 };
 
 struct Table {
-  std::vector<std::string> lines;  // as read; the first is the header
+  std::vector<std::string> lines;  // as read, including the header
   std::vector<memory::Buffer> buffers;
 };
 
@@ -47,7 +47,7 @@ T number(const std::string& path, size_t line, const std::string& column, const 
   return value;
 }
 
-// Columns `lower` and `upper` (a half-open life) and `size`, in any order; others are carried over to the output.
+// Reads columns `lower` and `upper` (a half-open lifetime) and `size`, in any order. Other columns are copied to the output.
 Table read_table(const std::string& path) {
   Table table;
   std::ifstream in(path);

@@ -43,7 +43,7 @@ struct ProfileArguments {
 
 double profile_clock_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Also what gzip has compressed.
+// Reads a file, decompressing gzip.
 std::string read_text(const std::string& path) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   if (!file) throw Error(ErrorCode::not_found, "cannot read " + path);
@@ -66,7 +66,7 @@ void progress(const std::string& text) {
 }
 
 int compare_files(const ProfileArguments& a) {
-  const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);  // both are there, before either is read
+  const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);  // reads both files before parsing either
   const ProfileDifference difference = compare_profiles(read_profile(before, ProfileParts::without_timeline),
                                                         read_profile(after, ProfileParts::without_timeline), a.tolerance);
   if (a.json)
@@ -76,7 +76,7 @@ int compare_files(const ProfileArguments& a) {
   return difference.run.verdict == Change::slower ? kSlower : difference.run.verdict == Change::unclear ? kUnclear : 0;
 }
 
-// Those that are not what they are by default.
+// Formats the options that differ from their defaults.
 std::string options_text(const SessionOptions& options) {
   const SessionOptions defaults;
   std::string text;
@@ -85,7 +85,7 @@ std::string options_text(const SessionOptions& options) {
   return text;
 }
 
-// Recorded and plain runs in turn: what recording costs is the difference.
+// Alternates recorded and plain runs, because the difference is the cost of recording.
 Profile measure_runs(Session& session, IoBinding& binding, const ProfileArguments& a, ProfileContext& context) {
   auto timed = [&] {
     const double start = profile_clock_ns();
@@ -115,7 +115,7 @@ Profile measure_runs(Session& session, IoBinding& binding, const ProfileArgument
   return profiler.profile();
 }
 
-// A file of --stream, read again.
+// True for a file written by --stream.
 bool is_recording(const std::string& path) {
   constexpr std::string_view kBegin = "TREADLE PROFILE\n";
   std::array<char, kBegin.size()> begin{};
@@ -161,7 +161,7 @@ MadeProfile profile_model(const ProfileArguments& a) {
   return {std::move(profile), std::move(report)};
 }
 
-// The client with the most time is shown. Its options are not known here.
+// Shows the client with the most time. The other process's options are not known here.
 MadeProfile profile_of_others(const ProfileArguments& a) {
   progress(fmt::format("recording for {} s", a.seconds));
   AttachedClients attached = attach(a.attach, {.seconds = a.seconds, .memory = a.table.memory, .kernel_phases = a.kernel_phases});
@@ -185,7 +185,7 @@ int profile_command(const ProfileArguments& a) {
   if (a.model.empty() && !attaches)
     throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), --attach, or --diff with two profiles is expected");
   const bool recording = is_recording(a.model), saved = is_saved(a.model);
-  if (!a.output.empty() && !saved) check_profile_output("--output", a.output);  // before the measurement
+  if (!a.output.empty() && !saved) check_profile_output("--output", a.output);  // checks the path before measuring
   auto read_recording = [&] {
     Profile profile = read_profile_recording(a.model);
     ProfileContext context{.model = a.model};
@@ -214,13 +214,13 @@ void refuse_others(const CLI::App& app, const std::set<std::string>& fit, const 
       throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} does not go with it", why, name));
 }
 
-// What would be ignored.
+// Rejects options that would have no effect.
 void check_options(const CLI::App& app, const ProfileArguments& a) {
   const GivenOptions given(app);
   given.need(!a.json || !a.diff.empty(), "the tables: no --json", {"--top", "--sort", "--tree"});
   given.need(!a.tree, "the tables: no --tree", {"--top", "--sort"});
   given.need(a.runs <= 0, "no --runs, which says how many", {"--seconds"});
-  if (!a.attach.empty())  // the model, its inputs and its options are the other process's
+  if (!a.attach.empty())  // model, inputs and options are the other process's
     return refuse_others(
         app, {"--attach", "--output", "--json", "--memory", "--kernel-phases", "--top", "--sort", "--seconds", "--tree", "--depth"},
         "--attach records what another process runs");

@@ -33,7 +33,7 @@ std::string compressed(const std::string& text) {
   return out;
 }
 
-// The name of the file in it.
+// Removes the extension ".gz", if present.
 std::string without_gzip(const std::string& path) { return path.ends_with(kGzip) ? path.substr(0, path.size() - kGzip.size()) : path; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Files of profiles, by the ends of their names; with .gz behind it, compressed.
+// Writes profiles to files. The extension selects the format; ".gz" after it compresses.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace treadle::cli {
 
-/// What is written at the end has to have a place at the beginning. An empty path is none. @param option  that names the path
-/// @throws Error(invalid_argument) for a folder, and where there is no folder that can be written to
+/// Checks before the work that an output file can be written after it. Accepts an empty path. @param option  for the message
+/// @throws Error(invalid_argument) if the path is a folder, or if its folder does not exist or is not writable
 void check_target(const char* option, const std::string& path);
-/// Likewise. @throws Error(invalid_argument) also for a name that profile_file() does not know
+/// Like check_target(). @throws Error(invalid_argument) also for an extension that profile_file() does not support
 void check_profile_output(const char* option, const std::string& path);
-/// @param profile  for traces; may be null. @throws Error(io_error), and as profile_file()
+/// @param profile  the events for trace files; may be null. @throws Error(io_error), and errors of profile_file()
 void write_profile_output(const std::string& path, const ProfileReport& report, const Profile* profile);
 
 }  // namespace treadle::cli

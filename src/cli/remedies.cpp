@@ -21,7 +21,7 @@ constexpr double kLeastGain = 0.03;
 
 double remedy_clock_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// A session with its feeds bound.
+// A session with bound feeds.
 class Subject {
  public:
   Subject(const std::string& model, const SessionOptions& options, const std::map<std::string, Datum>& feeds)
@@ -54,7 +54,7 @@ struct Measured {
   std::string text() const { return fmt::format("{:.3f} -> {:.3f} ms", plain.median, changed.median); }
 };
 
-// In turn, so that what slows the machine down for a while slows down both.
+// Alternates the two sessions, so that a temporary slowdown of the machine affects both.
 Measured measure(Subject& plain, Subject& changed, double seconds) {
   constexpr size_t kLeastRuns = 11, kMostRuns = 2000;
   std::vector<double> a, b;
@@ -68,7 +68,7 @@ Measured measure(Subject& plain, Subject& changed, double seconds) {
   return {profile::summarise(a), profile::summarise(b)};
 }
 
-// The largest difference over the largest value, over all float outputs; none if there is no such output, or a shape differs.
+// Returns the largest difference divided by the largest value, over all float outputs; nothing if there are none or if shapes differ.
 std::optional<double> largest_difference(const std::vector<Datum>& expected, const std::vector<Datum>& actual) {
   std::optional<double> result;
   for (size_t k = 0; k < expected.size(); ++k) {
@@ -118,7 +118,7 @@ class Trials {
     try {
       work();
     } catch (const Error&) {
-      // What the model cannot do is no remedy.
+      // An option that this model does not support is skipped.
     }
   }
 
@@ -151,7 +151,7 @@ class Trials {
     options.precision = name;
     Subject changed(t_.model, options, t_.feeds);
     const auto difference = largest_difference(plain_.outputs(), changed.outputs());
-    if (!difference || *difference > 0.05) return;  // another result is no remedy
+    if (!difference || *difference > 0.05) return;  // rejects changes of the result
     const Measured m = measure(plain_, changed, t_.seconds);
     if (m.faster())
       add(title, fmt::format("{}; outputs differ by {:.1e} of the largest for these inputs", m.text(), *difference),
@@ -177,7 +177,7 @@ class Trials {
     if (m.faster()) add("run independent nodes at once", m.text(), bench(threads_option_ + " --option execution_mode=parallel"), m.gain());
   }
 
-  // A symbol that is the first extent of every input, and 1 so far, may be larger: time counts per row then.
+  // Tries a larger batch, if one symbol is the first extent of every input and is 1 so far. Times are then per sample.
   void batch() {
     constexpr int kBatch = 8;
     if (t_.inputs.default_extent != 1 || !t_.inputs.dimensions.empty() || !t_.inputs.files.empty()) return;
@@ -187,7 +187,7 @@ class Trials {
       if (!first || first->empty() || (symbol && *symbol != *first)) return;
       symbol = *first;
       for (size_t axis = 1; axis < info.shape.size(); ++axis)
-        if (std::holds_alternative<std::string>(info.shape[axis])) return;  // a sequence's length perhaps: not this model's batch alone
+        if (std::holds_alternative<std::string>(info.shape[axis])) return;  // other extents may depend on the batch size
     }
     if (!symbol) return;
     InputOptions inputs = t_.inputs;
@@ -246,7 +246,7 @@ class Trials {
 
   double load_ms(const std::string& path) const {
     SessionOptions options = t_.options;
-    options.share_weights = false;  // with those of the session that is here already
+    options.share_weights = false;  // the original session already shares its weights
     const double start = remedy_clock_ms();
     const Session session(path, options);
     return remedy_clock_ms() - start;

@@ -1,4 +1,4 @@
-// What makes a model faster or smaller on this machine, found by trying it.
+// Finds options that make a model faster or smaller on this machine, by trying them.
 #pragma once
 
 #include <functional>
@@ -17,12 +17,12 @@ struct RemedyTrials {
   const SessionOptions& options;
   const InputOptions& inputs;
   const std::map<std::string, Datum>& feeds;
-  double seconds = 0.6;                                    ///< of each trial
-  std::function<void(std::string_view what)> trying = {};  ///< called before each
+  double seconds = 0.6;                                    ///< per trial
+  std::function<void(std::string_view what)> trying = {};  ///< called before each trial
 };
 
-/// Sessions with another option each, run in turn with one without it. A change counts if the medians' 99 % intervals lie apart and the
-/// gain is 3 % or more. Those that save time come first, then memory, then loading time; the largest effect first.
+/// Compares the original session with sessions that each have one option changed, alternating runs. A change counts if the 99 % confidence
+/// intervals of the medians do not overlap and it saves 3 % or more. Sorted by kind (time, memory, loading time), then by effect.
 std::vector<ProfileRemedy> try_remedies(const RemedyTrials& trials);
 
 }  // namespace treadle::cli

@@ -1,4 +1,4 @@
-// Right answers of a model that is trained to tell classes.
+// Counts a classifier's correct predictions during training.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace treadle::cli {
 
 bool has_classes(train::Loss loss);
 
-/// Among those that count, and how many count.
+/// Correct predictions, and how many samples count.
 struct RightAnswers {
   int64_t right = 0, all = 0;
 };
 
-/// Of the largest score, or of each score's sign with binary cross entropy. None where the loss is of no classes.
+/// Predicts the class with the largest score; with binary cross entropy, the sign of each score decides. Empty for a loss without classes.
 RightAnswers count_right(const Tensor& scores, const Tensor& labels, const train::TrainerOptions& options);
 
 }  // namespace treadle::cli

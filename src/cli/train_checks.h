@@ -1,11 +1,11 @@
-// Options of `treadle train` that would have no effect beside the others.
+// Rejects options of `treadle train` that would have no effect together with the others.
 #pragma once
 
 #include "cli/train_loop.h"
 
 namespace treadle::cli {
 
-/// @throws Error(invalid_argument) naming an option that was given, and the one that it needs.
+/// @throws Error(invalid_argument) naming an option that was given, and the option that it needs.
 void check_options_have_effect(const TrainArguments& arguments, const Model& model);
 
 }  // namespace treadle::cli

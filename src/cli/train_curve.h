@@ -1,4 +1,4 @@
-// The learning curve of `treadle train` as a picture.
+// Draws the learning curve of `treadle train`.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace treadle::cli {
 
-/// Of an epoch.
+/// Values of one epoch.
 struct CurvePoint {
   double loss = 0;
   std::optional<double> validation_loss = std::nullopt;
@@ -18,12 +18,12 @@ struct CurvePoint {
 
 CurvePoint point_of(const EpochReport& report);
 
-/// As a checkpoint keeps it, so that a resumed run's curve begins with the first epoch.
+/// Serialises the curve for a checkpoint, so that a resumed run's curve begins with the first epoch.
 std::string curve_to_text(const std::vector<CurvePoint>& points);
-/// Of curve_to_text(); what it would not have written is left out.
+/// Parses the text of curve_to_text(). Skips anything that curve_to_text() would not write.
 std::vector<CurvePoint> curve_from_text(std::string_view text);
 
-/// Writes an SVG file with a line for each loss. Values that are not finite leave a gap.
+/// Writes an SVG file with one line per loss. Values that are not finite leave a gap.
 void write_curve(const std::string& path, const std::vector<CurvePoint>& points);
 
 }  // namespace treadle::cli

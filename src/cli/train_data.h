@@ -1,4 +1,4 @@
-// What several processes that train together have of the data.
+// Distributes data over processes that train together.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace treadle::cli {
 
-/// This rank's part of the samples, the others being theirs.
+/// Returns the samples of this rank; every sample belongs to one rank.
 std::shared_ptr<const train::Dataset> part_of_rank(std::shared_ptr<const train::Dataset> data, const train::LoaderOptions& loader);
 
 }  // namespace treadle::cli

@@ -32,7 +32,7 @@ constexpr int kInterrupted = 130;
 
 volatile std::sig_atomic_t stop_asked = 0;
 
-// The first signal asks the loop to end, a second one ends the process.
+// The first signal asks the loop to stop; the second ends the process.
 class StopSignals {
  public:
   StopSignals() {
@@ -56,7 +56,7 @@ class StopSignals {
   }, old_terminate_{};
 };
 
-// A model with a fixed batch takes no other.
+// If the model's batch size is fixed, uses it for the loader.
 void fit_batch(const std::vector<ValueInfo>& inputs, train::LoaderOptions& loader) {
   for (const ValueInfo& info : inputs)
     if (const int64_t* batch = info.shape.empty() ? nullptr : std::get_if<int64_t>(&info.shape[0])) {
@@ -77,7 +77,7 @@ std::optional<double> as_fraction(const std::string& text) {
   return value;
 }
 
-// While it lives, the trainer has the averages of its parameters in their place, if it keeps any.
+// Replaces the trainer's parameters by their moving averages while it lives, if the trainer keeps averages.
 class WithAverages {
  public:
   explicit WithAverages(train::Trainer& trainer) : trainer_(trainer.options().ema_decay > 0 ? &trainer : nullptr) {
@@ -93,7 +93,7 @@ class WithAverages {
   train::Trainer* trainer_;
 };
 
-// Nothing for a model. The options become those of the trainer that wrote the artifacts.
+// Returns nothing if the file is a model. For artifacts, the options become those of the trainer that wrote them.
 std::optional<train::Trainer> open_if_artifacts(TrainArguments& a) {
   if (!fs::is_directory(a.model)) return std::nullopt;
   if (!a.given_to_trainer.empty() || a.trainer.communicator)
@@ -113,7 +113,7 @@ class TrainingRun {
         trainer_(open_if_artifacts(a)),
         model_(trainer_ ? trainer_->model() : Model::load(a.model)) {
     if (ranks_) a_.loader.rank = ranks_->rank(), a_.loader.num_ranks = ranks_->size();
-    // With the batch and the classes that options give it, which are the data's.
+    // Applies the batch size and the number of classes from the options, so that the data can be checked against the model.
     const Model trained = trainer_ ? model_ : train::prepared(model_, a_.trainer);
     const std::vector<ValueInfo> inputs = train::fed_inputs(a_.trainer, trained);
     check_options_have_effect(a_, trained);
@@ -126,7 +126,7 @@ class TrainingRun {
       const train::LoaderOptions options{
           .batch_size = batch, .shuffle = false, .drop_last = a_.loader.drop_last, .prefetch = a_.loader.prefetch};
       const auto own = part_of_rank(validation_, a_.loader);
-      // A small set may have no batch for this rank.
+      // A small validation set may have no batch for this rank.
       if (!ranks_ || own->num_samples() >= (options.drop_last ? batch : 1)) validation_loader_.emplace(own, options);
     }
     if (a_.skip_nan && a_.trainer.early_updates)
@@ -139,7 +139,7 @@ class TrainingRun {
       a_.trainer.schedule.total_steps =
           std::max<int64_t>(a_.epochs * loader_->batches_per_epoch() / std::max(a_.trainer.accumulation_steps, 1), 1);
     if (!trainer_) trainer_.emplace(model_, a_.trainer);
-    // With a scaled loss, the trainer itself skips steps whose gradients are not finite.
+    // With loss scaling, the trainer itself skips steps whose gradients are not finite.
     if (a_.unchecked && trainer_->loss_scale())
       throw Error(ErrorCode::invalid_argument,
                   "--no-check needs a loss that is not scaled: no step of a scaled one looks for NaN in each node");
@@ -225,9 +225,9 @@ class TrainingRun {
     return all;
   }
 
-  /// Writes files, and says what there is to say.
+  /// True for the rank that writes files and messages.
   bool is_first() const { return !ranks_ || ranks_->rank() == 0; }
-  /// Whether one of the ranks says so.
+  /// True if `own` is true on any rank.
   bool any_rank(bool own) const {
     float count = own ? 1 : 0;
     if (ranks_) ranks_->all_reduce(&count, 1, DType::float32);
@@ -236,7 +236,7 @@ class TrainingRun {
 
   bool is_over() const { return a_.patience > 0 && since_best_ >= a_.patience; }
 
-  // @return whether it came to the epoch's end.
+  // @return true if the epoch was completed.
   bool run_epoch() {
     const auto start = Clock::now();
     const int64_t epoch = loader_->position().epoch + 1;
@@ -272,7 +272,7 @@ class TrainingRun {
     return true;
   }
 
-  // Nothing: the step was left out, as its values were not numbers.
+  // Returns the loss; nothing if the step was skipped because values were not finite.
   std::optional<double> step(NamedTensors batch) {
     const auto [feeds, labels] = train::feeds_and_labels(std::move(batch));
     try {
@@ -286,7 +286,7 @@ class TrainingRun {
                   fmt::format("step {}: the loss is {}, and the parameters are spoilt; a smaller --learning-rate or --clip-norm may help",
                               trainer_->position().num_steps, std::isnan(loss) ? "NaN" : "infinite"));
     } catch (const Error& error) {
-      // What the check of values says. Such a step has changed nothing, unless updates are early.
+      // The check of values found NaN or infinity. The step has changed nothing, unless updates are early.
       if (error.message().find(" is NaN at ") == std::string::npos) throw;
       if (!a_.skip_nan)
         throw Error(
@@ -300,7 +300,7 @@ class TrainingRun {
   }
 
   uint64_t num_overflows() const { return trainer_->loss_scale().value_or(train::LossScale()).num_skipped; }
-  // A scaled loss whose gradient was infinite or NaN. If the loss is no number, no scale helps.
+  // With loss scaling: a gradient was infinite or NaN, so the scale is reduced. If the loss itself is not finite, no scale helps.
   std::optional<double> overflowed(double loss) {
     if (!std::isfinite(loss) && !a_.skip_nan)
       throw Error(ErrorCode::invalid_argument,
@@ -345,7 +345,7 @@ class TrainingRun {
     return made;
   }
 
-  // @return whether it is the best so far, which is then written.
+  // @return true if this is the best loss so far; the model is then written.
   bool validate(EpochReport& report) {
     report.validation = evaluate();
     const bool better = report.validation->loss < best_.loss;
@@ -356,7 +356,7 @@ class TrainingRun {
   }
 
   static constexpr size_t kNoOutput = std::numeric_limits<size_t>::max();
-  // Of the model's outputs, the one that the loss is of, if classes are to be counted there.
+  // Returns the index of the output that the loss reads, if classes are counted.
   size_t output_index() const {
     if (!has_classes(a_.trainer.loss) && a_.trainer.loss != Loss::binary_cross_entropy_with_logits) return kNoOutput;
     const std::vector<std::string>& names = trainer_->output_names();
@@ -407,7 +407,7 @@ class TrainingRun {
       evaluation = best_;
     } else {
       if (last_) evaluation = last_->validation;
-      if (!last_ && validation_) evaluation = evaluate();  // resumed at the end
+      if (!last_ && validation_) evaluation = evaluate();  // resumed after the last epoch
       save(evaluation);
     }
     if (checkpoints_) checkpoints_->wait();
@@ -425,7 +425,7 @@ class TrainingRun {
   }
 
   TrainArguments& a_;
-  Communicator* const ranks_;  // null: alone
+  Communicator* const ranks_;  // null: a single process
   std::optional<train::Trainer> trainer_;
   Model model_;
   std::vector<std::string> classes_;
@@ -457,7 +457,7 @@ int run_training(TrainArguments& arguments) {
   try {
     return TrainingRun(arguments).run();
   } catch (const Error& error) {
-    ranks->fail(error.what());  // the others end with this error, and do not wait for their deadline
+    ranks->fail(error.what());  // the other ranks end with this error at once, not at their deadline
     throw Error(error.code(), fmt::format("rank {} of {}: {}", ranks->rank(), ranks->size(), error.what()));
   }
 }

@@ -1,4 +1,4 @@
-// The loop of `treadle train`: steps, validation, checkpoints, and how it ends.
+// The loop of `treadle train`: steps, validation, checkpoints and the end.
 #pragma once
 
 #include <set>
@@ -15,25 +15,25 @@ namespace treadle::cli {
 struct TrainArguments {
   std::string model, output;
   train::DataFiles data;
-  std::vector<std::string> validation;  // a fraction, or files
+  std::vector<std::string> validation;  // a fraction of the data, or files
   std::string validation_labels;
   train::TrainerOptions trainer;
   train::LoaderOptions loader;
-  std::string communicator;  // empty: as the launcher says; "none"
+  std::string communicator;  // empty: the launcher's; "none": no communicator
   int64_t epochs = 10;
   std::string checkpoint;
-  int64_t checkpoint_steps = 0;  // besides the end of each epoch; 0: not
+  int64_t checkpoint_steps = 0;  // steps between checkpoints within an epoch; 0: only at its end
   int keep_last = 3;
   bool resume = false, asynchronous = false;
-  int64_t patience = 0;  // epochs without a better validation loss; 0: all epochs run
+  int64_t patience = 0;  // stops after so many epochs without a better validation loss; 0: never
   bool unchecked = false, skip_nan = false, quiet = false;
   std::string log, curve, adapters, tensorboard, profile;
   int64_t profile_steps = 20;
   int64_t log_steps = 10;
-  std::set<std::string> given = {};             // options by their long names
-  std::set<std::string> given_to_trainer = {};  // those among them that say what the trainer is
+  std::set<std::string> given = {};             // long names of the options given
+  std::set<std::string> given_to_trainer = {};  // those among them that are the trainer's
 
-  /// Whether `validation` is a fraction of the data.
+  /// True if `validation` is a fraction of the data.
   bool holds_out_a_fraction() const;
 };
 

@@ -1,4 +1,4 @@
-// A profile of some steps of `treadle train`.
+// Profiles some steps of `treadle train`.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace treadle::cli {
 
 struct TrainArguments;
 
-/// Leaves the first steps out: they bind extents and find memory. What lies between steps, such as validation, is not recorded.
+/// Skips the first steps, which bind extents and allocate memory. Work between steps, such as validation, is not recorded.
 class StepProfile {
  public:
-  /// @param trainer  outlives it. @throws Error(invalid_argument) for a name that no profile is written to
+  /// @param trainer  must outlive this. @throws Error(invalid_argument) for a file name whose format is not supported
   StepProfile(const TrainArguments& arguments, train::Trainer& trainer);
 
   void begin_step();
-  /// @return what there is to say: that it has been written, or nothing.
+  /// @return the message that the profile has been written, or an empty text.
   std::string end_step();
-  /// Training ends. @return as end_step()
+  /// Called at the end of training. @return as end_step()
   std::string finish();
 
  private:
@@ -30,7 +30,7 @@ class StepProfile {
   const TrainArguments& arguments_;
   train::Trainer& trainer_;
   std::optional<Profiler> profiler_;
-  int64_t num_steps_ = 0;  // that have ended
+  int64_t num_steps_ = 0;  // steps that have ended
   bool written_ = false;
 };
 

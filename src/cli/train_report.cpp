@@ -57,7 +57,7 @@ void RunLog::write(const std::string& event, const Fields& numbers, const std::s
     throw Error(ErrorCode::io_error, fmt::format("cannot write the log: {}", std::strerror(errno)));
 }
 
-// Curves are of what steps and epochs have measured, over the steps.
+// Writes only the numbers that steps and epochs measured, which have a step to be plotted over.
 void RunLog::write_events(const std::string& event, const Fields& numbers) {
   if (event != "step" && event != "epoch") return;
   Fields scalars;

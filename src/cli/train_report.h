@@ -1,4 +1,4 @@
-// What `treadle train` says while it runs: a bar or lines, and a log.
+// The output of `treadle train` while it runs: a progress bar or lines, and a log.
 #pragma once
 
 #include <chrono>
@@ -13,27 +13,27 @@
 
 namespace treadle::cli {
 
-/// A mean loss, and the share of right classes where the loss is of classes.
+/// A mean loss, and the share of correct predictions if the loss has classes.
 struct Evaluation {
   double loss = 0;
   std::optional<double> accuracy = std::nullopt;
 };
 
 struct EpochReport {
-  int64_t epoch = 0, num_epochs = 0;  ///< from 1
+  int64_t epoch = 0, num_epochs = 0;  ///< both count from 1
   uint64_t step = 0;
-  double loss = 0, rate = 0;  ///< the mean of the epoch's steps, and the rate of the last
+  double loss = 0, rate = 0;  ///< mean loss over the epoch, learning rate of its last step
   std::optional<Evaluation> validation = std::nullopt;
   bool is_best = false;
   double seconds = 0;
 };
 
-/// One JSON object a line, and events for TensorBoard; each is on its way to the disk when its call returns.
+/// Writes one JSON object per line, and events for TensorBoard. Each call passes its data to the operating system before it returns.
 class RunLog {
  public:
   using Fields = std::vector<std::pair<std::string, double>>;
-  /// @param path    empty: no lines. @param append  after a run that is resumed.
-  /// @param events  the folder of event files; empty: there are none. Each run makes a file of its own there.
+  /// @param path    empty: writes no lines. @param append  for a resumed run.
+  /// @param events  folder of event files; empty: writes none. Each run makes its own file there.
   RunLog(const std::string& path, bool append, const std::string& events);
   ~RunLog();
   RunLog(const RunLog&) = delete;
@@ -50,12 +50,12 @@ class RunLog {
 
 class TrainProgress {
  public:
-  /// @param quiet  says nothing.
+  /// @param quiet  prints nothing.
   TrainProgress(int64_t num_epochs, int64_t steps_an_epoch, bool quiet);
-  /// After step `batch` of the epoch (both from 1). Draws at most ten times a second, and on terminals only.
+  /// Called after step `batch` of the epoch (both from 1). Draws only on terminals, at most ten times a second.
   void step(int64_t epoch, int64_t batch, double loss);
   void epoch(const EpochReport& report);
-  /// A line of its own; nothing if it is empty.
+  /// Prints a line of its own; nothing if `line` is empty.
   void say(const std::string& line);
 
  private:

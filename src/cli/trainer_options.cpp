@@ -11,7 +11,7 @@
 namespace treadle::cli {
 namespace {
 
-// Arguments that are not "--" and the name with dashes. None: commands find it out, or have an argument of their own.
+// Command-line names that are not "--" and the option's name with dashes. Empty: commands set the option themselves.
 constexpr std::pair<std::string_view, std::string_view> kArguments[] = {
     {"output", "--loss-of"}, {"int32_labels", ""}, {"communicator", ""},   {"communicator_deadline_s", ""},
     {"bucket_bytes", ""},    {"reduction", ""},    {"shard_optimizer", ""}};

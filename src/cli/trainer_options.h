@@ -1,4 +1,4 @@
-// The options of commands that make a trainer.
+// Adds the options of a trainer to a command.
 #pragma once
 
 #include "treadle/train.h"
@@ -11,7 +11,7 @@ namespace treadle::cli {
 
 inline constexpr const char* kTrainerGroup = "Loss and optimizer";
 
-/// Under the names that docs/training.md has for them, with dashes.
+/// Uses the names of docs/training.md, with dashes.
 void add_trainer_options(CLI::App& app, train::TrainerOptions& options);
 
 }  // namespace treadle::cli
