@@ -1,4 +1,4 @@
-// What the binding files share: each registers one class, and some convert values for the others.
+// Declarations shared by the binding files. Each file registers one class; some also convert values for the others.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -29,10 +29,10 @@ struct OrtValue {
   Datum datum;
 };
 
-/// A plugin's shared object, or one with custom operators for ONNX Runtime. @throws Error
+/// Loads a plugin's library, or a library with custom operators for ONNX Runtime. @throws Error
 void load_plugin(const std::string& path);
 
-/// ONNX Runtime's session options: ours, and those that have no meaning here but are kept.
+/// ONNX Runtime's session options: those of Treadle, and those that have no effect here but keep their values.
 struct PySessionOptions : SessionOptions {
   PySessionOptions() { profile_file_prefix = "onnxruntime_profile_"; }
 
@@ -43,12 +43,12 @@ struct PySessionOptions : SessionOptions {
   std::string logid;
   bool load_cancelled = false;
   std::map<std::string, std::shared_ptr<Storage>> external_files;
-  std::map<std::string, Tensor> external_values;  // instead of what external initializers name
+  std::map<std::string, Tensor> external_values;  // replace the data of external initializers
   std::vector<std::shared_ptr<OrtCustomOpDomain>> custom_op_domains;
-  std::map<std::string, std::string> settings;  // config entries that stand for settings, as they were given
+  std::map<std::string, std::string> settings;  // config entries that set options, as they were given
 };
 
-/// Warnings about the model go to Python's logging.
+/// Adds a callback that passes warnings about the model to Python's logging.
 SessionOptions with_warnings(const PySessionOptions& options);
 
 struct PyThreadPool {
@@ -65,7 +65,7 @@ struct LoraAdapter {
 };
 
 struct PyRunOptions : RunOptions {
-  nb::object metadata_callback = nb::none();  // what on_metadata calls
+  nb::object metadata_callback = nb::none();  // on_metadata calls it
   int log_severity_level = -1, log_verbosity_level = 0;
   bool only_execute_path_to_fetches = false;
 };
@@ -96,23 +96,23 @@ void register_python_calls(nb::module_& module);
 void register_explain(nb::module_& module);
 void register_sharing(nb::module_& module);
 
-/// Bytes now and at most, by class.
+/// Returns the bytes in use and the peak, by class of memory.
 nb::dict memory_dict(const MemoryStatistics& statistics);
 
-/// A Python object that C++ may let go of on any thread.
+/// Wraps a Python object so that C++ may release it on any thread.
 std::shared_ptr<nb::object> keep(nb::object function);
 
-/// Raises the exception class `name` of treadle.errors; errors of the loader mean another class than those of a run.
+/// Raises the exception class `name` of treadle.errors, for errors whose class depends on the caller: loading or running.
 [[noreturn]] void raise_as(const char* name, const Error& error);
-/// Whether a program that is written for ONNX Runtime runs here: it knows that one's classes of faults.
+/// True if the program uses ONNX Runtime's interface, and therefore expects its exception classes.
 bool are_onnxruntimes();
-/// Out of a catch clause: raises what ONNX Runtime raises for the StatusError that `refuse` throws, with the code of `error`.
-/// @throws what else `refuse` does
+/// Called in a catch clause. `refuse` should throw a StatusError, which is raised as ONNX Runtime's exception with the code of `error`.
+/// @throws any other exception of `refuse`
 void refuse_as_onnxruntime(const Error& error, const std::function<void()>& refuse);
 
-/// All memory is the host's. @throws Error(not_implemented) for another device.
+/// Accepts only host memory. @throws Error(not_implemented) for another device.
 void expect_cpu(const std::string& device_type);
-/// As sessions call it: "cpu", "sim", "sim:1".
+/// Returns the device's name as sessions use it: "cpu", "sim", "sim:1".
 std::string device_name(const std::string& device_type, int device_id);
 
 }  // namespace treadle::python

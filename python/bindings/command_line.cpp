@@ -1,4 +1,4 @@
-// `treadle` and `python -m treadle`: the command line, in this process.
+// `treadle` and `python -m treadle`: runs the command line in this process.
 #include "bindings.h"
 #include "cli/commands.h"
 

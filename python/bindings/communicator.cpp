@@ -1,4 +1,4 @@
-// Ranks that train together, also those that Python objects connect.
+// Communicators for ranks that train together, including ones implemented in Python.
 #include "treadle/communicator.h"
 
 #include <fmt/format.h>
@@ -10,8 +10,8 @@
 namespace treadle::python {
 namespace {
 
-// The object has `rank`, `size`, `all_reduce(data, dtype)` and `broadcast(data, root)`, and perhaps `fail(reason)`. The arrays are valid
-// for the length of a call.
+// Calls a Python object with `rank`, `size`, `all_reduce(data, dtype)`, `broadcast(data, root)`, and optionally `fail(reason)`. Arrays
+// passed to it are valid only during the call.
 class PyCommunicator final : public Communicator {
  public:
   explicit PyCommunicator(const nb::object& object)

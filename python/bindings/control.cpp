@@ -1,4 +1,4 @@
-// What stands around runs: cancel tokens, closing, hooks, monitors, stored values, thread pools, log messages.
+// Control of runs: cancel tokens, closing, hooks, monitors, stored values, thread pools, log messages.
 #include <deque>
 #include <mutex>
 
@@ -45,7 +45,7 @@ bool remove_hook(HookId id) {
   return unregister_hook(id);
 }
 
-/// @param kept  becomes the function, or nothing for None.
+/// @param kept  receives the function, or null for None.
 Monitor make_monitor(nb::object function, const std::string& pattern, bool inputs, std::shared_ptr<nb::object>& kept) {
   Monitor monitor;
   monitor.pattern = pattern;
@@ -83,8 +83,8 @@ PyValueHandle store(const PySession& self, nb::handle value) {
   return {&self, session.store(datum_from_python(value, "", nullptr))};
 }
 
-// Python may be entered only with the interpreter lock, and whoever logs may hold locks that a holder of that one waits for. So messages
-// are kept and handed over by the main thread.
+// Log messages are queued, and the main thread hands them to Python. A thread that logs may hold locks that the owner of the interpreter
+// lock waits for, so it must not wait for the interpreter lock.
 struct LogQueue {
   std::mutex mutex;
   std::deque<std::pair<int, std::string>> messages;
@@ -144,7 +144,7 @@ void set_python_log_callback(nb::object function, int lowest) {
 
 std::shared_ptr<nb::object> keep(nb::object function) {
   return {new nb::object(std::move(function)), [](nb::object* kept) {
-            if (!Py_IsInitialized()) return;  // the interpreter is gone, and its objects with it
+            if (!Py_IsInitialized()) return;  // the interpreter and its objects no longer exist
             nb::gil_scoped_acquire gil;
             delete kept;
           }};

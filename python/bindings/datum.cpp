@@ -13,13 +13,13 @@ std::string onnx_name(DType dtype) {
 
 bool starts_with(const std::string& text, std::string_view prefix) { return text.compare(0, prefix.size(), prefix) == 0; }
 
-// "seq(tensor(float))" -> "tensor(float)"
+// Returns the type within the outer parentheses: "seq(tensor(float))" -> "tensor(float)".
 std::string inside(const std::string& type) {
   size_t open = type.find('(');
   return open == std::string::npos || type.back() != ')' ? std::string() : type.substr(open + 1, type.size() - open - 2);
 }
 
-// The element type that the innermost "tensor(...)" names.
+// Returns the element type in the innermost "tensor(...)".
 DType element_dtype(const std::string& type) {
   size_t tensor = type.rfind("tensor(");
   if (tensor == std::string::npos) return DType::undefined;
@@ -117,7 +117,7 @@ Datum detach(Datum output) {
   if (output.kind() == Datum::Kind::optional && output.optional().value)
     return Optional{std::make_shared<Datum>(detach(*output.optional().value))};
   if (output.kind() != Datum::Kind::sequence) return output;
-  // A sequence may be shared with a constant or a feed; whether it is cannot be seen from here, so its tensors are copied.
+  // Copies the tensors, because the sequence may share them with a constant or a feed.
   Sequence copy{output.sequence().element_dtype, {}};
   for (const Datum& element : output.sequence().elements) copy.elements.push_back(detach(element));
   return copy;

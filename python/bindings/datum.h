@@ -1,4 +1,4 @@
-// Values of any ONNX type from Python objects and back.
+// Converts values of any ONNX type from and to Python objects.
 #pragma once
 
 #include <string>
@@ -8,20 +8,20 @@
 
 namespace treadle::python {
 
-/// Arrays, lists, dicts, None, OrtValue and SparseTensor objects.
-/// @param type   the type the model declares, as ValueInfo writes it; empty: judged by the object alone.
-/// @param scope  as tensor_from_array; only for plain tensors, others keep their memory themselves.
+/// Converts an array, list, dict, None, OrtValue or SparseTensor.
+/// @param type   type that the model declares, as in ValueInfo; empty: determined by the object.
+/// @param scope  as for tensor_from_array(); used only for plain tensors.
 Datum datum_from_python(nb::handle value, const std::string& type, BufferScope* scope);
 
-/// Arrays, lists, dicts, None and SparseTensor objects.
+/// Returns an array, list, dict, None or SparseTensor.
 nb::object datum_to_python(const Datum& datum);
 
-/// As datum_to_python for a run's output: arrays that something else still refers to are copied, so that the caller owns what it gets.
+/// Like datum_to_python(), for outputs of a run. The caller owns the result: an array whose memory something else refers to is copied.
 nb::object output_to_python(Datum output);
-/// The same for values that stay in the library.
+/// Returns a value whose memory nothing else refers to, copied if necessary, as an OrtValue holds it.
 Datum detach(Datum output);
 
-/// "tensor(float)", "seq(tensor(int64))", "map(string,tensor(float))" …, as ONNX Runtime writes it.
+/// Returns the type as ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))", "map(string,tensor(float))".
 std::string onnx_type_text(const Datum& datum);
 
 }  // namespace treadle::python

@@ -1,4 +1,4 @@
-// Tensors in DLPack capsules, old and versioned.
+// Converts tensors to and from DLPack capsules, unversioned and versioned.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,11 +9,11 @@ namespace nb = nanobind;
 
 namespace treadle::python {
 
-/// Takes the capsule's tensor over, strides and all. @throws Error(invalid_argument) for another object, or a capsule that is empty
-/// already.
+/// Takes the tensor out of the capsule, keeping its strides. @throws Error(invalid_argument) for another object, or a capsule whose tensor
+/// has been taken.
 Tensor tensor_from_capsule(nb::handle capsule);
 
-/// @param versioned  the form that can say that memory is read-only.
+/// @param versioned  makes a versioned capsule, which can mark memory as read-only.
 nb::object capsule_from_tensor(const Tensor& tensor, bool versioned);
 
 }  // namespace treadle::python

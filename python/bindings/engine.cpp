@@ -1,4 +1,4 @@
-// Engine: operations ordered by the variables that they read and write.
+// Engine: executes operations in the order that their reads and writes of variables require.
 #include "treadle/engine.h"
 
 #include <nanobind/stl/shared_ptr.h>
@@ -10,14 +10,14 @@
 namespace treadle::python {
 namespace {
 
-// An exception of Python on its way through the engine, where it may be thrown several times.
+// A Python exception on its way through the engine, which may rethrow it several times.
 struct PythonFailure : std::exception {
   explicit PythonFailure(nb::object given) : exception(keep(std::move(given))) {}
   const char* what() const noexcept override { return "an operation raised"; }
   std::shared_ptr<nb::object> exception;
 };
 
-// Operations need the interpreter lock, so whoever waits for them must not hold it.
+// Waiting releases the interpreter lock, because the operations need it.
 struct PyEngine {
   explicit PyEngine(const EngineOptions& options) : engine(std::make_unique<Engine>(options)) {}
   ~PyEngine() {

@@ -1,4 +1,4 @@
-// Executors, and the graphs that they share.
+// Executors, and the graphs that several executors share.
 #include "treadle/executor.h"
 
 #include <nanobind/stl/map.h>
@@ -25,7 +25,7 @@ GradientRequests requests_from(const std::map<std::string, std::string>& texts) 
   return made;
 }
 
-// Contiguous arrays stay where they lie.
+// Makes feeds of arrays. Contiguous arrays are not copied.
 Feeds feeds_from(const nb::dict& values) {
   Feeds made;
   for (auto [name, value] : values) made.emplace(string_from_python(name), datum_from_python(value, "", nullptr));
@@ -55,7 +55,7 @@ void make_graphs(ExecutorGraphs* self, const Model& model, const PySessionOption
   });
 }
 
-// What bind() and simple_bind() have in common. `request` is of the float32 arguments that `requests` does not name.
+// Sets the options that bind() and simple_bind() share. `request` applies to float32 arguments that `requests` does not name.
 void set_sharing(train::BindOptions& options, const std::string& request, const std::map<std::string, std::string>& requests,
                  const Executor* shared, const std::optional<std::vector<std::string>>& shared_names) {
   options.request = train::gradient_request_named(request);
@@ -80,7 +80,7 @@ Executor bind(const ExecutorGraphs& graphs, const nb::dict& arguments, const nb:
   return Executor(graphs, feeds_from(arguments), options);
 }
 
-// Arrays of the buffer that cannot be used as they lie are replaced.
+// Replaces arrays of the buffer that are not C-contiguous, aligned and writable.
 Executor simple_bind(const ExecutorGraphs& graphs, const std::map<std::string, std::vector<int64_t>>& shapes, const nb::dict& dtypes,
                      const std::string& request, const std::map<std::string, std::string>& requests, std::optional<nb::dict> buffer,
                      const Executor* shared, const std::optional<std::vector<std::string>>& shared_names) {

@@ -1,4 +1,4 @@
-// What the optimiser made of a model, without running it: as `treadle explain`.
+// Explains how the optimiser changed a model, without running it, like `treadle explain`.
 #include "cli/explain.h"
 
 #include "bindings.h"

@@ -1,4 +1,4 @@
-// SessionIOBinding: inputs and outputs bound ahead of the runs.
+// SessionIOBinding: binds inputs and outputs before the runs.
 #include "datum.h"
 #include "session.h"
 
@@ -11,7 +11,7 @@ Tensor bound_memory(nb::handle element_type, const std::vector<int64_t>& shape, 
   Shape extents(shape);
   size_t size = size_bytes(dtype, extents.num_elements());
   if (pointer == 0 && size > 0) throw Error(ErrorCode::invalid_argument, "the address of a bound buffer is null");
-  // Nobody knows whose it is: a run that its caller leaves at a deadline has memory of its own.
+  // The memory's owner is unknown. It counts as lent, so a run that its caller abandons at a deadline uses memory of its own.
   return Tensor(dtype, extents, Storage::lend(reinterpret_cast<void*>(pointer), size));  // NOLINT(performance-no-int-to-ptr)
 }
 

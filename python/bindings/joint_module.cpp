@@ -26,7 +26,7 @@ nb::dict dict_of(const NamedTensors& tensors) {
   return dict;
 }
 
-// A run that stands at its Yield holds its feeds itself.
+// The run itself keeps its feeds alive, because it may wait at its Yield after this call.
 JointModule::Run begin(JointModule& module, const nb::dict& feeds, const PyRunOptions* options) {
   Feeds made;
   for (auto [name, value] : feeds) made.emplace(string_from_python(name), datum_from_python(value, "", nullptr));
@@ -65,7 +65,7 @@ Datum datum_from_feed(nb::handle value) {
   return tensor_from_capsule(value).contiguous();
 }
 
-// Tensors over memory that stays the caller's: OrtValues, or arrays as they lie.
+// Makes tensors over memory that the caller owns: of OrtValues, or of arrays.
 NamedTensors held_from_dict(const nb::dict& values) {
   NamedTensors made;
   for (auto [name, value] : values) {
@@ -75,7 +75,7 @@ NamedTensors held_from_dict(const nb::dict& values) {
   return made;
 }
 
-// What is read-only (a constant that is an output) is copied: other frameworks take memory for their own.
+// Copies read-only memory (a constant that is an output), because other frameworks write to tensors that they receive.
 nb::object capsule_of(const Tensor& tensor) { return capsule_from_tensor(tensor.storage()->writable() ? tensor : tensor.clone(), false); }
 
 // @return the run, and its outputs as capsules
@@ -97,7 +97,7 @@ nb::tuple forward_in_order(JointModule& module, const nb::list& feeds, std::opti
   return nb::make_tuple(made_run, outputs);
 }
 
-// @param grad_outputs  capsules, None for zeros.
+// @param grad_outputs  capsules; None means zeros.
 void begin_backward(JointModule::Run& run, const nb::list& grad_outputs) {
   std::vector<Tensor> made;
   for (nb::handle value : grad_outputs) made.push_back(value.is_none() ? Tensor() : tensor_from_capsule(value).contiguous());
@@ -105,7 +105,7 @@ void begin_backward(JointModule::Run& run, const nb::list& grad_outputs) {
   run.begin_backward(made);
 }
 
-// @return capsules, None where nothing flows back
+// @return capsules; None for a gradient that does not exist
 nb::list advance_backward(JointModule::Run& run, const std::vector<size_t>& gradients) {
   std::vector<Tensor> made;
   {
@@ -117,8 +117,8 @@ nb::list advance_backward(JointModule::Run& run, const std::vector<size_t>& grad
   return list;
 }
 
-// Whether containers hold the very objects that they held when the snapshot was taken: (container, its keys, its values) each, the keys
-// None for a list. Values that are equal but other objects count as a change.
+// True if containers still hold the same objects (by identity) as in the snapshot. Its items are (container, keys, values); the keys of a
+// list are None.
 bool holds_the_same(const nb::list& snapshot) {
   for (nb::handle entry : snapshot) {
     PyObject *container = PyTuple_GetItem(entry.ptr(), 0), *keys = PyTuple_GetItem(entry.ptr(), 1),

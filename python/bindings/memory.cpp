@@ -1,4 +1,4 @@
-// treadle.memory.plan_arena
+// treadle.memory.plan_arena, and allocators implemented in Python.
 #include "treadle/memory.h"
 
 #include "bindings.h"
@@ -31,7 +31,8 @@ PyArenaPlan plan_arena(const std::vector<size_t>& sizes_bytes, const std::vector
   return {std::move(plan.offsets), plan.size_bytes, plan.lower_bound_bytes, std::string(plan.strategy)};
 }
 
-// Addresses from Python, called on whatever thread allocates. What outlives the interpreter is not freed.
+// Makes an allocator of Python functions, which return addresses and may be called on any thread. Blocks that live longer than the
+// interpreter are not freed.
 std::shared_ptr<Allocator> python_allocator(nb::object allocate, nb::object free, const std::string& name) {
   AllocatorCallbacks callbacks;
   callbacks.name = name;
@@ -40,7 +41,7 @@ std::shared_ptr<Allocator> python_allocator(nb::object allocate, nb::object free
     try {
       const nb::object address = (*call)(size_bytes);
       return address.is_none() ? nullptr : reinterpret_cast<void*>(nb::cast<uintptr_t>(address));
-    } catch (const std::exception& error) {  // of Python, or of the cast
+    } catch (const std::exception& error) {  // thrown by Python or by the cast
       throw OutOfMemory("the allocator \"" + name + "\": " + error.what());
     }
   };

@@ -1,4 +1,4 @@
-// Model, and what it declares: NodeArg and ModelMetadata.
+// Model, NodeArg and ModelMetadata.
 #include "treadle/model.h"
 
 #include "bindings.h"
@@ -9,7 +9,7 @@
 namespace treadle::python {
 namespace {
 
-// An int, a symbol's name, or None where the extent is unknown; no entries for an unknown rank.
+// Returns an int, a symbol's name or None (unknown) for each extent; an empty list for an unknown rank.
 nb::list shape_to_python(const ValueInfo& info) {
   nb::list shape;
   for (const auto& extent : info.shape) {

@@ -1,4 +1,4 @@
-// The extension treadle._treadle: the package treadle/ puts ONNX Runtime's Python interface on top.
+// The extension module treadle._treadle. The Python package treadle/ builds its interfaces on it.
 #include "bindings.h"
 
 namespace treadle::python {
@@ -7,8 +7,7 @@ void register_operators(nb::module_& module);
 
 NB_MODULE(_treadle, module) {
   using namespace treadle::python;
-  // A callback of an object that refers back to it, at the end of a script, say: Python cannot see the cycle, and a user can do nothing
-  // about it.
+  // Leaks are not reported: an object and its callback may refer to each other when the script ends, which users cannot prevent.
   nanobind::set_leak_warnings(false);
   module.doc() = "The Treadle library as Python objects; use the package treadle.";
   module.def("version", [] { return std::string(treadle::version()); });

@@ -1,4 +1,4 @@
-// Tensors from NumPy arrays and back, without copies where the memory allows it.
+// Converts tensors from and to NumPy arrays, without copies if possible.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,7 +11,7 @@ namespace nb = nanobind;
 
 namespace treadle::python {
 
-/// Buffers of Python objects, held for the length of a call. Made and destroyed with the GIL held.
+/// Keeps buffers of Python objects alive for the duration of a call. Made and destroyed with the GIL held.
 class BufferScope {
  public:
   BufferScope() = default;
@@ -24,27 +24,27 @@ class BufferScope {
   std::vector<std::unique_ptr<Py_buffer>> buffers_;
 };
 
-/// A tensor over the array's memory; strided, misaligned, byte-swapped and string arrays are copied.
-/// @param scope  holds the memory, and the tensor must not outlive it; null: the tensor itself keeps the array alive.
-/// @param dtype  what to make of an object that is no array (a list, a number); `undefined`: as NumPy sees it.
+/// Returns a tensor over the array's memory. Strided, misaligned, byte-swapped and string arrays are copied.
+/// @param scope  keeps the memory alive, and must outlive the tensor; null: the tensor itself keeps the array alive.
+/// @param dtype  for an object that is not an array (a list, a number); `undefined`: NumPy chooses.
 Tensor tensor_from_array(nb::handle array, BufferScope* scope = nullptr, DType dtype = DType::undefined);
 
-/// An array that is written to where it lies: a copy of it would swallow what is written.
-/// @throws Error(invalid_argument) if it would have to be copied, or is read-only.
+/// Returns a tensor that writes to the array's own memory.
+/// @throws Error(invalid_argument) if the array is read-only, or if it would have to be copied, since the writes would be lost.
 Tensor written_array(nb::handle array, const char* what);
 
-/// The bytes of a bytes-like object, which they keep alive; read-only.
+/// Returns the read-only bytes of a bytes-like object, and keeps the object alive.
 std::shared_ptr<Storage> storage_from_buffer(nb::handle bytes);
 
-/// An array over the tensor's memory, which it keeps alive; read-only if the memory is. Strings and packed types are copied.
+/// Returns an array over the tensor's memory, and keeps the memory alive. Read-only if the memory is. Strings and packed types are copied.
 nb::object array_from_tensor(const Tensor& tensor);
 
-/// The NumPy dtype that holds elements of `dtype`, from ml_dtypes where NumPy has none.
+/// Returns the NumPy dtype for elements of `dtype`, from ml_dtypes if NumPy has none.
 nb::object numpy_dtype(DType dtype);
-/// Of a NumPy dtype, a type such as numpy.float32, or a number of ONNX's. Raises ValueError for one that ONNX lacks.
+/// Converts a NumPy dtype, a type such as numpy.float32, or a number of ONNX's enum. Raises ValueError for a type that ONNX lacks.
 DType dtype_from_python(nb::handle dtype);
 
-/// Names may hold any bytes: Python's "surrogateescape" carries those that are not UTF-8.
+/// Converts a name, which may hold any bytes. Python represents bytes that are not UTF-8 by "surrogateescape".
 std::string string_from_python(nb::handle text);
 nb::object string_to_python(const std::string& text);
 

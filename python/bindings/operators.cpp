@@ -1,4 +1,4 @@
-// What the library knows of its operators, for treadle._onnxruntime_state.
+// Lists the library's operators for treadle._onnxruntime_state.
 #include <algorithm>
 
 #include "bindings.h"
@@ -9,9 +9,9 @@
 namespace treadle::python {
 namespace {
 
-constexpr int kNoBound = 2147483647;  // as ONNX's schemas say it
+constexpr int kNoBound = 2147483647;  // "no maximum" in ONNX's schemas
 
-// ONNX's numbers for the types of attributes; 0 where the definition says no type.
+// Returns ONNX's number for the attribute's type; 0 if the definition declares none.
 int type_of(const AttributeDef& attribute) {
   if (std::holds_alternative<float>(attribute.value)) return 1;
   if (std::holds_alternative<int64_t>(attribute.value)) return 2;
@@ -25,7 +25,7 @@ nb::object default_of(const AttributeDef& attribute) {
   return nb::none();
 }
 
-// As NodeArg.type says them.
+// Formats types as NodeArg.type does: "tensor(float)".
 std::vector<std::string> types_of(const TypeSet& types) {
   std::vector<std::string> names;
   for (int number = 1; number < kNumDTypes; ++number) {
@@ -42,7 +42,7 @@ nb::list ports_of(const std::vector<Port>& ports) {
   return list;
 }
 
-// The fewest and the most that a node has.
+// Returns the smallest and largest number of operands.
 nb::tuple count_of(const std::vector<Port>& ports) {
   int least = 0, place = 0;
   bool open = false;
@@ -51,7 +51,7 @@ nb::tuple count_of(const std::vector<Port>& ports) {
     if (port.presence == Presence::required) least = place;
     open = open || port.presence == Presence::variadic;
   }
-  // As ONNX counts: a list without end may be empty if something stands before it, and what stands there is then given.
+  // Like ONNX: a variadic operand may be empty if others precede it, but these are then required.
   if (open) least = ports.size() == 1 ? 1 : std::max(least, place - 1);
   return nb::make_tuple(least, open ? kNoBound : place);
 }

@@ -1,4 +1,4 @@
-// Attributes for the options of a table, so that Python has all of them.
+// Generates Python attributes from a table of options.
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -14,10 +14,10 @@
 namespace treadle::python {
 
 nb::object enum_value(const char* name, int value);
-/// ONNX Runtime takes its own enums only; plain numbers are as clear.
+/// Returns an enumerator's number. Also accepts plain numbers, which ONNX Runtime refuses.
 int enum_number(const char* name, nb::handle value);
 
-/// The text of a row as a docstring.
+/// Returns the row's text as a docstring.
 std::string sentence(const OptionInfo& row);
 inline std::string python_name(const OptionInfo& row) { return std::string(row.python.empty() ? row.name : row.python); }
 
@@ -32,7 +32,7 @@ nb::object read_only(const T& list) {
     return nb::module_::import_("types").attr("MappingProxyType")(nb::cast(list));
 }
 
-// Lists and maps are handed out read-only: a change of a copy would be lost.
+// Returns lists and maps read-only, because changes of the returned copy would have no effect.
 template <typename T>
 constexpr const char* view_type() {
   if constexpr (std::is_same_v<T, std::vector<std::string>>)
@@ -49,7 +49,7 @@ inline std::string signature(std::string_view name, std::string_view type) {
   return "def " + std::string(name) + "(self) -> " + std::string(type);
 }
 
-/// Attributes for the rows of a table that `cls` does not have yet. @tparam Object  the options as Python has them
+/// Adds an attribute to `cls` for each row that has none yet. @tparam Object  the Python class's type of the options
 template <typename O, typename Object>
 class Attributes {
  public:
@@ -89,7 +89,7 @@ class Attributes {
           nb::for_getter(nb::sig(signature(name, view_type<T>()).c_str())), sentence(row).c_str());
   }
 
-  // A value out of its range leaves the one before.
+  // If a value is out of range, the old one remains.
   template <typename T, typename M>
   static auto setter(const Option<O>& row, const M& member) {
     return [member, &row](Object& options, T value) {

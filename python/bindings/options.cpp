@@ -39,7 +39,7 @@ std::string config_entry(const std::map<std::string, std::string>& config, const
   return found->second;
 }
 
-// The options hold the callback, and a run holds the options.
+// The run keeps the options alive, and the options keep the callback alive.
 void set_metadata_callback(PyRunOptions& options, nb::object callback) {
   if (callback.is_none()) {
     options.on_metadata = {};
@@ -85,7 +85,7 @@ void add_provider_for_devices(PySessionOptions&, nb::sequence devices, nb::handl
   for (nb::handle device : devices) expect_provider(nb::cast<std::string>(device.attr("ep_name")));
 }
 
-// Of an entry that stands for a setting. @return false if it stands for none
+// Sets the option that a config entry stands for. @return false if it stands for none
 bool set_by_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
   OrtSessionOptions with;
   with.options = options;
@@ -100,7 +100,7 @@ bool set_by_entry(PySessionOptions& options, const std::string& key, const std::
   return true;
 }
 
-// The entry is kept, as ONNX Runtime does, also where it stands for a setting. What is refused is a RuntimeError there.
+// Keeps the entry, even if it sets an option, as ONNX Runtime does. Like there, a refused entry raises RuntimeError.
 void add_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
   constexpr size_t kMostBytes = 8192;
   try {
@@ -130,7 +130,7 @@ void register_library(PySessionOptions& options, const std::string& path) {
   options.custom_op_domains.insert(options.custom_op_domains.end(), domains->begin(), domains->end());
 }
 
-// Those that are no attributes of one number, text or list.
+// Registers members that are not attributes of a single number, text or list.
 void register_methods(nb::class_<PySessionOptions>& session, const Attributes<SessionOptions, PySessionOptions>& attributes) {
   using namespace nb::literals;
   session
@@ -173,7 +173,7 @@ void register_methods(nb::class_<PySessionOptions>& session, const Attributes<Se
 
 constexpr const char* kKeptLogging = "Kept; messages go to the logger \"treadle\".";
 
-// What is accepted and has no meaning here; see docs/python.md. Of execution providers and devices to choose among there is one.
+// Registers members that are accepted but have no effect; see docs/python.md. There is only one execution provider and device to choose.
 void register_kept(nb::class_<PySessionOptions>& session) {
   using namespace nb::literals;
   session

@@ -20,7 +20,7 @@ namespace {
 
 const Tensor& tensor_of(const OrtValue& self) { return self.datum.tensor(); }
 
-// A device's name, or an OrtDevice, as the functions of ONNX Runtime's extension module take it.
+// Accepts a device's name, or an OrtDevice as in ONNX Runtime's extension module.
 std::string device_from_python(nb::handle device, int device_id) {
   if (nb::isinstance<nb::str>(device)) return device_name(nb::cast<std::string>(device), device_id);
   constexpr const char* kNames[] = {"cpu", "gpu", "fpga", "npu"};
@@ -34,7 +34,7 @@ OrtValue from_array(nb::handle array, nb::handle device, int device_id, int) {
   return {to_device(tensor_from_array(array), device_from_python(device, device_id))};
 }
 
-// The bits of an array as elements of another type of the same size: for types that NumPy lacks.
+// Reinterprets an array's bits as elements of another type with the same size, for types that NumPy lacks.
 OrtValue reinterpret_array(nb::handle array, int onnx_type) {
   Tensor bits = tensor_from_array(array);
   auto dtype = static_cast<DType>(nb::cast<int>(nb::module_::import_("treadle._dtypes").attr("onnx_dtype")(onnx_type)));
@@ -52,7 +52,7 @@ OrtValue from_shape_on(const std::vector<int64_t>& shape, nb::handle element_typ
   return from_shape(shape, element_type, device, 0, -1, nb::none());
 }
 
-// Of an OrtMemoryInfo only the name says where memory is.
+// Of an OrtMemoryInfo, uses only the name, which tells the memory's device.
 OrtValue from_shape_in(const std::vector<int64_t>& shape, nb::handle element_type, nb::handle memory_info) {
   std::string name = nb::cast<std::string>(memory_info.attr("name"));
   if (name.starts_with("Cpu") || name == "CPU") name = "cpu";
@@ -111,7 +111,7 @@ nb::object to_capsule(const OrtValue& self, nb::kwargs options) {
   return capsule_from_tensor(tensor, versioned);
 }
 
-// `is_bool` says that uint8 elements are bools: old exporters have no bool.
+// If `is_bool`, uint8 elements become bool, because old exporters lack bool.
 OrtValue from_capsule(nb::object data, bool is_bool) {
   nb::object capsule = data;
   if (nb::hasattr(data, "__dlpack__")) {
@@ -138,7 +138,7 @@ bool has_value(const OrtValue& self) {
 void register_ort_value(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<OrtValue>(module, "OrtValue", "A value of any ONNX type, kept as the library has it.")
-      // ONNX Runtime has two classes, of which the public one is made from the other and what holds its memory. Here a value holds its own.
+      // ONNX Runtime has two classes: the public one is made of the inner one and the owner of its memory. Here a value owns its memory.
       .def(
           "__init__", [](OrtValue* self, const OrtValue& ortvalue, nb::handle, nb::handle) { new (self) OrtValue(ortvalue); }, "ortvalue"_a,
           "numpy_obj"_a.none() = nb::none(), "session"_a.none() = nb::none(), "The same value: nothing is copied.")

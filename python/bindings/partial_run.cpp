@@ -1,4 +1,4 @@
-// PartialRun: a run that stops at every Yield, hands values out and takes values in.
+// PartialRun: a run that pauses at every Yield, where Python reads and supplies values.
 #include "datum.h"
 #include "session.h"
 
@@ -9,7 +9,7 @@ struct PyValueCache {
   std::shared_ptr<ValueCache> values;
 };
 
-// A run that Python resumes holds its feeds itself.
+// The run itself keeps its feeds alive, because it may continue after this call.
 PartialRun start_partial(const PySession& self, const nb::dict& feeds, const PyValueCache* cache, const PyRunOptions* options) {
   std::set<std::string> may_be_later;
   for (const ValueInfo& info : self.inputs)

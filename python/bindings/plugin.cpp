@@ -1,4 +1,4 @@
-// Operators written in Python, and plugins: the interface of treadle/plugin.h with callables for callbacks.
+// Operators written in Python, and plugins: implements the callbacks of treadle/plugin.h with Python callables.
 #include "treadle/plugin.h"
 
 #include <cstring>
@@ -21,7 +21,7 @@ void check(treadle_status* status) {
   throw error;
 }
 
-// Lives as long as the process: nodes of sessions keep pointing to it.
+// Lives as long as the process, because nodes of sessions point to it.
 struct PythonOperator {
   nb::object function, infer;
 };
@@ -56,7 +56,7 @@ nb::dict attributes_of(const treadle_host* host, const treadle_node* node) {
   return all;
 }
 
-/// Runs `body` under the GIL; an exception becomes the failure's text.
+/// Runs `body` with the GIL held. An exception becomes the failure's text.
 template <typename Body>
 int called(const treadle_host* host, Body&& body) {
   nb::gil_scoped_acquire gil;
@@ -69,7 +69,7 @@ int called(const treadle_host* host, Body&& body) {
   return 0;
 }
 
-// What Python holds is no memory of the run's: its limit does not count it.
+// Allocations by Python do not count against the run's memory limit.
 template <typename Make>
 auto outside_of_run(Make&& make) {
   const AllocationScope none(nullptr, MemoryClass::other);
@@ -182,7 +182,7 @@ void register_python_operator(const std::string& domain, const std::string& op_t
                                    },
                                .destroy =
                                    [](void*, void* state) {
-                                     if (!Py_IsInitialized()) return;  // a session that outlives the interpreter
+                                     if (!Py_IsInitialized()) return;  // the session outlives the interpreter
                                      nb::gil_scoped_acquire gil;
                                      delete static_cast<nb::dict*>(state);
                                    },

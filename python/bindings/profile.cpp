@@ -1,7 +1,7 @@
 // Profiles of sessions, trainers and joint modules.
 #include "profile.h"
 
-// structmember.h takes Python.h to be there.
+// structmember.h needs Python.h to be included first.
 #include <Python.h>
 #include <structmember.h>
 
@@ -68,27 +68,27 @@ PyProfile read_recording(const std::string& path, const std::string& model, bool
 
 PyTypeObject *range_type = nullptr, *range_method_type = nullptr;
 
-// A range costs less than what a class of nanobind's does to be made: plain objects of CPython's. An object is its own __enter__, which is
-// called without arguments, and its own __exit__, which has three: bound methods would be made and freed for each range.
+// A plain CPython object, because an object of a nanobind class takes longer to make than the range itself. __enter__ and __exit__ return
+// objects that exist already, so that no bound methods are made for each range.
 struct RangeObject {
   PyObject_HEAD vectorcallfunc call;
   PyObject* name;
   uint64_t start;
-  uint32_t id;  // of the name, from the begin on
+  uint32_t id;  // of the name, set when the range begins
 };
 
 std::string_view text_of(PyObject* name) {
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(name, &size);
   if (text) return {text, static_cast<size_t>(size)};
-  PyErr_Clear();  // lone surrogates
+  PyErr_Clear();  // the name has lone surrogates
   return "(not UTF-8)";
 }
 
-// Literals are interned: one that was met before is known by its address. Others are looked up by their text. Under the GIL.
+// Returns the id of a range's name. Literals are interned, so a known address needs no lookup by text. Called with the GIL held.
 uint32_t range_name(PyObject* name) {
   static auto* known = new std::unordered_map<PyObject*, uint32_t>;
-  // The few that a loop marks are found at once.
+  // A small cache for the few names that a loop uses.
   struct Recent {
     PyObject* name = nullptr;
     uint32_t id = 0;
@@ -104,7 +104,7 @@ uint32_t range_name(PyObject* name) {
   const uint32_t id = ProfileRange::name_id(text_of(name));
   constexpr size_t kMostKnown = 4096;
   if (known->size() < kMostKnown) {
-    Py_INCREF(name);  // its address stays its own
+    Py_INCREF(name);  // keeps the address unique
     known->emplace(name, id);
   }
   return id;
@@ -128,14 +128,14 @@ PyObject* call_range(PyObject* self, PyObject* const* /*arguments*/, size_t flag
   Py_RETURN_NONE;
 }
 
-// __enter__ and __exit__ of the type.
+// __enter__ and __exit__ of the type: both return the range itself, which is callable.
 PyObject* range_itself(PyObject* descriptor, PyObject* range, PyObject* /*type*/) {
   PyObject* found = range ? range : descriptor;
   Py_INCREF(found);
   return found;
 }
 
-// type(range).__exit__(range, ...), as contextlib.ExitStack calls it.
+// Implements type(range).__exit__(range, ...), as contextlib.ExitStack calls it.
 PyObject* call_of_range(PyObject* /*descriptor*/, PyObject* arguments, PyObject* keywords) {
   PyObject* range = PyTuple_Size(arguments) > 0 ? PyTuple_GetItem(arguments, 0) : nullptr;
   if (!range || Py_TYPE(range) != range_type) {
@@ -146,7 +146,7 @@ PyObject* call_of_range(PyObject* /*descriptor*/, PyObject* arguments, PyObject*
   return others ? PyVectorcall_Call(range, others.ptr(), keywords) : nullptr;
 }
 
-// Ranges that have ended, whose memory the next ones take: as many as nest, most often one. Under the GIL.
+// Keeps ended ranges for reuse: as many as may be nested, usually one. Used with the GIL held.
 constexpr size_t kMostSpare = 16;
 RangeObject* spare_ranges[kMostSpare];
 size_t num_spare = 0;

@@ -1,4 +1,4 @@
-// A profile that Python holds, and what it says.
+// A profile that Python holds, and its report.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -9,7 +9,7 @@
 namespace treadle::python {
 
 struct PyProfile {
-  Profile profile;  ///< without events where it was read from JSON
+  Profile profile;  ///< has no events if it was read from JSON
   ProfileReport report;
 };
 

@@ -1,4 +1,4 @@
-// What a profile says, as the classes of treadle.profiling.
+// Converts a profile's report to the classes of treadle.profiling.
 #include "treadle/profile_report.h"
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace treadle::python {
 namespace {
 
-// A class of treadle.profiling. Its fields are given by name.
+// Constructs objects of a class of treadle.profiling, whose fields are passed by name.
 class ProfileClass {
  public:
   explicit ProfileClass(const char* name) : class_(nb::module_::import_("treadle.profiling").attr(name)) {}
@@ -45,7 +45,7 @@ nb::dict dict_of(const NamedSeries& named) {
   return made;
 }
 
-// Name, class and bytes.
+// Converts to name, class and bytes.
 template <typename Holding>
 nb::tuple holdings(const std::vector<Holding>& list) {
   nb::list made;
@@ -53,7 +53,7 @@ nb::tuple holdings(const std::vector<Holding>& list) {
   return nb::tuple(made);
 }
 
-// Makes objects of items, each of which may stand in one before it: with the names around it, and its own.
+// Makes objects of nested items in pre-order. `make` gets an item and its path: the names of the items around it, and its own.
 template <typename Item, typename Make>
 nb::list nested(const std::vector<Item>& items, const Make& make) {
   std::vector<std::vector<std::string>> paths;
@@ -181,7 +181,7 @@ nb::list marks_of(const PyProfile& self) {
   return made;
 }
 
-// Phases of a step are no layers: their names stand beside the paths.
+// Phases of a step are not layers; their names are kept apart from the paths.
 nb::list layers_of(const PyProfile& self) {
   const ProfileClass make("ProfiledLayer");
   std::vector<std::pair<std::string, std::vector<std::string>>> places;
@@ -227,7 +227,7 @@ nb::object memory_of(const PyProfile& self) {
   return ProfileClass("MemoryTimeline")(d);
 }
 
-// What a file will hold, without a copy: a trace of a million events has 80 MB.
+// The contents of a file, passed to Python without a copy: a trace of a million events has 80 MB.
 using FileContents = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>;
 
 FileContents contents_of(const PyProfile& self, const std::string& path) {

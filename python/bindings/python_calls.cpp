@@ -1,6 +1,6 @@
-// Calls that Python's interpreter makes, as records of profiles that ask for them: sys.monitoring from Python 3.12 on, sys.setprofile
-// before. Who calls what is kept in a stack for each thread, so that every call ends, whatever ended it: a return, an exception, a
-// generator that yields, or the end of the profile.
+// Records the calls of the Python interpreter for profiles that ask for them, with sys.monitoring (Python 3.12 and newer) or
+// sys.setprofile. Each thread has a stack of open calls, so that every call ends, whether by a return, an exception, a generator's yield,
+// or the end of the profile.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,18 +18,18 @@
 namespace treadle::python {
 namespace {
 
-// Under the GIL, as all that follows.
+// This and everything below is used with the GIL held.
 struct OpenCall {
-  const PyObject* what;  // a code object, or what was called; only compared
+  const PyObject* what;  // code object or callable; only compared
   uint32_t name;
   uint64_t start;
-  bool is_told = false;  // that it is under way
+  bool is_told = false;  // told profiles that it is under way
 };
 
 struct PythonThread {
   int64_t system_id = syscall(SYS_gettid);
   std::vector<OpenCall> open;
-  const PyObject* hidden = nullptr;  // the code that it is in, with what that calls, is not recorded
+  const PyObject* hidden = nullptr;  // calls by this code object are not recorded
 };
 
 std::vector<std::shared_ptr<PythonThread>>& python_threads() {
@@ -37,7 +37,7 @@ std::vector<std::shared_ptr<PythonThread>>& python_threads() {
   return *threads;
 }
 
-// Its calls have all ended when the thread ends.
+// When the thread ends, all its calls have ended.
 PythonThread& own_thread() {
   thread_local const std::shared_ptr<PythonThread> own = [] {
     auto made = std::make_shared<PythonThread>();
@@ -48,10 +48,10 @@ PythonThread& own_thread() {
   return *own;
 }
 
-// A stack deeper than any sane recursion: a program that is wrong fills no memory.
+// Limit of the recorded stack, so that endless recursion does not fill the memory.
 constexpr size_t kDeepest = 100'000;
 
-// Code of the profiler's: a handful.
+// The code objects of the profiler itself; only a few.
 std::vector<const PyObject*>& hidden_codes() {
   static auto* codes = new std::vector<const PyObject*>;
   return *codes;
@@ -67,7 +67,7 @@ void begin_call(const PyObject* what, uint32_t name) {
   if (thread.open.size() < kDeepest) thread.open.push_back({what, name, ProfileRange::begin()});
 }
 
-// Those above it have ended without saying so. A call that began before the profile is in no stack.
+// Also ends the calls above it, whose ends were not reported. Ignores a call that began before the profile, as it is not in the stack.
 void end_call(const PyObject* what) {
   PythonThread& thread = own_thread();
   if (thread.hidden) {
@@ -84,8 +84,7 @@ void end_call(const PyObject* what) {
   }
 }
 
-/// Names of what is called. Kept alive with their objects, so that no other object has the same address; beyond so many, each call is
-/// looked up by its text.
+/// Names of called objects. Keeps the objects alive, so that addresses remain unique. If there are too many, names are looked up by text.
 class CallNames {
  public:
   static CallNames& get() {
@@ -98,7 +97,7 @@ class CallNames {
     return found != known_.end() ? found->second : add({code, nullptr}, code, code_text(code));
   }
 
-  // A bound method is an object of its own in every call: its function and the type of what it is bound to tell which it is.
+  // Identifies a bound method by its function and the type of its object, because every call makes a new method object.
   uint32_t of_callable(PyObject* callable) {
     Key key{callable, nullptr};
     PyObject* kept = callable;
@@ -145,9 +144,9 @@ class CallNames {
     return text;
   }
 
-  // "function (package/file.py:12)"
+  // Returns "function (package/file.py:12)".
   static std::string code_text(PyObject* code) {
-    std::string name = attribute(code, "co_qualname");  // from Python 3.11 on
+    std::string name = attribute(code, "co_qualname");  // Python 3.11 and newer
     if (name.empty()) name = attribute(code, "co_name");
     std::string file = attribute(code, "co_filename");
     if (const size_t slash = file.rfind('/'); slash != std::string::npos && slash > 0)
@@ -159,7 +158,7 @@ class CallNames {
     return name + " (" + file + ":" + std::to_string(number) + ")";
   }
 
-  // "numpy.dot", "list.append". Of objects of the program's own classes it is the class: their attributes may be code.
+  // Returns "numpy.dot" or "list.append". For objects of the program's own classes, only the class, since reading attributes may run code.
   static std::string callable_text(PyObject* callable) {
     PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(callable));
     const bool plain = PyType_Check(callable) || (PyType_GetFlags(Py_TYPE(callable)) & Py_TPFLAGS_HEAPTYPE) == 0 ||
@@ -175,14 +174,14 @@ class CallNames {
   std::unordered_map<Key, uint32_t, KeyHash> known_;
 };
 
-PyObject *function_type = nullptr, *method_type = nullptr;  // those of Python's own functions
+PyObject *function_type = nullptr, *method_type = nullptr;  // types of functions and methods written in Python
 
 bool is_function_of_python(PyObject* callable) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(callable));
   return type == function_type || type == method_type;
 }
 
-// What a callback throws would end up in the program: without memory a call is lost.
+// Catches exceptions, which would otherwise end up in the profiled program. Without memory, the call is not recorded.
 template <typename Callback>
 PyObject* guarded_callback(const Callback& callback) {
   try {
@@ -194,7 +193,7 @@ PyObject* guarded_callback(const Callback& callback) {
 
 using Arguments = PyObject* const*;
 
-// Callbacks of sys.monitoring: (code, offset), and for calls the callable behind them.
+// Callbacks of sys.monitoring get (code, offset), and for calls also the callable.
 
 PyObject* on_start(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   return guarded_callback([&] {
@@ -208,7 +207,7 @@ PyObject* on_end(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   });
 }
 
-// Functions of Python's have a start of their own.
+// Skips functions written in Python, whose start is a separate event.
 PyObject* on_call(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   return guarded_callback([&] {
     if (count >= 3 && !is_function_of_python(arguments[2]) && !is_of_ranges(arguments[2]))
@@ -222,7 +221,7 @@ PyObject* on_c_end(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) 
   });
 }
 
-// sys.setprofile: (frame, event, arg). A generator's resumption is a call, and its yield a return.
+// The callback of sys.setprofile gets (frame, event, arg). A generator's resumption is a call, and its yield a return.
 PyObject* on_profile(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   return guarded_callback([&] {
     if (count < 3) return;
@@ -242,7 +241,7 @@ PyObject* on_profile(PyObject* /*module*/, Arguments arguments, Py_ssize_t count
   });
 }
 
-// The recording is over: what is still under way ends now, on whatever thread.
+// Called when the recording ends: ends the calls that are still open, on all threads.
 void end_all() {
   const uint64_t now = ProfileRange::begin();
   own_thread().hidden = nullptr;
@@ -251,7 +250,7 @@ void end_all() {
       ProfileRange::end_call(thread->open.back().name, thread->open.back().start, now, thread->system_id);
 }
 
-// A profile ends while others go on: it has what is under way.
+// Called when one of several profiles ends: tells it the calls that are still open.
 void tell_open() {
   for (const auto& thread : python_threads())
     for (OpenCall& call : thread->open)
@@ -279,7 +278,7 @@ void register_python_calls(nb::module_& module) {
   module.def("tell_open_python_calls", &tell_open);
   module.def(
       "hide_calls", [](const nb::object& code) { hidden_codes().push_back(nb::object(code).release().ptr()); }, nb::arg("code"));
-  // The rest of a call under way on this thread is not recorded either; None: it is.
+  // Hides the rest of the call that this thread is in; None: records it.
   module.def(
       "hide_rest_of_call", [](const nb::object& code) { own_thread().hidden = code.is_none() ? nullptr : code.ptr(); },
       nb::arg("code").none());

@@ -1,4 +1,4 @@
-// quantize: a model of float32 into one of 8- or 4-bit numbers; treadle/quantization.py calls it.
+// quantize: converts a float32 model to 8 or 4 bits. Called by treadle/quantization.py.
 #include "treadle/quantize.h"
 
 #include "bindings.h"
@@ -15,7 +15,7 @@ struct PyQuantizeResult {
   QuantizeReport report;
 };
 
-/// The samples that a Python callable gives, None at the end.
+/// Returns the samples of a Python callable, which ends with None.
 CalibrationSource source_of(const Model& model, const nb::object& next) {
   if (next.is_none()) return {};
   std::map<std::string, std::string> types;

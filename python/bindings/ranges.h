@@ -1,11 +1,11 @@
-// Ranges that the program marks, as Python's calls know them.
+// Tells calls of the profiler's own ranges from other Python calls.
 #pragma once
 
 #include <Python.h>
 
 namespace treadle::python {
 
-/// Whether it is profile_range(), or the end of what that gives: the profiler's own calls.
+/// True for profile_range(), and for the __exit__ of the range that it returns.
 bool is_of_ranges(PyObject* callable);
 
 }  // namespace treadle::python

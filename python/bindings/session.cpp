@@ -1,4 +1,4 @@
-// Session: a model made ready to run.
+// Session: a model prepared for runs.
 #include "session.h"
 
 #include <nanobind/stl/tuple.h>
@@ -25,7 +25,7 @@ SessionOptions with_warnings(const PySessionOptions& options) {
 
 namespace {
 
-// ONNX Runtime wants all inputs even where the wanted outputs do not need them, apart from optional ones.
+// Like ONNX Runtime, requires all inputs except optional ones, even those that the requested outputs do not need.
 void expect_all_inputs(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {
   std::string missing;
   for (const ValueInfo& info : self.inputs)
@@ -37,7 +37,7 @@ void expect_all_inputs(const PySession& self, const nb::dict& feeds, const std::
   throw nb::value_error(("Required inputs ([" + missing + "]) are missing from input feed ([" + given + "]).").c_str());
 }
 
-// Where values inside the graph are fed, the library finds out what else is needed.
+// If values within the graph are fed, the library itself determines which inputs are needed.
 void check_complete(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {
   for (nb::handle key : feeds.keys()) {
     const std::string name = string_from_python(key);
@@ -47,13 +47,13 @@ void check_complete(const PySession& self, const nb::dict& feeds, const std::set
   expect_all_inputs(self, feeds, apart);
 }
 
-// Those of libraries that the options have.
+// Adds the operators of the libraries that the options have loaded.
 Model with_operators(const Model& model, const PySessionOptions& options) {
   ort::register_operators(options.custom_op_domains);
   return ort::with_own_operators(model, options.custom_op_domains);
 }
 
-// As ONNX Runtime: without a profile, and behind its end, nothing is written.
+// Like ONNX Runtime, writes nothing without a profile or after its end.
 std::string end_profiling(PySession& self) {
   try {
     return self.session.end_profiling();
@@ -116,7 +116,7 @@ std::vector<Datum> run(const PySession& self, const std::optional<std::vector<st
     return self.session.run(feeds, outputs ? std::span<const std::string>(*outputs) : std::span<const std::string>(), options);
   } catch (const Fault& fault) {
     if (fault.kind() == Fault::Kind::unknown_input)
-      expect_all_inputs(self, given, names_in_adapters(options));  // ONNX Runtime looks for missing ones first
+      expect_all_inputs(self, given, names_in_adapters(options));  // ONNX Runtime checks for missing inputs first
     throw;
   }
 }
@@ -132,7 +132,7 @@ nb::list run_on_objects(const PySession& self, const std::optional<std::vector<s
   return list;
 }
 
-// The order is that of ONNX Runtime's extension module, which packages call behind its Python class.
+// Arguments are in the order of ONNX Runtime's extension module, which packages call directly.
 nb::list run_on_values(const PySession& self, const nb::dict& feeds, const std::optional<std::vector<std::string>>& outputs,
                        const PyRunOptions* options) {
   std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr, names_in_adapters(options));
@@ -160,7 +160,7 @@ void run_bound(const PySession& self, PyIoBinding& binding, const PyRunOptions* 
   self.session.run(binding, options);
 }
 
-// A monitor that refers to its session is a cycle through C++, which the collector finds only if it is told.
+// Tells Python's garbage collector about the monitor, which may refer back to its session.
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
@@ -180,7 +180,7 @@ int clear(PyObject* self) {
 PyType_Slot session_slots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
 
-// Places are tuples of file, offset and size in Python.
+// Converts Python's tuples of file, offset and size.
 LocateInitializer locator(const nb::object& locate) {
   if (locate.is_none()) return {};
   return [&locate](const std::string& name, const Tensor& value, const InitializerLocation* was) {
@@ -194,8 +194,8 @@ LocateInitializer locator(const nb::object& locate) {
   };
 }
 
-// What the model says of the session is told by its options; threads run on the processors that an entry names.
-// @throws std::runtime_error, as onnxruntime does, for what cannot be
+// Applies the options that the model's metadata contains, and the config entry that sets the threads' processors.
+// @throws std::runtime_error, like onnxruntime, for invalid entries
 PySessionOptions with_entries(const Model& model, PySessionOptions& given) try {
   ort::apply_model_config(model.metadata(), given);
   PySessionOptions options = given;

@@ -1,4 +1,4 @@
-// What the bindings of a session and of its bound and partial runs share.
+// Code shared by the bindings of sessions, bound runs and partial runs.
 #pragma once
 
 #include <memory>
@@ -9,19 +9,19 @@
 
 namespace treadle::python {
 
-/// A session and what a run needs to look up.
+/// A session, with the names and types that runs look up.
 struct PySession {
   PySession(const Model& model, const PySessionOptions& options);
-  /// The declared type of an input or overridable initializer; empty for another name.
+  /// Returns the declared type of an input or overridable initializer; empty for another name.
   std::string type_of(const std::string& name) const;
 
   Session session;
   std::vector<ValueInfo> inputs, outputs;
   std::map<std::string, std::string, std::less<>> types;
-  std::shared_ptr<nb::object> monitor;  // what the session calls, and the collector must see: it often refers to the session
+  std::shared_ptr<nb::object> monitor;  // called by the session; declared to the garbage collector, as it often refers to the session
 };
 
-/// A binding and the session it belongs to, which Python keeps alive.
+/// A binding, and its session, which Python keeps alive.
 struct PyIoBinding : IoBinding {
   explicit PyIoBinding(const PySession& owner) : IoBinding(owner.session), owner(owner) {}
   const PySession& owner;
@@ -34,11 +34,11 @@ struct PyValueHandle {
   Datum datum() const { return session->session.stored(id); }
 };
 
-/// A value for the input `name` of the declared `type`; errors name the input.
+/// Converts a value for the input `name` of the declared `type`. Errors name the input.
 Datum feed_from_python(const std::string& name, nb::handle value, const std::string& type, BufferScope* scope);
-/// Names that the options' adapters feed.
+/// Returns the names of the inputs that the options' adapters feed.
 std::set<std::string> names_in_adapters(const RunOptions* options);
-/// All inputs but those in `apart`, complete; missing optional ones become empty. Raises ValueError naming the missing ones.
+/// Converts all inputs except those in `apart`. Missing optional ones become empty. Raises ValueError naming other missing ones.
 std::map<std::string, Datum> feeds_from_python(const PySession& self, const nb::dict& feeds, BufferScope* scope,
                                                const std::set<std::string>& apart = {});
 

@@ -1,4 +1,4 @@
-// StatefulRun: runs of one sequence whose states go from run to run.
+// StatefulRun: successive runs of one sequence that pass on states.
 #include "datum.h"
 #include "session.h"
 
@@ -19,7 +19,7 @@ struct PyStatefulRun : StatefulRun {
   std::set<std::string> states;
 };
 
-// What becomes a state must not be an array's memory: the runs write to it.
+// Copies a value that becomes a state, because runs write to states.
 Datum owned(const PySession& session, const std::string& name, nb::handle value) {
   Datum made = feed_from_python(name, value, session.type_of(name), nullptr);
   return made.is_tensor() ? Datum(made.tensor().clone()) : detach(std::move(made));

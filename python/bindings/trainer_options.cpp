@@ -64,7 +64,7 @@ nb::list groups_of(const TrainerOptions& options) {
   return groups;
 }
 
-// A dict's order is that of its entries, of which the first that fits counts.
+// Keeps the dict's order, because the first entry that matches applies.
 void set_initialization(TrainerOptions& options, const nb::dict& given) {
   std::vector<Initialization> made;
   for (auto [pattern, value] : given) {
@@ -86,7 +86,7 @@ nb::dict initialization_of(const TrainerOptions& options) {
   return made;
 }
 
-// Keyword of treadle.train.Trainer, type, default and meaning of each option.
+// Returns each option's keyword in treadle.train.Trainer, type, default and meaning.
 std::vector<std::map<std::string, std::string>> list_options() {
   std::vector<std::map<std::string, std::string>> rows;
   for (const Option<TrainerOptions>& row : train::trainer_option_table().rows())
