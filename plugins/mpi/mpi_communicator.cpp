@@ -1,5 +1,5 @@
-// The communicator "mpi": ranks that mpirun has started. Calls are non-blocking operations that are polled, so that a rank that does not
-// come is found by a deadline: a blocking MPI call would wait for ever.
+// The communicator "mpi", for ranks started by mpirun. It polls non-blocking operations, because a blocking MPI call would wait for ever if
+// a rank does not join. Polling detects that at a deadline.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -20,14 +20,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMostElements = size_t{1} << 28;  // MPI counts in int
+constexpr size_t kMostElements = size_t{1} << 28;  // MPI counts elements in int
 constexpr int kNoteTag = 7;
-constexpr auto kGrace = std::chrono::seconds(2);            // for the others to say that they wait, too
-constexpr auto kFarewell = std::chrono::milliseconds(500);  // for messages about a failure to leave
+constexpr auto kGrace = std::chrono::seconds(2);            // for other ranks to report that they wait
+constexpr auto kFarewell = std::chrono::milliseconds(500);  // for messages about a failure to be sent
 constexpr int kBusyPolls = 50, kPollsBetweenLooks = 16;
 constexpr useconds_t kPause = 30;
 
-// What ranks tell each other beside the operations themselves.
+// A message between ranks, besides the operations themselves.
 struct Note {
   enum Kind : int32_t { waits, failed } kind = waits;
   char text[1020] = {};
@@ -45,11 +45,11 @@ void add_bfloat16(void* in, void* inout, int* count, MPI_Datatype*) {
   for (int i = 0; i < *count; ++i) b[i] = narrow(widen(a[i]) + widen(b[i]));
 }
 
-// Of the process: MPI is initialised once, and ends when the process does.
+// True if any communicator of this process failed. MPI is initialised once, and finalised when the process ends.
 bool any_failed = false;
 bool started_here = false;
 void finalise() {
-  // Others may never come to the end: then MPI's own end would wait for them. mpirun ends them when this process has gone.
+  // MPI_Finalize() waits for all ranks, some of which may never call it after a failure. mpirun ends them when this process has ended.
   if (started_here && !any_failed) MPI_Finalize();
 }
 
@@ -140,12 +140,12 @@ class Ranks {
       std::vector<bool> waits(static_cast<size_t>(size_));
       const int heard = read_notes(waits);
       if (broken()) return false;
-      // Another rank's deadline has passed: it asks who is there.
+      // A message means that another rank's deadline has passed: it asks which ranks still take part.
       if (heard > 0 || Clock::now() > end) return name_missing(std::move(waits));
     }
   }
 
-  /// @return how many ranks have said that they wait. One that has failed is this rank's failure, too.
+  /// @return how many ranks have reported that they wait. A rank that has failed makes this rank fail too.
   int read_notes(std::vector<bool>& waits) {
     int heard = 0;
     while (true) {
@@ -198,7 +198,7 @@ class Ranks {
   const Clock::duration deadline_;
   const double deadline_s_;
   std::string failure_;
-  std::deque<Note> told_;  // MPI reads them until they are sent
+  std::deque<Note> told_;  // MPI reads these until they are sent
   std::vector<MPI_Request> sends_;
 };
 
@@ -238,7 +238,7 @@ int connect(void*, const treadle_host* host, double deadline_s, treadle_communic
     return 0;
   };
   out->tell_failure = [](void* user, const char* reason) { ranks_of(user).tell_failure(reason); };
-  // What is still on its way reads its memory.
+  // Operations that have not ended still read its memory.
   out->release = nullptr;
   return 1;
 }

@@ -32,7 +32,7 @@ memory::format_tag plain(size_t rank) {
 memory::desc plain_desc(const Dims& dims) { return {dims, memory::data_type::f32, plain(dims.size())}; }
 memory::desc any_desc(const Dims& dims) { return {dims, memory::data_type::f32, memory::format_tag::any}; }
 
-// A node, copied out of the graph: it does not live as long as the compiled subgraph.
+// A node, copied because the compiled subgraph outlives the graph.
 struct Step {
   std::string op;
   std::vector<std::string> inputs;
@@ -51,7 +51,7 @@ struct Plan {
   std::vector<std::string> inputs, outputs;
   std::unordered_map<std::string, Constant> constants;
 
-  // For one set of input shapes: primitives in order, and the memories they read and write. A run holds it while it is in flight.
+  // Primitives in order, and the memories that they read and write, for one set of input shapes. Used by one run at a time.
   struct Executable {
     std::vector<std::pair<dnnl::primitive, std::unordered_map<int, memory>>> primitives;
     std::vector<memory> inputs, outputs;  // in plain layouts; handles are set by the run
@@ -200,7 +200,7 @@ class Maker {
     return memory(plain_desc(constant.dims), engine(), constant.data.data());
   }
 
-  // Weights are reordered once, now; others by a primitive of the run.
+  // Reorders a value to the wanted layout: now, once, for weights; otherwise by a primitive that each run executes.
   memory in_layout(memory value, const memory::desc& wanted, bool now = false) {
     if (value.get_desc() == wanted) return value;
     memory result(wanted, engine());

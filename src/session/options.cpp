@@ -29,7 +29,7 @@ constexpr OptionChoice kPurposes[] = {{"inference", static_cast<int>(SessionMode
 constexpr std::string_view kOnDevices = "nodes run on devices other than the host";
 constexpr double kMostOptionThreads = 4096, kMostStreams = 64;
 
-// An object that only a program can set.
+// Access to an option that is an object, which only a program can set.
 TextMember<Options> only_in_programs() {
   return {[](const Options&) { return std::string(); }, nullptr};
 }
@@ -40,7 +40,7 @@ std::string initializer_names(const Options& options) {
   return names_text(names);
 }
 
-// What no other row shows.
+// Formats the config entries that belong to no option of this table.
 std::string entries_of_others(const Options& options) {
   std::map<std::string, std::string> others;
   for (const auto& [key, value] : options.config)
@@ -48,7 +48,7 @@ std::string entries_of_others(const Options& options) {
   return pairs_text(others);
 }
 
-// A list for ONNX Runtime names its optimizers, in camel case: those that do what a pass does are that pass, the others leave out nothing.
+// Converts a list of ONNX Runtime's optimizers, in camel case, to the passes that do the same. Optimizers without such a pass are ignored.
 std::string passes_of_optimizers(const std::string& list) {
   constexpr std::pair<std::string_view, std::string_view> kSame[] = {{"CommonSubexpressionElimination", "merge-common-nodes"},
                                                                      {"ConstantFolding", "fold-constants"},
@@ -374,7 +374,7 @@ const SessionOptions& session_defaults() {
   return kDefaults;
 }
 
-// @param kind  of what dimensions are called by, in the model `known` and in the option
+// @param kind  "symbol" or "denotation", for messages; `known` has all that the model's inputs use
 void check_overrides(std::string_view option, std::string_view kind, const std::map<std::string, int64_t>& overrides,
                      std::set<std::string> known, const SessionOptions& options) {
   known.erase(std::string());

@@ -12,7 +12,7 @@ namespace treadle {
 const OptionTable<SessionOptions>& session_option_table();
 const OptionTable<RunOptions>& run_option_table();
 
-/// The same functions for RunOptions as treadle/session.h declares for SessionOptions.
+/// For RunOptions: the functions that treadle/session.h declares for SessionOptions.
 void set_option(RunOptions& options, std::string_view name, const std::string& value);
 void add_config_entry(RunOptions& options, const std::string& key, const std::string& value);
 

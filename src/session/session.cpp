@@ -42,7 +42,7 @@ void separate_symbols(Graph& graph) {
   }
 }
 
-// An extent that the model names not is nobody's.
+// Returns the override for this name; null if there is none. An unnamed extent has no override.
 const int64_t* extent_for(const std::string& name, const std::map<std::string, int64_t>& overrides) {
   const auto found = name.empty() ? overrides.end() : overrides.find(name);
   return found != overrides.end() ? &found->second : nullptr;
@@ -59,7 +59,7 @@ void override_dimensions(Graph& graph, const std::map<std::string, int64_t>& ove
   }
 }
 
-// The graph knows no denotations, so they are looked up in the model as read.
+// Denotations are read from the model's definition, as the graph does not keep them.
 void override_denotations(Graph& graph, const onnx::ModelDef& def, const std::map<std::string, int64_t>& overrides) {
   for (const onnx::ValueInfoDef& input : def.graph.inputs) {
     if (!input.type.shape) continue;
@@ -108,7 +108,7 @@ size_t weight_bytes(const Graph& graph, std::set<const void*>& seen) {
   for (size_t i = 0; i < graph.num_values(); ++i) {
     const Value& value = graph.value(ValueId{static_cast<uint32_t>(i)});
     if (!value.is_constant() || value.uses.empty() || !value.type.is_static() || value.type.dtype == DType::string) continue;
-    // The type tells the size of what has been packed and let go. A body may share a constant with the graph around it.
+    // The size comes from the type, because the constant may have been packed and released. Bodies may share constants with outer graphs.
     if (value.constant.is_tensor() && !seen.insert(value.constant.tensor().raw()).second) continue;
     bytes += size_bytes(value.type.dtype, value.type.static_shape().num_elements());
   }
@@ -117,7 +117,7 @@ size_t weight_bytes(const Graph& graph, std::set<const void*>& seen) {
   return bytes;
 }
 
-// Refuses outputs that are declared with another dtype than they have. Callers allocate memory by the declaration.
+// Rejects an output that is declared with a wrong dtype, because callers allocate memory by the declaration.
 void check_declared_outputs(const Graph& graph) {
   for (size_t i = 0; i < std::min(graph.outputs.size(), graph.declared_outputs.size()); ++i) {
     const Type &declared = graph.declared_outputs[i], &made = graph.type(graph.outputs[i]);
@@ -155,7 +155,7 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
     onnx::upgrade(*graph, {.warn = options.on_warning});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_implemented) throw;
-    // Not the first thing that is missing, but all of them.
+    // Reports all unsupported parts of the model, not only the first.
     std::vector<std::string> lines = find_unsupported(model.impl());
     if (lines.size() < 2) throw;
     throw Error(ErrorCode::not_implemented, fmt::format("{}", fmt::join(lines, "\n")));
@@ -167,7 +167,7 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
 Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_file, bool for_monitor) const {
   const LoadPhases::Phase phase("optimise");
   CompiledSubgraphs compiled;
-  // A file has dense inputs.
+  // Sparse storage is inferred for sessions only; files keep inputs dense.
   if (auto given = options.config.find("treadle.storage"); given != options.config.end() && !for_file)
     passes::infer_storage(graph, passes::parse_storage(given->second), options.on_warning);
   const bool has_backends = !for_file && !for_monitor && options.config.contains("treadle.backends");
@@ -193,7 +193,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   if (devices.have_kernels()) pipeline.level = std::min(pipeline.level, optimizer_level(GraphOptimizationLevel::basic));
   pipeline.for_file = pipeline.keep_patterns = pipeline.keep_quantisation = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
-  // Programs of other fetches have fewer nodes.
+  // Patterns are checked once, on the main program; programs for other fetches have fewer nodes.
   const bool checks_patterns = !for_file && !main && names_nodes(options.precision);
   std::vector<std::string> nodes;
   if (checks_patterns) add_nodes(graph, nodes);
@@ -271,10 +271,10 @@ void Session::Impl::explain(const Executable& failed, std::span<const Datum> fee
     if (position == failed.input_names.size() || !feeds[position].defined()) continue;
     Type& declared = graph->value(input).type;
     Type fed = Type::of(feeds[position]);
-    if (contradicts(declared, fed)) throw;  // it names the feed; a node could not say more
+    if (contradicts(declared, fed)) throw;  // `error` names the feed, which is clear enough
     declared = std::move(fed);
   }
-  onnx::upgrade(*graph);  // throws with the node's name, if a node is to blame
+  onnx::upgrade(*graph);  // throws, naming the node, if a node rejects the feeds
   throw;
 }
 
@@ -295,7 +295,7 @@ const Model& Session::model() const { return impl_->model; }
 const SessionOptions& Session::options() const { return impl_->options; }
 namespace {
 
-// With the extents that the options give symbols.
+// Replaces symbols by the extents that the options give them.
 std::vector<ValueInfo> overridden(std::vector<ValueInfo> values, const std::map<std::string, int64_t>& extents) {
   for (ValueInfo& value : values)
     for (auto& extent : value.shape)
@@ -312,8 +312,8 @@ std::set<std::string, std::less<>> symbols_of(const std::vector<ValueInfo>& valu
   return symbols;
 }
 
-// What inference knows where the model says nothing of an output: its type, its rank, its extents; and numbers for symbols.
-// @param symbols  that the model has; inference makes others, which tell nobody anything
+// Fills in what the model does not declare of an output, from inference: type, rank, constant extents, symbols.
+// @param symbols  of the model's inputs; symbols that inference made mean nothing to users
 void add_inferred(ValueInfo& value, const Type& inferred, const std::set<std::string, std::less<>>& symbols) {
   if (value.type.empty()) value.type = type_text(inferred), value.dtype = inferred.dtype;
   if (!inferred.is_tensor() || !inferred.shape) return;
@@ -403,7 +403,7 @@ MemoryReport Session::Impl::memory_report() const {
 }
 
 void Session::Impl::trim() const {
-  std::unique_lock lock(mutex, std::try_to_lock);  // nobody waits for it here
+  std::unique_lock lock(mutex, std::try_to_lock);  // if taken, only the main program is trimmed
   if (!lock) return main->executor->frames().trim_all();
   for (const auto& executable : compiled_now()) executable->executor->frames().trim_all();
 }
