@@ -74,7 +74,7 @@ class Analysis {
                        [&](const auto& gap) { return run.start <= gap.second && run.end >= gap.first; });
   }
 
-  // Null if the run has not ended, or its record is not in the recording. Numbers come again: the time decides.
+  // Finds the record's run; null if the run has not ended or is not in the recording. Run numbers repeat, so the time decides.
   Run* run_of(const Record& record) {
     auto after =
         std::upper_bound(runs_.begin(), runs_.end(), record.start, [](uint64_t start, const Run& run) { return start < run.start; });
@@ -129,7 +129,7 @@ class Analysis {
     return static_cast<int32_t>(found - phases.begin());
   }
 
-  // Each without the phases in it.
+  // Sums each kernel phase's own time, without the phases nested in it.
   void sum_phases(size_t r) {
     std::vector<std::vector<const KernelEvent*>> open(recording_.threads.size());
     auto phase_at = [&](const KernelEvent& event) -> ProfiledKernelPhase& {
@@ -151,7 +151,7 @@ class Analysis {
   void summarise(size_t r) {
     const Run& run = runs_[r];
     std::vector<Interval> nodes, all;
-    std::vector<std::vector<const Event*>> open(recording_.threads.size());  // per thread: what the next event may lie within
+    std::vector<std::vector<const Event*>> open(recording_.threads.size());  // per thread: events that may contain the next one
     for (const Event& event : run.events) {
       all.push_back({event.start, event.end});
       auto& stack = open[static_cast<size_t>(event.thread)];
@@ -172,7 +172,7 @@ class Analysis {
     result.kernel_ns = ns(union_length(nodes));
     for (const ProfiledNode& node : profile_.nodes) result.node_ns += node.self_ns[r];
     const uint64_t covered = union_length(all);
-    // Waiting within a node's stretch (of another thread) is the node's.
+    // While one thread waits and another executes a node, the time counts as the node's.
     result.wait_ns = ns(covered) - result.kernel_ns;
     if (all.empty()) {
       result.before_ns = result.duration_ns;
@@ -197,7 +197,7 @@ class Analysis {
     }
   }
 
-  // A step runs once in a run. Where a memory limit has it compute a value again, the first time counts.
+  // Computes when each node became ready. If a value is recomputed because of a memory limit, its first computation counts.
   void note_ready(size_t r) {
     constexpr double kLeastNs = 1000;
     Run& run = runs_[r];
@@ -206,7 +206,7 @@ class Analysis {
     for (const Event& event : run.events)
       if (const int32_t step = step_of(event); step >= 0 && ends_[static_cast<size_t>(step)] == 0)
         ends_[static_cast<size_t>(step)] = event.end;
-    // What is fed is there before the run begins; shapes and memory are found before the first node.
+    // Feeds are ready before the run begins, and shapes and memory before its first node.
     const uint64_t first = run.events.empty() ? run.start : run.events.front().start;
     for (Event& event : run.events) {
       const int32_t step = step_of(event);
@@ -224,7 +224,7 @@ class Analysis {
     }
   }
 
-  // Where only the runs knew, a call costs what calls did on average.
+  // If costs are known only per run (symbolic shapes), sets the average cost of a call.
   void set_costs() {
     for (size_t i = 0; i < costs_.size(); ++i) {
       ProfiledNode& node = profile_.nodes[i];
@@ -259,7 +259,7 @@ class Analysis {
     return events;
   }
 
-  // Those in which threads of the pool waited, cut at the ends of the run.
+  // Adds the intervals in which pool threads waited, clipped to the run.
   bool add_states(const Run& run, std::vector<ProfiledEvent>& events) const {
     const size_t before = events.size();
     for (const auto& thread : recording_.threads)
@@ -276,13 +276,13 @@ class Analysis {
   const Recording& recording_;
   const RecordNames& names_;
   Profile& profile_;
-  std::vector<Run> runs_;                         // by their starts
-  std::vector<std::pair<double, double>> costs_;  // per node: operations and bytes of all its calls, as the runs knew them
+  std::vector<Run> runs_;                         // sorted by start
+  std::vector<std::pair<double, double>> costs_;  // per node: operations and bytes summed over its calls, as computed in the runs
   uint64_t longest_ = 0;
   std::unordered_map<const Record*, int64_t>* const waited_ns_;
   std::vector<std::vector<size_t>> predecessors_;  // per step
-  std::vector<int32_t> step_of_;                   // per node; -1: it is not of the main graph
-  std::vector<uint64_t> ends_;                     // per step, in the run that is looked at
+  std::vector<int32_t> step_of_;                   // per node; -1: not in the main graph
+  std::vector<uint64_t> ends_;                     // per step: end in the current run
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From records to a profile: which node ran when, and where each run's time went.
+// Turns records into a profile: when each node ran, and how each run's time was spent.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,19 @@
 
 namespace treadle::profile {
 
-/// Which names mean what in a recording.
+/// The meaning of a recording's names.
 struct RecordNames {
   uint32_t run = 0;
-  std::unordered_map<uint32_t, int32_t> node;                                ///< to the index in Profile::nodes
-  std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks: runs that began outside of them are left out
+  std::unordered_map<uint32_t, int32_t> node;                                ///< name of a node -> index in Profile::nodes
+  std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks; runs that began outside of them are ignored
 };
 
-/// Adds runs, the nodes' times and calls, and the timelines to a profile that has its nodes.
-/// Runs some of whose records were dropped are left out.
-/// @param waited_ns  may be null; gets the records of nodes that began a microsecond or more after all that they read was there
+/// Adds runs, nodes' times and calls, and timelines to a profile that already has its nodes. Skips runs with lost records.
+/// @param waited_ns  may be null; receives, for nodes that began 1 microsecond or more after their operands were ready, that delay in ns
 void analyse(const Recording& recording, const RecordNames& names, Profile& profile,
              std::unordered_map<const Record*, int64_t>* waited_ns = nullptr);
 
-/// What recording one event costs on this machine: two readings of the clock, and the record.
+/// Returns the cost in ns of recording one event on this machine: two clock readings and one record.
 double measure_ns_per_event();
 
 }  // namespace treadle::profile

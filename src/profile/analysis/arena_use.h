@@ -1,4 +1,4 @@
-// What lies in the arenas of runs that are under way: the buffers of the plan that are alive at the nodes that have begun.
+// Computes what the arenas of the runs in progress contain: the plan's buffers that are alive at the nodes that have begun.
 #pragma once
 
 #include <array>
@@ -16,23 +16,23 @@ using SignedClassBytes = std::array<int64_t, kNumMemoryClasses>;
 /// Follows the records of nodes and runs in the order of time.
 class ArenaUse {
  public:
-  /// Holds on to both. A profile without a plan has nothing in its arenas.
+  /// Both arguments must outlive this object. Without a plan, arenas count as empty.
   ArenaUse(const Profile& profile, const ProfileTrace& trace);
 
   struct Moment {
     uint64_t ticks;
-    const Record* record;  ///< of a node that begins, or of a run that ends
+    const Record* record;  ///< the begin of a node, or the end of a run
   };
-  /// By time.
+  /// Sorted by time.
   const std::vector<Moment>& moments() const { return moments_; }
   void take(const Record& record);
 
-  /// The last step that has begun, of each run under way by its number.
+  /// Run number -> the last step that has begun, for each run in progress.
   const std::map<uint16_t, int32_t>& steps() const { return steps_; }
-  /// By class, of all runs under way.
+  /// Bytes in use per class, over all runs in progress.
   const SignedClassBytes& bytes() const { return bytes_; }
   int64_t total_bytes() const { return total_bytes_; }
-  /// Of the arena of one run at a step: names of values, and of nodes for scratch.
+  /// Returns what the arena of one run contains at a step: names of values, and for scratch memory names of nodes.
   std::vector<MemoryHolding> holdings_at(int32_t step) const;
 
  private:
@@ -40,8 +40,8 @@ class ArenaUse {
 
   const Profile& profile_;
   const ProfileTrace& trace_;
-  std::vector<int32_t> step_of_;         // by node; -1: not of the main graph
-  std::vector<SignedClassBytes> alive_;  // by step
+  std::vector<int32_t> step_of_;         // per node; -1: not in the main graph
+  std::vector<SignedClassBytes> alive_;  // per step
   std::vector<Moment> moments_;
   std::map<uint16_t, int32_t> steps_;
   SignedClassBytes bytes_{};

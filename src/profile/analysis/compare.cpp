@@ -1,4 +1,4 @@
-// Two profiles side by side: what changed beyond the noise.
+// Compares two profiles: finds changes that exceed the noise.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace treadle {
 namespace profile {
 namespace {
 
-// The median of either lies in its interval: from the ends follows what the ratio can be.
+// Each median lies in its interval, so the ends of both bound the ratio of the medians.
 TimeDifference compare(const std::optional<ProfileTimes>& before, const std::optional<ProfileTimes>& after, double tolerance) {
   TimeDifference result{.before_ms = before ? before->median : 0, .after_ms = after ? after->median : 0, .change = {}};
   if (!before || !after || !before->interval || !after->interval) return result;
@@ -31,7 +31,7 @@ TimeDifference compare(const std::optional<ProfileTimes>& before, const std::opt
   return result;
 }
 
-// Namesakes are told apart by their order.
+// Nodes with the same name are numbered in order.
 std::map<std::pair<std::string, int>, size_t> nodes_by_name(const ProfileReport& report) {
   std::map<std::pair<std::string, int>, size_t> result;
   std::map<std::string, int> seen;
@@ -93,7 +93,7 @@ class Comparison {
     }
   }
 
-  // Passes name what they make. Nodes with other names are the same if they stand for the same node of the model first.
+  // Passes name the nodes that they make. Nodes with different names match if the first original node that they replace is the same.
   void match_by_sources(std::vector<size_t>& rest_before, std::vector<size_t>& rest_after) {
     const auto first_source = [](const NodeReport& node) { return node.sources.empty() ? std::string() : node.sources.front(); };
     std::map<std::string, std::vector<size_t>> by_source;
@@ -103,7 +103,7 @@ class Comparison {
       const NodeReport& node = before_.nodes[i];
       const auto found = by_source.find(first_source(node));
       if (found == by_source.end() || found->second.empty()) return false;
-      // Of several, that with the same operator.
+      // Prefers a node with the same operator.
       const auto same =
           std::find_if(found->second.begin(), found->second.end(), [&](size_t j) { return after_.nodes[j].op_type == node.op_type; });
       const auto chosen = same == found->second.end() ? found->second.begin() : same;
@@ -114,12 +114,12 @@ class Comparison {
     });
   }
 
-  // What both profiles were taken with, where it differs: a node that changed may have done so for that alone.
+  // Lists differences between the profiles' environments, as these may be the cause of all other changes.
   void compare_surroundings() {
     const auto add = [&](const char* title, const std::string& was, const std::string& is) {
       if (was != is) made_.environment.emplace_back(title, fmt::format("{} -> {}", was.empty() ? "none" : was, is.empty() ? "none" : is));
     };
-    // What older files lack is not known to differ.
+    // Files of older versions lack some values; a missing one does not count as a difference.
     const auto add_known = [&](const char* title, const std::string& was, const std::string& is) {
       if (!was.empty() && !is.empty()) add(title, was, is);
     };

@@ -1,4 +1,4 @@
-// The chain of nodes that a run cannot be shorter than, however many of them run at once.
+// The critical path: the longest chain of dependent nodes, which bounds a run's time however many nodes run concurrently.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 namespace treadle::profile {
 
 struct CriticalPath {
-  double ms = 0, all_ms = 0;     ///< of the path, and of all nodes
+  double ms = 0, all_ms = 0;     ///< duration of the path; sum over all nodes
   std::vector<int32_t> nodes;    ///< indices into Profile::nodes, in order
-  std::vector<double> slack_ms;  ///< per node: by how much it might take longer before the path does; -1 outside of the main graph
+  std::vector<double> slack_ms;  ///< per node: possible delay without lengthening the path; -1 outside of the main graph
 };
 
-/// Of each step of the main graph (Profile::steps), the steps that it waits for, by what it reads. That buffers share bytes does not count:
-/// a run of nodes at once has another plan.
+/// Returns, for each step of the main graph (Profile::steps), the steps whose results it reads. Reuse of buffers adds no dependency,
+/// because concurrent runs have another plan.
 std::vector<std::vector<size_t>> predecessors_of(const Profile& profile);
 
-/// Of the nodes of the main graph (Profile::steps), by predecessors_of().
-/// @param node_ms  per node, those of its bodies included
+/// Computes the critical path of the main graph, by predecessors_of().
+/// @param node_ms  per node, including its bodies
 CriticalPath critical_path(const Profile& profile, std::span<const double> node_ms);
 
 }  // namespace treadle::profile

@@ -42,14 +42,14 @@ class LayerSpans {
 
  private:
   struct Frame {
-    int64_t end_ns;              // of what is around
-    uint16_t run = 0;            // of the nodes in `open`
-    Layers outer;                // of the node around
-    Layers open;                 // layers of the latest node, without those
-    std::vector<size_t> ranges;  // in `made_`, of these
+    int64_t end_ns;              // of the surrounding range
+    uint16_t run = 0;            // run of the nodes in `open`
+    Layers outer;                // layers of the surrounding node
+    Layers open;                 // layers of the latest node, without `outer`
+    std::vector<size_t> ranges;  // their indices in `made_`
   };
 
-  // A node of no layer, such as a sum of gradients, ends none: the next one may be in the same again.
+  // A node without a layer, such as a sum of gradients, does not end a layer's range: the next node may continue it.
   void add_node(const TraceSpan& span, const Layers& layers) {
     if (layers.empty()) return;
     Frame& frame = frames_.back();

@@ -1,4 +1,4 @@
-// Layers of the model as ranges around their nodes. They are not recorded: nodes know their layers.
+// Adds the model's layers to a timeline, as ranges around their nodes. They are not recorded, but derived from the nodes' names.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 
 namespace treadle::profile {
 
-/// By node: numbers of its layers in the recording's names, to which they are added. Empty if no node has any.
+/// Adds the names of layers to the recording. @return their numbers in it, per node; empty if no node has a layer.
 std::vector<std::vector<uint32_t>> name_layers(const std::vector<ProfiledNode>& nodes, Recording& recording);
 
-/// Adds a range to a row wherever nodes of one layer follow each other: within a run, on a thread, and within what is around them there.
-/// @param spans  by start, outer ones first; likewise afterwards
+/// Adds a range around consecutive nodes of one layer within a run, a thread, and a surrounding range.
+/// @param spans  sorted by start, outer ones first; sorted likewise on return
 /// @return the records of the added ranges
 std::shared_ptr<const std::vector<Record>> add_layer_spans(const TraceView& view, std::vector<TraceSpan>& spans);
 

@@ -1,4 +1,4 @@
-// Layers of the model, and phases of a step: what nodes lie in, with their times.
+// Sums the nodes' times by layers of the model and phases of a training step.
 #pragma once
 
 #include <map>
@@ -12,19 +12,19 @@ namespace treadle::profile {
 
 class LayerTree {
  public:
-  /// A layer, or a phase of a step. It stands behind the one around it.
+  /// A layer, or a phase of a step. Comes after the one that contains it.
   struct Branch {
     std::string name;
     int parent = -1;
     bool is_phase = false;
     int64_t num_nodes = 0;
-    double ms = 0, self_ms = 0, share = 0;  ///< self: without the layers in it
+    double ms = 0, self_ms = 0, share = 0;  ///< self: without the nested layers
     std::vector<int> children = {};
   };
 
   explicit LayerTree(const std::vector<NodeReport>& nodes);
   const std::vector<Branch>& branches() const { return branches_; }
-  /// The innermost layer, or phase, of a node; -1: it has neither.
+  /// Index of the node's innermost layer or phase; -1: it has neither.
   int branch_of(size_t node) const { return of_nodes_[node]; }
 
  private:

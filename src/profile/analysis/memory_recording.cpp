@@ -11,11 +11,11 @@ namespace {
 
 using ClassBytes = SignedClassBytes;
 
-// Of the timeline, which are made of nodes: more, and only some runs have them.
+// Limit on points of the timeline that come from nodes. Above it, only some of the runs contribute points.
 constexpr size_t kMaxNodePoints = 200'000;
 constexpr size_t kActivations = static_cast<size_t>(MemoryClass::activations);
 
-// Of all threads, by time; what goes before what comes at the same tick.
+// Returns the blocks' records of all threads by time. At the same tick, freed blocks come before allocated ones.
 std::vector<const Record*> blocks_by_time(const Recording& recording) {
   std::vector<const Record*> found;
   for (const Recording::Thread& thread : recording.threads)
@@ -33,7 +33,7 @@ ClassBytes bytes_before(const MemoryStatistics& before) {
 
 size_t class_index(const Record& record) { return static_cast<size_t>(BlockRecord::class_of(record.arg1)); }
 
-// An arena is one block, of activations. While a run is under way, what lies in it counts as what the plan says that it is.
+// Replays allocations. An arena is one block of activations; while a run is in progress, the plan determines the classes within it.
 class MemoryReplay {
  public:
   MemoryReplay(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before, std::vector<MemoryHolding> holders)
@@ -92,10 +92,10 @@ class MemoryReplay {
     note(record.start, /*shown=*/true);
   }
 
-  // Runs whose extents are not the last ones have other arenas: there may be less than the plan says.
+  // False if the arenas are smaller than planned: runs with other extents than the last ones have smaller arenas.
   bool arenas_are_known() const { return arenas_.total_bytes() <= now_[kActivations]; }
 
-  // With the bytes of arenas by what lies in them. What is free in them stays with the activations.
+  // Divides the arenas' bytes into classes by the plan. Free bytes within arenas count as activations.
   ClassBytes divided() const {
     ClassBytes bytes = now_;
     if (!arenas_are_known()) return bytes;
@@ -106,7 +106,7 @@ class MemoryReplay {
     return bytes;
   }
 
-  // As long as most is held, the peak is where most lies in the arenas.
+  // Among moments with the same total, the peak is the one with most bytes in use within arenas.
   void note(uint64_t ticks, bool shown) {
     const double ns = recording_.to_ns(ticks);
     const auto bytes = unsigned_of(divided());
@@ -129,7 +129,7 @@ class MemoryReplay {
     shown_ = bytes;
   }
 
-  // What was alive at the peak, by name. Of what was there before, the weights have names; the rest of a class has none.
+  // Lists what was alive at the peak, by name. Of memory from before the profile, weights have names; other bytes are summed per class.
   void find_holders() {
     ClassBytes named{};
     std::vector<MemoryHolding> alive;
@@ -177,9 +177,9 @@ class MemoryReplay {
   ClassBytes now_;
   std::vector<MemoryHolding> holders_;
   std::unordered_map<uint64_t, size_t> block_of_;
-  int64_t used_at_peak_ = 0;                       // in arenas
-  std::map<uint16_t, int32_t> steps_at_peak_;      // of runs
-  std::array<size_t, kNumMemoryClasses> shown_{};  // by the last counters
+  int64_t used_at_peak_ = 0;                       // within arenas
+  std::map<uint16_t, int32_t> steps_at_peak_;      // per run
+  std::array<size_t, kNumMemoryClasses> shown_{};  // bytes at the last counter record
   RecordedMemory result_;
 };
 

@@ -1,4 +1,4 @@
-// From blocks' records to what was really allocated.
+// Computes the memory that was allocated over time, from the records of blocks.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace treadle::profile {
 
-/// Bytes of a class from a moment on.
+/// Bytes of a class from this moment on.
 struct MemoryCounter {
   uint64_t ticks = 0;
   MemoryClass memory_class = MemoryClass::other;
@@ -19,16 +19,16 @@ struct MemoryCounter {
 
 struct RecordedMemory {
   MeasuredMemory memory;
-  std::vector<MemoryCounter> counters;  ///< as the timeline of `memory`, where a class changes
+  std::vector<MemoryCounter> counters;  ///< the changes of each class along the timeline of `memory`
 };
 
-/// @param profile  has its nodes and its plan: what lies in arenas at which node
+/// @param profile  with its nodes and plan, which tell the contents of arenas at each node
 /// @param before   bytes of each class when the profile began
-/// @param holders  of what was there before: weights by name
+/// @param holders  named parts of that memory, such as weights
 RecordedMemory measure_memory(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before,
                               std::vector<MemoryHolding> holders);
 
-/// Puts them into the recording, for viewers: a row of its own.
+/// Adds the counters to the recording as a row of its own, for trace viewers.
 void add_memory_counters(Recording& recording, const std::vector<MemoryCounter>& counters);
 
 }  // namespace treadle::profile

@@ -1,4 +1,4 @@
-// Which planned buffers are alive when: the arena over the steps of the main graph.
+// The planned contents of the arena over the steps of the main graph.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 namespace treadle::profile {
 
 struct MemoryTimeline {
-  std::map<MemoryClass, std::vector<size_t>> bytes;  ///< alive, per step of Profile::steps; activations and scratch, and what else there is
-  size_t peak_step = 0;                              ///< the first at which most bytes are alive
+  std::map<MemoryClass, std::vector<size_t>> bytes;  ///< bytes alive at each step of Profile::steps; has activations and scratch
+  size_t peak_step = 0;                              ///< first step with the most bytes alive
   size_t peak_bytes = 0;
-  std::vector<const ProfiledBuffer*> at_peak;  ///< the largest first
+  std::vector<const ProfiledBuffer*> at_peak;  ///< largest first
 };
 
-/// Empty where the profile has no plan: before the first run, and on devices.
+/// Empty for a profile without a plan: before the first run, and on devices.
 MemoryTimeline memory_timeline(const Profile& profile);
 
 }  // namespace treadle::profile

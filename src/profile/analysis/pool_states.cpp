@@ -15,7 +15,7 @@ struct Span {
   uint64_t start, end;
   PoolState state;
 };
-using Stretches = std::vector<std::pair<uint64_t, uint64_t>>;  // disjoint, ascending
+using Stretches = std::vector<std::pair<uint64_t, uint64_t>>;  // disjoint, in ascending order
 
 Stretches union_of(Stretches stretches) {
   std::sort(stretches.begin(), stretches.end());
@@ -72,7 +72,7 @@ class Pool {
     if (!of_pool) return;
     std::stable_sort(spans.begin(), spans.end(), is_outer_or_earlier<Span>);
     ProfiledPoolThread result{.thread = static_cast<int32_t>(thread.index), .calls = calls};
-    // What no record says: a caller computes, and another thread of the pool has slept since before the profile, or still does.
+    // Time without a record: a caller computes, and any other thread of the pool sleeps.
     States& sums = result.state_ns;
     double& rest = sums[static_cast<size_t>(calls ? PoolState::running : PoolState::asleep)];
     for (const auto& [start, end] : stretches) rest += ns(end - start);
@@ -84,12 +84,12 @@ class Pool {
       sums[static_cast<size_t>(span.state)] += length;
       open.push_back(&span);
     }
-    for (double& sum : sums) sum = std::max(sum, 0.0);  // differences of large sums
+    for (double& sum : sums) sum = std::max(sum, 0.0);  // rounding may make them negative
     profile_.pool.push_back(result);
     add_barriers(spans, static_cast<int32_t>(thread.index));
   }
 
-  // Each is of the node that its thread was in.
+  // Assigns each barrier to the node that its thread was executing.
   void add_barriers(const std::vector<Span>& spans, int32_t thread) {
     struct Node {
       uint64_t start, end;

@@ -14,7 +14,7 @@
 namespace treadle::profile {
 namespace {
 
-// As a row of its own, if it is no more than a minute older than the profile: a trace of a server would begin with an empty day.
+// Adds the phases of loading as a row, unless they ended over a minute before the profile: the trace would begin with a long gap.
 Recording::Thread row_of_load(const std::vector<LoadPhase>& phases, Recording& recording) {
   constexpr double kNearNs = 60e9;
   Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "load", {}};
@@ -26,7 +26,7 @@ Recording::Thread row_of_load(const std::vector<LoadPhase>& phases, Recording& r
   return row;
 }
 
-// As a row of its own: where events are missing. Tables and pages have the number, and would not look here.
+// Adds a row that shows where events were lost. The number of lost events is in tables and pages too.
 void add_lost(Recording& recording) {
   if (recording.dropped == 0) return;
   Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "events lost", {}};

@@ -1,4 +1,4 @@
-// From a plan and the records of its runs to a profile.
+// Makes a profile of a plan and the records of its runs.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace treadle::profile {
 
-/// The filter for a plan's records. Its texts are the run's, the making's, and those of the nodes in the order of `nodes`.
+/// The filter for a plan's records. Its texts are the names of runs, of initialization, and of the nodes in the order of `nodes`.
 struct PlanFilter {
   RecordFilter filter;
-  std::unordered_map<uint32_t, int32_t> node_of;  ///< from the index of a text to the node
+  std::unordered_map<uint32_t, int32_t> node_of;  ///< index of a text -> index of the node
 };
 PlanFilter filter_of(const ProfilePlan& plan, uint64_t from);
 
-/// The profile of these records.
-/// @param node_of    PlanFilter::node_of of the filter that they went through
+/// Makes the profile of these records.
+/// @param node_of    PlanFilter::node_of of the filter that selected them
 /// @param intervals  ticks between which the profile was on
 Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uint32_t, int32_t> node_of,
                    std::vector<std::pair<uint64_t, uint64_t>> intervals);

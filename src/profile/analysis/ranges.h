@@ -1,4 +1,4 @@
-// Ranges that programs mark, and runs among them.
+// Ranges that programs mark, together with the runs in them.
 #pragma once
 
 #include "profile/analysis/trace_rows.h"
@@ -6,7 +6,7 @@
 
 namespace treadle::profile {
 
-/// Sets the profile's ranges, all calls with the same ranges around them together, and the spans that a timeline of them shows.
+/// Sets the profile's ranges, with calls of the same name and the same surrounding ranges merged, and the spans for a timeline of them.
 /// @pre the profile has its runs
 void add_ranges(const ProfileTrace& trace, Profile& profile);
 /// Fills Profile::marks.

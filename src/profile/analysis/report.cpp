@@ -1,4 +1,4 @@
-// What a profile says: tables, pages and comparisons are made of it.
+// Makes the report of a profile, from which tables, pages and comparisons are written.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -34,7 +34,7 @@ double MachinePeaks::bound_ns(double flops, double bytes) const {
 namespace profile {
 namespace {
 
-// A node whose bytes would have to move faster than this part of the peak has not moved them: they lay in place.
+// A node that would need more than this multiple of the peak bandwidth has not moved its bytes: they were in cache.
 constexpr double kPlausible = 1.3;
 constexpr size_t kMaxTimelineEvents = 1'000'000;
 
@@ -125,7 +125,7 @@ class ReportBuilder {
                              .events_unknown = profile_.events_unknown,
                              .slowdown = {}};
     if (context_.plain_ns.empty() || walls_.empty()) return cost;
-    // Only where the medians lie apart: else there is nothing to be seen beyond the noise.
+    // Computes the overhead of recording only if the medians' intervals do not overlap; a smaller difference is noise.
     const Summary plain = summarise(context_.plain_ns), recorded = summarise(walls_);
     std::optional<double>& slowdown = cost.slowdown.emplace();
     if (plain.interval && recorded.interval &&
@@ -134,7 +134,7 @@ class ReportBuilder {
     return cost;
   }
 
-  // What bounds each node, and the least time that the machine could take.
+  // Determines what limits each node, and the least time that the machine could take for it.
   void judge_nodes() {
     for (const ProfiledNode& node : profile_.nodes) {
       const bool costed = node.flops && node.bytes;
@@ -157,7 +157,7 @@ class ReportBuilder {
 
   double all_self_ns(size_t i) const { return std::accumulate(profile_.nodes[i].self_ns.begin(), profile_.nodes[i].self_ns.end(), 0.0); }
 
-  // Parts of a typical run, which sum to the whole of it.
+  // Returns the parts of a typical run's time; their sum is the whole run.
   std::vector<ProfileReport::Part> where() const {
     std::array<double, kNumKinds> kinds{};
     double nodes_ns = 0, barriers_ns = 0;
@@ -170,13 +170,13 @@ class ReportBuilder {
     }
     auto mean_of = [&](double ProfiledRun::*part) { return typical_mean([&](size_t r) { return profile_.runs[r].*part; }); };
     const double kernel_ns = mean_of(&ProfiledRun::kernel_ns);
-    // Recording takes place between nodes, of the graph or of a body; where one begins when the one before ends, in them.
+    // Events are recorded between nodes. If there is no time between them, the cost is subtracted from the nodes.
     const double events = typical_mean([&](size_t r) { return static_cast<double>(profile_.runs[r].events); }) - 1;
     double between_ns = mean_of(&ProfiledRun::between_ns);
     const double recording_ns = std::clamp(events * profile_.ns_per_event, 0.0, between_ns + kernel_ns / 2);
     const double within_ns = std::max(0.0, recording_ns - between_ns);
     between_ns -= recording_ns - within_ns;
-    // With several nodes at once, a node's time counts by its part of all of them.
+    // If nodes run concurrently, each one's time is scaled so that their sum is the time in which any node ran.
     const double scale = nodes_ns > 0 ? (kernel_ns - within_ns) / nodes_ns : 0;
     auto of = [&](Kind kind) { return kinds[static_cast<size_t>(kind)] * scale; };
     std::vector<ProfileReport::Part> list;
@@ -199,10 +199,10 @@ class ReportBuilder {
     return list;
   }
 
-  // A node with bodies takes as long as all that runs in them.
+  // The time of a node with bodies includes the nodes in them.
   void find_critical_path() {
     std::vector<double> node_ms(profile_.nodes.size(), 0);
-    for (size_t i = profile_.nodes.size(); i-- > 0;) {  // bodies stand behind their node
+    for (size_t i = profile_.nodes.size(); i-- > 0;) {  // bodies come after their node
       node_ms[i] += node_mean_ns(i) / 1e6;
       if (profile_.nodes[i].parent >= 0) node_ms[static_cast<size_t>(profile_.nodes[i].parent)] += node_ms[i];
     }
@@ -239,7 +239,7 @@ class ReportBuilder {
     report.kernel_phases = kernel_phases(node);
     const double median = summarise(node.self_ns).median;
     if (median <= 0 || calls <= 0) return;
-    // Bytes that would have moved faster than the machine moves any did not move, and the rate would say nothing.
+    // If the bytes would exceed the machine's bandwidth, they did not move, so no rate is given.
     const double bound = bounds_ns_[i] * calls;
     const bool computes = kinds_[i] == Kind::compute || kinds_[i] == Kind::other_numbers;
     const bool in_place = !computes && bound > kPlausible * median;
@@ -302,7 +302,7 @@ class ReportBuilder {
     return list;
   }
 
-  // Of a training step, in the order of execution.
+  // Returns the phases of a training step in execution order.
   std::vector<ProfileReport::Phase> phases() const {
     std::vector<ProfileReport::Phase> list;
     for (const char* phase : {"forward", "backward", "communication", "optimizer"}) {
@@ -367,7 +367,7 @@ class ReportBuilder {
   std::vector<double> walls_;
   std::vector<size_t> typical_;
   std::vector<Kind> kinds_;
-  std::vector<double> bounds_ns_;  // of one call; 0: not known
+  std::vector<double> bounds_ns_;  // least ns of one call; 0: unknown
   CriticalPath path_;
   bool has_calls_ = false;
   double wall_ns_ = 0;

@@ -22,7 +22,7 @@ NamedBytes named_bytes(const MeasuredMemory::ClassBytes& bytes) {
 
 size_t total_of(const MeasuredMemory::ClassBytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), size_t{0}); }
 
-// Of each stretch of points the one with the most bytes: no peak is lost.
+// Divides the points into equal parts and keeps the point with the most bytes of each, so that peaks stay.
 std::vector<const MeasuredMemory::Point*> thinned(const std::vector<MeasuredMemory::Point>& points) {
   const size_t stride = points.size() / kMaxPoints + 1;
   std::vector<const MeasuredMemory::Point*> kept;
@@ -46,7 +46,7 @@ MeasuredMemoryReport::Timeline timeline_of(const std::vector<MeasuredMemory::Poi
   return timeline;
 }
 
-// The largest, in the order in which they were taken.
+// Returns the largest blocks, in order of allocation.
 std::vector<MeasuredMemoryReport::Block> blocks_of(const std::vector<ProfiledBlock>& blocks) {
   std::vector<const ProfiledBlock*> largest;
   for (const ProfiledBlock& block : blocks) largest.push_back(&block);
@@ -179,7 +179,7 @@ TimelineEvents spans_of(const Profile& profile) {
     spans.start_us.push_back(microseconds(span.start_ns));
     spans.duration_us.push_back(microseconds(span.duration_ns));
   }
-  // The first of them: how many there were is known.
+  // Only the first events are kept; this is the number of all.
   size_t events = profile.runs.size();
   for (const ProfiledRange& marked : profile.ranges) events += marked.call_ns.size();
   spans.events = static_cast<int64_t>(std::max(events, profile.spans.size()));

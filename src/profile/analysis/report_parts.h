@@ -1,4 +1,4 @@
-// Parts of what a profile says.
+// Parts of a profile's report.
 #pragma once
 
 #include <string>
@@ -10,26 +10,26 @@
 namespace treadle::profile {
 
 std::string class_name(MemoryClass memory_class);
-/// @param ns  not empty
+/// @param ns  must not be empty
 ProfileTimes times_of(const std::vector<double>& ns);
 
-/// Whether the peaks, which are of float32, hold for what a node computes.
+/// True if the machine's peaks, which are measured in float32, apply to the node's computation.
 bool computes_in_float32(const PlannedNode& node);
 
-/// "1x64x56x56"; "scalar"; "?" where only the run knows it.
+/// Returns "1x64x56x56", "scalar", or "?" for a shape that is known only in a run.
 std::string shape_of(const ProfiledOperand& operand);
-/// "1x64x56x56 -> 1x64x28x28": computed inputs and outputs of a node, for people.
+/// Formats the shapes of a node's computed inputs and outputs: "1x64x56x56 -> 1x64x28x28".
 std::string shapes_of(const PlannedNode& node);
 
-/// Phases of loading: those of one name within one phase together.
+/// Returns the phases of loading; phases with the same name within one phase are merged.
 std::vector<ProfileReport::Load> load_of(const Profile& profile);
 std::vector<ProfileReport::PoolThread> pool_of(const Profile& profile);
-/// @pre the profile has pairs of clocks
+/// @pre the profile has pairs of clock readings
 ProfileReport::Clock clock_of(const Profile& profile);
 std::vector<ProfileReport::Range> ranges_of(const Profile& profile);
-/// The first of them.
+/// Returns the first marks, up to a limit.
 ProfileReport::Marks marks_of(const Profile& profile);
-/// Where ranges and runs lie in the recording.
+/// Returns the positions of ranges and runs in the recording.
 TimelineEvents spans_of(const Profile& profile);
 MeasuredMemoryReport measured_memory_of(const MeasuredMemory& memory);
 

@@ -12,7 +12,7 @@
 namespace treadle::profile {
 namespace {
 
-// Of ranges with the same ends: which is around the others.
+// Orders ranges with the same start and end: outer kinds first.
 int depth_of(RecordKind kind) {
   switch (kind) {
     case RecordKind::phase: return 3;
@@ -25,7 +25,7 @@ int depth_of(RecordKind kind) {
   }
 }
 
-// By thread: the rows, and of each the ends of the ranges that are open.
+// Builds rows per thread; for each row, keeps the ends of the open ranges.
 class RowBuilder {
  public:
   RowBuilder(const Recording::Thread& thread, size_t num_spans) : thread_(thread) {
@@ -82,7 +82,7 @@ bool TraceView::shows(const Record& record) const {
   return record.kind != RecordKind::pool || pool_runs || state_of(*recording, record) != PoolState::running;
 }
 
-// A node is launched once in a run, and runs have numbers, which come again: the n-th launch is that of the n-th activity behind it.
+// Matches launches with activities. A run launches a node once, but run numbers repeat: the n-th launch matches the n-th activity after it.
 Correlations::Correlations(const TraceView& view) {
   struct Pair {
     std::vector<const Record*> launches, activities;
@@ -103,7 +103,7 @@ Correlations::Correlations(const TraceView& view) {
     auto launch = pair.launches.begin();
     for (const Record* activity : pair.activities) {
       if (launch == pair.launches.end()) break;
-      if ((*launch)->start > activity->start) continue;  // its launch was not recorded
+      if ((*launch)->start > activity->start) continue;  // the launch was not recorded
       activities_.push_back(activity);
       numbers_[activity] = numbers_[*launch++] = static_cast<int64_t>(activities_.size());
     }
@@ -118,7 +118,7 @@ int64_t Correlations::of(const Record& record) const {
 
 const Record* Correlations::activity(int64_t number) const { return number > 0 ? activities_[static_cast<size_t>(number - 1)] : nullptr; }
 
-// Of a joint module, forward and backward part are runs with numbers of their own: then the last forward record before counts.
+// In a joint module, the forward and backward parts are separate runs; the arrow then begins at the last forward record before.
 GradientArrows::GradientArrows(const TraceView& view, int64_t first_id) {
   if (!view.nodes) return;
   std::vector<bool> wanted(view.nodes->size(), false);
@@ -129,7 +129,7 @@ GradientArrows::GradientArrows(const TraceView& view, int64_t first_id) {
     const Record* record;
     int64_t thread;
   };
-  std::vector<std::vector<Made>> made(view.nodes->size());  // by forward node, ascending ends
+  std::vector<std::vector<Made>> made(view.nodes->size());  // per forward node, sorted by end
   const auto each_node = [&](auto&& visit) {
     for (const Recording::Thread& thread : view.recording->threads)
       for (const Record& record : thread.records)
@@ -192,7 +192,7 @@ bool is_outer(const TraceSpan& a, const TraceSpan& b) {
 namespace {
 
 bool nest(const std::vector<TraceSpan>& spans) {
-  std::vector<int64_t> open;  // ends
+  std::vector<int64_t> open;  // ends of the open ranges
   for (const TraceSpan& span : spans) {
     if (is_point(*span.record)) continue;
     while (!open.empty() && open.back() <= span.start_ns) open.pop_back();
@@ -202,7 +202,7 @@ bool nest(const std::vector<TraceSpan>& spans) {
   return true;
 }
 
-// Stable. Events stand in the order of their ends: most are in order already, and those around others, such as runs, are few.
+// Stable. Events are stored by their ends, so most are in order already; only outer ranges, such as runs, have to move.
 void sort_spans(std::vector<TraceSpan>& spans) {
   std::vector<TraceSpan> late;
   size_t kept = 0;
@@ -230,7 +230,7 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
     sort_spans(spans);
     std::shared_ptr<const std::vector<Record>> layers;
     if (view.layers && !view.layers->empty()) layers = add_layer_spans(view, spans);
-    if (nest(spans)) {  // as nearly always
+    if (nest(spans)) {  // nearly always
       rows.push_back({&thread, 0, std::move(spans), layers});
       return;
     }

@@ -1,4 +1,4 @@
-// What all trace files have in common: the records of each thread as rows of ranges that nest, outer ones first.
+// Shared by all trace formats: the records of each thread as rows of nested ranges, outer ones first.
 #pragma once
 
 #include <algorithm>
@@ -14,66 +14,66 @@
 
 namespace treadle::profile {
 
-/// A recording, and what is known of its nodes: nothing where `nodes` is null.
+/// A recording, and the nodes that its records refer to; `nodes` may be null.
 struct TraceView {
   const Recording* recording;
   const std::vector<ProfiledNode>* nodes = nullptr;
   const std::unordered_map<uint32_t, int32_t>* node_of = nullptr;
   uint64_t first_ticks = 0;
-  const Recording::Thread* load = nullptr;                     ///< a row behind those of the threads; null: none
-  bool launches = false;                                       ///< rows have what the host gave to devices
-  bool pool_runs = false;                                      ///< rows have ranges around what threads of the pool run
-  const std::vector<std::vector<uint32_t>>* layers = nullptr;  ///< as ProfileTrace::layers: rows have ranges around the nodes of a layer
+  const Recording::Thread* load = nullptr;                     ///< row after those of the threads; null: none
+  bool launches = false;                                       ///< include launches by the host
+  bool pool_runs = false;                                      ///< add ranges around the work of pool threads
+  const std::vector<std::vector<uint32_t>>* layers = nullptr;  ///< as ProfileTrace::layers; adds ranges around nodes of a layer
 
   const std::unordered_map<const Record*, int64_t>* waited = nullptr;  ///< as ProfileTrace::waited_ns
 
-  /// How long a node was ready before it began; 0: less than a microsecond, or not known.
+  /// Returns how long a node was ready before it began; 0: less than a microsecond, or unknown.
   int64_t waited_ns(const Record& record) const {
     if (!waited || waited->empty()) return 0;
     const auto found = waited->find(&record);
     return found == waited->end() ? 0 : found->second;
   }
-  /// -1 if the record is of no known node.
+  /// Returns -1 if the record belongs to no known node.
   int32_t node_index(const Record& record) const;
   const std::string& name(const Record& record) const;
   bool shows(const Record& record) const;
 };
 
-/// @throws Error(invalid_argument) if the profile holds no records: one that was built by hand, or read from a file
+/// @throws Error(invalid_argument) for a profile without records: one that was built by hand or read from a file
 TraceView view_of(const Profile& profile);
 
 struct TraceSpan {
-  int64_t start_ns, end_ns;  ///< since the recorder was made
+  int64_t start_ns, end_ns;  ///< since the recorder was created
   const Record* record;
 };
 
-/// Of two ranges of a row: the one that starts first, or is around the other.
+/// Orders ranges of a row by start; of ranges with the same start, outer ones come first.
 bool is_outer(const TraceSpan& a, const TraceSpan& b);
 
-/// Numbers of what devices did, and of the launches on the host that it comes from.
+/// Numbers for pairs of a launch on the host and the device's activity that it started.
 class Correlations {
  public:
   explicit Correlations(const TraceView& view);
-  /// The same for a launch and what came of it, from 1 on; 0: the record is of neither.
+  /// Returns the number (from 1) that a launch shares with its activity; 0: the record is neither.
   int64_t of(const Record& record) const;
-  /// What came of a launch. Null if that is not in the recording.
+  /// Returns the activity of a launch; null if it was not recorded.
   const Record* activity(int64_t number) const;
   int64_t size() const { return static_cast<int64_t>(activities_.size()); }
 
  private:
   std::unordered_map<const Record*, int64_t> numbers_;
-  std::vector<const Record*> activities_;  // by number - 1
+  std::vector<const Record*> activities_;  // index: number - 1
 };
 
-/// Arrows from what forward nodes did to the backward nodes of the same run.
+/// Arrows from the outputs of forward nodes to the backward nodes of the same run that read them.
 class GradientArrows {
  public:
-  /// @param first_id  arrows are numbered from here on
+  /// @param first_id  number of the first arrow
   GradientArrows(const TraceView& view, int64_t first_id);
-  /// Numbers of the arrows that begin, and that end, at a record.
+  /// Numbers of the arrows that begin at a record, and of those that end there.
   const std::vector<int64_t>& from(const Record& record) const { return found(begins_, record); }
   const std::vector<int64_t>& to(const Record& record) const { return found(ends_, record); }
-  /// The number (TraceRow::id) of the thread that the forward node ran on; -1: the record is of no backward node.
+  /// Returns the row (TraceRow::id) of the forward node's thread; -1: the record is not of a backward node.
   int64_t forward_thread(const Record& record) const;
 
  private:
@@ -86,14 +86,14 @@ class GradientArrows {
 
 inline constexpr int64_t kMaxRowsOfThread = 100;
 
-/// A row of a viewer. Ranges of one thread that overlap without nesting, which viewers would drop, go to a further row of that thread.
+/// A row of a viewer. Viewers drop ranges that overlap without nesting, so such ranges go to another row of the same thread.
 struct TraceRow {
   const Recording::Thread* thread = nullptr;
-  int64_t number = 0;                                   ///< of this thread's rows
-  std::vector<TraceSpan> spans;                         ///< by start, an outer one before the inner ones that start with it
-  std::shared_ptr<const std::vector<Record>> layers{};  ///< what spans of layers refer to
+  int64_t number = 0;                                   ///< index among this thread's rows
+  std::vector<TraceSpan> spans;                         ///< sorted by start, outer ones first
+  std::shared_ptr<const std::vector<Record>> layers{};  ///< the records of layers that spans refer to
 
-  /// Differs from all other rows of the recording.
+  /// Unique among all rows of the recording.
   int64_t id() const { return int64_t{thread->index} * kMaxRowsOfThread + std::min(number, kMaxRowsOfThread - 1); }
   std::string title() const;
 };
@@ -105,8 +105,8 @@ inline bool is_point(const Record& record) {
 
 std::vector<TraceRow> rows_of(const TraceView& view);
 
-/// Calls open(span) and close(span) in the order of time, inner ranges within outer ones, and mark(span) for what the program marked. Other
-/// points are left out.
+/// Calls open(span) and close(span) in order of time, inner ranges within outer ones, and mark(span) for the program's marks. Skips other
+/// points.
 template <typename Open, typename Close, typename Mark>
 void replay(const TraceRow& row, const Open& open, const Close& close, const Mark& mark) {
   std::vector<const TraceSpan*> stack;

@@ -1,4 +1,4 @@
-// What the optimiser made of a model, without running it: `treadle explain`.
+// The result of `treadle explain`: how the optimiser changed a model, without running it.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace treadle::profile {
 
-/// What became of a node in one pass.
+/// The effect of one pass on a node.
 struct PassChange {
   std::string what;  ///< "made", "changed", "folded" or "removed"
   std::string op_type, name;
-  std::vector<std::string> sources;  ///< nodes of the model as read that it stands for
-  std::vector<std::string> took;     ///< "Relu relu_1": nodes that are no more, and whose work it does
+  std::vector<std::string> sources;  ///< original nodes that it replaces
+  std::vector<std::string> took;     ///< "Relu relu_1": removed nodes whose work it does
 };
 
 struct PassReport {
@@ -24,20 +24,20 @@ struct PassReport {
   std::vector<PassChange> changes;
 };
 
-/// A node of the optimised graph that no instruction computes: its results are its inputs' bytes.
+/// A node of the optimised graph that needs no instruction, because its outputs are views of its inputs.
 struct ViewReport {
   std::string name, op_type;
   std::vector<std::string> sources;
 };
 
 struct Explanation {
-  ProfileReport plan;  ///< of no run: its nodes have what left them alone, and their least times
+  ProfileReport plan;  ///< without runs: nodes with the refusals of passes and their least times
   size_t nodes_as_read = 0;
   std::vector<PassReport> passes;
   std::vector<ViewReport> views;
 };
 
-/// What became of a node of the model, or where one that runs comes from.
+/// The changes of an original node, or the origin of an optimised one.
 struct NodeHistory {
   struct Step {
     std::string pass, what;

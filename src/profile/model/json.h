@@ -1,4 +1,4 @@
-// Structs as JSON and back, for the files of src/profile/model and the sections of recordings. A struct says once which fields it has:
+// Converts structs to JSON and back, for the files of src/profile/model and the sections of recordings. Each struct lists its fields once:
 //   void fields(auto& v, Thing& thing) { v.must("name", thing.name); v.opt("size", thing.size); }
 #pragma once
 
@@ -16,21 +16,21 @@ namespace treadle::profile {
 
 using Document = nlohmann::ordered_json;
 
-/// @param throws  false: text that is no JSON gives a discarded document instead of Document::parse_error.
-/// @throws Error(invalid_argument) for text whose lists lie too deep in lists
+/// @param throws  false: invalid JSON gives a discarded document instead of Document::parse_error.
+/// @throws Error(invalid_argument) for text whose lists are nested too deeply
 Document parse_json(std::string_view text, bool throws = true);
-/// In one line. What is not UTF-8 is replaced.
+/// Formats the document; on one line by default. Replaces bytes that are not UTF-8.
 std::string to_text(const Document& document, int indent = -1);
 
 [[noreturn]] void throw_damaged(const std::string& what);
 
-/// Calls read(), which takes fields of a document for what they should be.
-/// @throws Error(invalid_argument) where one is something else
+/// Calls read(), which converts fields of a document.
+/// @throws Error(invalid_argument) if a field has the wrong type
 template <typename Read>
 auto reading(const Read& read) {
   try {
     return read();
-  } catch (const Document::parse_error& error) {  // whose text repeats bytes that need not be UTF-8
+  } catch (const Document::parse_error& error) {  // its text may contain bytes that are not UTF-8
     throw_damaged("it is no JSON at byte " + std::to_string(error.byte));
   } catch (const Document::exception& error) {
     throw_damaged(error.what());
@@ -48,7 +48,7 @@ struct JsonWriter {
   void may(const char* key, const T& value) {
     must(key, value);
   }
-  /// Leaves out what is nothing: false, none, an empty list or text, or the number that stands for it.
+  /// Omits a field that is false, empty, null or equal to its default.
   template <typename T>
   void opt(const char* key, const T& value, const T& nothing = {});
 };
@@ -58,10 +58,10 @@ struct JsonReader {
   static constexpr bool kReads = true;
   const Document& in;
 
-  /// @throws Document::exception if there is none
+  /// @throws Document::exception if the field is missing
   template <typename T>
   void must(const char* key, T& value);
-  /// Older files may lack it.
+  /// Files of older versions may lack the field.
   template <typename T>
   void may(const char* key, T& value);
   template <typename T>
@@ -73,7 +73,7 @@ struct JsonReader {
 template <typename T>
 concept Plain = std::is_arithmetic_v<T> || std::is_same_v<T, std::string>;
 
-/// Objects whose names are data.
+/// Reads an object whose keys are data.
 template <typename T>
 using Named = std::vector<std::pair<std::string, T>>;
 
@@ -150,7 +150,7 @@ void read_json(const Document& json, std::optional<T>& value) {
     read_json(json, value.emplace(T{}));
 }
 template <typename T>
-void read_json(const Document& json, std::optional<std::optional<T>>& value) {  // null says something
+void read_json(const Document& json, std::optional<std::optional<T>>& value) {  // null is a value, not the same as missing
   read_json(json, value.emplace());
 }
 template <typename T>

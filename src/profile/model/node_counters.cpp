@@ -1,4 +1,4 @@
-// Histograms of nodes, as numbers that people ask for.
+// Computes quantiles and other figures from the nodes' histograms.
 #include <nlohmann/json.hpp>
 
 #include "profile/model/rounding.h"

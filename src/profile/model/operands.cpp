@@ -3,7 +3,7 @@
 namespace treadle {
 namespace {
 
-// Shapes may come from a file of any numbers.
+// Multiplies with wrap-around, because shapes from a file may hold any numbers.
 int64_t wrapping_product(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b)); }
 
 }  // namespace

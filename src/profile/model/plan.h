@@ -1,4 +1,4 @@
-// What a profile is made of beside its records: nodes, plans, names. With it, records can be read in another process.
+// Everything in a profile except its records: nodes, plans, names. With it, another process can read the records.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@
 namespace treadle::profile {
 
 struct ProfilePlan {
-  Profile profile;                                ///< nodes, steps, buffers, and what is known of memory; nothing of the runs
-  std::unordered_map<uint32_t, int32_t> node_of;  ///< from the names of records to nodes
+  Profile profile;                                ///< nodes, steps, buffers and planned memory, without runs
+  std::unordered_map<uint32_t, int32_t> node_of;  ///< name of a record -> node
   uint32_t run = 0, initialization = 0;           ///< names of records
   uint64_t account = 0;                           ///< as RecordFilter::account
   bool memory = false, kernel_phases = false, python_calls = false;
   std::vector<LoadPhase> load;
   MemoryStatistics memory_before;   ///< when the profile began
-  std::vector<MemoryHolding> held;  ///< what was there before, by name
+  std::vector<MemoryHolding> held;  ///< named parts of that memory
   double ns_per_event = 0;
 
-  /// Whether a record of this name may be of the profile: what the program names itself may always be.
+  /// True if a record of this name may belong to the profile. Names that the program defines always may.
   bool knows(uint32_t name) const {
     return !Recorder::is_reserved(name) || name == run || name == initialization || node_of.contains(name);
   }
 };
 
 std::string plan_to_json(const ProfilePlan& plan);
-/// @throws Error(invalid_argument) for text that is no plan
+/// @throws Error(invalid_argument) for text that is not a plan
 ProfilePlan plan_from_json(std::string_view json);
 
 }  // namespace treadle::profile

@@ -1,4 +1,4 @@
-// What a profile says, as JSON and back: docs/profiling.md has the fields.
+// The report of a profile as JSON, and back. docs/profiling.md describes the fields.
 #include "profile/model/report_json.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 namespace treadle {
 namespace profile {
 
-// Not in an unnamed namespace, in which json.h would not look for them.
+// Not in an unnamed namespace, because json.h would not find them there.
 void fields(auto& v, ProfileTimes& t) {
   v.must("median", t.median), v.opt("interval", t.interval);
   v.may("p10", t.p10), v.may("p90", t.p90), v.may("min", t.min), v.may("max", t.max);
@@ -187,7 +187,7 @@ void fields(auto& v, ProfileRemedy& r) {
   v.may("title", r.title), v.may("saves", r.saves), v.may("effect", r.effect), v.may("evidence", r.evidence), v.may("command", r.command);
 }
 
-// All but the timeline.
+// All fields except the timeline.
 void fields(auto& v, ProfileReport& r) {
   v.opt("model", r.model), v.opt("command", r.command), v.may("assumed_extents", r.assumed_extents);
   v.may("environment", r.environment), v.must("runs", r.runs), v.opt("profiler", r.profiler), v.opt("clock", r.clock);
@@ -251,14 +251,14 @@ Document headed_json(const char* format, const T& value) {
 
 size_t skip_spaces(std::string_view text, size_t i) { return std::min(text.find_first_not_of(" \t\r\n", i), text.size()); }
 
-// Where the string that begins here ends, behind its quote.
+// Returns the position after the closing quote of the string that begins here.
 size_t skip_string(std::string_view text, size_t i) {
   for (++i; i < text.size() && text[i] != '"'; ++i)
     if (text[i] == '\\') ++i;
   return std::min(i + 1, text.size());
 }
 
-// With null for the timeline: of 1,000,000 events it is nearly all of the text, and parsing it would take a second.
+// Replaces the timeline by null. With 1,000,000 events it is nearly all of the text, and parsing it would take a second.
 std::string without_timeline(std::string_view text) {
   size_t from = 0;  // of its value
   for (size_t i = 0, depth = 0; i < text.size();) {
@@ -288,7 +288,7 @@ void check_header(const Document& json) {
     throw Error(ErrorCode::invalid_argument, "the profile lacks its nodes or runs");
 }
 
-// What walks through them calls itself for each level. Python's calls nest a thousand deep.
+// Recursive functions process nested items, and Python limits recursion to a thousand levels.
 template <typename T>
 void check_parents(const std::vector<T>& items, const char* what) {
   constexpr int kMostNested = 5000;
@@ -310,7 +310,7 @@ void check_columns(const TimelineEvents& t) {
     throw_damaged("the columns of its timeline have different lengths");
 }
 
-// Indices are used to look things up: none may lie beyond what there is.
+// Checks that no index is out of range, because they are used for lookups.
 void check_indices(const ProfileReport& r) {
   const auto check_nodes = [&](const std::vector<int32_t>& indices) {
     for (int32_t i : indices)

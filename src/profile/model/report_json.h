@@ -1,4 +1,4 @@
-// JSON of a profile's parts, for what is written with them.
+// JSON of a profile's parts, for writers.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace treadle::profile {
 
-/// As profile_to_json(), with another timeline. @param timeline  JSON; empty: none
+/// Like profile_to_json(), with another timeline. @param timeline  JSON; empty: none
 std::string report_to_json(const ProfileReport& report, std::string_view timeline);
 
-/// "faster", "cannot tell".
+/// Returns a phrase such as "faster" or "cannot tell".
 const char* change_word(Change change);
 
-/// As JSON writes them. What is not UTF-8 is replaced.
+/// Formats a text as JSON. Replaces bytes that are not UTF-8.
 std::string json_text(const std::string& text);
 std::string json_text(double number);
 

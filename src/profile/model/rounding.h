@@ -1,4 +1,4 @@
-// How exactly profiles say their numbers.
+// The precision of numbers in profiles.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The single events of a profile, which trace files are written of.
+// The events of a profile, for trace files.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace treadle {
 
-/// What a Profile keeps for trace files: every record, and which of them belong to which node.
+/// What a Profile keeps for trace files: all records, and the node of each.
 struct ProfileTrace {
   Recording recording;
-  std::unordered_map<uint32_t, int32_t> node_of;                             ///< from the name of a record to the index in Profile::nodes
+  std::unordered_map<uint32_t, int32_t> node_of;                             ///< name of a record -> index in Profile::nodes
   uint32_t run = 0;                                                          ///< the name of runs
-  std::vector<std::vector<uint32_t>> layers;                                 ///< by node: names in the recording; empty if no node has any
-  std::unordered_map<const Record*, int64_t> waited_ns;                      ///< of nodes, as analyse() gives it
-  Recording::Thread load;                                                    ///< phases of loading; empty if that was long ago
+  std::vector<std::vector<uint32_t>> layers;                                 ///< per node: numbers of names; empty if no node has layers
+  std::unordered_map<const Record*, int64_t> waited_ns;                      ///< of nodes, as analyse() returns it
+  Recording::Thread load;                                                    ///< phases of loading; empty if it was long ago
   std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks between which the profile was on
 
   bool is_on(uint64_t ticks) const;
@@ -27,10 +27,10 @@ struct ProfileTrace {
 
 namespace profile {
 
-/// Whether a tick is in one of the intervals: from the first tick on, up to the second.
+/// True if a tick is in one of the intervals, which include their start but not their end.
 bool is_within(const std::vector<std::pair<uint64_t, uint64_t>>& intervals, uint64_t ticks);
 
-/// The text with whatever is not UTF-8 replaced: names come from models, and no viewer would read the file.
+/// Replaces bytes that are not UTF-8. Names come from models, and viewers would reject the file.
 std::string valid_utf8(const std::string& text);
 
 }  // namespace profile

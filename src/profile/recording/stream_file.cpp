@@ -36,7 +36,7 @@ StreamWriter::StreamWriter(std::string path, RecordWindow& window, Describe desc
       awaited_(std::move(awaited)),
       process_(fork_generation()),
       from_(window.start()) {
-  // What somebody waits for is in a folder of many processes: it is made here, and for this user alone.
+  // An awaited file lies in a folder that many processes use, so it must be new and readable for this user only.
   file_ = awaited_.is_over ? open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)
                            : open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file_ < 0) throw Error(ErrorCode::io_error, fmt::format("cannot write the profile to {}: {}", path_, std::strerror(errno)));
@@ -53,7 +53,7 @@ StreamWriter::StreamWriter(std::string path, RecordWindow& window, Describe desc
 }
 
 StreamWriter::~StreamWriter() {
-  if (fork_generation() != process_) return;  // the thread is the parent's, and its mutex may be locked for ever
+  if (fork_generation() != process_) return;  // in a forked child, which lacks the thread and may not lock the mutex
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
@@ -66,7 +66,7 @@ StreamWriter::~StreamWriter() {
   close(file_);
 }
 
-// Recording ends, the rest is written, and the file gets its name.
+// Ends the recording, writes the remaining events, and renames the file.
 void StreamWriter::end_awaited() noexcept {
   try {
     awaited_.stop();
@@ -78,7 +78,7 @@ void StreamWriter::end_awaited() noexcept {
     unlink(path_.c_str());
     return has_ended_.store(true, std::memory_order_release);
   }
-  described_ = false;  // extents and memory as they are now
+  described_ = false;  // describes the current extents and memory
   write_all();
   window_.close();
   std::rename(path_.c_str(), (error_.empty() ? awaited_.complete : awaited_.incomplete).c_str());
@@ -89,7 +89,7 @@ void StreamWriter::flush() {
   if (fork_generation() != process_)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is written by the parent of this process", path_));
   std::lock_guard lock(mutex_);
-  described_ = false;  // extents and memory as they are now
+  described_ = false;  // describes the current extents and memory
   write_all();
   if (!error_.empty()) throw Error(ErrorCode::io_error, error_);
 }
@@ -104,7 +104,7 @@ void StreamWriter::work() {
   }
 }
 
-// A part of the file: events, with what they need to be understood before them, and the mark. @pre the caller has the mutex
+// Writes a part of the file: new plans and names, events, and the mark. @pre the caller holds the mutex
 void StreamWriter::write_all() noexcept {
   if (!error_.empty()) return;
   try {
@@ -119,7 +119,7 @@ void StreamWriter::write_part() {
   const uint64_t until = read_ticks();
   uint64_t dropped = 0;
   const std::vector<DrainedThread> drained = window_.drain(dropped);
-  // Extents are known after the first runs only, so that early plans are written again; and the last one when the profile is made.
+  // The plan is written repeatedly, as extents are known only after the first runs, and once more when the profile ends.
   if (!drained.empty() && ++num_parts_ == next_plan_) described_ = false, next_plan_ *= 2;
   if (!described_) describe();
   for (const DrainedThread& thread : drained) write_events(thread);
@@ -153,7 +153,7 @@ void StreamWriter::write_events(const DrainedThread& thread) {
     event += count;
   }
   if (payload.size() == before) return;
-  std::swap(out_, events_);  // behind the plan that names them
+  std::swap(out_, events_);  // after the plan with their names
   section(kEventsSection, payload);
   std::swap(out_, events_);
 }
@@ -209,7 +209,7 @@ void StreamWriter::write_out() {
   out_.clear();
 }
 
-// Nothing is kept for the file any more. Runs go on.
+// Stops recording for the file. Runs continue.
 void StreamWriter::fail(const std::string& why) noexcept {
   try {
     error_ = fmt::format("the profile in {} is not complete: {}. Its first {} events are in the file", path_, why, num_events_);

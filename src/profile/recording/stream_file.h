@@ -1,7 +1,7 @@
-// A profile as a file that grows while it is taken: what a process has written is there, however it ends.
+// Writes a profile to a file while it is recorded, so that the recorded part exists even if the process crashes.
 //
-// The file is a sequence of sections, each with its kind and its size: a header, plans (profile/plan.h) and names whenever there are new
-// ones, events as they lie in memory, and behind all that was written at once a mark. What stands behind the last mark is not read.
+// The file is a sequence of sections, each with a kind and a size: a header, then repeatedly plans (profile/plan.h) and names if they are
+// new, events as in memory, and a mark. Anything after the last mark is ignored.
 #pragma once
 
 #include <atomic>
@@ -23,32 +23,32 @@
 
 namespace treadle::profile {
 
-/// A recording that another process waits for: it ends by itself, nobody else can read it, and it gets its name when it is complete.
+/// A recording that another process waits for. It ends by itself, only this user can read it, and it is renamed when it is complete.
 struct AwaitedFile {
-  std::function<bool()> is_over;     ///< asked on the writer's thread, ten times a second; empty: nobody waits
-  std::function<bool()> is_wanted;   ///< asked at the end: the file is removed if the process that waited is gone
-  std::function<void()> stop;        ///< called once: no more runs are to be recorded
-  std::string complete, incomplete;  ///< names of the file when all of it is written, and when there was no room for the rest
+  std::function<bool()> is_over;     ///< called ten times a second by the writer's thread; empty: nobody waits
+  std::function<bool()> is_wanted;   ///< called at the end; false: the waiting process has gone, so the file is removed
+  std::function<void()> stop;        ///< called once, so that no more runs are recorded
+  std::string complete, incomplete;  ///< file names: when all is written, and when the disk was full
 };
 
-/// Writes what a window's profile wants, a few times a second, and gives the memory back.
+/// Writes the records in a profile's window to a file a few times a second, and frees their memory.
 class StreamWriter {
  public:
-  /// What the writer asks for when it meets names that it does not know, and at the end. From the writer's thread.
+  /// Returns the current plan. The writer's thread calls it for unknown names, and at the end.
   using Describe = std::function<ProfilePlan()>;
   using Intervals = std::function<std::vector<std::pair<uint64_t, uint64_t>>()>;
 
   /// @throws Error(io_error) if the file cannot be written
   StreamWriter(std::string path, RecordWindow& window, Describe describe, Intervals intervals, AwaitedFile awaited = {});
-  /// Ends the thread, and writes what is left.
+  /// Ends the thread, after writing the remaining records.
   ~StreamWriter();
   StreamWriter(const StreamWriter&) = delete;
   StreamWriter& operator=(const StreamWriter&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Everything so far is in the file when it returns. @throws Error(io_error) if recording has stopped: the disk is full
+  /// Returns when everything so far is in the file. @throws Error(io_error) if recording has stopped because the disk is full
   void flush();
-  /// An AwaitedFile has its last name: the thread does nothing any more.
+  /// True if an AwaitedFile has been renamed; the thread then does nothing more.
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
 
  private:
@@ -69,28 +69,28 @@ class StreamWriter {
   const Describe describe_;
   const Intervals intervals_;
   const AwaitedFile awaited_;
-  const uint32_t process_;  // fork_generation(): the child of a fork has no such thread, and leaves the file alone
+  const uint32_t process_;  // fork_generation(): a forked child lacks the thread and must not touch the file
   int file_ = -1;
 
-  std::mutex mutex_;  // of what follows; while it is held, nobody else drains the window
+  std::mutex mutex_;  // guards the members below; only its holder drains the window
   std::string out_, events_, error_;
   ProfilePlan plan_;
-  std::unordered_set<uint32_t> strangers_;  // names of others
-  size_t num_names_ = 0;                    // of the program's own, that are in the file
+  std::unordered_set<uint32_t> strangers_;  // names that belong to other clients
+  size_t num_names_ = 0;                    // number of the program's own names in the file
   uint64_t dropped_ = 0, from_ = 0, num_events_ = 0;
-  uint64_t num_parts_ = 0, next_plan_ = 1;  // parts with events, and the one that is to have a new plan
+  uint64_t num_parts_ = 0, next_plan_ = 1;  // parts with events; the number of the next one with a new plan
   bool described_ = false;
 
-  // The child of a fork cannot destroy these: there they still have a thread that waits.
+  // Pointers, because a forked child must not destroy these: there, a thread still seems to wait for them.
   std::condition_variable* wake_;
   std::thread* thread_;
   bool ending_ = false;
   std::atomic<bool> has_ended_{false};
 };
 
-/// Whether a file begins as one of these.
+/// True if the contents begin like a file of StreamWriter.
 bool is_stream(std::string_view contents);
-/// Up to the last mark. @throws Error(not_found, io_error, invalid_argument)
+/// Reads the file up to its last mark. @throws Error(not_found, io_error, invalid_argument)
 Profile read_stream(const std::string& path);
 
 }  // namespace treadle::profile

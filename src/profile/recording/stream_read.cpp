@@ -1,4 +1,4 @@
-// Reading files of profile/stream_file.h, which may have been cut off anywhere, and may be anything.
+// Reads the files of profile/stream_file.h, which may be cut off anywhere or have any contents.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -21,12 +21,12 @@ namespace {
   throw Error(ErrorCode::invalid_argument, fmt::format("the recording is damaged: {}", what));
 }
 
-// Four months at 3 GHz, or a year of nanoseconds; what times are computed with stays far from the limits of 64 bits.
+// Longest plausible recording: four months at 3 GHz, or a year in ns. Computations with such times do not overflow 64 bits.
 constexpr uint64_t kLongestTicks = uint64_t{1} << 55U;
 constexpr int64_t kLongestSteadyNs = int64_t{1} << 59, kLongestUnixNs = int64_t{1} << 61;
-constexpr double kSlowestClock = 100;  // nanoseconds a tick
+constexpr double kSlowestClock = 100;  // ns per tick
 
-/// What lies between two marks, or all of it.
+/// The sections between two marks, or all of them.
 struct StreamPart {
   std::vector<std::string_view> events;
   std::optional<std::string_view> plan;
@@ -56,7 +56,7 @@ class StreamReader {
   }
 
  private:
-  // False at the end, and where the file is cut off.
+  // Returns false at the end, or where the file is cut off.
   bool next(SectionHead& head, std::string_view& payload) {
     if (rest_.size() < sizeof head) return false;
     std::memcpy(&head, rest_.data(), sizeof head);
@@ -92,19 +92,19 @@ class StreamReader {
     intervals_ = mark.at("intervals").get<std::vector<std::pair<uint64_t, uint64_t>>>();
   }
 
-  // About one a second of the ten that are written. Files of older versions have none.
+  // Keeps about one clock anchor per second of the ten written. Files of older versions have none.
   void add_anchor(const Document& mark) {
     constexpr int64_t kApartNs = 900'000'000;
     if (!mark.contains("clock")) return;
     const Document& clock = mark.at("clock");
     const ClockAnchor anchor{clock.at(0), clock.at(1), clock.at(2)};
     std::vector<ClockAnchor>& anchors = recording_.anchors;
-    const uint64_t place = anchor.ticks - recording_.start_ticks;  // wraps around for what is before
+    const uint64_t place = anchor.ticks - recording_.start_ticks;  // wraps around for an earlier time
     const auto is_within = [](int64_t ns, int64_t most) { return ns >= -most && ns <= most; };
     if (place >= kLongestTicks || !is_within(anchor.unix_ns, kLongestUnixNs) || !is_within(anchor.steady_ns, kLongestSteadyNs) ||
         (!anchors.empty() && (anchor.ticks <= anchors.back().ticks || anchor.steady_ns <= anchors.back().steady_ns)))
       damaged("its clocks make no sense");
-    // The last one is always there: the one before it stays only if it is far from the one before that.
+    // The last anchor always stays; the one before it only if it is far enough from its predecessor.
     if (anchors.size() >= 2 && anchors.back().steady_ns - anchors[anchors.size() - 2].steady_ns < kApartNs) anchors.pop_back();
     anchors.push_back(anchor);
   }
@@ -119,7 +119,7 @@ class StreamReader {
     PlanFilter filter = filter_of(plan, recording_.start_ticks);
     recording_.names = filter.filter.texts;
     RecordPicker picker(filter.filter, names_, recording_);
-    // Thread by thread: a run's record stands behind those of its nodes.
+    // Collects the records per thread: a run's record comes after those of its nodes.
     std::vector<std::vector<std::string_view>> of_threads;
     for (std::string_view payload : events_) {
       const size_t index = thread_of(payload);
@@ -128,7 +128,7 @@ class StreamReader {
     }
     for (size_t i = 0; i < of_threads.size(); ++i)
       for (std::string_view payload : of_threads[i]) add_events(payload, picker, recording_.threads[i]);
-    const bool is_sane = recording_.complete_until - recording_.start_ticks < kLongestTicks;  // it wraps around for what is before
+    const bool is_sane = recording_.complete_until - recording_.start_ticks < kLongestTicks;  // wraps around for an earlier time
     picker.end_open_ranges(is_sane ? recording_.complete_until : recording_.start_ticks);
     std::erase_if(recording_.threads, [](const Recording::Thread& thread) { return thread.records.empty(); });
     for (size_t i = 0; i < recording_.threads.size(); ++i) recording_.threads[i].index = static_cast<uint32_t>(i);
@@ -161,7 +161,7 @@ class StreamReader {
     if (!events.empty()) std::memcpy(events.data(), bytes.data(), bytes.size());
     each_record(std::span<const RecordEvent>(events), [&](const Record& record) {
       const bool is_block = record.kind == RecordKind::memory || record.kind == RecordKind::out_of_memory;
-      const uint64_t place = record.start - recording_.start_ticks;  // wraps around for what began before
+      const uint64_t place = record.start - recording_.start_ticks;  // wraps around for an earlier time
       if (static_cast<int>(record.kind) >= kNumRecordKinds || (place >= kLongestTicks && place < uint64_t{0} - kLongestTicks) ||
           (!is_block && record.end - record.start >= kLongestTicks) || (!is_block && record.end < record.start) ||
           (is_block && static_cast<size_t>(BlockRecord::class_of(record.arg1)) >= kNumMemoryClasses))
@@ -176,7 +176,7 @@ class StreamReader {
   std::optional<std::string_view> plan_;
   std::vector<std::string_view> events_;
   std::vector<std::pair<uint64_t, uint64_t>> intervals_;
-  std::unordered_map<int64_t, size_t> threads_;  // by their system's number
+  std::unordered_map<int64_t, size_t> threads_;  // by the system's thread number
 };
 
 }  // namespace

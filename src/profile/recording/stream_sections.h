@@ -1,4 +1,4 @@
-// The file of profile/stream_file.h, as it is written and read.
+// The sections of the files of profile/stream_file.h.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 namespace treadle::profile {
 
 inline constexpr std::string_view kStreamMagic = "TREADLE PROFILE\n";
-inline constexpr int kStreamVersion = 3, kOldestStreamVersion = 2;  // of 1: other classes of memory; of 2: no begins of ranges
+inline constexpr int kStreamVersion = 3, kOldestStreamVersion = 2;  // 1 had other memory classes; 2 lacked the begins of ranges
 
-/// Before each section. Numbers are little-endian.
+/// Precedes each section. Numbers are little-endian.
 struct SectionHead {
   uint32_t kind, reserved;
-  uint64_t size_bytes;  ///< of what follows
+  uint64_t size_bytes;  ///< without this header
 };
 static_assert(sizeof(SectionHead) == 16);
 
 enum SectionKind : uint32_t {
   kHeaderSection = 1,  ///< JSON: version, process, start_ticks
-  kPlanSection = 2,    ///< JSON: plan_to_json(); the last one counts
-  kNamesSection = 3,   ///< JSON: names of the program, from the one numbered `first` on
-  kEventsSection = 4,  ///< a thread (ThreadHead, its name), and RecordEvents
-  kMarkSection = 5,    ///< JSON: the sections before it are complete; clock, intervals, and what was lost
+  kPlanSection = 2,    ///< JSON: plan_to_json(); the last one is valid
+  kNamesSection = 3,   ///< JSON: the program's names, from number `first` on
+  kEventsSection = 4,  ///< a thread (ThreadHead, its name) and its RecordEvents
+  kMarkSection = 5,    ///< JSON: ends a part; has clocks, intervals, number of lost events
 };
 
 struct ThreadHead {

@@ -36,7 +36,7 @@ constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_an
                                                                         "layer",
                                                                         "user_annotation"};
 
-// Names come from models: whatever is not UTF-8 is replaced, or no viewer would read the file.
+// Replaces bytes that are not UTF-8. Names come from models, and viewers would reject the file.
 std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }
 
 // Three decimals of a microsecond are nanoseconds.
@@ -64,7 +64,7 @@ class ChromeWriter {
 
   std::string write() {
     const Recording& recording = *view_.recording;
-    // Loading went before the profile. Perfetto drops what has a negative time.
+    // Loading has negative times, as it came before the profile. Perfetto drops such events, so all times are shifted.
     const std::vector<TraceRow> rows = rows_of(view_);
     for (const TraceRow& row : rows)
       if (!row.spans.empty()) first_ns_ = std::min(first_ns_, row.spans.front().start_ns);
@@ -79,13 +79,13 @@ class ChromeWriter {
       metadata("thread_name", row.id(), row.title());
       for (const TraceSpan& span : row.spans) event(span, row);
     }
-    out_.resize(out_.size() - 2);  // the last comma
+    out_.resize(out_.size() - 2);  // removes the last comma
     out_ += "\n]}\n";
     return std::move(out_);
   }
 
  private:
-  // Nanoseconds of the trace and of the wall clock at the same moments.
+  // Pairs of trace time and wall-clock time in nanoseconds.
   std::string clock_pairs() const {
     ChromeJson pairs = ChromeJson::array();
     for (const ClockAnchor& anchor : view_.recording->anchors)
@@ -151,7 +151,7 @@ class ChromeWriter {
     for (int64_t number : gradients_.to(record)) arrow("f", "\"bp\":\"e\",", "fwdbwd", span, row, number);
   }
 
-  // In the words for CUDA, which tools for PyTorch's traces look for: a call of the runtime within what launches it, and an arrow from it.
+  // Uses CUDA's terms, which tools for PyTorch traces expect: a runtime call inside of the launching node, and an arrow from it.
   void launch_event(const TraceSpan& span, const TraceRow& row, int64_t correlation) {
     const bool is_copy = correlations_.activity(correlation)->kind == RecordKind::copy;
     auto to = std::back_inserter(out_);
@@ -216,9 +216,9 @@ class ChromeWriter {
   const Correlations correlations_;
   const GradientArrows gradients_;
   const int pid_;
-  std::vector<std::string> names_, node_arguments_;  // as JSON
+  std::vector<std::string> names_, node_arguments_;  // JSON
   std::string out_;
-  int64_t first_ns_ = 0;  // of all rows; at most 0, when the profile began
+  int64_t first_ns_ = 0;  // smallest time of all rows; 0 or negative, as 0 is the start of the profile
   int64_t num_runs_ = 0, num_events_ = 0;
 };
 

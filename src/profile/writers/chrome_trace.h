@@ -1,5 +1,5 @@
-// A recording as Chrome's trace JSON in PyTorch's words, which ui.perfetto.dev, chrome://tracing and the readers of torch.profiler's files
-// open.
+// Writes a recording as Chrome's trace JSON with PyTorch's categories, for ui.perfetto.dev, chrome://tracing and tools that read
+// torch.profiler's files.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace treadle::profile {
 
-/// Nodes become "cpu_op", runs "ProfilerStep#N", instants "i", counters "C". Times are microseconds since the recorder was made, with
-/// nanosecond digits.
+/// Nodes become "cpu_op", runs "ProfilerStep#N", instants "i", counters "C". Times are in microseconds since the recorder was created, with
+/// three decimals.
 std::string to_chrome_trace(const TraceView& view);
 
 }  // namespace treadle::profile

@@ -1,4 +1,4 @@
-// A profile's nodes as comma-separated values (RFC 4180), for spreadsheets and data frames.
+// Writes a profile's nodes as comma-separated values (RFC 4180).
 #include <fmt/format.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// What changed between two profiles, for the terminal.
+// Prints the difference between two profiles on the terminal.
 #include <fmt/format.h>
 
 #include <algorithm>

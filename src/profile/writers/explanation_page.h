@@ -1,4 +1,4 @@
-// `treadle explain` as one page.
+// Writes the result of `treadle explain` as an HTML page.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace treadle::profile {
 
-/// The graph is drawn. The page needs no network.
+/// The page draws the graph, and needs no network.
 std::string explanation_to_html(const Explanation& explanation);
 
 }  // namespace treadle::profile

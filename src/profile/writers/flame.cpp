@@ -12,7 +12,7 @@
 namespace treadle::profile {
 namespace {
 
-// Semicolons part frames, a line is a stack, and a file with other control characters would be no text.
+// Escapes semicolons, which separate frames, line ends, which separate stacks, and other control characters.
 std::string folded_frame(const std::string& text) {
   std::string frame = valid_utf8(text);
   for (char& c : frame)
@@ -23,7 +23,7 @@ std::string folded_frame(const std::string& text) {
   return frame;
 }
 
-// The calls of one row with the same stack are one.
+// Merges calls of one row that have the same stack.
 class CallTree {
  public:
   explicit CallTree(const TraceView& view) : view_(view) {}
@@ -100,7 +100,7 @@ std::string to_speedscope(const TraceView& view, const std::string& title) {
   const size_t unknown = view.recording->names.size();
   bool first_row = true;
   for (const TraceRow& row : rows_of(view)) {
-    // A mark is a range without length: the format has no points.
+    // Marks are shown as ranges of length 0, because the format has no points.
     const auto is_shown = [](const TraceSpan& span) { return !is_point(*span.record) || span.record->kind == RecordKind::instant; };
     if (std::none_of(row.spans.begin(), row.spans.end(), is_shown)) continue;
     int64_t end = row.spans.front().end_ns;

@@ -1,4 +1,4 @@
-// Flame graphs of a recording: collapsed stacks (flamegraph.pl, inferno, speedscope) and speedscope's own format.
+// Writes flame graphs: collapsed stacks (flamegraph.pl, inferno, speedscope) and speedscope's format.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace treadle::profile {
 
-/// A line for each stack: frames from the thread inwards, joined by semicolons, and the nanoseconds in it alone.
+/// Writes a line per stack: its frames from the thread inwards, joined by semicolons, and the ns spent in it but in no deeper stack.
 std::string to_folded_stacks(const TraceView& view);
 
-/// Each row of a thread as an "evented" profile of https://www.speedscope.app/file-format-schema.json.
+/// Writes each row as an "evented" profile of https://www.speedscope.app/file-format-schema.json.
 std::string to_speedscope(const TraceView& view, const std::string& title);
 
 }  // namespace treadle::profile

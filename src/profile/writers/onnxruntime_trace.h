@@ -1,4 +1,4 @@
-// A recording in the words of ONNX Runtime's profile, for the tools that read one.
+// Writes a recording in the format of ONNX Runtime's profiler, for tools that read it.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace treadle::profile {
 
-/// An array of Chrome's events. Each run is "model_run"; each node is NODE_fence_before (since the node before it, or the run, on the
-/// same thread), NODE_kernel_time and NODE_fence_after. Times are whole microseconds, as its tools expect; shorter nodes have none.
-/// @pre the view knows its nodes
+/// Returns an array of Chrome's events. Each run is "model_run". Each node is NODE_fence_before (since the previous node, or the run's
+/// begin, on the same thread), NODE_kernel_time and NODE_fence_after. Times are rounded to microseconds, as its tools expect.
+/// @pre the view has nodes
 std::string to_onnxruntime_trace(const TraceView& view);
 
 }  // namespace treadle::profile

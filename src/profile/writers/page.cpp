@@ -1,4 +1,4 @@
-// A profile as one page: the document, and a script that shows it.
+// Writes a profile as an HTML page: the JSON document, and a script that shows it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,15 +31,15 @@ std::string base64(const std::string& bytes) {
   return text;
 }
 
-// Small numbers of either sign in few bytes.
+// Appends a number so that small ones, of either sign, take few bytes.
 void append_number(std::string& bytes, int64_t value) {
   auto rest = static_cast<uint64_t>(value) << 1 ^ static_cast<uint64_t>(value >> 63);
   for (; rest > 127; rest >>= 7) bytes += static_cast<char>(rest | 128);
   bytes += static_cast<char>(rest);
 }
 
-// A browser reads a million events of five fields as text in seconds, and as this in a tenth of one: node, thread and start beside the
-// event before, duration and phase as they are, all times in nanoseconds. unpack() in timeline.js is the other half.
+// Packs the events, because a browser needs seconds to parse a million events as JSON, and 0.1 s in this form. Node, thread and start are
+// stored as differences from the previous event, duration and phase as they are; times are in ns. unpack() in timeline.js reverses it.
 std::string packed(const TimelineEvents& timeline) {
   auto ns = [](double us) { return static_cast<int64_t>(std::llround(std::clamp(us, -1e15, 1e15) * 1e3)); };
   const size_t count = timeline.item.size();
@@ -64,7 +64,7 @@ std::string packed(const ProfileReport::Timeline& timeline) {
                      timeline.ranges ? ",\"ranges\":" + packed(*timeline.ranges) : "");
 }
 
-// No "<" stays in the document: text of a model cannot end the script that holds it.
+// Escapes "<" in the document, so that text of a model cannot end the script element.
 std::string page_of(std::string_view document) {
   std::string text;
   for (char c : document) {
@@ -76,7 +76,7 @@ std::string page_of(std::string_view document) {
   std::string page = kPageHtml;
   const std::array<std::pair<std::string_view, std::string_view>, 3> parts{
       {{"/*SCRIPT*/", kPageScript}, {"/*PROFILE*/", text}, {"/*STYLE*/", kPageStyle}}};
-  // From the last to the first, so that a mark in what was put in is not found.
+  // Replaces the last placeholder first, so that placeholders in inserted text are not replaced.
   for (const auto& [mark, part] : parts) page.replace(page.rfind(mark, page.size()), mark.size(), part);
   return page;
 }

@@ -17,7 +17,7 @@
 namespace treadle::profile {
 namespace {
 
-// Field numbers of Perfetto's messages, by message.
+// Field numbers of Perfetto's protobuf messages.
 namespace packet {
 constexpr uint32_t kClockSnapshot = 6, kTimestamp = 8, kSequence = 10, kTrackEvent = 11, kInterned = 12, kFlags = 13, kDefaults = 59,
                    kTrackDescriptor = 60;
@@ -76,7 +76,7 @@ class Message {
   std::string text_;
 };
 
-// Numbers of texts that the packets of one sequence refer to; 0 is none.
+// Assigns numbers to texts, by which the packets of one sequence refer to them; 0 means none.
 class InternedTexts {
  public:
   explicit InternedTexts(uint32_t field) : field_(field) {}
@@ -134,10 +134,10 @@ class PerfettoWriter {
   static constexpr uint64_t kProcessTrack = 1;
   static constexpr uint64_t kUnitBytes = 3;
 
-  // What is the same in all events of a row with one name: encoded once.
+  // The constant part of a row's events with one name, encoded once.
   struct Prepared {
-    std::string begin;   // of its event
-    std::string packet;  // behind the time of its packet
+    std::string begin;   // of the event that begins a slice
+    std::string packet;  // part of the packet after its time
     bool ready = false;
     RecordKind kind{};
   };
@@ -149,14 +149,14 @@ class PerfettoWriter {
     out_.bytes(1, one.text());
   }
 
-  // Times of the packets (boot time, 6) against the wall clock (1).
+  // Relates the clock of the packets (boot time, 6) to the wall clock (1).
   void snapshot_clocks() {
     const Recording& recording = *view_.recording;
     int64_t last_ns = 0;
     snapshot_clocks(last_ns, recording.start_unix_ns);
     for (const ClockAnchor& anchor : recording.anchors) {
       const int64_t ns = std::llround(recording.to_ns(anchor.ticks));
-      if (ns <= last_ns) continue;  // from before the profile
+      if (ns <= last_ns) continue;  // earlier than the profile
       snapshot_clocks(ns, anchor.unix_ns);
       last_ns = ns;
     }
@@ -344,7 +344,7 @@ class PerfettoWriter {
     append_packet(ns, behind_time(event, additions));
   }
 
-  // Two for each event: its only copy is the one into the file.
+  // Called twice per event: encodes it directly into the file's buffer.
   void append_packet(int64_t ns, const std::string& rest) {
     char head[2 * kMaxVarint + 2], time[kMaxVarint];
     const size_t time_size = encode(static_cast<uint64_t>(ns) + kOffsetNs, time);
@@ -356,7 +356,7 @@ class PerfettoWriter {
     out_.text().append(head, size + time_size).append(rest);
   }
 
-  // Loading may have begun up to a minute before the profile, and packets' times have no sign.
+  // Added to all times, because packets' times are unsigned and loading may have begun up to a minute before the profile.
   static constexpr uint64_t kOffsetNs = 100'000'000'000;
 
   const TraceView& view_;
@@ -367,7 +367,7 @@ class PerfettoWriter {
   Message out_;
   InternedTexts names_{interned::kEventNames}, categories_{interned::kCategories}, annotations_{interned::kAnnotationNames},
       strings_{interned::kAnnotationStrings};
-  std::vector<Prepared> prepared_;  // by the records' names
+  std::vector<Prepared> prepared_;  // by name of the record
   std::unordered_map<uint32_t, uint64_t> counters_;
 };
 

@@ -1,4 +1,4 @@
-// A recording as Perfetto's protobuf (.pftrace): track events of https://perfetto.dev/docs/reference/trace-packet-proto.
+// Writes a recording as Perfetto's protobuf (.pftrace): track events of https://perfetto.dev/docs/reference/trace-packet-proto.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace treadle::profile {
 
-/// A track for each row, a slice for each range, with names and arguments stored once per row; a track for each counter.
+/// Writes a track per row with a slice per range, and a track per counter. Names and arguments are stored once per row.
 std::string to_perfetto_trace(const TraceView& view);
 
 }  // namespace treadle::profile

@@ -1,4 +1,4 @@
-// A profile for the terminal.
+// Prints a profile on the terminal.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::string number(const std::optional<double>& value) { return value ? fmt::for
 std::string decimals(double value, int digits = 4) { return fmt::format("{:.{}f}", value, digits); }
 std::string threads_text(int count) { return fmt::format("{} thread{}", count, count == 1 ? "" : "s"); }
 
-// Below a table that was cut.
+// The line below a table that was cut off: how many rows are missing.
 std::string more(size_t count, const char* what, const std::string& details = {}) {
   if (count == 0) return {};
   return fmt::format("  ... and {} more {}{}{}: --top 0 shows all\n", count, what, count == 1 ? "" : "s", details);
@@ -88,7 +88,7 @@ std::string node_table(const ProfileReport& report, const ProfileTableOptions& o
   return text;
 }
 
-// What the kernels of the nodes shown do.
+// The phases within the kernels of the nodes shown.
 std::string kernel_phase_table(const ProfileReport& report, const ProfileTableOptions& options) {
   TextTable table({{"node", false, 36}, {"phase"}, {"calls", true}, {"ms", true}, {"%", true}});
   bool any = false;
@@ -134,7 +134,7 @@ std::string phase_table(const ProfileReport& report) {
   return "\n" + table.to_text();
 }
 
-// Phases within phases are indented; of passes that took less than a hundredth of it all, the sum.
+// Indents nested phases. Passes that took less than 1 % of the total are summed.
 void add_phases(const std::vector<ProfileReport::Load>& load, int parent, double least_ms, const std::string& indent, TextTable& table) {
   double rest_ms = 0;
   for (size_t i = 0; i < load.size(); ++i) {
@@ -159,7 +159,7 @@ std::string load_table(const ProfileReport& report) {
   return "\n" + table.to_text();
 }
 
-// Ranges within ranges are indented. Of what Python called, what took less than a hundredth of it all is left out.
+// Indents nested ranges. Python calls that took less than 1 % of the total are omitted.
 void add_ranges(const std::vector<ProfileReport::Range>& ranges, int parent, double least_ms, const std::string& indent, TextTable& table,
                 size_t& num_added) {
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -184,7 +184,7 @@ std::string range_table(const ProfileReport& report) {
          (left_out > 0 ? fmt::format("  ... and {} calls of Python with less than 1 % each, or within such a one\n", left_out) : "");
 }
 
-// By name, in the order of their first.
+// Groups marks by name, in the order of each name's first mark.
 std::string mark_table(const ProfileReport& report, int top) {
   if (!report.marks) return {};
   struct Mark {
@@ -257,7 +257,7 @@ std::string memory_table(const ProfileReport& report) {
   return text;
 }
 
-// What the arena holds at the node where most of it is alive, and at each node.
+// Shows the contents of the arena at the node where it is fullest, and its use at each node.
 std::string arena_table(const ProfileReport& report, const ProfileTableOptions& options) {
   if (!report.memory || !report.memory->peak)
     return "\nno arena was planned: nothing ran, no value lies between nodes, or they ran on a device\n";
@@ -289,7 +289,7 @@ std::string arena_table(const ProfileReport& report, const ProfileTableOptions& 
          "\nalive over the run, by step\n" + steps.to_text() + more(left_out(memory.steps.size()), "step");
 }
 
-// What was really allocated while the profile was taken.
+// Shows the memory that was allocated during the profile.
 std::string measured_table(const ProfileReport& report, const ProfileTableOptions& options) {
   if (!report.memory || !report.memory->measured) return {};
   const MeasuredMemoryReport& measured = *report.memory->measured;
@@ -303,7 +303,7 @@ std::string measured_table(const ProfileReport& report, const ProfileTableOption
   }
   TextTable holders({{"held at the peak", false, 60}, {"class"}, {"MB", true}});
   size_t count = 0, rest = 0;
-  size_t rest_bytes = peak.more_holders_bytes;  // a profile has the largest ones only
+  size_t rest_bytes = peak.more_holders_bytes;  // a profile keeps only the largest ones
   for (const HoldingReport& holder : peak.holders) {
     if (options.top > 0 && count++ >= static_cast<size_t>(options.top))
       ++rest, rest_bytes += holder.bytes;

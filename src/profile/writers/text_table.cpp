@@ -10,13 +10,13 @@
 namespace treadle::profile {
 namespace {
 
-// Code points, which are columns for all that names of nodes are made of but wide characters.
+// Counts code points, which equals the number of columns except for wide characters.
 size_t width_of(std::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-// Names come from programs and models: a line stays a line, and a terminal is told nothing.
+// Escapes control characters: names come from programs and models, and must not break lines or control the terminal.
 std::string printable(const std::string& text) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -33,7 +33,7 @@ std::string printable(const std::string& text) {
   return result;
 }
 
-// Both ends of a long name tell more than its middle: the layer it is in, and the operator.
+// Removes the middle, because the ends of a long name (its layer, its operator) say most.
 std::string shortened(const std::string& text, size_t width) {
   if (width_of(text) <= width || width < 5) return text;
   const size_t head = (width - 2) / 3, tail = width - 2 - head;
@@ -46,7 +46,7 @@ std::string shortened(const std::string& text, size_t width) {
   return text.substr(0, place(head)) + ".." + text.substr(place(width_of(text) - tail));
 }
 
-// The number that nodes are sorted by; where there is none, 0.
+// Returns the number that nodes are sorted by, or 0 if the node has none.
 double value_for(const NodeReport& node, std::string_view sort) {
   if (sort == "time") return node.mean_ms.value_or(0);
   if (sort == "calls") return node.calls.value_or(0);
@@ -90,7 +90,7 @@ std::vector<size_t> sorted_nodes(const std::vector<NodeReport>& nodes, std::stri
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return nodes[a].name < nodes[b].name; });
     return order;
   }
-  static_cast<void>(value_for({}, sort));  // throws for an unknown order, also where there is nothing to sort
+  static_cast<void>(value_for({}, sort));  // throws for an unknown order, even without nodes
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return value_for(nodes[a], sort) > value_for(nodes[b], sort); });
   return order;
 }

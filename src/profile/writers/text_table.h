@@ -1,4 +1,4 @@
-// Tables in text.
+// Text tables.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class TextTable {
   struct Column {
     std::string title;
     bool number = false;
-    size_t max_width = 1000;  ///< longer text loses its middle
+    size_t max_width = 1000;  ///< longer texts are cut in the middle
   };
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
@@ -28,7 +28,7 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// Indices of the nodes in the order asked for. @throws Error(invalid_argument) for an unknown order.
+/// Returns the nodes' indices in the given order. @throws Error(invalid_argument) for an unknown order.
 std::vector<size_t> sorted_nodes(const std::vector<NodeReport>& nodes, std::string_view sort);
 
 }  // namespace treadle::profile

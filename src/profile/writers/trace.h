@@ -1,4 +1,4 @@
-// Trace files by their names.
+// Selects a trace format by the file name.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace treadle::profile {
 
-/// By the end of a file's name; null: it is no trace.
+/// Returns null if the extension is not that of a trace.
 const TraceFormat* trace_format_of(std::string_view path);
 
 }  // namespace treadle::profile
