@@ -173,7 +173,7 @@ void FeedBinder::take(std::span<const Datum> feeds, std::span<const int64_t> par
   }
 }
 
-// Sets symbols to 0 that only the missing feed would have given, if nothing else depends on them. @throws MissingInput otherwise
+// Sets symbols to 0 whose value only the missing feed gives, unless something else depends on them. @throws MissingInput in that case
 void FeedBinder::leave_out(const Program& program, SlotId slot) {
   const Type& type = program.type(slot);
   if (!type.shape) return;
@@ -243,7 +243,7 @@ void FeedBinder::check_may_be_later(const Program& program, SlotId slot) const {
   if (!is_told) refuse_feed(program, slot, {}, "it cannot be fed later, as nothing else tells its extents");
 }
 
-// Returns the feed as the run reads it: contiguous and, unless allowed otherwise, on the host.
+// Returns the feed in the form that the run reads: contiguous and, unless feeds may stay on devices, on the host.
 Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
   if (!feed.defined()) {

@@ -71,7 +71,7 @@ void Frame::find_memory() {
   outputs_.place(control_, by_readiness_);
 }
 
-// Chooses between order and readiness. A budgeted plan has an order of its own, so that its run goes in order.
+// Chooses the program's order or readiness. A budgeted plan prescribes its own order.
 void Frame::choose_schedule() {
   by_readiness_ &= !outputs_.needs_order();
   if (!by_readiness_) return;
@@ -188,7 +188,7 @@ void Frame::advance_in_order(size_t end) {
   const bool watched = control_.watched(), limited = control_.memory.pass && !program_.is_body();
   const bool renews = control_.memory.context && control_.memory.context->allocator && !state_.budget();
   sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run, control_.stop.interruption());
-  // If only times are recorded, one reading of the clock serves as the end of one step and the beginning of the next.
+  // If only times are recorded, one clock reading ends a step and begins the next.
   NodeCountWriter counts(nodes_.counters());
   const bool only_timed =
       (control_.recording.recorder || nodes_.counters()) && !control_.observer && !control_.stop.deadline && !control_.stop.caller;

@@ -25,8 +25,8 @@ namespace treadle::exec {
 class FramePool;
 struct ParallelState;
 
-/// A run on the host. A step is an instruction, in the program's order. Where the run stops, all instructions before have run and none
-/// after. Between stops, instructions run one after the other, or by readiness if that pays (parallel.h).
+/// A run on the host. A step is one instruction, in the program's order. When the run stops, all earlier instructions have run and no later
+/// ones. Between stops, instructions run sequentially, or by readiness if that is faster (parallel.h).
 class Frame final : public Run {
  public:
   /// @param frames  the frames of the program and its bodies; must outlive the run
@@ -73,7 +73,7 @@ class Frame final : public Run {
   RunState& state() { return state_; }
   const RunState& state() const { return state_; }
   const RunControl& control() const override { return control_; }
-  /// The present value, in memory that the run will reuse. Undefined if it has not been computed.
+  /// The present value of the slot; undefined if it has not been computed. The run will reuse its memory.
   Datum value(SlotId slot) const { return state_.value(slot, /*shared=*/false); }
   /// Returns true if instructions run by readiness, until the run ends or the memory limit changes.
   bool goes_by_readiness() const { return by_readiness_; }

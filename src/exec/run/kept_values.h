@@ -1,4 +1,4 @@
-// The values that a run keeps while it goes from one plan to another, between two steps.
+// The values that a run must keep when it changes to another memory plan between two steps.
 #pragma once
 
 #include <cstddef>
@@ -13,37 +13,37 @@
 
 namespace treadle::exec {
 
-/// What is needed at a step or later: where it lies, and where it is to lie by the plan that the state has by then.
+/// The values needed at a step or later, each with its present place and its place by the new plan.
 class KeptValues {
  public:
-  /// @param step     the next one of the run
-  /// @param is_moved the moves of the present plan before the step have been made
-  /// @return nothing if a value is nowhere at the moment, because it is to be evaluated again
+  /// @param step      the run's next step
+  /// @param is_moved  the moves that the present plan makes before the step have been made
+  /// @return nothing if a value is neither in the arena nor in the file, because the plan recomputes it later
   static std::optional<KeptValues> find(RunState& state, SpillStore& spilled, int32_t step, bool is_moved);
 
   int32_t step() const { return step_; }
-  /// By buffer: the value is in the file.
+  /// Indexed by buffer: true if the value is in the file.
   IdVector<BufferId, bool> away() const;
-  /// Looks up the places at the step in the plan that the state has now.
+  /// Sets the target places from the state's present plan.
   void aim();
-  /// How much has to change its place.
+  /// Returns the bytes whose place changes.
   size_t bytes_to_move() const;
 
-  /// Writes all that is in the arena to the file.
+  /// Writes all values that are in the arena to the file.
   void write_all();
-  /// Copies from an arena before to the one that the state has now, as aimed at.
+  /// Copies the values from a previous arena to their target places in the state's present arena.
   void copy_from(const std::byte* arena_before);
-  /// Moves everything from the old places to the new ones, in an arena that has both.
+  /// Moves the values to their target places within an arena that is large enough for both old and new places.
   void arrange();
-  /// The state's plan is the one before again: values lie where they lay.
+  /// Keeps all values in place, because the state has returned to its previous plan.
   void stay();
 
  private:
   struct Kept {
     BufferId buffer;
     size_t size_bytes;
-    size_t from, to = 0;    // in the arena, or kAway: in the file
-    bool is_wanted = true;  // in the file, by the new plan
+    size_t from, to = 0;    // offsets in the arena; kAway: in the file
+    bool is_wanted = true;  // the new plan reads it from the file
   };
 
   KeptValues(RunState& state, SpillStore& spilled, int32_t step)
@@ -53,7 +53,7 @@ class KeptValues {
   RunState* state_;
   SpillStore* spilled_;
   int32_t step_;
-  std::shared_ptr<const BudgetedPlan> files_;  // has the places in the file, which are the same in all plans of a binding
+  std::shared_ptr<const BudgetedPlan> files_;  // offsets in the file, which are the same in all plans of a binding
   std::vector<Kept> values_;
 };
 

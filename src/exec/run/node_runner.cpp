@@ -11,7 +11,7 @@
 
 namespace treadle::exec {
 
-// The operands of a dynamic instruction, as the run's state has them.
+// Reads the operands of a dynamic instruction from the run's state.
 class NodeRunner::Operands final : public OperandSource {
  public:
   Operands(const RunState& state, const Instruction& instruction) : state_(state), slots_(state.program().operands(instruction)) {}
@@ -56,7 +56,7 @@ void NodeRunner::record_time(const Instruction& instruction, uint64_t start) con
   if (control_.recording.recorder) control_.recording.record_node(instruction.record_name, start, end);
 }
 
-// Records the node, for a dynamic one with its cost, which only the run knows.
+// Records the node. A dynamic node's cost is known only now, and is recorded with it.
 void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
   if (!control_.recording.recorder || !instruction.dynamic || !instruction.bodies.empty()) return record_time(instruction, start);
   const uint64_t end = count(instruction, start);
@@ -66,7 +66,7 @@ void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
   control_.recording.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
 }
 
-// Calls the observer. It may hold locks, so that loops inside of it must not give way to other jobs.
+// Calls the observer. It may hold locks, so loops inside of it must not yield the device to other jobs.
 template <typename Tell>
 void NodeRunner::tell_observer(Tell&& tell) const {
   if (!control_.observer) return;

@@ -52,7 +52,7 @@ class NodeRunner {
       return control_.stop.check();
     if (!committed_.exchange(true, std::memory_order_relaxed)) control_.stop.commit();
   }
-  /// Waits for the job's turn on a shared device. @param breaks lets loops inside of the node give way to other jobs, as long as it lives
+  /// Waits for the job's turn on a shared device. @param breaks  while it lives, loops inside the node may yield the device to other jobs
   void take_turn(InstructionId id, sharing::Turn& turn, std::optional<LoopBreakScope>& breaks) {
     turn.before_node(state_.binding().costs().hint(id));
     if (!program_.instructions()[id].dynamic) breaks.emplace(turn.within_node());
@@ -64,7 +64,7 @@ class NodeRunner {
   }
   /// Executes the instruction, and tells observer, counters and recorder.
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
-  /// Called before and after the kernel of a watched node, which may end on another thread. @return the start time for end_watched()
+  /// Called before and after a watched node's kernel, which may end on another thread. @return the start time for end_watched()
   uint64_t begin_watched(const Instruction& instruction) const;
   void end_watched(const Instruction& instruction, uint64_t start) const;
   /// The two halves of end_watched() for a node on a device. record_time() is called when the kernel has ended, and tell_ended() when the
@@ -75,7 +75,7 @@ class NodeRunner {
   /// Runs the instruction once more, to recompute a value. It is counted and recorded like any run of the node, but observers are not told.
   /// @throws Error naming the node
   void run_again(const Instruction& instruction, void** pointers, void* scratch, sharing::Turn& turn);
-  /// Starts a kernel that may go on outside of this thread (run_deferred()).
+  /// Starts a kernel that may continue on another thread after this returns (run_deferred()).
   void execute_deferred(const Instruction& instruction, std::function<bool()> stop_requested,
                         std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done) const;
   /// Makes the outputs of a dynamic instruction values of the run. @throws Error(internal) if an output is missing
@@ -88,8 +88,8 @@ class NodeRunner {
   void expect_as_made(const Instruction& instruction, const Datum& cached, const Datum& made) const;
   /// Takes the output from the cache if it is there; otherwise executes the instruction and fills the cache's entry.
   void execute_cached(const Instruction& instruction, Evaluator& evaluator);
-  /// Tells the session's allocator that the contents of buffers which the instruction is the first to use are no longer needed. An
-  /// allocator can so detect reads of unwritten bytes.
+  /// Tells the session's allocator that the contents of buffers which this instruction writes first are no longer needed, so that an
+  /// allocator can detect reads of unwritten bytes.
   void renew_buffers(InstructionId id);
   /// Rethrows the current exception with the node's name and its operands' types. Call it in a catch clause.
   [[noreturn]] void rethrow_from(const Instruction& instruction) const;

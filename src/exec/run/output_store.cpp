@@ -142,7 +142,7 @@ IdVector<SlotId, OutputStore::Touched> OutputStore::find_touched() const {
   return found;
 }
 
-// Returns true if f returns true for a feed that overlaps the memory.
+// Returns true if f(feed) is true for any feed that overlaps the memory.
 template <typename F>
 bool OutputStore::any_feed_in(const Tensor& memory, F f) const {
   const std::less<> before;
@@ -185,8 +185,7 @@ bool OutputStore::may_take_over(SlotId slot, SlotId input) const {
   });
 }
 
-// Returns true if the schedule by readiness, too, orders all readers of feeds that overlap the memory before the instruction that writes
-// the slot.
+// Returns true if readiness also orders all readers of feeds that overlap the memory before the instruction that writes the slot.
 bool OutputStore::is_ordered_by_readiness(SlotId slot, const Tensor& memory) const {
   const ParallelPlan* plan = state_.program().parallel();
   return !any_feed_in(memory, [&](const FedBytes& feed) {
@@ -316,7 +315,7 @@ bool OutputStore::binds_next_versions() const {
   return true;
 }
 
-// Copies a value that has bytes of a feed, before a bound output is written over the feed.
+// Copies the value if it lies in a feed's memory, before a bound output is written over the feed.
 Datum OutputStore::apart_from_feeds(Datum value) const {
   if (value.is_tensor()) {
     const bool is_fed = value.tensor().dtype() != DType::string && any_feed_in(value.tensor(), [](const FedBytes&) { return true; });
@@ -360,8 +359,7 @@ Datum OutputStore::value(size_t k) const {
   return is_programs && result.is_tensor() ? Datum(result.tensor().clone()) : result;
 }
 
-// Copies an output to where the caller wants it. This is needed if its extents were not known before the run, so that place() could not
-// place it.
+// Moves an output to the memory that the caller wants. Needed if its extents were unknown before the run, so that place() did nothing.
 Datum OutputStore::where_wanted(size_t k, Datum value) const {
   static const OutputMemory kAnywhere;
   const OutputMemory& memory = k < memory_.size() ? memory_[k] : kAnywhere;

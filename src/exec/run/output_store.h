@@ -51,7 +51,7 @@ class OutputStore {
 
  private:
   static constexpr InstructionId kBehindAll{INT32_MAX};
-  // The instructions that access a root's bytes.
+  // The instructions that access the bytes of a root.
   struct Touched {
     InstructionId made_at = kBehindAll;         // the first that writes them
     InstructionId read_until = kNoInstruction;  // the last that reads them; kBehindAll: an instruction may keep the value

@@ -99,7 +99,7 @@ class ParallelRun final : public TaskSource {
     }
     wait_for_pending();
     if (attached_) control_.threads.pool->detach(*this);
-    wait_for_pending();  // for kernels that a thread started while the run was stopping
+    wait_for_pending();  // kernels that a thread started while the run was stopping
     queued_ = 0;
     state_.failed_at = error_.at();
     if (const std::exception_ptr error = error_.take()) std::rethrow_exception(error);
@@ -114,7 +114,7 @@ class ParallelRun final : public TaskSource {
     if (queued_.load() == 0 || stopped()) return kNoInstruction;
     int active = active_.load();
     do {
-      if (active >= limit_) return kNoInstruction;  // one of these threads will look into the queue when it is done
+      if (active >= limit_) return kNoInstruction;  // one of the active threads takes the next node when it is done
     } while (!active_.compare_exchange_weak(active, active + 1));
     InstructionId instruction = kNoInstruction;
     bool more = false;
@@ -143,8 +143,8 @@ class ParallelRun final : public TaskSource {
     queued_.store(static_cast<int>(state_.queue.size() - state_.head));
   }
 
-  // Wakes threads of the pool after nodes have been published. Called once for all nodes that became ready together: a thread woken earlier
-  // might take this thread's CPU, find a single node, and sleep again before the next one is published.
+  // Wakes threads of the pool. Called once after all nodes that became ready together are published: a thread woken earlier might take this
+  // thread's CPU, find a single node, and sleep again before the next is published.
   void tell() {
     if (attached_) control_.threads.pool->announce(*this);
   }
@@ -211,11 +211,11 @@ class ParallelRun final : public TaskSource {
     worker.ready.clear();
   }
 
-  // Starts a custom operator's kernel, which may go on elsewhere after this returns. @return true if it has ended
+  // Starts a custom operator's kernel, which may continue on another thread. @return true if it has ended
   bool execute_custom(const Instruction& instruction, InstructionId index, sharing::Turn& turn) {
     struct Shared {
       std::mutex mutex;
-      bool left = false, ended = false;  // whether this function has returned, or the kernel has ended, first
+      bool left = false, ended = false;  // true for whichever came first: the return, or the kernel's end
       std::vector<Datum> outputs;
       std::exception_ptr error;
     };
@@ -264,7 +264,7 @@ class ParallelRun final : public TaskSource {
     nodes_.end_watched(instruction, start);
   }
 
-  // Called on the thread on which such a kernel ends. It runs no other node: ready nodes go to the queue.
+  // Called on the thread on which such a kernel ends. That thread runs no other node: ready nodes go to the queue.
   void end_pending(const Instruction& instruction, InstructionId index, std::vector<Datum> outputs, std::exception_ptr error,
                    uint64_t start) {
     try {
@@ -291,7 +291,7 @@ class ParallelRun final : public TaskSource {
     leave_pending(instruction);
   }
 
-  // Waits for kernels that go on elsewhere, as they use the frame.
+  // Waits for custom kernels that still run on other threads, as they use the frame.
   void wait_for_pending() {
     std::unique_lock lock(pending_mutex_);
     pending_changed_.wait(lock, [&] { return pending_ == 0; });
@@ -301,7 +301,7 @@ class ParallelRun final : public TaskSource {
     std::lock_guard lock(pending_mutex_);
     ++pending_;
   }
-  // The last call of such a kernel's thread: the run may be destroyed afterwards.
+  // Called last on such a kernel's thread: the run may be destroyed afterwards.
   void leave_pending(const Instruction& instruction) {
     const Node* ended = instruction.node;
     if (control_.stop.caller) control_.stop.caller->under_way.compare_exchange_strong(ended, nullptr);

@@ -10,7 +10,7 @@
 namespace treadle::exec {
 namespace {
 
-// Returns how much of the arena that the extents need a run may have, where it can do with less. SIZE_MAX: all of it.
+// Returns the arena's limit in bytes by PlanningOptions::arena_share, a share of the arena that these extents need. SIZE_MAX: no limit.
 size_t share_of_arena(const Binding& binding) {
   const double share = binding.program().planning().arena_share;
   if (share >= 1) return SIZE_MAX;
@@ -29,7 +29,7 @@ RunMemory PlanChooser::memory_beside(bool at_once) const {
   return memory_beside_arena(state_.plans(), state_.binding(), control_, is_lent, at_once);
 }
 
-// For a run that keeps the schedule of its program.
+// Begins a choice: computes the bytes that nodes allocate, with the program's own schedule.
 RunMemory PlanChooser::begin(PlanChoice& choice, size_t output_bytes) const {
   choice.is_capped = capacity_beside(output_bytes) != SIZE_MAX;
   RunMemory beside;
@@ -38,8 +38,8 @@ RunMemory PlanChooser::begin(PlanChoice& choice, size_t output_bytes) const {
   return beside;
 }
 
-// A plan that leaves room for all that may come out in the run, or else for what surely does. The share of the arena is kept where it can
-// be. @param beside  gets the bytes of a run in order. @return whether the limits hold the plan
+// Finds a plan that leaves memory for everything the run may allocate, or if that fails, for what it certainly allocates. Keeps to the
+// arena's share if possible. @param beside  receives the bytes of a run in order. @return false if the limits are too small for any plan
 bool PlanChooser::find_plan(PlanChoice& choice, const OrderChoice& order, size_t output_bytes, RunMemory& beside) const {
   const Binding& binding = state_.binding();
   if (choice.is_capped && state_.program().parallel()) beside = memory_beside(/*at_once=*/false);
@@ -57,8 +57,7 @@ PlanChoice PlanChooser::for_run() const {
   PlanChoice choice;
   const Binding& binding = state_.binding();
   const size_t output_bytes = outputs_.bytes_to_allocate();
-  // Where an output is bound to memory that a feed lies in, the planner knows which nodes may be meant by the bytes that they have; parts
-  // of a feed it would not find.
+  // The order is free only if outputs are bound to whole feeds, as the planner cannot see which nodes read parts of a feed.
   const OrderChoice order{.free = pass().may_reorder() && outputs_.is_bound_to_whole_feeds(),
                           .fixed = {},
                           .binds_next_versions = outputs_.binds_next_versions()};
@@ -83,7 +82,7 @@ PlanChoice PlanChooser::for_rest(int32_t step, const IdVector<BufferId, bool>& i
   OrderChoice order{.fixed = {}, .binds_next_versions = outputs_.binds_next_versions()};
   if (const auto& present = state_.budget()) order.fixed = present->order;
   RunMemory beside = begin(choice, output_bytes);
-  // Offsets for the program's own order are of no use in another one.
+  // Another order cannot use the binding's offsets, which are for the program's order.
   if (order.fixed.empty() && rounded(binding.offsets().arena_bytes) <= capacity_beside(output_bytes + choice.later_bytes)) return choice;
   if (!find_plan(choice, order, output_bytes, beside))
     choice.plan = plan_rest(binding, capacity_beside(output_bytes + choice.later_bytes), order, step, is_away);

@@ -1,4 +1,4 @@
-// Chooses the plan by which a run keeps to its memory limits.
+// Chooses a plan with which a run keeps to its memory limits.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,24 @@
 namespace treadle::exec {
 
 struct PlanChoice {
-  bool is_capped = false;                    ///< there is a limit, or the arena has only a share of what the extents need
-  size_t later_bytes = 0;                    ///< what nodes may allocate during the run, beside arena and outputs
+  bool is_capped = false;                    ///< there is a limit, or arena_share limits the arena
+  size_t later_bytes = 0;                    ///< allocated by nodes during the run, besides arena and outputs
   std::shared_ptr<const BudgetedPlan> plan;  ///< null: the binding's offsets, in the program's order
-  std::optional<MemoryNeed> unmet;           ///< the limits hold no plan; `plan` is the smallest then
+  std::optional<MemoryNeed> unmet;           ///< set if no plan fits the limits; `plan` is then the smallest one
 };
 
 class PlanChooser {
  public:
-  /// All outlive the chooser. `control` is that of the present run, whose pass knows the limits.
+  /// All arguments must outlive the chooser. `control` is the present run's; its pass knows the limits.
   PlanChooser(const RunState& state, const OutputStore& outputs, const RunControl& control)
       : state_(state), outputs_(outputs), control_(control) {}
 
-  /// For a run that begins.
+  /// Chooses a plan for a run that begins.
   PlanChoice for_run() const;
-  /// For a run whose limits have changed, from a step of its present plan on: a plan for all of the run where that fits, because a binding
-  /// keeps such plans, or else one for the rest. Where the rest does not fit either, the plan takes as little as it can: the limit became
-  /// lower after the run had begun.
-  /// @param is_away  by buffer: the value is in the spill file at the moment
+  /// Chooses a plan for a run whose limits have changed, from a step of its present plan on. Prefers a plan for the whole run, as bindings
+  /// cache those, to one for the rest. If the rest does not fit either, because the limit was lowered, returns the plan with the least
+  /// memory.
+  /// @param is_away  indexed by buffer: the value is in the spill file now
   PlanChoice for_rest(int32_t step, const IdVector<BufferId, bool>& is_away) const;
 
  private:

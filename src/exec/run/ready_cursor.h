@@ -9,8 +9,8 @@
 
 namespace treadle::exec {
 
-/// Counts down, per instruction, how many others it still waits for, and per held value, how many instructions still need it. Several
-/// threads may call finish() at the same time. Other functions may only be called while no thread does.
+/// Counts, per instruction, the predecessors that have not run, and per held value, the instructions that still need it. Several threads
+/// may call finish() at the same time. Other functions may only be called while no thread does.
 class ReadyCursor {
  public:
   explicit ReadyCursor(const ParallelPlan& plan) : plan_(plan), counters_(plan.counters.size()) {}
@@ -18,7 +18,7 @@ class ReadyCursor {
   void begin() { counters_ = plan_.counters; }
   /// Returns true if the instruction waits for no other one, and has not been noted as run.
   bool is_ready(InstructionId instruction) const { return counters_[index_of(instruction)] == 0; }
-  /// Notes that the instruction has run, for a run that may stop in the middle and must know which have.
+  /// Records that the instruction has run, for a run that may stop before its end.
   void note_run(InstructionId instruction) { counter(index_of(instruction)).store(-1, std::memory_order_relaxed); }
   bool is_noted(InstructionId instruction) const { return counters_[index_of(instruction)] < 0; }
 

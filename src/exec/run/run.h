@@ -19,8 +19,8 @@ namespace treadle::exec {
 /// the instruction has run.
 using ValueCache = std::map<std::string, Datum, std::less<>>;
 
-/// A run can stop between any two steps or at a Yield, return to its caller, and go on. A step is an instruction or a copy between devices.
-/// After its end or an error it may be started again. One thread at a time may use it.
+/// A run can stop between any two steps or at a Yield, return to its caller, and continue. A step is an instruction or a copy between
+/// devices. After its end or an error it may be started again. Only one thread at a time may use it.
 class Run {
  public:
   virtual ~Run() = default;
@@ -37,8 +37,8 @@ class Run {
   /// Sets the cache of values. Called before the first step. Null: none.
   virtual void set_cache(std::shared_ptr<ValueCache> cache) = 0;
 
-  /// Changes, between two steps, where later steps are recorded.
-  /// @param of  its `recording` is used; all else is as in the run's own control.
+  /// Sets the recording of later steps. Called between two steps.
+  /// @param of  only its `recording` is used.
   virtual void set_recorder(const RunControl& of) = 0;
 
   /// Feeds an input that start() was called without. @throws Error(invalid_argument) if it has been fed already, or as start()

@@ -12,7 +12,7 @@ namespace treadle::exec {
 
 std::unique_lock<std::mutex> RunBudget::begin() {
   moves_.begin();
-  // A limit may change between the choice of a plan and the wait for its memory. Then the run chooses again.
+  // If a limit changes after a plan was chosen and before its memory is free, the run chooses again.
   for (;;) {
     try {
       choose();
@@ -41,7 +41,7 @@ void RunBudget::choose() {
   generation_ = pass().generation();
   PlanChoice choice = chooser_.for_run();
   note(choice);
-  state_.set_budget(std::move(choice.plan));  // also for the text of an error that says what needs so much
+  state_.set_budget(std::move(choice.plan));  // also for the text of an out-of-memory error
   if (choice.unmet) pass().refuse(*choice.unmet);
 }
 
@@ -49,11 +49,11 @@ void RunBudget::choose_rest(const KeptValues& kept) {
   generation_ = pass().generation();
   PlanChoice choice = chooser_.for_rest(kept.step(), kept.away());
   note(choice);
-  state_.set_lodges(false);  // what can be in the arena has its place there
+  state_.set_lodges(false);  // values already in the arena have their places in the plan
   if (choice.plan != state_.budget()) state_.set_budget(std::move(choice.plan));
 }
 
-// For the arena and the outputs of a run that begins.
+// Waits until the arena and the outputs of a run that begins fit the limits.
 std::unique_lock<std::mutex> RunBudget::wait_for_memory() {
   if (!is_capped_) return pass().admit(0, 0, control_.stop.interruption(), [] { return size_t{0}; });
   const size_t arena_bytes = rounded(state_.needed_arena_bytes());
@@ -71,9 +71,9 @@ void RunBudget::move_values(size_t step, sharing::Turn& turn) {
   if (state_.budget()) moves_.make_before(step, turn);
 }
 
-// A limit has changed: what is still needed takes the places of the new plan. That costs a copy in memory at most, and of what has no place
-// there one to the file. The arena grows only where there is memory at once and it pays, because the run can go on in it as it is. Nothing
-// changes while a value is nowhere: the next step tries again.
+// Called after a limit has changed: moves values to their places by a new plan, or to the file if they have none. Grows the arena only if
+// memory is free now and the change pays, as the run can also go on in the present arena. Changes nothing while a value is neither in the
+// arena nor in the file (it will be recomputed); the next step then tries again.
 void RunBudget::follow_limit(int32_t step) {
   const auto before = state_.budget();
   std::optional<KeptValues> kept = KeptValues::find(state_, moves_.spilled(), step, moves_.are_done_before(static_cast<size_t>(step)));
@@ -86,15 +86,14 @@ void RunBudget::follow_limit(int32_t step) {
     kept->stay();
     return state_.place(/*exact=*/false);
   }
-  kept->aim();  // the limit may have changed again while the run looked for memory
+  kept->aim();  // the limit may change while the run looks for memory
   kept->arrange();
   if (state_.arena_bytes() > state_.needed_arena_bytes()) state_.resize_arena(state_.needed_arena_bytes());
   state_.place(/*exact=*/false);
   moves_.note_done_before(static_cast<size_t>(step));
 }
 
-// True if the new limit holds the present arena as well, and what the present plan has yet to move is less than what another one would have
-// to move now.
+// True if the present arena fits the new limit too, and the present plan has fewer bytes left to move than the change would move now.
 bool RunBudget::is_better_left(const KeptValues& kept, const BudgetedPlan* before) const {
   if (!before || state_.needed_arena_bytes() < state_.arena_bytes()) return false;
   const auto sizes = state_.binding().buffer_sizes();
@@ -104,7 +103,7 @@ bool RunBudget::is_better_left(const KeptValues& kept, const BudgetedPlan* befor
   return left <= kept.bytes_to_move();
 }
 
-// Makes the arena as large as old and new places need. @return false if there is no memory for a larger one
+// Makes the arena large enough for both old and new places. @return false if memory is too short for that
 bool RunBudget::make_arena_hold(KeptValues& kept) {
   const size_t needed = state_.needed_arena_bytes(), held = state_.arena_bytes();
   if (state_.can_resize_arena()) {
@@ -118,7 +117,7 @@ bool RunBudget::make_arena_hold(KeptValues& kept) {
   return true;
 }
 
-// For an arena that cannot be resized, where there is memory for both.
+// Used if the arena cannot be resized in place: allocates a second one. @return false if memory is too short for both
 bool RunBudget::copy_to_second_arena(KeptValues& kept) {
   const auto room = pass().admit_now(state_.needed_arena_bytes());
   if (!room) return false;
@@ -134,8 +133,8 @@ bool RunBudget::copy_to_second_arena(KeptValues& kept) {
   return true;
 }
 
-// For an arena that cannot be resized, by way of the file. The run had as much memory before: where others have taken it meanwhile, it goes
-// on all the same.
+// Used if the arena cannot be resized and two do not fit: moves all values through the file. If other runs have taken the freed memory,
+// allocates the arena above the limit, because the run had that memory before.
 void RunBudget::replace_arena(KeptValues& kept) {
   kept.write_all();
   state_.drop_arena();

@@ -1,4 +1,4 @@
-// How a run keeps to the limits of its session and job: it chooses a plan, waits for memory, and takes another plan when a limit changes.
+// Keeps a run within the limits of its session and job: chooses a plan, waits for memory, and changes the plan when a limit changes.
 #pragma once
 
 #include <cstddef>
@@ -16,26 +16,26 @@ namespace treadle::exec {
 
 class RunBudget {
  public:
-  /// All outlive the budget. `control` is that of the present run, whose pass knows the limits.
-  /// @param nodes  evaluates values again.
+  /// All arguments must outlive the budget. `control` is the present run's; its pass knows the limits.
+  /// @param nodes  recomputes values.
   RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control, NodeRunner& nodes)
       : state_(state), outputs_(outputs), control_(control), chooser_(state, outputs, control), moves_(state, control, nodes) {}
 
-  /// A run with a pass begins: chooses its plan and waits for memory.
-  /// @return held until everything is allocated, so that no other run takes the memory
-  /// @throws Error(resource_exhausted), while it waits Error(cancelled or timed_out)
+  /// Called when a run with a pass begins: chooses its plan and waits for memory.
+  /// @return a lock to hold until everything is allocated, so that no other run takes the memory
+  /// @throws Error(resource_exhausted); Error(cancelled or timed_out) while waiting
   std::unique_lock<std::mutex> begin();
-  /// A run without a pass begins.
+  /// Called when a run without a pass begins.
   void begin_without_limit();
 
-  /// There is a limit: an arena is exactly as large as needed.
+  /// True if there is a limit; the arena is then never larger than needed.
   bool is_capped() const { return is_capped_; }
-  /// A limit has changed since the plan was chosen.
+  /// True if a limit has changed since the plan was chosen.
   bool is_outdated() const { return pass().generation() != generation_; }
-  /// In the plan's order.
+  /// Returns the instruction at a step in the plan's order.
   InstructionId instruction_at(size_t step) const;
-  /// Before every step: makes the moves of the plan, of another one if a limit has changed.
-  /// @param turn  the job's: nodes that are evaluated again take it as any node does
+  /// Called before every step: follows a changed limit, then makes the plan's moves.
+  /// @param turn  the job's; nodes that are recomputed wait for it like any node
   void move_values(size_t step, sharing::Turn& turn);
 
  private:
@@ -55,8 +55,8 @@ class RunBudget {
   const RunControl& control_;
   const PlanChooser chooser_;
   ValueMoves moves_;
-  uint64_t generation_ = 0;  // of the limits that the plan was chosen for
-  size_t later_bytes_ = 0;   // as PlanChoice's, of the plan that the run follows
+  uint64_t generation_ = 0;  // identifies the limits that the plan was chosen for
+  size_t later_bytes_ = 0;   // PlanChoice::later_bytes of the present plan
   bool is_capped_ = false;
 };
 

@@ -1,4 +1,4 @@
-// The control of a run: its threads, what may end it, who watches it, and where its outputs go.
+// Everything that controls a run: threads, stop conditions, observers, memory and outputs.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@ class Observer {
   virtual void after(const RunState& state, const Instruction& instruction, const Device* device) = 0;
 };
 
-/// Shared by a run and its caller, if the caller may return before the run ends, as a kernel does not return in time.
+/// Shared by a run and its caller, if the caller may return before the run ends, for example at a deadline while a kernel still runs.
 struct Caller {
   std::mutex mutex;         ///< held while the run accesses the caller's flags and callbacks
   bool left = false;        ///< the caller has returned: the run no longer accesses them
@@ -81,7 +81,7 @@ struct RunStop {
   Caller* caller = nullptr;                ///< null: the caller stays until the run's end
   std::atomic<bool>* committed = nullptr;  ///< set to true when updates of state begin
 
-  /// Calls a function of the caller. @throws Error(timed_out) if the caller has left
+  /// Calls a callback of the caller. @throws Error(timed_out) if the caller has returned already
   template <typename Callback>
   void call(Callback&& callback) const {
     if (!caller) return callback();
@@ -93,8 +93,7 @@ struct RunStop {
     return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
            (closing && closing->load(std::memory_order_relaxed));
   }
-  /// Like check(), but returns true instead of throwing, for kernels that run outside of the run's threads. Also true if the caller has
-  /// left.
+  /// Like check(), but returns true instead of throwing, for kernels on threads outside of the run. Also true if the caller has returned.
   bool stopping() const {
     auto now = [&] { return requested() || (deadline && std::chrono::steady_clock::now() > *deadline); };
     if (!caller) return now();

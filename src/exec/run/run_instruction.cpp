@@ -41,7 +41,7 @@ Cost cost_of(const Program& program, const Instruction& instruction, std::span<c
     pointers.push_back(&shapes[k]);
     if (slots[k] == kNoSlot) continue;
     const bool there = operands[k].is_tensor() && operands[k].tensor().defined();
-    if (!there && !program.type(slots[k]).is_static()) return {};  // a packed constant may be gone, but its type is known
+    if (!there && !program.type(slots[k]).is_static()) return {};  // a packed constant may have been released, but its type is known
     shapes[k] = there ? operands[k].tensor().shape() : program.type(slots[k]).static_shape();
     dtypes[k] = there ? operands[k].tensor().dtype() : program.type(slots[k]).dtype;
   }

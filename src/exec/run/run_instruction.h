@@ -51,7 +51,7 @@ class OperandSource {
 std::vector<Datum> run_dynamic(FramePool& frames, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator);
 
-/// Starts a dynamic instruction whose kernel may go on elsewhere after this returns (a custom operator's).
+/// Starts a dynamic instruction of a custom operator, whose kernel may continue on another thread after this returns.
 /// @param stop_requested  returns true if the result is no longer needed
 /// @param done            called once with the outputs or an error, before this returns or later on the thread on which the kernel ends
 void run_deferred(const Instruction& instruction, const Binding& binding, const RunControl& control, const OperandSource& operands,

@@ -20,9 +20,9 @@ namespace {
 
 using IsLent = std::function<bool(size_t input)>;
 
-constexpr size_t kTooMuch = size_t{1} << 50;  // sums of such do not overflow, and no machine has so much
+constexpr size_t kTooMuch = size_t{1} << 50;  // 1 PiB: more than any machine has, and sums do not overflow
 
-/// The least and the most bytes of a value, or of several.
+/// Lower and upper bound of a number of bytes.
 struct Bytes {
   size_t certain = 0, possible = 0;
   Bytes& operator+=(const Bytes& other) {
@@ -51,7 +51,7 @@ struct Bytes {
 
 Bytes exactly(size_t bytes) { return {bytes, bytes}; }
 
-// True if no node computes the output.
+// True if no node computes the output: it is a feed, a constant, or known before the run.
 bool is_found(const Program& program, SlotId output) {
   const LocationKind location = program.slots()[program.slots()[output].root].location;
   return location == LocationKind::feed || location == LocationKind::constant || location == LocationKind::known;
@@ -59,7 +59,7 @@ bool is_found(const Program& program, SlotId output) {
 
 const Bytes kScalar = exactly(Storage::kAlignment);
 
-// A program at its extents, and how it will run.
+// A program bound to extents, and the settings of its run.
 struct Setting {
   Plans& plans;
   const Binding& binding;
@@ -74,12 +74,12 @@ struct Setting {
   }
 };
 
-/// The bytes of single values, as far as they are known before the run.
+/// Computes the bytes of values, as far as they are known before the run.
 class ValueSizes {
  public:
   explicit ValueSizes(const Setting& setting) : setting_(setting), bounds_(setting.binding.values()) {}
 
-  /// Returns the bytes of a value that has memory of its own. @param node  notes this node if there is no upper bound
+  /// Returns a value's bytes. @param node  recorded in unbounded() if the value has no upper bound
   Bytes of(SlotId index, const Node* node) {
     const Slot& slot = setting_.slot(index);
     if (slot.static_shape && slot.dtype != DType::string) return exactly(rounded(setting_.binding.bytes_of(index)));
@@ -89,7 +89,7 @@ class ValueSizes {
     return {};
   }
 
-  /// Returns the bytes of the copies that a node gets which keeps its operands beyond its own end.
+  /// Returns the bytes of a node's copies of its operands, if the node keeps operands after its end.
   Bytes of_copies(const Instruction& instruction) {
     Bytes copies;
     for (const SlotId index : setting_.formal_inputs(instruction))
@@ -97,7 +97,7 @@ class ValueSizes {
     return copies;
   }
 
-  /// True if a node that keeps the value beyond its own end gets a copy.
+  /// True if a node that keeps this value after its own end must copy it, because the memory will be reused or belongs to the caller.
   bool is_copied(SlotId index) const {
     const Slot& root = setting_.slot(setting_.slot(index).root);
     if (setting_.slot(index).rewritten) return true;
@@ -107,7 +107,7 @@ class ValueSizes {
     return setting_.is_lent(static_cast<size_t>(std::find(inputs.begin(), inputs.end(), setting_.slot(index).root) - inputs.begin()));
   }
 
-  /// The first node that was noted; null: everything has an upper bound.
+  /// The first node recorded by of(); null: all values have an upper bound.
   const Node* unbounded() const { return unbounded_; }
   void note_unbounded(const Node* node) {
     if (!unbounded_) unbounded_ = node;
@@ -131,7 +131,7 @@ class ValueSizes {
   const Node* unbounded_ = nullptr;
 };
 
-/// The bytes that a run of a program allocates while its nodes run, at the node where they are the most.
+/// Computes the peak of the bytes that nodes allocate while a program runs.
 class ProgramMemory {
  public:
   ProgramMemory(const Setting& setting, ValueSizes& sizes) : setting_(setting), program_(setting.program), sizes_(sizes) {}
@@ -139,14 +139,14 @@ class ProgramMemory {
   Bytes most() {
     most_ = alive_ = before_nodes();
     for (const Instruction& instruction : program_.instructions()) {
-      if (instruction.dynamic && !instruction.is_yield) run(instruction);  // what comes back from a Yield is the caller's
+      if (instruction.dynamic && !instruction.is_yield) run(instruction);  // the caller supplies the outputs of a Yield
       release(instruction);
     }
     return most_;
   }
 
  private:
-  // A body makes its results where the node around it finds them; a run copies outputs that no node makes.
+  // Returns what is allocated before the first node: a body's results, or copies of a run's outputs that no node computes.
   Bytes before_nodes() {
     Bytes bytes;
     if (program_.is_body()) {
@@ -175,7 +175,7 @@ class ProgramMemory {
     if (!setting_.at_once) most_.raise_to(alive_);
   }
 
-  // A kernel from outside may go on elsewhere while other nodes run: then it has operands of its own.
+  // Includes copies of the operands of a custom kernel, which may still run while other nodes do.
   Bytes bytes_during(const Instruction& instruction);
 
   void release(const Instruction& instruction) {
@@ -191,10 +191,10 @@ class ProgramMemory {
   const Program& program_;
   ValueSizes& sizes_;
   Bytes most_, alive_;
-  std::map<SlotId, Bytes> held_;  // by root slot: values that the run holds
+  std::map<SlotId, Bytes> held_;  // by root slot: held values
 };
 
-/// The bytes that an If, Loop or Scan allocates while it runs.
+/// Computes the bytes that an If, Loop or Scan allocates while it runs.
 class ControlFlowMemory {
  public:
   ControlFlowMemory(const Setting& setting, ValueSizes& sizes, const Instruction& instruction)
@@ -206,7 +206,7 @@ class ControlFlowMemory {
       std::optional<Body> body;
       try {
         body = find_body(b);
-      } catch (const Error&) {  // a branch that is not taken need not take these shapes; one that is will say so
+      } catch (const Error&) {  // a branch that is not taken may reject these shapes; if taken, it throws in the run
       }
       if (!body) {
         sizes_.note_unbounded(&node_);
@@ -226,8 +226,8 @@ class ControlFlowMemory {
 
  private:
   struct Body {
-    Bytes arena;  // until the node has run
-    Bytes total;  // during one iteration, its results included
+    Bytes arena;  // in use until the node ends
+    Bytes total;  // during one iteration, including its results
     std::vector<Bytes> results;
   };
 
@@ -246,7 +246,7 @@ class ControlFlowMemory {
     return branch;
   }
 
-  // A body whose symbols the run around it knows is bound as the run will find it. Nothing if it does not know them.
+  // Binds body `b` to the extents that it will have in the run. Returns nothing if some of its symbols are not known yet.
   std::optional<Body> find_body(size_t b) {
     const Program& body = *instruction_.bodies[b];
     std::vector<int64_t> values(body.extents().num_expressions, -1);
@@ -272,14 +272,14 @@ class ControlFlowMemory {
     for (SlotId output : body.output_slots()) {
       need.results.push_back(sizes.of(output, &node_));
       const LocationKind location = body.slots()[body.slots()[output].root].location;
-      // Results that the body does not compute itself are copied, unless they were handed in and may be handed on.
+      // A result that the body does not compute is copied, unless it was passed in and can be passed on.
       if (location == LocationKind::constant || (location != LocationKind::held && sizes.is_copied(output)))
         need.total += need.results.back();
     }
     return need;
   }
 
-  /// @param first_carried  the body's output that is carried first; scan outputs come after those that are carried.
+  /// @param first_carried  index of the body's first carried output; scan outputs come after the carried ones.
   Bytes iterations(const Body& body, size_t first_carried, const Bytes& trips) const {
     Bytes carried, slices;
     for (size_t k = first_carried; k < body.results.size(); ++k) (k < first_carried + num_carried() ? carried : slices) += body.results[k];
@@ -291,7 +291,7 @@ class ControlFlowMemory {
     return most;
   }
 
-  /// The first element of an int64 operand whose value is known before the run.
+  /// Returns the value of an int64 scalar operand if it is known before the run.
   std::optional<int64_t> known_value(SlotId index) const {
     const Slot& slot = setting_.slot(index);
     const Binding& binding = setting_.binding;
@@ -306,7 +306,7 @@ class ControlFlowMemory {
 
   Bytes trips_of_loop() {
     const auto operands = setting_.program.operands(instruction_);
-    // A scan output's extent is known where the condition stays true.
+    // A scan output with a known extent gives the number of iterations.
     for (size_t k = instruction_.num_inputs + num_carried(); k < operands.size(); ++k)
       if (operands[k] != kNoSlot && setting_.slot(operands[k]).static_shape && setting_.binding.shape(operands[k]).rank() > 0)
         return exactly(static_cast<size_t>(setting_.binding.shape(operands[k])[0]));
@@ -314,7 +314,7 @@ class ControlFlowMemory {
     const auto limit = operands[0] != kNoSlot ? known_value(operands[0]) : std::nullopt;
     const bool stacks = instruction_.bodies[0]->output_slots().size() > 1 + num_carried();
     if (limit && *limit <= 0) return {};
-    if (!stacks) return {1, limit ? static_cast<size_t>(std::min<int64_t>(*limit, 2)) : 2};  // a third one needs no more
+    if (!stacks) return {1, limit ? static_cast<size_t>(std::min<int64_t>(*limit, 2)) : 2};  // memory repeats from the second iteration on
     if (!limit || *limit > kMany) {
       sizes_.note_unbounded(&node_);
       return {1, 1};
@@ -338,7 +338,7 @@ class ControlFlowMemory {
     return {1, 1};
   }
 
-  // One slice of each scanned input, for the iteration under way.
+  // Returns the bytes of one slice of each scanned input, for the current iteration.
   Bytes scanned_slice() const {
     Bytes bytes;
     for (size_t k = 0; k < num_scanned(); ++k) {

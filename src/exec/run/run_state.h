@@ -1,5 +1,5 @@
-// The values of a run in flight, and where their bytes are. It executes nothing and makes no decisions: FeedBinder brings in feeds,
-// OutputStore places outputs, RunBudget moves values.
+// The values of a run in flight, and where their bytes are. Other classes decide: FeedBinder brings in feeds, OutputStore places outputs,
+// RunBudget moves values.
 #pragma once
 
 #include <cstddef>
@@ -58,10 +58,10 @@ class RunState {
   void set_feed(SlotId slot, Datum datum) { held_[slot] = std::move(datum); }
   /// Makes `datum` the slot's held value. @throws Error(invalid_argument) if its shape is not the inferred one
   void hold(SlotId slot, Datum datum);
-  /// Copies a value that a device has computed to where nodes, outputs and observers on the host find it.
+  /// Copies a value from a device to the host memory where nodes, outputs and observers expect it.
   void put(SlotId slot, const Datum& value);
   void drop(SlotId slot) { held_[slot] = Datum(); }
-  /// Drops the held values that no instruction after this one reads.
+  /// Drops the held values that are read last by this instruction.
   void release(const Instruction& instruction) {
     for (uint32_t r = 0; r < instruction.num_releases; ++r) drop(program_.releases()[instruction.first_release + r]);
   }

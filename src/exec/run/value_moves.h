@@ -1,4 +1,4 @@
-// Moves values as a plan says: to a file, back from it, or by evaluating nodes again.
+// Moves values as a memory plan says: to a file, back from it, or by recomputing them.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ namespace treadle::exec {
 
 class NodeRunner;
 
-/// The file with the values of a run that are out of memory. It is made when the first value is written.
+/// The file for values of a run that do not fit into memory. It is created when the first value is written.
 class SpillStore {
  public:
-  /// @param control  has the pass, which knows the folder and counts what is moved; outlives the store.
+  /// @param control  must outlive the store. Its pass knows the folder and counts the moved bytes.
   explicit SpillStore(const RunControl& control);
   ~SpillStore();
   SpillStore(const SpillStore&) = delete;
@@ -35,7 +35,7 @@ class SpillStore {
   /// @throws Error(io_error)
   void write(size_t file_offset, const std::byte* data, size_t size_bytes);
   void read(size_t file_offset, std::byte* data, size_t size_bytes);
-  /// Counts bytes that were moved within memory. @param since_ns  when the move began (sharing::now_ns)
+  /// Counts bytes that were moved within memory. @param since_ns  start of the move (sharing::now_ns)
   void count(size_t size_bytes, uint64_t since_ns);
 
  private:
@@ -43,31 +43,31 @@ class SpillStore {
   std::unique_ptr<memory::SpillFile> file_;
 };
 
-/// Evaluates nodes again whose values are no longer in memory.
+/// Recomputes values that are no longer in memory.
 class Reevaluation {
  public:
   Reevaluation(RunState& state, NodeRunner& nodes) : state_(state), nodes_(nodes) {}
 
-  /// @param turn  the job's: the nodes take it as any node does. @throws Error naming the node
+  /// @param turn  the job's; nodes wait for it as usual. @throws Error naming the node
   void run(const BudgetedPlan& plan, const BudgetedPlan::Move& move, sharing::Turn& turn);
 
  private:
   RunState& state_;
   NodeRunner& nodes_;
-  std::vector<void*> pointers_;  // of the operands of one node
+  std::vector<void*> pointers_;  // operands of one node
 };
 
-/// Follows the plan of the state step by step.
+/// Executes the moves of the state's plan, step by step.
 class ValueMoves {
  public:
   ValueMoves(RunState& state, const RunControl& control, NodeRunner& nodes) : state_(state), spilled_(control), again_(state, nodes) {}
 
-  /// A run begins.
+  /// Called when a run begins.
   void begin() { done_before_ = kNone; }
-  /// Makes the moves that the plan has before the step, unless they are done. The state has a plan.
+  /// Makes the moves that the plan schedules before the step, unless they have been made. @pre the state has a plan
   void make_before(size_t step, sharing::Turn& turn);
   bool are_done_before(size_t step) const { return done_before_ == step; }
-  /// The values lie as they would after the moves.
+  /// Records that the values are already where the moves before this step would put them.
   void note_done_before(size_t step) { done_before_ = step; }
 
   SpillStore& spilled() { return spilled_; }
