@@ -8,7 +8,7 @@
 namespace treadle::exec {
 namespace {
 
-thread_local int runs_of_thread = 0;  // that end by themselves, one inside a node of another
+thread_local int runs_of_thread = 0;  // nesting depth of runs that end by themselves
 
 }  // namespace
 
@@ -25,7 +25,7 @@ Admission::Run::Run(Admission& admission, const MemoryAccount& account, bool end
 
 bool Admission::Run::is_counted() const { return born_in_ == fork_generation(); }
 
-// The run is counted in both states for a moment. Those who ask look at the earlier state first, so that they miss it in neither.
+// Briefly counts the run in both states. Readers look at the earlier state first, so they never miss it.
 void Admission::Run::move_to(State next) {
   if (is_counted()) {
     ++admission_.runs_[static_cast<size_t>(next)];

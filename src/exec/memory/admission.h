@@ -35,7 +35,7 @@
 
 namespace treadle::exec {
 
-/// The states of all runs under one governor. They change and are asked for under its mutex, except where a method takes none.
+/// The states of all runs under one governor. Guarded by the governor's mutex, except for methods that say otherwise.
 class Admission {
  public:
   class Run;
@@ -46,16 +46,16 @@ class Admission {
 
   std::array<std::atomic<int>, kNumStates> runs_{};  // by state
   int proceeding_nodes_ = 0;
-  std::map<const MemoryAccount*, size_t> reserved_;  // by the account of a session
+  std::map<const MemoryAccount*, size_t> reserved_;  // by session account
 };
 
-/// One run. The thread that made it calls the methods; nodes of it may wait on any thread.
+/// One run. Its methods are called by the thread that made it; its nodes may wait on any thread.
 class Admission::Run {
  public:
   enum class State : uint8_t { nested, stoppable, arriving, queued, inside, blocked, left };
 
-  /// The first state is nested if the thread is inside another run that ends by itself. Takes no mutex.
-  /// @param account         what the run allocates from; must outlive it
+  /// The first state is nested if the thread is inside another run that ends by itself. Needs no mutex.
+  /// @param account         the account that the run allocates from; must outlive it
   /// @param ends_by_itself  false: the run is stoppable
   Run(Admission& admission, const MemoryAccount& account, bool ends_by_itself);
   ~Run() { leave(); }
@@ -66,19 +66,19 @@ class Admission::Run {
   bool ends_by_itself() const { return state_ != State::nested && state_ != State::stoppable; }
 
   void queue();
-  /// Takes no mutex.
+  /// Needs no mutex.
   void enter();
-  /// Takes no mutex if the run has reserved nothing. Does nothing the second time.
+  /// Needs no mutex if the run has reserved nothing. Has no effect when called again.
   void leave();
 
-  /// The run may allocate so many bytes more until it leaves.
+  /// Lets the run allocate this many more bytes until it leaves.
   void reserve(size_t size_bytes);
   bool has_reserved() const { return reserved_bytes_ > 0; }
   /// Returns the bytes that other runs have reserved in the account and in those below it. Some may be in use already.
   size_t reserved_by_others(const MemoryAccount& account) const;
 
-  /// True if another run can be expected to free memory. The run has queued before it asks, so that no two runs expect each other.
-  /// Who asks first, and looks for memory afterwards, misses no run that leaves in between.
+  /// True if another run can be expected to free memory. @pre the run has queued, so that no two runs wait for each other. To miss no run
+  /// that leaves, call this first, then look for memory.
   bool expects_others() const;
 
  private:
@@ -95,16 +95,16 @@ class Admission::Run {
   size_t reserved_bytes_ = 0;
 };
 
-/// A node of a run that waits for memory, while this lives.
+/// Marks that a node of a run waits for memory, while this object lives.
 class Admission::WaitingNode {
  public:
-  /// @param proceeds  the node takes its memory beyond the limit, rather than fail.
+  /// @param proceeds  the node will exceed the limit rather than fail.
   WaitingNode(Run& run, bool proceeds);
   ~WaitingNode();
   WaitingNode(const WaitingNode&) = delete;
   WaitingNode& operator=(const WaitingNode&) = delete;
 
-  /// As Run::expects_others().
+  /// See Run::expects_others().
   bool expects_others() const;
 
  private:

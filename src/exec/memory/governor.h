@@ -1,4 +1,4 @@
-// What the runs that share limits of memory have in common: the mutex, who holds memory that can be freed, and who waits for it.
+// Coordinates runs that share memory limits: their mutex, the owners of memory that can be freed, and the waiting runs.
 #pragma once
 
 #include <atomic>
@@ -17,57 +17,57 @@
 
 namespace treadle::exec {
 
-/// Holds memory that it can free while nobody uses it.
+/// An owner of memory that it can free while the memory is idle.
 class MemoryKeeper {
  public:
-  /// Frees idle memory that is charged to `full`, first what is used last, until enough(). Called under the governor's mutex. What a run
-  /// under way uses stays: the run itself keeps to the limits before its next node.
-  /// @return the last enough(), which is not called again once it was true; false if it was never called.
+  /// Frees idle memory that is charged to `full`, until enough() returns true; memory that is needed last goes first. Called under the
+  /// governor's mutex. Does not touch memory of a run in progress, which itself keeps to the limits before its next node.
+  /// @return the last result of enough(), which is not called again after true; false if it was never called.
   virtual bool give_way(const MemoryAccount& full, const std::function<bool()>& enough) = 0;
 
  protected:
   ~MemoryKeeper() = default;
 };
 
-/// True if what is charged to `account` is charged to `full` as well.
+/// True if bytes charged to `account` are charged to `full` too.
 bool counts_for(const MemoryAccount& account, const MemoryAccount& full);
-/// Returns the uppermost account, of this one and those above it, that has no room for so many bytes more. Null: all have.
+/// Returns the account without room for this many more bytes that is highest in the hierarchy, from this one upwards. Null: all have room.
 const MemoryAccount* account_without_room(const MemoryAccount& account, size_t size_bytes);
 
-/// One per session, or one for all sessions of a job. Where there is no limit nobody takes the mutex.
+/// One per session, or one for all sessions of a job. Without a limit, the mutex is not used.
 class Governor {
  public:
-  std::mutex mutex;     ///< held by whoever looks for memory, frees some for others, or changes a limit
-  Admission admission;  ///< under the mutex, but for what takes none
+  std::mutex mutex;     ///< held while looking for memory, freeing it for others, or changing a limit
+  Admission admission;  ///< guarded by `mutex`, except for methods that need none
 
-  /// @param frames  the keeper holds idle frames. They cost the least, and are asked first.
+  /// @param frames  the keeper owns idle frames, which are asked first because they cost least to free.
   void add(MemoryKeeper& keeper, bool frames);
   void remove(MemoryKeeper& keeper);
-  /// Under the mutex: asks all keepers but `asking` to free memory until enough(), which is not called again then. @return the last
+  /// Asks all keepers except `asking` to free memory until enough() returns true. @pre the caller holds `mutex` @return the last result of
   /// enough()
   bool make_room(const MemoryAccount& full, const std::function<bool()>& enough, const MemoryKeeper* asking = nullptr);
 
-  /// Runs under way notice the new limit at their next node. Any thread may call it.
+  /// Changes a limit; runs in progress notice it at their next node. Any thread may call it.
   void set_limit(MemoryAccount& account, size_t limit_bytes);
-  /// Under the mutex: idle memory is freed until the account keeps its limit.
+  /// Frees idle memory until the account is within its limit. @pre the caller holds `mutex`
   void keep_limit(const MemoryAccount& account);
-  /// A number that changes with every limit. Any thread may ask.
+  /// Returns a number that changes with every limit. Any thread may call it.
   uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
 
-  /// Waits until ready(), which may throw as well. @throws what ends the run meanwhile
+  /// Waits until ready() returns true; ready() may throw. @throws the interruption's error, such as Error(cancelled)
   template <typename Ready>
   void wait(std::unique_lock<std::mutex>& lock, const sharing::Interruption& interruption, Ready&& ready) {
-    constexpr std::chrono::milliseconds kLook{5};  // nobody tells of what else may end the run, nor of runs that have no limit
+    constexpr std::chrono::milliseconds kLook{5};  // limits the wait, as interruptions and runs without a limit do not notify
     for (; !ready(); interruption.check(interruption.context)) changed_.wait_for(lock, kLook);
   }
-  /// Tells those who wait that memory may be free. Any thread may call it.
+  /// Wakes the waiting runs because memory may be free. Any thread may call it.
   void notify() { changed_.notify_all(); }
 
-  /// A run that goes on while no other one of the same owner, a program or a session, does. Runs on devices are exclusive, and have no
-  /// pass: Admission does not count them.
+  /// Lets a run proceed only while no other run of the same owner (a program or a session) does. For runs on devices, which have no pass
+  /// and are not counted by Admission.
   class Exclusive {
    public:
-    /// @throws what ends the run while it waits
+    /// @throws the interruption's error, such as Error(cancelled), while waiting
     Exclusive(Governor& governor, const void* owner, const sharing::Interruption& interruption);
     ~Exclusive();
     Exclusive(const Exclusive&) = delete;
@@ -79,12 +79,12 @@ class Governor {
   };
 
  private:
-  std::condition_variable changed_;  // a run has left, or a limit is another one
+  std::condition_variable changed_;  // signalled when a run has left or a limit has changed
   std::atomic<uint64_t> generation_{0};
   std::list<MemoryKeeper*> keepers_;
-  ForkMutex keepers_mutex_;  // a fork waits until the list is whole
+  ForkMutex keepers_mutex_;  // fork() waits until no thread changes the list
   std::set<const void*> exclusive_owners_;
-  // A forked child lacks the threads whose runs were counted, and the one that held the mutex.
+  // A forked child lacks the threads whose runs were counted, and the thread that held the mutex.
   const ForkReset reset_{[this] {
     renew_in_child(mutex);
     renew_in_child(changed_);

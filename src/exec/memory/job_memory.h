@@ -1,4 +1,4 @@
-// The memory of a job in this process, on the host and on devices: its accounts stand above those of its sessions and trainers.
+// The memory of a job in this process, on host and devices. Its accounts are the parents of the accounts of its sessions and trainers.
 #pragma once
 
 #include <array>
@@ -16,28 +16,28 @@ namespace treadle::exec {
 
 class JobMemory final : public sharing::MemoryWatch::Client {
  public:
-  /// Returns the same object for as long as any session of the job holds it.
+  /// Returns the job's object, which is shared while any session of the job holds it.
   static std::shared_ptr<JobMemory> of(const std::shared_ptr<sharing::JobState>& job);
   explicit JobMemory(std::shared_ptr<sharing::JobState> job);
   ~JobMemory() override;
 
-  /// Sessions that run on the host are charged here. It has the limit.
+  /// The account for sessions on the host. It has the job's limit.
   const std::shared_ptr<MemoryAccount>& account() const { return account_; }
   const std::shared_ptr<MemoryAccount>& on_devices() const { return places_[0].account; }
-  /// Sessions on the host are charged here, and values for which devices have no room. Those exist when they are charged, so this account
-  /// has no limit of its own: host_limit().
+  /// The account for host memory of sessions on devices: values for which devices have no room. Such values exist before they are charged,
+  /// so this account itself has no limit; see host_limit().
   const std::shared_ptr<MemoryAccount>& on_host() const { return places_[1].account; }
   const std::shared_ptr<MemoryAccount>& in_files() const { return places_[2].account; }
-  /// In bytes, for on_host(). UINT64_MAX: there is none.
+  /// The limit for on_host() in bytes; UINT64_MAX: none.
   uint64_t host_limit() const;
   bool keeps_host_limit() const { return on_host()->bytes() <= host_limit(); }
 
   Governor& governor() { return governor_; }
-  /// Takes limits that have changed from the table of jobs.
+  /// Applies limits that have changed in the table of jobs.
   void follow();
-  /// Writes to the table how many bytes the job holds.
+  /// Writes the number of bytes that the job uses to the table.
   void report();
-  /// Counts bytes that runs moved between memories, or to files and back, and how long the runs waited for that.
+  /// Counts bytes that runs moved between memories, or to and from files, and how long the runs waited for the moves.
   void moved(size_t size_bytes, uint64_t took_ns);
   void limit_changed(bool may_wait) override;
 

@@ -8,10 +8,10 @@
 namespace treadle::exec {
 namespace {
 
-// Returns the bytes of weights and the like, which every run finds there.
+// Returns the bytes that exist between runs: weights, packed weights and the like.
 size_t standing_bytes(const MemoryAccount& account) {
   const MemoryStatistics statistics = account.statistics();
-  size_t bytes = statistics[MemoryClass::gradients].bytes;  // sums of them; those of a step are in its arena
+  size_t bytes = statistics[MemoryClass::gradients].bytes;  // accumulated ones; a step's own gradients are in its arena
   for (MemoryClass standing : {MemoryClass::weights, MemoryClass::packed, MemoryClass::scratch, MemoryClass::other, MemoryClass::parameters,
                                MemoryClass::optimizer_state})
     bytes += statistics[standing].bytes;
@@ -103,8 +103,8 @@ size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
   return capacity;
 }
 
-// A node allocates. Idle memory is freed first; then the node waits for other runs. If none can be expected to free memory, a limit that
-// was high enough at some time of the run does not end it.
+// Called when a node allocates. Frees idle memory first, then waits for other runs. If none can be expected to free memory, exceeding the
+// limit is allowed up to the highest limit during this run.
 bool MemoryGate::Pass::charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) {
   Governor& governor = gate_.governor();
   std::unique_lock lock(governor.mutex);
@@ -129,7 +129,7 @@ bool MemoryGate::Pass::charge(MemoryAccount& account, MemoryClass memory_class, 
   return true;
 }
 
-// Returns the uppermost account that has no room for the run. Called under the governor's mutex.
+// Finds the highest account in the hierarchy without room for the run. @pre the caller holds the governor's mutex
 MemoryGate::Pass::Shortage MemoryGate::Pass::find_shortage(size_t bytes, size_t later_bytes) const {
   Shortage shortage;
   for (const MemoryAccount* account = &gate_.account(); account; account = account->parent().get()) {
@@ -162,7 +162,7 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
   if (!find_room()) bytes += let_go();
   run_.queue();
   governor.wait(lock, interruption, [&] {
-    // Asked before and after: a run that leaves meanwhile frees memory, and one that arrives may have taken an idle frame.
+    // Checked before and after: a run that leaves in between frees memory, and one that arrives may have taken an idle frame.
     const bool is_worth_waiting = run_.expects_others();
     if (find_room()) return true;
     const Shortage shortage = find_shortage(bytes, later_bytes);
@@ -178,7 +178,7 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
 }
 
 void MemoryGate::Pass::refuse(const MemoryNeed& need) const {
-  // Names the limit that is farthest below what the run needs.
+  // Names the limit that falls short of the run's need by most.
   const size_t of_run = need.output_bytes + need.arena_bytes + need.certain_bytes;
   const MemoryAccount* tight = &gate_.account();
   size_t missing = 0;

@@ -1,4 +1,4 @@
-// Admits the runs of a session with a memory limit, or of a job, when there is memory for them.
+// Admits runs when there is memory for them, for a session with a memory limit or for a job.
 #pragma once
 
 #include <array>
@@ -17,30 +17,30 @@
 
 namespace treadle::exec {
 
-/// The highest limit that an account, and each one above it, has had during a run. A run may take as much as that although a limit has
-/// become lower meanwhile, so that no lower limit ends a run.
+/// The highest limits that an account and its parents have had during a run. A run may use that much even if a limit has been lowered
+/// since, so that lowering a limit fails no run.
 class HighestLimits {
  public:
   explicit HighestLimits(const MemoryAccount& account) : account_(account) {}
 
-  /// Takes the present limits into account.
+  /// Raises the recorded limits to the present ones.
   void note();
-  /// True if the highest limits leave room for so many bytes more.
+  /// True if the highest limits leave room for this many more bytes.
   bool leave_room_for(size_t size_bytes) const;
 
  private:
-  static constexpr size_t kMostAccounts = 8;  // in a row above one another
+  static constexpr size_t kMostAccounts = 8;  // longest chain of parents
 
   const MemoryAccount& account_;
-  std::array<std::atomic<size_t>, kMostAccounts> limits_{};  // the account's own first; 0: not noted yet, SIZE_MAX: no limit
+  std::array<std::atomic<size_t>, kMostAccounts> limits_{};  // the account's own first; 0: not recorded yet, SIZE_MAX: no limit
 };
 
 /// One per session.
 class MemoryGate final : MemoryKeeper {
  public:
-  /// @param memory  runs allocate from it, and its account has the limit.
+  /// @param memory  runs allocate from this context; its account has the limit.
   /// @param trim    frees the memory of idle frames.
-  /// @param job     has the account above that one; null: there is no job.
+  /// @param job     owns the parent account; null: there is no job.
   MemoryGate(const AllocationContext& memory, std::string spill_folder, std::function<void()> trim,
              std::shared_ptr<JobMemory> job = nullptr);
   ~MemoryGate();
@@ -61,13 +61,13 @@ class MemoryGate final : MemoryKeeper {
   const std::string spill_folder_;
   const std::function<void()> trim_;
   const std::shared_ptr<JobMemory> job_;
-  const std::unique_ptr<Governor> own_;  // of a session without a job
+  const std::unique_ptr<Governor> own_;  // for a session without a job
 };
 
 /// The pass of one run. It must end after the run has freed its memory, on the thread that made it.
 class MemoryGate::Pass final : public MemoryPass, MemoryRoom {
  public:
-  /// @param ends_by_itself  false: the caller stops the run and lets it go on as he likes, so that no other run waits for it.
+  /// @param ends_by_itself  false: the caller may stop and continue the run at any time, so no other run waits for it.
   Pass(MemoryGate& gate, bool ends_by_itself);
   ~Pass() override;
   Pass(const Pass&) = delete;
@@ -86,8 +86,8 @@ class MemoryGate::Pass final : public MemoryPass, MemoryRoom {
 
  private:
   struct Shortage {
-    const MemoryAccount* account = nullptr;  // that has no room; null: all have
-    size_t taken_bytes = 0;                  // of it
+    const MemoryAccount* account = nullptr;  // the account without room; null: all have room
+    size_t taken_bytes = 0;                  // bytes in use of that account
   };
 
   bool charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) override;
@@ -97,7 +97,7 @@ class MemoryGate::Pass final : public MemoryPass, MemoryRoom {
   const AllocationContext in_nodes_;
   mutable HighestLimits highest_limits_;
   Admission::Run run_;
-  sharing::Interruption interruption_;  // ends waits of the run's nodes; no check: the run has not asked to be admitted
+  sharing::Interruption interruption_;  // ends waits of the run's nodes; empty before admit()
 };
 
 }  // namespace treadle::exec

@@ -1,4 +1,4 @@
-// How a run asks for memory where a session or a job has a limit.
+// The interface through which a run asks for memory if its session or job has a limit.
 #pragma once
 
 #include <cstddef>
@@ -13,42 +13,42 @@
 
 namespace treadle::exec {
 
-/// The memory that a run needs in order to begin, in bytes. An error quotes it where a limit is too low.
+/// The bytes of memory that a run needs to begin. Quoted in the error if a limit is too low.
 struct MemoryNeed {
   size_t arena_bytes = 0;
   size_t output_bytes = 0;    ///< outputs that the run allocates when it begins
-  size_t certain_bytes = 0;   ///< beside arena and outputs, with every size at its smallest
-  size_t possible_bytes = 0;  ///< beside arena and outputs, with every size at its largest
-  std::string unbounded;      ///< describes a node whose values have no largest size; empty: there is none
+  size_t certain_bytes = 0;   ///< besides arena and outputs, with all sizes at their minimum
+  size_t possible_bytes = 0;  ///< besides arena and outputs, with all sizes at their maximum
+  std::string unbounded;      ///< describes a node with values of unbounded size; empty: none
 };
 
-/// A run's way into memory that has a limit. Every run has a pass of its own.
+/// A run's access to limited memory. Every run has a pass of its own.
 class MemoryPass {
  public:
   virtual ~MemoryPass() = default;
-  /// True if the run may execute its nodes in another order than the program's, because nobody stops it between two of them.
+  /// True if the run may reorder its nodes, because no caller stops it between two of them.
   virtual bool may_reorder() const = 0;
-  /// Returns how many bytes the limits leave for the arena, beside the weights and outputs of this size. SIZE_MAX: there is no limit.
+  /// Returns the bytes that the limits leave for the arena, in addition to weights and outputs of this size. SIZE_MAX: no limit.
   virtual size_t arena_capacity(size_t output_bytes) const = 0;
-  /// Waits until so many bytes more are free. While the caller holds the lock, no other run can take them.
-  /// @param later_bytes   that the run will allocate while its nodes run. Runs that are admitted after it leave them free.
-  /// @param interruption  ends the wait, and later waits of the run's nodes; its context must live as long as the run.
-  /// @param let_go        frees what the run holds, so that no waiting run holds memory that others wait for. It is called before the run
-  ///                      waits, and returns how many bytes more the run needs then.
-  /// @throws Error(resource_exhausted) if no other run will free memory, or what `interruption` throws
+  /// Waits until this many more bytes are free. While the caller holds the returned lock, no other run can take them.
+  /// @param later_bytes   bytes that the run's nodes will allocate; runs admitted later leave them free.
+  /// @param interruption  ends this wait, and later waits of the run's nodes; its context must live as long as the run.
+  /// @param let_go        frees the memory that the run holds, so that other runs need not wait for it. Called before waiting; returns how
+  ///   many more bytes the run then needs.
+  /// @throws Error(resource_exhausted) if no other run will free memory, or the error of `interruption`
   virtual std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const sharing::Interruption& interruption,
                                              const std::function<size_t()>& let_go) = 0;
-  /// As admit(), for a run that can continue without the bytes: returns nothing if they are not free now.
+  /// Like admit(), without waiting. Returns nothing if the bytes are not free now.
   virtual std::optional<std::unique_lock<std::mutex>> admit_now(size_t bytes) = 0;
-  /// @throws Error(resource_exhausted), which names the smallest limit that the run could keep to
+  /// @throws Error(resource_exhausted) naming the smallest limit with which the run could proceed
   [[noreturn]] virtual void refuse(const MemoryNeed& need) const = 0;
-  /// Nodes allocate from this context while the run is under way. Null: they allocate from the run's own.
+  /// The context from which nodes allocate during the run. Null: the run's own context.
   virtual const AllocationContext* in_nodes() const { return nullptr; }
   /// Returns a number that changes whenever a limit changes.
   virtual uint64_t generation() const = 0;
-  /// The folder for the file of spilled values.
+  /// The folder for files of spilled values.
   virtual std::string spill_folder() const = 0;
-  /// Counts bytes that the run wrote to a file, read back, or moved within memory, and the time that this took.
+  /// Counts bytes that the run wrote to a file, read back, or moved within memory, and the time this took in ns.
   virtual void moved(size_t size_bytes, uint64_t took_ns) { (void)size_bytes, (void)took_ns; }
 };
 

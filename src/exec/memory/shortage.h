@@ -1,4 +1,4 @@
-// What is held when memory runs out: the texts that errors end with.
+// Describes the memory in use when memory runs out, for error messages.
 #pragma once
 
 #include <cstddef>
@@ -14,26 +14,26 @@
 
 namespace treadle::exec {
 
-/// A value, packed weights or scratch that is alive.
+/// The bytes of a live value, packed weights, or scratch memory.
 struct LiveBytes {
   std::string what;  ///< "\"v3\" (activations, of Conv \"conv1\")"
   size_t size_bytes = 0;
-  std::string layer;  ///< of the model, that its node is in; empty: not known
+  std::string layer;  ///< layer of its node; empty: unknown
 };
 
-/// The account's bytes by class, and its limit; then those of the accounts above it. One line for each account.
+/// Describes the account's bytes by class and its limit, then its parents': one line per account.
 std::string describe_account(const MemoryAccount* account);
 std::string describe_account(const HeldMemory& held);
-/// Two lines: the largest first; and sums by layer.
+/// Returns two lines: the largest items, and sums by layer.
 std::string describe_largest(std::vector<LiveBytes> live);
-/// The first names, in quotes, and how many more there are.
+/// Returns the first names, quoted, and the number of remaining ones.
 std::string quoted(const std::vector<std::string>& names);
 
-enum class Details : uint8_t { always, if_none };  ///< if_none: not behind an error that has details already
+enum class Details : uint8_t { always, if_none };  ///< if_none: only for an error without details
 
-/// In a catch clause: the error under way goes on; if memory ran out, with these details behind its own.
-/// @param details  lines. Where it fails, the error goes on as it is.
-/// @param where    for an error that does not say where it came up
+/// Rethrows the current exception; if memory ran out, with these details appended. Call it in a catch clause.
+/// @param details  returns lines; if it throws, the original error is rethrown.
+/// @param where    the operation, for an error that does not name one
 [[noreturn]] void rethrow_with_memory(const std::function<std::string(const OutOfMemory&)>& details,
                                       std::string_view where = "before the first node of a run", Details details_are = Details::always);
 

@@ -1,4 +1,4 @@
-// Describes what a run holds on its devices: the details of an out-of-memory error.
+// Describes the memory that a run uses on its devices, for out-of-memory errors.
 #pragma once
 
 #include <string>

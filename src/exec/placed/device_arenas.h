@@ -37,7 +37,7 @@ class DeviceArenas {
  private:
   struct Arena {
     std::vector<LocationId> locations;   // all planned locations of the device
-    std::vector<size_t> sizes, offsets;  // one per location, in bytes: the size that was planned for, and where it lies
+    std::vector<size_t> sizes, offsets;  // per location, in bytes: planned size, and offset in the arena
     std::shared_ptr<Storage> storage;
     bool planned_before = false;  // an earlier binding has been planned
   };

@@ -1,5 +1,5 @@
-// Keeps feeds and outputs on a device between runs: a feed that lies there already and an output that the caller wants there do not go
-// through the host.
+// Keeps feeds and outputs on a device between runs. A feed that is on the device already, or an output that the caller wants there, is not
+// copied through the host.
 #pragma once
 
 #include <cstdint>

@@ -39,8 +39,8 @@ class PlacedMemory {
   /// Allocates new memory on a device. @throws Error(resource_exhausted)
   std::shared_ptr<Storage> allocate(int device, size_t size_bytes) const;
 
-  /// The session's allocator, which is told when bytes of an arena get a new content; null if the session has none, or if values move
-  /// between memories.
+  /// The session's allocator if it must be told when an arena's bytes are reused; null if the session has none, or if values move between
+  /// memories.
   Allocator* allocator() const;
   /// The ranges of the arena that no step of the run has used before this one. The allocator is told before the step writes them.
   std::vector<std::span<std::byte>> newly_used(StepId step, const Binding& binding) const;

@@ -1,4 +1,4 @@
-// Looks up what the steps of a stream plan refer to: instructions, devices, locations; and the order in which they are issued.
+// Looks up what the steps of a stream plan refer to (instructions, devices, locations), and the order in which the steps are issued.
 #pragma once
 
 #include <cstdint>

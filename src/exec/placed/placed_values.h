@@ -38,7 +38,7 @@ class PlacedValues {
   void make(LocationId at, DType dtype, const Shape& shape);
   /// Gives a held location memory that was made elsewhere on a device.
   void make_in(LocationId at, Tensor memory) { set(at, std::move(memory), /*tracked=*/true, /*from_host=*/false); }
-  /// Gives a held location its value. Copies it to the location's device if it lies elsewhere. @throws Error(resource_exhausted)
+  /// Sets the value of a held location, copying it to the location's device if needed. @throws Error(resource_exhausted)
   void hold(LocationId at, Datum made);
   /// Allocates on a device. hold() recognises the memory and does not copy from it. @throws Error(resource_exhausted)
   Tensor allocate(int device, DType dtype, const Shape& shape);

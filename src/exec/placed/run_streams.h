@@ -21,7 +21,7 @@ class RunStreams {
 
   /// Makes the step's stream wait for steps on other streams that must come before.
   void wait_before(const StreamPlan::Step& step) const;
-  /// Records the step's event, if somebody waits for it. @param host_waits  the host waits for it here.
+  /// Records the step's event if another step or the host waits for it. @param host_waits  the host waits for the event here.
   void record_behind(StepId step, bool host_waits);
   /// Waits for all work on all streams, and notes its error.
   void wait_for_all(FirstError& error) const noexcept;
@@ -31,7 +31,7 @@ class RunStreams {
  private:
   const PlacedSteps& steps_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  IdVector<StepId, std::shared_ptr<Event>> events_;  // null if nobody waits for the step
+  IdVector<StepId, std::shared_ptr<Event>> events_;  // null if nothing waits for the step
 };
 
 }  // namespace treadle::exec

@@ -100,8 +100,8 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   });
 }
 
-// Wraps a node's work on a stream. The work is skipped once the run has failed; an error of its own becomes the run's, with the node's
-// name.
+// Wraps a node's work for a stream. Skips it if the run has failed already; if it fails itself, the run fails with an error that names the
+// node.
 template <typename Body>
 Stream::Work StepWork::guarded(const Instruction& instruction, int device, Body body) {
   return [this, &instruction, device, body = std::move(body)]() mutable {
@@ -157,7 +157,7 @@ void StepWork::copy(StepId s, Stream& queue) {
     state.put(to.slot, target);
 }
 
-// Records the copy's times on the stream's own thread. @return the work for the copy's end; null if nobody records
+// Records the copy's times on the stream's own thread. @return the work to queue after the copy; null if the run is not recorded
 Stream::Work StepWork::recorded_copy_end(StepId s, Stream& queue, size_t size_bytes) const {
   if (!control_.recording.recorder) return nullptr;
   const auto start = std::make_shared<uint64_t>(0);
@@ -213,7 +213,7 @@ void StepWork::take_up(StepId s) {
   nodes_.tell_ended(instruction, device == DevicePlacement::kHost ? nullptr : &steps_.device(device));
 }
 
-// Tells the access checks, if the device has them, what the stream's next work reads or writes.
+// Declares to the device's access checker, if there is one, what the stream's next work reads or writes.
 void StepWork::declare(Stream& on, LocationId at, const Datum& datum, Access access, std::string_view name) const {
   if (datum.is_tensor() && values_.is_tracked(at)) declare(on, datum.tensor().raw(), datum.tensor().size_bytes(), access, name);
 }

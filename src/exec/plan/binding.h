@@ -86,9 +86,9 @@ class Binding {
   BindingBudgets& budgets() const { return budgets_; }
   /// A number that is new after every bind(), among all bindings of the process.
   uint64_t generation() const { return generation_; }
-  /// Whether the plan has been verified. If plans are to be verified, the first run with the binding does so (verify/verify_plan.h).
   /// Bytes of a slot's value, whose extents are known (Slot::static_shape).
   size_t bytes_of(SlotId slot) const;
+  /// Tells if the plan has been verified. With verify_plans, the first run with the binding verifies it (verify/verify_plan.h).
   const Proof& proof() const { return proof_; }
   /// A number that changes if bind() moves a value in the arena. A run compares it to know whether its pointers are still right.
   uint64_t places_generation() const { return places_generation_; }
@@ -144,10 +144,10 @@ struct BindingCache {
   /// @param plans  the plans of the program, which own this cache
   explicit BindingCache(Plans& plans) : owner_(plans) {}
 
-  /// Returns a binding for these values, with the current version of the parameters. If there is none, an unused binding is bound anew, or
-  /// a new one is made.
+  /// Returns a binding for these values, with the current version of the parameters. If there is none, rebinds an unused one or makes a new
+  /// one.
   /// @param pool      as in Binding::bind()
-  /// @param previous  the caller's previous binding, which it gives up: it can be bound anew if nobody else holds it.
+  /// @param previous  the caller's previous binding, which may be rebound if nothing else refers to it.
   std::shared_ptr<const Binding> get(std::span<const int64_t> symbol_values, int max_threads, ThreadPool* pool = nullptr,
                                      std::shared_ptr<const Binding> previous = {});
   /// Frees the version of the parameters that unused bindings hold, before a new version is made.

@@ -11,7 +11,7 @@ constexpr size_t kMaxPlans = 8;
 
 using Bindings = std::list<std::shared_ptr<Binding>>;
 
-// Whether nobody but the cache has the binding, so that it may be bound anew.
+// True if only the cache refers to the binding, so that it may be rebound.
 bool is_free(const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; }
 
 // The binding for these values and this version of the parameters; bindings.end() if there is none.

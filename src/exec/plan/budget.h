@@ -16,7 +16,7 @@ class Binding;
 /// The sizes that a plan was made for. The plan holds for other extents as well if none of their buffers is larger.
 struct BudgetBasis;
 
-/// Says where each value lies in the arena, node by node, and what moves between nodes. A plan is for one binding and one budget.
+/// The offset of each value in the arena, per node, and the moves between nodes. A plan is for one binding and one memory budget.
 struct BudgetedPlan {
   static constexpr size_t kNowhere = SIZE_MAX;
 
@@ -49,12 +49,12 @@ struct BudgetedPlan {
   size_t arena_bytes = 0;
   size_t spilled_bytes = 0, num_recomputed = 0;
   double cost_ns = 0;                   ///< estimated, for all moves
-  std::vector<size_t> operand_offsets;  ///< per operand, in the arena; kNowhere: the operand lies elsewhere
+  std::vector<size_t> operand_offsets;  ///< per operand, in the arena; kNowhere: the operand is elsewhere
   IdVector<InstructionId, size_t> scratch_offsets;
   std::vector<Move> moves;
   std::vector<uint32_t> first_move;  ///< per step, and one more: the first of the moves before the step
   std::vector<Replay> replays;
-  std::vector<size_t> replay_offsets;           ///< in the arena; kNowhere: the operand lies where it usually does
+  std::vector<size_t> replay_offsets;           ///< in the arena; kNowhere: the operand is in its usual place
   IdVector<BufferId, std::vector<Stay>> stays;  ///< when each buffer is in memory, and where
   std::vector<Extra> extras;
   IdVector<BufferId, std::vector<int32_t>> drops;  ///< steps after which a buffer leaves memory, and is not written to the file
@@ -72,7 +72,7 @@ struct BudgetedPlan {
   }
 };
 
-/// Which orders of instructions a plan may have.
+/// The instruction orders that a plan may use.
 struct OrderChoice {
   bool free = false;                 ///< every order in which instructions read the same values as in the program's order
   std::vector<InstructionId> fixed;  ///< the only order, if not free; empty: the program's
@@ -85,9 +85,9 @@ struct OrderChoice {
 /// one with the smallest arena.
 std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order);
 
-/// As plan_for_budget(), for the rest of a run that has reached `step`: earlier steps need no memory any more. Values in the arena stay in
-/// memory as far as the capacity permits; if it does not suffice, those with the farthest next use are spilled first.
-/// @param is_away  by buffer: it is in the spill file now
+/// Like plan_for_budget(), for the rest of a run that has reached `step`: earlier steps need no memory. Values in the arena stay in memory
+/// if the capacity permits; otherwise those with the farthest next use are spilled first.
+/// @param is_away  by buffer: the value is in the spill file now
 std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
                                               const IdVector<BufferId, bool>& is_away);
 

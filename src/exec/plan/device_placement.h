@@ -25,7 +25,7 @@ struct PlacementRequest {
   /// Returns the device that the caller wants for a node, or -1 if it wants none. Empty: no wishes.
   std::function<int(const Node&)> of_node;
   std::map<std::string, int, std::less<>> of_argument;  ///< device by the name of an input or initializer
-  /// Returns true if a device runs only instructions with a kernel of its own (Instruction::on_device). Empty: false for all devices.
+  /// Returns true if a device runs only instructions for which it has a kernel (Instruction::on_device). Empty: false for all devices.
   std::function<bool(int)> has_own_kernels;
 };
 

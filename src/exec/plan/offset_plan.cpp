@@ -44,7 +44,7 @@ IdVector<BufferId, size_t> bucketed_sizes(const Program& program, const IdVector
   for (BufferId b : bounds.ids()) {
     const SlotId slot = program.buffers()[b].slot;
     if (slot == kNoSlot)
-      bounds[b] += bounds[b] / 8;  // scratch: only the kernel knows what the rounded extents need
+      bounds[b] += bounds[b] / 8;  // scratch sizes for rounded extents are unknown here
     else
       bounds[b] = std::max(bounds[b], bytes_for(program, slot, upper));
   }

@@ -16,7 +16,7 @@ namespace {
 using Instructions = IdSpan<InstructionId, const Instruction>;
 using InstructionSet = IdVector<InstructionId, bool>;
 
-// Which instructions come before which because one reads what the other makes.
+// Orders instructions by data flow only: an instruction comes after those whose results it reads.
 Reachability order_by_data(const Program& program) {
   const Instructions instructions = program.instructions();
   Reachability order(instructions.size());
@@ -63,7 +63,7 @@ size_t peak_of(const Program& program, IdSpan<SlotId, const Slot> slots, const I
   return memory::max_live_bytes(buffers);
 }
 
-// What all decisions about a program have in common.
+// The program's data that all decisions use.
 struct Facts {
   Facts(const Program& of, const ProgramOptions& by) : program(of), options(by), last_use(of.slots().size(), kNoInstruction) {
     for (InstructionId i : program.instructions().ids())
@@ -121,7 +121,7 @@ class Decision {
   Slot& slot(SlotId index) { return result_.slots[index]; }
   SlotId root_of(SlotId index) const { return result_.slots[index].root; }
 
-  // The slot lies in the bytes of `in`, whose root it takes.
+  // Makes the slot share the bytes of `in`, whose root becomes its root.
   void join(SlotId out, SlotId in) {
     const SlotId root = root_of(in);
     slot(out).root = root;
@@ -152,7 +152,7 @@ class Decision {
     }
   }
 
-  // An output needs bytes of its own, and a known value has none; a view of anything else may lie where its input lies.
+  // True if `out` may be a view of `in`. Not if `out` is an output, which needs bytes of its own, or a known value, which has none.
   bool can_view(SlotId in, SlotId out) {
     const SlotId root = root_of(in);
     if (slot(root).location == LocationKind::known) return false;
@@ -165,7 +165,7 @@ class Decision {
     return true;
   }
 
-  // A kernel that may write over an input does so if nobody needs the input's bytes any more.
+  // True if a kernel that may write over its input can do so here, because nothing later reads the input's bytes.
   bool can_write_over(InstructionId step, const Instruction& instruction, const Alias& alias, SlotId in, SlotId out) {
     const SlotId root_slot = root_of(in);
     const Root& root = roots_[root_slot];
@@ -179,7 +179,7 @@ class Decision {
            std::all_of(root.accesses.begin(), root.accesses.end(), [&](InstructionId other) { return facts_.order->before(other, step); });
   }
 
-  // True if another operand has bytes of the same root: they may begin elsewhere than those of the input that is to be written over.
+  // True if another operand shares bytes of the same root. It may begin at another offset than the input that is to be written over.
   bool reads_another_piece(const Instruction& instruction, SlotId in) const {
     const auto inputs = program_.operands(instruction).first(instruction.num_inputs);
     return std::any_of(inputs.begin(), inputs.end(),
@@ -215,7 +215,7 @@ class Decision {
     const auto outputs = operands.subspan(split.num_inputs);
     for (size_t k = 0; k < outputs.size(); ++k) {
       const SlotId out = outputs[k];
-      if (out == kNoSlot) return;  // how much lies before the next one is not known
+      if (out == kNoSlot) return;  // the size, and so the next offset, is unknown
       if (root_of(out) != out || slot(out).location != LocationKind::arena || (by_rows && !all_take_steps(out))) continue;
       slot(out).row_step = row_step;
       slot(out).location = location;

@@ -20,8 +20,8 @@ void for_each_operand(const Expr& expr, Fn&& fn) {
     for (const Expr* factor : term.factors) fn(*factor);
 }
 
-/// Tells which extents a run knows when it begins: the symbols in the shapes of its feeds, for a body also those of the surrounding run,
-/// and all expressions over these symbols.
+/// Tells which extents are known when a run begins: the symbols in its feeds' shapes, for a body also those of the surrounding run, and all
+/// expressions over these symbols.
 class DeterminedExtents {
  public:
   /// @param graph  outlives the object.

@@ -134,7 +134,8 @@ class Lowering {
     if (slot(index).location == LocationKind::arena) slot(index).location = LocationKind::held;
   }
 
-  // Binding writes known values. If a node must run for its other outputs, its known output goes to a slot of its own that nothing reads.
+  // Binding writes known values. If a node runs for the sake of its other outputs, its known output goes to a separate slot that nothing
+  // reads.
   SlotId written_slot(SlotId index) {
     if (slot(index).location != LocationKind::known) return index;
     Slot made = slot(index);

@@ -11,7 +11,7 @@
 
 namespace treadle::exec {
 
-/// Which instructions happen before which, transitively, as a bit matrix. Instructions are added in the program's order.
+/// A bit matrix of which instructions happen before which, transitively. Instructions are added in the program's order.
 class Reachability {
  public:
   explicit Reachability(size_t num_instructions) : words_((num_instructions + 63) / 64), bits_(words_ * num_instructions, 0) {}

@@ -13,8 +13,7 @@
 
 namespace treadle::exec {
 
-/// Where each slot lies: in the bytes of the slot `base` (kNoSlot: it has its own bytes), at the offset that is the total size of the
-/// operands `preceding`.
+/// The location of each slot: within the bytes of slot `base` (kNoSlot: bytes of its own), at the total size of the operands `preceding`.
 struct Places {
   struct Operands {
     uint32_t first = 0, count = 0;  ///< a range of Program::operands()

@@ -4,7 +4,7 @@
 // - A slot is a value of the graph. Its root is the slot whose bytes it shares, or itself if it has bytes of its own.
 // - A held value has reference-counted memory of its own; most others share the run's arena, where a buffer is the bytes of one root.
 // - A feed is an input's tensor that the caller gives to a run. A known value is a small integer tensor that the feeds' shapes determine.
-// - A dynamic instruction has a kernel that is bound during the run, when its operands' shapes are there. All others are bound before.
+// - A dynamic instruction's kernel is bound during the run, when its operands' shapes are known. All others are bound before.
 // - A body is the subgraph of an If, Loop or Scan: a program of its own, which the surrounding run executes.
 // - A Yield is a node at which a run stops and hands values to its caller, as between the forward and the backward part.
 // - By readiness, an instruction runs as soon as those that it depends on have run; otherwise instructions run in order.
@@ -131,8 +131,8 @@ struct ProgramOptions {
   /// For a training step: the outputs of its forward part, which consists of all nodes that they depend on, or of all nodes before a Yield.
   /// None: the program is no training step.
   std::optional<std::vector<std::string>> forward_outputs;
-  /// With forward_outputs: an update that reads a gradient runs as soon as no later node reads what it writes over. From the first update
-  /// on, a run cannot be cancelled; if it fails, some parameters are updated and the others are not.
+  /// With forward_outputs: an update that reads a gradient runs as soon as no later node reads the parameter that it overwrites. From the
+  /// first update on, a run cannot be cancelled; if it fails, some parameters are updated and others are not.
   bool early_updates = false;
   /// The memory of parameters that have elements (Value::constant). Kernels pack them anew whenever their version changes. Null: parameters
   /// never change.
@@ -165,7 +165,7 @@ class Program {
   const Graph& graph() const { return *graph_; }
   IdSpan<InstructionId, const Instruction> instructions() const { return instructions_; }
   InstructionId id_of(const Instruction& instruction) const { return instructions().id_of(instruction); }
-  std::span<const SlotId> operands() const { return operands_; }  // kNoSlot stands for an absent operand
+  std::span<const SlotId> operands() const { return operands_; }  // kNoSlot: an absent operand
   std::span<const SlotId> operands(const Instruction& instruction) const {
     return std::span(operands_).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }

@@ -52,7 +52,7 @@ class StorageMaker {
     IdVector<SlotId, State> states(slots_.size(), State::unknown);
     std::vector<SlotId> chain;
     for (SlotId s : slots_.ids()) {
-      // Follows the bases to one whose state is known or that has bytes of its own, then settles the chain backwards.
+      // Follows the bases up to a slot whose state is known or that has bytes of its own, then resolves the chain backwards.
       chain.clear();
       for (SlotId at = s; at != kNoSlot && states[at] == State::unknown; at = places_.base[at]) chain.push_back(at);
       for (; !chain.empty(); chain.pop_back()) {

@@ -24,8 +24,8 @@ struct BufferInfo {
   InstructionId first, last;  ///< the first and the last instruction that use it
 };
 
-/// A slot that lies within another one's bytes. Its offset from `base` is the total size of the preceding operands or, if it has a row
-/// step, of one row of each.
+/// A slot within another slot's bytes. Its offset from `base` is the total size of the preceding operands or, with a row stride, of one row
+/// of each.
 struct Piece {
   SlotId slot, base;
   uint32_t first_preceding, num_preceding;  ///< a range of Program::operands()

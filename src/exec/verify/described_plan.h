@@ -43,7 +43,7 @@ struct DescribedPlan {
 
   struct Value {
     std::string_view name;
-    SlotId root = kNoSlot;    ///< the value that owns its bytes; itself if it has bytes of its own
+    SlotId root = kNoSlot;    ///< the value whose bytes it shares; itself if it shares none
     SlotId viewed = kNoSlot;  ///< if no step makes it: the value that it is a view of
     Stretch bytes;            ///< within the root's bytes
     bool sized = false;       ///< its extents are known before the run
@@ -88,7 +88,7 @@ struct DescribedPlan {
     bool along_rows = false;  ///< for a join or split: the axis is the last one
     PlaceId scratch = kNoPlace;
     size_t scratch_at = 0;
-    PlaceId place = kNoPlace, target = kNoPlace;  ///< for copies and moves: what is moved, and for copies where to
+    PlaceId place = kNoPlace, target = kNoPlace;  ///< for copies and moves: the place copied, and for copies the destination
     size_t offset = 0;                            ///< for moves: offset in the arena
     uint32_t first_release = 0, num_releases = 0;
   };

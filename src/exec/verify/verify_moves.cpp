@@ -21,7 +21,7 @@ void Walk::replay(const Step& step) {
     // `number` becomes the position, among all writes of the root, of the write that is repeated.
     int32_t number = num_written_[value.root], written = written_[value.root];
     while (written != kNone && log_[index(written)].value != operand.value) written = log_[index(written)].before, --number;
-    // A piece that is in place in the recomputed value: no write of its own to repeat.
+    // A piece already in place in the recomputed value has no write to repeat.
     if (written == kNone && in_place && defined_[operand.value] != kNever) continue;
     if (written == kNone) {
       fault(fmt::format("\"{}\" is made anew before it was made", value.name));

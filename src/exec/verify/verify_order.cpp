@@ -152,7 +152,7 @@ void check_held(const DescribedPlan& plan, PlaceId place, const std::vector<Byte
                                 describe_step(plan, index(last))));
 }
 
-// Checks that of two places which share bytes of an arena, all steps of one end before any step of the other begins.
+// Checks that if two places share bytes of an arena, all steps of one end before any step of the other begins.
 void check_between(const DescribedPlan& plan, const Touches& touches, const Before& before, const Report& report) {
   std::vector<PlaceId> order;
   for (PlaceId p : plan.places.ids())

@@ -1,5 +1,5 @@
-// Verifies that in a schedule every step reads what was written for it. It shares no code with planners and executors: it simulates the
-// steps over bytes that know which value they belong to.
+// Verifies that each step of a schedule reads the values meant for it. Shares no code with planners and executors: simulates the steps over
+// bytes, and tracks which value each byte belongs to.
 #pragma once
 
 #include <functional>
