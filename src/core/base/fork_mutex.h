@@ -1,4 +1,4 @@
-// Fork safety: a mutex that is always free in the child, and a number that tells parent and child apart.
+// Fork safety: a mutex that is free in the child, and a number that differs between parent and child.
 #pragma once
 
 #include <cstdint>

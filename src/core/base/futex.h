@@ -52,7 +52,7 @@ inline void futex_wake_shared(std::atomic<uint32_t>& word, int count = INT_MAX) 
 #if defined(__linux__)
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, count, nullptr, nullptr, 0);
 #else
-  (void)word, (void)count;  // waits have timeouts, so nobody must be woken
+  (void)word, (void)count;  // not needed, because waits have timeouts
 #endif
 }
 

@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-/// * stands for any text, ? for one byte; anything else for itself, as names of nodes contain brackets.
+/// `*` matches any text, `?` one byte. Every other byte matches itself, including brackets, which names of nodes contain.
 inline bool matches(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = std::string_view::npos, retry = 0;
   while (t < text.size()) {

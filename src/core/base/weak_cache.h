@@ -16,7 +16,7 @@ namespace treadle {
 template <typename Key, typename Value, typename Hash>
 class WeakCache {
  public:
-  /// Returns null if nobody holds a value for the key.
+  /// Returns the key's value; null if no value exists or all its owners have released it.
   std::shared_ptr<Value> find(const Key& key) const {
     std::lock_guard lock(mutex_);
     auto found = values_.find(key);

@@ -55,7 +55,7 @@ struct Meeting {
   void meet(size_t rank, void* address) {
     std::unique_lock lock(mutex);
     check();
-    if (address) addresses[rank] = address;  // addresses stay if null: those of the previous meeting are still in use
+    if (address) addresses[rank] = address;  // null keeps the previous meeting's address, which is still in use
     const uint64_t meeting = ++arrivals[rank];
     changed.notify_all();
     auto complete = [&] {

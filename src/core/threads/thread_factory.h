@@ -36,7 +36,7 @@ class PoolThreads {
  public:
   using Work = void (*)(void* context, unsigned index);
   explicit PoolThreads(ThreadFactory factory) : factory_(std::move(factory)) {}
-  /// Starts threads 1 to `count`, or fewer if the system has no more. @throws what the factory throws; threads started before keep running
+  /// Starts threads 1 to `count`, or fewer if the system has no more. @throws errors of the factory; threads already started keep running
   void start(int count, Work work, void* context);
   void join();
 

@@ -314,7 +314,7 @@ bool ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
       slot.body(slot.context, chunk * grain, chunk == num_chunks - 1 ? n : (chunk + 1) * grain);
     } catch (...) {
       if (!slot.owner->has_error.exchange(true)) slot.owner->error = std::current_exception();
-      if (Claim(slot.next.exchange(num_chunks), owns).claimed() < num_chunks) hide(slot_index);  // nobody claims the rest
+      if (Claim(slot.next.exchange(num_chunks), owns).claimed() < num_chunks) hide(slot_index);  // the remaining chunks will not be claimed
     }
     if (last) return true;
   }

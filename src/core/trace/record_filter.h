@@ -48,8 +48,8 @@ class RecordPicker {
   RecordPicker(const RecordFilter& filter, const std::vector<RecordName>& interned, Recording& recording)
       : filter_(filter), interned_(interned), recording_(recording) {}
   void take(Record record, Recording::Thread& thread);
-  /// Ends ranges that have no end: with the innermost range or run around them on their thread, otherwise now (at `until`), or with the
-  /// thread's last record. @pre the threads are those of the recording
+  /// Ends ranges that were never closed: at the end of the innermost range or run around them on their thread, otherwise at `until` or at
+  /// the thread's last record. @pre the threads are those of the recording
   void end_open_ranges(uint64_t until);
 
  private:

@@ -82,7 +82,7 @@ ClockAnchor Recorder::read_anchor() noexcept {
 }
 
 void Recorder::add_anchor() noexcept {
-  const std::unique_lock lock(mutex_, std::try_to_lock);  // whoever holds it may be adding one
+  const std::unique_lock lock(mutex_, std::try_to_lock);  // the holder may be adding an anchor already
   if (lock && !windows_.empty() && read_ticks() >= anchor_due_.load(std::memory_order_relaxed)) keep_anchor(read_anchor());
 }
 
@@ -95,7 +95,7 @@ void Recorder::keep_anchor(const ClockAnchor& anchor) noexcept {
     }
     anchors_.push_back(anchor);
   } catch (const std::exception&) {
-    // Out of memory: times are converted by the other anchors.
+    // Without memory for this anchor, times are converted by the others.
   }
   // A new recorder does not know its rate yet, so the next anchor comes sooner and improves it.
   constexpr uint64_t kFewTicks = uint64_t{1} << 24U;

@@ -39,7 +39,7 @@ enum class RecordKind : uint8_t {
   phase,          ///< a kernel's phase; arg0: name of its node; arg1: KernelPhase
   python,         ///< a call made by Python's interpreter
   launch,         ///< the host enqueues the named node or copy on a device's stream
-  pool,           ///< a PoolState: what a thread of a pool does or waits for
+  pool,           ///< a PoolState: activity of a pool's thread
   layer,          ///< never recorded: a layer of the model around nodes, when a recording is displayed
   begin,          ///< a range begins, and has its own record at its end; arg0: its kind. RecordPicker completes ranges without an end
 };
@@ -55,7 +55,7 @@ enum class PoolState : uint8_t {
 inline constexpr int kNumPoolStates = 4;
 std::string_view name_of(PoolState state);
 
-/// A record as collect() returns it. The name table says what the name and arguments mean.
+/// A record as collect() returns it. The name table explains its name and arguments.
 struct Record {
   uint64_t start, end;  ///< ticks
   int64_t arg0, arg1;
@@ -173,7 +173,7 @@ class Recorder {
   /// Interned names, from the id `first` on.
   std::vector<RecordName> names_from(size_t first) const;
 
-  /// A number for a run, to tell its records from those of concurrent runs. Numbers repeat after 65,535 runs.
+  /// Returns a number that distinguishes the run's records from those of concurrent runs. Numbers repeat after 65,535 runs.
   static uint16_t next_run() noexcept;
 
   void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0 = 0, int64_t arg1 = 0, uint16_t run = 0) noexcept {
@@ -200,7 +200,7 @@ class Recorder {
     record(name, RecordKind::counter, now, now, value);
   }
 
-  /// Copies everything so far. Threads may record meanwhile; what they write then may be missing.
+  /// Copies all records so far. Threads may record at the same time; their new records may be missing.
   Recording collect() const;
   /// Selects for one profile: ranges of the program, records with the filter's names, and blocks of its account.
   Recording collect(const RecordFilter& filter, const RecordWindow& window) const;

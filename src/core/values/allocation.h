@@ -1,4 +1,4 @@
-// Selects the allocator and account that Storage::allocate() uses: those of the thread's innermost scope.
+// Selects the allocator and account that Storage::allocate() uses: those of the thread's innermost AllocationScope.
 #pragma once
 
 #include <memory>

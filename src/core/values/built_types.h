@@ -7,8 +7,8 @@
 
 namespace treadle {
 
-/// True if operators are built for the type. All types are, except in a small library, which has those of its models (TREADLE_BUILT_DTYPES,
-/// set by cmake/training_runtime.cmake).
+/// True if operators are built for the type. All types are, except in a small library that has only the types of its models
+/// (TREADLE_BUILT_DTYPES, set by cmake/training_runtime.cmake).
 #ifdef TREADLE_BUILT_DTYPES
 template <typename T>
 inline constexpr bool kIsBuilt = [] {

@@ -124,7 +124,7 @@ struct MiniFloatFormat {
   bool operator==(const MiniFloatFormat&) const = default;
 };
 
-/// A float of at most eight bits, stored in the low bits of a byte. Tensors store those of 4 and 6 bits packed, see PackedFloat.
+/// A float of at most eight bits, in the low bits of a byte. Tensors pack floats of 4 and 6 bits, see PackedFloat.
 template <MiniFloatFormat kFormat>
 struct MiniFloat {
   static constexpr int kBits = 1 + kFormat.exponent_bits + kFormat.mantissa_bits;
