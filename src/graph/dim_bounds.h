@@ -22,7 +22,7 @@ bool is_zero_with(const Dim& dim, const Dim& other);
 /// Computes upper bounds of extents for given values of the symbols that feeds determine.
 class UpperBounds {
  public:
-  /// @param values  one per expression of the symbol table, of which only those of symbols are read; negative or missing: unknown
+  /// @param values  indexed by expression of the symbol table; only symbols' values are read. Negative or missing: unknown
   explicit UpperBounds(std::span<const int64_t> values) : values_(values) {}
 
   /// Returns nullopt if no bound is known, or if it exceeds 64 bits.

@@ -40,7 +40,7 @@ class FunctionBody {
 
   /// Adds a node and returns the name of its output. Trailing absent inputs are dropped.
   std::string op(std::string_view op_type, std::vector<std::string> inputs, Attributes attributes = {}, std::string_view domain = "");
-  /// Returns those of the node's attributes that have one of these names.
+  /// Returns the node's attributes that have one of these names.
   Attributes own(std::initializer_list<std::string_view> names) const;
   std::string constant(const Tensor& value) { return op("Constant", {}, {{"value", Datum(value)}}); }
   std::string number(float value) { return constant(Tensor::scalar(value)); }

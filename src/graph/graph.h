@@ -198,7 +198,7 @@ class Graph {
   /// Returns the content of a dense constant; null for anything else. Copies a large unaligned tensor of a file permanently, so use
   /// stored_tensor() if the elements are not needed. Must not be called once threads share the graph.
   const Tensor* constant_tensor(ValueId id) const;
-  /// The same without a copy. Elements may only be read bytewise unless is_aligned().
+  /// Like constant_tensor(), without a copy. Elements may be unaligned: read them bytewise unless is_aligned().
   const Tensor* stored_tensor(ValueId id) const;
   /// Returns true for a constant of one element (of any rank) that equals `number`.
   bool is_scalar_constant(ValueId id, double number) const;

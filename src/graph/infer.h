@@ -49,7 +49,7 @@ class InferContext {
   const Tensor* constant(int i) const;
   /// Returns the integer elements of the input (int64, int32 etc.), as symbols or integers; nullopt if they are unknown.
   std::optional<KnownValues> known(int i) const;
-  /// The same if all elements are integers; otherwise nullopt.
+  /// Like known(), but nullopt if any element is a symbol.
   std::optional<std::vector<int64_t>> known_ints(int i) const;
 
   // Attributes.

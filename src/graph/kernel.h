@@ -22,7 +22,7 @@ namespace treadle {
 
 class ThreadPool;
 
-/// What is known about a node once its shapes are: attributes, dtypes, shapes. Base class of the contexts below.
+/// A node's attributes, dtypes and shapes. Base class of the contexts below.
 class ShapeContext {
  public:
   explicit ShapeContext(const Node& node) : node_(node) {}
@@ -74,7 +74,8 @@ class CreateContext {
   const std::string& output_name(int output) const;
   /// Returns the elements, aligned for C++; null unless the input is a constant tensor.
   const Tensor* constant(int input) const;
-  /// The same without a copy: a large tensor of a file may be unaligned. constant() copies it, for the lifetime of this object.
+  /// Like constant(), without a copy. A large tensor of a file may be unaligned; constant() copies such a tensor for this object's
+  /// lifetime.
   const Tensor* stored(int input) const;
 
  private:
@@ -198,7 +199,7 @@ struct KernelDef {
   /// Output shapes or kinds are only known in the run: the kernel calls allocate_output or set_output for each output.
   bool allocates = false;
   size_t state_bytes = 0, state_alignment = 1;
-  /// Bit i: `create` copied what it needs of constant input i, so neither bind() nor run() reads it.
+  /// Bit i: `create` has copied all it needs of constant input i, so bind() and run() do not read it.
   uint32_t packs = 0;
   /// The result of `create` depends only on the node's attributes, types and constants, and is immutable, so nodes of several programs may
   /// share it. Always true for kernels that pack.

@@ -143,7 +143,7 @@ enum class ControlFlow : uint8_t { none, if_, loop, scan };
 /// Elements keep their order along `axis`. concat: the output is all inputs one after the other. split: the outputs are pieces of input 0.
 enum class Pieces : uint8_t { none, concat, split };
 
-/// Whether an operator only moves elements, so that each output element is an element of an operand.
+/// How an operator moves elements, if every output element is an element of an operand; `no`: it computes some.
 enum class Moves : uint8_t {
   no,
   in_order,      ///< elements of input 0 in order, with another shape (Reshape)
@@ -193,7 +193,7 @@ struct ChannelsLast {
   How how = How::by_element;
   std::string_view op = "";           ///< in the treadle domain, or ONNX's if there is none
   std::string_view bytes_op = "";     ///< in the treadle domain
-  std::string_view training_op = "";  ///< likewise; keeps what the gradient needs
+  std::string_view training_op = "";  ///< likewise; also outputs what the gradient needs
 };
 
 /// A number with x op number = x, as one of the operands `first` to 1.
@@ -218,7 +218,7 @@ struct ChainSteps {
 /// Describes an operator that computes gradients: of which values, and with respect to which operands.
 struct Differentiated {
   std::vector<ValueId> ys;  ///< differentiated values
-  int first_gradient = 0;   ///< index of the operand that is the gradient of ys[0]; those of the others follow
+  int first_gradient = 0;   ///< operand that is the gradient of ys[0]; the other gradients follow
   std::span<const int> xs;  ///< for each output, the operand with respect to which it is the gradient
 };
 

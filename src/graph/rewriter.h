@@ -17,7 +17,7 @@ struct Provenance {
   std::vector<std::string> sources;
   Properties metadata;
 
-  /// Adds those of `node`. If two entries have the same key, the first stays.
+  /// Adds the entries of `node`. If a key exists already, its first entry stays.
   void merge(const Node& node);
   void merge_metadata(const Properties& more);
 };
@@ -57,7 +57,7 @@ class Rewriter {
     for_each_body([&](Rewriter& inside) { inside.for_each_graph(pass); });
     return count_;
   }
-  /// The same, bodies first.
+  /// Like the function above, bodies first.
   template <typename Fn>
   int64_t for_each_graph_inside_out(const Fn& pass) {
     for_each_body([&](Rewriter& inside) { inside.for_each_graph_inside_out(pass); });
@@ -80,7 +80,7 @@ class Rewriter {
   bool change(NodeId origin, Fn&& edit) {
     return change(std::span(&origin, 1), edit);
   }
-  /// A change that adds no nodes, or sets what they represent itself.
+  /// Applies a change that adds no nodes, or that itself records the sources of the nodes it adds.
   template <typename Fn>
   bool change(Fn&& edit) {
     return change(std::span<const NodeId>(), edit);

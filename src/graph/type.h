@@ -1,4 +1,4 @@
-// Static types of values: what is known before a run.
+// Static types of values: kind, dtype and shape as known before a run.
 #pragma once
 
 #include <cstdint>

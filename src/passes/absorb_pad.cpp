@@ -71,7 +71,7 @@ bool is_never_negative(const Graph& graph, ValueId id) {
   return parameters && parameters->a >= 0;
 }
 
-/// Returns the reader's `pads` plus those of the padding; nullopt if the reader cannot take them.
+/// Returns the sum of the reader's `pads` and the padding; nullopt if the reader does not support it.
 std::optional<Ints> joined_pads(const Graph& graph, const Node& reader, const Padding& padding) {
   const bool is_conv = reader.is("Conv"), is_average = reader.is("AveragePool");
   if (!is_conv && !is_average && !reader.is("MaxPool")) return std::nullopt;

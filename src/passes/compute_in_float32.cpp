@@ -25,7 +25,7 @@ bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bf
 bool only_moves(const Node& node) { return node.op && node.op->moves != Moves::no; }
 bool is_worth_while(const Node& node) { return node.op && node.op->half == HalfFloats::float32_by_itself; }
 
-/// Converted constants by address, size and dtype of the original elements, as bodies share what they capture.
+/// Converted constants by address, size and dtype of the original, because bodies share captured constants.
 using WidenedConstants = std::map<std::tuple<const std::byte*, int64_t, DType>, Tensor>;
 
 class Float32Pass {

@@ -14,8 +14,8 @@ namespace treadle::passes {
 /// @param weights_change  also move convolutions with computed weights, and gradients of a joint graph; kernels then pack in every run
 int64_t assign_layout(Graph& graph, int64_t limit, bool weights_change = false);
 
-/// Puts a node of `spec` in the place of `last` and of `first`, whose only output only `last` reads; it has the name of last's output and
-/// stands for both. Does nothing at the limit.
+/// Replaces `first`, and `last`, the only reader of its only output, by one node of `spec` that is named after last's output. Does nothing
+/// at the limit of changes.
 void replace_pair(Rewriter& rewriter, NodeId first, NodeId last, NodeSpec spec);
 
 /// A 1x1 NhwcConv with strides of 1 and no pads, in one group.

@@ -267,7 +267,7 @@ bool slice(Layout& layout, const Node& node) {
   return layout.replace_image(node, std::move(spec));
 }
 
-// The shape of a moved value is that of its moved form, reordered, so nothing needs to be transposed.
+// For Shape: reorders the shape of the moved form, so that no data is transposed.
 bool measurement(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   if (!layout.has_moved(node.inputs[0]) || node.attributes.has("start") || node.attributes.has("end")) return false;

@@ -5,8 +5,8 @@
 
 namespace treadle::passes {
 
-// Once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the rules look at them;
-// removal last.
+// Passes of a round, which is repeated until nothing changes. Passes that make constants come first, because rules inspect constants;
+// removal comes last.
 #define TREADLE_PASSES_ROUNDS(PASS)                                                     \
   PASS(capture_loop_invariants)                                                         \
   PASS(copy_captured_constants)                                                         \

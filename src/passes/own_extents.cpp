@@ -27,7 +27,7 @@ bool have_same_extent(const Graph& graph, ValueId a, ValueId b, size_t axis) {
   return one != nullptr && other != nullptr && *one == *other;
 }
 
-// Whether it is the row of one element that has the extent of `data` at `place`; `plain` is the graph with what plain inference knows.
+// True if the value is a row of one element: the extent of `data` at `place`. `plain` is the graph with types by plain inference.
 bool is_extent_of(const Graph& graph, const Graph& plain, ValueId id, ValueId data, size_t place) {
   const Node* node = producer_of(graph, id);
   const bool is_row = node && node->is("Unsqueeze") && constant_ints(graph, node->inputs[1]) == Target{0};
@@ -70,8 +70,8 @@ std::optional<Target> target_of(const Graph& graph, const Graph& plain, const No
   return target;
 }
 
-// Types are inferred anew without elements of computed values, as other tools do: patterns that they look for have computed extents where
-// only elements tell that two are the same. A Reshape that gets its target tells its extents to what follows.
+// Infers types again without the elements of computed values, as other tools do. They then see a computed extent where only elements show
+// that two extents are equal. A Reshape with a target fixes the extents for later nodes.
 std::map<NodeId, Target> targets_in(const Graph& graph) {
   const std::unique_ptr<Graph> plain = graph.clone();
   const std::vector<NodeId> order = plain->order();
@@ -112,7 +112,7 @@ class OwnExtents final : public Rule {
   }
 
  private:
-  // Of the graph that was asked about last. What this rule changes is in them already.
+  // The graph of the last call. It includes the changes that this rule has made.
   mutable const Graph* graph_ = nullptr;
   mutable std::map<NodeId, Target> targets_;
 };

@@ -1,4 +1,4 @@
-// A pass of the graph optimiser: what is said of it, and what it does. Its file makes it, by a function that list.h names.
+// A pass of the graph optimiser: its description and its function. Each pass's file defines a function that makes it; list.h names them.
 #pragma once
 
 #include <concepts>
@@ -11,8 +11,8 @@
 
 namespace treadle::passes {
 
-/// What folding may still spend, over all rounds and bodies: a small model must not take minutes, or all memory, to load. Strings count
-/// with their texts.
+/// The remaining cost of constant folding, over all rounds and bodies, so that loading a small model takes neither minutes nor all memory.
+/// Strings count with their texts.
 struct FoldLimits {
   size_t max_bytes_each = 64U << 20U;  ///< of one constant
   double bytes = 512e6;                ///< of all constants that folding makes
@@ -24,13 +24,13 @@ struct FoldLimits {
   static FoldLimits of(const Graph& graph);
 };
 
-/// What passes are given besides the graph.
+/// Arguments of passes besides the graph.
 struct PassContext {
   const PipelineOptions& options;
   FoldLimits fold_limits;
 };
 
-/// A rule, or a function over a whole graph with its bodies: what a rule, which sees one neighbourhood, cannot say.
+/// A rule, which sees one neighbourhood, or a function over a whole graph with its bodies.
 struct Pass {
   PassInfo info;
   std::unique_ptr<Rule> (*rule)(const PipelineOptions&) = nullptr;

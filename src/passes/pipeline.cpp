@@ -22,7 +22,7 @@
 namespace treadle::passes {
 namespace {
 
-// What backends take; not in the list, because the caller brings it.
+// Partitioning for backends. Not in the list of passes, because the caller supplies its function.
 constexpr PassInfo kBackends{"backends", kBasic, kAlways, "subgraphs that backends compile -> Subgraph"};
 
 /// The passes of list.h by stage.

@@ -23,9 +23,9 @@ enum class Level : uint8_t {
 /// Conditions under which a pass runs, besides its level.
 struct PassConditions {
   bool frozen_weights = false;        ///< it computes with the weights: not where they change
-  bool packed_weights = false;        ///< what it makes packs the weights: not where that would be in every run
-  bool not_before_autodiff = false;   ///< what it makes has no gradient: only behind the backward part, if there is one
-  bool only_in_memory = false;        ///< what it makes is for this library's kernels: not for a file
+  bool packed_weights = false;        ///< makes nodes that pack weights: not if weights would be packed in every run
+  bool not_before_autodiff = false;   ///< makes nodes without a gradient: only after the backward pass, if there is one
+  bool only_in_memory = false;        ///< makes nodes for this library's kernels: not for a file
   bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
   bool only_float32 = false;          ///< not where a precision below float32 is asked for
   bool for_patterns = false;          ///< it makes what other tools look for: only where patterns are to stay

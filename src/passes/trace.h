@@ -14,7 +14,7 @@
 
 namespace treadle::passes {
 
-/// What happened to a node in one step.
+/// The change of a node in one step.
 struct NodeChange {
   enum class What : uint8_t { made, changed, folded, removed };
   What what = What::made;
@@ -89,7 +89,7 @@ inline bool declined(const Node& node, std::string_view reason, const Node* othe
     trace->refuse(node, reason, other, rest);
   return false;
 }
-/// The same with a reason that is expensive to format: `text()` is only called if tracing.
+/// Like refuse() with a reason that is expensive to format: calls `text()` only if tracing.
 template <typename Text>
   requires std::is_invocable_r_v<std::string, Text>
 bool declined(const Node& node, Text&& text) {
@@ -97,7 +97,7 @@ bool declined(const Node& node, Text&& text) {
     trace->refuse(node, text(), nullptr, {});
   return false;
 }
-/// The same for rules, returning nullopt: `return no_patch(product, "several nodes read its result");`
+/// Like refuse() for rules, returning nullopt: `return no_patch(product, "several nodes read its result");`
 template <typename... Reason>
 std::nullopt_t no_patch(const Node& node, Reason&&... reason) {
   declined(node, std::forward<Reason>(reason)...);
