@@ -74,8 +74,7 @@ class CreateContext {
   const std::string& output_name(int output) const;
   /// Returns the elements, aligned for C++; null unless the input is a constant tensor.
   const Tensor* constant(int input) const;
-  /// Like constant(), without a copy. A large tensor of a file may be unaligned; constant() copies such a tensor for this object's
-  /// lifetime.
+  /// Like constant(), without the copy that constant() makes (and keeps) of a large unaligned tensor of a file.
   const Tensor* stored(int input) const;
 
  private:
