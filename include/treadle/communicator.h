@@ -29,7 +29,7 @@ class TREADLE_API Communicator {
   /// `data` consists of a part per rank. Copies each rank's own part to all ranks.
   /// @param sizes_bytes  of the parts, one per rank. Default: a broadcast of each part
   virtual void all_gather(void* data, std::span<const size_t> sizes_bytes);
-  /// Sums over all ranks; each rank gets the sums of its own part, and the other parts are undefined. Default: an all-reduce.
+  /// Sums over all ranks. Each rank gets the sums for its own part; its other parts become undefined. Default: an all-reduce.
   virtual void reduce_scatter(void* data, std::span<const size_t> counts, DType dtype);
   virtual void barrier();
   /// Reports to the other ranks that this one has failed: their calls throw an error with the reason. Must not overlap another call.

@@ -84,7 +84,7 @@ struct LabelForm {
   std::optional<std::vector<int64_t>> extents = std::nullopt;
 };
 TREADLE_API LabelForm label_form(const TrainerOptions& options, const Model& model);
-/// The values that a step is fed besides labels: the model's inputs, and those of a loss model.
+/// The values that a step is fed besides labels: the inputs of the model and of a loss model.
 TREADLE_API std::vector<ValueInfo> fed_inputs(const TrainerOptions& options, const Model& model);
 
 struct OpenedData {

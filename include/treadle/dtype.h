@@ -43,7 +43,7 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 29;
 
-/// Bits per element: 2, 4 or 6 for packed types; for `string`, those of std::string.
+/// Bits per element: 2, 4 or 6 for packed types; the size of std::string for `string`.
 TREADLE_API size_t bits_of(DType dtype) noexcept;
 /// "float32", "int64", "bool" …, as NumPy and ONNX spell them.
 TREADLE_API std::string_view name_of(DType dtype) noexcept;

@@ -22,7 +22,7 @@ struct EngineOptions {
   /// Runs operations inside push(), on the caller's thread, in the order of pushing (for debugging).
   bool naive = false;
   int num_threads = 0;  ///< threads of the engine, which do not help with loops of nodes; 0: as many as usable CPUs, at least 2
-  /// Number of scratch spaces, which are handed out in turn. More spaces let more operations use scratch at once, and use more memory.
+  /// Number of scratch spaces, which operations use in rotation. More spaces let more operations use scratch at once, but take more memory.
   int num_scratch_spaces = 4;
   std::shared_ptr<Allocator> allocator;  ///< for scratch spaces; null: the system
 };

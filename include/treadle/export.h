@@ -1,4 +1,4 @@
-// Marks what the shared library exports. Everything else has hidden visibility.
+// Marks the symbols that the shared library exports. All others have hidden visibility.
 #pragma once
 
 #if defined(TREADLE_STATIC)

@@ -20,7 +20,7 @@ class TREADLE_API OutOfMemory final : public Error {
   ~OutOfMemory() override;
 
   const std::shared_ptr<const HeldMemory>& held() const noexcept { return held_; }
-  /// describe() appends lines about what was held and what would need less memory, once.
+  /// describe() appends lines about the memory in use and about possible savings; only once.
   bool is_described() const noexcept { return is_described_; }
   OutOfMemory& describe(std::string_view lines);
   /// A suggestion that would need less memory, for the description: part of a sentence, or empty.

@@ -1,4 +1,4 @@
-// Profiles: where the time and the memory of a session's runs went. treadle/profile_report.h says what that means.
+// Profiles: the time and memory that a session's runs used. treadle/profile_report.h interprets them.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct ProfiledOperand {
   std::optional<Shape> shape;  ///< for the extents of the last run; none if only the run knows it
   bool constant = false;
   std::string shares;    ///< value whose bytes it is a view of or overwrites; empty: it has its own
-  int64_t row_step = 0;  ///< row stride in elements, if it lies within rows of another value; 0: contiguous rows
+  int64_t row_step = 0;  ///< row stride in elements, if rows are parts of another value's rows; 0: contiguous
   std::string value;     ///< a number or short list that is known without running: "0.5", "[2, -1]"; empty: unknown
 
   /// In elements, by axis; empty if the shape is unknown.
@@ -44,7 +44,7 @@ struct ProfiledKernelPhase {
   std::vector<double> self_ns;  ///< per run: sum over threads, without nested phases
 };
 
-/// What is known of a node without running it: after fusion, and with the kernel that was chosen.
+/// Properties of a node that are known without running it, after fusion and the choice of its kernel.
 struct PlannedNode {
   std::string name, op_type;
   std::string kernel;                                ///< empty for If, Loop and Scan
@@ -58,7 +58,7 @@ struct PlannedNode {
   std::optional<double> flops, bytes;  ///< per call; none if the operator does not tell or a shape is unknown
   std::string phase;                   ///< part of a training step: "forward", "backward", "communication" or "optimizer"; otherwise empty
   std::vector<int32_t> forward;        ///< for a backward node: indices of forward nodes whose gradients it computes
-  int64_t sequence = -1;               ///< for a forward node: its number among them; for a backward node: that of its last forward node
+  int64_t sequence = -1;               ///< forward node: its number among forward nodes; backward node: the number of its last forward node
   bool moves = false;                  ///< it only moves elements and computes nothing
   bool between_devices = false;        ///< not a node of the graph, but a copy to another device
   size_t packed_bytes = 0;
@@ -250,9 +250,9 @@ struct ProfilerOptions {
   bool kernel_phases = false;
   /// Also record calls reported by an interpreter (ProfileRange::end_call): Python's, with treadle.profile(python_calls=True).
   bool python_calls = false;
-  /// File to stream events to, a few times per second. Their memory is then freed, so a recording may have any length, and what was written
-  /// remains however the process ends. read_profile_recording() reads the file. If writing fails, recording stops, runs continue, and
-  /// profile() and flush() throw the error. Excludes keep_last.
+  /// File to stream events to, a few times per second. Streamed events leave memory, so a recording may have any length, and they survive a
+  /// crash of the process. read_profile_recording() reads the file. If writing fails, recording stops, runs continue, and profile() and
+  /// flush() throw the error. Excludes keep_last.
   std::string stream_to;
   /// Nodes name the passes that made them, and say why other kernels of their operators were not chosen. For this, the graph is optimised
   /// once more when the profile is made. Sessions of compiled models have no passes to name.
@@ -339,10 +339,10 @@ TREADLE_API MachinePeaks measure_machine_peaks(int num_threads);
 /// A change that was tried, and its effect.
 struct ProfileRemedy {
   std::string title;           ///< "use 2 threads"
-  std::string evidence;        ///< what was measured
+  std::string evidence;        ///< the measurements
   std::string command;         ///< command that applies it
   double effect = 0;           ///< fraction that it saves
-  std::string saves = "time";  ///< what is saved: "time" of a run, "memory", or "load time"
+  std::string saves = "time";  ///< "time" of a run, "memory", or "load time"
 };
 
 /// Additional information for a report. Empty parts are omitted.

@@ -1,5 +1,5 @@
-// What a profile says, as one struct: how long each node took, what bounds it, where a run and its memory went. Tables, trees, pages and
-// files are written of it, and a file of JSON is read back into it.
+// The report of a profile as a struct: how long each node took, what limits it, and how a run's time and memory were used. Tables, trees,
+// pages and files are written from it; JSON files are read back into it.
 #pragma once
 
 #include <array>
@@ -58,14 +58,14 @@ struct NodeReport : PlannedNode {
 using NamedBytes = std::vector<std::pair<std::string, size_t>>;
 using NamedSeries = std::vector<std::pair<std::string, std::vector<size_t>>>;
 
-/// Bytes that somebody holds. Classes of memory have the names of memory_class_name().
+/// Bytes with a named owner. Classes of memory have the names of memory_class_name().
 struct HoldingReport {
   std::string name;  ///< of a value or a node; empty: not known
   std::string memory_class;
   size_t bytes = 0;
 };
 
-/// What was really allocated.
+/// Memory that was allocated during the profile.
 struct MeasuredMemoryReport {
   struct Peak {
     double ms = 0;  ///< since the profile began
@@ -248,7 +248,7 @@ struct ProfileReport {
   std::optional<Timeline> timeline;
 };
 
-/// What a profile says: its times summed up, and held against the machine's peaks where the context has them.
+/// Makes the report: sums the profile's times, and compares them with the machine's peaks if the context has them.
 TREADLE_API ProfileReport report_profile(const Profile& profile, const ProfileContext& context = {});
 
 /// docs/profiling.md has the fields.
@@ -262,7 +262,7 @@ TREADLE_API ProfileReport read_profile(std::string_view json, ProfileParts parts
 
 struct ProfileTableOptions {
   int top = 25;               ///< nodes shown; 0: all
-  bool memory = false;        ///< also what the arena holds, step by step and at its peak
+  bool memory = false;        ///< also the arena's contents, per step and at the peak
   std::string sort = "time";  ///< "time", "order", "calls", "gflops", "bandwidth", "peak", "name"
 };
 /// @throws Error(invalid_argument) for an unknown order
@@ -293,7 +293,7 @@ enum class Change : uint8_t { unchanged, faster, slower, unclear };
 struct TimeDifference {
   Change verdict = Change::unclear;
   double before_ms = 0, after_ms = 0;
-  std::optional<std::pair<double, double>> change;  ///< from -0.1, a tenth less, to 0.2, as far as can be told
+  std::optional<std::pair<double, double>> change;  ///< interval: -0.1 means 10 % less, 0.2 means 20 % more
 };
 
 struct ProfileDifference {
@@ -309,8 +309,8 @@ struct ProfileDifference {
   std::vector<std::pair<std::string, std::pair<double, double>>> memory;  ///< bytes before and after
   int64_t num_other_shapes = 0;                                           ///< nodes that do other work
 };
-/// Matches nodes by name. A node has changed if the intervals of its medians (99 %) lie apart; it is unchanged if they allow no more than
-/// `tolerance`; otherwise nobody can tell.
+/// Matches nodes by name. A node has changed if the 99 % intervals of its medians do not overlap. It is unchanged if they allow no change
+/// above `tolerance`. Otherwise the verdict is unclear.
 /// @throws Error(invalid_argument)
 TREADLE_API ProfileDifference compare_profiles(const ProfileReport& before, const ProfileReport& after, double tolerance = 0.03);
 TREADLE_API std::string difference_to_table(const ProfileDifference& difference, const ProfileTableOptions& options = {});

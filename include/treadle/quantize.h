@@ -60,8 +60,8 @@ struct QuantizedNode {
   std::string reason;  ///< reason if it was not quantised
   /// 10 log10(signal / noise) of the stored weights, in dB; NaN if the node was not quantised.
   double weight_sqnr_db = std::numeric_limits<double>::quiet_NaN();
-  /// The same for the node's output in the quantised model, relative to the float model, over the compared samples. It includes errors of
-  /// all earlier nodes. NaN without samples.
+  /// Like weight_sqnr_db, for the node's output: quantised against float model, over the compared samples. Includes the errors of all
+  /// earlier nodes. NaN without samples.
   double output_sqnr_db = std::numeric_limits<double>::quiet_NaN();
 };
 struct QuantizedOutput {

@@ -39,7 +39,7 @@ enum class ExecutionMode : int { sequential = 0, parallel = 1 };
 
 enum class GraphOptimizationLevel : int { disable_all = 0, basic = 1, extended = 2, layout = 3, all = 99 };
 
-/// Whether the graph is trained or not: passes that are only valid for inference (batch normalisation folded into convolution) run or not.
+/// Inference also runs passes that are invalid for training, such as folding batch normalisation into convolution.
 enum class SessionMode : int { inference = 0, training = 1 };
 
 struct TREADLE_API SessionOptions {
@@ -68,7 +68,7 @@ struct TREADLE_API SessionOptions {
   /// bits of results may differ between files, but never between runs.
   std::string conv_rates;
   bool reuse_memory = true;              ///< false: every value has its own bytes (for debugging)
-  bool verify_plans = false;             ///< before a run with new extents, prove that every node reads what was written for it
+  bool verify_plans = false;             ///< before a run with new extents, prove that every node reads the right values
   std::shared_ptr<Allocator> allocator;  ///< for weights, packed weights, activations, scratch and outputs; null: the system
   /// Limit for all memory of the session: weights, packed weights and, for every run, activations, scratch, and outputs until they are
   /// handed over (not memory that the caller bound). 0: no limit. If a run's arena does not fit, the run is planned node by node: it
@@ -160,7 +160,7 @@ struct RunMetadata {
 /// Sets an option by its name, from text; `treadle options` lists all options. Values of list options are appended.
 /// @throws Error(not_found) for an unknown name; Error(invalid_argument) for an invalid value
 TREADLE_API void set_option(SessionOptions& options, std::string_view name, const std::string& value);
-/// Stores a config entry, and sets the option that it stands for, if any. @throws Error(invalid_argument) as set_option()
+/// Stores a config entry and sets the option that it stands for, if any. @throws Error(invalid_argument) as set_option()
 TREADLE_API void add_config_entry(SessionOptions& options, const std::string& key, const std::string& value);
 
 /// Options of a run, which several runs may share. Any thread may set `terminate`. Stopped by `terminate`, the token or Session::close(), a

@@ -30,7 +30,7 @@ struct JobChange {
   std::optional<uint64_t> memory_limit_bytes, host_limit_bytes;
 };
 
-/// The present state of a job. Times are sums over the job's life, except those of steps.
+/// The present state of a job. Times are sums over the job's life, except the times of steps.
 struct JobStatus {
   uint64_t id = 0;
   std::string name;

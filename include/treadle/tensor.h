@@ -102,7 +102,7 @@ class TREADLE_API Tensor {
   Tensor contiguous() const;
   /// A contiguous copy in host memory, even if this tensor is on a device.
   Tensor clone() const;
-  /// The same elements with another shape. @throws Error(invalid_argument) if the numbers of elements differ or the tensor is strided
+  /// Returns the same elements with another shape. @throws Error(invalid_argument) if the element counts differ or the tensor is strided
   Tensor reshaped(const Shape& shape) const;
   /// Copies the elements of `other`. Either tensor may be on a device.
   void copy_from(const Tensor& other);

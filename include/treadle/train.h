@@ -110,7 +110,7 @@ struct TREADLE_API LoraOptions {
 };
 
 /// Loss scaling of a trainer whose `precision` includes float16, so that gradients neither underflow nor overflow. Terms and defaults are
-/// those of PyTorch's GradScaler. If a gradient is infinite or NaN, the step is skipped: it changes nothing, and the scale is reduced.
+/// as in PyTorch's GradScaler. If a gradient is infinite or NaN, the step is skipped: it changes nothing, and the scale is reduced.
 struct TREADLE_API LossScaling {
   std::optional<double> init_scale = std::nullopt;        ///< default 65536
   std::optional<double> growth_factor = std::nullopt;     ///< default 2
@@ -143,7 +143,7 @@ struct TREADLE_API TrainerOptions {
   Optimizer optimizer = Optimizer::sgd;
   double learning_rate = 0.01;
   Schedule schedule;
-  // Defaults if unset: 0, but 0.9 and 0.999 for the betas, 1e-8 for epsilon, 0.99 for smoothing, and what Optimizer says.
+  // Unset values have the optimizer's default: 0, except 0.9 and 0.999 for the betas, 1e-8 for epsilon, 0.99 for smoothing.
   std::optional<double> momentum = std::nullopt;
   std::optional<double> weight_decay = std::nullopt;
   bool nesterov = false;  ///< requires momentum
@@ -235,7 +235,7 @@ struct TrainerPosition {
   int accumulated_steps = 0;  ///< since the last update
 };
 
-/// Which settings in a checkpoint apply, besides its tensors.
+/// The settings in a checkpoint that apply to the trainer, besides its tensors.
 enum class CheckpointSettings : int {
   same = 0,  ///< loss, optimizer, schedule and their numbers must equal the trainer's; the learning rate is the checkpoint's
   own = 1,   ///< the trainer keeps its settings and learning rate; the optimizer must be the same
@@ -284,9 +284,9 @@ class TREADLE_API Trainer {
   /// All state kept for parameters, as "PARAMETER/WHAT": momentum, mean, squares, average (TrainerOptions::ema_decay), gradient (of
   /// accumulation).
   const NamedTensors& optimizer_state() const;
-  /// optimizer_state() including other ranks' parts (TrainerOptions::shard_optimizer) and the sums of all ranks' gradients, as in a
-  /// checkpoint. All ranks must call it. The state is that of the last step: other ranks' tensors are copies, and the others do not follow
-  /// later steps on a device.
+  /// optimizer_state() including the parts of other ranks (TrainerOptions::shard_optimizer) and the summed gradients of all ranks, as in a
+  /// checkpoint. All ranks must call it. The tensors are those of the last step: parts of other ranks are copies, and the own parts do not
+  /// follow later steps on a device.
   NamedTensors joint_optimizer_state() const;
   /// Averages of parameters, and with TrainerOptions::ema_statistics of running statistics; empty without ema_decay. Live views.
   NamedTensors averages() const;
@@ -439,8 +439,8 @@ struct TREADLE_API JointOptions {
   /// With forward_only: inputs and float initializers that each run reads from the caller's memory instead of a feed. Kernels pack them
   /// again when they have changed, which each run detects by comparing all elements.
   NamedTensors held;
-  /// As in TrainerOptions. Backward nodes run on the devices of their forward nodes. A run that waits for its gradients does not count as
-  /// running.
+  /// Like TrainerOptions::session. Backward nodes run on the devices of their forward nodes. A run that waits for its gradients does not
+  /// count as running.
   SessionOptions session = {};
 };
 
@@ -518,7 +518,7 @@ class TREADLE_API JointModule {
   /// @param feeds  in the order of input_names()
   Run forward_in_order(std::vector<Datum> feeds, const Feeding& feeding);
   Run forward_in_order(std::vector<Datum> feeds) { return forward_in_order(std::move(feeds), Feeding()); }
-  /// Inputs to feed: those of the model that any result depends on, including `states`.
+  /// The inputs to feed: the model's inputs on which any result depends, including `states`.
   const std::vector<std::string>& input_names() const;
   /// Parameters, then the `inputs` of the options.
   const std::vector<std::string>& gradient_names() const;

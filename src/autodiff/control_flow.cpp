@@ -179,7 +179,7 @@ void place_captures(const Node& node, const std::vector<ValueId>& captured, std:
   }
 }
 
-/// The gradient of one captured value: the sum over the body's inputs that stand for it.
+/// The gradient of one captured value: the sum over the body's inputs that are copies of it.
 ValueId sum_inside(BackwardBody& body, const std::vector<ValueId>& inside, std::span<const ValueId> grads) {
   ValueId sum = grads[0];
   for (size_t i = 1; i < inside.size(); ++i) sum = body.sum(sum, grads[i]);

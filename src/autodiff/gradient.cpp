@@ -61,7 +61,7 @@ class Backward {
   }
 
   // Gradients flow through floats. They also flow through integers that a float was quantised to, and through integers computed from these
-  // by an operator with a gradient rule (MatMulInteger). Their gradients are those of the float (straight-through estimator).
+  // by an operator with a gradient rule (MatMulInteger). An integer's gradient is its float's (straight-through estimator).
   bool carries_gradients(const Node& node, ValueId output) const {
     if (holds_floats(graph_.type(output))) return true;
     if (node.op->quantisation == Quantisation::quantizes) return true;

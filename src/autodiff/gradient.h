@@ -21,8 +21,8 @@ namespace treadle::autodiff {
 std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs,
                                    NodeId until = kNoNode);
 
-/// True if gradients may flow into a value of this type: a tensor of floats, or a sequence or optional of such values. The gradient of a
-/// sequence is the sequence of its elements' gradients; that of an optional is its content's.
+/// True if gradients may flow into a value of this type: a tensor of floats, or a sequence or optional of such values. A sequence's
+/// gradient is the sequence of its elements' gradients; an optional's gradient is its content's.
 bool holds_floats(const Type& type);
 
 }  // namespace treadle::autodiff

@@ -25,7 +25,7 @@ std::optional<int64_t> single_int(const Graph& graph, ValueId value) {
   return std::nullopt;
 }
 
-// nullopt if the partial gradient is not that of a slice along one axis, or if the slice's position is not known.
+// Returns nothing if the partial gradient does not come from a slice along one axis, or if the slice's position is unknown.
 std::optional<Part> part_of(const Graph& graph, ValueId partial) {
   const Value& value = graph.value(partial);
   if (value.kind != Value::Kind::computed || !value.uses.empty() || !value.type.has_rank()) return std::nullopt;

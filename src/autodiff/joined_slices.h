@@ -7,10 +7,10 @@
 
 namespace treadle::autodiff {
 
-/// If slices along one axis cover every row of a value exactly once, the value's gradient is one Concat of their gradients. Otherwise each
-/// slice would give a tensor of zeros with one part filled in, and these would be summed. Exporters slice the weights of recurrent layers
-/// in this way, to reorder the gates for ONNX.
-/// @param partials  the partial gradients of the value; those of the slices are replaced by the Concat
+/// If slices along one axis cover every row of a value exactly once, the value's gradient is one Concat of the slices' gradients. Otherwise
+/// each slice would give a tensor of zeros with one part filled in, and these would be summed. Exporters slice the weights of recurrent
+/// layers in this way, to reorder the gates for ONNX.
+/// @param partials  the value's partial gradients; the slices' gradients are replaced by the Concat
 void join_slices(Graph& graph, std::vector<ValueId>& partials);
 
 }  // namespace treadle::autodiff

@@ -60,7 +60,7 @@ struct Argument {
   int64_t place = -1;         ///< index of the faulty element in a list
   const char* field = "";     ///< a field of that element or of a struct, such as ".key"
   int64_t number = 0;         ///< the number given
-  const char* expected = "";  ///< what was expected instead
+  const char* expected = "";  ///< expected value or type
   bool faulty() const noexcept { return fault != Fault::none; }
 };
 
@@ -126,7 +126,7 @@ Argument known_memory_class(int32_t given) noexcept;
 
 constexpr size_t kMaxStructSize = 4096;  // larger than any struct of the header: the size was not set
 
-/// A struct with a size set by the caller: at least that of its first version. NULL is checked by needed().
+/// A struct whose caller states its size, which must be at least the size of the first version. NULL is checked by needed().
 template <typename Struct>
 Argument sized(const Struct* given, size_t first_version, const char* name) noexcept {
   if (!given || (given->struct_size >= first_version && given->struct_size <= kMaxStructSize && given->struct_size % alignof(Struct) == 0))

@@ -135,7 +135,7 @@ Order greedy(const Steps& steps, bool by_peak) {
   return order;
 }
 
-// Greedy from the last step to the first: going back over a step frees what it writes and needs what it reads.
+// Builds the order greedily from the last step back to the first: removing a step frees its outputs, and its inputs become live.
 Order greedy_from_the_back(const Steps& steps) {
   std::vector<size_t> waiting;
   std::vector<int32_t> ready;

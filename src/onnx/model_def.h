@@ -63,7 +63,7 @@ struct TensorDef {
 
 /// SparseTensorProto. The reader has checked that indices are inside `dims` and strictly ascending.
 struct SparseTensorDef {
-  TensorDef values;   // [nnz]; its name is that of the sparse tensor
+  TensorDef values;   // [nnz]; has the sparse tensor's name
   TensorDef indices;  // int64, [nnz] (linear) or [nnz, rank]
   std::vector<int64_t> dims;
 };

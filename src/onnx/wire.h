@@ -93,7 +93,7 @@ class WireReader {
   /// Counts the directly following fields with the same number and wire type, including this one: the length of an unpacked repeated field.
   /// It reads no values; a truncated or damaged field ends the count.
   size_t count_row() const;
-  /// As each_varint() and each_fixed(), then moves to the last field of such a row. Files store hundreds of thousands of numbers like this.
+  /// Like each_varint() and each_fixed(), for an unpacked repeated field of many numbers: also moves to its last field.
   template <typename Take>
   void row_varint(Take take);
   template <typename T, typename Take>

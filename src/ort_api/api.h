@@ -189,7 +189,7 @@ struct OrtEpDevice {
   OrtKeyValuePairs metadata, options;
 };
 
-/// Filled in by the client; `version` tells which fields exist.
+/// Filled in by the client; `version` determines which fields exist.
 struct OrtEnvCreationOptions {
   uint32_t version;
   int32_t logging_severity_level;
@@ -383,7 +383,7 @@ const OrtEpDevice& cpu_device();
 
 /// The options of a client that passes none.
 const OrtSessionOptions& default_session_options();
-/// Applies a config entry that stands for a setting. @return false if it stands for none. @throws Error for an invalid value
+/// Sets the option that a config entry stands for. @return false if it stands for none. @throws Error for an invalid value
 bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std::string& value);
 /// Checks options of an execution provider. @throws Error(invalid_argument) for a null or empty one
 void check_provider_options(const char* const* keys, const char* const* values, size_t count);
@@ -415,7 +415,7 @@ void profiled(const Session& session, const OrtRunOptions* options, const std::f
 using OperatorDomains = std::vector<std::shared_ptr<OrtCustomOpDomain>>;
 /// Called before a session is made with them: registers their custom operators in the process. @throws Error
 void register_operators(const OperatorDomains& domains);
-/// Renames those of the model's nodes for which the session's operators replace built-in ones.
+/// Renames the model's nodes for which the session's own operators replace built-in ones.
 Model with_own_operators(const Model& model, const OperatorDomains& domains);
 /// The operators of a library built for ONNX Runtime; nullopt if it is none. @throws StatusError
 std::optional<OperatorDomains> operators_of_library(const std::string& path);

@@ -15,7 +15,7 @@ struct OrtShapeInferContext {
   std::vector<std::unique_ptr<OrtOpAttr>> attributes;  // attributes that were requested
 };
 
-/// Filled in by the client; `version` tells which fields exist.
+/// Filled in by the client; `version` determines which fields exist.
 struct OrtCustomOp {
   uint32_t version;
   void* (*CreateKernel)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info);

@@ -57,7 +57,7 @@ void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
   }
 }
 
-// The operators with one name; those of the newest session first, in its order.
+// Operators with the same name; operators of the newest session come first, in the session's order.
 struct Group {
   std::string said;  // the client's name of the domain
   std::string domain, name;

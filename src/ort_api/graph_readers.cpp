@@ -1,5 +1,5 @@
-// Functions with which clients read graphs, that is, those of the model editor. Clients' execution providers, which would get a session's
-// graph, are not supported (ort_api/refused_tables.cpp).
+// Functions with which clients read graphs made by the model editor. Clients' execution providers, which would read a session's graph, are
+// not supported (ort_api/refused_tables.cpp).
 #include <algorithm>
 #include <set>
 

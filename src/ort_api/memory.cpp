@@ -95,7 +95,7 @@ OrtStatus* make_memory_info(OrtMemoryInfo info, OrtMemoryInfo** out) {
   return guarded([&] { required(out, "out") = new OrtMemoryInfo(std::move(info)); });
 }
 
-// ONNX Runtime's names of memory, including those of devices that a build does not have.
+// ONNX Runtime's names of memory, including devices that a build does not have.
 struct NamedMemory {
   std::string_view name;
   OrtMemoryInfoDeviceType device;

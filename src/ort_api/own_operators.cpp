@@ -81,7 +81,7 @@ class OwnOperators {
       if (normalised(opset.domain) == domain) return opset.version;
     return 1;
   }
-  // Imports the separate domains, with the versions of the domains that they stand for.
+  // Imports the separate domains, each with the version of the domain that it replaces.
   void add_domains(Opsets& opsets) const {
     std::map<std::string, int64_t> added;
     for (const auto& [name, operators] : by_name_)

@@ -20,7 +20,7 @@ std::span<std::string> strings_in(const Tensor& tensor) {
   return tensor.span<std::string>();
 }
 
-// Strings to read, also those of a sparse tensor.
+// Returns the strings of a tensor or sparse tensor for reading.
 std::span<std::string> strings_of(const OrtValue* value) {
   const Datum& datum = required(value, "value").datum;
   if (value->filled && !value->populated) throw Error(ErrorCode::invalid_argument, "Sparse Tensor does not contain sparse data");
@@ -243,7 +243,7 @@ OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory) {
 Datum owned_by_client(Datum datum) {
   if (!datum.is_tensor()) return datum;
   const Tensor& tensor = datum.tensor();
-  // Copies the tensor if others share its memory: they would see what the client writes, or reclaim it.
+  // Copies the tensor if its memory is shared: another owner would see the client's writes, or reclaim the memory.
   const bool is_alone = tensor.storage().use_count() <= 1 && tensor.storage()->writable() && !tensor.storage()->lent();
   return is_alone && tensor.is_contiguous() ? datum : Datum(tensor.clone());
 }

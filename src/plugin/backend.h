@@ -14,7 +14,7 @@
 namespace treadle::plugin {
 
 /// Copies the description with its strings; the callbacks and `user` must stay valid.
-/// @throws Error(invalid_argument) naming what is wrong.
+/// @throws Error(invalid_argument) naming the invalid field.
 void register_backend(const treadle_backend& backend);
 /// Names of the backends in order of registration. The pointers stay valid.
 std::vector<const char*> list_backends();
@@ -33,7 +33,7 @@ struct PartitionOptions {
   std::function<void(std::string_view backend, const std::string& what)> log;
 };
 
-/// A compiled subgraph. It keeps what the backend has compiled alive.
+/// A compiled subgraph. Keeps the backend's compiled object alive.
 class Compiled;
 
 /// Replaces the subgraphs that backends take by nodes of the type `Subgraph`. The graph must be inferred. A subgraph that its backend

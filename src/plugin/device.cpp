@@ -114,7 +114,7 @@ class PluginStream final : public Stream {
   }
   Device& device() const override { return *device_; }
 
-  // The plugin's kernels enqueue themselves when called. The work is kept, with what it owns, until the stream has been synchronised.
+  // The plugin's kernels enqueue their own work when called. The Work object is kept until the stream has been synchronised.
   void enqueue(Work work, std::string_view) override {
     const Current before = std::exchange(current, {of_->user(), handle_});
     try {

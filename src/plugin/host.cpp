@@ -34,8 +34,8 @@ Result guarded(Result otherwise, Fn&& fn) noexcept {
   }
 }
 
-// The same for functions of a call, which also keep the exception: the node fails with it, whatever the plugin reports. Its own report has
-// no error code, and it may take 0 for success.
+// Like guarded(), for functions of a call. Also keeps the exception: the node fails with it, whatever status the plugin reports, which has
+// no error code and may be a success.
 template <typename Result, typename Fn>
 Result guarded(const treadle_call* call, Result otherwise, Fn&& fn) noexcept {
   return guarded(otherwise, [&] {

@@ -19,8 +19,8 @@ double divergence(const std::vector<double>& p, const std::vector<double>& q) {
   return result;
 }
 
-/// Quantises the first `bins` counts to `levels` codes of equal width, and spreads each code's count evenly over those of its bins that
-/// were not empty.
+/// Quantises the first `bins` counts to `levels` codes of equal width, and spreads each code's count evenly over the code's bins that were
+/// not empty.
 std::vector<double> through_codes(const std::vector<double>& counts, size_t bins, size_t levels) {
   std::vector<double> result(bins);
   for (size_t level = 0; level < levels; ++level) {

@@ -193,7 +193,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     auto taken = taken_.find(i);
     if (taken != taken_.end()) add_weights(nodes[i], taken->second, result, inputs);
     std::vector<std::string> outputs = nodes[i].outputs;
-    std::vector<std::pair<std::string, std::string>> codes;  // name of the value, and name of what is quantised
+    std::vector<std::pair<std::string, std::string>> codes;  // a value's name, and the name of its quantised form
     for (std::string& output : outputs) {
       const auto& readers = readers_[output];
       if (readers.size() == 1 && dropped_.contains(readers[0])) {

@@ -1,4 +1,4 @@
-// What is told of a job: the one list of which lines, JSON, tables and Python's attributes are made.
+// The fields of a job's status: the one list from which lines, JSON, tables and Python's attributes are made.
 #pragma once
 
 #include <string>

@@ -265,7 +265,7 @@ int64_t JobTable::coordinator_pid() {
 void refresh(JobSlot& slot) {
   uint32_t word = slot.word.load();
   for (;;) {
-    // Fields are read after the word: whoever changes a field later finds the word changed, or changes it after this.
+    // Reads the fields after the word, so that no later change of a field is missed: it finds the word changed, or comes after this.
     const uint32_t share = std::min(slot.share.load(), slot.granted.load());
     uint32_t duties = 0;
     if (slot.suspended.load() != 0 || share == 0)
@@ -335,7 +335,7 @@ uint32_t share_from_percent(double percent) {
 void end_guaranteed(Page& page, int index) {
   const uint64_t bit = uint64_t{1} << index;
   if ((page.guaranteed_running.load() & bit) == 0) return;
-  page.guaranteed_ended_ns.store(now_ns());  // before the bit is cleared: whoever sees no bit must also see the time
+  page.guaranteed_ended_ns.store(now_ns());  // before the bit is cleared: a reader that finds the bit cleared must see the time
   page.guaranteed_running.fetch_and(~bit);
 }
 

@@ -25,7 +25,7 @@ enum Duty : uint32_t {
   kOneChange = 0x100,
 };
 
-/// Which nodes of opportunistic jobs may run during a run of a guaranteed job.
+/// Nodes of opportunistic jobs that may run during a run of a guaranteed job.
 enum class Beside : uint32_t {
   none = 0,           ///< none: they yield
   compute_bound = 1,  ///< nodes that are not memory-bound

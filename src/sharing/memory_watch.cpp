@@ -49,7 +49,7 @@ void MemoryWatch::add(Client& client, JobState& job) {
   if (known != all_.end()) parents.splice(parents.end(), all_, known);
 }
 
-// If the mutex is taken, its holder or the client's thread tells the client.
+// If the mutex is taken, its holder or the client's own thread notifies the client.
 void MemoryWatch::tell(int slot) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;

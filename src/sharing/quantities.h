@@ -23,7 +23,7 @@ std::string format_bytes(uint64_t bytes);
 void parse_change(std::string_view word, JobChange& change);
 /// Formats a job as "id=7 name=train pid=12 class=opportunistic share=30 …".
 std::string format_status(const JobStatus& status);
-/// The same as a JSON object.
+/// Formats the status as a JSON object.
 std::string format_json(const JobStatus& status);
 /// The reverse of format_status; unknown keys are left out.
 JobStatus parse_status(std::string_view line);

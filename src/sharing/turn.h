@@ -1,4 +1,4 @@
-// The executors' side of sharing: what a run does for its job, around itself and before every node.
+// What a run does for its job when the device is shared: at its begin and end, and before every node.
 #pragma once
 
 #include <atomic>

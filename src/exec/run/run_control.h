@@ -93,7 +93,8 @@ struct RunStop {
     return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
            (closing && closing->load(std::memory_order_relaxed));
   }
-  /// Like check(), but returns true instead of throwing, for kernels on threads outside of the run. Also true if the caller has returned.
+  /// Like check(), but returns true instead of throwing, for kernels that run on threads outside of the run. Also true if the caller of the
+  /// run has returned already.
   bool stopping() const {
     auto now = [&] { return requested() || (deadline && std::chrono::steady_clock::now() > *deadline); };
     if (!caller) return now();

@@ -30,7 +30,7 @@ inline constexpr const char* kFirstCheckpoint = "checkpoint.safetensors";  ///< 
 /// Operators and types for a reduced build of the library.
 inline constexpr const char* kRequiredOperators = "required_operators.config";
 
-/// The key in the metadata of each of these models that tells which artifacts it belongs to.
+/// Metadata key of each of these models; its value identifies the artifacts that the model belongs to.
 using onnx::kArtifactsKey;
 
 /// The trainer's settings that the training model's metadata contain, to be read back.

@@ -1,4 +1,4 @@
-// Loads the batches of an epoch in order, on a thread of its own.
+// Loads the batches of an epoch in order, on a separate thread.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -13,7 +13,7 @@ struct PictureLayout {
   bool batched, channels_last;
   int64_t height, width, channels;  ///< 0: the model's input leaves it open
 };
-/// @throws Error(invalid_argument) if the input's shape is not that of images.
+/// @throws Error(invalid_argument) if the input's shape is not the shape of images.
 PictureLayout layout_of(const ValueInfo& input);
 
 /// The conversion of pixels to numbers.

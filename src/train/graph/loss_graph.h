@@ -17,8 +17,8 @@ enum class LossOperand : uint8_t {
   feed,    ///< a feed with the input's name; all other inputs
 };
 
-/// The operand of each input of the loss, in order.
-/// @param has_value  tells whether the model has a value of a given name
+/// Returns the operand for each input of the loss, in order.
+/// @param has_value  returns true if the model has a value of this name
 template <typename Names, typename HasValue>
 std::vector<LossOperand> loss_operands(const Names& inputs, const HasValue& has_value) {
   std::vector<LossOperand> operands;

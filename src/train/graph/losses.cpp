@@ -127,7 +127,7 @@ class LossBuilder {
     x_ = op("Transpose", {x_}, {{"perm", perm}});
   }
 
-  /// Which labels count (1, or 0 for ignored ones), and the sum of the class weights of those that do.
+  /// The weight of each label (1, or 0 if ignored), and the sum of the class weights of the labels that count.
   struct LabelShares {
     ValueId counted = kNoValue, sum = kNoValue;
   };
@@ -192,7 +192,7 @@ class LossBuilder {
   ValueId weight_ = kNoValue;
 };
 
-// The CTC loss of scores [N, classes, steps] or [N, steps, classes], as class_axis says, and labels [N, length].
+// The CTC loss of scores [N, classes, steps] or [N, steps, classes] (option class_axis) and labels [N, length].
 ValueId LossBuilder::ctc() {
   const Type& type = g_.type(x_);
   const int64_t axis = options_.class_axis < 0 ? options_.class_axis + 3 : options_.class_axis;

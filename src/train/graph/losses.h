@@ -10,7 +10,7 @@
 
 namespace treadle::train {
 
-/// What the labels of a loss are.
+/// The meaning of a loss's labels.
 enum class LossLabels : uint8_t {
   none,
   classes,      ///< int64, or int32 as the options say

@@ -20,8 +20,8 @@ struct ParameterGradient {
   bool has_rows() const { return places != kNoValue; }
 };
 
-/// Converts a dense gradient to rows, if it is a sum of GatherGrads along the first axis (the parameter is read by Gather nodes only) or
-/// the product of a transposed CSR matrix. New nodes are appended, and those of the dense gradient become dead.
+/// Converts a dense gradient to rows, if it is a sum of GatherGrads along the first axis (only Gather nodes read the parameter) or the
+/// product of a transposed CSR matrix. Appends new nodes; the nodes of the dense gradient become dead.
 /// @return the rows; the gradient itself if it is neither.
 ParameterGradient row_gradient(Graph& graph, ValueId gradient);
 

@@ -57,10 +57,9 @@ ValueId appended(Graph& graph, NodeSpec spec);
 /// The model's graph as it is run: of the newest opset, with types.
 std::unique_ptr<Graph> upgraded_graph(const Model& model);
 
-/// Makes sure that each trained value has an initializer of its own.
-/// PyTorch's exporter stores equal initial values once, and connects the others through an Identity; training would then tie running
-/// statistics that are independent. Each of these gets a copy. If no float32 initializer has more than one element, the exporter has stored
-/// weights in Constant nodes, which become initializers.
+/// Makes sure that each trained value has an initializer of its own. PyTorch's exporter stores equal initial values once, and connects the
+/// others through an Identity. Training would then tie running statistics that are independent, so each gets a copy. If no float32
+/// initializer has more than one element, the exporter has stored weights in Constant nodes, which become initializers.
 Model with_own_initializers(const Model& model);
 
 /// The model to be trained: with_own_initializers(), and the changes to the model that the options ask for.

@@ -68,7 +68,7 @@ std::string label_of(const onnx::NodeDef& node) {
   return node.name;
 }
 
-/// Gives every node but the first an initializer of its own.
+/// Gives every node except the first a separate initializer.
 class Separation {
  public:
   explicit Separation(onnx::GraphDef& graph) : graph_(graph) {

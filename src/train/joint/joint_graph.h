@@ -11,7 +11,7 @@
 namespace treadle::train {
 
 /// For each value that the Yield returns: true if its memory is read later in the run. The caller then gets a copy, because it may
-/// overwrite what it gets.
+/// overwrite the memory.
 std::vector<bool> read_behind_yield(const Graph& graph);
 
 /// True if the graph contains random operators.

@@ -63,7 +63,7 @@ struct JointModule::Impl : Runtime {
   /// The running statistics that a run updates.
   /// @param inputs  all of the run's inputs
   std::vector<StateUpdate> updates(const Executable& executable, std::span<const Datum> inputs) const;
-  /// Binds the memory of the gradients: adds it to `bound`, and to `feeds` for gradients that are added to what is there.
+  /// Binds the memory of the gradients: adds it to `bound`, and also to `feeds` for gradients that accumulate into existing values.
   void bind_gradients(const NamedTensors& memory, Feeds& feeds, std::vector<Datum>& bound) const;
 
   void refuse_fed_states() const;

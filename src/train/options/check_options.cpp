@@ -16,7 +16,7 @@ namespace {
 
 using O = TrainerOptions;
 
-// An option by its name in the table, or a state of several under a name of its own.
+// An option, by its name in the table, or a combination of several options with a name of its own.
 struct Setting {
   constexpr Setting(const char* option) : name(option) {}
   constexpr Setting(const char* own_name, bool (*is_given_there)(const O&)) : name(own_name), is_given(is_given_there) {}

@@ -43,7 +43,7 @@ class Runner {
   /// All inputs in order: kept tensors, feeds and labels.
   /// @throws Error(invalid_argument) naming a missing feed, and what RunnerOptions::check_unread throws
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
-  /// The same, given all feeds in the order of fed_names().
+  /// Like arrange(), given all feeds in the order of fed_names().
   /// @throws Error(invalid_argument) if their number is wrong.
   std::vector<Datum> arrange_in_order(std::vector<Datum> fed) const;
   /// For each output: the kept tensor of its name, which a run may be given to write; undefined: there is none.
@@ -88,9 +88,9 @@ class Runner {
 SessionOptions in_training(const SessionOptions& options);
 /// @throws Error(invalid_argument) for run options that training does not support.
 void check_run_options(const RunOptions* options);
-/// Throws the error for a feed that is no input of any graph of a client.
-/// @param inputs  of the client, to be suggested
-/// @throws Error(invalid_argument); if the model has a value of this name, it says that inner values cannot be fed in training.
+/// Throws the error for a feed that is no input of any of the client's graphs.
+/// @param inputs  the client's inputs, of which the error suggests some
+/// @throws Error(invalid_argument); if the model has a value of this name, the text says that inner values cannot be fed in training.
 [[noreturn]] void refuse_feed(const Model& model, const std::string& name, std::span<const std::string> inputs);
 
 }  // namespace treadle::train

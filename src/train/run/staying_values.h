@@ -12,8 +12,8 @@
 
 namespace treadle::train {
 
-/// The values that a step writes are fed to the next step directly from the device, and are copied to the host when somebody reads them.
-/// Each value alternates between two blocks of memory, so that a failed or abandoned step leaves the old values intact.
+/// The values that a step writes are fed to the next step directly from the device, and are copied to the host when they are read. Each
+/// value alternates between two blocks of memory, so that a failed or abandoned step leaves the old values intact.
 class StayingValues {
  public:
   /// @param bound  for each output of the step: host memory of the value that it updates; undefined: it updates none.

@@ -23,7 +23,7 @@ class StepValues : public TrainedValues {
   NamedTensors optimizer_state;  ///< by the names of state_name(); with the sums of gradients, if steps accumulate
 
   /// Creates the optimizer's state of the parameters: zeros, except for averages, which begin as copies.
-  /// @param ranks  null, or it tells which parameters this rank updates
+  /// @param ranks  null, or determines which parameters this rank updates
   void make_optimizer_state(const TrainerOptions& options, const std::vector<std::string>& trained, const DataParallel* ranks);
   /// True for the name of a sum of accumulated gradients.
   bool is_sum(const std::string& state) const;
@@ -45,7 +45,7 @@ class StepValues : public TrainedValues {
   /// Ends an accumulation: writes the running statistics among a step's outputs, and clears the sums of gradients.
   /// @param names  of the outputs
   void end_accumulation(const std::vector<std::string>& names, std::span<const Datum> outputs);
-  /// From now on what the step writes may stay on its devices.
+  /// From now on, values that the step writes may stay on its devices.
   void let_stay(const Runner& step);
   /// Returns the device memory. The values there are lost.
   void leave_devices() { staying_.reset(); }
@@ -61,9 +61,9 @@ class StepValues : public TrainedValues {
   void bring_to_host() const;
   /// Gives the optimizer's state to a caller, who may read and write it at any time from now on.
   const NamedTensors& show_state();
-  /// The same for momentum, by the parameters' names.
+  /// Like show_state(), but returns the momentum by the parameters' names.
   const NamedTensors& show_momentum() { return show_state(), momentum_; }
-  /// Lets a caller write to the values. Runs that begin later read what it wrote.
+  /// Lets a caller write to the values. Runs that begin later read the new values.
   void change(const std::function<void()>& write);
 
   /// The averages of parameters and running statistics, by name: the tensors that have them now.
@@ -72,7 +72,7 @@ class StepValues : public TrainedValues {
   /// are bound to their memory.
   void use_averages(bool use);
   bool averages_used() const { return averages_used_; }
-  /// @throws Error(invalid_argument) that says that `what` is not possible now
+  /// @throws Error(invalid_argument) if averages are in use; the error says that `what` is not possible then
   void check_averages_unused(std::string_view what) const;
 
  private:

@@ -30,7 +30,7 @@ class Progress {
   /// True if the next step updates the parameters, false if it only accumulates gradients.
   bool updates_next() const { return position_.accumulated_steps + 1 == options_.accumulation_steps; }
 
-  /// The numbers as tensors, by the names of the inputs of steps. Their memory is that of the client being made at the first call.
+  /// Returns the numbers as tensors, by the names of the steps' inputs. The first call allocates them, while the client is being made.
   const NamedTensors& scalars() {
     if (scalars_.empty()) {
       scalars_.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options_.learning_rate)));

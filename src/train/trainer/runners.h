@@ -1,4 +1,4 @@
-// The runners of a trainer, by what they are for.
+// The runners of a trainer, by purpose.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace treadle::train {
 
-/// Those of steps are made with the trainer, the others at their first use. Threads may use all of them at once.
+/// The runners of steps are made with the trainer, the others at their first use. Threads may use all of them at once.
 class Runners {
  public:
   enum Purpose : size_t { step, update, gradients, predict, loss, evaluate, kNumPurposes };
