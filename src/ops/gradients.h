@@ -1,5 +1,5 @@
-// What gradient rules have in common. A rule gives, from the gradients of a node's outputs, one gradient per input, made of ordinary nodes
-// and, where those do not suffice, of the treadle domain's own. It is a function of its operator's file; the few below serve several files.
+// Shared parts of gradient rules. A rule takes the gradients of a node's outputs and returns one per input, as ordinary nodes or, where
+// these do not suffice, nodes of the treadle domain. Rules are in their operators' files; the few below serve several files.
 #pragma once
 
 #include <initializer_list>
@@ -12,7 +12,7 @@
 
 namespace treadle::ops {
 
-/// What a rule gives: a gradient for each input, kNoValue where there is none.
+/// The result of a rule: a gradient per input; kNoValue for an input without one.
 using Gradients = std::vector<ValueId>;
 using GradientRule = TrainingFunction<Gradients(GradientContext&)>;
 
@@ -29,7 +29,7 @@ ValueId zeros_like(GradientContext& g, ValueId like);
 ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y);
 /// Reshapes [C] to [C, 1, 1, ...], to broadcast over tensors of `rank` axes.
 ValueId per_channel(GradientContext& g, ValueId parameter, int rank);
-/// The sums over all axes but that of the channels, [C].
+/// Sums x over all axes except the channels: [C].
 ValueId sum_per_channel(GradientContext& g, ValueId x);
 /// The value as float32 if it has 16 bits: statistics of rows lose too much in those.
 ValueId widened(GradientContext& g, ValueId value);
@@ -48,10 +48,10 @@ Gradients product(GradientContext& g, ValueId a, ValueId b, ValueId dy);
 Gradients convolution(GradientContext& g, ValueId x, ValueId w, ValueId dy);
 /// The gradients of X, scale and bias (kNoValue if there is none) by one node `op`; empty unless scale has an element for each of a row.
 Gradients norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias);
-/// For what is constant almost everywhere (Sign, Floor, comparisons): nothing flows back.
+/// The rule of functions that are constant almost everywhere (Sign, Floor, comparisons): no input has a gradient.
 Gradients none(GradientContext& g);
 Gradients identity(GradientContext& g);
-Gradients resize(GradientContext& g);  // in a file of its own
+Gradients resize(GradientContext& g);  // in a separate file
 Gradients rnn(GradientContext& g);
 Gradients gru(GradientContext& g);
 Gradients lstm(GradientContext& g);

@@ -46,7 +46,7 @@ GemmShape values_shape(const AttentionParams& p, int64_t rows, int64_t keys) {
   return s;
 }
 
-/// Scratch bytes of a product that packs its operands itself: any in bfloat16, otherwise those of a few rows.
+/// Returns the scratch bytes of a product that packs its operands itself: in bfloat16 any product, otherwise one of a few rows.
 template <typename T>
 size_t product_bytes(GemmShape s, const std::optional<Bf16Form>& bf16) {
   const size_t rounded = bf16 ? gemm_bf16_unpacked_scratch_bytes(s, *bf16) : 0;

@@ -6,7 +6,7 @@
 
 namespace treadle::kernels {
 
-/// Values are those of TreeEnsemble's attribute.
+/// Numbered as in TreeEnsemble's attribute post_transform.
 enum class PostTransform : uint8_t { none = 0, softmax = 1, logistic = 2, softmax_zero = 3, probit = 4 };
 
 /// @throws Error(invalid_model) unless it is NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT
@@ -17,7 +17,7 @@ PostTransform parse_post_transform(std::string_view name);
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t count);
 
-/// The same for each row of scores[rows, count].
+/// Applies the transform to each row of scores[rows, count].
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t rows, int64_t count);
 

@@ -47,7 +47,7 @@ struct Plan {
 
   /// Columns read by the windows on both sides of a border.
   static int64_t shared_columns(const Window& w) { return std::max<int64_t>(0, (w.kernel[2] - 1) * w.dilation[2] + 1 - w.stride[2]); }
-  /// A strip as an image of its own: its window, and its first column in y and in the intermediate image.
+  /// A strip as a separate image: its window, and its first column in y and in the intermediate image.
   struct Strip {
     Window window;
     int64_t first, first_in;
@@ -78,7 +78,7 @@ class FirstRows {
 
   /// Computes columns [first, first + columns) of rows [from, to), contiguous in y. A 1x1 convolution treats whole rows as one line.
   void compute(const float* x, int64_t from, int64_t to, int64_t first, int64_t columns, float* y) const {
-    if (columns <= 0) return;  // a strip that lies in the padding
+    if (columns <= 0) return;  // a strip within the padding
     const Window& w = p_.window;
     const Panels panels(p_.M, panel_shape<float>());
     const bool one_line = flat_ && columns == w.out[2];

@@ -25,8 +25,8 @@ struct ConvStage {
 
 size_t conv_depthwise_scratch_bytes(const ConvDepthwise& params);
 
-/// x[N, high, wide, first.C], or NCHW; y[N, out, depthwise.C]. The result equals that of the two convolutions one after the other, bit for
-/// bit if the first has few weights. The residual must not be y.
+/// x[N, high, wide, first.C], or NCHW; y[N, out, depthwise.C]. Equals the two convolutions one after the other, bit for bit if the first
+/// has few weights. The residual must not be y.
 void conv_depthwise(const ConvDepthwise& params, const float* x, const ConvStage& first, const ConvStage& depthwise, float* y,
                     void* scratch, ThreadPool* pool);
 

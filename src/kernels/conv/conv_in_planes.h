@@ -1,7 +1,7 @@
-// NHWC convolutions of one small image with computed weights: packing the weights would take longer than the products. The kernels of
-// conv.h read weights in place, so x is transposed to NCHW for them and their result back.
+// NHWC convolutions of one small image with computed weights, where packing the weights would take longer than the products. The kernels of
+// conv.h read weights in place, so x is transposed to NCHW for them, and the result back.
 //
-// ConvParams, operands and results are those of conv_gradient_nhwc.h.
+// ConvParams, operands and results are as in conv_gradient_nhwc.h.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@ namespace treadle::kernels {
 
 /// Number of elements of the packed weights.
 int64_t conv_int_weights_size(const ConvParams& params);
-/// @param weights  [M, C / group, kernel]; per-line zero points are those of output channels
+/// @param weights  [M, C / group, kernel]; per-line zero points are per output channel
 void pack_conv_int_weights(const ConvParams& params, const ByteMatrix& weights, int16_t* packed);
 
 size_t conv_int_scratch_bytes(const ConvParams& params, int max_threads);

@@ -34,7 +34,7 @@ size_t nhwc_bytes_scratch_bytes(const ConvParams& params, int max_threads);
 void nhwc_bytes(const ConvParams& params, const ByteConv& conv, const int8_t* packed, const int32_t* sums, void* y, void* scratch,
                 int max_threads, ThreadPool* pool);
 
-/// y = the maximum of each window; the type's least value if a window lies outside the image.
+/// y = the maximum of each window; the type's least value if a window is outside of the image.
 void max_pool_bytes(const Window& window, int64_t N, int64_t C, bool is_signed, const void* x, void* y, ThreadPool* pool);
 
 /// y[i] = table[x[i]]; y may be x.

@@ -22,7 +22,7 @@ struct Window {
 Window make_window(std::span<const int64_t> in, std::span<const int64_t> out, std::span<const int64_t> kernel,
                    std::span<const int64_t> strides, std::span<const int64_t> pads, std::span<const int64_t> dilations);
 
-/// The k in [first, last), of `count`, for which start + k * step lies in an axis of `in` elements.
+/// The range of k in [first, last), of `count`, for which start + k * step is inside an axis of `in` elements.
 struct Taps {
   int64_t first, last, start;  ///< start: index for k = 0, may be negative
 };
@@ -34,12 +34,12 @@ inline Taps places_inside(int64_t start, int64_t step, int64_t count, int64_t in
   return {first < end ? first : end, end, start};
 }
 
-/// Taps of one axis whose input index o * stride + k * dilation - pad_begin lies inside.
+/// The taps of one axis whose input index o * stride + k * dilation - pad_begin is inside the input.
 inline Taps taps_inside(const Window& w, int axis, int64_t o) {
   return places_inside(o * w.stride[axis] - w.pad_begin[axis], w.dilation[axis], w.kernel[axis], w.in[axis]);
 }
 
-/// Outputs [first, last) of one axis whose tap k lies inside the input.
+/// The outputs [first, last) of one axis whose tap k is inside the input.
 struct Outputs {
   int64_t first, last;
 };

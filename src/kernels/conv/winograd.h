@@ -35,7 +35,7 @@ size_t winograd_scratch_bytes(const ConvParams& params, int out, int max_threads
 void winograd(const ConvParams& params, int out, const float* x, const float* weights, const float* packed, float* y,
               const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool);
 
-/// The same with unpacked weights. For small images, they are packed some panels at a time, which needs little memory. Gives the same bits.
+/// Like winograd() with unpacked weights, bit for bit. For small images, packs a few panels at a time, which needs little memory.
 size_t winograd_unpacked_scratch_bytes(const ConvParams& params, int out, int max_threads);
 void winograd_unpacked(const ConvParams& params, int out, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue,
                        void* scratch, int max_threads, ThreadPool* pool);

@@ -146,7 +146,7 @@ TREADLE_STEP(binary_step) {
 #undef TREADLE_ONE
   TREADLE_NEXT;
 }
-// The same for a scalar x, which is kept in a register rather than loaded as a block of eight vectors.
+// Like the function above for a scalar x, which is kept in a register rather than loaded as a block of eight vectors.
 template <class F>
 TREADLE_STEP(scalar_step) {
   const D d;
@@ -201,7 +201,7 @@ TREADLE_STEP(function_step) {
 #undef TREADLE_ONE
   TREADLE_NEXT;
 }
-// A function whose results are those of the chain.
+// A function that is the chain's last step.
 TREADLE_STEP(function_last_step) {
   const D d;
   float* HWY_RESTRICT slot = m->spill;
@@ -288,7 +288,7 @@ TREADLE_STEP(quantize_last_step) {
 }
 
 #if TREADLE_QUANTIZES_BY_SATURATION
-// The same if the range is that of all bytes.
+// Like the step above, if the range covers all bytes.
 template <typename Code, bool kDivides>
 TREADLE_STEP(quantize_whole_range_last_step) {
   const D d;

@@ -144,7 +144,7 @@ HWY_INLINE V log(D d, V x) {
   const hn::RebindToSigned<D> di;
   const auto subnormal = hn::Lt(x, hn::Set(d, 1.17549435e-38f));
   const V scaled = hn::IfThenElse(subnormal, hn::Mul(x, hn::Set(d, 8388608.0f)), x);
-  // The mantissa lies between sqrt(1/2) and sqrt(2): subtracting the bits of sqrt(1/2) makes the exponent change there.
+  // Splits x so that the mantissa is between sqrt(1/2) and sqrt(2): subtracting the bits of sqrt(1/2) moves the exponent's change there.
   const auto bits = hn::BitCast(di, scaled);
   const auto offset = hn::Set(di, 0x3f3504f3);
   const auto e = hn::ShiftRight<23>(hn::Sub(bits, offset));

@@ -1,5 +1,5 @@
-// Conversion of floats to bytes by saturating instructions, compiled for each instruction set (Highway's foreach_target).
-// TREADLE_QUANTIZES_BY_SATURATION tells if the set has them.
+// Converts floats to bytes by saturating instructions, compiled for each instruction set (Highway's foreach_target).
+// TREADLE_QUANTIZES_BY_SATURATION is 1 if the set has them.
 #if defined(TREADLE_KERNELS_ELEMENTWISE_SATURATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_ELEMENTWISE_SATURATION_INL_H_
 #undef TREADLE_KERNELS_ELEMENTWISE_SATURATION_INL_H_

@@ -60,7 +60,7 @@ void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t
 using UnaryLoop = void (*)(const float* src, float* dst, int64_t n, float a, float b);
 UnaryLoop unary_loop_of(Unary op, float a);
 
-/// The same on all threads of a pool.
+/// Like unary_f32() above, on all threads of a pool.
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n, ThreadPool* pool);
 
 inline void log_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::log, 0, 0, src, dst, n); }

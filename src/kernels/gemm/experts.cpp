@@ -80,7 +80,7 @@ void apply_layer(const ExpertLayer& layer, int64_t expert, int64_t rows, const f
   gemm<float>(rows, {x, layer.K, 1}, packed, y, layer.N, epilogue, pool);
 }
 
-/// inner[i] = f(gate) * (linear + beta). ExpertsParams::gate says which columns hold `gate` and `linear`.
+/// inner[i] = f(gate) * (linear + beta). ExpertsParams::gate selects the columns of `gate` and `linear`.
 void apply_gate(const ExpertsParams& p, int64_t rows, const float* first, const float* third, float* inner, ThreadPool* pool) {
   const int64_t columns = p.inner();
   const PhaseScope phase(KernelPhase::epilogue);

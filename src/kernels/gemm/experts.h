@@ -22,7 +22,7 @@ struct ExpertLayer {
   const uint8_t* codes = nullptr;        ///< [experts, N, K * bits / 8], the first code in the lowest bits
   const float* scales = nullptr;         ///< [experts, N, K / block]
   const uint8_t* zero_points = nullptr;  ///< packed like the codes, see zeros_per_row; null: zero is the middle of the code range
-  /// True: the zero points of a row are padded to whole bytes. False: there is one code a row, and those of an expert are packed together.
+  /// True: a row's zero points are padded to whole bytes. False: there is one code per row, and an expert's codes are packed together.
   bool zeros_per_row = false;
 };
 

@@ -120,7 +120,7 @@ template <typename T>
 void gemm_batched(const GemmShape& shape, const BatchStrides& batch, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
                   void* scratch, int max_threads, ThreadPool* pool);
 
-/// The same with a packed B that all products share; batch.b is ignored.
+/// Like gemm_batched() above, with a packed B that all products share; batch.b is ignored.
 template <typename T>
 void gemm_batched(const GemmShape& shape, const BatchStrides& batch, const T* A, const PackedB<T>& B, T* C, const Epilogue<T>& epilogue,
                   ThreadPool* pool);

@@ -71,7 +71,7 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
   }
 }
 
-// Layout of the rounded A: rows as round_rows() writes them, or AMX tiles, those of the high parts before those of the low ones.
+// Layout of the rounded A: rows as round_rows() writes them, or AMX tiles, the high parts before the low parts.
 struct RoundedA {
   Bf16Form form;
   int64_t M, K, row;      // row stride in elements

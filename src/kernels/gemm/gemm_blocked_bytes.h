@@ -9,7 +9,7 @@ namespace treadle::kernels {
 /// Returns true if this CPU supports it and blocks are short enough that a scale for the activations of each keeps them precise.
 bool takes_blocked_bytes(const BlockedShape& shape);
 size_t gemm_blocked_bytes_scratch(int64_t M, const BlockedShape& shape);
-/// As gemm_blocked(). @pre takes_blocked_bytes(B.shape)
+/// Like gemm_blocked(). @pre takes_blocked_bytes(B.shape)
 void gemm_blocked_bytes(int64_t M, const float* A, const PackedBlocked& B, float* C, void* scratch, ThreadPool* pool);
 
 /// Rounded rows of A, ordered for the dot products. For each word of B's codes: the bytes of its even places and then of its odd places (4
@@ -22,7 +22,7 @@ struct BlockedBytesRows {
 };
 /// Computes `rows` rows of one panel of 64 columns. @pre the CPU has AVX512-VNNI
 void blocked_bytes_tile_avx512vnni(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
-/// The same. @pre the CPU has AVX2
+/// Like the function above, for AVX2. @pre the CPU has it
 void blocked_bytes_tile_avx2(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
 
 }  // namespace treadle::kernels

@@ -38,11 +38,11 @@ PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, boo
 /// C (M x N, row stride ldc) = A B.
 void gemm_i16(int64_t M, const int16_t* packed_a, const PackedI16& B, int32_t* C, int64_t ldc, ThreadPool* pool);
 
-/// MatMulInteger with operands packed during the run. ByteMatrix says who shares zero points.
+/// MatMulInteger with operands packed during the run. ByteMatrix describes how zero points are shared.
 size_t gemm_int_scratch_bytes(const GemmShape& shape);
 void gemm_int(const GemmShape& shape, const BatchStrides& batch, const ByteMatrix& A, const ByteMatrix& B, int32_t* C, void* scratch,
               ThreadPool* pool);
-/// The same with B packed beforehand.
+/// Like gemm_int(), with B packed beforehand.
 size_t gemm_int_packed_scratch_bytes(const GemmShape& shape);
 void gemm_int(const GemmShape& shape, const BatchStrides& batch, const ByteMatrix& A, const PackedI16& B, int32_t* C, void* scratch,
               ThreadPool* pool);

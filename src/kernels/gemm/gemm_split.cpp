@@ -116,7 +116,7 @@ class Range {
         largest_[block] = std::max(largest_[block], split_a(from, s_.a_row, s_.a_col, std::min(kSplitRows, last_row_ - row), terms, tiles));
       }
     }
-    // Magnitudes too small can only be told after the last chunk, as other terms may be larger.
+    // Only after the last chunk is it known that magnitudes are too small, as other terms may be larger.
     for (int64_t block = 0; block < blocks_; ++block)
       beyond_[block] |= are_last ? !can_split(largest_[block], B_.largest) : !have_parts(largest_[block]) || !have_parts(B_.largest);
   }

@@ -57,7 +57,7 @@ void to_bf16_tiles(const float* rows, int64_t lda, int64_t count, int64_t K, int
 /// with zeros.
 /// @param rest  store the remainders of rounding, as in to_bf16(), instead of the rounded numbers
 void pair_rows(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst);
-/// The same in float16: rounds to nearest, ties to even; numbers beyond its range become infinity.
+/// Like pair_rows(), in float16: rounds to nearest, ties to even; numbers beyond its range become infinity.
 void pair_float16_rows(const float* rows, int64_t ld, int64_t K, int64_t width, uint32_t* dst);
 
 }  // namespace treadle::kernels

@@ -31,7 +31,7 @@ TREADLE_BF16 inline __mmask16 first(int64_t count) { return static_cast<__mmask1
 TREADLE_BF16 inline __m512 load(const float* from, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, from); }
 TREADLE_BF16 inline __m512i magnitude(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF)); }
 
-/// Rounds 32 numbers to bfloat16: those of `low`, then those of `high`.
+/// Rounds 32 numbers to bfloat16: 16 from `low`, then 16 from `high`.
 TREADLE_BF16 inline __m512i rounded(__m512 low, __m512 high) {
   return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low));  // std::bit_cast is compiled for another target
 }

@@ -41,8 +41,8 @@ bool have_parts(Magnitude largest);
 /// Returns true if products of the parts are as precise as float32 for these magnitudes.
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b);
 
-/// A product of 32 rows of A by 32 columns of B over `steps` * 32 terms. Each step stores the tiles of the first 16 rows (columns), then
-/// those of the second 16.
+/// A product of 32 rows of A by 32 columns of B over `steps` * 32 terms. Each step stores the tiles of the first 16 rows (columns), then of
+/// the second 16.
 struct SplitBlock {
   const uint16_t *A, *B;
   int64_t steps;

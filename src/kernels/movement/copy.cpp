@@ -67,7 +67,7 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
   auto are_few = [](int64_t planes) { return sizeof(T) <= 4 && planes >= 2 && planes <= 4; };
   const bool joins = are_few(columns) && dst_row == columns, parts = are_few(rows) && src_column == rows;
   const int64_t tile = joins ? 4096 : sizeof(T) >= 8 ? 16 : sizeof(T) == 4 ? 64 : 32;
-  CopyPlan outer = plan;  // the other axes; those of the plane get extent 1
+  CopyPlan outer = plan;  // the other axes; the plane's two get extent 1
   outer.dims[row_axis] = outer.dims[last] = 1;
   outer.size = plan.size / (rows * columns);
   const int64_t bands = (rows + tile - 1) / tile;
@@ -155,7 +155,7 @@ void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_
   }
 }
 
-// Repeats a block by copying what has been written so far, in ever longer runs.
+// Repeats a block by copying the part written so far, so that copies become longer.
 template <typename T>
 void repeat_block(T* dst, int64_t block, int64_t times) {
   for (int64_t have = 1; have < times;) {

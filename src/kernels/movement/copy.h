@@ -34,8 +34,8 @@ CopyPlan plan_slice(std::span<const int64_t> dims, std::span<const int64_t> star
                     std::span<const int64_t> counts);
 int64_t slice_offset(std::span<const int64_t> dims, std::span<const int64_t> starts);
 
-/// Moves elements that the host cannot reach, those of a device. While one serves a thread, strided_copy and copy_blocks call it in place
-/// of their loops, so that the kernels of operators that only move elements run on devices as they are.
+/// Moves elements that only a device can access. While a Mover serves a thread, strided_copy and copy_blocks call it instead of their
+/// loops, so that operators that only move elements run on devices with the host's code.
 class Mover {
  public:
   /// The calling thread's; null: the host's loops move.

@@ -8,7 +8,7 @@ namespace treadle::kernels {
 /// dst[c * dst_stride + r] = src[r * src_stride + c] for r in [0, rows), c in [0, columns). Preserves the bits of NaN.
 void transpose_plane(int64_t rows, int64_t columns, const uint32_t* src, int64_t src_stride, uint32_t* dst, int64_t dst_stride);
 
-/// The same for 2-byte elements. @pre at least 8 rows and 8 columns
+/// Like the function above, for 2-byte elements. @pre at least 8 rows and 8 columns
 void transpose_plane(int64_t rows, int64_t columns, const uint16_t* src, int64_t src_stride, uint16_t* dst, int64_t dst_stride);
 
 /// dst[planes * i + c] = src[c * src_stride + i] for i in [0, n), e.g. for the colours of pixels or columns of DepthToSpace's blocks.

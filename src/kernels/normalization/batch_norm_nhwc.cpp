@@ -255,7 +255,7 @@ void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const GradientRows& dy, b
                               const float* scale, const float* mean, const float* inverse, float* dx, float* dscale, float* dbias,
                               void* scratch, ThreadPool* pool) {
   const RowParts parts(rows);
-  const bool stays_in_dx = is_computed && dx != nullptr && dx != x;  // the second pass reads there what the first has computed
+  const bool stays_in_dx = is_computed && dx != nullptr && dx != x;  // stores the first pass's values there for the second
   auto each_block = [&](int64_t part, const auto& body) {
     const int64_t last = std::min(rows, (part + 1) * parts.each);
     for (int64_t r = part * parts.each; r < last; r += kBlockRows) body(r, std::min(kBlockRows, last - r));

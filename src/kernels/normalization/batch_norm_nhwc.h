@@ -35,7 +35,7 @@ class GradientRows {
 size_t batch_norm_gradient_nhwc_scratch_bytes(int64_t rows, int64_t C, bool is_computed);
 
 /// Computes dx, dscale[C] and dbias[C] (null: not wanted) of y = (x - mean) * inverse * scale + bias, where mean and inverse depend on x.
-/// dx may be x, or the memory of dy's rows or of what they are computed from.
+/// dx may be x, or the memory of dy or of the operands that dy is computed from.
 /// @param inverse  1 / sqrt(variance + epsilon)
 void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const GradientRows& dy, bool is_computed, const BatchNormGate& gate, const float* x,
                               const float* scale, const float* mean, const float* inverse, float* dx, float* dscale, float* dbias,

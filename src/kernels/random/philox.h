@@ -37,7 +37,7 @@ struct RandomStream {
   }
   double uniform(uint64_t element) const { return uniform_pair(element / 2)[element % 2]; }
 
-  /// The same elements of a standard normal distribution, by the Box-Muller transform.
+  /// Elements 2 index and 2 index + 1 of a standard normal distribution, by the Box-Muller transform.
   std::array<double, 2> normal_pair(uint64_t index) const {
     auto [u, v] = uniform_pair(index);
     double radius = std::sqrt(-2 * std::log(1 - u)), angle = 6.283185307179586477 * v;

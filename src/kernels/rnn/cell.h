@@ -17,7 +17,7 @@ void lstm_cell(const RnnParams& params, const RnnActivation* activations, const 
 /// The default LSTM (sigmoid, tanh, tanh, no options) in one pass.
 void lstm_cell_plain(int64_t hidden, const float* gates, float* c, float* h);
 
-/// The same for training: keeps the state before it. Reads `gates` and `before`; writes the gates' `values`, c and h.
+/// Like lstm_cell() for training: keeps the previous state. Reads `gates` and `before`; writes the gates' `values`, c and h.
 void lstm_cell_keeping(int64_t hidden, const float* gates, const float* before, float* values, float* c, float* h);
 
 /// Backward pass of lstm_cell_keeping(), given the states before and after it. dh is consumed and set to zero. dc becomes the gradient of

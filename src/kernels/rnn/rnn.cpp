@@ -19,7 +19,7 @@ struct Layout {
   int64_t W = 0, R = 0, R_last = 0, bias = 0, bias_last = 0, peephole = 0, size = 0;
   explicit Layout(const RnnParams& p) {
     const int64_t gh = p.gates() * p.hidden;
-    // A GRU's candidate gate is a product of its own, as the reset gate may multiply its state first.
+    // A GRU's candidate gate is a separate product, because the reset gate may multiply its state first.
     const int64_t first = p.kind == RnnKind::gru ? 2 * p.hidden : gh;
     auto place = [&](int64_t count) {
       const int64_t at = size;

@@ -61,7 +61,7 @@ struct RnnData {
 
 size_t rnn_scratch_bytes(const RnnParams& params);
 
-/// Behind the end of a shorter sequence, Y is 0 and the state stays. The reverse direction starts at each sequence's own end.
+/// After the end of a shorter sequence, Y is 0 and the state stays. The reverse direction starts at each sequence's own end.
 /// @throws Error(invalid_argument) if a sequence length is not in [0, steps]
 void rnn(const RnnParams& params, const float* packed, const RnnData& data, void* scratch, ThreadPool* pool);
 

@@ -118,9 +118,9 @@ void RegexMatcher::add(Threads& threads, uint32_t instruction, size_t start, std
   }
 }
 
-// @param seed      seed(at) tells if a match may begin at `at`
+// Runs the automaton until no thread is left and no seed is possible.
+// @param seed      seed(at) returns true if a match may begin at `at`
 // @param on_match  on_match(start, end) may be called several times
-// Ends when no thread is left and no seed is possible.
 template <typename Seed, typename OnMatch>
 void RegexMatcher::run(std::string_view text, size_t from, Seed seed, OnMatch on_match) {
   now_.list.clear();

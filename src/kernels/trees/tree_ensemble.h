@@ -15,7 +15,7 @@
 
 namespace treadle::kernels {
 
-/// Values are those of TreeEnsemble's nodes_modes.
+/// Numbered as in TreeEnsemble's nodes_modes.
 enum class TreeMode : uint8_t { leq = 0, lt = 1, gte = 2, gt = 3, eq = 4, neq = 5, member = 6, leaf = 7 };
 enum class TreeAggregate : uint8_t { average = 0, sum = 1, minimum = 2, maximum = 3 };
 

@@ -110,7 +110,7 @@ void infer_if(InferContext& c) {
 }
 
 // Infers a body whose outputs from `first_output` on are carried to its inputs from `first_input` on. `types` are the types of its formal
-// inputs; those of carried values are relaxed until another iteration changes nothing. Returns the types of the body's outputs.
+// inputs; carried values' types are relaxed until another iteration changes nothing. Returns the types of the body's outputs.
 std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<Type>& types, size_t first_input, size_t first_output,
                                 size_t num_carried) {
   Joiner joiner(c, "carried");

@@ -412,7 +412,7 @@ Cost einsum_cost(const ShapeContext& c) {
   return {2 * work * static_cast<double>(std::max<int64_t>(c.output_shape(0).num_elements(), 1)), bytes};
 }
 
-// Of equations with diagonals, which are not decomposed.
+// Only for equations with diagonals; all others are decomposed.
 Gradients einsum_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin(), g.node().inputs.end());

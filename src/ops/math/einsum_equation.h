@@ -17,7 +17,7 @@
 
 namespace treadle::ops::equations {
 
-// Labels are numbers: A to Z, a to z, and from kEllipsisLabel on the axes that "..." stands for, counted from the last one.
+// Labels are numbers: A to Z, a to z, and from kEllipsisLabel on the axes of "...", counted from the last one.
 inline constexpr int kEllipsisLabel = 52, kNumLabels = kEllipsisLabel + kMaxRank, kEllipsis = -1;
 
 /// The labels of an operand, with kEllipsis where the text has "...".
@@ -107,7 +107,7 @@ void for_each_axis(const Term& term, int rank, Fn&& fn) {
   }
 }
 
-/// The axes that "..." stands for: in every term as many.
+/// The axes that "..." covers; the same number in every term.
 class Elided {
  public:
   /// @throws Error(invalid_argument) if it stood for another number before.

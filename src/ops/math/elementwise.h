@@ -268,7 +268,7 @@ std::optional<Dim> or_unknown(F fn) {
   }
 }
 
-/// Computes the known elements of output 0 from those of inputs 0 and 1. `fn` returns nullopt if it cannot tell an element.
+/// Computes the known elements of output 0 from those of inputs 0 and 1. `fn` returns nullopt for an element that it cannot compute.
 void propagate_binary(InferContext& c, const SymbolicShape& result, std::optional<Dim> (*fn)(const Dim& a, const Dim& b));
 /// Broadcasts known elements to the shape `result`, whose extents are integers.
 KnownValues broadcast_known(const KnownValues& values, const SymbolicShape& shape, const SymbolicShape& result);

@@ -281,7 +281,7 @@ struct GemmInt {
   void run(RunContext& c) const {
     const T* bias = c.in<T>(2);
     const bool scales = plan.alpha != 1 || plan.beta != 1;
-    // C may be in the memory of Y: each element of C is read before that of Y is written.
+    // C may share memory with Y, as each element of C is read before the same element of Y is written.
     multiply_plain(plan.shape, c.in<T>(0), c.in<T>(1), c.out<T>(0), [&](int64_t m, int64_t n, T sum) {
       const T added = bias ? bias[m * plan.bias_row + n * plan.bias_col] : T{0};
       if (!scales) return static_cast<T>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(added));
@@ -329,7 +329,7 @@ Gradients gemm_gradient(GradientContext& g) {
 
 namespace gradients {
 
-// dA = dY B^T, dB = A^T dY, with vectors as matrices of one row or column, and summed over what was broadcast.
+// dA = dY B^T, dB = A^T dY. Vectors count as matrices of one row or column; broadcast axes are summed.
 Gradients product(GradientContext& g, ValueId first, ValueId second, ValueId dy) {
   ValueId a = first, b = second;
   const int rank_a = rank_of(g, a), rank_b = rank_of(g, b);

@@ -258,14 +258,14 @@ Cost cost(const ShapeContext& c) {
 
 ValueId extent_of(GradientContext& g, ValueId x, int64_t axis) { return g.op("Gather", {g.shape_of(x), g.ints({axis})}); }
 
-/// If the operand has no imaginary parts, drops those of `complex`. Whether it has may be known only in the run.
+/// Drops the imaginary parts of `complex` if the operand has none, which may be known only in the run.
 ValueId parts_like(GradientContext& g, ValueId complex, ValueId operand) {
   const Type type = g.type(operand);
   if (type.has_rank() && type.shape->back().is_const(2)) return complex;
   return g.op("Slice", {complex, g.ints({0}), extent_of(g, operand, -1), g.ints({-1})});
 }
 
-// The adjoint of a transform is the inverse without its factor 1 / N, and that of an inverse the transform with it.
+// The adjoint of a DFT is its inverse without the factor 1 / N. The adjoint of an inverse DFT is the DFT with that factor.
 Gradients dft_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const bool inverse = g.attributes().get_int("inverse", 0) != 0, onesided = g.attributes().get_int("onesided", 0) != 0;

@@ -58,7 +58,7 @@ struct ItemOrder {
   }
 };
 
-// The same order on 64-bit keys: the value's bits, mapped so that better values are smaller integers, above the index.
+// The order above as 64-bit keys: the value's bits, mapped so that better values are smaller integers, above the index.
 template <typename T>
 struct KeyOrder {
   using Value = compute_type_t<T>;

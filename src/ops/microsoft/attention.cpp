@@ -125,7 +125,7 @@ ValueId repeat_heads(NodeWriter& w, ValueId x, ValueId heads, ValueId size, Valu
   return w.op("Reshape", {repeated, joined(w, {leading, w.op("Mul", {count, size})})}, {{"allowzero", int64_t{1}}});
 }
 
-/// Whether keys have fewer heads than values, or may have: a key is as long as a query.
+/// True if keys have, or may have, fewer heads than values. A key has the length of a query, which tells its number of heads.
 bool shares_keys(const Decomposition& d, int64_t q_heads, int64_t kv_heads) {
   const int64_t queries = d.extent(d.in(0), 2), keys = d.extent(d.in(1), 2), size = queries / q_heads;
   if (queries < 0 || keys < 0) return kv_heads > 1;

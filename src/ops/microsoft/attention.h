@@ -61,7 +61,7 @@ ValueId padding_mask(Decomposition& d, ValueId mask, ValueId q, ValueId num_keys
 /// The sum of two masks. Either or both may be absent.
 ValueId both(NodeWriter& w, ValueId a, ValueId b);
 
-/// Which scores the output qk_matmul_output shows: values of ONNX's qk_matmul_output_mode.
+/// The scores in the output qk_matmul_output: values of ONNX's qk_matmul_output_mode.
 enum class Shown : int64_t { capped = 1, biased = 2, probabilities = 3 };
 
 /// Attributes for ONNX's Attention: `scale`, if the node sets one, and `softcap`.

@@ -1,4 +1,4 @@
-// Caches of keys and values as in GroupQueryAttention and DecoderMaskedMultiHeadAttention: each sample of a batch has a length of its own.
+// Caches of keys and values for GroupQueryAttention and DecoderMaskedMultiHeadAttention: each sample of a batch has its own length.
 #include <fmt/format.h>
 
 #include <algorithm>

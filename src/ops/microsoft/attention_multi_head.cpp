@@ -22,7 +22,7 @@ struct Projections {
   bool open = false;         ///< heads_apart is known only in the run
 };
 
-/// Makes the ranks of query, key and value known, except that of a key and a value that may have either layout.
+/// Fixes the ranks of query, key and value, except for keys and values that may have either layout.
 void settle_ranks(Decomposition& d, bool perhaps_apart) {
   branch_by_rank(d, {0}, {d.has(1) ? 3 : 5});
   const bool told = d.rank(d.in(1)) >= 0 || d.rank(d.in(2)) >= 0;
@@ -121,7 +121,7 @@ SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key
   return c;
 }
 
-/// Appends new keys and values to those of the past, if there is one.
+/// Appends the new keys and values to the past ones, if there are any.
 SharedCache growing_cache(Decomposition& d, const Projections& p, size_t past_key, int64_t heads) {
   SharedCache c{};
   const bool past = d.has(past_key);

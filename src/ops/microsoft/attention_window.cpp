@@ -97,9 +97,9 @@ void infer_update_window(InferContext& c) {
   c.set_output(1, c.dtype(kUpdate), {past[0], past[1], past[2] + update[1] - Dim(1), past[3]});
 }
 
-// Writes two buffers [batch, heads, rows, size]. The keys: rows of `past` from first[b] on, then those of `update` [batch, new, heads *
-// size] (the first counts[b], if there are counts), rows[b] in all, then zeros. The present: the keys from kept[b] on. With one new row
-// both have the same length; with more, the keys also have room for rows that the present drops.
+// Writes two buffers [batch, heads, rows, size]. Keys: rows of `past` from first[b] on, then rows of `update` [batch, new, heads * size]
+// (only counts[b], if there are counts), rows[b] in all, then zeros. Present: the keys from kept[b] on. With one new row, both have the
+// same length; with more, the keys also hold rows that the present drops.
 struct UpdateWindow {
   enum Input : int { kUpdate, kFirst, kRows, kKept, kPast, kCounts };
   enum Output : int { kPresent, kKeys };

@@ -119,7 +119,7 @@ struct Experts {
     if (e.quantised && c.has_input(kRouterWeights)) check_shape(c, kRouterWeights, {p.tokens, p.experts});
     p.activation = activation_of(c.get_string("activation_type", "relu"));
     p.swiglu = is_swiglu(c.get_string("activation_type", "relu"));
-    // onnxruntime's QMoE normalises over the chosen experts whatever the attribute says, unless router weights are given.
+    // Without router weights, onnxruntime's QMoE normalises over the chosen experts even if the attribute is 0.
     p.normalise = c.get_int("normalize_routing_weights") != 0 || (e.quantised && !c.has_input(kRouterWeights));
     p.alpha = c.get_float("activation_alpha", 1);
     p.beta = c.get_float("activation_beta", 0);

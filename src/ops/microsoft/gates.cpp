@@ -91,8 +91,8 @@ struct Streams {
   }
 };
 
-/// Makes the ranks of streams and gates known. @return true if the node was replaced by branches, one for each rank
-/// @param others  further operands, each with its rank minus that of the grouped streams
+/// Fixes the ranks of streams and gates. @return true if the node was replaced by branches, one for each rank
+/// @param others  further operands, each with its rank minus the rank of the grouped streams
 bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates, std::initializer_list<std::pair<size_t, int>> others = {}) {
   const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // number of axes that the file has merged
   const int64_t branches = joined != 0 ? d.attributes().get_int("num_branches", 0) : -1;
@@ -363,7 +363,7 @@ PackedRows packed_rows(Decomposition& d, int64_t past) {
   return rows;
 }
 
-// CausalConvWithState over packed sequences, with the axis of tokens before that of channels.
+// CausalConvWithState over packed sequences, where the axis of tokens precedes the channels.
 void decompose_packed_causal_conv(Graph& graph, NodeId id) {
   enum Input : size_t { kInput, kWeight, kEnds, kBias, kState, kCaptured, kDelta, kMask };
   Decomposition d(graph, id);

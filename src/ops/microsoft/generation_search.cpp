@@ -40,7 +40,7 @@ struct Place {
   ValueId round;
 };
 
-/// The results of a round. `shown` is what the node's output shows per round: the beams' scores, or the scores that tokens are drawn from.
+/// The results of a round. `shown` is a round's part of the node's output: the beams' scores, or the scores that tokens are drawn from.
 struct Step {
   ValueId goes_on = kNoValue, tokens = kNoValue, parents = kNoValue, shown = kNoValue;
 };

@@ -61,7 +61,7 @@ void decompose_unary(Graph& graph, NodeId id) {
   give_quantized(d, y, 3, d.in(0));
 }
 
-// As in onnxruntime, a step of the result is 1 / floor(1 / y_scale): codes are softmax * floor(1 / y_scale) + y_zero.
+// As in onnxruntime, one step of the output is 1 / floor(1 / y_scale): codes are softmax * floor(1 / y_scale) + y_zero.
 void decompose_softmax(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId x = dequantized(d, 0), y;

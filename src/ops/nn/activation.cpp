@@ -27,7 +27,7 @@ UnaryParameters leaky_parameters(const ShapeContext& c) { return {c.get_float("a
 UnaryParameters selu_parameters(const ShapeContext& c) { return {c.get_float("alpha", kSeluAlpha), c.get_float("gamma", kSeluGamma)}; }
 UnaryParameters hard_sigmoid_parameters(const ShapeContext& c) { return {c.get_float("alpha", 0.2F), c.get_float("beta", 0.5F)}; }
 
-// The same functions for one element, in dtypes that are not vectorised: float64, and for Relu also integers.
+// The functions above for one element, in dtypes that are not vectorised: float64, and for Relu also integers.
 
 template <UnaryParameters (*kRead)(const ShapeContext&)>
 struct WithParameters {

@@ -305,7 +305,7 @@ struct Attention {
   }
 };
 
-/// What qk_matmul_output is, in the order of qk_matmul_output_mode.
+/// The contents of output qk_matmul_output, in the order of qk_matmul_output_mode.
 enum Scores : int64_t { kRaw, kCapped, kBiased, kProbabilities };
 
 struct AttentionRule {
@@ -356,7 +356,7 @@ struct AttentionRule {
     const ValueId split = g.op("Concat", {part(0, 1), heads(), part(2, 4)}, {{"axis", int64_t{0}}});
     return g.op("Reshape", {x, split});
   }
-  // Heads of keys, and those of the queries for each of them.
+  // The number of key heads, and of query heads per key head.
   ValueId heads() {
     if (packed) return g.ints({kv_heads, q_heads / std::max<int64_t>(kv_heads, 1)});
     auto axis_of = [&](size_t input) { return g.op("Shape", {g.input(input)}, {{"start", int64_t{1}}, {"end", int64_t{2}}}); };
@@ -367,7 +367,7 @@ struct AttentionRule {
   ValueId swapped(ValueId x) { return g.transpose(x, {0, 1, 2, 4, 3}); }
   ValueId plus(ValueId a, ValueId b) { return b == kNoValue ? a : a == kNoValue ? b : g.add(a, b); }
 
-  /// Keys or values with those of the past before them.
+  /// Joins the past keys or values with the new ones.
   ValueId joined(size_t input, size_t past) {
     const ValueId own = by_head(g.input(input), kv_heads);
     return g.input(past) == kNoValue ? own : g.op("Concat", {g.input(past), own}, {{"axis", int64_t{2}}});
@@ -387,7 +387,7 @@ struct AttentionRule {
     const Type type = g.type(mask);
     if (!type.has_rank() || !g.type(dscores).has_rank())
       throw Error(ErrorCode::not_implemented, "the gradient of attn_mask needs its rank");
-    // A short mask says nothing of the last keys.
+    // A mask shorter than the keys does not give their number.
     const Dim keys = type.shape->back();
     if (!(keys == g.type(dscores).shape->back()))
       dscores = g.op("Slice", {dscores, g.ints({0}), g.op("Shape", {mask}, {{"start", int64_t{-1}}}), g.ints({-1})});

@@ -1,4 +1,4 @@
-// BatchNormalization with running statistics, or with those of the batch (training_mode = 1).
+// BatchNormalization with running statistics, or with the batch's statistics (training_mode = 1).
 #include <fmt/format.h>
 
 #include "core/values/dispatch.h"
@@ -144,7 +144,7 @@ void flatten_activations(Graph& graph, NodeId id) {
 
 bool is_used(const Graph& graph, ValueId id) { return id != kNoValue && (!graph.value(id).uses.empty() || graph.is_output(id)); }
 
-// Before opset 14 a training step had the running statistics in outputs 1 and 2, those of the batch in outputs 3 and 4.
+// Before opset 14, a training step had the running statistics in outputs 1 and 2, and the batch's in outputs 3 and 4.
 void name_training(Graph& graph, NodeId id) {
   const std::vector<ValueId> outputs = graph.node(id).outputs;
   auto used = [&](size_t i) { return i < outputs.size() && is_used(graph, outputs[i]); };

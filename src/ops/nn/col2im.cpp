@@ -109,7 +109,7 @@ struct Col2Im {
   void for_each_run(int64_t offset, Fn fn) const {
     if (num_blocks == 0) return;
     if (rank == 0) return fn(0, 1, 0, 1);
-    int64_t shift[kMaxRank];  // where block element `offset` lies in the image, per axis
+    int64_t shift[kMaxRank];  // offset of block element `offset` in the image, per axis
     for (int i = rank - 1; i >= 0; --i) {
       shift[i] = offset % block[i] * dilations[i] - pads[i];
       offset /= block[i];

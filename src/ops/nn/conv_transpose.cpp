@@ -165,7 +165,7 @@ struct ConvTransposeDouble {
   }
 };
 
-// Y is what a convolution with these weights and the input Y would have as its gradient of the input, X standing for its output.
+// A ConvTranspose computes the input's gradient of a Conv with the same weights, so its own gradient is that Conv of dY.
 Gradients own_pads_gradient(GradientContext& g) {
   const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
   Attributes window;

@@ -293,7 +293,7 @@ ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
   return g.op("Where", {none, g.scalar(0, y), g.div(dy, power)});
 }
 
-// y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times what the windows over x have of dy y^(1 - p)
+// y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times the sum of dy y^(1 - p) over the windows that contain x
 Gradients lp_pool_gradient(GradientContext& g) {
   const int64_t p = g.attributes().get_int("p", 2);
   const ValueId factor = divided_by_power(g, g.grad_output(0), g.output(0), p);
@@ -323,7 +323,7 @@ Gradients global_average_pool_gradient(GradientContext& g) {
   return {expand_like(g, g.div(g.grad_output(0), count), g.input(0))};
 }
 
-// What lies at the places.
+// dX = the elements of dY at the indices.
 Gradients max_unpool_gradient(GradientContext& g) {
   return {g.op("Gather", {g.op("Reshape", {g.grad_output(0), g.ints({-1})}), g.input(1)})};
 }

@@ -135,7 +135,7 @@ struct RoiAlign {
                  inside.first_column, inside.columns);
     return inside;
   }
-  /// Sample (i, k) of a bin. Returns false if it lies outside the image.
+  /// Finds sample (i, k) of a bin. Returns false if it is outside of the image.
   bool sample_of(const Region& region, int64_t bin, int64_t i, int64_t k, Sample& s) const {
     const C top = region.top + static_cast<C>(bin / out_width) * region.bin_height;
     const C left = region.left + static_cast<C>(bin % out_width) * region.bin_width;
@@ -221,7 +221,7 @@ struct RoiAlignGrad {
     T largest = 0, best_weight = 0;
     int64_t best_at = -1;
     const auto box = forward.inside_of(region, bin);
-    bool first = box.count() == region.rows * region.columns;  // otherwise a sample lies outside, and counts as 0
+    bool first = box.count() == region.rows * region.columns;  // otherwise some sample is outside and counts as 0
     for (int64_t i = box.first_row; i < box.first_row + box.rows; ++i) {
       for (int64_t k = box.first_column; k < box.first_column + box.columns; ++k) {
         const bool inside = forward.sample_of(region, bin, i, k, s);

@@ -124,7 +124,7 @@ Gradients matmul_integer(GradientContext& g) {
   return of_codes(g, product(g, a, b, g.grad_output(0)));
 }
 
-// Borders count as zero points, which stand for 0.
+// Padding consists of zero points, which represent 0.
 Gradients conv_integer(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(1)); ++axis) axes.push_back(axis);
@@ -132,7 +132,7 @@ Gradients conv_integer(GradientContext& g) {
   return of_codes(g, convolution(g, x, w, g.grad_output(0)));
 }
 
-// The product of the numbers that the codes stand for, rounded.
+// The product of the dequantised operands, rounded.
 Gradients qlinear_matmul(GradientContext& g) {
   const Operand a(g, 0, rank_of(g, g.input(0)) > 1 ? std::vector<int64_t>{-1} : std::vector<int64_t>{}), b(g, 3, {});
   Gradients result(8, kNoValue);
@@ -170,7 +170,7 @@ Gradients qlinear_conv(GradientContext& g) {
   return result;
 }
 
-// The scale follows the range of x. What flows through it and what the codes lose by it cancel but for the rounding: both are left out.
+// The scale depends on x too. That gradient is omitted, as it nearly cancels with the gradient of the codes, which depend on the scale.
 Gradients dynamic_quantize(GradientContext& g) {
   if (g.grad_output(0) == kNoValue) return {};
   return {g.div(g.grad_output(0), require_output(g, 1))};
@@ -192,7 +192,7 @@ Gradients dequantize(GradientContext& g) {
   return result;
 }
 
-// What was rounded lies within half a step of where it came from; what was cut off does not, and gets nothing.
+// The gradient passes where x was rounded (the result is within half a step of x), and is 0 where x was clipped.
 Gradients quantize(GradientContext& g) {
   const ValueId y = g.output(0);
   ValueId x = g.input(0), dy = g.grad_output(0);

@@ -200,7 +200,7 @@ Gradients reduce_log_sum_exp_gradient(GradientContext& g) {
   return {g.mul(g.op("Exp", {g.sub(g.input(0), with_reduced_axes(g, g.output(0)))}), with_reduced_axes(g))};
 }
 
-/// Of computed axes. The product of an element's others is P / x, but for zeros: of one, that of the others; of several, 0.
+/// The product of all other elements, for axes known only in the run: P / x. A single 0 gets the others' product; with several, all get 0.
 ValueId product_of_others(GradientContext& g) {
   const ValueId x = g.input(0);
   auto reduced = [&](std::string_view op, ValueId value) {

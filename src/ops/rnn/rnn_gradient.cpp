@@ -199,7 +199,7 @@ RnnParams params_of_attributes(RnnKind kind, const Attributes& attributes) {
 
 namespace {
 
-// Makes the forward node keep what the gradient reads. Layers in 16-bit floats are computed once more in float32 for that.
+// Makes the forward node output the values that the gradient reads. A layer in 16-bit floats is computed again in float32 for that.
 ValueId kept_of(GradientContext& g, std::string_view name) {
   if (g.node().is(name, "treadle")) return g.output(kKept);  // differentiated for a second time
   const DType dtype = g.type(g.input(kX)).dtype;

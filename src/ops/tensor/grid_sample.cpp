@@ -221,7 +221,7 @@ Gradients grid_sample_gradient(GradientContext& g) {
   return result;
 }
 
-// Linear in theta: the product with the regular grid, which is what the identity gives, and ones.
+// The grid is linear in theta: the product of theta with the regular grid (that of the identity) and ones.
 Gradients affine_grid_gradient(GradientContext& g) {
   const ValueId theta = g.input(0), dy = g.grad_output(0);
   const int spatial = rank_of(g, dy) - 2;

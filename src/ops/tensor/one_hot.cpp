@@ -69,7 +69,7 @@ struct OneHot {
   }
 };
 
-// Of the two values: what flows into the marked elements goes to the second.
+// The gradient of values: elements at the indices belong to values[1], all others to values[0].
 Gradients one_hot_gradient(GradientContext& g) {
   const ValueId values = g.input(2), dy = g.grad_output(0);
   auto of_two = [&](double off, double on) {

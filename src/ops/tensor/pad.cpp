@@ -178,8 +178,8 @@ ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::s
   return g.op("Pad", std::move(inputs), {{"mode", std::string(mode)}});
 }
 
-// What was padded is cut off, and what was cut off gets zeros. Where the padding repeats elements, each gets the sum over its places, which
-// padding the elements' numbers tells.
+// Positive pads are cut off, negative ones filled with zeros. In the modes that repeat elements, each element gets the sum over its copies,
+// which are found by padding the elements' numbers.
 Gradients pad_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const std::string mode(g.attributes().get_string("mode", "constant"));

@@ -16,7 +16,7 @@
 namespace treadle::ops {
 namespace {
 
-// The extent that -1 stands for. Extents that both shapes have are cancelled first. So `(past + seq) * 8 / (past + seq)` is exact, and the
+// Computes the extent for -1. Extents that both shapes have are cancelled first. So `(past + seq) * 8 / (past + seq)` is exact, and the
 // result is defined even if a copied extent is 0 in a run.
 Dim remaining_extent(const SymbolicShape& in, const SymbolicShape& out, const std::vector<bool>& copied, size_t hole) {
   SymbolicShape left, divisors;

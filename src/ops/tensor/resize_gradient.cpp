@@ -40,7 +40,7 @@ std::pair<ValueId, ValueId> deciding_axis(GradientContext& g, const std::vector<
 
 namespace gradients {
 
-// Roi and scales are taken as constants. Along each axis a resize is a product with a matrix, which is what it makes of the identity.
+// Treats roi and scales as constants. Along each axis, Resize is a product with a matrix: the Resize of the identity matrix.
 Gradients resize(GradientContext& g) {
   const ValueId x = g.input(0), roi = g.input(1), scales = g.input(2), y = g.output(0);
   const bool crops = g.attributes().get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize";

@@ -230,7 +230,7 @@ struct ScatterRule {
     return g.op("Cast", {condition}, {{"to", static_cast<int64_t>(g.type(like).dtype)}});
   }
 
-  // What the updates replaced had no say in the output; where they were added, both had.
+  // Replaced data has no gradient; with reduction "add", data and updates both have one.
   Gradients differentiate() const {
     const std::string reduction(g.attributes().get_string("reduction", "none"));
     const ValueId dy = g.grad_output(0);
@@ -266,7 +266,7 @@ Gradients scatter_elements_gradient(GradientContext& g) {
 
 Gradients scatter_nd_gradient(GradientContext& g) { return ScatterRule{g, "ScatterND", "GatherND", {}}.differentiate(); }
 
-// A TensorScatter of zeros; the update's gradient lies where it was written.
+// The gradient of past_cache is dY with zeros scattered over the update; the update's gradient is the part of dY where it was written.
 Gradients tensor_scatter_gradient(GradientContext& g) {
   const ValueId update = g.input(1), dy = g.grad_output(0);
   const Attributes attributes = g.attributes();

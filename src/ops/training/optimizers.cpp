@@ -93,8 +93,7 @@ void check_operands(const BindContext& c, bool lazy = false) {
                               i, short_name_of(c.dtype(i)), to_string(c.shape(i))));
 }
 
-// The elements of X that an update touches: all, or those of rows that have a gradient. Row indices ascend; -1 marks unused rows at the
-// end.
+// The elements of X that an update changes: all, or the rows that have a gradient. Row indices ascend; -1 marks unused rows at the end.
 struct Touched {
   int64_t n;  // elements of X
   int num_states;

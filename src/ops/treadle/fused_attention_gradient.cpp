@@ -19,7 +19,7 @@ constexpr std::string_view kJoined = "joined";
 bool is_joined(const Attributes& attributes) { return attributes.get_int(kJoined) != 0; }
 int num_operands(bool joined) { return joined ? 1 : 3; }
 
-// The gradient of a part is a tensor of its own, so layout 2 becomes 1.
+// The gradient of a part is a separate tensor, so layout 2 becomes 1.
 int64_t layout_of_gradient(const Attributes& attributes, int operand) {
   return std::min<int64_t>(attention_layout(attributes, operand), 1);
 }

@@ -12,7 +12,7 @@
 
 namespace treadle::ops {
 
-/// Compiles the steps that OpDef::step returned. The result of the last step is that of the chain.
+/// Compiles the steps that OpDef::step returned. The last step's result is the chain's.
 /// @param inputs  dtypes of the node's inputs
 /// @throws Error(invalid_model) if the steps are no chain; Error(resource_exhausted) if it is too long for the interpreter
 kernels::ChainProgram compile_chain(std::span<const std::string> steps, std::vector<DType> inputs, DType output);

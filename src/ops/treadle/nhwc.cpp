@@ -240,7 +240,7 @@ struct NhwcConvDepthwise {
     const auto [first, second] = weight_params(c);
     return std::make_unique<NhwcPackedPair>(pack(1, first, NhwcMethod::direct), pack(3, second, NhwcMethod::depthwise));
   }
-  // Those parameters of both convolutions that packed forms depend on.
+  // The parameters of both convolutions on which packed weights depend.
   static std::pair<ConvParams, ConvParams> weight_params(const CreateContext& c) {
     const Shape &w = c.stored(1)->shape(), &d = c.stored(3)->shape();
     ConvParams first{.N = 1, .C = w[1], .M = w[0]}, second{.N = 1, .C = d[0], .M = d[0], .group = d[0]};
