@@ -80,7 +80,7 @@ Result gelu(GradientContext& g) {
   return scaled(g, g.op("GeluSlope", {x}, {}, "treadle"));
 }
 
-// The slope is F(x) + x f(x) with f = F'; its derivative is f (2 - x^2).
+// Differentiates GeluSlope F(x) + x f(x), with f = F': the derivative is f (2 - x^2).
 Result gelu_slope(GradientContext& g) {
   const ValueId x = g.input(0), square = g.mul(x, x);
   const ValueId density =

@@ -31,22 +31,22 @@ ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y);
 ValueId per_channel(GradientContext& g, ValueId parameter, int rank);
 /// Sums x over all axes except the channels: [C].
 ValueId sum_per_channel(GradientContext& g, ValueId x);
-/// The value as float32 if it has 16 bits: statistics of rows lose too much in those.
+/// Casts a 16-bit value to float32, because sums over rows need the precision.
 ValueId widened(GradientContext& g, ValueId value);
 /// Casts each value to the dtype of the input at the same index.
 std::vector<ValueId> narrowed(GradientContext& g, std::vector<ValueId> values);
-/// dy where the condition holds, else 0.
+/// Returns dy where the condition holds, and 0 elsewhere.
 ValueId masked(GradientContext& g, ValueId condition, ValueId dy);
 /// The rank of a value. @throws Error(not_implemented) if it is unknown.
 int rank_of(const GradientContext& g, ValueId x);
 
 namespace gradients {
 
-/// The gradients of the factors of the matrix product a b.
+/// Returns the gradients of a and b of the matrix product a b.
 Gradients product(GradientContext& g, ValueId a, ValueId b, ValueId dy);
-/// The gradients of the image and the filters of the convolution that the node is.
+/// Returns the gradients of image x and filters w; the node is the convolution.
 Gradients convolution(GradientContext& g, ValueId x, ValueId w, ValueId dy);
-/// The gradients of X, scale and bias (kNoValue if there is none) by one node `op`; empty unless scale has an element for each of a row.
+/// Returns the gradients of X, scale and bias (kNoValue if absent) by one node `op`; empty unless scale has one element per row element.
 Gradients norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias);
 /// The rule of functions that are constant almost everywhere (Sign, Floor, comparisons): no input has a gradient.
 Gradients none(GradientContext& g);

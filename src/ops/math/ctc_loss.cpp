@@ -52,7 +52,7 @@ class Alignments {
   Alignments(const T* scores, std::vector<int64_t> states, int64_t steps, int64_t classes)
       : scores_(scores), states_(std::move(states)), steps_(steps), classes_(classes), count_(static_cast<int64_t>(states_.size())) {}
 
-  /// The log-probability of all alignments.
+  /// Returns the log-probability of all alignments together.
   double forward() {
     alpha_.assign(static_cast<size_t>(steps_ * count_), kNever);
     at(0, 0) = score(0, 0);
@@ -120,7 +120,8 @@ struct Form {
     return form;
   }
 
-  /// The states of a sample. Its labels end at the first that is negative or equals the padding.
+  /// Returns the CTC states of a sample: its labels with blanks between them. Labels end at the first that is negative or equals the
+  /// padding.
   std::vector<int64_t> states(RunContext& c, size_t input, int64_t n) const {
     std::vector<int64_t> found{blank};
     int64_t needed = 0;

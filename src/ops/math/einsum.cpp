@@ -214,7 +214,7 @@ bool repeats_label(const Term& term) {
   return false;
 }
 
-// The operand as it is, which a kernel has held against the term.
+// Returns the operand unchanged, through an Einsum whose kernel checks its rank against the term.
 ValueId of_rank(const Labelled& operand) {
   std::string term;
   for (int label : operand.labels) term += static_cast<char>(label < 26 ? 'A' + label : 'a' + label - 26);
@@ -421,8 +421,8 @@ Gradients einsum_gradient(GradientContext& g) {
   return g.op_n("EinsumGrad", std::move(inputs), count, attributes, "treadle");
 }
 
-// The sum over i of dY G_i and the other operands, G_i being what flows back into the gradient of operand i, is linear in each of them: by
-// dY it is the equation's result with G_i in the place of the operand, and by the others its gradients there.
+// Let G_i be the incoming gradient of operand i's gradient. The loss is linear in dY and in each operand. Its gradient by dY is the
+// equation with G_i in place of operand i; its gradients by the other operands are that equation's gradients.
 Gradients einsum_grad_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   const std::vector<ValueId> inputs = g.node().inputs;

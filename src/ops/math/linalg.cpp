@@ -51,7 +51,7 @@ Cost cost(const ShapeContext& c) {
   return {static_cast<double>(c.num_elements(0)) * static_cast<double>(c.shape(0).back()) * 2 / 3, c.size_bytes(0)};
 }
 
-// y X^-T
+// dX = dY y X^-T
 Gradients det_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> perm;

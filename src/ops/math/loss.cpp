@@ -15,7 +15,7 @@
 namespace treadle::ops {
 namespace {
 
-// scores [N, C, d1, ...], labels [N, d1, ...]
+// Infers from scores [N, C, d1, ...] and labels [N, d1, ...].
 void infer_loss(InferContext& c) {
   std::string_view reduction = c.get_string("reduction", "mean");
   if (reduction != "mean" && reduction != "sum" && reduction != "none")

@@ -107,7 +107,7 @@ OpDef variadic(std::string_view name, std::vector<int> since, TypeSet types, voi
           .half = HalfFloats::float32};
 }
 
-// Max and Min: the operand that was taken gets all; ties go to the first.
+// Max and Min: the operand whose element was taken gets the whole gradient; of equal ones, the first.
 Gradients extremum(GradientContext& g, std::string_view comparison) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   if (b == kNoValue) return {dy};

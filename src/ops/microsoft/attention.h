@@ -26,7 +26,7 @@ OpDef sectioned_rotary_op();
 OpDef update_window_op();     // of the treadle domain
 OpDef window_positions_op();  // of the treadle domain
 
-/// An attribute. @throws Error(invalid_model) if it is not positive.
+/// Returns an attribute. @throws Error(invalid_model) if it is not positive.
 int64_t positive(const Decomposition& d, std::string_view name);
 /// @throws Error(not_implemented) naming the attribute if it is set to anything but `otherwise`.
 void refuse_attribute(const Decomposition& d, std::string_view name, int64_t otherwise = 0);
@@ -48,8 +48,8 @@ ValueId mask_index(Decomposition& d, ValueId ids, size_t mask);
 ValueId split_heads(NodeWriter& w, ValueId x, int64_t heads);
 ValueId merge_heads(NodeWriter& w, ValueId x);
 
-/// The position of a prompt's token `s`: positions count up from ids[0], or from 0 if `ids` is null. The sum may wrap; the lookup of the
-/// position then fails.
+/// Returns the position of a prompt's token `s`: positions count up from ids[0], or from 0 if `ids` is null. The sum may wrap; the lookup
+/// of the position then fails.
 inline int64_t prompt_position(const int64_t* ids, int64_t s) {
   return static_cast<int64_t>((ids ? static_cast<uint64_t>(ids[0]) : 0) + static_cast<uint64_t>(s));
 }

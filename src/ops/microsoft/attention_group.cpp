@@ -31,8 +31,8 @@ struct Heads {
   int64_t query, shared;
 };
 
-/// How the cache stores keys or values: "NONE" unquantised; else as codes with one scale ("PER_TENSOR") or one per head and feature
-/// ("PER_CHANNEL").
+/// Returns how the cache stores keys or values: "NONE": unquantised; "PER_TENSOR": as codes with one scale; "PER_CHANNEL": as codes with
+/// one scale per head and feature.
 std::string_view coding(const Decomposition& d, bool values) {
   return d.attributes().get_string(values ? "v_quant_type" : "k_quant_type", "NONE");
 }

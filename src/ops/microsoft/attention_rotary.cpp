@@ -8,7 +8,7 @@
 namespace treadle::ops {
 namespace {
 
-/// The positions [batch, length]. If only the first position is given, they count up from it.
+/// Returns the positions [batch, length]. If only the first position is given, they count up from it.
 ValueId all_positions(Decomposition& d, ValueId given, ValueId batch, ValueId length) {
   return by_rank(d, {given, batch, length}, {0}, {2, kAnyRank}, [](NodeWriter& w, const std::vector<ValueId>& v) {
     if (w.rank(v[0]) >= 2) return std::vector{v[0]};
@@ -46,7 +46,7 @@ void decompose_rotary(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// For each frequency, the index of the position that it uses.
+/// Returns, for each frequency, the index of the position that it uses (one of three: time, height, width).
 std::vector<int64_t> position_of_frequencies(const std::vector<int64_t>& sections, bool interleaved) {
   std::vector<int64_t> which;
   if (!interleaved) {

@@ -7,7 +7,7 @@
 namespace treadle::ops {
 namespace {
 
-/// The keys (i = 0) or values (i = 1) of com.microsoft's past, [2, batch, heads, length, size].
+/// Returns the keys (i = 0) or values (i = 1) in com.microsoft's past [2, batch, heads, length, size].
 ValueId half_of(Decomposition& d, ValueId past, int64_t i) {
   return past == kNoValue ? kNoValue : d.op("Gather", {past, integer(d, i)}, {{"axis", int64_t{0}}});
 }

@@ -113,7 +113,7 @@ class AttentiveLstm {
     return d_.op("ReverseSequence", {x, d_.cast(lengths_, DType::int64)}, {{"batch_axis", int64_t{1}}, {"time_axis", int64_t{0}}});
   }
 
-  /// Y without the axis of directions, Y_h and Y_c with it.
+  /// Adds one direction's LSTM. @return Y without the axis of directions, and Y_h and Y_c with it
   std::vector<ValueId> direction(size_t index, bool reverse) const {
     Graph& graph = d_.graph();
     const ValueId hidden = d_.op("Shape", {d_.in(kR)}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
@@ -144,7 +144,7 @@ class AttentiveLstm {
     };
     NodeWriter w(inside, kNoNode, d_.node().name);
     const ValueId read = w.op("Unsqueeze", {w.op("Concat", {inside.inputs[3], inside.inputs[2]}, {{"axis", int64_t{1}}}), w.ints({0})});
-    // A step behind the end of a sequence runs the LSTM with sequence length 0, which keeps its state.
+    // After a sequence's end, its steps run the LSTM with sequence length 0, which keeps the state.
     const ValueId left = w.op("Clip", {w.op("Sub", {capture(lengths_), inside.inputs[4]}), w.constant(Tensor::scalar<int32_t>(0)),
                                        w.constant(Tensor::scalar<int32_t>(1))});
     const auto cell = w.op_n("LSTM",

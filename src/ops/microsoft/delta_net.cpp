@@ -162,7 +162,7 @@ struct GatedDeltaNet {
     check_equal(c.num_elements(kBias), bias_per_key ? heads * key_size : heads, "elements of dt_bias and heads of values");
   }
 
-  /// The first token of sequence b. For b = number of sequences, the end of the last one.
+  /// Returns the first token of sequence b; for b = number of sequences, the end of the last one.
   int64_t begin(const RunContext& c, int64_t b) const {
     const int32_t* ends = c.in<int32_t>(kEnds);
     return ends ? ends[b] : batch == 0 ? 0 : b * (tokens / batch);

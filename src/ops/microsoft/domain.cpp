@@ -39,7 +39,7 @@ ValueId activate(Decomposition& d, ValueId x) {
   return activate(d, x, d.attributes().get_string("activation"), parameters);
 }
 
-/// The permutation that FusedMatMul's flags mean: `batch` moves axis 0 behind the batch axes, `last` swaps the last two axes.
+/// Returns the permutation for FusedMatMul's flags: `batch` moves axis 0 after the batch axes, `last` swaps the last two axes.
 std::vector<int64_t> product_order(int rank, bool batch, bool last) {
   std::vector<int64_t> order;
   for (int i = 0; i < rank; ++i) order.push_back(i);

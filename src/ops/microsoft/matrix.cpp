@@ -360,7 +360,7 @@ void decompose_sparse_matmul(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// -Y^T dY Y^T
+// d inverse: dX = -Y^T dY Y^T
 Gradients inverse_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> perm;
@@ -370,7 +370,7 @@ Gradients inverse_gradient(GradientContext& g) {
   return {g.neg(g.op("MatMul", {g.op("MatMul", {transposed, g.grad_output(0)}), transposed}))};
 }
 
-// By the differences as they stand. A distance of 0 has no direction, and no gradient.
+// Computes from explicit differences. At a distance of 0 the gradient is 0.
 Gradients cdist_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), y = g.output(0);
   ValueId flow = g.grad_output(0);

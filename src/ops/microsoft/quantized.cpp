@@ -257,8 +257,8 @@ ValueId grouped_weights(Decomposition& d, ValueId codes, ValueId scales, const Z
   return d.op("Mul", {d.op("Sub", {as_scales(codes), of_column(zero)}), of_column(scales)});
 }
 
-// The term of zero points that are floats: (middle - zero) * scale of a block times the sum of the block's elements of A. It is added
-// separately, so that weights stay codes.
+// Returns the product's part that comes from float zero points: (middle - zero) * scale of a block times the block's sum of A's elements.
+// Computed separately, so that weights stay codes.
 ValueId zero_point_product(Decomposition& d, ValueId zero, ValueId scales, int64_t bits, int64_t blocks, int64_t block, int64_t padding) {
   ValueId a = d.in(0), middle = d.scalar(static_cast<float>(int64_t{1} << (bits - 1)), scales);
   ValueId factors = d.op("Mul", {d.op("Sub", {middle, zero}), scales});
@@ -330,7 +330,7 @@ Indices indices_of(Decomposition& d, int64_t axis) {
   return {d.op("Where", {inside, d.in(1), as_index(d.constant(Tensor::scalar<int64_t>(0)))}), inside};
 }
 
-/// The ranks of data that the attributes allow.
+/// Returns the ranks of `data` that the attributes allow.
 std::vector<int> ranks_of_data(const Attributes& attributes, bool bytes) {
   const int64_t last = attributes.get_int("quantize_axis", 1);
   if (bytes && last >= 0) return {static_cast<int>(std::min<int64_t>(last, kMaxRank)) + 1};

@@ -1,4 +1,4 @@
-// For operators of com.microsoft whose kernels compute only in float32.
+// A decomposition for operators of com.microsoft whose kernels compute only in float32.
 #pragma once
 
 #include <utility>

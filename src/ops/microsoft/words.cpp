@@ -48,7 +48,7 @@ void decompose_word_conv(Graph& graph, NodeId id) {
   ValueId letters = d.cast(d.op("Greater", {sequence, zero}), DType::int64);
   ValueId length = d.op("Mul", {d.op("ReduceSum", {letters, last}), d.op("Slice", {letters, d.ints({0}), d.ints({1}), last})});
   ValueId longest = d.op("Shape", {sequence}, {{"start", int64_t{-1}}});
-  // One image with one channel per word.
+  // The words become the channels of one image.
   ValueId letters_shape = d.op("Shape", {d.op("Gather", {d.in(3), zero})});
   ValueId images = d.op("Concat", {d.ints({-1, 1}), longest, letters_shape}, {{"axis", int64_t{0}}});
   ValueId sums = d.op("Conv", {d.op("Reshape", {d.op("Gather", {d.in(3), sequence}), images}), weights, d.in(2)}, std::move(kernel));
@@ -179,7 +179,7 @@ struct BifurcationDetector {
   }
 
  private:
-  /// The place in the source behind the n-gram that the tokens end with; -1 if it does not occur, or occurs more than once.
+  /// Returns the position in the source after the n-gram with which the tokens end; -1 if the n-gram does not occur exactly once.
   int64_t suffix_match(std::span<const int64_t> source, std::span<const int64_t> tokens) const {
     int64_t result = -1;
     for (int64_t size = least; size <= most && size <= std::ssize(tokens); ++size) {

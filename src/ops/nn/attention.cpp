@@ -333,7 +333,8 @@ struct AttentionRule {
     return g.op("Reciprocal", {g.op("Sqrt", {size})});
   }
 
-  /// qk_matmul_output of a mode: the node's own if it asks for that or for none, else computed again.
+  /// Returns qk_matmul_output of a mode: the node's own output if its mode is the same or the output is unused; otherwise computes it
+  /// again.
   ValueId scores(int64_t mode) {
     if (g.output(3) == kNoValue) g.graph().node(g.node().id).attributes.set("qk_matmul_output_mode", mode);
     if (g.attributes().get_int("qk_matmul_output_mode", 0) == mode) return require_output(g, 3);
@@ -343,7 +344,7 @@ struct AttentionRule {
     return g.op_n("Attention", std::move(inputs), 4, std::move(attributes))[3];
   }
 
-  // [batch, length, heads * size] as [batch, heads, length, size], and back.
+  // by_head() turns [batch, length, heads * size] into [batch, heads, length, size]; as_operand() does the reverse.
   ValueId by_head(ValueId x, int64_t heads) {
     return packed ? g.transpose(g.op("Reshape", {x, g.ints({0, 0, heads, -1})}), {0, 2, 1, 3}) : x;
   }

@@ -175,7 +175,7 @@ Gradients batch_normalization_gradient(GradientContext& g) {
   if (dy == kNoValue) return {};
   if (g.attributes().get_int("training_mode", 0) != 0)
     return g.op_n("BatchNormalizationGrad", {dy, x, scale}, 3, {{"epsilon", epsilon}}, "treadle");
-  // The running statistics are constants.
+  // Running statistics are not differentiated.
   const int rank = rank_of(g, x);
   const ValueId deviation = g.op("Sqrt", {g.add(g.input(4), g.scalar(static_cast<double>(epsilon), g.input(4)))});
   const ValueId centred = g.sub(x, per_channel(g, g.input(3), rank));

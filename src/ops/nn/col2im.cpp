@@ -203,7 +203,7 @@ Gradients col2im_gradient(GradientContext& g) {
   return {g.op("Col2ImGrad", {g.grad_output(0), g.input(1), g.input(2), g.shape_of(g.input(0))}, attributes, "treadle")};
 }
 
-// Both are linear, and each the other's transpose.
+// Both operators are linear, and the gradient of each is the other.
 Gradients col2im_grad_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("Col2Im", {g.grad_output(0), g.input(1), g.input(2)}, attributes)};

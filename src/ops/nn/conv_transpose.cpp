@@ -121,7 +121,7 @@ ConvParams bind_params(const BindContext& c) {
     window.settle_pads(i, x[axis], w[axis], y[axis]);
     pads[i] = window.pad_begin[i], pads[window.rank + i] = window.pad_end[i];
   }
-  // Described as a convolution from Y to X.
+  // Parameters of the convolution from Y to X, whose input gradient this operator computes.
   p.window = kernels::make_window(spatial(y), spatial(x), spatial(w), {window.strides.data(), window.rank}, {pads, 2 * window.rank},
                                   {window.dilations.data(), window.rank});
   kernels::check_conv(p);
@@ -194,7 +194,7 @@ ValueId padded_to_windows(GradientContext& g, const TransposedWindow& window) {
   return g.op("Pad", {g.grad_output(0), g.op("Concat", {none, begin, none, end}, {{"axis", int64_t{0}}})});
 }
 
-// With the pads that the forward pass works out.
+// Computes auto_pad or output_shape to pads as the forward pass does, then differentiates with explicit pads.
 Gradients conv_transpose_gradient(GradientContext& g) {
   const std::string_view auto_pad = g.attributes().get_string("auto_pad", "NOTSET");
   if ((auto_pad == "NOTSET" || auto_pad.empty()) && g.attributes().get_ints("output_shape").empty()) return own_pads_gradient(g);

@@ -251,7 +251,7 @@ struct CausalConvWithState {
   }
 };
 
-// x as [batch, length, ...].
+// Reshapes x to [batch, length, ...].
 ValueId by_tokens(GradientContext& g, ValueId x, ValueId query) {
   const ValueId tokens = g.op("Shape", {query}, {{"start", int64_t{0}}, {"end", int64_t{2}}});
   return g.op("Reshape", {x, g.op("Concat", {tokens, g.ints({-1})}, {{"axis", int64_t{0}}})});
@@ -277,7 +277,8 @@ Gradients linear_attention_gradient(GradientContext& g) {
   return narrowed(g, std::move(result));
 }
 
-// Past and input side by side, a convolution of each channel, and perhaps y sigmoid(y); the present is the end of both.
+// Differentiates a convolution per channel over past and input joined, and y sigmoid(y) if used. The present is the end of the joined
+// values.
 Gradients causal_conv_with_state_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), w = widened(g, g.input(1)), bias = widened(g, g.input(2));
   const Type filters = g.type(w);

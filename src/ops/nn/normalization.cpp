@@ -229,7 +229,7 @@ Gradients normalize_groups(GradientContext& g, int64_t groups) {
       g, {g.reshape_like(dx, x), g.reduce_sum(g.mul(dy, g.reshape_like(normalised, x)), axes, false), g.reduce_sum(dy, axes, false)});
 }
 
-/// The mean over `below` channels before an element's and `above` behind it, and itself; channels that are not there count as 0.
+/// Returns the mean over an element's channel, `below` channels before it and `above` after it. Channels out of range count as 0.
 ValueId mean_of_channels(GradientContext& g, ValueId value, int64_t below, int64_t above) {
   const ValueId shape = g.shape_of(value);
   auto extent = [&](int64_t axis) { return g.op("Gather", {shape, g.ints({axis})}); };

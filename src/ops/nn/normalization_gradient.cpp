@@ -78,7 +78,7 @@ struct BatchNormalizationGrad {
   }
 };
 
-/// Second derivatives.
+/// The gradient of BatchNormalization's gradient.
 std::vector<ValueId> batch_norm_grad_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(1));
   std::vector<int64_t> axes{0};

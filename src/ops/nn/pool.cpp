@@ -172,7 +172,7 @@ struct GlobalLpPool {
 
 // MaxUnpool.
 
-// The extent of the input of a pool with these attributes.
+// Returns the extent of the input of a pool with these attributes.
 Dim unpooled_extent(const Attributes& attributes, const Dim& pooled, size_t axis, size_t rank) {
   const auto strides = spatial_ints(attributes, "strides", rank, 1), kernel = spatial_ints(attributes, "kernel_shape", rank, 1);
   const std::vector<int64_t>& pads = attributes.get_ints("pads");
@@ -261,7 +261,7 @@ OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(In
 Gradients max_pool_gradient(GradientContext& g) {
   ValueId indices = kNoValue;
   if (g.attributes().get_int("storage_order", 0) != 0 && g.output(1) != kNoValue) {
-    // The model's own indices count down the columns.
+    // With storage_order 1, the node's indices count along columns first; gradients need row-major ones.
     Attributes by_rows = g.attributes();
     by_rows.erase("storage_order");
     indices = g.op_n("MaxPool", {g.input(0)}, 2, std::move(by_rows))[1];
@@ -284,7 +284,7 @@ ValueId power_slope(GradientContext& g, ValueId x, int64_t p) {
   return p == 1 ? sign : g.mul(sign, g.op("Pow", {g.op("Abs", {x}), g.scalar(static_cast<double>(p - 1), x)}));
 }
 
-/// dy y^(1 - p), and 0 where y is.
+/// dy y^(1 - p), or 0 where y is 0.
 ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
   if (p == 1) return dy;
   const ValueId none = g.op("Equal", {y, g.scalar(0, y)});

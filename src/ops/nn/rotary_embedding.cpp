@@ -95,7 +95,7 @@ struct RotaryEmbedding {
   }
 };
 
-// Turned back. The caches are taken as constants.
+// The gradient is dY rotated back. The caches are treated as constants.
 Gradients rotary_embedding_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0), g.input(1), g.neg(g.input(2))};
   if (g.input(3) != kNoValue) inputs.push_back(g.input(3));

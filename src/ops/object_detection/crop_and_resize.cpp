@@ -51,7 +51,7 @@ struct CropAndResize {
     return {x[0], x[1], x[2], x[3], y[0], y[2], y[3], c.get_string("mode", "bilinear") == "nearest", c.get_float("extrapolation_value")};
   }
 
-  /// The coordinate of element i, of `size` elements from `first` to `last`, in pixels.
+  /// Returns the pixel coordinate of element i of `size` elements evenly spaced from `first` to `last`.
   static float place(int64_t i, int64_t size, float first, float last, int64_t extent) {
     const auto end = static_cast<float>(extent - 1);
     if (size == 1) return 0.5F * (first + last) * end;
@@ -151,7 +151,7 @@ std::vector<ValueId> crop_gradient(GradientContext& g) {
   return {g.op("CropAndResizeGrad", {g.input(0), g.input(1), g.input(2), g.grad_output(0)}, attributes, "treadle")};
 }
 
-/// The gradient by dY: the crops of the incoming gradient.
+/// The gradient with respect to dY: the crops of the incoming gradient.
 std::vector<ValueId> crop_grad_gradient(GradientContext& g) {
   Attributes attributes = g.attributes();
   attributes.set("extrapolation_value", 0.0F);

@@ -41,7 +41,7 @@ struct Box {
   float y1, x1, y2, x2, area;
 };
 
-// Ordered corners, from any pair of opposite corners, or from centre and size.
+// Returns ordered corners, from any pair of opposite corners, or from centre and size.
 Box corners(const float* b, bool center) {
   Box box{};
   if (center) {

@@ -10,7 +10,7 @@
 namespace treadle::ops::gradients {
 namespace {
 
-/// The scale of each element of `like`, which dequantising ones gives.
+/// Returns the scale of each element of `like`, by dequantising ones.
 ValueId scale_of_elements(GradientContext& g, ValueId like) {
   Attributes attributes;
   for (const char* name : {"axis", "block_size"})
@@ -35,7 +35,7 @@ ValueId sum_of_blocks(GradientContext& g, ValueId flow, int axis) {
   return g.reduce_sum(g.op("Reshape", {g.op("Pad", {flow, pads}), split}), {axis + 1}, /*keepdims=*/false);
 }
 
-/// The gradient of the scale, from the gradients of each element's scale.
+/// Sums the gradients of each element's scale to the gradient of the scale.
 ValueId into_scale(GradientContext& g, ValueId flow) {
   const ValueId scale = g.input(1);
   const Type type = g.type(scale);
@@ -59,7 +59,7 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
 
 ValueId as_float32(GradientContext& g, ValueId value) { return g.op("Cast", {value}, {{"to", static_cast<int64_t>(DType::float32)}}); }
 
-/// The codes of an integer product minus the zero point. @param axes  axes to append to a zero point per row
+/// Returns the codes of an integer product minus the zero point. @param axes  axes to append to a zero point per row
 ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<int64_t> axes) {
   const ValueId x = as_float32(g, codes);
   if (zero == kNoValue) return x;
@@ -107,7 +107,7 @@ Gradients narrowed_scales(GradientContext& g, Gradients result) {
   return result;
 }
 
-/// Zero points are constants; so are codes that are.
+/// Removes the gradients of inputs that need none: zero points, and codes that are constants.
 Gradients of_codes(GradientContext& g, Gradients flows) {
   for (size_t i = 0; i < flows.size(); ++i)
     if (!g.wants(i)) flows[i] = kNoValue;
@@ -142,7 +142,7 @@ Gradients qlinear_matmul(GradientContext& g) {
   return narrowed_scales(g, std::move(result));
 }
 
-// The bias counts in units of both scales, and is a constant, as its codes are.
+// The bias has the scale x_scale * w_scale. It is not differentiated, as its codes are constant.
 Gradients qlinear_conv(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(3)); ++axis) axes.push_back(axis);

@@ -185,7 +185,7 @@ Gradients reduce_sum_square_gradient(GradientContext& g) {
 
 Gradients reduce_l1_gradient(GradientContext& g) { return {g.mul(g.op("Sign", {g.input(0)}), with_reduced_axes(g))}; }
 
-// x / y; 0 where all of x are.
+// dX = dY x / y; 0 where y is 0.
 Gradients reduce_l2_gradient(GradientContext& g) {
   const ValueId y = g.output(0), none = g.op("Equal", {y, g.scalar(0, y)});
   const ValueId factor = g.op("Where", {none, g.scalar(0, y), g.div(g.grad_output(0), g.op("Where", {none, g.scalar(1, y), y}))});

@@ -171,7 +171,7 @@ Gradients sequence_at_gradient(GradientContext& g) {
   return {g.op("SequenceInsert", {others, g.grad_output(0), position})};
 }
 
-// Without a position, at the end.
+// Without a position, SequenceInsert appends.
 Gradients sequence_insert_gradient(GradientContext& g) {
   const ValueId dy = g.grad_output(0);
   const ValueId position = g.input(2) == kNoValue ? kNoValue : from_start(g, g.input(2), g.input(0));

@@ -375,7 +375,7 @@ std::optional<PointwiseStep> cast_step(const Graph& graph, const Node& node) {
   return PointwiseStep{{.op_type = to == DType::boolean ? "ToBool" : "ToFloat", .operands = {}, .attributes = {}}, {node.inputs[0]}};
 }
 
-// The gradients of integers and of floats of 8 bits are floats that hold them.
+// If x is no float of 16 bits or more (integers, 8-bit floats), its gradient stays in the float dtype of dY.
 Gradients cast_gradient(GradientContext& g) {
   const DType from = g.type(g.input(0)).dtype;
   if (!kFloats.has(from)) return {g.grad_output(0)};

@@ -131,7 +131,7 @@ Gradients gather_elements_gradient(GradientContext& g) {
                {{"axis", g.attributes().get_int("axis", 0)}, {"reduction", std::string("add")}})};
 }
 
-// With batch_dims, the batch's places become part of the index tuples.
+// With batch_dims, the batch indices become part of the index tuples.
 Gradients gather_nd_gradient(GradientContext& g) {
   ValueId indices = g.input(1);
   const int batch_dims = static_cast<int>(g.attributes().get_int("batch_dims", 0)), rank = rank_of(g, indices);

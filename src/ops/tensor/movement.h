@@ -82,8 +82,8 @@ inline Dim at_most(const Dim& dim, const Dim& limit) { return is_nonnegative(lim
 /// Merges an extent that two operands share. @throws Error(invalid_argument) naming `what` if two integers differ.
 Dim unify(const Dim& a, const Dim& b, std::string_view what);
 
-/// The number of elements of a 1-D input with extents or axes; nullopt if it is no constant. @throws Error(invalid_argument) beyond
-/// kMaxRank, so that a number in a file does not decide how much memory is used.
+/// Returns the number of elements of a 1-D input with extents or axes; nullopt if it is no constant. @throws Error(invalid_argument) above
+/// kMaxRank, so that a number in a file does not determine how much memory is used.
 std::optional<int64_t> known_length(InferContext& c, int input);
 /// Copies the known elements of input 0 to output 0, for operators that change only the shape.
 inline void keep_known(InferContext& c) {

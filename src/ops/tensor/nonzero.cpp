@@ -272,7 +272,7 @@ struct Unique {
   }
 };
 
-// A Gather of the places where the condition holds.
+// Differentiates as a Gather at the positions where the condition holds.
 Gradients compress_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const ValueId places = g.op("Reshape", {g.op("NonZero", {g.input(1)}), g.ints({-1})});
@@ -282,7 +282,7 @@ Gradients compress_gradient(GradientContext& g) {
   return {g.reshape_like(g.op("GatherGrad", {dy, places, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
 }
 
-// A Gather of the first occurrences.
+// Differentiates as a Gather of the first occurrences.
 Gradients unique_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0), first = require_output(g, 1);
   if (g.attributes().has("axis"))

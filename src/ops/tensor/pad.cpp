@@ -170,7 +170,7 @@ void attributes_to_inputs(Graph& graph, NodeId id) {
 
 bool pads_nothing(const Graph& graph, const Node& node) { return node.has_input(1) && all_integers_are(graph, node.inputs[1], 0); }
 
-/// `value` padded as the node pads its data.
+/// Returns `value` padded like the node's data.
 ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::string_view mode) {
   std::vector<ValueId> inputs{value, g.input(1)};
   if (fill != kNoValue || g.input(3) != kNoValue) inputs.push_back(fill);

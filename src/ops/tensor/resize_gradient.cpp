@@ -11,8 +11,8 @@ namespace treadle::ops {
 
 namespace {
 
-/// Extent and size of the axis whose scale applies to all axes, each as a vector of one element. Known ones are divided by their greatest
-/// common divisor, because the matrices grow with the extent.
+/// Returns extent and requested size of the axis whose scale applies to all axes, each as a vector of one element. Divides known ones by
+/// their greatest common divisor, because the matrices grow with the extent.
 std::pair<ValueId, ValueId> deciding_axis(GradientContext& g, const std::vector<int64_t>& axes) {
   const bool not_larger = g.attributes().get_string("keep_aspect_ratio_policy") == "not_larger";
   const Type type = g.type(g.input(0));

@@ -94,7 +94,7 @@ struct FusedAttention {
   }
 };
 
-// The operand as [batch, heads, length, size].
+// Returns the operand transposed to [batch, heads, length, size].
 std::string heads_first(FunctionBody& b, size_t i, std::string_view layout_name, std::string_view part_name) {
   const Attributes& attributes = b.attributes();
   const int64_t layout = attributes.get_int(layout_name);

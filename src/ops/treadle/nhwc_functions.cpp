@@ -44,7 +44,7 @@ void write_nhwc_conv(FunctionBody& b) {
   b.give(0, write_activation(b, y));
 }
 
-// The layout pass makes these only of windows that do not overlap, so strides equal the window's extents.
+// The layout pass makes this operator only for windows that do not overlap, so strides equal the window's extents.
 void write_nhwc_conv_transpose(FunctionBody& b) {
   const Shape kernel = b.shape(1);
   std::vector<int64_t> strides(kernel.begin() + 2, kernel.end());

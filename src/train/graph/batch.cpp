@@ -14,7 +14,7 @@
 namespace treadle::train {
 namespace {
 
-/// The model's graph with inferred types.
+/// True if the value's first extent is a number and equals `extent` (0: any).
 bool has_first(const onnx::ValueInfoDef& value, int64_t extent) {
   const auto& shape = value.type.shape;
   return value.type.kind == onnx::TypeDef::Kind::tensor && shape && !shape->empty() && (*shape)[0].kind == onnx::DimDef::Kind::value &&

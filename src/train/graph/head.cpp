@@ -130,7 +130,6 @@ void change_shape(onnx::GraphDef& def, const std::string& name, int64_t from, in
         if (attribute.name == "value" && attribute.t) changed(attribute.t->value);
 }
 
-/// The model's graph with inferred types.
 /// Sets the declared shapes of the outputs after the layer to the inferred ones.
 void declare_outputs(onnx::ModelDef& def, const Layer& layer, const Model& made) {
   const std::unique_ptr<Graph> graph = upgraded_graph(made);
