@@ -1,4 +1,6 @@
 // Gather: rows of a table by indices, which only the GPU looks at.
+#include "ops/tensor/gather.h"
+
 #include <fmt/format.h>
 
 #include "gpu/launch.h"
@@ -14,17 +16,13 @@ struct GatherState final : PackedState {
   std::string node;   // for errors
 };
 
-struct Gather {
-  int64_t outer, extent, inner, num_indices;
+struct Gather : ops::GatherExtents {
   uint32_t index_words;
 
   static Gather bind(BindContext& c) {
-    const Shape& data = c.shape(0);
-    const int axis = c.axis("axis", 0, data.rank());
-    const int64_t words = c.packed<GatherState>().words;
-    Gather k{data.product(0, axis), data[axis], data.product(axis + 1, data.rank()) * words, c.num_elements(1),
-             c.dtype(1) == DType::int64 ? 2U : 1U};
-    count32(data.num_elements() * words);
+    Gather k{GatherExtents::of(c, c.shape(0)), c.dtype(1) == DType::int64 ? 2U : 1U};
+    k.inner *= c.packed<GatherState>().words;
+    count32(k.outer * k.extent * k.inner);
     count32(k.outer * k.num_indices * k.inner);
     return k;
   }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -95,15 +94,21 @@ void run_with_mover(const void* state, RunContext& c) {
   c.packed<MovementState>().host->run(state, c);
 }
 
-// Operators whose kernels touch elements by strided_copy and copy_blocks only.
-constexpr std::string_view kMoving[] = {"Concat",       "DepthToSpace", "Expand",  "Flatten", "Identity",  "Reshape",  "Slice",
-                                        "SpaceToDepth", "Split",        "Squeeze", "Tile",    "Transpose", "Unsqueeze"};
+/// True if the host's kernel touches elements by strided_copy and copy_blocks only: what is not copied, such as a shape, is known before
+/// the run. The indices of a Gather are not.
+bool touches_by_copying(const OpDef& op) {
+  if (op.moves != Moves::in_order && op.moves != Moves::anywhere) return false;
+  auto is_copied_or_known = [&](const Port& input) {
+    const auto position = static_cast<int>(&input - op.inputs.data());
+    return input.type_name == op.outputs[0].type_name || std::ranges::find(op.value_inputs, position) != op.value_inputs.end();
+  };
+  return std::ranges::all_of(op.inputs, is_copied_or_known);
+}
 
 }  // namespace
 
 DeviceKernel find_movement(const Graph& graph, const Node& node) {
-  if (!node.domain.empty() || std::find(std::begin(kMoving), std::end(kMoving), node.op_type) == std::end(kMoving)) return {};
-  if (!ops::has_plain_bytes(graph.type(node.inputs[0]).dtype)) return {};
+  if (!node.op || !touches_by_copying(*node.op) || !ops::has_plain_bytes(graph.type(node.inputs[0]).dtype)) return {};
   const KernelDef& host = select_kernel(graph, node);
   if (host.allocates || host.create) return {};
   auto state = std::make_shared<MovementState>();

@@ -9,6 +9,7 @@
 #include "ops/checks.h"
 #include "ops/math/axis_rows.h"
 #include "ops/nn/window.h"
+#include "ops/reduction/axes.h"
 
 namespace treadle::gpu {
 namespace {
@@ -24,21 +25,12 @@ const vulkan::Shader& row_shader(RunContext& c) { return *c.packed<RowState>().s
 
 constexpr int kMaxReducedRank = 4;  // dimensions that are kept, and that are reduced
 
-uint32_t reduced_axes(const BindContext& c) {
-  const int rank = c.shape(0).rank();
-  const int64_t count = c.has_input(1) ? c.value_count(1) : 0;
-  if (count == 0) return c.get_int("noop_with_empty_axes") != 0 ? 0 : (1U << rank) - 1U;
-  uint32_t axes = 0;
-  for (int64_t i = 0; i < count; ++i) axes |= 1U << normalise_axis(c.value_at(1, i), rank);
-  return axes;
-}
-
 struct Reduction {
   kernels::ReducePlan plan;
 
   static Reduction bind(BindContext& c) {
     count32(c.num_elements(0));
-    return {kernels::plan_reduce(c.shape(0).dims(), reduced_axes(c))};
+    return {kernels::plan_reduce(c.shape(0).dims(), ops::reduced_axes(c))};
   }
   void run(RunContext& c) const {
     Push push;

@@ -13,21 +13,23 @@
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
+#include "ops/reduction/axes.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
-namespace {
 
-using kernels::Reduce;
-
-uint32_t reduced_axes(BindContext& c) {
-  int rank = c.shape(0).rank();
-  int64_t count = c.has_input(1) ? c.value_count(1) : 0;
+uint32_t reduced_axes(const BindContext& c) {
+  const int rank = c.shape(0).rank();
+  const int64_t count = c.has_input(1) ? c.value_count(1) : 0;
   if (count == 0) return c.get_int("noop_with_empty_axes") != 0 ? 0 : (1U << rank) - 1U;
   uint32_t axes = 0;
   for (int64_t i = 0; i < count; ++i) axes |= 1U << normalise_axis(c.value_at(1, i), rank);
   return axes;
 }
+
+namespace {
+
+using kernels::Reduce;
 
 template <Reduce kOp>
 struct Of {

@@ -7,6 +7,7 @@
 #include "graph/op_def.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/tensor/gather.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
 
@@ -55,15 +56,10 @@ void infer_gather_nd(InferContext& c) {
 }
 
 template <typename Index>
-struct Gather {
+struct Gather : GatherExtents {
   DType dtype;
-  int64_t outer, extent, inner, num_indices;
 
-  static Gather bind(BindContext& c) {
-    const Shape& data = c.shape(0);
-    const int axis = c.axis("axis", 0, data.rank());
-    return {c.dtype(0), data.product(0, axis), data[axis], data.product(axis + 1, data.rank()), c.num_elements(1)};
-  }
+  static Gather bind(BindContext& c) { return {GatherExtents::of(c, c.shape(0)), c.dtype(0)}; }
   void run(RunContext& c) const {
     const Index* indices = c.in<Index>(1);
     if (has_plain_bytes(dtype))

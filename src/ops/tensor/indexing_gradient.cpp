@@ -10,6 +10,7 @@
 #include "kernels/movement/gather.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/tensor/gather.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -25,15 +26,13 @@ void infer_given_shape(InferContext& c) {
 
 // Rows with the same index are summed in order, by one thread: each thread has its own blocks of the outer axes.
 template <typename T>
-struct GatherGrad {
-  int64_t outer, extent, inner, count;
+struct GatherGrad : GatherExtents {
   bool wide_index;
 
   static GatherGrad bind(BindContext& c) {
     const Shape& x = c.output_shape(0);
-    const int axis = c.axis("axis", 0, x.rank());
-    GatherGrad k{x.product(0, axis), x[axis], x.product(axis + 1, x.rank()), c.num_elements(1), c.dtype(1) == DType::int64};
-    if (c.num_elements(0) != k.outer * k.count * k.inner)
+    const GatherGrad k{GatherExtents::of(c, x), c.dtype(1) == DType::int64};
+    if (c.num_elements(0) != k.outer * k.num_indices * k.inner)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("the gradient {} is of no Gather of {} from {}", to_string(c.shape(0)), to_string(c.shape(1)), to_string(x)));
     return k;
@@ -49,16 +48,13 @@ struct GatherGrad {
     const T* dy = c.in<T>(0);
     const Index* indices = c.in<Index>(1);
     T* dx = c.out<T>(0);
-    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, (extent + count) * inner));
+    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, (extent + num_indices) * inner));
     parallel_for(c.pool(), outer, grain, [&](int64_t begin, int64_t end) {
       std::fill(dx + begin * extent * inner, dx + end * extent * inner, T{0});
       for (int64_t o = begin; o < end; ++o) {
-        for (int64_t i = 0; i < count; ++i) {
-          auto index = static_cast<int64_t>(indices[i]);
-          if (index < -extent || index >= extent)
-            throw Error(ErrorCode::invalid_argument, fmt::format("the index {} is outside [-{}, {})", index, extent, extent));
-          if (index < 0) index += extent;
-          const T* from = dy + (o * count + i) * inner;
+        for (int64_t i = 0; i < num_indices; ++i) {
+          const int64_t index = kernels::checked_index(static_cast<int64_t>(indices[i]), extent);
+          const T* from = dy + (o * num_indices + i) * inner;
           T* to = dx + (o * extent + index) * inner;
           for (int64_t k = 0; k < inner; ++k) to[k] += from[k];
         }

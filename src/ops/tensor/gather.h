@@ -1,0 +1,20 @@
+// Where a Gather reads: rows of `inner` elements, of which the axis has `extent`.
+#pragma once
+
+#include <cstdint>
+
+#include "graph/kernel.h"
+
+namespace treadle::ops {
+
+struct GatherExtents {
+  int64_t outer, extent, inner, num_indices;
+
+  /// @param data  of the elements that are read, which a gradient has as its output
+  static GatherExtents of(const BindContext& c, const Shape& data) {
+    const int axis = c.axis("axis", 0, data.rank());
+    return {data.product(0, axis), data[axis], data.product(axis + 1, data.rank()), c.num_elements(1)};
+  }
+};
+
+}  // namespace treadle::ops
