@@ -56,6 +56,20 @@ TEST(Contract, ARankThatTheOperatorDoesNotHaveIsRefused) {
   EXPECT_TRUE(says(error, "the input B is u8[16]; 2 axes expected")) << error;
 }
 
+TEST(Contract, RoundedProductsSayTheirPrecision) {
+  for (const char* op : {"RoundedMatMul", "RoundedGemm"}) {
+    auto made_with = [&](const Attributes& attributes) {
+      return error_of([&] {
+        GraphBuilder b;
+        b.node("y", op, {b.input("a", {2, 16}), b.input("b", {16, 3})}, attributes, 1, "treadle");
+      });
+    };
+    EXPECT_TRUE(says(made_with({}), "the attribute \"precision\" is required")) << op;
+    EXPECT_TRUE(says(made_with({{"precision", std::string("float32")}}), "one of bfloat16|bfloat16x3|float16 expected")) << op;
+    EXPECT_EQ(made_with({{"precision", std::string("float16")}}), "no error") << op;
+  }
+}
+
 TEST(Contract, OperandsOfAListHaveOneType) {
   GraphBuilder b;
   const std::string error = error_of([&] { b.op("y", "Max", {b.input("a", {33}), b.input("b", {16, 33}, DType::int8)}); });

@@ -10,11 +10,9 @@
 namespace treadle::ops {
 namespace {
 
-kernels::Bf16Form form_of(const BindContext& c) {
-  const auto form = bf16_form(c.node().attributes);
-  if (!form) throw Error(ErrorCode::invalid_argument, "its precision is none of 16 bits");
-  return *form;
-}
+const AttributeDef kSixteenBits{kPrecision, AttributeDef::Required{}, one_of("bfloat16|bfloat16x3|float16")};
+
+kernels::Bf16Form form_of(const BindContext& c) { return bf16_form(c.node().attributes).value(); }
 
 struct RoundedMatMul {
   Product product;
@@ -52,27 +50,25 @@ struct RoundedGemm {
 
 std::vector<OpDef> rounded_matmul_ops() {
   constexpr TypeSet kFloat{DType::float32};
-  return {
-      {.name = "RoundedMatMul",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"A", kFloat, "T"}, {"B", kFloat, "T"}},
-       .outputs = {{"Y", kFloat, "T"}},
-       .attributes = {{kPrecision, std::string_view("bfloat16")}},
-       .infer = [](InferContext& c) { infer_product(c, 0, 1, DType::float32); },
-       .cost = matmul_cost,
-       .kernels = {kernel<RoundedMatMul>("16 bits, packed in the run", DType::float32)}},
-      {.name = "RoundedGemm",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"A", kFloat, "T"}, {"B", kFloat, "T"}, {"C", kFloat, "T", Presence::optional}},
-       .outputs = {{"Y", kFloat, "T"}},
-       .attributes =
-           {{"alpha", 1.0F}, {"beta", 1.0F}, {"transA", int64_t{0}}, {"transB", int64_t{0}}, {kPrecision, std::string_view("bfloat16")}},
-       .infer = infer_gemm,
-       .cost = gemm_cost,
-       .alias = {may_reuse(0, 2)},
-       .kernels = {kernel<RoundedGemm>("16 bits, packed in the run", DType::float32)}}};
+  return {{.name = "RoundedMatMul",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"A", kFloat, "T"}, {"B", kFloat, "T"}},
+           .outputs = {{"Y", kFloat, "T"}},
+           .attributes = {kSixteenBits},
+           .infer = [](InferContext& c) { infer_product(c, 0, 1, DType::float32); },
+           .cost = matmul_cost,
+           .kernels = {kernel<RoundedMatMul>("16 bits, packed in the run", DType::float32)}},
+          {.name = "RoundedGemm",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"A", kFloat, "T"}, {"B", kFloat, "T"}, {"C", kFloat, "T", Presence::optional}},
+           .outputs = {{"Y", kFloat, "T"}},
+           .attributes = {{"alpha", 1.0F}, {"beta", 1.0F}, {"transA", int64_t{0}}, {"transB", int64_t{0}}, kSixteenBits},
+           .infer = infer_gemm,
+           .cost = gemm_cost,
+           .alias = {may_reuse(0, 2)},
+           .kernels = {kernel<RoundedGemm>("16 bits, packed in the run", DType::float32)}}};
 }
 
 }  // namespace treadle::ops
