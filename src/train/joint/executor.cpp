@@ -148,7 +148,7 @@ size_t Executor::partial_forward(size_t step, ForwardMode mode, const RunOptions
 
 void Executor::backward(std::span<const Tensor> head_gradients) {
   Impl& e = *impl_;
-  if (!e.run) throw Error(ErrorCode::invalid_argument, "backward() needs a forward pass for training before it");
+  if (!e.run) throw Error(ErrorCode::invalid_argument, "backward() needs a forward pass for training (is_train) before it");
   std::vector<Tensor> heads(head_gradients.begin(), head_gradients.end());
   if (heads.empty())
     for (const Datum& output : e.outputs) heads.push_back(ones_like(output.tensor()).tensor());
