@@ -1,14 +1,19 @@
-// Gather: rows of a table by indices, which only the GPU looks at.
-#include "ops/tensor/gather.h"
+// Gather, GatherElements, GatherND: elements by indices, which only the GPU looks at.
+#include "kernels/movement/gather.h"
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
+#include "ops/tensor/gather.h"
 #include "ops/tensor/movement.h"
 
 namespace treadle::gpu {
 namespace {
+
+constexpr int kMaxGatheredRank = 4;  // dimensions of a place, and indices of a tuple
 
 struct GatherState final : PackedState {
   const vulkan::Shader* shader = nullptr;
@@ -16,44 +21,102 @@ struct GatherState final : PackedState {
   std::string node;   // for errors
 };
 
-struct Gather : ops::GatherExtents {
-  uint32_t index_words;
+/// The shader gather.comp. All counts are in words.
+struct Gathering {
+  int64_t count = 1, slice = 1, tuples = 1;
+  int depth = 1;
+  uint32_t index_words = 1;
+  int64_t dims[kMaxGatheredRank] = {}, steps[kMaxGatheredRank] = {}, extents[kMaxGatheredRank] = {}, strides[kMaxGatheredRank] = {};
 
-  static Gather bind(BindContext& c) {
-    Gather k{GatherExtents::of(c, c.shape(0)), c.dtype(1) == DType::int64 ? 2U : 1U};
-    k.inner *= c.packed<GatherState>().words;
-    count32(k.outer * k.extent * k.inner);
-    count32(k.outer * k.num_indices * k.inner);
-    return k;
-  }
   void run(RunContext& c) const {
     const auto& state = c.packed<GatherState>();
-    const uint32_t count = count32(outer * num_indices * inner);
     if (count == 0) return;
-    const vulkan::VulkanStream::FaultSite site =
-        stream().fault_site(fmt::format("{}: an index is outside of the axis, which has {} elements", state.node, extent));
+    const std::string axes = depth == 1 ? fmt::format("the axis, which has {} elements", extents[0]) : "its axis";
+    const vulkan::VulkanStream::FaultSite site = stream().fault_site(fmt::format("{}: an index is outside of {}", state.node, axes));
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
-    push.word(count);
-    for (const int64_t value : {num_indices, inner, extent}) push.word(static_cast<uint32_t>(value));
+    for (const int64_t value : {count, slice, tuples, int64_t{depth}}) push.word(static_cast<uint32_t>(value));
     push.word(index_words).word(site.number);
-    stream().dispatch(*state.shader, push.bytes(), groups_over(count));
+    for (const auto* values : {&dims, &steps, &extents, &strides})
+      for (const int64_t value : *values) push.word(static_cast<uint32_t>(value));
+    stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
+  }
+
+ protected:
+  /// Sets the index space, outermost first, with the step in the data of each dimension.
+  void set_space(const BindContext& c, std::span<const int64_t> extents_of_space, std::span<const int64_t> steps_of_space) {
+    count32(c.num_elements(0) * c.packed<GatherState>().words);
+    index_words = c.dtype(1) == DType::int64 ? 2U : 1U;
+    const size_t rank = extents_of_space.size(), missing = size_t{kMaxGatheredRank} - rank;
+    count = 1;
+    for (size_t i = 0; i < size_t{kMaxGatheredRank}; ++i) {
+      dims[i] = i < missing ? 1 : extents_of_space[i - missing];
+      steps[i] = i < missing ? 0 : steps_of_space[i - missing];
+      count *= dims[i];
+    }
+    count32(count);
+  }
+};
+
+struct Gather : Gathering {
+  static Gather bind(BindContext& c) {
+    const ops::GatherExtents rows = ops::GatherExtents::of(c, c.shape(0));
+    Gather k;
+    k.slice = rows.inner * c.packed<GatherState>().words;
+    k.tuples = rows.num_indices;
+    k.extents[0] = rows.extent, k.strides[0] = k.slice;
+    const int64_t space[] = {rows.outer, k.tuples, k.slice}, by[] = {rows.extent * k.slice, 0, 1};
+    k.set_space(c, space, by);
+    return k;
+  }
+};
+
+struct GatherNd : Gathering {
+  static GatherNd bind(BindContext& c) {
+    const kernels::TuplePlan plan = kernels::plan_tuples(c.shape(0).dims(), c.shape(1).dims(), c.get_int("batch_dims"));
+    GatherNd k;
+    k.slice = plan.slice * c.packed<GatherState>().words;
+    k.tuples = plan.batch * plan.tuples;
+    k.depth = plan.depth;
+    for (int i = 0; i < plan.depth; ++i) k.extents[i] = plan.extents[i], k.strides[i] = plan.strides[i] * k.slice;
+    const int64_t space[] = {plan.batch, plan.tuples, k.slice}, by[] = {plan.slices * k.slice, 0, 1};
+    k.set_space(c, space, by);
+    return k;
+  }
+};
+
+struct GatherElements : Gathering {
+  static GatherElements bind(BindContext& c) {
+    const Shape& data = c.shape(0);
+    const kernels::ElementsPlan plan = kernels::plan_elements(data.dims(), c.shape(1).dims(), c.axis("axis", 0, data.rank()));
+    GatherElements k;
+    k.slice = c.packed<GatherState>().words;
+    k.extents[0] = plan.axis_extent, k.strides[0] = plan.axis_stride * k.slice;
+    std::vector<int64_t> space(plan.loop.dims, plan.loop.dims + plan.loop.rank), by;
+    for (int axis = 0; axis < plan.loop.rank; ++axis) by.push_back(plan.loop.strides[0][axis] * k.slice);
+    if (k.slice > 1) space.push_back(k.slice), by.push_back(1);
+    k.set_space(c, space, by);
+    k.tuples = std::max<int64_t>(k.count / k.slice, 1);
+    return k;
   }
 };
 
 }  // namespace
 
 DeviceKernel find_gather(const Graph& graph, const Node& node) {
-  if (!node.is("Gather", "")) return {};
-  const DType dtype = graph.type(node.inputs[0]).dtype, index = graph.type(node.inputs[1]).dtype;
-  if (!ops::has_plain_bytes(dtype) || (index != DType::int32 && index != DType::int64)) return {};
-  static const KernelDef kernel = treadle::kernel<Gather>("gpu");
-  const int64_t bytes = ops::element_bytes(dtype), word = bytes < 4 ? bytes : 4;
+  static const KernelDef gather = kernel<Gather>("gpu"), elements = kernel<GatherElements>("gpu"), nd = kernel<GatherNd>("gpu");
+  const bool by_element = node.is("GatherElements", ""), by_tuple = node.is("GatherND", "");
+  if (!by_element && !by_tuple && !node.is("Gather", "")) return {};
+  const Type &data = graph.type(node.inputs[0]), &indices = graph.type(node.inputs[1]);
+  if (!ops::has_plain_bytes(data.dtype) || (indices.dtype != DType::int32 && indices.dtype != DType::int64)) return {};
+  const int64_t bytes = ops::element_bytes(data.dtype), word = bytes < 4 ? bytes : 4;
+  if (by_element && data.shape->size() + (bytes > word ? 1 : 0) > size_t{kMaxGatheredRank}) return {};
+  if (by_tuple && indices.shape->back().value() > kMaxGatheredRank) return {};
   auto state = std::make_shared<GatherState>();
   state->shader = find_moving_shader("gather", static_cast<size_t>(word));
   state->words = bytes / word;
-  state->node = fmt::format("Gather node \"{}\"", node.name);
-  return {&kernel, std::move(state)};
+  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  return {by_element ? &elements : by_tuple ? &nd : &gather, std::move(state)};
 }
 
 }  // namespace treadle::gpu

@@ -61,7 +61,7 @@ class GpuKernels final : public KernelTable {
     // What a node captures for its bodies is not for kernels here, and all of them read input 0 and write output 0.
     const bool captures = node.inputs.size() != static_cast<size_t>(node.num_formal_inputs);
     if (!node.op || captures || !node.has_input(0) || node.outputs.empty() || node.outputs[0] == kNoValue) return {};
-    for (const auto find : {find_pointwise, find_product, find_row_kernel, find_movement, find_gather})
+    for (const auto find : {find_pointwise, find_product, find_row_kernel, find_movement, find_gather, find_resampling, find_recurrent})
       if (const DeviceKernel found = find(graph, node); found.kernel) return found;
     return {};
   }

@@ -46,6 +46,19 @@ std::array<uint32_t, 3> groups_for(int64_t count);
 /// Shaders count elements in 32 bits. @throws Error(not_implemented) if there are more
 uint32_t count32(int64_t num_elements);
 
+/// Y = alpha A B + beta C in strides of elements, `batch` products of them with steps from one to the next.
+struct ProductCall {
+  void* y = nullptr;
+  const void *a = nullptr, *b = nullptr, *c = nullptr;  ///< c only if has_c
+  bool has_c = false;
+  int64_t rows = 0, columns = 0, terms = 0;
+  int64_t a_row = 0, a_column = 1, b_row = 1, b_column = 0, c_row = 0, c_column = 0;
+  int64_t batch = 1, a_step = 0, b_step = 0;  ///< at most as many as a dispatch has in its third dimension
+  float alpha = 1, beta = 1;
+};
+/// @param shader  product.comp, for the elements' type
+void dispatch_product(const vulkan::Shader& shader, const ProductCall& call);
+
 /// Dimensions of the index space of a shader that is written for its node.
 inline constexpr int kMaxSpaceRank = 8;
 /// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond kMaxSpaceRank
@@ -53,9 +66,11 @@ void push_extents(Push& push, int rank, const int64_t* dims);
 
 /// The kernel of a node of one of these families; none if it is of another one, or the family cannot compute it.
 DeviceKernel find_pointwise(const Graph& graph, const Node& node);
-DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm, Conv
+DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm, Conv, ConvTranspose
 DeviceKernel find_movement(const Graph& graph, const Node& node);  ///< Transpose, Slice, Concat and the like
 DeviceKernel find_gather(const Graph& graph, const Node& node);
+DeviceKernel find_recurrent(const Graph& graph, const Node& node);
+DeviceKernel find_resampling(const Graph& graph, const Node& node);  ///< Pad, Resize, Range
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node);  ///< reductions, softmax, normalizations, pools
 
 }  // namespace treadle::gpu

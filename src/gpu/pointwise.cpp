@@ -2,6 +2,7 @@
 #include <spirv/unified1/GLSL.std.450.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <spirv/unified1/spirv.hpp>
@@ -12,6 +13,7 @@
 #include "graph/op_def.h"
 #include "graph/scalar_function.h"
 #include "kernels/elementwise/broadcast.h"
+#include "ops/checks.h"
 
 namespace treadle::gpu {
 namespace {
@@ -30,15 +32,20 @@ struct PointwiseState final : PackedState {
 };
 
 struct Pointwise {
+  using Shapes = std::array<std::span<const int64_t>, kMaxInputs>;
   kernels::BroadcastPlan<kMaxInputs> plan;
+
+  static Pointwise over(const Shape& output, const Shapes& shapes) {
+    Pointwise k{kernels::plan_broadcast<kMaxInputs>(output.dims(), shapes)};
+    count32(k.plan.size);
+    return k;
+  }
 
   static Pointwise bind(BindContext& c) {
     const std::vector<int>& operands = c.packed<PointwiseState>().operands;
-    std::array<std::span<const int64_t>, kMaxInputs> shapes{};  // those beyond the last operand are scalars
+    Shapes shapes{};  // those beyond the last operand are scalars
     for (size_t i = 0; i < operands.size(); ++i) shapes[i] = c.shape(operands[i]).dims();
-    Pointwise k{kernels::plan_broadcast<kMaxInputs>(c.output_shape(0).dims(), shapes)};
-    count32(k.plan.size);
-    return k;
+    return over(c.output_shape(0), shapes);
   }
   void run(RunContext& c) const {
     const auto& state = c.packed<PointwiseState>();
@@ -53,11 +60,28 @@ struct Pointwise {
   }
 };
 
+/// QuantizeLinear and DequantizeLinear, whose scales and zero points lie along an axis, or are one number.
+struct Quantization : Pointwise {
+  static Quantization bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    const int64_t scales = c.num_elements(1);
+    std::vector<int64_t> dims(static_cast<size_t>(x.rank()), 1);
+    if (scales != 1) {
+      const int axis = c.axis("axis", 1, x.rank());
+      ops::check_equal(scales, x[axis], "scales, and elements of the axis");
+      dims[static_cast<size_t>(axis)] = scales;
+    }
+    if (c.has_input(2)) ops::check_equal(c.num_elements(2), scales, "zero points and scales");
+    return {over(x, {x.dims(), dims, dims})};
+  }
+};
+
 bool fits(size_t inputs, size_t rank) { return 8 * (1 + inputs) + 4 * rank + 4 * inputs * rank <= vulkan::kMaxPushBytes; }
 
 /// @param count  the formula reads so many inputs, the first ones
+template <typename Kernel = Pointwise>
 DeviceKernel make(const Graph& graph, const Node& node, size_t count, const Formula& formula) {
-  static const KernelDef kernel = treadle::kernel<Pointwise>("gpu");
+  static const KernelDef kernel = treadle::kernel<Kernel>("gpu");
   std::vector<DType> inputs;
   for (size_t i = 0; i < count; ++i) inputs.push_back(graph.type(node.inputs[i]).dtype);
   const Type& output = graph.type(node.outputs[0]);
@@ -156,11 +180,45 @@ std::optional<Formula> wide_formula(const Node& node) {
   return std::nullopt;
 }
 
+/// Quantization to and from integers of 8 and 16 bits, and from those of 32.
+DeviceKernel find_quantization(const Graph& graph, const Node& node) {
+  const bool quantizes = node.op_type == "QuantizeLinear";
+  const DType x = graph.type(node.inputs[0]).dtype, y = graph.type(node.outputs[0]).dtype, codes = quantizes ? y : x;
+  const DType scale = graph.type(node.inputs[1]).dtype;
+  const size_t rank = graph.type(node.inputs[1]).shape->size(), count = node.has_input(2) ? 3 : 2;
+  Arithmetic number{}, code{}, by{};
+  if (!arithmetic_of(quantizes ? x : y, number) || !arithmetic_of(scale, by) || !arithmetic_of(codes, code)) return {};
+  const bool is_wide = bits_of(codes) > 16;
+  if (number != Arithmetic::f32 || by != Arithmetic::f32 || !is_integer(codes) || (is_wide && (quantizes || codes != DType::int32)))
+    return {};
+  // A quotient may be asked for in 16 bits. Scales of blocks have the input's rank.
+  if (quantizes && (scale != DType::float32 || node.attributes.get_int("precision", static_cast<int64_t>(scale)) > 1)) return {};
+  if (node.attributes.get_int("block_size") != 0 || rank > 1 || (rank == 1 && graph.type(node.inputs[0]).shape->size() < 2)) return {};
+  if (!quantizes)
+    return make<Quantization>(graph, node, count, [](ShaderWriter& s, std::span<const Value> v) {
+      const Value zero = v.size() > 2 ? s.convert(v[2], Arithmetic::f32) : s.number(0);
+      return s.mul(s.sub(s.convert(v[0], Arithmetic::f32), zero), s.convert(v[1], Arithmetic::f32));
+    });
+  const bool is_signed = codes == DType::int8 || codes == DType::int16;
+  const double lowest = is_signed ? -std::ldexp(1, static_cast<int>(bits_of(codes)) - 1) : 0;
+  const double highest = lowest + std::ldexp(1, static_cast<int>(bits_of(codes))) - 1;
+  // Bounds are whole numbers, so that it does not matter whether they come before rounding.
+  return make<Quantization>(graph, node, count, [lowest, highest, code](ShaderWriter& s, std::span<const Value> v) {
+    const Value zero = v.size() > 2 ? s.convert(v[2], Arithmetic::f32) : s.number(0);
+    const Value low = s.sub(s.number(lowest), zero), high = s.sub(s.number(highest), zero);
+    Value q = s.div(v[0], v[1]);
+    q = s.select(s.less(low, q), q, low);
+    q = s.select(s.less(q, high), q, high);
+    return s.convert(s.add(s.ext(GLSLstd450RoundEven, Arithmetic::f32, {q}), zero), code);
+  });
+}
+
 }  // namespace
 
 DeviceKernel find_pointwise(const Graph& graph, const Node& node) {
   const auto count = static_cast<size_t>(node.num_formal_inputs);
   if (!node.domain.empty() || node.outputs.size() != 1 || count < 1) return {};
+  if (node.op_type == "QuantizeLinear" || node.op_type == "DequantizeLinear") return find_quantization(graph, node);
   Arithmetic in{}, out{};
   if (!arithmetic_of(graph.type(node.inputs[0]).dtype, in) || !arithmetic_of(graph.type(node.outputs[0]).dtype, out)) return {};
   bool complete = true, alike = true;  // all inputs are there; they have one type

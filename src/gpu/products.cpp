@@ -45,16 +45,21 @@ struct MatrixProduct {
   void dispatch(RunContext& c, const kernels::BatchOffsets& at, int64_t count, int64_t a_step, int64_t b_step) const {
     const auto& state = c.packed<ProductState>();
     const int64_t size = state.element_bytes;
-    Push push;
-    push.pointer(c.out<std::byte>(0) + at.c * size).pointer(c.in<std::byte>(0) + at.a * size).pointer(c.in<std::byte>(1) + at.b * size);
-    push.pointer(c.in<void>(2)).word(uint32_t{has_c});
-    for (const int64_t extent : {shape.M, shape.N, shape.K, shape.a_row, shape.a_col}) push.word(static_cast<uint32_t>(extent));
-    const int64_t b_row = shape.b_transposed ? 1 : shape.ldb, b_column = shape.b_transposed ? shape.ldb : 1;
-    for (const int64_t step : {b_row, b_column, c_row, c_column, a_step, b_step, int64_t{0}}) push.word(static_cast<uint32_t>(step));
-    push.word(alpha).word(beta);
-    std::array<uint32_t, 3> groups = groups_for(tiles(shape.M) * tiles(shape.N));
-    groups[2] = static_cast<uint32_t>(count);
-    stream().dispatch(*state.shader, push.bytes(), groups);
+    ProductCall call{c.out<std::byte>(0) + at.c * size,
+                     c.in<std::byte>(0) + at.a * size,
+                     c.in<std::byte>(1) + at.b * size,
+                     c.in<void>(2),
+                     has_c,
+                     shape.M,
+                     shape.N,
+                     shape.K,
+                     shape.a_row,
+                     shape.a_col};
+    call.b_row = shape.b_transposed ? 1 : shape.ldb, call.b_column = shape.b_transposed ? shape.ldb : 1;
+    call.c_row = c_row, call.c_column = c_column;
+    call.batch = count, call.a_step = a_step, call.b_step = b_step;
+    call.alpha = alpha, call.beta = beta;
+    dispatch_product(*state.shader, call);
   }
 };
 
@@ -125,6 +130,30 @@ struct Conv {
   }
 };
 
+/// The shader convolution_transposed.comp.
+struct ConvTranspose {
+  kernels::ConvParams params;  // of a convolution from Y to X
+  bool has_bias;
+
+  static ConvTranspose bind(BindContext& c) {
+    const ConvTranspose k{ops::bind_conv_transpose(c), c.has_input(2)};
+    for (const int i : {0, 1}) count32(c.num_elements(i));
+    count32(c.output_shape(0).num_elements());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const kernels::Window& w = params.window;
+    const int64_t count = params.N * params.M * w.in_size();
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(2)).word(uint32_t{has_bias});
+    for (const int64_t extent : {count, params.C / params.group, params.M / params.group, params.group})
+      push.word(static_cast<uint32_t>(extent));
+    for (const auto* extents : {&w.in, &w.out, &w.kernel, &w.stride, &w.dilation, &w.pad_begin})
+      for (const int axis : {1, 2}) push.word(static_cast<int32_t>((*extents)[axis]));
+    stream().dispatch(*c.packed<ProductState>().shader, push.bytes(), groups_over(count32(count)));
+  }
+};
+
 bool are_alike(const Graph& graph, const Node& node) {
   const DType dtype = graph.type(node.outputs[0]).dtype;
   return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id == kNoValue || graph.type(id).dtype == dtype; });
@@ -132,21 +161,38 @@ bool are_alike(const Graph& graph, const Node& node) {
 
 }  // namespace
 
+void dispatch_product(const vulkan::Shader& shader, const ProductCall& call) {
+  Push push;
+  push.pointer(call.y).pointer(call.a).pointer(call.b).pointer(call.c).word(uint32_t{call.has_c});
+  for (const int64_t extent : {call.rows, call.columns, call.terms, call.a_row, call.a_column, call.b_row, call.b_column, call.c_row,
+                               call.c_column, call.a_step, call.b_step, int64_t{0}})
+    push.word(static_cast<uint32_t>(extent));
+  push.word(call.alpha).word(call.beta);
+  std::array<uint32_t, 3> groups = groups_for(tiles(call.rows) * tiles(call.columns));
+  groups[2] = static_cast<uint32_t>(call.batch);
+  stream().dispatch(shader, push.bytes(), groups);
+}
+
 DeviceKernel find_product(const Graph& graph, const Node& node) {
   if (!node.domain.empty() || node.outputs.empty() || !are_alike(graph, node)) return {};
-  static const KernelDef matmul = kernel<MatMul>("gpu"), gemm = kernel<Gemm>("gpu"), conv = kernel<Conv>("gpu");
+  static const KernelDef matmul = kernel<MatMul>("gpu"), gemm = kernel<Gemm>("gpu"), conv = kernel<Conv>("gpu"),
+                         transposed = kernel<ConvTranspose>("gpu");
   const DType dtype = graph.type(node.outputs[0]).dtype;
   auto state = std::make_shared<ProductState>();
   state->element_bytes = static_cast<int64_t>(bits_of(dtype) / 8);
-  if (node.op_type == "Conv") {
-    // A kernel's depth is not among the push constants.
-    if (graph.type(node.inputs[0]).shape->size() > 4) return {};
+  const bool is_transposed = node.op_type == "ConvTranspose";
+  // A kernel's depth is not among the push constants.
+  if ((node.op_type == "Conv" || is_transposed) && graph.type(node.inputs[0]).shape->size() > 4) return {};
+  if (is_transposed) {
+    state->shader = find_shader("convolution_transposed", dtype);
+  } else if (node.op_type == "Conv") {
     state->shader = find_shader("convolution_tile", dtype);
     state->direct = find_shader("convolution", dtype);
   } else {
     state->shader = find_shader("product", dtype);
   }
   if (!state->shader) return {};
+  if (is_transposed) return {&transposed, std::move(state)};
   if (node.op_type == "MatMul") return {&matmul, std::move(state)};
   if (node.op_type == "Gemm") return {&gemm, std::move(state)};
   return node.op_type == "Conv" ? DeviceKernel{&conv, std::move(state)} : DeviceKernel();

@@ -150,6 +150,48 @@ struct InstanceNormalization : Normalization {
   }
 };
 
+struct BatchNormalization {
+  int64_t count, inner, channels;
+  float epsilon;
+
+  static BatchNormalization bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    const BatchNormalization k{x.num_elements(), x.rank() < 3 ? 1 : x.product(2, x.rank()), x.rank() == 1 ? 1 : x[1],
+                               c.get_float("epsilon", 1e-5F)};
+    count32(k.count);
+    for (int i = 1; i <= 4; ++i) ops::check_equal(c.num_elements(i), k.channels, "a parameter and the channels of X");
+    return k;
+  }
+  void run(RunContext& c) const {
+    Push push;
+    push.pointer(c.out<void>(0));
+    for (int i = 0; i <= 4; ++i) push.pointer(c.in<void>(i));
+    for (const int64_t extent : {count, inner, channels}) push.word(static_cast<uint32_t>(extent));
+    push.word(epsilon);
+    stream().dispatch(row_shader(c), push.bytes(), groups_over(count32(count)));
+  }
+};
+
+// ArgMax, ArgMin.
+
+struct ArgExtreme {
+  ops::AxisRows rows;
+  bool last;
+
+  static ArgExtreme bind(BindContext& c) {
+    count32(c.num_elements(0));
+    const ArgExtreme k{ops::arg_extreme_rows(c), c.get_int("select_last_index") != 0};
+    return k;
+  }
+  void run(RunContext& c) const {
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0));
+    for (const int64_t extent : {rows.outer, rows.length, rows.inner}) push.word(static_cast<uint32_t>(extent));
+    push.word(uint32_t{last});
+    stream().dispatch(row_shader(c), push.bytes(), groups_for(rows.outer * rows.inner));
+  }
+};
+
 // Pools.
 
 struct Pool {
@@ -189,7 +231,7 @@ std::optional<uint32_t> pool_kind(const Node& node) {
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   static const KernelDef reduction = kernel<Reduction>("gpu"), global_pool = kernel<GlobalPool>("gpu"), softmax = kernel<Softmax>("gpu"),
                          row_normalization = kernel<RowNormalization>("gpu"), instance = kernel<InstanceNormalization>("gpu"),
-                         pool = kernel<Pool>("gpu");
+                         batch = kernel<BatchNormalization>("gpu"), extreme = kernel<ArgExtreme>("gpu"), pool = kernel<Pool>("gpu");
   if (!node.domain.empty() || node.outputs.size() != 1) return {};
   const Type& x = graph.type(node.inputs[0]);
   for (const ReductionRow& row : kReductions)
@@ -197,6 +239,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
       return with_shader(row.op_type.starts_with("Global") ? global_pool : reduction, "reduce", x.dtype, static_cast<uint32_t>(row.op));
   if (node.op_type == "Softmax" || node.op_type == "LogSoftmax")
     return with_shader(softmax, "softmax", x.dtype, node.op_type == "LogSoftmax");
+  if (node.op_type == "ArgMax" || node.op_type == "ArgMin") return with_shader(extreme, "arg_extreme", x.dtype, node.op_type == "ArgMax");
   const bool alike =
       std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id == kNoValue || graph.type(id).dtype == x.dtype; });
   if (!alike) return {};
@@ -212,6 +255,8 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
     }
     return with_shader(row_normalization, "normalize", x.dtype, node.op_type == "LayerNormalization");
   }
+  if (node.op_type == "BatchNormalization" && node.attributes.get_int("training_mode") == 0)
+    return with_shader(batch, "batch_normalization", x.dtype, 0);
   if (node.op_type == "InstanceNormalization") return with_shader(instance, "normalize", x.dtype, 1);
   if (const std::optional<uint32_t> kind = pool_kind(node); kind && x.shape->size() <= 4) return with_shader(pool, "pool", x.dtype, *kind);
   return {};

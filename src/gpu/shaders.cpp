@@ -30,8 +30,8 @@ const vulkan::Shader* find_shader(const std::string& file, DType dtype, std::spa
   return find(fmt::format("{}_{}", file, short_name_of(dtype)), constants);
 }
 
-const vulkan::Shader* find_moving_shader(const std::string& file, size_t word_bytes) {
-  return find(fmt::format("{}_b{}", file, word_bytes), {});
+const vulkan::Shader* find_moving_shader(const std::string& file, size_t word_bytes, std::span<const uint32_t> constants) {
+  return find(fmt::format("{}_b{}", file, word_bytes), constants);
 }
 
 }  // namespace treadle::gpu

@@ -7,6 +7,10 @@
 #include "core/threads/thread_pool.h"
 #include "treadle/shape.h"
 
+namespace treadle {
+class BindContext;
+}
+
 namespace treadle::ops {
 
 struct AxisRows {
@@ -29,5 +33,8 @@ struct AxisRows {
     });
   }
 };
+
+/// The rows of an ArgMax or ArgMin. @throws Error(invalid_argument) if they are empty
+AxisRows arg_extreme_rows(const BindContext& c);
 
 }  // namespace treadle::ops

@@ -11,6 +11,7 @@
 #include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/nn/convolution.h"
 #include "ops/nn/window.h"
 #include "ops/tensor/movement.h"
 #include "ops/widen.h"
@@ -106,7 +107,9 @@ Cost conv_transpose_cost(const ShapeContext& c) {
               static_cast<double>(c.output_shape(0).num_elements()) * static_cast<double>(bits_of(c.dtype(0))) / 8};
 }
 
-ConvParams bind_params(const BindContext& c) {
+}  // namespace
+
+kernels::ConvParams bind_conv_transpose(const BindContext& c) {
   const Shape &x = c.shape(0), &w = c.shape(1), &y = c.output_shape(0);
   ConvParams p;
   p.group = c.get_int("group", 1);
@@ -128,6 +131,8 @@ ConvParams bind_params(const BindContext& c) {
   return p;
 }
 
+namespace {
+
 // T is float32 or a 16-bit float.
 template <typename T>
 struct ConvTranspose {
@@ -137,7 +142,7 @@ struct ConvTranspose {
   int max_threads;
 
   static ConvTranspose bind(BindContext& c) {
-    ConvTranspose k{bind_params(c), {}, {}, {}, {}, 0, c.max_threads()};
+    ConvTranspose k{bind_conv_transpose(c), {}, {}, {}, {}, 0, c.max_threads()};
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, c.num_elements(0));
     k.w = reserve_wide<T>(layout, c.num_elements(1));
@@ -159,7 +164,7 @@ struct ConvTranspose {
 
 struct ConvTransposeDouble {
   ConvParams params;
-  static ConvTransposeDouble bind(BindContext& c) { return {bind_params(c)}; }
+  static ConvTransposeDouble bind(BindContext& c) { return {bind_conv_transpose(c)}; }
   void run(RunContext& c) const {
     kernels::conv_transpose_plain(params, c.in<double>(0), c.in<double>(1), c.in<double>(2), c.out<double>(0), c.pool());
   }

@@ -32,6 +32,17 @@ void infer(InferContext& c) {
   c.set_output(0, DType::int64, std::move(shape));
 }
 
+}  // namespace
+
+AxisRows arg_extreme_rows(const BindContext& c) {
+  const int rank = c.shape(0).rank();
+  const AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), c.axis("axis", 0, rank));
+  if (rows.length == 0 && rows.outer * rows.inner > 0) throw_empty(static_cast<size_t>(c.axis("axis", 0, rank)), to_string(c.shape(0)));
+  return rows;
+}
+
+namespace {
+
 template <bool kMax>
 struct ArgExtremum {
   template <typename T>
@@ -39,12 +50,7 @@ struct ArgExtremum {
     AxisRows rows;
     bool last;
 
-    static Kernel bind(BindContext& c) {
-      int rank = c.shape(0).rank();
-      AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), c.axis("axis", 0, rank));
-      if (rows.length == 0 && rows.outer * rows.inner > 0) throw_empty(static_cast<size_t>(c.axis("axis", 0, rank)), to_string(c.shape(0)));
-      return {rows, c.get_int("select_last_index") != 0};
-    }
+    static Kernel bind(BindContext& c) { return {arg_extreme_rows(c), c.get_int("select_last_index") != 0}; }
     void run(RunContext& c) const {
       kernels::arg_extreme<T>(kMax, last, rows.outer, rows.length, rows.inner, c.in<T>(0), c.out<int64_t>(0), c.pool());
     }

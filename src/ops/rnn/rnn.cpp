@@ -101,6 +101,26 @@ RnnParams make_rnn_params(RnnKind kind, const Attributes& attributes, const Shap
   return p;
 }
 
+RnnParams bind_recurrent(const BindContext& c, RnnKind kind) {
+  const int num_inputs = kind == RnnKind::lstm ? 8 : 6, num_outputs = kind == RnnKind::lstm ? 3 : 2;
+  RnnParams p = make_rnn_params(kind, c.node().attributes, c.shape(kW), c.shape(kR));
+  const Shape& x = c.shape(kX);
+  p.steps = x[p.batch_first ? 1 : 0], p.batch = x[p.batch_first ? 0 : 1];
+  check_equal(x[2], p.input, "features of X and W");
+  const int64_t directions = p.num_directions();
+  if (c.has_input(kB)) check_equal(c.num_elements(kB), directions * 2 * p.gates() * p.hidden, "elements of B");
+  if (c.has_input(kSequenceLens)) check_equal(c.num_elements(kSequenceLens), p.batch, "sequence_lens and the batch");
+  for (int i : {kInitialH, kInitialC})
+    if (i < num_inputs && c.has_input(i)) check_equal(c.num_elements(i), directions * p.batch * p.hidden, "elements of an initial state");
+  if (kP < num_inputs && c.has_input(kP)) check_equal(c.num_elements(kP), directions * 3 * p.hidden, "elements of P");
+  // Outputs may have been inferred from the attribute hidden_size.
+  for (int i = 0; i < num_outputs; ++i)
+    if (c.has_output(i))
+      check_equal(c.output_shape(i).num_elements(), (i == 0 ? p.steps : 1) * directions * p.batch * p.hidden,
+                  "elements of an output for hidden_size, and for the columns of R");
+  return p;
+}
+
 void infer_recurrent(InferContext& c, RnnKind kind) {
   const bool batch_first = c.get_int("layout") != 0;
   const Dim directions = direction_of(c.attributes()) == RnnDirection::bidirectional ? 2 : 1;
@@ -222,12 +242,8 @@ struct Recurrent {
 
   static Recurrent bind(BindContext& c) {
     Recurrent k{};
-    k.params = make_rnn_params(kKind, c.node().attributes, c.shape(kW), c.shape(kR));
-    const Shape& x = c.shape(kX);
-    k.params.steps = x[k.params.batch_first ? 1 : 0], k.params.batch = x[k.params.batch_first ? 0 : 1];
+    k.params = bind_recurrent(c, kKind);
     k.params.bytes = c.node().op_type == kLstmOfBytes;
-    check_equal(x[2], k.params.input, "features of X and W");
-    check_sizes(c, k.params);
     ScratchLayout layout;
     k.packed = c.packed<PackedRnn>().weights.defined();
     for (int i = 0; i < kNumInputs; ++i) {
@@ -244,20 +260,6 @@ struct Recurrent {
     c.request_scratch(layout.total());
     return k;
   }
-  static void check_sizes(const BindContext& c, const RnnParams& p) {
-    const int64_t directions = p.num_directions();
-    if (c.has_input(kB)) check_equal(c.num_elements(kB), directions * 2 * p.gates() * p.hidden, "elements of B");
-    if (c.has_input(kSequenceLens)) check_equal(c.num_elements(kSequenceLens), p.batch, "sequence_lens and the batch");
-    for (int i : {kInitialH, kInitialC})
-      if (i < kNumInputs && c.has_input(i)) check_equal(c.num_elements(i), directions * p.batch * p.hidden, "elements of an initial state");
-    if (kP < kNumInputs && c.has_input(kP)) check_equal(c.num_elements(kP), directions * 3 * p.hidden, "elements of P");
-    // Outputs may have been inferred from the attribute hidden_size.
-    for (int i = 0; i < kNumOutputs; ++i)
-      if (c.has_output(i))
-        check_equal(c.output_shape(i).num_elements(), (i == 0 ? p.steps : 1) * directions * p.batch * p.hidden,
-                    "elements of an output for hidden_size, and for the columns of R");
-  }
-
   const float* input(RunContext& c, int i) const { return i < kNumInputs && present[i] ? inputs[i].read(c, i) : nullptr; }
   float* output(RunContext& c, int i) const {
     if (i >= kNumOutputs || !wanted[i]) return nullptr;
@@ -305,13 +307,9 @@ struct RecurrentInDouble {
     return {};
   }
   static RecurrentInDouble bind(BindContext& c) {
-    RecurrentInDouble k{make_rnn_params(kKind, c.node().attributes, c.shape(kW), c.shape(kR)), c.max_threads(), 0, 0, 0};
+    RecurrentInDouble k{bind_recurrent(c, kKind), c.max_threads(), 0, 0, 0};
     for (int i = 0; i < (kKind == RnnKind::lstm ? 3 : 2); ++i) k.wanted |= c.has_output(i) ? 1U << i : 0U;
-    const Shape& x = c.shape(kX);
-    RnnParams& p = k.params;
-    p.steps = x[p.batch_first ? 1 : 0], p.batch = x[p.batch_first ? 0 : 1];
-    check_equal(x[2], p.input, "features of X and W");
-    Recurrent<double, kKind>::check_sizes(c, p);
+    const RnnParams& p = k.params;
     ScratchLayout layout;
     const int64_t rows = p.num_directions() * (p.steps + 1) * p.batch;
     k.kept = layout.take(static_cast<size_t>(rows * kernels::rnn_kept_columns(p)) * sizeof(double));

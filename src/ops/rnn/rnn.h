@@ -7,6 +7,7 @@
 #include "graph/attributes.h"
 #include "graph/gradient.h"
 #include "graph/infer.h"
+#include "graph/kernel.h"
 #include "kernels/rnn/rnn.h"
 #include "treadle/tensor.h"
 
@@ -22,6 +23,8 @@ void infer_recurrent(InferContext& c, kernels::RnnKind kind);
 /// Parameters from the attributes and the shapes of W and R. The caller sets steps and batch.
 /// @throws Error(invalid_argument) if they contradict each other.
 kernels::RnnParams make_rnn_params(kernels::RnnKind kind, const Attributes& attributes, const Shape& w, const Shape& r);
+/// The same with steps and batch, once all shapes are known. @throws Error(invalid_argument) if an operand has another size
+kernels::RnnParams bind_recurrent(const BindContext& c, kernels::RnnKind kind);
 /// Parameters from the attributes alone; all extents are 1.
 kernels::RnnParams params_of_attributes(kernels::RnnKind kind, const Attributes& attributes);
 

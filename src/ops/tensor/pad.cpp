@@ -1,5 +1,5 @@
 // Pad, and CenterCropPad, which can also remove elements.
-#include "kernels/movement/pad.h"
+#include "ops/tensor/pad.h"
 
 #include <fmt/format.h>
 
@@ -16,8 +16,6 @@
 #include "treadle/error.h"
 
 namespace treadle::ops {
-namespace {
-
 kernels::PadMode pad_mode(const Attributes& attributes) {
   const std::string_view mode = attributes.get_string("mode", "constant");
   if (mode == "constant") return kernels::PadMode::constant;
@@ -26,6 +24,8 @@ kernels::PadMode pad_mode(const Attributes& attributes) {
   if (mode == "wrap") return kernels::PadMode::wrap;
   throw Error(ErrorCode::invalid_argument, fmt::format("mode = \"{}\"; there are constant, reflect, edge and wrap", mode));
 }
+
+namespace {
 
 void infer_pad(InferContext& c) {
   const auto mode = pad_mode(c.attributes());
@@ -61,7 +61,9 @@ void infer_pad(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-kernels::PadPlan bind_plan(BindContext& c) {
+}  // namespace
+
+kernels::PadPlan bind_pad(BindContext& c) {
   const Shape& in = c.shape(0);
   int64_t before[kMaxRank] = {}, after[kMaxRank] = {};
   const int64_t count = c.has_input(3) ? c.value_count(3) : in.rank();
@@ -76,6 +78,8 @@ kernels::PadPlan bind_plan(BindContext& c) {
   const auto rank = static_cast<size_t>(in.rank());
   return kernels::plan_pad(pad_mode(c.node().attributes), in.dims(), {before, rank}, {after, rank});
 }
+
+namespace {
 
 void infer_center_crop_pad(InferContext& c) {
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
@@ -227,7 +231,7 @@ std::vector<OpDef> pad_ops() {
        .attributes = {{"mode", std::string_view("constant")}},
        .infer = infer_pad,
        .cost = move_cost,
-       .kernels = {kernel<Pad<bind_plan>>(), kernel<PadByNumber<bind_plan>>("by number")},
+       .kernels = {kernel<Pad<bind_pad>>(), kernel<PadByNumber<bind_pad>>("by number")},
        .gradient = pad_gradient,
        .value_inputs = {1, 3},
        .moves = Moves::among_others,

@@ -1,5 +1,5 @@
 // Resize, and Upsample, its predecessor.
-#include "kernels/image/resize.h"
+#include "ops/tensor/resize.h"
 
 #include <fmt/format.h>
 
@@ -42,7 +42,9 @@ E enum_attribute(const Attributes& attributes, std::string_view name, std::strin
   throw Error(ErrorCode::not_implemented, fmt::format("{} is \"{}\"", name, text));
 }
 
-ResizeOptions options_of(const Attributes& attributes) {
+}  // namespace
+
+ResizeOptions resize_options(const Attributes& attributes) {
   ResizeOptions o;
   constexpr std::pair<std::string_view, Filter> kModes[] = {
       {"nearest", Filter::nearest}, {"linear", Filter::linear}, {"cubic", Filter::cubic}};
@@ -65,6 +67,8 @@ ResizeOptions options_of(const Attributes& attributes) {
   o.cubic_a = static_cast<double>(attributes.get_float("cubic_coeff_a", -0.75f));
   return o;
 }
+
+namespace {
 
 enum class AspectRatio : uint8_t { stretch, not_larger, not_smaller };
 AspectRatio aspect_ratio_of(const Attributes& attributes) {
@@ -137,7 +141,7 @@ bool is_given(const BindContext& c, int input) { return c.has_input(input) && c.
 
 void infer_resize(InferContext& c) {
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
-  options_of(c.attributes());
+  resize_options(c.attributes());
   const int rank = c.rank(0);
   const Axes axes = Axes::of(c.attributes(), rank);
   SymbolicShape out = c.shape(0);
@@ -183,68 +187,62 @@ double float_value(const Tensor& tensor, int64_t i) {
                                                        [&]<typename T>() { return static_cast<double>(tensor.data<T>()[i]); });
 }
 
-/// The axes that change, sorted from the largest reduction to the largest growth, so that intermediate results are as small as possible.
-struct ResizePlan {
-  ResizeOptions options;
-  int count = 0;
-  ResizeAxis axes[kMaxRank];
-  int axis[kMaxRank] = {};
-  Shape in, out;
-
-  static ResizePlan make(const BindContext& c) {
-    ResizePlan p;
-    p.options = options_of(c.node().attributes);
-    p.in = c.shape(0), p.out = c.output_shape(0);
-    const int rank = p.in.rank();
-    const Axes named = Axes::of(c.node().attributes, rank);
-    ResizeAxis all[kMaxRank];
-    for (int i = 0; i < rank; ++i) all[i].in = p.in[i], all[i].out = p.out[i];
-    set_scales(c, named, p.in, all);
-    if (p.options.coordinates == Coordinates::tf_crop_and_resize && is_given(c, 1)) {
-      const Tensor& roi = *c.value(1);
-      check_equal(roi.num_elements(), 2 * named.count, "elements of roi, and two for each axis");
-      for (int i = 0; i < named.count; ++i) {
-        all[named.axis[i]].roi_begin = float_value(roi, i);
-        all[named.axis[i]].roi_end = float_value(roi, named.count + i);
-      }
-    }
-    for (int i = 0; i < rank; ++i) {
-      const bool same = all[i].in == all[i].out && std::abs(all[i].scale - 1) < 1e-9 && all[i].roi_begin == 0 && all[i].roi_end == 1;
-      if (same) continue;
-      if (all[i].in == 0 && all[i].out > 0)
-        throw Error(ErrorCode::invalid_argument, fmt::format("an empty axis cannot be resized to an extent of {}", all[i].out));
-      p.axes[p.count] = all[i];
-      p.axis[p.count++] = i;
-    }
-    for (int i = 1; i < p.count; ++i)
-      for (int k = i; k > 0 && p.axes[k].scale < p.axes[k - 1].scale; --k)
-        std::swap(p.axes[k], p.axes[k - 1]), std::swap(p.axis[k], p.axis[k - 1]);
-    return p;
-  }
-
- private:
-  static void set_scales(const BindContext& c, const Axes& named, const Shape& in, ResizeAxis* all) {
-    if (is_given(c, 3)) {
-      const AspectRatio policy = aspect_ratio_of(c.node().attributes);
-      int64_t sizes[kMaxRank];
-      check_equal(c.value_count(3), named.count, "elements of sizes, and axes");
-      for (int i = 0; i < named.count; ++i) sizes[i] = c.value_at(3, i);
-      const double common = policy == AspectRatio::stretch ? 0 : common_scale(policy, named, in, sizes);
-      for (int i = 0; i < named.count; ++i) {
-        ResizeAxis& axis = all[named.axis[i]];
-        axis.scale =
-            policy == AspectRatio::stretch ? static_cast<double>(axis.out) / static_cast<double>(std::max<int64_t>(axis.in, 1)) : common;
-      }
-      return;
-    }
-    check_equal(c.value_count(2), named.count, "elements of scales, and axes");
+void set_scales(const BindContext& c, const Axes& named, const Shape& in, ResizeAxis* all) {
+  if (is_given(c, 3)) {
+    const AspectRatio policy = aspect_ratio_of(c.node().attributes);
+    int64_t sizes[kMaxRank];
+    check_equal(c.value_count(3), named.count, "elements of sizes, and axes");
+    for (int i = 0; i < named.count; ++i) sizes[i] = c.value_at(3, i);
+    const double common = policy == AspectRatio::stretch ? 0 : common_scale(policy, named, in, sizes);
     for (int i = 0; i < named.count; ++i) {
-      const float scale = c.value(2)->data<float>()[i];
-      check_scale(scale);
-      all[named.axis[i]].scale = static_cast<double>(scale);
+      ResizeAxis& axis = all[named.axis[i]];
+      axis.scale =
+          policy == AspectRatio::stretch ? static_cast<double>(axis.out) / static_cast<double>(std::max<int64_t>(axis.in, 1)) : common;
+    }
+    return;
+  }
+  check_equal(c.value_count(2), named.count, "elements of scales, and axes");
+  for (int i = 0; i < named.count; ++i) {
+    const float scale = c.value(2)->data<float>()[i];
+    check_scale(scale);
+    all[named.axis[i]].scale = static_cast<double>(scale);
+  }
+}
+
+}  // namespace
+
+ResizePlan ResizePlan::make(const BindContext& c) {
+  ResizePlan p;
+  p.options = resize_options(c.node().attributes);
+  p.in = c.shape(0), p.out = c.output_shape(0);
+  const int rank = p.in.rank();
+  const Axes named = Axes::of(c.node().attributes, rank);
+  ResizeAxis all[kMaxRank];
+  for (int i = 0; i < rank; ++i) all[i].in = p.in[i], all[i].out = p.out[i];
+  set_scales(c, named, p.in, all);
+  if (p.options.coordinates == Coordinates::tf_crop_and_resize && is_given(c, 1)) {
+    const Tensor& roi = *c.value(1);
+    check_equal(roi.num_elements(), 2 * named.count, "elements of roi, and two for each axis");
+    for (int i = 0; i < named.count; ++i) {
+      all[named.axis[i]].roi_begin = float_value(roi, i);
+      all[named.axis[i]].roi_end = float_value(roi, named.count + i);
     }
   }
-};
+  for (int i = 0; i < rank; ++i) {
+    const bool same = all[i].in == all[i].out && std::abs(all[i].scale - 1) < 1e-9 && all[i].roi_begin == 0 && all[i].roi_end == 1;
+    if (same) continue;
+    if (all[i].in == 0 && all[i].out > 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("an empty axis cannot be resized to an extent of {}", all[i].out));
+    p.axes[p.count] = all[i];
+    p.axis[p.count++] = i;
+  }
+  for (int i = 1; i < p.count; ++i)
+    for (int k = i; k > 0 && p.axes[k].scale < p.axes[k - 1].scale; --k)
+      std::swap(p.axes[k], p.axes[k - 1]), std::swap(p.axis[k], p.axis[k - 1]);
+  return p;
+}
+
+namespace {
 
 /// Mode "nearest": copies elements of any type.
 struct ResizeNearest {

@@ -1,0 +1,148 @@
+// RNN, GRU and LSTM: the products with W for all steps at once, then a dispatch for each step.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "gpu/launch.h"
+#include "gpu/shaders.h"
+#include "ops/rnn/rnn.h"
+#include "ops/widen.h"
+
+namespace treadle::gpu {
+namespace {
+
+using kernels::RnnDirection;
+using kernels::RnnKind;
+using kernels::RnnParams;
+using kernels::Unary;
+
+// As in recurrent.comp.
+enum Flag : uint32_t {
+  has_bias = 1,
+  has_lengths = 2,
+  has_h = 4,
+  has_c = 8,
+  has_y = 16,
+  is_reverse = 32,
+  reset_last = 64,
+  only_reset = 128
+};
+
+struct RecurrentState final : PackedState {
+  RnnKind kind = RnnKind::rnn;
+  const vulkan::Shader *product = nullptr, *step = nullptr;
+  std::string node;  // for errors
+};
+
+struct Recurrent {
+  RnnParams params;
+  bool has_input[7];
+  int64_t gates, states[2], cell;  // in scratch
+
+  static Recurrent bind(BindContext& c) {
+    Recurrent k{ops::bind_recurrent(c, c.packed<RecurrentState>().kind), {}, 0, {}, 0};
+    const RnnParams& p = k.params;
+    // Some exporters write an empty tensor for an absent one.
+    for (int i = 0; i < 7; ++i) k.has_input[i] = i < c.num_inputs() && c.has_input(i) && c.num_elements(i) > 0;
+    ops::ScratchLayout layout;
+    const auto take = [&layout](int64_t elements) { return layout.take(count32(elements) * sizeof(float)); };
+    k.gates = take(p.steps * p.batch * p.gates() * p.hidden);
+    for (int64_t& state : k.states) state = take(p.batch * p.hidden);
+    k.cell = take(p.batch * p.hidden);
+    for (const int i : {ops::kX, ops::kW, ops::kR}) count32(c.num_elements(i));
+    count32(p.steps * p.num_directions() * p.batch * p.hidden);
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    for (int direction = 0; direction < params.num_directions(); ++direction) {
+      multiply_inputs(c, direction);
+      for (int64_t step = 0; step < std::max<int64_t>(params.steps, 1); ++step) run_step(c, direction, step);
+    }
+  }
+
+ private:
+  int64_t state_size() const { return params.batch * params.hidden; }
+  float* at(RunContext& c, int64_t offset) const { return reinterpret_cast<float*>(ops::scratch_at(c, offset)); }
+
+  void multiply_inputs(RunContext& c, int direction) const {
+    ProductCall call;
+    call.y = at(c, gates), call.a = c.in<void>(ops::kX);
+    call.rows = params.steps * params.batch, call.columns = params.gates() * params.hidden, call.terms = params.input;
+    call.b = c.in<float>(ops::kW) + direction * call.columns * call.terms;
+    call.a_row = call.terms, call.b_column = call.terms;
+    dispatch_product(*c.packed<RecurrentState>().product, call);
+  }
+
+  void run_step(RunContext& c, int direction, int64_t step) const {
+    const int64_t size = state_size(), all_gates = params.gates() * params.hidden;
+    const bool is_first = step == 0, is_last = step + 1 >= params.steps, is_lstm = params.kind == RnnKind::lstm;
+    const bool backwards = params.direction == RnnDirection::reverse || direction == 1;
+    uint32_t flags = (has_input[ops::kB] ? has_bias : 0U) | (has_input[ops::kSequenceLens] ? has_lengths : 0U) |
+                     (backwards ? is_reverse : 0U) | (params.linear_before_reset ? reset_last : 0U);
+    if (!is_first || has_input[ops::kInitialH]) flags |= has_h;
+    if (is_lstm && (!is_first || has_input[ops::kInitialC])) flags |= has_c;
+    Call call{};
+    call.r = c.in<float>(ops::kR) + direction * all_gates * params.hidden;
+    if (has_input[ops::kB]) call.bias = c.in<float>(ops::kB) + direction * 2 * all_gates;
+    call.h_in = is_first ? initial(c, ops::kInitialH, direction) : at(c, states[(step + 1) % 2]);
+    call.h_out = final_state(c, ops::kYh, direction, is_last, states[step % 2]);
+    call.c_in = is_lstm && is_first ? initial(c, ops::kInitialC, direction) : at(c, cell);
+    call.c_out = is_lstm ? final_state(c, ops::kYc, direction, is_last, cell) : at(c, cell);
+    if (params.kind == RnnKind::gru && !params.linear_before_reset) dispatch(c, call, flags | only_reset, step);
+    if (params.steps > 0 && c.out<float>(ops::kY)) call.y = c.out<float>(ops::kY) + direction * size, flags |= has_y;
+    dispatch(c, call, flags, step);
+  }
+  const float* initial(RunContext& c, int input, int direction) const {
+    return has_input[input] ? c.in<float>(input) + direction * state_size() : nullptr;
+  }
+  float* final_state(RunContext& c, int output, int direction, bool is_last, int64_t offset) const {
+    return is_last && c.out<float>(output) ? c.out<float>(output) + direction * state_size() : at(c, offset);
+  }
+
+  struct Call {
+    const float *r, *bias, *h_in, *c_in;
+    float *h_out, *c_out, *y;
+  };
+  void dispatch(RunContext& c, const Call& call, uint32_t flags, int64_t step) const {
+    const auto& state = c.packed<RecurrentState>();
+    vulkan::VulkanStream::FaultSite site;
+    if (flags & has_lengths) site = stream().fault_site(fmt::format("{}: a sequence's length is not in [0, {}]", state.node, params.steps));
+    Push push;
+    push.pointer(at(c, gates)).pointer(call.r).pointer(call.bias).pointer(c.in<void>(ops::kSequenceLens));
+    push.pointer(reinterpret_cast<const void*>(site.address)).pointer(call.h_in).pointer(call.h_out).pointer(call.c_in);
+    push.pointer(call.c_out).pointer(call.y).word(flags).word(site.number);
+    for (const int64_t extent : {step, params.steps, params.batch, params.hidden, params.num_directions() * state_size()})
+      push.word(static_cast<uint32_t>(extent));
+    stream().dispatch(*state.step, push.bytes(), groups_over(count32(state_size())));
+  }
+};
+
+/// What the shader has: a sigmoid for the gates, hyperbolic tangents for the others.
+bool has_default_activations(const RnnParams& params) {
+  RnnParams plain = params;
+  plain.set_default_activations();
+  for (int direction = 0; direction < params.num_directions(); ++direction)
+    for (int i = 0; i < 3; ++i)
+      if (params.activations[direction][i].function != plain.activations[direction][i].function) return false;
+  return true;
+}
+
+}  // namespace
+
+DeviceKernel find_recurrent(const Graph& graph, const Node& node) {
+  static const KernelDef kernel = treadle::kernel<Recurrent>("gpu");
+  if (!node.domain.empty() || (node.op_type != "RNN" && node.op_type != "GRU" && node.op_type != "LSTM")) return {};
+  auto state = std::make_shared<RecurrentState>();
+  state->kind = node.op_type == "RNN" ? RnnKind::rnn : node.op_type == "GRU" ? RnnKind::gru : RnnKind::lstm;
+  const RnnParams params = ops::params_of_attributes(state->kind, node.attributes);
+  const bool has_more = params.batch_first || params.input_forget || node.attributes.has("clip") || node.has_input(ops::kP);
+  if (has_more || !has_default_activations(params) || graph.type(node.inputs[0]).dtype != DType::float32) return {};
+  const uint32_t constants[] = {static_cast<uint32_t>(state->kind)};
+  state->product = find_shader("product", DType::float32);
+  state->step = find_shader("recurrent", DType::float32, constants);
+  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  return {&kernel, std::move(state)};
+}
+
+}  // namespace treadle::gpu

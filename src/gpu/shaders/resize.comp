@@ -1,0 +1,63 @@
+// Resize along the middle axis of [outer, extent, inner]: an invocation computes one element, or moves one word with NEAREST.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#ifdef NEAREST
+#include "words.glsl"
+#define Elements Words
+#else
+#include "elements.glsl"
+#endif
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint MODE = 0;  // with NEAREST the order of kernels::Nearest, otherwise of kernels::Filter
+const uint PREFER_FLOOR = 0, PREFER_CEIL = 1, FLOOR = 2, CEIL = 3;
+const uint LINEAR = 1;
+
+layout(push_constant, scalar) uniform Push {
+  Elements y, x;
+  uint count;  // elements of y
+  int in_extent;
+  uint out_extent, inner;
+  // The place in x of y's element 0, and from one to the next: whole elements, then 2^-32 parts, which add up without rounding.
+  int start, step;
+  uint start_part, step_part;
+  float cubic_a;
+  uint exclude_outside;
+} p;
+
+float weight_of(float distance) {
+  const float d = abs(distance), a = p.cubic_a;
+  if (MODE == LINEAR) return max(0.0, 1 - d);
+  if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+  return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
+}
+
+void main() {
+  const uint element = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
+  if (element >= p.count) return;
+  const uint n = element % p.inner, o = element / p.inner % p.out_extent, outer = element / p.inner / p.out_extent;
+  uint high, part, carry;
+  umulExtended(o, p.step_part, high, part);
+  part = uaddCarry(part, p.start_part, carry);
+  int whole = p.start + int(o) * p.step + int(high) + int(carry);
+  const uint row = outer * uint(p.in_extent) * p.inner + n;
+#ifdef NEAREST
+  // Quotients such as 1 / 3 are cut off: places next to a whole or a half are taken for it.
+  part = uaddCarry(part, 0x8000u, carry) & 0xFFFF0000u;
+  whole += int(carry);
+  if (MODE == PREFER_FLOOR && part > 0x80000000u || MODE == PREFER_CEIL && part >= 0x80000000u || MODE == CEIL && part > 0) ++whole;
+  p.y.at[element] = p.x.at[row + uint(clamp(whole, 0, p.in_extent - 1)) * p.inner];
+#else
+  const float fraction = float(part) * (1.0 / 4294967296.0);
+  const int reach = MODE == LINEAR ? 1 : 2;
+  float sum = 0, weights = 0;
+  for (int k = 1 - reach; k <= reach; ++k) {
+    const int i = whole + k;
+    if (p.exclude_outside != 0 && (i < 0 || i >= p.in_extent)) continue;
+    const float weight = weight_of(float(k) - fraction);
+    weights += weight;
+    sum = fma(weight, to_number(p.x.at[row + uint(clamp(i, 0, p.in_extent - 1)) * p.inner]), sum);
+  }
+  p.y.at[element] = to_element(p.exclude_outside != 0 && weights != 0 ? sum / weights : sum);
+#endif
+}

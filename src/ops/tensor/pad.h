@@ -1,0 +1,14 @@
+// Pad, as kernels of every device bind it.
+#pragma once
+
+#include "graph/kernel.h"
+#include "kernels/movement/pad.h"
+
+namespace treadle::ops {
+
+/// @throws Error(invalid_argument) for a mode that there is not
+kernels::PadMode pad_mode(const Attributes& attributes);
+/// The plan of a Pad node. @throws Error(invalid_argument) if pads and axes do not fit the data
+kernels::PadPlan bind_pad(BindContext& c);
+
+}  // namespace treadle::ops

@@ -1,0 +1,23 @@
+// Resize, as kernels of every device bind it.
+#pragma once
+
+#include "graph/kernel.h"
+#include "kernels/image/resize.h"
+
+namespace treadle::ops {
+
+/// @throws Error(not_implemented) for a mode that there is not
+kernels::ResizeOptions resize_options(const Attributes& attributes);
+
+/// The axes that change, sorted from the largest reduction to the largest growth, so that intermediate results are as small as possible.
+struct ResizePlan {
+  kernels::ResizeOptions options;
+  int count = 0;
+  kernels::ResizeAxis axes[kMaxRank];
+  int axis[kMaxRank] = {};
+  Shape in, out;
+
+  static ResizePlan make(const BindContext& c);
+};
+
+}  // namespace treadle::ops
