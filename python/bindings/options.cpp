@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 
 #include <cctype>
@@ -11,8 +12,10 @@
 #include <variant>
 
 #include "datum.h"
+#include "gpu/gpu_type.h"
 #include "option_attributes.h"
 #include "ort_api/api.h"
+#include "ort_api/providers.h"
 #include "treadle/sharing.h"
 
 namespace treadle::python {
@@ -76,13 +79,35 @@ void add_external_files(PySessionOptions& options, const std::vector<std::string
   }
 }
 
-void expect_provider(const std::string& name) {
-  if (name != "CPUExecutionProvider") throw std::runtime_error("Unknown Provider Type: " + name + "; CPUExecutionProvider is the only one");
+using ProviderOptions = std::map<std::string, std::string>;
+
+// The CPU need not be added: it has what the others have no kernel for.
+void add_provider(PySessionOptions& options, const std::string& name, const ProviderOptions& given) {
+  const char* const provider = ort::find_provider(name);
+  if (!provider)
+    throw std::runtime_error("Unknown Provider Type: " + name + "; there are " + ort::kVulkanProvider + " and " + ort::kCpuProvider);
+  ort::use_provider(options, provider, given);
 }
 
-void add_provider_for_devices(PySessionOptions&, nb::sequence devices, nb::handle) {
+void add_provider_for_devices(PySessionOptions& options, nb::sequence devices, const ProviderOptions& given) {
   if (nb::len(devices) == 0) throw Error(ErrorCode::invalid_argument, "Must provide one or more OrtEpDevice instances.");
-  for (nb::handle device : devices) expect_provider(nb::cast<std::string>(device.attr("ep_name")));
+  const auto name_of = [](nb::handle device) { return nb::cast<std::string>(device.attr("ep_name")); };
+  const auto options_of = [](nb::handle device) { return nb::cast<ProviderOptions>(device.attr("ep_options")); };
+  for (nb::handle device : devices) {
+    if (name_of(device) != name_of(devices[0]))
+      throw Error(ErrorCode::invalid_argument, "All OrtEpDevice values in ep_devices must have the same execution provider.");
+    if (options_of(device) != options_of(devices[0])) throw Error(ErrorCode::invalid_argument, "a session has one device of a provider");
+  }
+  ProviderOptions all = given;
+  all.merge(options_of(devices[0]));
+  add_provider(options, name_of(devices[0]), all);
+}
+
+// Name, model, PCI's numbers and whether it has memory of its own, for each GPU that programs are offered.
+std::vector<std::tuple<std::string, std::string, uint32_t, uint32_t, bool>> offered_gpus() {
+  std::vector<std::tuple<std::string, std::string, uint32_t, uint32_t, bool>> gpus;
+  for (const gpu::Gpu& gpu : gpu::offered_gpus()) gpus.emplace_back(gpu.name, gpu.model, gpu.vendor_id, gpu.device_id, gpu.is_discrete);
+  return gpus;
 }
 
 // Sets the option that a config entry stands for. @return false if it stands for none
@@ -173,7 +198,7 @@ void register_methods(nb::class_<PySessionOptions>& session, const Attributes<Se
 
 constexpr const char* kKeptLogging = "Kept; messages go to the logger \"treadle\".";
 
-// Registers members that are accepted but have no effect; see docs/python.md. There is only one execution provider and device to choose.
+// What is accepted and has no meaning here; see docs/python.md. And execution providers.
 void register_kept(nb::class_<PySessionOptions>& session) {
   using namespace nb::literals;
   session
@@ -190,13 +215,12 @@ void register_kept(nb::class_<PySessionOptions>& session) {
       .def_rw("log_verbosity_level", &PySessionOptions::log_verbosity_level, kKeptLogging)
       .def_rw("logid", &PySessionOptions::logid, kKeptLogging)
       .def(
-          "has_providers", [](const PySessionOptions&) { return false; }, "False: providers are given to the session.")
-      .def(
-          "add_provider",
-          [](PySessionOptions&, const std::string& name, const std::map<std::string, std::string>&) { expect_provider(name); }, "name"_a,
-          "options"_a, "CPUExecutionProvider; options of it are accepted.")
+          "has_providers", [](const PySessionOptions& options) { return ort::provider_of(options.device) != ort::kCpuProvider; },
+          "True if a provider other than the CPU's was added to the options.")
+      .def("add_provider", &add_provider, "name"_a, "options"_a,
+           "VulkanExecutionProvider, with the option device_id, or CPUExecutionProvider, which every session has.")
       .def("add_provider_for_devices", &add_provider_for_devices, "devices"_a, "options"_a,
-           "The OrtEpDevice of the CPU; options of its provider are accepted.")
+           "The provider of an OrtEpDevice, on that device.")
       .def(
           "set_provider_selection_policy", [](PySessionOptions&, nb::handle) {}, "policy"_a, "Accepted.")
       .def(
@@ -294,6 +318,8 @@ void register_run_options(nb::module_& module) {
 }  // namespace
 
 void register_options(nb::module_& module) {
+  module.def("offered_gpus", &offered_gpus,
+             "Name, model, PCI's numbers of vendor and device, and whether it has memory of its own, for each GPU.");
   register_session_options(module);
   register_run_options(module);
 }

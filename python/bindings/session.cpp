@@ -260,11 +260,12 @@ void register_session(nb::module_& module) {
       .def(
           "optimised_nodes",
           [](const PySession& self) {
-            std::vector<std::tuple<std::string, std::string, std::string>> nodes;
-            for (const onnx::NodeDef& node : optimised_nodes(self.session)) nodes.emplace_back(node.name, node.domain, node.op_type);
+            std::vector<std::tuple<std::string, std::string, std::string, std::string>> nodes;
+            for (const onnx::NodeDef& node : optimised_nodes(self.session))
+              nodes.emplace_back(node.name, node.domain, node.op_type, node.outputs.empty() ? std::string() : node.outputs[0]);
             return nodes;
           },
-          "Name, domain and operator of each node of the optimised graph, as its file has them.")
+          "Name, domain, operator and first output of each node of the optimised graph, as its file has them.")
       .def(
           "memory_statistics", [](const PySession& self) { return memory_dict(self.session.memory_statistics()); },
           "Bytes by class (weights, packed, activations, scratch, io, other, total): now, and the most so far.")

@@ -67,7 +67,7 @@ def _state_contents() -> dict[str, object]:
     contents.update(
         OrtValueVector=_session.OrtValueVector,
         get_default_session_options=onnxruntime.SessionOptions,
-        get_hardware_devices=lambda: [_devices.cpu_hardware()],
+        get_hardware_devices=lambda: [device.device for device in onnxruntime.get_ep_devices()],
         is_dlpack_uint8_tensor=lambda capsule: onnxruntime.OrtValue.from_dlpack(capsule).data_type() == "tensor(uint8)",
     )
     for name in ("IOBinding", "preload_dlls", "print_debug_info"):

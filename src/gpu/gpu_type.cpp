@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -30,7 +31,7 @@ size_t choose(const std::vector<PhysicalDevice>& devices, const std::string& nam
   const size_t colon = name.find(':');
   if (colon == std::string::npos) {
     for (size_t i = 0; i < devices.size(); ++i)
-      if (!devices[i].is_software && devices[i].lacks.empty()) return i;
+      if ((!devices[i].is_software || takes_software()) && devices[i].lacks.empty()) return i;
     throw Error(ErrorCode::not_found, fmt::format("there is no GPU that can be used: {}", listed(devices)));
   }
   size_t index = 0;
@@ -72,7 +73,23 @@ class GpuKernels final : public KernelTable {
 std::vector<Gpu> list_gpus() {
   std::vector<Gpu> gpus;
   for (const PhysicalDevice& device : vulkan::physical_devices())
-    gpus.push_back({fmt::format("gpu:{}", gpus.size()), device.name, device.is_software, device.lacks, device.memory_bytes});
+    gpus.push_back({fmt::format("gpu:{}", gpus.size()), device.name, device.is_software, device.lacks, device.memory_bytes,
+                    device.vendor_id, device.device_id, device.is_discrete});
+  return gpus;
+}
+
+bool takes_software() {
+  const char* const wish = std::getenv("TREADLE_SOFTWARE_GPU");
+  return wish && std::string_view(wish) == "1";
+}
+
+std::vector<Gpu> offered_gpus() {
+  std::vector<Gpu> gpus;
+  try {
+    gpus = list_gpus();
+  } catch (const Error&) {  // there is no Vulkan: a session that names a GPU says what is missing
+  }
+  std::erase_if(gpus, [](const Gpu& gpu) { return !gpu.lacks.empty() || (gpu.is_software && !takes_software()); });
   return gpus;
 }
 

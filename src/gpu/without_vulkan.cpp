@@ -16,6 +16,8 @@ std::shared_ptr<Device> make(const DeviceRequest&) { throw_none(); }
 }  // namespace
 
 std::vector<Gpu> list_gpus() { throw_none(); }
+bool takes_software() { return false; }
+std::vector<Gpu> offered_gpus() { return {}; }
 
 void register_gpu_type() {
   static const bool once = [] {

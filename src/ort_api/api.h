@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -163,7 +164,9 @@ struct OrtKeyValuePairs {
 };
 
 struct OrtHardwareDevice {
+  OrtHardwareDeviceType type = OrtHardwareDeviceType_CPU;
   std::string vendor;
+  uint32_t vendor_id = 0, device_id = 0;  // PCI's numbers
   OrtKeyValuePairs metadata;
 };
 struct OrtExternalInitializerInfo {
@@ -176,15 +179,18 @@ struct OrtDeviceEpIncompatibilityDetails {
   int32_t error_code = 0;
   std::string notes;
 };
-// The assignment of a node to an execution provider, which is always the CPU.
+// The assignment of a node to an execution provider.
 struct OrtEpAssignedNode {
   std::string name, domain, op_type;
 };
 struct OrtEpAssignedSubgraph {
+  const char* provider = nullptr;
   OrtEpAssignedNode node;
   const OrtEpAssignedNode* pointer = &node;  // a list of one
 };
 struct OrtEpDevice {
+  const char* provider = nullptr;
+  std::string name;  // of the device in sessions: "cpu", "gpu:0"
   OrtHardwareDevice hardware;
   OrtKeyValuePairs metadata, options;
 };
@@ -216,8 +222,10 @@ struct OrtSessionOptions {
   treadle::SessionOptions options;
   OrtLogger logger;  // replaces the environment's id and, if it has a function, its function
   int log_severity_level = -1, log_verbosity_level = 0;
-  EpSelectionDelegate select_devices = nullptr;  // null: uses the CPU without asking
+  const char* provider = nullptr;                // the one that was appended first; null: none
+  EpSelectionDelegate select_devices = nullptr;  // null: the client is not asked
   void* select_devices_state = nullptr;
+  bool prefers_gpu = false;  // by a policy: the first GPU if there is one
   bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true;
   std::shared_ptr<std::atomic<bool>> load_cancelled = std::make_shared<std::atomic<bool>>(false);  // shared with copies; set at any time
   std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;                         // replace files next to the model
@@ -378,15 +386,23 @@ void add_compiler(OrtApi& table);
 /// @param of  name of the pool in errors. @throws StatusError for invalid or too few affinities, or if threads cannot be made
 std::shared_ptr<ThreadPool> make_pool(const OrtThreads& threads, int num_threads, const std::string& of = {});
 
-/// The only device.
-const OrtEpDevice& cpu_device();
+/// The devices of all providers; the CPU is the first. They live as long as the process.
+std::span<const OrtEpDevice* const> ep_devices();
+/// The one of a session's device.
+const OrtEpDevice& ep_device_named(std::string_view name);
+
+/// Appends a provider to the options' list, of which the first is used. @throws Error as use_provider()
+void append_provider(OrtSessionOptions& options, const char* provider, const std::map<std::string, std::string>& provider_options);
+/// The same for devices of ep_devices(). @throws Error(invalid_argument) unless all are of one provider, and it can use them at once
+void append_devices(OrtSessionOptions& options, std::span<const OrtEpDevice* const> devices,
+                    std::map<std::string, std::string> provider_options);
 
 /// The options of a client that passes none.
 const OrtSessionOptions& default_session_options();
 /// Sets the option that a config entry stands for. @return false if it stands for none. @throws Error for an invalid value
 bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std::string& value);
-/// Checks options of an execution provider. @throws Error(invalid_argument) for a null or empty one
-void check_provider_options(const char* const* keys, const char* const* values, size_t count);
+/// Options of an execution provider. @throws Error(invalid_argument) for a null or empty one
+std::map<std::string, std::string> provider_options(const char* const* keys, const char* const* values, size_t count);
 /// True if a GraphOptimizationLevel has this number.
 bool is_level(int64_t level);
 /// With ORT_LOAD_CONFIG_FROM_MODEL=1: applies session options in the model's metadata. @throws StatusError if they are invalid

@@ -1,10 +1,12 @@
-// The available devices: only the CPU.
+// The available devices: the CPU, and GPUs by Vulkan.
 #include <algorithm>
 #include <functional>
 #include <set>
 
+#include "gpu/gpu_type.h"
 #include "onnx/parse.h"
 #include "ort_api/api.h"
+#include "ort_api/providers.h"
 #include "session/model.h"
 
 void OrtKeyValuePairs::index() {
@@ -19,7 +21,10 @@ void OrtKeyValuePairs::index() {
 namespace treadle::ort {
 namespace {
 
-constexpr const char* kCpuProvider = "CPUExecutionProvider";
+constexpr uint32_t kDeviceIncompatible = 2;  // OrtDeviceEpIncompatibility_DEVICE_INCOMPATIBLE
+
+// Of OrtExecutionProviderDevicePolicy: PREFER_GPU, MAX_PERFORMANCE.
+bool prefers_gpu(OrtExecutionProviderDevicePolicy policy) { return policy == 3 || policy == 4; }
 
 struct Vendor {
   const char* name;
@@ -31,6 +36,61 @@ Vendor vendor() {
   if (__builtin_cpu_is("amd")) return {"AMD", 0x1022};
 #endif
   return {"", 0};
+}
+
+// By the PCI number; the two above 0xFFFF are Khronos's.
+const char* vendor_of_gpu(uint32_t id) {
+  switch (id) {
+    case 0x1002: return "AMD";
+    case 0x106B: return "Apple";
+    case 0x10DE: return "NVIDIA";
+    case 0x13B5: return "ARM";
+    case 0x5143: return "Qualcomm";
+    case 0x8086: return "Intel";
+    case 0x10005: return "Mesa";
+    default: return "";
+  }
+}
+
+std::unique_ptr<const OrtEpDevice> device_of(const char* provider, std::string name, OrtHardwareDevice hardware) {
+  auto made = std::make_unique<OrtEpDevice>();
+  made->provider = provider;
+  made->name = std::move(name);
+  made->hardware = std::move(hardware);
+  made->hardware.metadata.index();
+  made->metadata.entries["version"] = kVersion;
+  if (const size_t colon = made->name.find(':'); colon != std::string::npos)
+    made->options.entries["device_id"] = made->name.substr(colon + 1);
+  made->metadata.index();
+  made->options.index();
+  return made;
+}
+
+// Without a look at GPUs, which loads Vulkan.
+const OrtEpDevice& cpu_device() {
+  static const auto device = device_of(kCpuProvider, "cpu", {OrtHardwareDeviceType_CPU, vendor().name, vendor().id, 0, {}});
+  return *device;
+}
+
+struct Devices {
+  std::vector<std::unique_ptr<const OrtEpDevice>> owned;
+  std::vector<const OrtEpDevice*> pointers;
+  std::vector<const OrtHardwareDevice*> hardware;
+};
+const Devices& all_devices() {
+  static const Devices devices = [] {
+    Devices made;
+    made.pointers.push_back(&cpu_device());
+    for (const gpu::Gpu& gpu : gpu::offered_gpus()) {
+      OrtHardwareDevice hardware{OrtHardwareDeviceType_GPU, vendor_of_gpu(gpu.vendor_id), gpu.vendor_id, gpu.device_id, {}};
+      hardware.metadata.entries = {{"Description", gpu.model}, {"Discrete", gpu.is_discrete ? "1" : "0"}};
+      made.owned.push_back(device_of(kVulkanProvider, gpu.name, std::move(hardware)));
+    }
+    for (const auto& device : made.owned) made.pointers.push_back(device.get());
+    for (const OrtEpDevice* device : made.pointers) made.hardware.push_back(&device->hardware);
+    return made;
+  }();
+  return devices;
 }
 
 // @throws Error(invalid_argument) if the array is too small. Unused elements of a larger one stay null.
@@ -78,7 +138,7 @@ void add_pairs(OrtApi& table) {
   };
 }
 
-// Compatibility of a model made for an execution provider. For the CPU these are ONNX models, which any build can run.
+// Compatibility of a model made for an execution provider. For these here it is an ONNX model, which any build can run.
 void compatibility_of(const onnx::ModelDef& model, const char* provider, OrtAllocator* allocator, char** out) {
   const std::map<std::string, std::string> custom = metadata_of(model).custom;
   const auto found = custom.find(std::string("ep_compatibility_info.") + provider);
@@ -115,9 +175,17 @@ void add_compatibility(OrtApi& table) {
                                                        OrtDeviceEpIncompatibilityDetails** out) {
     return guarded([&] {
       required(device, "hw");
-      if (const std::string name = chars_of(provider, "ep_name"); name != kCpuProvider)
-        throw Error(ErrorCode::invalid_argument, "there is no execution provider " + name + "; " + kCpuProvider + " is there");
-      required(out, "details") = new OrtDeviceEpIncompatibilityDetails();
+      const std::string name = chars_of(provider, "ep_name");
+      const char* known = find_provider(name);
+      if (known == nullptr || name != known)
+        throw Error(ErrorCode::invalid_argument,
+                    "there is no execution provider " + name + "; " + kCpuProvider + " and " + kVulkanProvider + " are there");
+      auto made = std::make_unique<OrtDeviceEpIncompatibilityDetails>();
+      if (device->type != (known == kCpuProvider ? OrtHardwareDeviceType_CPU : OrtHardwareDeviceType_GPU)) {
+        made->reasons = kDeviceIncompatible;
+        made->notes = name + " has no kernels for devices of this type";
+      }
+      required(out, "details") = made.release();
     });
   };
   table.DeviceEpIncompatibilityDetails_GetReasonsBitmask = [](const OrtDeviceEpIncompatibilityDetails* details, uint32_t* out) {
@@ -132,7 +200,7 @@ void add_compatibility(OrtApi& table) {
   table.ReleaseDeviceEpIncompatibilityDetails = [](OrtDeviceEpIncompatibilityDetails* details) { delete details; };
 }
 
-// The assignment of nodes to execution providers: all run on the CPU.
+// The assignment of nodes to execution providers.
 void add_assignment(OrtApi& table) {
   table.Session_GetEpGraphAssignmentInfo = [](const OrtSession* session, const OrtEpAssignedSubgraph* const** out, size_t* count) {
     return guarded([&] {
@@ -145,8 +213,8 @@ void add_assignment(OrtApi& table) {
       required(count, "num_ep_subgraphs") = of.assigned_pointers.size();
     });
   };
-  table.EpAssignedSubgraph_GetEpName = [](const OrtEpAssignedSubgraph*, const char** out) {
-    return guarded([&] { required(out, "out") = kCpuProvider; });
+  table.EpAssignedSubgraph_GetEpName = [](const OrtEpAssignedSubgraph* assigned, const char** out) {
+    return guarded([&] { required(out, "out") = required(assigned, "ep_subgraph").provider; });
   };
   table.EpAssignedSubgraph_GetNodes = [](const OrtEpAssignedSubgraph* assigned, const OrtEpAssignedNode* const** out, size_t* count) {
     return guarded([&] {
@@ -200,28 +268,29 @@ void add_places(OrtApi& table) {
       const std::vector<ValueInfo>& inputs = ready(session).inputs;
       check_room("inputs", inputs.size(), room);
       const std::set<std::string> read = read_values(*session);
-      for (size_t i = 0; i < room; ++i) devices[i] = i < inputs.size() && read.contains(inputs[i].name) ? &cpu_device() : nullptr;
+      const OrtEpDevice* const device = &ep_device_named(session->running().options().device);
+      for (size_t i = 0; i < room; ++i) devices[i] = i < inputs.size() && read.contains(inputs[i].name) ? device : nullptr;
     });
   };
   table.SessionGetEpDeviceForOutputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
     return guarded([&] {
       const size_t count = ready(session).outputs.size();
       check_room("outputs", count, room);
-      for (size_t i = 0; i < room; ++i) devices[i] = i < count ? &cpu_device() : nullptr;
+      const OrtEpDevice* const device = &ep_device_named(session->running().options().device);
+      for (size_t i = 0; i < room; ++i) devices[i] = i < count ? device : nullptr;
     });
   };
 }
 
 }  // namespace
 
-const OrtEpDevice& cpu_device() {
-  static const OrtEpDevice device = [] {
-    OrtEpDevice made{{vendor().name, {}}, {}, {}};
-    made.metadata.entries["version"] = kVersion;
-    made.metadata.index();
-    return made;
-  }();
-  return device;
+std::span<const OrtEpDevice* const> ep_devices() { return all_devices().pointers; }
+
+const OrtEpDevice& ep_device_named(std::string_view name) {
+  if (provider_of(name) == kCpuProvider) return cpu_device();
+  for (const OrtEpDevice* device : ep_devices())
+    if (device->provider == kVulkanProvider && (device->name == name || name == "gpu")) return *device;
+  return cpu_device();
 }
 
 void add_devices(OrtApi& table) {
@@ -231,10 +300,12 @@ void add_devices(OrtApi& table) {
   add_places(table);
   table.GetAvailableProviders = [](char*** out, int* count) {
     return guarded([&] {
-      auto names = std::make_unique<char*[]>(1);
-      names[0] = copy_text(&default_allocator(), kCpuProvider);
+      std::vector<const char*> providers{kCpuProvider};
+      if (ep_devices().size() > 1) providers.insert(providers.begin(), kVulkanProvider);
+      auto names = std::make_unique<char*[]>(providers.size());
+      for (size_t i = 0; i < providers.size(); ++i) names[i] = copy_text(&default_allocator(), providers[i]);
       required(out, "out_ptr") = names.release();
-      required(count, "provider_length") = 1;
+      required(count, "provider_length") = static_cast<int>(providers.size());
     });
   };
   table.ReleaseAvailableProviders = [](char** names, int count) -> OrtStatus* {
@@ -244,17 +315,16 @@ void add_devices(OrtApi& table) {
   };
   table.GetEpDevices = [](const OrtEnv*, const OrtEpDevice* const** out, size_t* count) {
     return guarded([&] {
-      static const OrtEpDevice* const devices[] = {&cpu_device()};
-      required(out, "ep_devices") = devices;
-      required(count, "num_ep_devices") = 1;
+      required(out, "ep_devices") = ep_devices().data();
+      required(count, "num_ep_devices") = ep_devices().size();
     });
   };
   table.SessionOptionsAppendExecutionProvider_V2 = [](OrtSessionOptions* options, OrtEnv*, const OrtEpDevice* const* devices, size_t count,
-                                                      const char* const*, const char* const*, size_t) {
+                                                      const char* const* keys, const char* const* values, size_t num_options) {
     return guarded([&] {
       required(options, "session_options");
       if (count == 0 || devices == nullptr) throw Error(ErrorCode::invalid_argument, "Must provide one or more OrtEpDevice instances.");
-      for (size_t i = 0; i < count; ++i) required(devices[i], "a device");  // the CPU is the only device
+      append_devices(*options, {devices, count}, provider_options(keys, values, num_options));
     });
   };
   table.UnregisterExecutionProviderLibrary = [](OrtEnv*, const char* name) {
@@ -267,30 +337,33 @@ void add_devices(OrtApi& table) {
       options->select_devices_state = state;
     });
   };
-  table.SessionOptionsSetEpSelectionPolicy = [](OrtSessionOptions*, OrtExecutionProviderDevicePolicy) -> OrtStatus* { return nullptr; };
-  table.EpDevice_EpName = [](const OrtEpDevice*) { return kCpuProvider; };
+  table.SessionOptionsSetEpSelectionPolicy = [](OrtSessionOptions* options, OrtExecutionProviderDevicePolicy policy) {
+    return guarded([&] { required(options, "session_options").prefers_gpu = prefers_gpu(policy); });
+  };
+  table.EpDevice_EpName = [](const OrtEpDevice* device) { return device->provider; };
   table.EpDevice_EpVendor = [](const OrtEpDevice*) { return "Treadle"; };
   table.EpDevice_EpMetadata = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->metadata; };
   table.EpDevice_EpOptions = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->options; };
   table.EpDevice_Device = [](const OrtEpDevice* device) -> const OrtHardwareDevice* { return &device->hardware; };
-  // Null, as in ONNX Runtime: the CPU has no memory besides the process's.
+  // Null, as in ONNX Runtime for the CPU. GPUs' memory is not for clients' addresses: values cross by copies.
   table.EpDevice_MemoryInfo = [](const OrtEpDevice*, OrtDeviceMemoryType) -> const OrtMemoryInfo* { return nullptr; };
   table.GetNumHardwareDevices = [](const OrtEnv* environment, size_t* count) {
     return guarded([&] {
       required(environment, "env");
-      required(count, "num_devices") = 1;
+      required(count, "num_devices") = all_devices().hardware.size();
     });
   };
   table.GetHardwareDevices = [](const OrtEnv* environment, const OrtHardwareDevice** devices, size_t count) {
     return guarded([&] {
       required(environment, "env");
-      check_room("hardware devices", 1, count);
-      required(devices, "devices") = &cpu_device().hardware;
+      const std::vector<const OrtHardwareDevice*>& all = all_devices().hardware;
+      check_room("hardware devices", all.size(), count);
+      std::copy(all.begin(), all.end(), &required(devices, "devices"));
     });
   };
-  table.HardwareDevice_Type = [](const OrtHardwareDevice*) { return OrtHardwareDeviceType_CPU; };
-  table.HardwareDevice_VendorId = [](const OrtHardwareDevice*) { return vendor().id; };
-  table.HardwareDevice_DeviceId = [](const OrtHardwareDevice*) { return uint32_t{0}; };
+  table.HardwareDevice_Type = [](const OrtHardwareDevice* device) { return device->type; };
+  table.HardwareDevice_VendorId = [](const OrtHardwareDevice* device) { return device->vendor_id; };
+  table.HardwareDevice_DeviceId = [](const OrtHardwareDevice* device) { return device->device_id; };
   table.HardwareDevice_Vendor = [](const OrtHardwareDevice* device) { return device->vendor.c_str(); };
   table.HardwareDevice_Metadata = [](const OrtHardwareDevice* device) -> const OrtKeyValuePairs* { return &device->metadata; };
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "ort_api/api.h"
+#include "ort_api/providers.h"
 #include "session/options.h"
 
 namespace treadle::ort {
@@ -23,7 +24,8 @@ OrtStatus* set_flag(OrtSessionOptions* options, bool OrtSessionOptions::*flag, b
 
 // The separate functions of providers fail, as they do if the provider's library is missing.
 OrtStatus* no_provider(const std::string& name, OrtErrorCode code = ORT_FAIL) {
-  return make_status(code, (name + " execution provider is not supported in this build. CPUExecutionProvider is the only one").c_str());
+  return make_status(
+      code, (name + " execution provider is not supported in this build. It has " + kVulkanProvider + " and " + kCpuProvider).c_str());
 }
 
 std::string entry_value(const char* value) {
@@ -158,10 +160,11 @@ void add_providers(OrtApi& table) {
                                                    const char* const* values, size_t count) {
     return guarded([&] {
       required(options, "options");
-      const std::string provider = chars_of(name, "provider_name");
-      check_provider_options(keys, values, count);
-      if (provider != "CPU" && provider != "CPUExecutionProvider")
-        check(no_provider("Unknown provider name '" + provider + "': " + provider, ORT_INVALID_ARGUMENT));
+      const std::string wanted = chars_of(name, "provider_name");
+      const std::map<std::string, std::string> given = provider_options(keys, values, count);
+      const char* const provider = find_provider(wanted);
+      if (provider == nullptr) check(no_provider("Unknown provider name '" + wanted + "': " + wanted, ORT_INVALID_ARGUMENT));
+      append_provider(*options, provider, given);
     });
   };
   table.SessionOptionsAppendExecutionProvider_CUDA = [](OrtSessionOptions*, const OrtCUDAProviderOptions*) { return no_provider("CUDA"); };
@@ -236,11 +239,34 @@ void add_run_options(OrtApi& table) {
 
 }  // namespace
 
-void check_provider_options(const char* const* keys, const char* const* values, size_t count) {
-  for (size_t i = 0; i < count; ++i)
+std::map<std::string, std::string> provider_options(const char* const* keys, const char* const* values, size_t count) {
+  std::map<std::string, std::string> options;
+  for (size_t i = 0; i < count; ++i) {
     if (*chars_of((&required(keys, "provider_options_keys"))[i], "a key") == '\0' ||
         *chars_of((&required(values, "provider_options_values"))[i], "a value") == '\0')
       throw Error(ErrorCode::invalid_argument, "Provider options key/value cannot be empty");
+    options[keys[i]] = values[i];
+  }
+  return options;
+}
+
+void append_provider(OrtSessionOptions& options, const char* provider, const std::map<std::string, std::string>& provider_options) {
+  if (options.provider == nullptr) use_provider(options.options, options.provider = provider, provider_options);
+}
+
+// The devices' own options say which they are.
+void append_devices(OrtSessionOptions& options, std::span<const OrtEpDevice* const> devices,
+                    std::map<std::string, std::string> provider_options) {
+  const OrtEpDevice& first = required(devices[0], "a device");
+  for (const OrtEpDevice* device : devices) {
+    if (required(device, "a device").provider != first.provider)
+      throw Error(ErrorCode::invalid_argument, "All OrtEpDevice values in ep_devices must have the same execution provider.");
+    if (device->name != first.name)
+      throw Error(ErrorCode::invalid_argument,
+                  std::string("a session has one device of ") + kVulkanProvider + ", not " + first.name + " and " + device->name);
+  }
+  for (const auto& [key, value] : first.options.entries) provider_options.try_emplace(key, value);
+  append_provider(options, first.provider, provider_options);
 }
 
 void add_session_options(OrtApi& table) {

@@ -1,11 +1,14 @@
 // Sessions and their runs, and the metadata of models.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <ctime>
+#include <sstream>
 #include <thread>
 
 #include "core/files/file.h"
 #include "ort_api/api.h"
+#include "ort_api/providers.h"
 #include "session/model.h"
 #include "treadle/profile.h"
 
@@ -57,24 +60,56 @@ SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& g
   return options;
 }
 
+// Device by the first output of each node that runs on one. Fields of the text are separated by tabs.
+std::map<std::string, std::string, std::less<>> devices_of_values(const Session& session) {
+  std::map<std::string, std::string, std::less<>> devices;
+  std::istringstream lines(session.to_text("devices"));
+  for (std::string line; std::getline(lines, line);) {
+    std::array<std::string, 4> fields;  // device, operator, node, output
+    std::istringstream parts(line);
+    for (std::string& field : fields) std::getline(parts, field, '\t');
+    devices[fields[3]] = fields[0];
+  }
+  return devices;
+}
+
 void tell_assignment(OrtSession& session) {
+  const auto devices = devices_of_values(*session.session);
   for (const onnx::NodeDef& node : optimised_nodes(*session.session)) {
-    session.assigned.push_back(std::make_unique<OrtEpAssignedSubgraph>());
-    session.assigned.back()->node = {node.name, node.domain, node.op_type};
-    session.assigned_pointers.push_back(session.assigned.back().get());
+    auto assigned = std::make_unique<OrtEpAssignedSubgraph>();
+    const auto found = node.outputs.empty() ? devices.end() : devices.find(node.outputs[0]);
+    assigned->provider = found != devices.end() ? provider_of(found->second) : kCpuProvider;
+    assigned->node = {node.name, node.domain, node.op_type};
+    session.assigned_pointers.push_back(assigned.get());
+    session.assigned.push_back(std::move(assigned));
   }
   session.tells_assignment = true;
 }
 
-// Lets the client choose among the devices. @throws Error if it does not choose the CPU, the only one
-void ask_for_devices(const OrtSessionOptions& options) {
-  if (options.select_devices == nullptr) return;
-  const OrtEpDevice *device = &cpu_device(), *selected[1] = {nullptr};
-  const OrtKeyValuePairs model, runtime;
-  size_t count = 0;
-  check(options.select_devices(&device, 1, &model, &runtime, selected, 1, &count, options.select_devices_state));
-  if (count != 1 || selected[0] != device)
-    throw StatusError(ORT_FAIL, "the function that selects devices has not selected the CPU, the only one");
+// Lets the client choose among the devices, or does what its policy says. Without either the providers stand in the options already.
+// @throws Error if the client does not choose devices of one provider
+OrtSessionOptions with_devices(const OrtSessionOptions& given) {
+  OrtSessionOptions options = given;
+  if (options.provider != nullptr || !options.options.device.empty()) return options;
+  if (options.select_devices != nullptr) {
+    std::vector<const OrtEpDevice*> devices(ep_devices().begin(), ep_devices().end()), selected(devices.size(), nullptr);
+    const OrtKeyValuePairs model, runtime;
+    size_t count = 0;
+    check(options.select_devices(devices.data(), devices.size(), &model, &runtime, selected.data(), selected.size(), &count,
+                                 options.select_devices_state));
+    if (count == 0 || count > selected.size())
+      throw StatusError(ORT_FAIL, "the function that selects devices has selected none, or too many");
+    selected.resize(count);
+    for (const OrtEpDevice* device : selected)
+      if (std::find(devices.begin(), devices.end(), device) == devices.end())
+        throw StatusError(ORT_FAIL, "the function that selects devices has not selected one of those it was given");
+    const char* const first = selected[0]->provider;  // the CPU behind it has what the device has no kernel for
+    if (first != kCpuProvider) std::erase_if(selected, [](const OrtEpDevice* device) { return device->provider == kCpuProvider; });
+    append_devices(options, selected, {});
+  } else if (options.prefers_gpu && ep_devices().size() > 1) {
+    append_devices(options, ep_devices().subspan(1, 1), {});
+  }
+  return options;
 }
 
 onnx::ReadOptions reading(const OrtSessionOptions& options) {
@@ -427,8 +462,8 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
     if (made[i]) outputs[i] = made[i].release();
 }
 
-void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& given) {
-  ask_for_devices(options);
+void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& as_given, const Model& given) {
+  const OrtSessionOptions options = with_devices(as_given);
   const Model model = with_own_operators(given, options.custom_op_domains);
   SessionOptions with = options_for(environment, options, model);
   leave_out_unknown(with, model);

@@ -1,5 +1,7 @@
 // Executors of a session's programs on its devices. In a file of its own, because a library for the host alone replaces it
 // (training_runtime/no_devices.cpp).
+#include <fmt/format.h>
+
 #include "exec/placed/placed_program.h"
 #include "session/devices.h"
 
@@ -28,6 +30,24 @@ std::string SessionDevices::describe(const exec::Program& program) const {
   for (const auto& [name, index] : by_name_) names[static_cast<size_t>(index)] = name;
   const exec::StreamOptions streams{.compute_streams = compute_streams_};
   return exec::describe(program, exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams), names);
+}
+
+std::string SessionDevices::list_nodes(const exec::Program& program) const {
+  const exec::DevicePlacement placed = placement(program);
+  std::string text;
+  for (const exec::Instruction& instruction : program.instructions()) {
+    if (!instruction.node) continue;
+    const int device = placed.of_instruction[program.id_of(instruction)];
+    const exec::SlotId output = instruction.num_outputs > 0 ? program.operands(instruction)[instruction.num_inputs] : exec::kNoSlot;
+    const std::string_view value = output == exec::kNoSlot ? std::string_view() : program.name(output);
+    const char* why = "";
+    if (device == exec::DevicePlacement::kHost && device_or_default(*instruction.node) != exec::DevicePlacement::kHost)
+      why = exec::runs_on_devices(program, instruction) ? "the device has no kernel for it with these types and attributes"
+                                                        : "control flow, strings and sequences are the host's";
+    text += fmt::format("{}\t{}\t{}\t{}\t{}\n", devices_[static_cast<size_t>(device)]->name(), instruction.node->op_type,
+                        instruction.node->name, value, why);
+  }
+  return text;
 }
 
 }  // namespace treadle

@@ -52,6 +52,9 @@ class SessionDevices {
   std::unique_ptr<exec::Executor> place(const exec::Program& program, bool training) const;
   /// The placement and plan as text, for Session::to_text.
   std::string describe(const exec::Program& program) const;
+  /// One line for each node: device, operator, name and first output, and why the node is not on the device that is wanted for it,
+  /// separated by tabs.
+  std::string list_nodes(const exec::Program& program) const;
 
  private:
   void add(const std::string& name, const std::map<std::string, std::string>& config);

@@ -22,6 +22,9 @@ constexpr EnvironmentVariable kVariables[] = {
     {"TREADLE_SHARING_DIR", "path", "folder in which jobs meet"},
     {"ORT_LOAD_CONFIG_FROM_MODEL", "0 or 1",
      "1: sessions of Python and of ONNX Runtime's C interface take the options that the model's metadata has, in `ort_config`"},
+    {"TREADLE_SOFTWARE_GPU", "0 or 1",
+     "1: implementations of Vulkan on the CPU count as GPUs: `gpu` takes them, and programs are offered them; for tests on machines "
+     "without a GPU (docs/gpu.md)"},
     {"TREADLE_MPI_PLUGIN", "path", "plugin that connects to MPI, where it is not beside the library (docs/data-parallel.md)"},
 };
 

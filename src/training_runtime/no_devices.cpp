@@ -18,5 +18,6 @@ void gpu::register_gpu_type() {}
 
 std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program&, bool) const { throw_no_devices(); }
 std::string SessionDevices::describe(const exec::Program&) const { throw_no_devices(); }
+std::string SessionDevices::list_nodes(const exec::Program&) const { throw_no_devices(); }
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-"""Descriptions of devices and memory. The CPU is the only device; others can be named but not used."""
+"""Descriptions of devices and memory."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class OrtExternalInitializerInfo:
 
 
 class OrtHardwareDevice:
-    """A hardware device: the CPU."""
+    """A hardware device: the CPU, or a GPU."""
 
     def __init__(self, vendor: str = "", vendor_id: int = 0) -> None:
         self.type = OrtHardwareDeviceType.CPU
@@ -168,22 +168,22 @@ class OrtHardwareDevice:
 
 
 class OrtEpDevice:
-    """A device as an execution provider offers it: the CPU's."""
+    """A device as an execution provider offers it."""
 
-    def __init__(self, ep_name: str, device: OrtHardwareDevice, ep_metadata: dict[str, str]) -> None:
+    def __init__(self, ep_name: str, device: OrtHardwareDevice, ep_metadata: dict[str, str], ep_options: dict[str, str] | None = None) -> None:
         self.ep_name = ep_name
         self.ep_vendor = "Treadle"
         self.ep_metadata = ep_metadata
-        self.ep_options: dict[str, str] = {}
+        self.ep_options: dict[str, str] = ep_options or {}
         self.device = device
 
     def memory_info(self, memory_type: OrtDeviceMemoryType) -> None:
-        """None: the CPU has no memory of its own beside the process's."""
+        """None: the CPU has no memory of its own beside the process's, and values come to a GPU's by copies."""
         return
 
     def create_sync_stream(self, stream_options: dict[str, str]) -> object:
         """Not supported."""
-        raise NotImplementedByTreadle("the CPU computes without streams", code="not_implemented")
+        raise NotImplementedByTreadle("sessions make the streams of their devices themselves", code="not_implemented")
 
 
 # PCI's numbers, by the vendors' names as the processor says them.
@@ -199,6 +199,18 @@ def cpu_hardware() -> OrtHardwareDevice:
     except OSError:
         named = ""
     return OrtHardwareDevice(*_CPU_VENDORS.get(named, ("", 0)))
+
+
+_GPU_VENDORS = {0x1002: "AMD", 0x106B: "Apple", 0x10DE: "NVIDIA", 0x13B5: "ARM", 0x5143: "Qualcomm", 0x8086: "Intel", 0x10005: "Mesa"}
+
+
+def gpu_hardware(model: str, vendor_id: int, device_id: int, is_discrete: bool) -> OrtHardwareDevice:
+    """A GPU."""
+    gpu = OrtHardwareDevice(_GPU_VENDORS.get(vendor_id, ""), vendor_id)
+    gpu.type = OrtHardwareDeviceType.GPU
+    gpu.device_id = device_id
+    gpu.metadata = {"Description": model, "Discrete": "1" if is_discrete else "0"}
+    return gpu
 
 
 class _Unsupported:

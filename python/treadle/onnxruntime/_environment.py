@@ -13,9 +13,10 @@ from .. import _treadle
 from ..environment import get_build_info, get_version_string
 from ..errors import InvalidArgument
 from ..errors import NotImplemented as NotImplementedByTreadle
-from ._devices import OrtEpDevice, cpu_hardware
+from ._devices import OrtEpDevice, cpu_hardware, gpu_hardware
 
 CPU_PROVIDER = "CPUExecutionProvider"
+VULKAN_PROVIDER = "VulkanExecutionProvider"
 _PROVIDERS = (
     "Tensorrt", "CUDA", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU", "Js", "CoreML", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack",
     "CANN", "Azure",
@@ -23,13 +24,13 @@ _PROVIDERS = (
 
 
 def get_available_providers() -> list[str]:
-    """The execution providers of this build."""
-    return [CPU_PROVIDER]
+    """The execution providers that have a device on this machine. Vulkan's has one where there is a GPU, and not for an implementation on the CPU."""
+    return [VULKAN_PROVIDER, CPU_PROVIDER] if len(_ep_devices()) > 1 else [CPU_PROVIDER]
 
 
 def get_all_providers() -> list[str]:
-    """The execution providers that any build of ONNX Runtime may have, in the order in which it prefers them."""
-    return [f"{name}ExecutionProvider" for name in _PROVIDERS] + [CPU_PROVIDER]
+    """The execution providers that any build of ONNX Runtime may have, in the order in which it prefers them, and Vulkan's."""
+    return [f"{name}ExecutionProvider" for name in _PROVIDERS] + [VULKAN_PROVIDER, CPU_PROVIDER]
 
 
 def get_device() -> str:
@@ -73,9 +74,28 @@ def _cpu_device() -> OrtEpDevice:
     return OrtEpDevice(CPU_PROVIDER, cpu_hardware(), {"version": get_version_string()})
 
 
+@functools.cache
+def _ep_devices() -> tuple[OrtEpDevice, ...]:
+    version = {"version": get_version_string()}
+    gpus = [
+        OrtEpDevice(VULKAN_PROVIDER, gpu_hardware(*described), version, {"device_id": name.partition(":")[2]})
+        for name, *described in _treadle.offered_gpus()
+    ]
+    return (_cpu_device(), *gpus)
+
+
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Devices of execution providers: the CPU."""
-    return [_cpu_device()]
+    """Devices of execution providers: the CPU, and GPUs."""
+    return list(_ep_devices())
+
+
+def device_of_provider(provider: str, device: str) -> OrtEpDevice:
+    """The device of a session."""
+    if provider == CPU_PROVIDER:
+        return _cpu_device()
+    number = device.partition(":")[2]
+    gpus = [each for each in _ep_devices() if each.ep_name == provider]
+    return next((gpu for gpu in gpus if number in ("", gpu.ep_options["device_id"])), _cpu_device())
 
 
 def register_execution_provider_library(name: str, path: str) -> None:

@@ -14,9 +14,10 @@ from .._models import FOLDER_KEY
 from .._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptions
 from ..enums import OrtAllocatorType
 from ..errors import Error, Fail, InvalidArgument, ModelLoadCanceled, NoModel, of_binding
+from ..errors import NotImplemented as NotImplementedByTreadle
 from ..session import with_hint
 from ._devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, OrtMemoryInfo
-from ._environment import CPU_PROVIDER, get_all_providers, get_available_providers, get_ep_devices
+from ._environment import CPU_PROVIDER, VULKAN_PROVIDER, device_of_provider, get_all_providers
 
 ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 
@@ -154,9 +155,9 @@ class Session(_session.Session):
         return [OrtMemoryInfo(allocator_type=OrtAllocatorType.ORT_ARENA_ALLOCATOR) for _ in self._outputs_meta]
 
     def get_input_epdevices(self) -> list[OrtEpDevice]:
-        """The device that reads each input: the CPU."""
-        cpu = next(device for device in get_ep_devices() if device.ep_name == CPU_PROVIDER)
-        return [cpu for _ in self._inputs_meta]
+        """The device that reads each input."""
+        device = device_of_provider(self._providers[0], self._sess_options.device)
+        return [device for _ in self._inputs_meta]
 
     def get_providers(self) -> list[str]:
         """The execution providers in use."""
@@ -167,28 +168,50 @@ class Session(_session.Session):
         return {name: dict(options) for name, options in self._provider_options.items()}
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """The nodes of the optimised graph, which all belong to the CPU.
+        """The nodes of the optimised graph, and the provider of each.
 
         :raises Fail: the options do not ask for it: their entry session.record_ep_graph_assignment_info has to be "1".
         """
         if self._sess_options.config.get(_ASSIGNMENT_KEY) != "1":
             raise Fail(f"Session configuration entry '{_ASSIGNMENT_KEY}' must be set to \"1\" to retrieve EP graph assignment information.", code="fail")
-        return [OrtEpAssignedSubgraph(CPU_PROVIDER, [OrtEpAssignedNode(*names) for names in self._sess.optimised_nodes()])]
+        lines = (line.split("\t") for line in self._sess.to_text("devices").splitlines())
+        devices = {fields[3]: fields[0] for fields in lines if len(fields) > 3}
+        nodes: dict[str, list[OrtEpAssignedNode]] = {}
+        for *names, output in self._sess.optimised_nodes():
+            provider = VULKAN_PROVIDER if devices.get(output, "").startswith("gpu") else CPU_PROVIDER
+            nodes.setdefault(provider, []).append(OrtEpAssignedNode(*names))
+        return [OrtEpAssignedSubgraph(provider, of_it) for provider, of_it in nodes.items()]
 
     def set_providers(self, providers: ProviderArgs | None = None, provider_options: Sequence[dict[Any, Any]] | None = None) -> None:
         """Keeps the arguments. Providers that ONNX Runtime has elsewhere are warned about and ignored.
 
         :raises RuntimeError: no build of ONNX Runtime has such a provider.
+        :raises NotImplemented: the first one has another device than the session, which has its device for life.
         """
         for provider in providers or ():
             name = provider if isinstance(provider, str) else provider[0]
             if name not in get_all_providers():
                 raise RuntimeError(f"Unknown Provider Type: {name}")
+        first = next((name if isinstance(name, str) else name[0] for name in providers or ()), CPU_PROVIDER)
+        if (first == VULKAN_PROVIDER) != (self._providers[0] == VULKAN_PROVIDER):
+            raise NotImplementedByTreadle(f"this session runs on {self._providers[0]}: make another one for {first}", code="not_implemented")
         self._keep_providers(providers, provider_options)
 
     def _keep_providers(self, providers: ProviderArgs | None, provider_options: Sequence[dict[Any, Any]] | None) -> None:
-        names, options = check_and_normalize_provider_args(providers, provider_options, get_available_providers())
+        # Whether there is a device for Vulkan's the session finds out: it is refused where there is none.
+        asked = isinstance(providers, Sequence) and any(each == VULKAN_PROVIDER or (isinstance(each, tuple) and VULKAN_PROVIDER in each) for each in providers)
+        known = [VULKAN_PROVIDER, CPU_PROVIDER] if asked else [CPU_PROVIDER]
+        names, options = check_and_normalize_provider_args(providers, provider_options, known)
         self._provider_options = dict(zip(names, options, strict=True)) or {CPU_PROVIDER: {}}
+
+    def _use_providers(self, options: SessionOptions) -> None:
+        """Lets a session with these options run on the first provider's device."""
+        first = next(iter(self._provider_options))
+        if first == VULKAN_PROVIDER:
+            options.add_provider(first, self._provider_options[first])
+        if options.device.startswith("gpu"):
+            self._providers = [VULKAN_PROVIDER, CPU_PROVIDER]
+            self._provider_options = {VULKAN_PROVIDER: {}, CPU_PROVIDER: {}} | self._provider_options
 
     def disable_fallback(self) -> None:
         """Accepted: there is one execution provider."""
@@ -326,7 +349,8 @@ class InferenceSession(Session):
 
         :param path_or_bytes: a file's name, or the contents of one.
         :param sess_options: options; copied.
-        :param providers: execution providers; unknown ones are warned about and ignored.
+        :param providers: execution providers, of which the first is used; the CPU's has what it has no kernel for. Unknown ones are warned
+            about and ignored.
         :param provider_options: their options.
         :raises NoSuchFile: there is no such file.
         :raises InvalidProtobuf: it is no ONNX model.
@@ -339,6 +363,7 @@ class InferenceSession(Session):
         if kwargs.get("disabled_optimizers"):
             options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(kwargs["disabled_optimizers"]))
         self._keep_providers(providers, provider_options)
+        self._use_providers(options)
         if getattr(options, "_load_cancelled", False):
             raise ModelLoadCanceled("loading was cancelled by the options' flag", code="cancelled")
         if isinstance(path_or_bytes, (str, os.PathLike)):

@@ -82,7 +82,10 @@ std::vector<PhysicalDevice> physical_devices() {
                      .name = properties.properties.deviceName,
                      .is_software = properties.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU,
                      .lacks = find_lack(handle, properties.properties),
-                     .memory_bytes = device_local_bytes(memory_of(handle))});
+                     .memory_bytes = device_local_bytes(memory_of(handle)),
+                     .vendor_id = properties.properties.vendorID,
+                     .device_id = properties.properties.deviceID,
+                     .is_discrete = properties.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU});
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.is_software < b.is_software; });
   return found;

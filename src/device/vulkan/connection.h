@@ -26,6 +26,8 @@ struct PhysicalDevice {
   bool is_software = false;  ///< an implementation that computes on the CPU
   std::string lacks;         ///< what Treadle needs and it does not have; empty if it can be used
   uint64_t memory_bytes = 0;
+  uint32_t vendor_id = 0, device_id = 0;  ///< PCI's numbers
+  bool is_discrete = false;               ///< it has memory of its own
 };
 
 /// All devices of the machine: those that are real first, then software. @throws Error(not_found) if there is no Vulkan.

@@ -1,0 +1,27 @@
+// Execution providers by ONNX Runtime's names: the CPU's, and Vulkan's for GPUs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "treadle/session.h"
+
+namespace treadle::ort {
+
+inline constexpr const char* kCpuProvider = "CPUExecutionProvider";
+inline constexpr const char* kVulkanProvider = "VulkanExecutionProvider";
+
+/// The provider's full name, by that or by its short one ("CPU", "Vulkan"); null: there is none.
+const char* find_provider(std::string_view name);
+
+/// Lets sessions with these options run on the provider's device. Vulkan's has the option `device_id`: N is gpu:N. Without it the first
+/// real GPU is taken.
+/// @param provider  of find_provider()
+/// @throws Error(invalid_argument) for an unknown option, or if the options name another device
+void use_provider(SessionOptions& options, std::string_view provider, const std::map<std::string, std::string>& provider_options);
+
+/// The provider whose device has this name in a session.
+const char* provider_of(std::string_view device);
+
+}  // namespace treadle::ort

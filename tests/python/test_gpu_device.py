@@ -1,0 +1,186 @@
+"""The GPU as a device: execution providers, memory, compiled pipelines, processes. Implementations on the CPU stand for one."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_uint32, c_void_p
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime_c import LIBRARY, Api, strings
+
+import treadle
+
+VULKAN, CPU = "VulkanExecutionProvider", "CPUExecutionProvider"
+X = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
+
+
+def on_host_and_gpu() -> bytes:
+    """y = relu(x) on the GPU; n, the places where it is not 0, on the host."""
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], "on the gpu"), helper.make_node("NonZero", ["y"], ["n"], "on the host")],
+        "two",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3]), helper.make_tensor_value_info("n", TensorProto.INT64, [2, "k"])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
+
+
+def gpus() -> list[str]:
+    """Names of all devices of Vulkan, those on the CPU as well."""
+    listed = subprocess.run([sys.executable, "-m", "treadle", "devices", "--json"], capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        return []
+    return [device["name"] for device in json.loads(listed.stdout) if device["name"] != "cpu" and not device["lacks"]]
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def session_on_gpu(model: bytes, options: treadle.SessionOptions | None = None) -> treadle.InferenceSession:
+    """On the first device, whatever it is."""
+    try:
+        return treadle.InferenceSession(model, options, providers=[(VULKAN, {"device_id": 0}), CPU])
+    except treadle.Error as error:
+        if any(reason in str(error) for reason in ("no Vulkan", "has no GPUs", "Vulkan finds none")):
+            pytest.skip(str(error))
+        raise
+
+
+def test_a_provider_and_its_option_choose_the_gpu() -> None:
+    session = session_on_gpu(on_host_and_gpu())
+    assert session.get_providers() == [VULKAN, CPU]
+    assert session.get_provider_options() == {VULKAN: {"device_id": "0"}, CPU: {}}
+    y, n = session.run(None, {"x": X})
+    np.testing.assert_array_equal(y, np.maximum(X, 0))
+    np.testing.assert_array_equal(n, np.array(np.nonzero(np.maximum(X, 0))))
+
+
+def test_a_session_says_which_nodes_run_where_and_why() -> None:
+    options = treadle.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = session_on_gpu(on_host_and_gpu(), options)
+    assigned = {of.ep_name: [node.name for node in of.get_nodes()] for of in session.get_provider_graph_assignment_info()}
+    lines = {fields[2]: fields for fields in (line.split("\t") for line in session.to_text("devices").splitlines())}
+    assert lines["on the gpu"][:2] == ["gpu:0", "Relu"]
+    assert lines["on the gpu"][4] == ""
+    for name, (device, *_, why) in lines.items():
+        assert name in assigned[VULKAN if device == "gpu:0" else CPU]
+        assert (why == "") == (device == "gpu:0")
+
+
+def test_the_cpu_first_leaves_the_gpu_alone() -> None:
+    session = treadle.InferenceSession(on_host_and_gpu(), providers=[CPU, VULKAN])
+    assert "gpu" not in session.to_text("devices")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"device_id": "1000"}, "gpu:1000"), ({"device_id": "first"}, "first"), ({"device_id": ""}, "device_id"), ({"memory": "1"}, "memory")],
+)
+def test_what_no_gpu_can_be_is_refused(options: dict[str, str], text: str) -> None:
+    with pytest.raises(treadle.Error, match=text):
+        treadle.InferenceSession(on_host_and_gpu(), providers=[(VULKAN, options), CPU])
+
+
+def test_another_device_beside_the_provider_is_refused() -> None:
+    options = treadle.SessionOptions()
+    options.device = "sim"
+    with pytest.raises(treadle.errors.InvalidArgument, match="sim"):
+        treadle.InferenceSession(on_host_and_gpu(), options, providers=[VULKAN])
+
+
+def test_without_a_driver_nothing_falls_to_the_cpu() -> None:
+    code = f"""
+import treadle
+assert treadle.get_available_providers() == ["{CPU}"]
+try:
+    treadle.InferenceSession({on_host_and_gpu()!r}, providers=["{VULKAN}", "{CPU}"])
+except treadle.Error as error:
+    print(error)
+"""
+    nowhere = {"VK_ICD_FILENAMES": "/nowhere.json", "VK_DRIVER_FILES": "/nowhere.json"}
+    said = run_python(code, **nowhere)
+    assert "Vulkan" in said or "no GPUs" in said, said
+
+
+def test_an_implementation_on_the_cpu_is_offered_only_on_request() -> None:
+    names = gpus()
+    if not names:
+        pytest.skip("no Vulkan")
+    code = """
+import json, treadle
+from treadle import onnxruntime as ort
+devices = ort.get_ep_devices()
+print(json.dumps([[d.ep_name, int(d.device.type), d.device.vendor_id, d.ep_options, d.device.metadata] for d in devices] + [ort.get_available_providers()]))
+"""
+    *devices, providers = json.loads(run_python(code, TREADLE_SOFTWARE_GPU="1"))
+    assert providers == [VULKAN, CPU]
+    assert devices[0][:2] == [CPU, 0]
+    assert [device[3]["device_id"] for device in devices[1:]] == [name.partition(":")[2] for name in names]
+    for name, kind, vendor, _, metadata in devices[1:]:
+        assert (name, kind) == (VULKAN, 1)
+        assert vendor != 0
+        assert metadata["Description"]
+    *plain, providers = json.loads(run_python(code, TREADLE_SOFTWARE_GPU="0"))
+    assert len(plain) <= len(devices)
+    assert (VULKAN in providers) == (len(plain) > 1)
+
+
+C_PROGRAM = """
+import ctypes, sys
+sys.path.insert(0, {tests!r})
+import test_gpu_device
+test_gpu_device.use_the_c_interface()
+"""
+
+
+def use_the_c_interface() -> None:
+    api = Api(str(LIBRARY))
+    devices, count = POINTER(c_void_p)(), c_size_t()
+    api.call("GetEpDevices", api.env, byref(devices), byref(count))
+    gpu = c_void_p(devices[1])
+    assert api.call("EpDevice_EpName", gpu, result=c_char_p) == VULKAN.encode()
+    hardware = c_void_p(api.call("EpDevice_Device", gpu, result=c_void_p))
+    assert api.call("HardwareDevice_Type", hardware, result=c_int32) == 1
+    assert api.call("HardwareDevice_VendorId", hardware, result=c_uint32) != 0
+    assert api.number("GetNumHardwareDevices", api.env) == count.value
+    by_device, by_name = api.options(), api.options()
+    api.call("SessionOptionsAppendExecutionProvider_V2", by_device, api.env, (c_void_p * 1)(gpu.value), c_size_t(1), strings(), strings(), c_size_t(0))
+    api.call("SessionOptionsAppendExecutionProvider", by_name, b"Vulkan", strings(b"device_id"), strings(b"0"), c_size_t(1))
+    for options in (by_device, by_name):
+        api.call("AddSessionConfigEntry", options, b"session.record_ep_graph_assignment_info", b"1")
+        session = api.session(on_host_and_gpu(), options)
+        subgraphs, number = POINTER(c_void_p)(), c_size_t()
+        api.call("Session_GetEpGraphAssignmentInfo", session, byref(subgraphs), byref(number))
+        names = set()
+        for i in range(number.value):
+            name = c_char_p()
+            api.call("EpAssignedSubgraph_GetEpName", c_void_p(subgraphs[i]), byref(name))
+            names.add(name.value)
+        assert VULKAN.encode() in names
+        inputs = (c_void_p * 1)()
+        api.call("SessionGetEpDeviceForInputs", session, inputs, c_size_t(1))
+        assert inputs[0] == gpu.value
+    mixed = (c_void_p * 2)(gpu.value, devices[0])
+    try:
+        api.call("SessionOptionsAppendExecutionProvider_V2", api.options(), api.env, mixed, c_size_t(2), strings(), strings(), c_size_t(0))
+    except Exception as error:  # noqa: BLE001
+        assert "must have the same execution provider" in str(error)
+    else:
+        raise AssertionError("devices of two providers")
+
+
+def test_the_c_interface_has_the_provider() -> None:
+    if not LIBRARY.exists() or not gpus():
+        pytest.skip("no libonnxruntime.so.1, or no Vulkan")
+    run_python(C_PROGRAM.format(tests=str(Path(__file__).parent)), TREADLE_SOFTWARE_GPU="1")
