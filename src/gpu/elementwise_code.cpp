@@ -238,7 +238,7 @@ class Math {
     const Value slope = fma(mul(x, x), num(0.071354816272256), num(1.5957691216057308));
     return div(x, add(num(1), exp(neg(mul(x, slope)))));
   }
-  Value expm1_scaled(Value x, double a) { return mul(num(a), sub(exp(x), num(1))); }
+  Value expm1_scaled(Value x, Value a) { return mul(a, sub(exp(x), num(1))); }
   Value hard_swish(Value x) { return mul(x, within(0, 1, fma(x, num(1.0 / 6), num(0.5)))); }
 
  private:
@@ -247,32 +247,31 @@ class Math {
 
 }  // namespace
 
-Value write_unary(ShaderWriter& shader, Unary function, float alpha, float beta, Value x) {
+Value write_unary(ShaderWriter& shader, Unary function, Value a, Value b, Value x) {
   Math m(shader);
-  const double a = static_cast<double>(alpha), b = static_cast<double>(beta);
   switch (function) {
     case Unary::none: return x;
     case Unary::relu: return m.at_least(m.num(0), x);
-    case Unary::clip: return m.at_most(m.num(b), m.at_least(m.num(a), x));
-    case Unary::leaky_relu: return m.select(m.less(x, m.num(0)), m.mul(m.num(a), x), x);
-    case Unary::thresholded_relu: return m.select(m.less(m.num(a), x), x, m.num(0));
+    case Unary::clip: return m.at_most(b, m.at_least(a, x));
+    case Unary::leaky_relu: return m.select(m.less(x, m.num(0)), m.mul(a, x), x);
+    case Unary::thresholded_relu: return m.select(m.less(a, x), x, m.num(0));
     case Unary::sigmoid: return m.sigmoid(x);
-    case Unary::hard_sigmoid: return m.within(0, 1, m.fma(m.num(a), x, m.num(b)));
+    case Unary::hard_sigmoid: return m.within(0, 1, m.fma(a, x, b));
     case Unary::tanh: return m.tanh(x);
-    case Unary::scaled_tanh: return m.mul(m.num(a), m.tanh(m.mul(m.num(b), x)));
+    case Unary::scaled_tanh: return m.mul(a, m.tanh(m.mul(b, x)));
     case Unary::elu: return m.select(m.less(x, m.num(0)), m.expm1_scaled(x, a), x);
-    case Unary::selu: return m.mul(m.num(b), m.select(m.less(x, m.num(0)), m.expm1_scaled(x, a), x));
+    case Unary::selu: return m.mul(b, m.select(m.less(x, m.num(0)), m.expm1_scaled(x, a), x));
     case Unary::celu: {
-      const Value below = m.at_most(m.num(0), m.expm1_scaled(m.div(x, m.num(a)), a));
+      const Value below = m.at_most(m.num(0), m.expm1_scaled(m.div(x, a), a));
       return m.add(m.at_least(m.num(0), x), below);
     }
     case Unary::softplus: return m.softplus(x);
     case Unary::softsign: return m.div(x, m.add(m.num(1), m.abs(x)));
-    case Unary::affine: return m.fma(m.num(a), x, m.num(b));
+    case Unary::affine: return m.fma(a, x, b);
     case Unary::gelu: return m.gelu(x);
     case Unary::gelu_tanh: return m.gelu_tanh(x);
     case Unary::gelu_slope: return m.gelu_slope(x);
-    case Unary::silu: return m.mul(x, m.sigmoid(m.mul(m.num(a), x)));
+    case Unary::silu: return m.mul(x, m.sigmoid(m.mul(a, x)));
     case Unary::hard_swish: return m.hard_swish(x);
     case Unary::mish: return m.mish(x);
     case Unary::exp: return m.exp(x);
@@ -284,7 +283,7 @@ Value write_unary(ShaderWriter& shader, Unary function, float alpha, float beta,
     case Unary::abs: return m.abs(x);
     case Unary::neg: return m.neg(x);
     case Unary::square: return m.mul(x, x);
-    case Unary::scaled_hard_swish: return m.fma(m.num(a), m.hard_swish(x), m.num(b));
+    case Unary::scaled_hard_swish: return m.fma(a, m.hard_swish(x), b);
     case Unary::sin: return m.sine(x, 0);
     case Unary::cos: return m.sine(x, 1);
     case Unary::tan: return m.tan(x);

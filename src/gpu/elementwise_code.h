@@ -9,9 +9,9 @@
 
 namespace treadle::gpu {
 
-/// function(x; a, b) of a float32, by the formulas and with the accuracy of the host's kernels (kernels/elementwise/unary_f32.h), which
-/// do not depend on the driver's own functions.
-Value write_unary(ShaderWriter& shader, kernels::Unary function, float a, float b, Value x);
+/// function(x; a, b) of float32 values, by the formulas and with the accuracy of the host's kernels (kernels/elementwise/unary_f32.h),
+/// which do not depend on the driver's own functions.
+Value write_unary(ShaderWriter& shader, kernels::Unary function, Value a, Value b, Value x);
 
 /// A chain's step (kernels/elementwise/chain.h) of one operand, in float32: floor to truth.
 Value write_step(ShaderWriter& shader, kernels::ChainOp step, Value x);

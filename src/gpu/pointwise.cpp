@@ -27,7 +27,8 @@ using Formula = std::function<Value(ShaderWriter&, std::span<const Value>)>;
 
 /// The node's shaders, by the rank of the index space less 1.
 struct PointwiseState final : PackedState {
-  std::vector<int> operands;  ///< the inputs that the shader reads
+  std::vector<int> operands;      ///< the inputs that the shader reads
+  std::vector<float> parameters;  ///< what it is given besides
   std::vector<const vulkan::Shader*> by_rank;
 };
 
@@ -56,6 +57,7 @@ struct Pointwise {
     push_extents(push, plan.rank, plan.dims);
     for (size_t i = 0; i < state.operands.size(); ++i)
       for (int axis = 0; axis < plan.rank; ++axis) push.word(static_cast<int32_t>(plan.strides[i][axis]));
+    for (const float parameter : state.parameters) push.word(parameter);
     stream().dispatch(*state.by_rank.at(static_cast<size_t>(plan.rank - 1)), push.bytes(), groups_over(count32(plan.size)));
   }
 };
@@ -76,39 +78,45 @@ struct Quantization : Pointwise {
   }
 };
 
-bool fits(size_t inputs, size_t rank) { return 8 * (1 + inputs) + 4 * rank + 4 * inputs * rank <= vulkan::kMaxPushBytes; }
+bool fits(size_t inputs, size_t rank, size_t parameters) {
+  return 8 * (1 + inputs) + 4 * rank + 4 * inputs * rank + 4 * parameters <= vulkan::kMaxPushBytes;
+}
 
-/// @param count  the formula reads so many inputs, the first ones
+/// @param count       the formula reads so many inputs, the first ones
+/// @param parameters  what ShaderWriter::parameter() is in the formula
 template <typename Kernel = Pointwise>
-DeviceKernel make(const Graph& graph, const Node& node, size_t count, const Formula& formula) {
+DeviceKernel make(const Graph& graph, const Node& node, size_t count, const Formula& formula, std::vector<float> parameters = {}) {
   static const KernelDef kernel = treadle::kernel<Kernel>("gpu");
   std::vector<DType> inputs;
   for (size_t i = 0; i < count; ++i) inputs.push_back(graph.type(node.inputs[i]).dtype);
   const Type& output = graph.type(node.outputs[0]);
   const size_t rank = std::max<size_t>(output.shape->size(), 1);
-  if (count > size_t{kMaxInputs} || rank > kMaxSpaceRank || !fits(count, rank)) return {};
+  if (count > size_t{kMaxInputs} || rank > kMaxSpaceRank || !fits(count, rank, parameters.size())) return {};
   auto state = std::make_shared<PointwiseState>();
   for (size_t i = 0; i < count; ++i) state->operands.push_back(static_cast<int>(i));
   for (size_t r = 1; r <= rank; ++r) {
-    ShaderWriter shader(inputs, output.dtype, static_cast<int>(r), false);
+    ShaderWriter shader(inputs, output.dtype, static_cast<int>(r), false, static_cast<int>(parameters.size()));
     std::vector<Value> values;
     for (size_t i = 0; i < count; ++i) values.push_back(shader.load(i));
     shader.store(formula(shader, values));
     state->by_rank.push_back(&vulkan::Shader::of(shader.finish(), {}, node.op_type));
   }
+  state->parameters = std::move(parameters);
   return {&kernel, std::move(state)};
 }
 
-/// The formula of a function of one float32.
-std::optional<Formula> function_formula(const Graph& graph, const Node& node) {
+/// A function of one float32.
+DeviceKernel make_function(const Graph& graph, const Node& node) {
   const ScalarFunction* function = function_of(node);
-  if (!function || function->map) return std::nullopt;
+  if (!function || function->map) return {};
   const std::optional<FunctionParameters> parameters = parameters_of(graph, node, *function);
-  if (!parameters) return std::nullopt;
+  if (!parameters) return {};
   if (function->step != ChainOp::unary)
-    return [step = function->step](ShaderWriter& s, std::span<const Value> x) { return write_step(s, step, x[0]); };
-  return
-      [code = function->code, p = *parameters](ShaderWriter& s, std::span<const Value> x) { return write_unary(s, code, p.a, p.b, x[0]); };
+    return make(graph, node, 1, [step = function->step](ShaderWriter& s, std::span<const Value> x) { return write_step(s, step, x[0]); });
+  const Formula formula = [code = function->code](ShaderWriter& s, std::span<const Value> x) {
+    return write_unary(s, code, s.parameter(0), s.parameter(1), x[0]);
+  };
+  return make(graph, node, 1, formula, {parameters->a, parameters->b});
 }
 
 /// An operator whose result is folded over its operands, two at a time.
@@ -243,8 +251,7 @@ DeviceKernel find_pointwise(const Graph& graph, const Node& node) {
   if (in == Arithmetic::f32 || in == Arithmetic::boolean) {
     if (complete && alike && (node.op_type == "IsInf" || node.op_type == "Pow"))
       return make(graph, node, count, [&node](ShaderWriter& s, std::span<const Value> x) { return write_own_float(s, node, x); });
-    const std::optional<Formula> formula = function_formula(graph, node);
-    return formula ? make(graph, node, 1, *formula) : DeviceKernel();
+    return make_function(graph, node);
   }
   const std::optional<Formula> formula = wide_formula(node);
   return formula ? make(graph, node, 1, *formula) : DeviceKernel();

@@ -120,7 +120,7 @@ uint32_t ShaderWriter::pointer_to_elements(DType dtype) {
   return declare(spv::OpTypePointer, {spv::StorageClassPhysicalStorageBuffer, block}, false);
 }
 
-ShaderWriter::ShaderWriter(std::span<const DType> inputs, DType output, int rank, bool output_is_strided)
+ShaderWriter::ShaderWriter(std::span<const DType> inputs, DType output, int rank, bool output_is_strided, int num_parameters)
     : inputs_(inputs.begin(), inputs.end()), output_(output), rank_(rank), output_is_strided_(output_is_strided) {
   capability(spv::CapabilityShader);
   capability(spv::CapabilityPhysicalStorageBufferAddresses);
@@ -139,6 +139,8 @@ ShaderWriter::ShaderWriter(std::span<const DType> inputs, DType output, int rank
   first_stride_ = members.size();
   for (size_t k = output_is_strided ? 0 : 1; k < num_pointers; ++k)
     for (int axis = 0; axis < rank; ++axis) members.push_back(i32);
+  first_parameter_ = members.size();
+  if (num_parameters > 0) members.insert(members.end(), static_cast<size_t>(num_parameters), type_of(Arithmetic::f32));
   const uint32_t block = new_id();
   std::vector<uint32_t> operands{block};
   operands.insert(operands.end(), members.begin(), members.end());
@@ -180,13 +182,16 @@ uint32_t ShaderWriter::constant(uint32_t word) { return declare(spv::OpConstant,
 // The value of a member of the push constants.
 uint32_t ShaderWriter::push(size_t member) {
   const size_t num_pointers = inputs_.size() + 1;
-  const uint32_t type = member == 0              ? pointer_to_elements(output_)
-                        : member < num_pointers  ? pointer_to_elements(inputs_[member - 1])
-                        : member < first_stride_ ? type_of(Arithmetic::u32)
-                                                 : type_of(Arithmetic::i32);
+  const uint32_t type = member == 0                 ? pointer_to_elements(output_)
+                        : member < num_pointers     ? pointer_to_elements(inputs_[member - 1])
+                        : member < first_stride_    ? type_of(Arithmetic::u32)
+                        : member < first_parameter_ ? type_of(Arithmetic::i32)
+                                                    : type_of(Arithmetic::f32);
   const uint32_t to = declare(spv::OpTypePointer, {spv::StorageClassPushConstant, type}, false);
   return instruction(spv::OpLoad, type, {instruction(spv::OpAccessChain, to, {push_variable_, constant(static_cast<uint32_t>(member))})});
 }
+
+Value ShaderWriter::parameter(size_t index) { return {push(first_parameter_ + index), Arithmetic::f32}; }
 
 // Finds the invocation's element, and leaves the invocations without one.
 void ShaderWriter::write_index() {

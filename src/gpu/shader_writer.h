@@ -29,7 +29,8 @@ struct Value {
 /// have one type unless it says otherwise.
 ///
 /// Push constants: the address of the output, then of each input (8 bytes each); the number of elements; extents 1 to rank - 1 of the index
-/// space; then for each input, and before them for an output that is `strided`, `rank` strides in elements (4 bytes each, signed).
+/// space; then for each input, and before them for an output that is `strided`, `rank` strides in elements (4 bytes each, signed); then
+/// parameters (float32).
 class ShaderWriter {
  public:
   static constexpr uint32_t kGroupSize = 256;
@@ -37,10 +38,12 @@ class ShaderWriter {
   static constexpr uint32_t kGroupsInRow = 32768;
 
   /// @param rank  dimensions of the index space, at least 1
-  ShaderWriter(std::span<const DType> inputs, DType output, int rank, bool output_is_strided);
+  ShaderWriter(std::span<const DType> inputs, DType output, int rank, bool output_is_strided, int num_parameters = 0);
 
   /// The element of an input for this invocation.
   Value load(size_t input);
+  /// A float32 that each dispatch gives, so that a shader serves all its values.
+  Value parameter(size_t index);
   /// Writes the invocation's element of the output. The value has the output's arithmetic type.
   void store(Value value);
   /// Returns the shader's words. Called once.
@@ -97,9 +100,9 @@ class ShaderWriter {
   std::vector<uint32_t> known_capabilities_;
   uint32_t ext_set_ = 0, main_ = 0, push_variable_ = 0, group_id_ = 0, local_index_ = 0;
   uint32_t merge_label_ = 0;
-  uint32_t index_ = 0;              // of the invocation's element, unsigned
-  std::vector<uint32_t> position_;  // along each dimension of the index space, signed
-  size_t first_stride_ = 0;         // the push constant
+  uint32_t index_ = 0;                             // of the invocation's element, unsigned
+  std::vector<uint32_t> position_;                 // along each dimension of the index space, signed
+  size_t first_stride_ = 0, first_parameter_ = 0;  // the push constants
 };
 
 }  // namespace treadle::gpu
