@@ -45,14 +45,13 @@ size_t choose(const std::vector<PhysicalDevice>& devices, const std::string& nam
 // Sessions that name one GPU share it, under whatever name.
 std::shared_ptr<Device> make(const DeviceRequest& request) {
   static std::mutex mutex;
-  static std::map<size_t, std::weak_ptr<Device>> made;
+  static std::map<size_t, std::weak_ptr<vulkan::VulkanDevice>> made;
   const std::vector<PhysicalDevice> devices = vulkan::physical_devices();
   const size_t index = choose(devices, request.name);
   std::lock_guard lock(mutex);
-  std::weak_ptr<Device>& known = made[index];
-  if (std::shared_ptr<Device> device = known.lock()) return device;
-  std::shared_ptr<Device> device = vulkan::VulkanDevice::open(devices[index], fmt::format("gpu:{}", index));
-  known = device;
+  std::shared_ptr<vulkan::VulkanDevice> device = made[index].lock();
+  if (!device || device->is_lost()) made[index] = device = vulkan::VulkanDevice::open(devices[index], fmt::format("gpu:{}", index));
+  if (const auto folder = request.config.find("cache_dir"); folder != request.config.end()) device->keep_pipelines_in(folder->second);
   return device;
 }
 

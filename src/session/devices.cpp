@@ -81,13 +81,15 @@ SessionDevices::SessionDevices(const SessionOptions& options, const std::shared_
   std::vector<std::string> names{options.device.empty() ? "cpu" : options.device};
   for (const auto* map : {&options.group2ctx, &options.argument_devices})
     for (const auto& [key, device] : *map) names.push_back(device);
+  std::map<std::string, std::string> config = options.config;
+  if (!options.cache_dir.empty()) config["cache_dir"] = options.cache_dir;  // for what devices compile
   devices_.push_back(cpu_device());
   types_.emplace_back();
   by_name_["cpu"] = exec::DevicePlacement::kHost;
   // Names with an index ("TYPE:INDEX") come first: the maker of a device without one is given those that have been made.
   for (const bool named : {true, false})
     for (const std::string& name : names)
-      if ((name.find(':') != std::string::npos) == named && !by_name_.contains(name)) add(name, options.config);
+      if ((name.find(':') != std::string::npos) == named && !by_name_.contains(name)) add(name, config);
   if (any() && types_.back().make_host) devices_.front() = types_.back().make_host({"cpu", options.config, std::span(devices_).subspan(1)});
   default_device_ = by_name_.at(names.front());
   for (const auto& [group, device] : options.group2ctx) of_group_[group] = by_name_.at(device);

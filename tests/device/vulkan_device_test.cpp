@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <optional>
 #include <vector>
 
 #include "device/vulkan/heap.h"
+#include "device/vulkan/pipeline_file.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -91,6 +94,42 @@ TEST_F(VulkanDeviceTest, MoreThanTheDeviceHasIsOutOfMemory) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.message();
   }
+}
+
+TEST_F(VulkanDeviceTest, OutOfMemorySaysWhatIsHeld) {
+  const auto held = device_->allocate(size_t{20} << 20);
+  try {
+    device_->allocate(SIZE_MAX / 2);
+    FAIL() << "it was allocated";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find(std::to_string(size_t{20} << 20)), std::string::npos) << error.message();
+  }
+}
+
+// Of a file that is damaged anywhere, of another device, or of another program, nothing reaches the driver.
+TEST(PipelineFileTest, OnlyWhatWasWrittenForTheDeviceIsRead) {
+  const std::string folder = testing::TempDir() + "treadle_pipelines";
+  std::filesystem::remove_all(folder);
+  const vulkan::PipelineFile file(folder, "a device"), other(folder, "another device");
+  EXPECT_NE(file.path(), other.path());
+  EXPECT_TRUE(file.read().empty());
+  const std::vector<std::byte> contents(1000, std::byte{7});
+  vulkan::PipelineFile::write(file.path(), "a device", contents);
+  EXPECT_EQ(file.read(), contents);
+  std::filesystem::copy_file(file.path(), other.path());
+  EXPECT_TRUE(other.read().empty());
+  const auto size = static_cast<size_t>(std::filesystem::file_size(file.path()));
+  std::vector<char> whole(size);
+  std::ifstream(file.path(), std::ios::binary).read(whole.data(), static_cast<std::streamsize>(size));
+  for (size_t i = 0; i < size; i += 7) {
+    std::vector<char> damaged = whole;
+    damaged[i] ^= 1;
+    std::ofstream(file.path(), std::ios::binary).write(damaged.data(), static_cast<std::streamsize>(size));
+    EXPECT_TRUE(file.read().empty()) << "byte " << i;
+    std::ofstream(file.path(), std::ios::binary).write(whole.data(), static_cast<std::streamsize>(i));
+    EXPECT_TRUE(file.read().empty()) << i << " bytes";
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(VulkanDeviceTest, AStreamWithWorkInFlightMayGo) {

@@ -3,6 +3,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "core/fork_mutex.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
 
@@ -54,8 +57,12 @@ const char* name_of(VkResult result) {
 }  // namespace
 
 const Instance& Instance::get() {
-  static const Instance instance = load();  // what it throws is thrown by the next call again
-  return instance;
+  static const std::pair<Instance, uint32_t> loaded = {load(), fork_generation()};  // what load() throws is thrown by the next call again
+  if (loaded.second != fork_generation())
+    throw Error(ErrorCode::not_implemented,
+                "this process was forked from one that uses Vulkan, whose drivers do not work in both; start processes that use GPUs "
+                "anew (Python: multiprocessing's method spawn), or fork before the first use of a GPU");
+  return loaded.first;
 }
 
 void check(VkResult result, std::string_view device, std::string_view what) {
@@ -64,6 +71,11 @@ void check(VkResult result, std::string_view device, std::string_view what) {
   const std::string text =
       fmt::format("{} failed to {}: {}", device, what, name ? name : fmt::format("VkResult {}", static_cast<int>(result)));
   if (result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY) throw OutOfMemory(text);
+  if (result == VK_ERROR_DEVICE_LOST)
+    throw Error(ErrorCode::io_error,
+                text +
+                    ". The driver has given the device up, after a fault or a time limit of its own; what was there is lost. Sessions "
+                    "that are made from now on open it anew");
   throw Error(ErrorCode::internal, text);
 }
 

@@ -51,7 +51,11 @@ namespace treadle::vulkan {
   F(CreatePipelineLayout)                  \
   F(DestroyPipelineLayout)                 \
   F(CreateComputePipelines)                \
-  F(DestroyPipeline)
+  F(DestroyPipeline)                       \
+  F(CreatePipelineCache)                   \
+  F(DestroyPipelineCache)                  \
+  F(MergePipelineCaches)                   \
+  F(GetPipelineCacheData)
 
 #define TREADLE_VULKAN_POINTER(name) PFN_vk##name name = nullptr;
 
@@ -61,6 +65,7 @@ struct Instance {
   TREADLE_VULKAN_INSTANCE_FUNCTIONS(TREADLE_VULKAN_POINTER)
 
   /// Loads libvulkan.so.1 at the first call. @throws Error(not_found) naming what is missing; every call throws it again.
+  /// Error(not_implemented) in a child that was forked after the first call: drivers' threads are not there.
   static const Instance& get();
 };
 
@@ -71,8 +76,8 @@ struct DeviceFunctions {
 
 #undef TREADLE_VULKAN_POINTER
 
-/// @throws Error, unless the result is VK_SUCCESS: resource_exhausted for lack of memory, internal otherwise. The message reads
-/// "DEVICE failed to WHAT: VK_ERROR_...".
+/// @throws Error, unless the result is VK_SUCCESS: resource_exhausted for lack of memory, io_error for a device that is lost, internal
+/// otherwise. The message reads "DEVICE failed to WHAT: VK_ERROR_...".
 void check(VkResult result, std::string_view device, std::string_view what);
 
 }  // namespace treadle::vulkan

@@ -1,8 +1,10 @@
 #include "device/vulkan/connection.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "treadle/error.h"
@@ -51,6 +53,14 @@ uint64_t device_local_bytes(const VkPhysicalDeviceMemoryProperties& memory) {
   return bytes;
 }
 
+bool has_extension(VkPhysicalDevice device, const char* name) {
+  uint32_t count = 0;
+  Instance::get().EnumerateDeviceExtensionProperties(device, nullptr, &count, nullptr);
+  std::vector<VkExtensionProperties> extensions(count);
+  Instance::get().EnumerateDeviceExtensionProperties(device, nullptr, &count, extensions.data());
+  return std::any_of(extensions.begin(), extensions.end(), [&](const auto& has) { return std::strcmp(has.extensionName, name) == 0; });
+}
+
 std::string find_lack(VkPhysicalDevice device, const VkPhysicalDeviceProperties& properties) {
   if (properties.apiVersion < VK_API_VERSION_1_2)
     return fmt::format("Vulkan 1.2 (it has {}.{})", VK_API_VERSION_MAJOR(properties.apiVersion),
@@ -78,6 +88,7 @@ std::vector<PhysicalDevice> physical_devices() {
   for (VkPhysicalDevice handle : handles) {
     VkPhysicalDeviceProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
     vulkan.GetPhysicalDeviceProperties2(handle, &properties);
+    const VkPhysicalDeviceProperties& of = properties.properties;
     found.push_back({.handle = handle,
                      .name = properties.properties.deviceName,
                      .is_software = properties.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU,
@@ -85,14 +96,21 @@ std::vector<PhysicalDevice> physical_devices() {
                      .memory_bytes = device_local_bytes(memory_of(handle)),
                      .vendor_id = properties.properties.vendorID,
                      .device_id = properties.properties.deviceID,
-                     .is_discrete = properties.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU});
+                     .is_discrete = properties.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU,
+                     .identity = fmt::format("{:08x} {:08x} {:08x} {:02x}", of.vendorID, of.deviceID, of.driverVersion,
+                                             fmt::join(of.pipelineCacheUUID, ""))});
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.is_software < b.is_software; });
   return found;
 }
 
 Connection::Connection(const PhysicalDevice& physical)
-    : name_(physical.name), memory_(memory_of(physical.handle)), memory_bytes_(physical.memory_bytes) {
+    : physical_(physical.handle),
+      name_(physical.name),
+      memory_(memory_of(physical.handle)),
+      memory_bytes_(physical.memory_bytes),
+      identity_(physical.identity),
+      has_budget_(has_extension(physical.handle, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)) {
   if (!physical.lacks.empty()) throw Error(ErrorCode::not_found, fmt::format("{} cannot be used: it lacks {}", name_, physical.lacks));
   const Instance& vulkan = Instance::get();
   queue_family_ = *compute_family(physical.handle);
@@ -120,6 +138,11 @@ Connection::Connection(const PhysicalDevice& physical)
   info.pNext = &wanted.base;
   info.queueCreateInfoCount = 1;
   info.pQueueCreateInfos = &queue;
+  const char* const budget = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
+  if (has_budget_) {
+    info.enabledExtensionCount = 1;
+    info.ppEnabledExtensionNames = &budget;
+  }
   check(vulkan.CreateDevice(physical.handle, &info, nullptr, &handle_), "open");
   const char* missing = nullptr;
 #define TREADLE_VULKAN_FIND(name)                                                                  \
@@ -134,7 +157,29 @@ Connection::Connection(const PhysicalDevice& physical)
   functions_.GetDeviceQueue(handle_, queue_family_, 0, &queue_);
 }
 
-Connection::~Connection() { functions_.DestroyDevice(handle_, nullptr); }
+Connection::~Connection() {
+  if (is_of_this_process()) functions_.DestroyDevice(handle_, nullptr);
+}
+
+void Connection::check_process() const {
+  if (is_of_this_process()) return;
+  throw Error(ErrorCode::not_implemented,
+              fmt::format("{} was opened before this process was forked, and its driver works in the parent only; start processes that "
+                          "use GPUs anew (Python: multiprocessing's method spawn)",
+                          name_));
+}
+
+uint64_t Connection::free_bytes() const {
+  if (!has_budget_) return memory_bytes_;
+  VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+  VkPhysicalDeviceMemoryProperties2 memory{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, &budget, {}};
+  Instance::get().GetPhysicalDeviceMemoryProperties2(physical_, &memory);
+  uint64_t free = 0;
+  for (uint32_t i = 0; i < memory.memoryProperties.memoryHeapCount; ++i)
+    if ((memory.memoryProperties.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) && budget.heapBudget[i] > budget.heapUsage[i])
+      free = std::max<uint64_t>(free, budget.heapBudget[i] - budget.heapUsage[i]);
+  return free;
+}
 
 uint32_t Connection::memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags preferred) const {
   for (const VkMemoryPropertyFlags flags : {wanted | preferred, wanted})
@@ -144,11 +189,13 @@ uint32_t Connection::memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted,
 }
 
 void Connection::submit(const VkSubmitInfo& work) const {
+  check_process();
   std::lock_guard lock(queue_mutex_);
   check(functions_.QueueSubmit(queue_, 1, &work, VK_NULL_HANDLE), "take work");
 }
 
 void Connection::wait_idle() const noexcept {
+  if (!is_of_this_process()) return;
   std::lock_guard lock(queue_mutex_);
   functions_.QueueWaitIdle(queue_);  // of a lost device nothing is left to wait for
 }

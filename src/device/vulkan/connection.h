@@ -1,12 +1,14 @@
 // A Vulkan device that is open: its handle, its queues, and what it can do.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "core/fork_mutex.h"
 #include "device/vulkan/api.h"
 
 namespace treadle::vulkan {
@@ -28,6 +30,7 @@ struct PhysicalDevice {
   uint64_t memory_bytes = 0;
   uint32_t vendor_id = 0, device_id = 0;  ///< PCI's numbers
   bool is_discrete = false;               ///< it has memory of its own
+  std::string identity;                   ///< of the device and its driver: what pipelines are compiled for
 };
 
 /// All devices of the machine: those that are real first, then software. @throws Error(not_found) if there is no Vulkan.
@@ -48,6 +51,15 @@ class Connection {
   uint32_t queue_family() const { return queue_family_; }
   /// The device's whole memory, in bytes.
   uint64_t memory_bytes() const { return memory_bytes_; }
+  /// What the driver leaves this process of it now, by VK_EXT_memory_budget; all of it if the driver does not say.
+  uint64_t free_bytes() const;
+  const std::string& identity() const { return identity_; }
+  /// False in a child that was forked from the process that opened the device. Nothing of the driver may be called there.
+  bool is_of_this_process() const { return opened_in_ == fork_generation(); }
+  /// @throws Error(not_implemented) unless is_of_this_process()
+  void check_process() const;
+  /// True once a call has said that the device is lost.
+  bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 
   /// The first type of memory among `allowed` (a mask) that has the wanted properties, with the preferred ones if any has them, too.
   /// @throws Error(not_found)
@@ -57,15 +69,23 @@ class Connection {
   /// Waits until the driver holds nothing more of what has been submitted. A semaphore tells that work is done, but drivers' own threads
   /// may still touch it and the command buffers then (Mesa before 24.1).
   void wait_idle() const noexcept;
-  void check(VkResult result, const char* what) const { vulkan::check(result, name_, what); }
+  void check(VkResult result, const char* what) const {
+    if (result == VK_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);
+    vulkan::check(result, name_, what);
+  }
 
  private:
+  const VkPhysicalDevice physical_;
+  const uint32_t opened_in_ = fork_generation();
   VkDevice handle_ = VK_NULL_HANDLE;
   DeviceFunctions functions_;
   std::string name_;
   Features features_;
   VkPhysicalDeviceMemoryProperties memory_{};
   uint64_t memory_bytes_ = 0;
+  std::string identity_;
+  bool has_budget_ = false;
+  mutable std::atomic<bool> lost_ = false;
   uint32_t queue_family_ = 0;
   VkQueue queue_ = VK_NULL_HANDLE;
   mutable std::mutex queue_mutex_;

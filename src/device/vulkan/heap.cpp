@@ -59,6 +59,7 @@ Buffer::Buffer(const Connection& connection, size_t size_bytes, For use) : conne
 Buffer::~Buffer() { release(); }
 
 void Buffer::release() noexcept {
+  if (!connection_.is_of_this_process()) return;
   if (handle_) connection_->DestroyBuffer(connection_.handle(), handle_, nullptr);
   if (memory_) connection_->FreeMemory(connection_.handle(), memory_, nullptr);
 }
@@ -74,23 +75,42 @@ uint64_t Heap::take(Slab& slab, size_t size_bytes) {
   return slab.buffer->address() + offset;
 }
 
+std::string Heap::held() const {
+  size_t free_bytes = 0, slab_bytes = 0;
+  for (const auto& [address, slab] : slabs_) {
+    slab_bytes += slab.buffer->size_bytes();
+    for (const auto& [offset, bytes] : slab.free) free_bytes += bytes;
+  }
+  return fmt::format("{} bytes in {} buffers are held for values here, {} of them unused", slab_bytes, slabs_.size(), free_bytes);
+}
+
 uint64_t Heap::allocate(size_t size_bytes) {
-  if (size_bytes > connection_.memory_bytes())
-    throw OutOfMemory(
-        fmt::format("cannot allocate {} bytes on {}, which has {}", size_bytes, connection_.name(), connection_.memory_bytes()));
-  const size_t needed = rounded(size_bytes);
+  connection_.check_process();
   std::lock_guard lock(mutex_);
+  if (size_bytes > connection_.memory_bytes())
+    throw OutOfMemory(fmt::format("cannot allocate {} bytes on {}, which has {}; {}", size_bytes, connection_.name(),
+                                  connection_.memory_bytes(), held()));
+  const size_t needed = rounded(size_bytes);
   if (needed <= kSharedBytes)
     for (auto& [address, slab] : slabs_)
       if (const uint64_t taken = take(slab, needed)) return taken;
   const size_t slab_bytes = needed <= kSharedBytes ? kSlabBytes : needed;
-  auto buffer = std::make_unique<Buffer>(connection_, slab_bytes, Buffer::For::device);
+  if (const uint64_t free_bytes = connection_.free_bytes(); slab_bytes > free_bytes)
+    throw OutOfMemory(fmt::format("cannot allocate {} bytes on {}: of its {} bytes the driver leaves this process {}; {}", size_bytes,
+                                  connection_.name(), connection_.memory_bytes(), free_bytes, held()));
+  std::unique_ptr<Buffer> buffer;
+  try {
+    buffer = std::make_unique<Buffer>(connection_, slab_bytes, Buffer::For::device);
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(fmt::format("cannot allocate {} bytes: {}; {}", size_bytes, error.message(), held()));
+  }
   const uint64_t base = buffer->address();
   Slab& made = slabs_.emplace(base, Slab{std::move(buffer), {{0, slab_bytes}}}).first->second;
   return take(made, needed);
 }
 
 void Heap::free(uint64_t address, size_t size_bytes) noexcept {
+  if (!connection_.is_of_this_process()) return;  // a thread that is not here may have held the mutex
   std::lock_guard lock(mutex_);
   const auto at = std::prev(slabs_.upper_bound(address));
   Slab& slab = at->second;

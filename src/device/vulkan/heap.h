@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "device/vulkan/connection.h"
 
@@ -64,6 +65,7 @@ class Heap {
     std::map<size_t, size_t> free;  ///< offset → bytes; neighbours are merged
   };
   static uint64_t take(Slab& slab, size_t size_bytes);
+  std::string held() const;  ///< what is held, for errors
 
   const Connection& connection_;
   mutable std::mutex mutex_;

@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "core/logging.h"
+#include "device/vulkan/pipeline_file.h"
 #include "treadle/error.h"
 
 namespace treadle::vulkan {
@@ -43,20 +45,79 @@ Pipelines::Pipelines(const Connection& connection) : connection_(connection) {
   info.pushConstantRangeCount = 1;
   info.pPushConstantRanges = &range;
   connection.check(connection->CreatePipelineLayout(connection.handle(), &info, nullptr, &layout_), "make a pipeline layout");
+  cache_ = make_cache({});
 }
 
 Pipelines::~Pipelines() {
-  for (VkPipeline pipeline : made_)
-    if (pipeline) connection_->DestroyPipeline(connection_.handle(), pipeline, nullptr);
+  if (!connection_.is_of_this_process()) return;
+  for (const Pipeline& pipeline : made_)
+    if (pipeline.handle) connection_->DestroyPipeline(connection_.handle(), pipeline.handle, nullptr);
+  connection_->DestroyPipelineCache(connection_.handle(), cache_, nullptr);
   connection_->DestroyPipelineLayout(connection_.handle(), layout_, nullptr);
 }
 
 VkPipeline Pipelines::get(const Shader& shader) {
+  Pipeline* pipeline = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    while (shader.index() >= made_.size()) made_.emplace_back();
+    pipeline = &made_[shader.index()];
+  }
+  std::call_once(pipeline->once, [&] {
+    pipeline->handle = make(shader);
+    num_made_.fetch_add(1);
+  });
+  return pipeline->handle;
+}
+
+VkPipelineCache Pipelines::make_cache(std::span<const std::byte> contents) const {
+  VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+  info.initialDataSize = contents.size();
+  info.pInitialData = contents.data();
+  VkPipelineCache cache = VK_NULL_HANDLE;
+  connection_.check(connection_->CreatePipelineCache(connection_.handle(), &info, nullptr, &cache), "make a cache of pipelines");
+  return cache;
+}
+
+void Pipelines::keep_in(const std::string& folder) {
+  const PipelineFile file(folder, connection_.identity());
   std::lock_guard lock(mutex_);
-  if (shader.index() >= made_.size()) made_.resize(shader.index() + 1, VK_NULL_HANDLE);
-  VkPipeline& pipeline = made_[shader.index()];
-  if (!pipeline) pipeline = make(shader);
-  return pipeline;
+  if (!files_.insert(file.path()).second) return;
+  const std::vector<std::byte> contents = file.read();
+  if (contents.empty()) return;
+  const VkPipelineCache before = make_cache(contents);
+  const VkResult merged = connection_->MergePipelineCaches(connection_.handle(), cache_, 1, &before);
+  connection_->DestroyPipelineCache(connection_.handle(), before, nullptr);
+  connection_.check(merged, "take pipelines from a file");
+}
+
+// Other threads may make pipelines meanwhile: a driver that has more then than it said says so, and is asked again.
+std::vector<std::byte> Pipelines::compiled() const {
+  std::vector<std::byte> contents;
+  VkResult result = VK_INCOMPLETE;
+  while (result == VK_INCOMPLETE) {
+    size_t bytes = 0;
+    connection_.check(connection_->GetPipelineCacheData(connection_.handle(), cache_, &bytes, nullptr), "tell what it has compiled");
+    contents.resize(bytes);
+    result = connection_->GetPipelineCacheData(connection_.handle(), cache_, &bytes, contents.data());
+    contents.resize(bytes);
+  }
+  connection_.check(result, "tell what it has compiled");
+  return contents;
+}
+
+void Pipelines::save() noexcept {
+  const size_t made = num_made_.load();
+  if (made == num_saved_.load()) return;
+  try {
+    std::lock_guard lock(mutex_);
+    if (files_.empty()) return;
+    num_saved_.store(made);
+    const std::vector<std::byte> contents = compiled();
+    for (const std::string& path : files_) PipelineFile::write(path, connection_.identity(), contents);
+  } catch (const std::exception& error) {
+    TREADLE_LOG(warning, "compiled pipelines are not kept: {}", error.what());
+  }
 }
 
 VkPipeline Pipelines::make(const Shader& shader) const {
@@ -77,7 +138,7 @@ VkPipeline Pipelines::make(const Shader& shader) const {
   info.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, nullptr, 0, VK_SHADER_STAGE_COMPUTE_BIT, module, "main", &values};
   info.layout = layout_;
   VkPipeline pipeline = VK_NULL_HANDLE;
-  const VkResult made = connection_->CreateComputePipelines(connection_.handle(), VK_NULL_HANDLE, 1, &info, nullptr, &pipeline);
+  const VkResult made = connection_->CreateComputePipelines(connection_.handle(), cache_, 1, &info, nullptr, &pipeline);
   connection_->DestroyShaderModule(connection_.handle(), module, nullptr);
   connection_.check(made, what.c_str());
   return pipeline;

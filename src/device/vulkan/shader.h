@@ -1,9 +1,12 @@
 // Compute shaders and the pipelines that devices make of them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,7 +39,7 @@ class Shader {
   const size_t index_;
 };
 
-/// The pipelines of one device, made when they are first used. Thread-safe.
+/// The pipelines of one device, made when they are first used. Thread-safe; several are made at once.
 class Pipelines {
  public:
   explicit Pipelines(const Connection& connection);
@@ -47,14 +50,28 @@ class Pipelines {
   VkPipelineLayout layout() const { return layout_; }
   /// @throws Error(not_implemented) if the device lacks a feature that the shader uses; Error(internal) if the driver does not take it
   VkPipeline get(const Shader& shader);
+  /// Takes what the driver has compiled before from the device's file in this folder, which it makes, and keeps what it compiles there.
+  /// @throws Error(io_error) if the folder cannot be made
+  void keep_in(const std::string& folder);
+  /// Writes the files if there are pipelines that they do not have. Where that is not possible nothing is written, which costs time only.
+  void save() noexcept;
 
  private:
+  struct Pipeline {
+    std::once_flag once;
+    VkPipeline handle = VK_NULL_HANDLE;
+  };
   VkPipeline make(const Shader& shader) const;
+  VkPipelineCache make_cache(std::span<const std::byte> contents) const;
+  std::vector<std::byte> compiled() const;
 
   const Connection& connection_;
   VkPipelineLayout layout_ = VK_NULL_HANDLE;
-  std::mutex mutex_;
-  std::vector<VkPipeline> made_;  ///< by Shader::index()
+  VkPipelineCache cache_ = VK_NULL_HANDLE;
+  std::mutex mutex_;           ///< for those below; pipelines are made without it
+  std::deque<Pipeline> made_;  ///< by Shader::index()
+  std::set<std::string> files_;
+  std::atomic<size_t> num_made_ = 0, num_saved_ = 0;
 };
 
 }  // namespace treadle::vulkan

@@ -38,7 +38,9 @@ class Timeline {
     const VkSemaphoreCreateInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type, 0};
     connection().check(connection()->CreateSemaphore(connection().handle(), &info, nullptr, &semaphore_), "make a semaphore");
   }
-  ~Timeline() { connection()->DestroySemaphore(connection().handle(), semaphore_, nullptr); }
+  ~Timeline() {
+    if (connection().is_of_this_process()) connection()->DestroySemaphore(connection().handle(), semaphore_, nullptr);
+  }
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
@@ -51,6 +53,7 @@ class Timeline {
   }
   /// Returns how many submissions are done, and does what waited for them.
   uint64_t look() {
+    connection().check_process();
     uint64_t done = 0;
     connection().check(connection()->GetSemaphoreCounterValue(connection().handle(), semaphore_, &done), "say how far its work is");
     finish(done);
@@ -58,6 +61,7 @@ class Timeline {
   }
   /// Waits for all submissions up to `value`.
   void wait(uint64_t value) {
+    connection().check_process();
     const VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, nullptr, 0, 1, &semaphore_, &value};
     connection().check(connection()->WaitSemaphores(connection().handle(), &info, UINT64_MAX), "do its work");
     finish(value);
@@ -170,11 +174,16 @@ class StreamOfCommands final : public VulkanStream {
     connection().check(connection()->CreateCommandPool(connection().handle(), &info, nullptr, &pool_), "make a command pool");
   }
   ~StreamOfCommands() override {
+    if (!connection().is_of_this_process()) {
+      timeline_->drop_all();
+      return;
+    }
     try {
       synchronize();
     } catch (...) {  // the caller has had its chance to hear of it
     }
     connection().wait_idle();
+    timeline_->drop_all();  // of a lost device
     connection()->DestroyCommandPool(connection().handle(), pool_, nullptr);
   }
 
@@ -183,6 +192,7 @@ class StreamOfCommands final : public VulkanStream {
 
   // Kernels record their commands when called. What they own is kept until these are done.
   void enqueue(Work work, std::string_view) override {
+    connection().check_process();
     VulkanStream* const before = std::exchange(current_stream, this);
     try {
       work();
@@ -245,7 +255,11 @@ class StreamOfCommands final : public VulkanStream {
     } catch (...) {
       failed = std::current_exception();
     }
-    timeline_->wait(submitted_);
+    try {
+      timeline_->wait(submitted_);
+    } catch (...) {  // the device is lost
+      if (!failed) failed = std::current_exception();
+    }
     if (failed) {  // what was recorded will not be done, and nothing may wait for it
       timeline_->drop_all();
       sites_.clear();
@@ -253,6 +267,7 @@ class StreamOfCommands final : public VulkanStream {
     }
     timeline_->finish_all();
     throw_fault();
+    parts_->pipelines.save();
   }
   FaultSite fault_site(std::string text) override {
     if (!fault_) {
@@ -424,6 +439,8 @@ class OpenDevice final : public VulkanDevice {
   OpenDevice(const PhysicalDevice& physical, std::string name) : VulkanDevice(std::move(name)), parts_(std::make_shared<Parts>(physical)) {}
 
   const Features& features() const override { return parts_->connection.features(); }
+  bool is_lost() const override { return parts_->connection.is_lost(); }
+  void keep_pipelines_in(const std::string& folder) override { parts_->pipelines.keep_in(folder); }
   std::shared_ptr<Storage> allocate(size_t size_bytes) override {
     const uint64_t address = parts_->heap.allocate(size_bytes);
     return Storage::of_device(shared_from_this(), reinterpret_cast<void*>(address), size_bytes,

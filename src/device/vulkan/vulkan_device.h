@@ -20,6 +20,10 @@ class VulkanDevice : public Device {
   static std::shared_ptr<VulkanDevice> open(const PhysicalDevice& physical, std::string name);
 
   virtual const Features& features() const = 0;
+  /// True if the driver has given the device up: all its work fails, and it may be opened anew.
+  virtual bool is_lost() const = 0;
+  /// See Pipelines::keep_in().
+  virtual void keep_pipelines_in(const std::string& folder) = 0;
 
  protected:
   explicit VulkanDevice(std::string name) : Device(std::move(name)) {}
