@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import json
 import os
 import subprocess
 import sys
 from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_uint32, c_void_p
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnxruntime_c import LIBRARY, Api, strings
@@ -32,18 +34,27 @@ def on_host_and_gpu() -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
 
 
-def gpus() -> list[str]:
-    """Names of all devices of Vulkan, those on the CPU as well."""
-    listed = subprocess.run([sys.executable, "-m", "treadle", "devices", "--json"], capture_output=True, text=True, check=False)
-    if listed.returncode != 0:
-        return []
-    return [device["name"] for device in json.loads(listed.stdout) if device["name"] != "cpu" and not device["lacks"]]
+def one_function(op_type: str, **attributes: Any) -> bytes:
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["x"], ["y"], **attributes)],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
 
 
 def run_python(code: str, **environment: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | environment, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@functools.cache
+def gpus() -> list[str]:
+    """Numbers of all devices of Vulkan, those on the CPU as well."""
+    code = "import json, treadle.onnxruntime as ort; print(json.dumps([device.ep_options['device_id'] for device in ort.get_ep_devices()[1:]]))"
+    return json.loads(run_python(code, TREADLE_SOFTWARE_GPU="1"))
 
 
 def session_on_gpu(model: bytes, options: treadle.SessionOptions | None = None) -> treadle.InferenceSession:
@@ -80,7 +91,7 @@ def test_a_session_says_which_nodes_run_where_and_why() -> None:
 
 def test_the_cpu_first_leaves_the_gpu_alone() -> None:
     session = treadle.InferenceSession(on_host_and_gpu(), providers=[CPU, VULKAN])
-    assert "gpu" not in session.to_text("devices")
+    assert all(line.startswith("cpu\t") for line in session.to_text("devices").splitlines())
 
 
 @pytest.mark.parametrize(
@@ -114,8 +125,8 @@ except treadle.Error as error:
 
 
 def test_an_implementation_on_the_cpu_is_offered_only_on_request() -> None:
-    names = gpus()
-    if not names:
+    numbers = gpus()
+    if not numbers:
         pytest.skip("no Vulkan")
     code = """
 import json, treadle
@@ -126,7 +137,7 @@ print(json.dumps([[d.ep_name, int(d.device.type), d.device.vendor_id, d.ep_optio
     *devices, providers = json.loads(run_python(code, TREADLE_SOFTWARE_GPU="1"))
     assert providers == [VULKAN, CPU]
     assert devices[0][:2] == [CPU, 0]
-    assert [device[3]["device_id"] for device in devices[1:]] == [name.partition(":")[2] for name in names]
+    assert [device[3]["device_id"] for device in devices[1:]] == numbers
     for name, kind, vendor, _, metadata in devices[1:]:
         assert (name, kind) == (VULKAN, 1)
         assert vendor != 0
@@ -184,3 +195,76 @@ def test_the_c_interface_has_the_provider() -> None:
     if not LIBRARY.exists() or not gpus():
         pytest.skip("no libonnxruntime.so.1, or no Vulkan")
     run_python(C_PROGRAM.format(tests=str(Path(__file__).parent)), TREADLE_SOFTWARE_GPU="1")
+
+
+def test_parameters_of_functions_are_no_part_of_shaders() -> None:
+    """One compiled shader serves all values, and each gives its own results."""
+    for alpha in (0.0, 0.01, 0.5, -2.0):
+        session = session_on_gpu(one_function("LeakyRelu", alpha=alpha))
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], np.where(X < 0, np.float32(alpha) * X, X), rtol=1e-6)
+        session = session_on_gpu(one_function("Elu", alpha=alpha))
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], np.where(X < 0, alpha * np.expm1(X.astype(np.float64)), X), rtol=2e-6)
+
+
+def test_out_of_memory_says_what_is_held() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Expand", ["x", "shape"], ["y"])],
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1 << 24, 1 << 24])],
+        [onnx.numpy_helper.from_array(np.array([1 << 24, 1 << 24], np.int64), "shape")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
+    with pytest.raises(treadle.Error, match="elements|bytes"):
+        session_on_gpu(made).run(None, {"x": np.ones(1, np.float32)})
+
+
+def test_pipelines_are_kept_and_damaged_files_made_anew(tmp_path: Path) -> None:
+    def run() -> None:
+        """In a process of its own, which opens the device."""
+        code = f"""
+import numpy as np, treadle
+options = treadle.SessionOptions()
+options.cache_dir = {str(tmp_path / "cache")!r}
+session = treadle.InferenceSession({one_function("Relu")!r}, options, providers=[("{VULKAN}", {{"device_id": 0}})])
+x = np.array({X.tolist()}, np.float32)
+np.testing.assert_array_equal(session.run(None, {{"x": x}})[0], np.maximum(x, 0))
+"""
+        run_python(code)
+
+    if not gpus():
+        pytest.skip("no Vulkan")
+    run()
+    (file,) = (tmp_path / "cache").glob("*.pipelines")
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:10], whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1]), b"another program's", whole + b"more"):
+        file.write_bytes(damaged)
+        run()
+        assert file.read_bytes()[:8] == whole[:8]
+        assert len(file.read_bytes()) >= len(whole)
+    assert [found.name for found in (tmp_path / "cache").iterdir()] == [file.name], "a temporary file is left"
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
+    code = f"""
+import os, numpy as np, treadle
+x = np.array({X.tolist()}, np.float32)
+make = lambda: treadle.InferenceSession({one_function("Relu")!r}, providers=[("{VULKAN}", {{"device_id": 0}})])
+session = make()
+session.run(None, {{"x": x}})
+child = os.fork()
+if child == 0:
+    said = []
+    for use in (lambda: session.run(None, {{"x": x}}), make):
+        try:
+            use()
+        except treadle.Error as error:
+            said.append("forked" in str(error))
+    treadle.InferenceSession({one_function("Relu")!r}).run(None, {{"x": x}})
+    os._exit(0 if said == [True, True] else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+np.testing.assert_array_equal(session.run(None, {{"x": x}})[0], np.maximum(x, 0))
+"""
+    if not gpus():
+        pytest.skip("no Vulkan")
+    run_python(code)
