@@ -74,6 +74,11 @@ def _is_at_the_border(case: Case) -> bool:
     return outputs is not None and len(outputs) > 1 and bool((np.abs(outputs[1]) < 1e-6).any())
 
 
+def _has_inexact_scales(case: Case) -> bool:
+    scales = case.inputs[2] if len(case.inputs) > 2 else None
+    return scales is not None and bool((np.mod(scales * 64.0, 1) != 0).any())
+
+
 def is_float8(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.name.startswith("float8")
 
@@ -293,7 +298,7 @@ RULINGS = [
            lambda c: c.inputs[1].shape[-1:] == (1,) and any(x is not None and x.size != 1 for x in c.inputs[2:])),
     Ruling("onnxruntime", "QuantizeLinear", "keeps the sign of a zero to which it should add a zero point of 8-bit floats", _has_float_zero),
     Ruling("reference", "Pad", "cuts the fraction off a value for integers of 4 and 2 bits, which Pad has not below opset 11", lambda c: c.since < 11 and c.inputs[0].dtype.name.strip("u") in ("int4", "int2")),
-    Ruling("reference", "TreeEnsemble", "takes a leaf for the node of its number, where nodes that nothing leads to refer to that", lambda c: "leafs" in " ".join(c.changes)),
+    Ruling("reference", "TreeEnsemble", "takes a leaf for the node of its number, where nodes that nothing leads to refer to that", lambda c: re.search("leafs|nodeids", " ".join(c.changes)) is not None),
     Ruling("reference", "Cast CastLike", "takes every text for true, that of a 0 as well", lambda c: _target(c) == "bool" and _is_string(c)),
     Ruling("both", "Loop Scan", "a state of one element that the body declares as a scalar, and that is one from then on", lambda c: bool(c.changes) and any(np.shape(x) == (1,) for x in c.inputs)),
     Ruling("reference", "Cast CastLike", "rounds what is below the least power of two up to the next but one", lambda c: "e8m0" in _target(c) and _has_tiny(c.inputs[0])),
@@ -306,6 +311,14 @@ RULINGS = [
            lambda c: len(c.inputs) > 4 and c.inputs[4] is not None and c.inputs[3] is not None and c.inputs[3].dtype == np.uint8 and not all(c.constant[3:5])),
     Ruling("reference", "MatMulInteger", "takes a vector of zero points of rows for one of the last axis, with more than two axes", lambda c: c.inputs[0].ndim > 2 or c.inputs[1].ndim > 2),
     Ruling("both", "SVMClassifier", "the sign of a margin that is nothing but rounding", _is_at_the_border),
+    Ruling("onnxruntime", "SVMClassifier", "takes the second of two classes for a score above 0, whatever the other score is, where there are no support vectors and one rho",
+           lambda c: not c.attributes.get("vectors_per_class") and len(c.attributes.get("rho", ())) == 1),
+    Ruling("onnxruntime", "GatedDeltaNet", "is 0.2 off the recurrence for queries, keys and values in one operand, with keys of one element that are normalised",
+           lambda c: c.inputs[1] is None and c.attributes.get("qk_l2_norm", 0) != 0 and c.inputs[6].shape[-1] == 1),
+    Ruling("onnxruntime", "MultiHeadAttention", "adds a float16 bias to the -10000 of masked keys in float32; in float16 they swallow it, which shows where all keys are masked",
+           lambda c: _is_half(c) and len(c.inputs) > 5 and all(x is not None for x in c.inputs[4:6])),
+    Ruling("onnxruntime", "Resize", "computes places in single precision, which decides what lies between two elements", lambda c: c.attributes.get("mode", "nearest") == "nearest" and _has_inexact_scales(c)),
+    Ruling("reference", "Pow", "takes powers of integers by uint64 as float64, which do not wrap around", lambda c: _is_integral(c) and c.inputs[1].dtype == np.uint64),
     Ruling("both", "Clip", "below opset 11 the default bounds are the largest finite floats; infinities stay", lambda c: c.since < 11 and _not_finite(c)),
 ]  # fmt: skip
 
@@ -330,6 +343,9 @@ REFUSED = [
     Refusal(_POOLS + " GlobalLpPool", r"p is -?\d+, not a positive integer", "a norm of p < 1, or of an empty operand, has no meaning"),
     Refusal("Compress ConstantOfShape Expand Resize Upsample WordConvEmbedding CumProd CumSum", r"\d axes expected|must be a scalar|elements of axis", "another rank is asked for, whatever the elements"),
     Refusal("GroupNormalization", "scale or bias and channels|is of rank ., not 1", "a vector with an element for each channel is asked for"),
+    Refusal("GatherBlockQuantized", r"elements, \[.*\] would have", "data of more than four axes, of which the model does not say how many they are"),
+    Refusal("QMoE", "prepacked weights", "weights in the order of graphics cards: onnxruntime's CPU takes them for plain ones"),
+    Refusal("Expand", "has a negative extent", "no extent is negative: onnxruntime takes it for 1"),
     Refusal("CenterCropPad", "a negative extent|the extent -|elements for . axes", "no extent is negative, and each axis has one"),
     Refusal("CropAndResize RoiAlign DynamicTimeWarping", "nothing to crop|nothing to pool|the output is|must not be empty", "there is nothing to take a result from"),
     Refusal("ArgMax ArgMin CumSum CumProd Hardmax Softmax LogSoftmax QLinearSoftmax QLinearConv ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
@@ -353,7 +369,7 @@ REFUSED = [
     Refusal("Split SplitToSequence", "split names|sum up to|num_outputs = ", "as many lengths as parts, which are the axis"),
     Refusal("UnfoldTensor", "size = 0 and step", "windows of nothing"),
     Refusal("WordConvEmbedding", "out of bounds|window's shape contains", "onnxruntime reads behind the table"),
-    Refusal("QLinearConv Conv ConvInteger", "strides has", "a stride for each axis"),
+    Refusal("QLinearConv Conv ConvInteger", "(strides|dilations) has", "a stride and a dilation for each axis"),
     Refusal("QLinearSoftmax", "the scale is of rank", "a scalar is asked for"),
     Refusal("Multinomial Gemm", "must be .batch, classes|is of rank", "a matrix is asked for"),
     Refusal("SequenceMap Scan Loop", "Got invalid dimensions|Invalid rank", "a body's operand has the shape that the body declares"),
@@ -378,7 +394,7 @@ REFUSED = [
     Refusal("AffineGrid", "batches of theta and size", "as many grids as there are thetas"),
     Refusal("TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble", "the input has 0 columns", "trees that test what is not there, without a row"),
     Refusal("CausalConvWithState", "does not fit into an extent of", "a step of no tokens"),
-    Refusal("DynamicQuantizeMatMul FusedConv MatMulIntegerToFloat", r"do not broadcast|b_zero_point is|elements, \[.*\] would have", "a bias, a sum or zero points for other columns than there are, where the result is empty"),
+    Refusal("DynamicQuantizeMatMul FusedConv MatMulIntegerToFloat", r"do(es)? not broadcast|b_zero_point is|elements, \[.*\] would have", "a bias, a sum or zero points for other columns than there are, where the result is empty"),
     Refusal("RotaryEmbedding", "the last extent of cos_cache", "caches as wide as half of the head, of which a part is rotated: onnxruntime reads other rows"),
     Refusal("*", "no implementation for string", "no elements, so that onnxruntime does not add strings"),
     Refusal("Erf Col2Im GridSample", "allowed: ", "dtypes of the reference's that onnxruntime has not either"),
@@ -417,7 +433,7 @@ TAKEN = [
     Refusal("GridSample", "must be non-empty", "samples of nothing, which are the padding's zeros"),
     Refusal("Attention", "attn_mask must be 2D|must not be specified for 4D", "masks of one axis, which broadcast; numbers of heads beside four axes, which onnxruntime takes below opset 26"),
     Refusal("SoftmaxCrossEntropyLoss", "reshape_helper", "no class, where all targets are ignored"),
-    Refusal("Cast", "Attribute saturate is only used", "saturate beside a type that has no bounds to go beyond"),
+    Refusal("Cast CastLike", "Attribute saturate is only used", "saturate beside a type that has no bounds to go beyond"),
     Refusal("Pad", "zero effective input extent", "an axis that pads cut off, and fill again"),
     Refusal("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp", _NO_WORDS + "|" + _SHAPE, "axes in an operand of another rank"),
 ]
