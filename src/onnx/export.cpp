@@ -20,7 +20,8 @@ namespace treadle::onnx {
 namespace {
 
 constexpr const char* kOwnDomain = "treadle";
-constexpr int kOldestOpset = 13;  // below it, axes could not be negative, and most present operators had another form
+constexpr int kOldestOpset = 11;    // below it, axes could not be negative
+constexpr int kOldestDefault = 13;  // below it, most present operators had another form
 
 // The IR version of the ONNX release with these opsets (ONNX, docs/Versioning.md). Since IR 4, initializers need not be inputs.
 int64_t ir_version_of(const std::map<std::string, int>& opsets, bool has_functions) {
@@ -157,7 +158,7 @@ class Exporter {
   Exporter(const Graph& graph, const ExportOptions& options) : root_(graph), options_(options) {}
 
   ModelDef run(const ModelDef* original) {
-    choose_opsets();
+    choose_opsets(original);
     ModelDef model;
     model.ir_version = 0;
     model.producer_name = "treadle";
@@ -182,6 +183,7 @@ class Exporter {
     if (!model.functions.empty()) opsets_[kOwnDomain] = 1;
     for (const auto& [domain, version] : opsets_) model.opset_imports.push_back({domain, version});
     model.ir_version = ir_version_of(opsets_, !model.functions.empty());
+    if (original && options_.opset == kModelsOpset) model.ir_version = std::max(model.ir_version, original->ir_version);
     return model;
   }
 
@@ -200,7 +202,7 @@ class Exporter {
     std::vector<std::string> copies;               // by output: name of the Identity that copies it; empty if none is needed
   };
 
-  void choose_opsets() {
+  void choose_opsets(const ModelDef* original) {
     opsets_[""] = kOldestOpset;
     visit(root_, [&](const Graph& graph, const Node& node) {
       if (!node.op) throw Error(ErrorCode::not_implemented, "this build has no such operator").add_context(describe(node));
@@ -220,7 +222,15 @@ class Exporter {
       version = std::max(version, lowest_opset(graph, node));
     });
     if (options_.own_operators) opsets_[""] = newest_opset("");
-    if (options_.own_operators || options_.opset == kLowestOpset) return;
+    if (options_.own_operators) return;
+    if (options_.opset == kModelsOpset && original) {
+      for (const OpsetImport& import : original->opset_imports) {  // an upgraded node is the same in all opsets from its lowest one on
+        int& version = opsets_.try_emplace(import.domain == "ai.onnx" ? "" : import.domain, 1).first->second;
+        version = std::max(version, static_cast<int>(import.version));
+      }
+      return;
+    }
+    if (options_.opset == kLowestOpset || options_.opset == kModelsOpset) return void(opsets_[""] = std::max(opsets_[""], kOldestDefault));
     int chosen = options_.opset == kNewestOpset ? newest_opset("") : options_.opset;
     if (chosen < 1 || chosen > newest_opset(""))
       throw Error(ErrorCode::invalid_argument, fmt::format("opset {} of ai.onnx; this build knows 1 to {}", chosen, newest_opset("")));

@@ -9,6 +9,8 @@ namespace treadle::onnx {
 /// For ExportOptions::opset: the lowest version of ai.onnx in which every node can be written unchanged, but at least 13.
 inline constexpr int kLowestOpset = 0;
 inline constexpr int kNewestOpset = -1;
+/// The versions of all domains that the original model imports, each raised to what its nodes need, and ai.onnx to 11 at least.
+inline constexpr int kModelsOpset = -2;
 
 struct ExportOptions {
   int opset = kLowestOpset;

@@ -17,7 +17,7 @@ struct SchemaVersion {
   std::string_view attributes;             // names, separated by spaces
 };
 
-/// All versions, sorted by domain, name and version. For ai.onnx, those that are valid in opset 13 or later.
+/// All versions, sorted by domain, name and version. For ai.onnx, those that are valid in opset 11 or later.
 std::span<const SchemaVersion> schema_history();
 
 /// The types that a port accepts: bit d for tensors of DType d; bits 40 to 43 for sequences, optionals, maps and sparse tensors.

@@ -252,7 +252,7 @@ void Session::Impl::make() {
 onnx::ModelDef Session::Impl::optimized() const {
   std::unique_ptr<Graph> graph = prepare();
   optimise(*graph, /*for_file=*/true);
-  return onnx::export_model(*graph, &model.impl().def);
+  return onnx::export_model(*graph, &model.impl().def, {.opset = onnx::kModelsOpset});
 }
 
 Session::Impl::~Impl() {

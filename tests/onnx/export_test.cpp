@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -218,6 +219,32 @@ TEST(Export, AChosenOpsetIsUsedOrRefused) {
     EXPECT_NE(std::string(error.what()).find("Shape node \"late_node\""), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("it needs opset 15, the chosen one is 14"), std::string::npos) << error.what();
   }
+}
+
+// onnxruntime 1.32 keeps the imports of a model that it saves, and tools decide by them which operators they write.
+TEST(Export, TheModelsOpsetsAreKeptUnlessANodeNeedsMore) {
+  auto opsets = [](const Graph& graph, std::vector<OpsetImport> imports) {
+    ModelDef original;
+    original.opset_imports = std::move(imports);
+    ModelDef model = written(graph, &original, {.opset = kModelsOpset});
+    std::map<std::string, int64_t> found;
+    for (const OpsetImport& import : model.opset_imports) found[import.domain] = import.version;
+    return found;
+  };
+  using Opsets = std::map<std::string, int64_t>;
+  EXPECT_EQ(opsets(*simple(), {{"", 17}, {"com.microsoft", 1}, {"ai.onnx.ml", 3}}),
+            (Opsets{{"", 17}, {"com.microsoft", 1}, {"ai.onnx.ml", 3}}));
+  EXPECT_EQ(opsets(*simple(), {{"ai.onnx", 21}}), (Opsets{{"", 21}}));
+  EXPECT_EQ(opsets(*simple(), {{"", 12}}), (Opsets{{"", 12}}));
+  EXPECT_EQ(opsets(*simple(), {{"", 9}}), (Opsets{{"", 11}}));
+  GraphBuilder b;
+  b.output(b.op("y", "Shape", {b.input("x", {2})}, {{"start", int64_t{0}}}));
+  EXPECT_EQ(opsets(b.graph(), {{"", 13}}), (Opsets{{"", 15}}));
+  EXPECT_EQ(opset_of(export_model(*simple(), nullptr, {.opset = kModelsOpset})), 13);
+  ModelDef newer;
+  newer.ir_version = 9;
+  newer.opset_imports = {{"", 13}};
+  EXPECT_EQ(export_model(*simple(), &newer, {.opset = kModelsOpset}).ir_version, 9);
 }
 
 // ONNX, docs/Versioning.md: opset 13 came with IR 7, 18 with 8, 21 with 10, 28 with 14.

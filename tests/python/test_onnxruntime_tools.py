@@ -143,6 +143,38 @@ def test_quantised_transformers_are_the_same(models, kind):
         np.testing.assert_allclose(answer, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("opset", [13, 17, 21])
+def test_a_quantised_model_has_the_same_opset(tmp_path, opset, bits):
+    """The quantizer decides by the opset of the prepared model, which a session saved, what it writes."""
+    ours, theirs = on_both(
+        f"""
+        import collections, json, numpy as np, onnx
+        from onnx import helper, numpy_helper
+        from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+
+        weights = [numpy_helper.from_array(np.random.default_rng(i).random((4, 4), np.float32), f"w{{i}}") for i in range(2)]
+        nodes = [helper.make_node("MatMul", ["x", "w0"], ["a"]), helper.make_node("Relu", ["a"], ["b"]), helper.make_node("MatMul", ["b", "w1"], ["y"])]
+        graph = helper.make_graph(nodes, "graph", [helper.make_tensor_value_info("x", 1, ["n", 4])], [helper.make_tensor_value_info("y", 1, ["n", 4])], weights)
+
+        class Samples(CalibrationDataReader):
+            left = [{{"x": np.random.default_rng(seed).random((3, 4), np.float32)}} for seed in range(3)]
+            def get_next(self):
+                return self.left.pop() if self.left else None
+
+        model, prepared, quantised = (f"{tmp_path}/{{name}}.onnx" for name in ("model", "prepared", "quantised"))
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", {opset})], ir_version=8), model)
+        quant_pre_process(model, prepared)
+        quantize_static(prepared, quantised, Samples(), activation_type=QuantType.QUInt{bits}, weight_type=QuantType.QInt8)
+        written = onnx.load(quantised)
+        opsets = {{domain.domain: domain.version for domain in written.opset_import}}
+        print(json.dumps([opsets[""], sorted(f"{{node.domain}}.{{node.op_type}}" for node in written.graph.node)]))
+        """
+    )
+    assert ours == theirs
+
+
 @pytest.mark.parametrize("how", ["dynamic", "static"])
 def test_quantisation_gives_the_same_graph(tmp_path, how):
     ours, theirs = on_both(
@@ -186,6 +218,28 @@ def test_a_saved_model_keeps_its_producer(tmp_path):
         """
     )
     assert ours == theirs == ["a maker", "1.2"]
+
+
+def test_a_saved_model_keeps_its_opsets(tmp_path):
+    ours, theirs = on_both(
+        f"""
+        import json, onnx, onnxruntime
+        from onnx import helper
+        nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+        graph = helper.make_graph(nodes, "graph", [helper.make_tensor_value_info("x", 1, ["n", 4])], [helper.make_tensor_value_info("y", 1, None)])
+        found = []
+        for opset, ir, others in [(11, 6, {{}}), (13, 7, {{}}), (13, 10, {{"ai.onnx.ml": 2}}), (17, 8, {{"com.microsoft": 1}}), (21, 10, {{"an.unused": 4}})]:
+            options = onnxruntime.SessionOptions()
+            options.optimized_model_filepath, options.log_severity_level = {str(tmp_path / "saved.onnx")!r}, 4
+            model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*domain) for domain in [("", opset), *others.items()]], ir_version=ir)
+            onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            saved = onnx.load(options.optimized_model_filepath)
+            stated = {{domain.domain: domain.version for domain in saved.opset_import}}
+            found.append([saved.ir_version, *(stated[domain] for domain in ["", *others])])
+        print(json.dumps(found))
+        """
+    )
+    assert ours == theirs
 
 
 SAVED = """
