@@ -1,12 +1,15 @@
 """Nodes that ONNX's text forbids, or leaves undefined, and onnxruntime refuses: they are refused here, whether the model declares their shapes or not."""
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 import treadle
 from contrib import model, run
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
+TERMS = {"max_gram_length": 1, "min_gram_length": 1, "max_skip_count": 0, "mode": "TF", "ngram_counts": [0], "ngram_indexes": [0, 1]}
 
 
 def _attention(lengths) -> dict[str, np.ndarray]:
@@ -20,6 +23,8 @@ CASES = {
     "two constants for Pad": ("Pad", 18, {"x": X, "pads": np.array([1, 0, 0, 1]), "constant": np.array([1, 2], np.float32)}, 1, {}, "constant_value"),
     "unequal parts of Split 2": ("Split", 2, {"x": X}, 3, {"axis": 1}, "4 elements|leave 1 of 4|= 4 differ"),
     "unequal parts of Split 13": ("Split", 13, {"x": X}, 2, {"axis": 0}, "3 elements|leave 1 of 3|= 3 differ"),
+    "parts of Split that are told twice": ("Split", 18, {"x": X, "split": np.array([1, 2])}, 2, {"num_outputs": 2}, "both the input split and the attribute num_outputs"),
+    "a Resize by scales and sizes": ("Resize", 13, {"x": X, "": None, "scales": np.ones(2, np.float32), "sizes": np.array([3, 4])}, 1, {}, "both scales and sizes"),
     "an operand of Einsum with too few axes": ("Einsum", 12, {"x": X[0], "y": X.T}, 1, {"equation": "ij,jk->ik"}, "rank 1 for a term of 2 labels"),
     "an operand of Einsum with too many axes": ("Einsum", 12, {"x": X[None], "y": X.T}, 1, {"equation": "ij,jk->ik"}, "rank 3 for a term of 2 labels"),
     "one operand of Einsum with too few axes": ("Einsum", 12, {"x": X[0]}, 1, {"equation": "ij->ij"}, "rank 1 for a term of 2 labels"),
@@ -39,6 +44,33 @@ def test_it_is_refused(ort, case, static):
         ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(None, feeds)
     with pytest.raises(treadle.Error, match=words):
         run(made, feeds)
+
+
+@pytest.mark.parametrize(
+    "op, inputs, attributes, words",
+    [
+        ("Constant", [], {"value_int": 1, "value_float": 2.0}, "2 attributes hold a value"),
+        ("Imputer", [X], {"imputed_value_floats": [1.0], "imputed_value_int64s": [1]}, "just one of imputed_value_floats"),
+        ("TfIdfVectorizer", [np.array([1, 2])], {**TERMS, "pool_int64s": [1, 2], "pool_strings": ["a", "b"]}, "just one of pool_int64s"),
+        ("TfIdfVectorizer", [np.array([1, 2])], TERMS, "just one of pool_int64s"),
+    ],
+)
+def test_just_one_attribute_tells_the_values(op, inputs, attributes, words):
+    """Onnxruntime takes the last one of a Constant, and the strings of a TfIdfVectorizer."""
+    domain = "ai.onnx.ml" if op == "Imputer" else ""
+    node = helper.make_node(op, ["x"][: len(inputs)], ["y"], domain=domain, **attributes)
+    fed = [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for x in inputs]
+    graph = helper.make_graph([node], "one_node", fed, [helper.make_value_info("y", onnx.TypeProto())])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)], ir_version=10)
+    with pytest.raises(treadle.Error, match=words):
+        run(made.SerializeToString(), dict(zip("x", inputs, strict=False)))
+
+
+@pytest.mark.parametrize("static", [True, False, None], ids=["extents", "symbols", "nothing"])
+def test_split_is_told_its_parts(static):
+    """Onnxruntime refuses this where the extents are declared, and else takes equal parts."""
+    with pytest.raises(treadle.Error, match="neither the input split nor the attribute num_outputs"):
+        run(model("Split", {"x": X}, 2, {"axis": 1}, (), static, domain="", opset=18), {"x": X})
 
 
 @pytest.mark.parametrize("static", [True, False, None], ids=["extents", "symbols", "nothing"])

@@ -1,6 +1,7 @@
 // Constant, ConstantOfShape, Range, EyeLike.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -49,6 +50,9 @@ Tensor dense(const SparseTensor& sparse) {
 }
 
 Datum constant_content(const Attributes& attributes) {
+  const auto holding = std::count_if(attributes.begin(), attributes.end(),
+                                     [](const auto& attribute) { return attribute.first.find("value") != std::string::npos; });
+  if (holding > 1) throw Error(ErrorCode::invalid_model, fmt::format("{} attributes hold a value; ONNX expects one", holding));
   if (const Attribute* value = attributes.find("value")) {
     if (const auto* datum = std::get_if<Datum>(value)) return *datum;
   }

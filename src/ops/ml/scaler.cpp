@@ -99,6 +99,8 @@ struct Imputer {
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     auto state = std::make_unique<Replacement<X>>();
     const Attributes& a = c.attributes();
+    if (!a.get_floats("imputed_value_floats").empty() && !a.get_ints("imputed_value_int64s").empty())
+      throw Error(ErrorCode::invalid_model, "just one of imputed_value_floats and imputed_value_int64s must be given");
     if constexpr (std::is_floating_point_v<X>) {
       const auto& values = a.get_floats("imputed_value_floats");
       state->imputed.assign(values.begin(), values.end());

@@ -189,6 +189,7 @@ double float_value(const Tensor& tensor, int64_t i) {
 
 void set_scales(const BindContext& c, const Axes& named, const Shape& in, ResizeAxis* all) {
   if (is_given(c, 3)) {
+    if (is_given(c, 2)) throw Error(ErrorCode::invalid_argument, "both scales and sizes are given; ONNX expects one of them");
     const AspectRatio policy = aspect_ratio_of(c.node().attributes);
     int64_t sizes[kMaxRank];
     check_equal(c.value_count(3), named.count, "elements of sizes, and axes");

@@ -15,6 +15,10 @@ namespace {
 
 void infer_split(InferContext& c) {
   const int count = c.num_outputs();
+  if (c.has_input(1) == c.attributes().has("num_outputs"))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} the input split {} the attribute num_outputs is given; ONNX expects one of them",
+                            c.has_input(1) ? "both" : "neither", c.has_input(1) ? "and" : "nor"));
   if (!c.has_rank(0)) {
     for (int i = 0; i < count; ++i) c.set_output_dtype(i, c.dtype(0));
     return;
@@ -39,7 +43,7 @@ void infer_split(InferContext& c) {
   } else if (c.has_input(1)) {
     for (int i = 0; i < count; ++i) lengths.push_back(c.data_dependent_dim("split"));
   } else {
-    const int64_t parts = c.get_int("num_outputs", count);
+    const int64_t parts = c.get_int("num_outputs");
     if (parts != count) throw Error(ErrorCode::invalid_argument, fmt::format("num_outputs = {}, the node has {} outputs", parts, count));
     const Dim chunk = ceil_div(extent, parts), last = extent - chunk * (parts - 1);
     if (last.is_const() && last.value() < 0)

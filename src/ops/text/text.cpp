@@ -110,6 +110,8 @@ struct TfIdfVectorizer {
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     const Attributes& a = c.attributes();
+    if (a.has("pool_int64s") == a.has("pool_strings"))
+      throw Error(ErrorCode::invalid_model, "just one of pool_int64s and pool_strings must be given");
     auto model = std::make_unique<Model>();
     model->window = {a.get_int("min_gram_length", 1), a.get_int("max_gram_length", 1), a.get_int("max_skip_count", 0)};
     const auto& w = model->window;
