@@ -192,12 +192,14 @@ TEST_F(DataFiles, TablesAreReadByTheNamesOfColumns) {
   ASSERT_EQ(table.features.shape(), (Shape{2, 3}));
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(table.features.data<float>()[i], expected[i]);
   EXPECT_EQ(table.labels.data<int64_t>()[1], 1);
-  const CsvTable chosen = read_csv(path, {.label = "b", .features = {"[ac]"}});
+  const CsvTable chosen = read_csv(path, {.label = "b", .features = {"a", "c*"}});
   EXPECT_EQ(chosen.feature_names, (std::vector<std::string>{"a", "c"}));
   EXPECT_EQ(chosen.labels.dtype(), DType::float32);
   EXPECT_EQ(read_csv(path, {.label = "kind"}, {"z", "x, \"y\""}).labels.data<int64_t>()[0], 1);
   EXPECT_NE(failure_of([&] { read_csv(path, {.label = "kind"}, {"z"}); }).find("no class"), std::string::npos);
   EXPECT_NE(failure_of([&] { read_csv(path, {.features = {"d*"}}); }).find("no column \"d*\""), std::string::npos);
+  const std::string pixels = write("p.csv", "x[0],x[1],y\n1,2,3\n");
+  EXPECT_EQ(read_csv(pixels, {.label = "y", .features = {"x[?]"}}).feature_names, (std::vector<std::string>{"x[0]", "x[1]"}));
   EXPECT_EQ(read_csv(write("s.csv", "a;b\n1;2"), {.separator = ';'}).features.num_elements(), 2);
   EXPECT_EQ(read_csv(write("h.csv", "a,b\n")).features.shape(), (Shape{0, 2}));
 }

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
 

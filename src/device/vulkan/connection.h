@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/fork_mutex.h"
+#include "core/base/fork_mutex.h"
 #include "device/vulkan/api.h"
 
 namespace treadle::vulkan {

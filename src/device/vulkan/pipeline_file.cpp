@@ -6,9 +6,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "core/crc32.h"
-#include "core/file.h"
-#include "core/sha1.h"
+#include "core/base/crc32.h"
+#include "core/files/file.h"
+#include "core/base/sha1.h"
 #include "treadle/error.h"
 
 namespace treadle::vulkan {

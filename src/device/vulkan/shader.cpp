@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "core/logging.h"
+#include "core/base/logging.h"
 #include "device/vulkan/pipeline_file.h"
 #include "treadle/error.h"
 

@@ -120,7 +120,7 @@ struct CsvColumns {
 CsvColumns choose_columns(const std::vector<std::string>& names, const CsvOptions& options, const std::string& path) {
   CsvColumns chosen;
   auto must_exist = [&](const std::string& pattern) {
-    if (std::none_of(names.begin(), names.end(), [&](const std::string& name) { return matches_shell(pattern, name); }))
+    if (std::none_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); }))
       throw Error(ErrorCode::not_found, fmt::format("{} has no column \"{}\"; the nearest: {}; it has {} columns", path, pattern,
                                                     nearest_names(pattern, names), names.size()));
   };

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "core/base/nearest.h"
+#include "core/base/pattern.h"
 #include "train/graph/random.h"
 #include "train/graph/training_graph.h"
 #include "treadle/error.h"
@@ -75,8 +76,7 @@ std::string_view name_of(Initializer initializer) {
 void initialize(const NamedTensors& parameters, const TrainerOptions& options, const std::set<std::string>& transposed) {
   for (const Initialization& how : options.initialization) {
     for (const std::string& pattern : how.parameters) {
-      if (std::any_of(parameters.begin(), parameters.end(), [&](const auto& named) { return matches_shell(pattern, named.first); }))
-        continue;
+      if (std::any_of(parameters.begin(), parameters.end(), [&](const auto& named) { return matches(pattern, named.first); })) continue;
       std::vector<std::string> names;
       for (const auto& [name, tensor] : parameters) names.push_back(name);
       throw Error(ErrorCode::not_found, fmt::format("initialization: \"{}\" matches no trained parameter; the nearest: {}", pattern,

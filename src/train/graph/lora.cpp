@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/base/nearest.h"
+#include "core/base/pattern.h"
 #include "graph/infer.h"
 #include "train/graph/random.h"
 #include "train/graph/training_graph.h"
@@ -81,8 +82,8 @@ Candidates choose(const Graph& graph, const Candidates& all, const LoraOptions& 
   for (const std::string& pattern : options.targets) {
     bool any = false;
     for (const auto& [name, uses] : all)
-      if (matches_shell(pattern, name) ||
-          std::any_of(uses.begin(), uses.end(), [&](const WeightUse& use) { return matches_shell(pattern, graph.node(use.node).name); }))
+      if (matches(pattern, name) ||
+          std::any_of(uses.begin(), uses.end(), [&](const WeightUse& use) { return matches(pattern, graph.node(use.node).name); }))
         chosen.emplace(name, uses), any = true;
     if (any) continue;
     std::vector<std::string> names;

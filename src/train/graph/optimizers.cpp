@@ -9,6 +9,7 @@
 #include <span>
 
 #include "core/base/nearest.h"
+#include "core/base/pattern.h"
 #include "graph/infer.h"
 #include "train/graph/training_graph.h"
 #include "treadle/error.h"
@@ -192,7 +193,7 @@ void check_numbers(const TrainerOptions& options) {
 void check_groups(const TrainerOptions& options, const std::vector<std::string>& parameters) {
   for (const ParameterGroup& group : options.groups)
     for (const std::string& pattern : group.parameters)
-      if (std::none_of(parameters.begin(), parameters.end(), [&](const std::string& name) { return matches_shell(pattern, name); }))
+      if (std::none_of(parameters.begin(), parameters.end(), [&](const std::string& name) { return matches(pattern, name); }))
         throw Error(ErrorCode::not_found, fmt::format("a parameter group names \"{}\", which is no trained parameter; the nearest: {}",
                                                       pattern, nearest_names(pattern, parameters)));
 }

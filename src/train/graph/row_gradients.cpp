@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/nearest.h"
+#include "core/base/pattern.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
@@ -110,7 +111,7 @@ std::vector<ParameterGradient> with_rows(const TrainingGraph& training, std::spa
     std::string first;  // the first parameter that the pattern matches
     bool found = false;
     for (size_t i = 0; i < made.size() && !found; ++i) {
-      if (!matches_shell(pattern, training.parameters[i])) continue;
+      if (!matches(pattern, training.parameters[i])) continue;
       if (first.empty()) first = training.parameters[i];
       found = made[i].has_rows();
     }

@@ -9,6 +9,7 @@
 
 #include "autodiff/gradient.h"
 #include "core/base/nearest.h"
+#include "core/base/pattern.h"
 #include "exec/program/load_shortage.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"
@@ -275,7 +276,7 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) initializers.push_back(initializer.name);
   for (const auto* names : {&selection.parameters, &selection.frozen})
     for (const std::string& name : *names)
-      if (std::none_of(initializers.begin(), initializers.end(), [&](const std::string& other) { return matches_shell(name, other); }))
+      if (std::none_of(initializers.begin(), initializers.end(), [&](const std::string& other) { return matches(name, other); }))
         throw Error(ErrorCode::not_found,
                     fmt::format("the model has no initializer \"{}\"; the nearest: {}", name, nearest_names(name, initializers)));
   const std::set<std::string> statistics = running_statistics(graph);

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/base/pattern.h"
 #include "graph/graph.h"
 #include "session/model.h"
 #include "train/graph/lora.h"
@@ -16,7 +15,7 @@
 
 namespace treadle::train {
 
-/// Selects the initializers that change while the graph is in use, by names or patterns (*, ?, [...]).
+/// Selects the initializers that change while the graph is in use, by names or patterns (* and ?).
 struct Selection {
   std::vector<std::string> parameters;  ///< empty: every float32 initializer of rank 1 or more
   std::vector<std::string> frozen;

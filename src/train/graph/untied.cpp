@@ -9,6 +9,7 @@
 
 #include "core/base/logging.h"
 #include "core/base/nearest.h"
+#include "core/base/pattern.h"
 #include "session/model.h"
 #include "train/graph/training_graph.h"
 #include "treadle/error.h"
@@ -134,7 +135,7 @@ Model untied(const Model& model, const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
     bool is_known = false;
     for (const std::string& name : shared)
-      if (matches_shell(pattern, name)) is_known = true, chosen.insert(name);
+      if (matches(pattern, name)) is_known = true, chosen.insert(name);
     if (!is_known)
       throw Error(ErrorCode::not_found,
                   fmt::format("untied: \"{}\" is no float32 initializer that several nodes read; {}", pattern,
