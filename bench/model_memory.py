@@ -30,7 +30,7 @@ def main():
             continue
         bound, in_order, naive = (report[f"arena_{key}_bytes"] for key in ("lower_bound", "in_order", "sum"))
         worst = max(worst, arena / bound)
-        nodes = sum(report["optimised"]["operators"].values())
+        nodes = sum(report["optimized"]["operators"].values())
         print(f"| {file.stem} | {nodes} | {arena} | {bound} | {arena / bound:.3f} | {in_order} | {naive} | {naive / arena:.1f} |", flush=True)
     print(f"\nlargest ratio of arena to lower bound: {worst:.4f}")
 

@@ -189,9 +189,8 @@ Tensor tensor_from_array(nb::handle array, BufferScope* scope, DType dtype) {
     PyBuffer_Release(buffer.get());
   }
   PyErr_Clear();
-  // (kind, array). The kind is "plain" for a contiguous array in native byte order, "string", or the name of a dtype whose bits the array
-  // holds.
-  nb::tuple normalised = nb::cast<nb::tuple>(helper("normalise")(array, static_cast<int>(dtype)));
+  // (kind, array): "plain", a contiguous native array; "string"; or the name of a type whose bits the array holds.
+  nb::tuple normalised = nb::cast<nb::tuple>(helper("normalize")(array, static_cast<int>(dtype)));
   auto kind = static_cast<DType>(nb::cast<int>(normalised[0]));
   nb::object plain = normalised[1];
   if (kind == DType::string) return strings_from_array(plain);

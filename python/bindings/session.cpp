@@ -258,7 +258,7 @@ void register_session(nb::module_& module) {
           "`locate(name, value, read_from)` says where an initializer's bytes are, as a tuple of file, offset and size; None: in the "
           "model.")
       .def(
-          "optimised_nodes",
+          "optimized_nodes",
           [](const PySession& self) {
             std::vector<std::tuple<std::string, std::string, std::string, std::string>> nodes;
             for (const onnx::NodeDef& node : optimised_nodes(self.session))

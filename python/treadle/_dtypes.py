@@ -80,7 +80,7 @@ def onnx_dtype(dtype: Any) -> int:
     return _CODES[found.name]
 
 
-def normalise(value: Any, code: int) -> tuple[int, np.ndarray]:
+def normalize(value: Any, code: int) -> tuple[int, np.ndarray]:
     """An ONNX type and a contiguous, aligned array of native byte order that holds its elements (or, for types that NumPy lacks, their bits).
 
     `code` is the type wanted of a value that is no array (a list, a number); 0 leaves it to NumPy.

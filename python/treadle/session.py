@@ -388,7 +388,7 @@ class Session:
 
     def to_text(self, stage: str = "optimized") -> str:
         """The graph ("onnx", "optimized") or the flat list of instructions with their memory ("planned") as text."""
-        return self._sess.to_text("optimised" if stage == "optimized" else stage)
+        return self._sess.to_text(stage)
 
     def memory(self) -> SessionMemory:
         """Bytes that the session holds, now and at most so far, by class; and what its memory plans take."""

@@ -133,12 +133,12 @@ void print_json(const std::vector<ComparedValue>& values, const std::string& fir
 
 // Rejects session options if onnxruntime is compared with the original graph, on which they have no influence.
 void check_options(const CompareOptions& options) {
-  if (options.with == "optimised") return;
+  if (options.with == "optimized") return;
   const SessionOptions defaults;
   for (const Option<SessionOptions>& row : session_option_table().rows())
     if (row.is_set(options.session, defaults))
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the option {} holds for the optimised stage: add --with optimised, or leave it out", row.name));
+                  fmt::format("the option {} holds for the optimised stage: add --with optimized, or leave it out", row.name));
 }
 
 int compare(const CompareOptions& options) {
@@ -189,7 +189,7 @@ Command add_compare(CLI::App& app) {
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);
   app.add_option("--with", options->with, "onnxruntime, or the optimised stage of the same model")
-      ->check(CLI::IsMember({"onnxruntime", "optimised"}))
+      ->check(CLI::IsMember({"onnxruntime", "optimized"}))
       ->capture_default_str();
   app.add_option("--python", options->python, "Interpreter that has onnxruntime")->capture_default_str();
   app.add_option("--rtol", options->rtol, "Relative tolerance")->capture_default_str();

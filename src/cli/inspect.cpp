@@ -44,9 +44,9 @@ nlohmann::json to_json(const std::vector<ValueInfo>& infos) {
 
 struct Inspection {
   std::vector<std::string> missing;
-  ModelTotals as_read, optimised;
-  std::optional<MemoryReport> memory;  // measured by a run
-  std::string unplanned;               // the reason if `memory` is missing
+  ModelTotals as_read, optimized;
+  std::optional<MemoryReport> memory;  // of a run
+  std::string unplanned;               // why there is none
   AssumedExtents assumed;
 };
 
@@ -56,7 +56,7 @@ void measure(const Model& model, const InspectOptions& options, Inspection& foun
   constexpr int64_t kLongestMs = 10'000;
   const Session session(model, options.session);
   std::map<std::string, Datum> feeds;
-  auto optimised_for = [&](bool with_extents) {
+  auto optimized_for = [&](bool with_extents) {
     std::unique_ptr<Graph> graph = model.impl().import();
     for (ValueId id : graph->inputs)
       if (auto feed = feeds.find(graph->value(id).name); with_extents && feed != feeds.end())
@@ -78,10 +78,10 @@ void measure(const Model& model, const InspectOptions& options, Inspection& foun
     bounded.deadline_ms = kLongestMs;
     session.run(feeds, {}, &bounded);
     found.memory = session.memory();
-    found.optimised = optimised_for(true);
+    found.optimized = optimized_for(true);
   } catch (const Error& error) {
     found.unplanned = error.what();
-    found.optimised = optimised_for(false);
+    found.optimized = optimized_for(false);
   }
 }
 
@@ -99,11 +99,11 @@ nlohmann::json to_json(const Model& model, const Inspection& found) {
                      {"unsupported", found.missing}};
   if (!found.missing.empty()) return out;
   out["assumed_extents"] = joined(found.assumed);
-  out["optimised"] = {{"operators", found.optimised.operators},
-                      {"flops", found.optimised.flops},
-                      {"bytes_moved", found.optimised.bytes_moved},
-                      {"nodes_without_cost", found.optimised.nodes_without_cost},
-                      {"cost_is_complete", found.optimised.nodes_without_cost == 0}};
+  out["optimized"] = {{"operators", found.optimized.operators},
+                      {"flops", found.optimized.flops},
+                      {"bytes_moved", found.optimized.bytes_moved},
+                      {"nodes_without_cost", found.optimized.nodes_without_cost},
+                      {"cost_is_complete", found.optimized.nodes_without_cost == 0}};
   if (found.memory) {
     out["packed_bytes"] = found.memory->packed_bytes;
     out["arena_bytes"] = found.memory->arena_bytes;
@@ -122,7 +122,7 @@ double megabytes_of(size_t bytes) { return static_cast<double>(bytes) / 1e6; }
 void print_line(std::string_view what, const std::string& text) { show("  {} {}\n", styled(fmt::format("{:9}", what), Style::bold), text); }
 
 void print_costs(const Inspection& found, const InputOptions& inputs) {
-  const ModelTotals& totals = found.optimised;
+  const ModelTotals& totals = found.optimized;
   std::string cost = fmt::format("{:.3f} GFLOP, {:.2f} MB moved", totals.flops / 1e9, totals.bytes_moved / 1e6);
   if (totals.nodes_without_cost > 0)
     cost += fmt::format(", without {} of {} nodes whose shapes depend on data", totals.nodes_without_cost, totals.num_nodes());
@@ -164,7 +164,7 @@ void print_model(const InspectOptions& options, const Model& model, const Inspec
     }
   print_line("weights", weights);
   std::string nodes = fmt::format("{}", found.as_read.num_nodes());
-  if (found.missing.empty()) nodes += fmt::format(", {} after optimisation", found.optimised.num_nodes());
+  if (found.missing.empty()) nodes += fmt::format(", {} after optimisation", found.optimized.num_nodes());
   print_line("nodes", nodes);
   TextTable table({"count", "operator"});
   for (const auto& [name, count] : found.as_read.operators) table.add({std::to_string(count), name});
@@ -201,7 +201,7 @@ Command add_inspect(CLI::App& app) {
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);
   app.add_flag("--json", options->json, "Print JSON");
-  app.add_option("--stage", options->stage, "Print the whole graph at this stage")->check(CLI::IsMember({"onnx", "optimised", "planned"}));
+  app.add_option("--stage", options->stage, "Print the whole graph at this stage")->check(CLI::IsMember({"onnx", "optimized", "planned"}));
   app.footer("Example: treadle inspect model.onnx --stage planned");
   return [options, &app] {
     const GivenOptions given(app);

@@ -356,12 +356,12 @@ std::vector<ValueInfo> Session::overridable_initializers() const {
 
 std::string Session::to_text(std::string_view stage) const {
   if (stage == "onnx") return print(*impl_->model.impl().import());
-  if (stage == "optimised") return print(*impl_->main->graph);
+  if (stage == "optimized") return print(*impl_->main->graph);
   if (stage == "planned")
     return exec::describe(impl_->main->executor->plans()) + (impl_->devices.any() ? impl_->devices.describe(*impl_->main->program) : "");
   if (stage == "devices") return impl_->devices.list_nodes(*impl_->main->program);
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("there is no stage \"{}\"; the stages are onnx, optimised, planned and devices", stage));
+              fmt::format("there is no stage \"{}\"; the stages are onnx, optimized, planned and devices", stage));
 }
 
 std::string Session::optimized_model() const {

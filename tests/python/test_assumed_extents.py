@@ -16,7 +16,7 @@ COMMANDS = {
     "bench": ["--runs", 2],
     "inspect": [],
     "explain": [],
-    "compare": ["--with", "optimised"],
+    "compare": ["--with", "optimized"],
     "check": ["--plans"],
     "profile": ["--runs", 2, "--no-remedies"],
     "precision": [],

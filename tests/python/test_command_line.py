@@ -60,9 +60,9 @@ WITHOUT_EFFECT = [
     (["bench", DIGITS, "--crop", "8", "--runs", "1"], "a picture"),
     (["bench", DIGITS, "--seconds", "3", "--runs", "2"], "no --runs"),
     (["bench", DIGITS, "--python", "python3"], "--compare"),
-    (["compare", DIGITS, "--python", "python3", "--with", "optimised"], "--with onnxruntime"),
+    (["compare", DIGITS, "--python", "python3", "--with", "optimized"], "--with onnxruntime"),
     (["inspect", DIGITS, "--dim", "batch=2", "--stage", "planned"], "no --stage"),
-    (["inspect", DIGITS, "image=0", "--stage", "optimised"], "no --stage"),
+    (["inspect", DIGITS, "image=0", "--stage", "optimized"], "no --stage"),
     (["inspect", DIGITS, "--no-optimize", "--stage", "onnx"], "another --stage"),
     (["check", DIGITS, "--dim", "batch=2"], "--plans"),
     (["check", DIGITS, "--threads", "1"], "--plans"),
@@ -112,7 +112,7 @@ WITHOUT_EFFECT = [
         (["run", DIGITS, "--skip-pass", "ConstantFolding"], "no pass"),
         (["run", DIGITS, "--option", "treadle.devise=sim"], "is it treadle.device"),
         (["run", DIGITS, "--fetch", "scors"], "is it"),
-        (["compare", DIGITS, "--option", "device=sim"], "--with optimised"),
+        (["compare", DIGITS, "--option", "device=sim"], "--with optimized"),
         (["precision", DIGITS, "--option", "precision=bfloat16"], "what `treadle precision` chooses"),
         (["run", DIGITS, "--labels", "absent.txt", "--top", "1"], "absent.txt"),
         (["operators", "--domain", "com.none"], "com.none"),
@@ -120,7 +120,7 @@ WITHOUT_EFFECT = [
         (["quantize", DIGITS, "-o", "absent/out.onnx"], "--output absent/out.onnx: there is no such folder"),
         (["explain", DIGITS, "-o", "absent/page.html"], "--output absent/page.html: there is no such folder"),
         *((arguments, f"{arguments[2] if arguments[2].startswith('-') else 'inputs'} needs {what}") for arguments, what in WITHOUT_EFFECT),
-        (["inspect", DIGITS, "--stage", "plannd"], '--stage takes onnx, optimised, planned, not "plannd"'),
+        (["inspect", DIGITS, "--stage", "plannd"], '--stage takes onnx, optimized, planned, not "plannd"'),
     ],
 )
 def test_wrong_calls_end_with_a_message(program, arguments, expected):
@@ -145,7 +145,7 @@ def test_options_of_inputs_that_files_give_are_refused(treadle, tmp_path, comman
         ["run", DIGITS, "--option", "device=sim", "--option", "sim.memory=512MiB", "--option", "memory_limit_bytes=1GiB"],
         ["run", DIGITS, "--option", "session.set_denormal_as_zero=1"],
         ["inspect", DIGITS, "--option", "treadle.compute_streams=2"],
-        ["compare", DIGITS, "--with", "optimised", "--option", "precision=bfloat16", "--rtol", "0.1", "--atol", "0.1"],
+        ["compare", DIGITS, "--with", "optimized", "--option", "precision=bfloat16", "--rtol", "0.1", "--atol", "0.1"],
         ["precision", DIGITS, "--option", "share_weights=0"],
     ],
 )
@@ -155,7 +155,7 @@ def test_options_are_taken_wherever_there_is_a_session(treadle, arguments):
 
 
 def test_inspect_shows_the_graph_of_the_options(treadle):
-    usual, written = (treadle("inspect", DIGITS, "--stage", "optimised", *more).stdout for more in ([], ["--no-optimize"]))
+    usual, written = (treadle("inspect", DIGITS, "--stage", "optimized", *more).stdout for more in ([], ["--no-optimize"]))
     assert "Relu" in written and written != usual
 
 
@@ -237,7 +237,7 @@ def test_inspect_counts_weights_wherever_they_are(as_json, product, tmp_path):
 
 
 def test_inspect_costs_the_extents_that_are_given(as_json, product):
-    assert as_json("inspect", product, "--shapes", "x:2x3x6")["optimised"]["flops"] == 2 * 2 * 3 * 6 * 4
+    assert as_json("inspect", product, "--shapes", "x:2x3x6")["optimized"]["flops"] == 2 * 2 * 3 * 6 * 4
     assert as_json("inspect", product)["assumed_extents"] == "N=1, x axis 1=1"
 
 
@@ -304,13 +304,13 @@ def test_compare_refuses_to_compare_nothing(treadle, tmp_path):
     loaded = onnx.load(model)
     loaded.graph.output.append(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None))
     onnx.save(loaded, model)
-    run = treadle("compare", model, "--with", "optimised")
+    run = treadle("compare", model, "--with", "optimized")
     assert run.returncode == 1
     assert "nothing was compared" in run.stderr
 
 
 def test_compare_takes_inner_values_of_the_optimised_stage(as_json, product):
-    found = as_json("compare", DIGITS, "--with", "optimised")
+    found = as_json("compare", DIGITS, "--with", "optimized")
     assert found["compared"] > 1, "inner values as well as the output"
     assert found["first_node_that_differs"] == ""
     assert all(value["treadle"] == value["other"] for value in found["values"])
@@ -331,7 +331,7 @@ def test_quantize_without_an_effect_fails_and_names_the_mode(treadle, tmp_path):
     "arguments",
     [
         ("check", "--plans"),
-        ("compare", "--with", "optimised"),
+        ("compare", "--with", "optimized"),
         ("optimize", "-o", "out.onnx"),
         ("compile", "-o", "out.treadle"),
         ("quantize", "-o", "out.onnx", "--mode", "weights", "--min-weights", "1"),

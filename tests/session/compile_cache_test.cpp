@@ -87,7 +87,7 @@ TEST_F(CompiledModel, RunsToTheSameBits) {
     EXPECT_TRUE(bits(writing, batch) == bits(plain, batch)) << batch;
     EXPECT_TRUE(bits(compiled, batch) == bits(plain, batch)) << batch;
   }
-  EXPECT_EQ(compiled.to_text("optimised"), plain.to_text("optimised"));
+  EXPECT_EQ(compiled.to_text("optimized"), plain.to_text("optimized"));
   EXPECT_EQ(compiled.inputs().size(), 3U);
   EXPECT_EQ(compiled.outputs()[1].name, "p");
   EXPECT_EQ(std::get<std::string>(compiled.inputs()[1].shape[0]), "n");

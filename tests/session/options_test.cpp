@@ -353,7 +353,7 @@ TEST(Options, ThoseThatLeaveTheGraphAloneAreNotInTheCachesKey) {
   const Model model = convolution();
   SessionOptions usual;
   usual.profile_file_prefix = ::testing::TempDir() + "treadle_options_";  // for the session that profiles, which is not asked to end it
-  const std::string graph = Session(model, usual).to_text("optimised");
+  const std::string graph = Session(model, usual).to_text("optimized");
   for (const Option<SessionOptions>& row : session_option_table().rows()) {
     if (!row.settable || !row.never_compiled.empty() || std::holds_alternative<ConfigMember>(row.member)) continue;
     const bool is_extents = row.form == OptionForm::extents, is_names = row.form == OptionForm::names;
@@ -370,7 +370,7 @@ TEST(Options, ThoseThatLeaveTheGraphAloneAreNotInTheCachesKey) {
     if (!row.is_set(options, usual)) continue;  // its default is 1
     EXPECT_EQ(graph_options(options) == graph_options(usual), row.leaves_graph) << row.name;
     if (row.leaves_graph) {
-      EXPECT_EQ(Session(model, options).to_text("optimised"), graph) << row.name;
+      EXPECT_EQ(Session(model, options).to_text("optimized"), graph) << row.name;
     }
   }
 }

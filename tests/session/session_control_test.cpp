@@ -441,7 +441,7 @@ TEST(SessionControl, ProgramsForOtherOutputsHaveTheWeightsThatTheMainOneHasPacke
   Session session(folded_weights().model());
   const Feeds feeds{{"x", Tensor::of<float>(Shape{2, 3}, std::vector<float>{1, 0, 0, 0, -1, 2})}};
   const std::vector<float> y{2, 4, 14, 16};
-  EXPECT_NE(session.to_text("optimised").find("f32[3,2] {packed}"), std::string::npos) << session.to_text("optimised");
+  EXPECT_NE(session.to_text("optimized").find("f32[3,2] {packed}"), std::string::npos) << session.to_text("optimized");
   EXPECT_EQ(session.memory().weight_bytes, 24U);
   EXPECT_EQ(values_of(session.run(feeds).at(0)), y);
   EXPECT_EQ(values_of(fetch(session, feeds, {"z"}).at(0)), y);

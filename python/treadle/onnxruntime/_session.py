@@ -177,7 +177,7 @@ class Session(_session.Session):
         lines = (line.split("\t") for line in self._sess.to_text("devices").splitlines())
         devices = {fields[3]: fields[0] for fields in lines if len(fields) > 3}
         nodes: dict[str, list[OrtEpAssignedNode]] = {}
-        for *names, output in self._sess.optimised_nodes():
+        for *names, output in self._sess.optimized_nodes():
             provider = VULKAN_PROVIDER if devices.get(output, "").startswith("gpu") else CPU_PROVIDER
             nodes.setdefault(provider, []).append(OrtEpAssignedNode(*names))
         return [OrtEpAssignedSubgraph(provider, of_it) for provider, of_it in nodes.items()]

@@ -81,9 +81,9 @@ def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _rebuild(kind: type, values: dict[str, Any]) -> Any:
-    initialised = {field.name for field in dataclasses.fields(kind) if field.init}
-    made = kind(**{name: value for name, value in values.items() if name in initialised})
+    initialized = {field.name for field in dataclasses.fields(kind) if field.init}
+    made = kind(**{name: value for name, value in values.items() if name in initialized})
     for name, value in values.items():
-        if name not in initialised:
+        if name not in initialized:
             object.__setattr__(made, name, value)
     return made
