@@ -398,8 +398,8 @@ class TREADLE_API Session {
   std::vector<ValueInfo> outputs() const;
   std::vector<ValueInfo> overridable_initializers() const;
 
-  /// The graph as text: as read, optimised, or as a list of instructions with placement and memory.
-  std::string to_text(std::string_view stage) const;  // "onnx", "optimised", "planned"
+  /// The graph as text: as read, optimized, as a list of instructions with placement and memory, or the device of each node.
+  std::string to_text(std::string_view stage) const;  // "onnx", "optimized", "planned", "devices"
   /// The simplified model as an encoded ONNX model, without fused operators, since each session fuses itself. At disable_all, the model as
   /// read.
   /// @throws Error(not_implemented) for a compiled model, which lacks the original graph

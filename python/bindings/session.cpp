@@ -261,7 +261,7 @@ void register_session(nb::module_& module) {
           "optimized_nodes",
           [](const PySession& self) {
             std::vector<std::tuple<std::string, std::string, std::string, std::string>> nodes;
-            for (const onnx::NodeDef& node : optimised_nodes(self.session))
+            for (const onnx::NodeDef& node : optimized_nodes(self.session))
               nodes.emplace_back(node.name, node.domain, node.op_type, node.outputs.empty() ? std::string() : node.outputs[0]);
             return nodes;
           },

@@ -75,7 +75,7 @@ std::map<std::string, std::string, std::less<>> devices_of_values(const Session&
 
 void tell_assignment(OrtSession& session) {
   const auto devices = devices_of_values(*session.session);
-  for (const onnx::NodeDef& node : optimised_nodes(*session.session)) {
+  for (const onnx::NodeDef& node : optimized_nodes(*session.session)) {
     auto assigned = std::make_unique<OrtEpAssignedSubgraph>();
     const auto found = node.outputs.empty() ? devices.end() : devices.find(node.outputs[0]);
     assigned->provider = found != devices.end() ? provider_of(found->second) : kCpuProvider;

@@ -154,7 +154,7 @@ std::string unused_value(const Model& model, const std::map<std::string, Tensor>
   return "";
 }
 
-std::vector<onnx::NodeDef> optimised_nodes(const Session& session) {
+std::vector<onnx::NodeDef> optimized_nodes(const Session& session) {
   const std::string bytes = session.optimized_model();
   return onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {}).graph.nodes;
 }

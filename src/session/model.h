@@ -51,7 +51,7 @@ Model read_model(std::span<const std::byte> bytes, const std::string& model_dir,
 /// if all were used.
 std::string unused_value(const Model& model, const std::map<std::string, Tensor>& external_values);
 /// The nodes of the main graph, as optimized_model() writes them.
-std::vector<onnx::NodeDef> optimised_nodes(const Session& session);
+std::vector<onnx::NodeDef> optimized_nodes(const Session& session);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);
 

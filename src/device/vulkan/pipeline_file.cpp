@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "core/base/crc32.h"
-#include "core/files/file.h"
 #include "core/base/sha1.h"
+#include "core/files/file.h"
 #include "treadle/error.h"
 
 namespace treadle::vulkan {
