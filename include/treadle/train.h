@@ -311,7 +311,7 @@ class TREADLE_API Trainer {
   /// As Session::set_monitor(), for values of all graphs that the trainer runs, including gradients and updates, by their names before
   /// optimisation. Setting another monitor recompiles the graphs.
   void set_monitor(Monitor monitor);
-  /// Memory of the trainer, by class. set_memory_limit() @throws Error(invalid_argument) if the trainer was made without a limit
+  /// Memory of the trainer, by class. set_memory_limit() throws Error(invalid_argument) if the trainer was made without a limit
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
   /// Writes a trace with the terms of PyTorch's profiler (Chrome's JSON), and returns its path. Turns profiling off.

@@ -20,7 +20,7 @@ struct Handle {
   const void* kind = &kKind;
 };
 
-/// A new handle around `parts`.
+/// Makes a handle around an object constructed from `parts`.
 template <typename T, typename... Parts>
 std::unique_ptr<T> make(Parts&&... parts) {
   return std::unique_ptr<T>(new T{{}, std::forward<Parts>(parts)...});

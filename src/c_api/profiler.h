@@ -13,7 +13,7 @@ namespace treadle::c_api {
 
 /// May be NULL, or of the caller's version.
 Argument profiler_options(const treadle_profiler_options* options) noexcept;
-/// NULL: the defaults.
+/// Converts the options; NULL means the defaults.
 ProfilerOptions profiler_options_of(const treadle_profiler_options* options);
 
 }  // namespace treadle::c_api

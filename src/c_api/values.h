@@ -35,7 +35,7 @@ struct treadle_value : treadle::c_api::Handle<treadle_value> {
 
 namespace treadle::c_api {
 
-/// NULL: the defaults.
+/// Converts the options; NULL means the defaults.
 inline const RunOptions* options_of(const treadle_run_options* options) { return options ? &options->options : nullptr; }
 
 /// Checks the feeds of a function.

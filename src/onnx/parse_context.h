@@ -67,7 +67,7 @@ void unblock_channels(const ParseContext& context, ModelDef& model);
 /// True if the bytes begin like ONNX Runtime's format.
 bool is_ort_model(std::string_view bytes);
 
-// Shared by both formats.
+// Used for ONNX's format and for ONNX Runtime's.
 void check_opset(const ParseContext& context, const OpsetImport& opset);
 /// Sets dtype and shape. @return bytes of the elements
 size_t settle_type(const ParseContext& context, int32_t data_type, const std::vector<int64_t>& dims, TensorDef& out);

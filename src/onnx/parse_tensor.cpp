@@ -226,7 +226,7 @@ class Decoder {
       case DType::uint8: return put_between<uint8_t>(value, 0, UINT8_MAX);
       case DType::int16: return put_between<int16_t>(value, INT16_MIN, INT16_MAX);
       case DType::uint16: return put_between<uint16_t>(value, 0, UINT16_MAX);
-      // Bit patterns, which some writers sign-extend.
+      // The number holds the bits of the float; some writers sign-extend them.
       case DType::float16:
       case DType::bfloat16: return put_between<uint16_t>(value, INT16_MIN, UINT16_MAX);
       case DType::float6e2m3:

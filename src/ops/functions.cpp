@@ -171,7 +171,7 @@ Result mish(GradientContext& g) {
   return scaled(g, g.add(t, g.mul(x, slope)));
 }
 
-/// sign * x^2 + shift
+/// Returns sign * x^2 + shift.
 ValueId of_square(GradientContext& g, ValueId x, double sign, double shift) {
   const ValueId square = g.mul(x, x);
   return g.add(sign < 0 ? g.neg(square) : square, g.scalar(shift, x));

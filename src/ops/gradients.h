@@ -44,7 +44,7 @@ namespace gradients {
 
 /// Returns the gradients of a and b of the matrix product a b.
 Gradients product(GradientContext& g, ValueId a, ValueId b, ValueId dy);
-/// Returns the gradients of image x and filters w; the node is the convolution.
+/// Returns the gradients of image x and filters w of the convolution that is being differentiated.
 Gradients convolution(GradientContext& g, ValueId x, ValueId w, ValueId dy);
 /// Returns the gradients of X, scale and bias (kNoValue if absent) by one node `op`; empty unless scale has one element per row element.
 Gradients norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias);

@@ -30,7 +30,7 @@ struct PassContext {
   FoldLimits fold_limits;
 };
 
-/// A rule, which sees one neighbourhood, or a function over a whole graph with its bodies.
+/// Either a rule, which sees a node and its neighbours, or a function that sees a whole graph with its bodies.
 struct Pass {
   PassInfo info;
   std::unique_ptr<Rule> (*rule)(const PipelineOptions&) = nullptr;
@@ -50,7 +50,7 @@ constexpr PassConditions kAlways{}, kHidesPatterns{.hides_patterns = true}, kFor
 /// A pass of the rule that `make` makes, by its name.
 Pass rule_pass(std::unique_ptr<Rule> (*make)(const PipelineOptions&), Level level, const PassConditions& conditions,
                std::string_view description);
-/// R may take the options.
+/// Makes a pass of rule R, which may be constructed from the options.
 template <typename R>
 Pass rule_pass(Level level, const PassConditions& conditions, std::string_view description) {
   constexpr auto make = [](const PipelineOptions& options) -> std::unique_ptr<Rule> {

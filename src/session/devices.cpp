@@ -19,7 +19,7 @@
 namespace treadle {
 namespace {
 
-// The library's own; plugins register theirs.
+// Registers the library's own device types; plugins register theirs.
 void register_types() {
   register_sim_type();
   gpu::register_gpu_type();

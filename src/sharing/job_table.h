@@ -46,7 +46,7 @@ struct JobSlot {
   // A profile requested by another process (session/attach.h): runs that begin before `profile_until_ns` are recorded.
   std::atomic<uint64_t> profile_until_ns{0}, profile_request{0};
   std::atomic<uint64_t> profile_taken_until_ns{0};  // only one process at a time requests a profile
-  // Running runs.
+  // Number of runs in progress.
   alignas(64) std::atomic<uint32_t> running{0};
   std::atomic<uint32_t> active{0};  // their threads that do not wait for their share or turn
   std::atomic<int32_t> threads{0};

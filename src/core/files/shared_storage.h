@@ -9,13 +9,13 @@
 
 namespace treadle {
 
-/// Smaller blocks are not worth a search.
+/// In bytes. Smaller blocks are not worth a search.
 inline constexpr size_t kWorthSharing = 4096;
 
 /// Returns read-only memory with these bytes. All callers get the same block while one of them holds it. No account is charged.
 /// @throws Error(resource_exhausted)
 std::shared_ptr<Storage> shared_copy(std::span<const std::byte> bytes);
-/// Does this for memory that was just filled and will not be written again: it is used, or freed if equal memory exists.
+/// Like shared_copy(), for memory that was just filled and will not be written again. Frees it if equal memory exists already.
 std::shared_ptr<Storage> share_storage(std::shared_ptr<Storage> fresh);
 
 /// Blocks that are shared now, and how often an equal one was found or not found since the process began.

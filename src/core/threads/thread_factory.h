@@ -24,7 +24,7 @@ class ThreadFactoryScope {
   ~ThreadFactoryScope();
   ThreadFactoryScope(const ThreadFactoryScope&) = delete;
   ThreadFactoryScope& operator=(const ThreadFactoryScope&) = delete;
-  /// The calling thread's; null: none.
+  /// Returns the calling thread's factory; null: none.
   static const ThreadFactory* current() noexcept;
 
  private:

@@ -136,7 +136,7 @@ class ParallelLimit {
   int before_;
 };
 
-/// ThreadPool::chunks_ahead(); 1 without a pool.
+/// Like ThreadPool::chunks_ahead(); 1 without a pool.
 inline int64_t chunks_ahead(const ThreadPool* pool) { return pool ? pool->chunks_ahead() : 1; }
 
 /// ThreadPool::parallel_for(); without a pool, or for a single chunk, the caller runs the same chunks alone.

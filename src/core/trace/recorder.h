@@ -212,7 +212,7 @@ class Recorder {
     if (read_ticks() >= anchor_due_.load(std::memory_order_relaxed)) [[unlikely]]
       add_anchor();
   }
-  /// The clocks now.
+  /// Reads the clocks now.
   static ClockAnchor read_anchor() noexcept;
   /// Bytes of all blocks.
   uint64_t held_bytes() const noexcept { return blocks_.load(std::memory_order_relaxed) * sizeof(Block); }

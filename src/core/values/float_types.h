@@ -370,7 +370,7 @@ using compute_type_t = typename ComputeType<T>::type;
 
 }  // namespace treadle
 
-/// Only those members that kernels use.
+/// Defines only the members that kernels use.
 template <>
 class std::numeric_limits<treadle::Float16> {
  public:

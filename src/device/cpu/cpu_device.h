@@ -5,7 +5,7 @@
 
 namespace treadle {
 
-/// The only one of the process.
+/// Returns the host as a device; the process has only one.
 const std::shared_ptr<Device>& cpu_device();
 
 }  // namespace treadle

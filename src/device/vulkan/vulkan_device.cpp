@@ -66,9 +66,9 @@ class Timeline {
     connection().check(connection()->WaitSemaphores(connection().handle(), &info, UINT64_MAX), "do its work");
     finish(value);
   }
-  /// Does what still waits, when no work is left that it could wait for.
+  /// Calls the waiting host functions, when no work is left that they could wait for.
   void finish_all() { finish(UINT64_MAX); }
-  /// Forgets what still waits.
+  /// Drops the host functions that still wait.
   void drop_all() {
     std::lock_guard lock(mutex_);
     waiting_.clear();

@@ -26,7 +26,7 @@ struct Crossings {
 /// The feeds and outputs of one run.
 class DeviceIo {
  public:
-  /// All must outlive this object.
+  /// All arguments must outlive this object.
   DeviceIo(const Crossings& crossings, const PlacedMemory& memory, const RunState& state, const RunControl& control);
 
   /// Returns the feed as the run reads it. It stays on its device if only copies read it, and all devices of the run can copy from there;

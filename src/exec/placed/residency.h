@@ -83,14 +83,14 @@ class Residency final : MemoryKeeper {
   template <typename Visit>
   void for_devices_of(const StreamPlan::Step& step, Visit&& visit) const;
   void set_going_on(bool on);
-  // Making room:
+  // Making room in a device's memory:
   int64_t next_use(const OnDevice& on, UnitId unit, size_t position) const;
   bool let_one_go(OnDevice& on, const Choice& choice);
   bool make_room(OnDevice& on, const MemoryAccount* full, const std::function<bool()>& enough, const Choice& choice);
   bool give_way(const MemoryAccount& full, const std::function<bool()>& enough) override;
   void check_limit(const OnDevice& on) const;
   void check_room(const OnDevice& on) const;
-  // Before a step:
+  // Bringing in a step's values:
   void prepare(OnDevice& on, bool is_copy);
   void bring(OnDevice& on, UnitId unit);
   void fetch_ahead(OnDevice& on);

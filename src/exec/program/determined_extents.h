@@ -28,7 +28,7 @@ class DeterminedExtents {
   /// @param outer_symbols  for the body of an If, Loop or Scan: indices of the symbols whose values the surrounding run knows.
   DeterminedExtents(const Graph& graph, std::span<const int32_t> outer_symbols);
 
-  /// Returns true if a run knows the symbol when it begins.
+  /// Returns true if the symbol's value is known when a run begins.
   bool knows(int32_t symbol) const { return symbols_.contains(symbol); }
   std::vector<int32_t> symbols() const { return {symbols_.begin(), symbols_.end()}; }
   bool has(const Dim& dim);

@@ -310,7 +310,7 @@ class Walk {
     if (step.scratch != kNoPlace && lost(step.scratch)) is_here(step.scratch, [] { return std::string("it uses its scratch"); });
   }
 
-  // Returns the distance of an operand's rows in a join or split, in bytes; `length` if they are contiguous.
+  // Returns the bytes from one row of an operand to the next in a join or split; `length` if rows are contiguous.
   static size_t pitch_of(const Step& step, const Operand& operand, size_t length) {
     return step.along_rows && operand.told_step_bytes != 0 ? operand.told_step_bytes : length;
   }

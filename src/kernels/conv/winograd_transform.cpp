@@ -45,7 +45,7 @@ HWY_INLINE void input_line(D d, const V (&x)[kOut + 2], V (&v)[kOut + 2]) {
   }
 }
 
-// A^T m
+// y = A^T m, for one line of a tile.
 template <int kOut>
 HWY_INLINE void output_line(D d, const V (&m)[kOut + 2], V (&y)[kOut]) {
   if constexpr (kOut == 2) {
@@ -321,7 +321,7 @@ void output_gradient_tiles(int64_t begin, int64_t end, const WinogradOutputGradi
   }
 }
 
-// G^T u; the transpose of weight_line().
+// g = G^T u, the transpose of weight_line().
 template <int kOut>
 HWY_INLINE void weight_gradient_line(D d, const V (&u)[kOut + 2], V (&g)[3]) {
   if constexpr (kOut == 2) {

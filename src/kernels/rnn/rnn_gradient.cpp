@@ -214,7 +214,7 @@ struct BackwardDirection {
     times_slope(p, activation(0), row + H, post + H, flow, H);
     std::copy_n(flow, H, row + H);
     for (int64_t j = 0; data.P && j < H; ++j) dcell[j] += flow[j] * peephole(1)[j];
-    // Input and forget gate, then the candidate.
+    // First the gradients of the input and forget gates, then the candidate's.
     for (int64_t j = 0; j < H; ++j) flow[j] = dcell[j] * (p.input_forget ? post[3 * H + j] - before[j] : post[3 * H + j]);
     times_slope(p, activation(0), row, post, flow, H);
     std::copy_n(flow, H, row);

@@ -91,7 +91,7 @@ class NgramIndex {
     }
   }
 
-  /// Calls found(column) for each occurrence in the row. 1-grams are counted once, not once per distance.
+  /// Calls found(column) for each occurrence in the row. Finds 1-grams once, not once for each skip distance.
   template <typename Given, typename Found>
   void count(const Given* row, int64_t length, const NgramWindow& window, Found found) const {
     std::vector<uint32_t> tokens(static_cast<size_t>(length));

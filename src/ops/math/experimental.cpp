@@ -37,7 +37,7 @@ void decompose_scale(Graph& graph, NodeId id) {
   become(d, d.op("Mul", {x, d.scalar(d.attributes().get_float("scale", 1), x)}));
 }
 
-// alpha * f(beta * x)
+// y = alpha * f(beta * x)
 template <const char* kFunction>
 void decompose_scaled(Graph& graph, NodeId id) {
   Decomposition d(graph, id);

@@ -28,7 +28,7 @@ void decompose_word_conv(Graph& graph, NodeId id) {
   const std::vector<int> ranks{2, 4, 1, 2};
   for (size_t i = 0; i < ranks.size(); ++i) branch_by_rank(d, {i}, {ranks[i]});
   ValueId sequence = d.in(0), weights = d.in(1);
-  // Checks the attributes against the extents of the weights.
+  // Returns an attribute, checked against the weights' extent; the extent if the attribute is absent.
   const auto said = [&](std::string_view name, ValueId x, int axis) {
     const int64_t declared = d.attributes().get_int(name, -1), extent = d.extent(x, axis);
     if (declared >= 0 && extent >= 0 && declared != extent)

@@ -23,7 +23,7 @@ struct Heads {
 /// Read the attributes. All three throw Error(invalid_argument) if a value is not allowed.
 UpdateRule update_rule_of(const Attributes& attributes);
 Heads heads_of(const Attributes& attributes);
-/// state_window: the number of last states that the present holds, along an axis before the batch. 0: only the last one, without the axis.
+/// Returns state_window: output `present` holds this many last states, along an extra first axis. 0: only the last state, without it.
 int64_t window_of(const Attributes& attributes);
 
 /// Writes the operator as a Scan over the tokens, which can be differentiated again. @return output and present state

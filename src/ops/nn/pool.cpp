@@ -60,7 +60,7 @@ Cost pool_cost(const ShapeContext& c) {
   return {outputs * taps, c.size_bytes(0) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-/// Bound alike by all pools over windows.
+/// The bound state of all pools over windows.
 template <typename T>
 struct WindowPool {
   Window window;
@@ -309,7 +309,7 @@ Gradients global_lp_pool_gradient(GradientContext& g) {
   return {g.mul(power_slope(g, g.input(0), p), divided_by_power(g, g.grad_output(0), g.output(0), p))};
 }
 
-// Elements that are equally large share.
+// Elements equal to the maximum share its gradient evenly.
 Gradients global_max_pool_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   const ValueId taken = g.op("Cast", {g.op("Equal", {x, g.output(0)})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});

@@ -233,7 +233,7 @@ Gradients reduce_prod_gradient(GradientContext& g) {
   return {dx};
 }
 
-// Elements that are equally large share.
+// Elements equal to the extremum share its gradient evenly.
 Gradients reduce_extremum_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   const ValueId taken =

@@ -251,7 +251,7 @@ struct ScatterRule {
     return {scatter(dy, u, "mul"), kNoValue, masked(g, flows, g.div(gather(others), divisor))};
   }
 
-  // Equals share.
+  // Elements equal to the extremum share its gradient evenly.
   Gradients extremum() const {
     const ValueId data = g.input(0), u = g.input(2), y = g.output(0);
     const ValueId kept = number(g.op("Equal", {data, y}), data), taken = number(g.op("Equal", {u, gather(y)}), u);

@@ -130,7 +130,7 @@ Gradients trilu_gradient(GradientContext& g) {
   return {g.op("Trilu", std::move(inputs), {{"upper", g.attributes().get_int("upper", 1)}})};
 }
 
-// Its own inverse.
+// ReverseSequence is its own inverse, and therefore its own gradient.
 Gradients reverse_sequence_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("ReverseSequence", {g.grad_output(0), g.input(1)}, attributes)};

@@ -228,7 +228,7 @@ struct FusedMatMul : Plan {
   }
 };
 
-/// The extents of B.
+/// The extents K and N of B.
 struct Extents {
   int64_t K, N;
   static Extents of(const CreateContext& c) {

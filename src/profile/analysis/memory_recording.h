@@ -10,7 +10,7 @@
 
 namespace treadle::profile {
 
-/// Bytes of a class from this moment on.
+/// The bytes of a memory class from a moment on, until its next counter.
 struct MemoryCounter {
   uint64_t ticks = 0;
   MemoryClass memory_class = MemoryClass::other;

@@ -17,7 +17,7 @@
 namespace treadle::train {
 namespace {
 
-/// The last layer, and the initializers of which one extent is its number of classes.
+/// The last layer, and its initializers, each with the axis whose extent is the number of classes.
 struct Layer {
   NodeId node = kNoNode;
   std::string weight;
@@ -28,7 +28,7 @@ struct Layer {
 
 std::string describe_output(const Graph& graph, ValueId value) { return fmt::format("\"{}\"", graph.value(value).name); }
 
-/// The initializer that a value is, directly or through a Transpose of a matrix; kNoValue if it is none.
+/// Returns the initializer behind a value: the value itself, or the operand of its Transpose; kNoValue if there is none.
 ValueId initializer_of(const Graph& graph, ValueId value, bool& transposed) {
   const Value* found = &graph.value(value);
   if (found->kind == Value::Kind::computed && graph.node(found->producer).is("Transpose") && graph.type(value).has_rank() &&

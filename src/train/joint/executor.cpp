@@ -1,4 +1,4 @@
-// Executors: named values bound to a model, and forward and backward passes on them.
+// Executors: named values bound to a model, with forward and backward passes.
 #include "treadle/executor.h"
 
 #include <fmt/format.h>

@@ -31,7 +31,7 @@ void check_names(const Values& values, const std::vector<std::string>& names, st
                   fmt::format("{} for \"{}\", which the model does not have; is it {}?", what, name, nearest_names(name, names)));
 }
 
-// Shapes and dtypes are given of inputs.
+// Throws if a shape or dtype is given for a name that is not an input.
 template <typename Values>
 void check_input_names(const Values& values, const ExecutorGraphs& graphs, std::string_view what) {
   std::vector<std::string> names;

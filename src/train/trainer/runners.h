@@ -17,9 +17,9 @@ class Runners {
   enum Purpose : size_t { step, update, gradients, predict, loss, evaluate, kNumPurposes };
 
   bool has(Purpose purpose) const { return runners_[purpose] != nullptr; }
-  /// The runner, which must have been made.
+  /// Returns the runner. @pre it has been made
   const Runner& operator[](Purpose purpose) const { return *runners_[purpose]; }
-  /// The runner. If it has not been made, make() makes it, while other threads that need a new one wait.
+  /// Returns the runner. If necessary, make() makes it, while other threads that need a new one wait.
   template <typename Make>
   const Runner& get(Purpose purpose, Make&& make) {
     std::lock_guard alone(making_mutex_);
