@@ -17,7 +17,7 @@ using kernels::Unary;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kLog2High = 0.693145751953125, kLog2Low = 1.42860682030941723e-6;  // ln 2 in two parts: n * the first is exact
 
-/// Formulas of float32. Coefficients are those of kernels/elementwise/math-inl.h, which says where they come from.
+/// Formulas in float32. Coefficients are as in kernels/elementwise/math-inl.h, which names their sources.
 class Math {
  public:
   explicit Math(ShaderWriter& shader) : s_(shader) {}

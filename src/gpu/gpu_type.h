@@ -29,7 +29,7 @@ std::vector<Gpu> offered_gpus();
 /// none
 std::vector<Gpu> list_gpus();
 
-/// Registers the type, however often it is called once. Where the build has no Vulkan, sessions that name "gpu" are told so.
+/// Registers the type "gpu"; only the first call has an effect. In a build without Vulkan, sessions that name "gpu" get an error.
 void register_gpu_type();
 
 }  // namespace treadle::gpu

@@ -1,4 +1,4 @@
-// What kernels of the GPU share: their push constants, and how elements lie.
+// Shared by GPU kernels: their push constants, and the layout of elements.
 #pragma once
 
 #include <array>

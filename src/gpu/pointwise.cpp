@@ -1,4 +1,4 @@
-// Pointwise operators: a shader is written for each node, from what the registry says of its operator.
+// Pointwise operators: writes a shader for each node, from the registry's description of its operator.
 #include <spirv/unified1/GLSL.std.450.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using kernels::ChainOp;
 
 constexpr int kMaxInputs = 4;
 
-/// Writes what the operator does with its operands.
+/// Writes an operator's computation on its operands.
 using Formula = std::function<Value(ShaderWriter&, std::span<const Value>)>;
 
 /// The node's shaders, by the rank of the index space less 1.
@@ -157,7 +157,7 @@ const OwnFormula kOwnFormulas[] = {
     {"BitwiseNot", [](ShaderWriter& s, std::span<const Value> x) { return s.op(spv::OpNot, x[0].type, {x[0]}); }},
 };
 
-/// Of float32 only, for functions that have no code for other types.
+/// Supports float32 only, for functions without code for other types.
 Value write_own_float(ShaderWriter& s, const Node& node, std::span<const Value> x) {
   if (node.op_type == "Pow") return write_pow(s, x[0], x[1]);
   const Value is_infinite = s.op(spv::OpIsInf, Arithmetic::boolean, {x[0]});

@@ -78,7 +78,7 @@ constexpr ReductionRow kReductions[] = {{"ReduceSum", Reduce::sum},
                                         {"GlobalAveragePool", Reduce::mean},
                                         {"GlobalMaxPool", Reduce::max}};
 
-// Of integers their results are rounded, or totalled in 64 bits.
+// True for reductions whose result, for integers, is rounded or needs a 64-bit total.
 bool ends_in_float(Reduce op) { return op == Reduce::mean || op == Reduce::l2 || op == Reduce::log_sum; }
 
 // Softmax.

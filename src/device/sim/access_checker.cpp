@@ -94,7 +94,7 @@ bool AccessChecker::has_memory(const void* data) const {
 
 bool AccessChecker::before(const Record& record, int timeline) const {
   if (record.timeline < 0 || record.timeline == timeline) return true;
-  // Work sees what the host had seen when it was issued, which is now.
+  // Work sees everything that the host had seen when the work was issued, which is now.
   auto seen = [&](const Clock& clock) {
     auto index = static_cast<size_t>(record.timeline);
     return index < clock.size() && clock[index] >= record.tick;

@@ -150,7 +150,7 @@ class SimStream final : public Stream {
     auto signal = std::make_shared<Signal>();
     signal->clock = checker_->now(timeline_);
     push([signal] { signal->set(); }, Kind::control);
-    own->set_signal(std::move(signal));  // only now, so that nobody waits for a signal that was not enqueued
+    own->set_signal(std::move(signal));  // last: a signal that was not enqueued would block waiters
   }
 
   void wait(const std::shared_ptr<Event>& event) override {

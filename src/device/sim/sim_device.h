@@ -21,7 +21,7 @@ struct SimOptions {
   /// Shared engine: work takes this multiple of the shortest time in which the host has computed work of the same name in its stream. With
   /// a large factor, times are those of the model, since an accelerator does not depend on the host's caches.
   double engine_pace = 1;
-  bool host_accessible = false;  ///< true: stands for the host, so that its work is asynchronous and checked like a device's
+  bool host_accessible = false;  ///< true: represents the host, so its work is asynchronous and checked like a device's
   /// Shared by devices with common events; null: a separate one.
   std::shared_ptr<AccessChecker> checker;
 };

@@ -64,8 +64,7 @@ struct Instance {
   VkInstance handle = VK_NULL_HANDLE;
   TREADLE_VULKAN_INSTANCE_FUNCTIONS(TREADLE_VULKAN_POINTER)
 
-  /// Loads libvulkan.so.1 at the first call. @throws Error(not_found) naming what is missing; every call throws it again.
-  /// Error(not_implemented) in a child that was forked after the first call: drivers' threads are not there.
+  /// Loads libvulkan.so.1 at the first call. @throws Error(not_found) naming what is missing; every later call throws it again.
   static const Instance& get();
 };
 

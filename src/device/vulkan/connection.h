@@ -1,4 +1,4 @@
-// A Vulkan device that is open: its handle, its queues, and what it can do.
+// An open Vulkan device: its handle, queues and features.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace treadle::vulkan {
 
-/// What shaders may use. All devices have 32-bit integers and floats.
+/// Features that shaders may use. All devices have 32-bit integers and floats.
 struct Features {
   bool storage8 = false, storage16 = false;        ///< 8-bit and 16-bit elements in memory
   bool int64 = false, float64 = false;             ///< arithmetic in these types
@@ -66,8 +66,8 @@ class Connection {
   uint32_t memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags preferred = 0) const;
   /// Thread-safe; Vulkan lets one thread at a time submit to a queue.
   void submit(const VkSubmitInfo& work) const;
-  /// Waits until the driver holds nothing more of what has been submitted. A semaphore tells that work is done, but drivers' own threads
-  /// may still touch it and the command buffers then (Mesa before 24.1).
+  /// Waits until the driver holds nothing of the submitted work. A signalled semaphore means that work is done, but drivers' own threads
+  /// may still access it and the command buffers then (Mesa before 24.1).
   void wait_idle() const noexcept;
   void check(VkResult result, const char* what) const {
     if (result == VK_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);

@@ -51,7 +51,7 @@ class Heap {
   uint64_t allocate(size_t size_bytes);
   void free(uint64_t address, size_t size_bytes) noexcept;
 
-  /// Where an address lies.
+  /// The buffer that contains an address, and the address's offset in it.
   struct Place {
     VkBuffer buffer;
     VkDeviceSize offset;

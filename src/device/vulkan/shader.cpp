@@ -12,7 +12,7 @@
 namespace treadle::vulkan {
 namespace {
 
-// What a shader declares that it uses of the device's features, by its words (SPIR-V, OpCapability). Null: the device has all of it.
+// Finds a feature that a shader declares (OpCapability in its SPIR-V words) and the device lacks. Null: the device has all of them.
 const char* find_lack(std::span<const uint32_t> words, const Features& has) {
   constexpr size_t kHeader = 5;
   constexpr uint32_t kOpCapability = 17, kFloat64 = 10, kInt64 = 11, kStorage16 = 4433, kStorage8 = 4448;

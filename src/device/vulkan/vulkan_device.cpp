@@ -22,7 +22,7 @@ constexpr uint32_t kCommandsInBuffer = 64;              // a buffer of so many c
 
 thread_local VulkanStream* current_stream = nullptr;
 
-/// What a device and all that belongs to it share.
+/// Parts shared by a device and everything that belongs to it.
 struct Parts {
   explicit Parts(const PhysicalDevice& physical) : connection(physical), heap(connection), pipelines(connection) {}
   Connection connection;
@@ -30,7 +30,7 @@ struct Parts {
   Pipelines pipelines;
 };
 
-/// How far a stream's work has come, and what the host does when it has.
+/// The progress of a stream's work, and the host functions to call when work is done.
 class Timeline {
  public:
   explicit Timeline(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {
@@ -245,7 +245,7 @@ class StreamOfCommands final : public VulkanStream {
     const auto [timeline, value] = own->recorded();
     if (!timeline || timeline == timeline_) return;
     if (timeline->parts() != parts_) return timeline->wait(value);  // semaphores belong to one device
-    submit();                                                       // what is recorded already need not wait
+    submit();                                                       // work recorded so far need not wait
     waits_.emplace_back(timeline, value);
   }
   void synchronize() override {
@@ -332,7 +332,7 @@ class StreamOfCommands final : public VulkanStream {
     return commands_.emplace_back(std::move(made)).get();
   }
 
-  // Submits what is recorded, behind the events that the stream waits for. If that fails, neither is tried again.
+  // Submits the recorded work, after the events that the stream waits for. If that fails, the work and the waits are dropped.
   void submit() {
     if (!recording_ && waits_.empty()) return;
     Commands* const recorded = std::exchange(recording_, nullptr);
@@ -430,7 +430,7 @@ class StreamOfCommands final : public VulkanStream {
   std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // of the next submission
   const std::shared_ptr<StagingPool> staging_pool_;
   std::unique_ptr<Buffer> fault_;   // the word to which shaders write the number of a site; made with the first one
-  std::vector<std::string> sites_;  // what is thrown for each number, from 1
+  std::vector<std::string> sites_;  // error texts by number, from 1
   StagingPool::Staging staging_;    // of the copies that are being recorded
 };
 

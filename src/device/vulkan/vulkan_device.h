@@ -40,7 +40,7 @@ class VulkanStream : public Stream {
   virtual void dispatch(const Shader& shader, std::span<const std::byte> push, std::array<uint32_t, 3> groups) = 0;
   virtual const Features& features() const = 0;
 
-  /// Where a shader tells of what it cannot compute, such as an index outside of its axis: it writes `number` to the word at `address`.
+  /// Lets a shader report an error, such as an index outside of its axis: it writes `number` to the word at `address`.
   struct FaultSite {
     uint64_t address = 0;
     uint32_t number = 0;
