@@ -1,4 +1,4 @@
-// Which sanitizer a test runs under.
+// Tells which sanitizer a test runs under.
 #pragma once
 
 namespace treadle::test {
@@ -21,7 +21,7 @@ inline constexpr bool kAddressSanitizer = true;
 inline constexpr bool kAddressSanitizer = false;
 #endif
 
-/// Memory that a test measures is the sanitizer's, too.
+/// True if memory that a test measures includes a sanitizer's.
 inline constexpr bool kSanitized = kThreadSanitizer || kAddressSanitizer;
 
 #undef TREADLE_HAS_FEATURE

@@ -20,7 +20,7 @@
 
 namespace treadle::testing {
 
-/// Uniform in [low, high).
+/// Returns float64 values, uniform in [low, high).
 inline Tensor doubles(const Shape& shape, uint32_t seed, double low = -1, double high = 1) {
   std::mt19937 generator(seed);
   std::uniform_real_distribution<double> uniform(low, high);
@@ -32,28 +32,28 @@ inline Tensor indices(const Shape& shape, std::vector<int64_t> values) { return 
 
 struct GradientCase {
   std::string op_type;
-  std::vector<Tensor> inputs;  // float64: differentiated; others are constants; undefined: absent
+  std::vector<Tensor> inputs;  // float64 inputs are differentiated, others are constants; undefined: absent
   Attributes attributes = {};
   int num_outputs = 1;
-  std::vector<size_t> constants = {};  // float64 inputs that are constants, too
+  std::vector<size_t> constants = {};  // float64 inputs that are constants too
   bool symbolic_batch = false;         // axis 0 of input 0 is a symbol
-  bool symbolic = false;               // every axis of every differentiated input is a symbol of its own
+  bool symbolic = false;               // every axis of every differentiated input is a separate symbol
   std::string domain = "";
 };
 
 struct Differentiated {
   std::shared_ptr<Graph> graph;
   std::vector<Datum> feeds;
-  std::vector<size_t> outputs;  // the forward graph's float64 outputs: so many of the graph's outputs
+  std::vector<size_t> outputs;  // indices of the forward graph's float64 outputs among the graph's outputs
   std::vector<ValueId> xs;
 };
 
-/// Runs the graph; each float64 input's gradient of sum(y * r) over all float64 outputs, with random r, must equal its finite difference.
+/// Runs the graph. The gradients of sum(y * r) over the float64 outputs, with random r, must equal finite differences.
 inline void check_gradients(const GradientCase& test, double tolerance = 2e-7, double step = 1e-5) {
   auto graph = std::make_shared<Graph>(std::make_shared<SymbolTable>());
   std::vector<ValueId> inputs, xs, ys, rs;
   std::vector<Datum> feeds;
-  std::vector<size_t> differentiated;  // feeds
+  std::vector<size_t> differentiated;  // indices of feeds
   for (size_t i = 0; i < test.inputs.size(); ++i) {
     const Tensor& input = test.inputs[i];
     const std::string name = "x" + std::to_string(i);

@@ -1,4 +1,4 @@
-// What tests of the C ABI do with a status.
+// Helpers for the statuses of the C ABI.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace treadle::testing {
 
-/// Its message; it is released. Empty: there was no error.
+/// Releases the status and returns its message; empty if there was no error.
 inline std::string message_of(treadle_status* status) {
   std::string message = treadle_status_message(status);
   treadle_status_release(status);

@@ -1,4 +1,4 @@
-// Plans of small graphs for the verifier's tests to break.
+// Valid plans of small graphs, which the verifier's tests break.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace treadle::testing {
 
-/// A program, a binding, and the plan that a test breaks. Names of values are those of their nodes with "_out" behind.
+/// A program, a binding, and the plan to break. A value has the name of its node with "_out" appended.
 class BreakablePlan {
  public:
   using Plan = exec::DescribedPlan;
@@ -35,7 +35,7 @@ class BreakablePlan {
     throw std::out_of_range(name);
   }
   Plan::Value& value_of(const std::string& name) { return plan.values[value(name)]; }
-  /// Of the value's root.
+  /// Returns the place of the value's root.
   exec::PlaceId place(const std::string& name) const {
     const exec::SlotId root = plan.values[value(name)].root;
     for (exec::PlaceId p : plan.places.ids())
@@ -51,7 +51,7 @@ class BreakablePlan {
   Plan::Operand& operand(const std::string& node, size_t k) { return plan.operands[plan.steps[step(node)].first_operand + k]; }
   Plan::Operand& output(const std::string& node, size_t k = 0) { return operand(node, plan.steps[step(node)].num_inputs + k); }
 
-  /// The value lies in the bytes of another one, from the first on.
+  /// Moves the value into the bytes of another one, at its beginning.
   void put_into(const std::string& name, const std::string& other) {
     const exec::SlotId moved = value(name), root = value_of(other).root;
     const exec::PlaceId at = place(other);
@@ -60,7 +60,7 @@ class BreakablePlan {
     for (Plan::Operand& operand : plan.operands)
       if (operand.value == moved) operand.place = at, operand.at = begin;
   }
-  /// The root's place, and all that points into it.
+  /// Moves the root's place, and everything that points into it.
   void move_place(const std::string& name, size_t offset) {
     const exec::PlaceId moved = place(name);
     const size_t before = plan.places[moved].offset;
@@ -81,7 +81,7 @@ inline Tensor ramp(const Shape& shape) {
   return x;
 }
 
-/// Values that are read again later, one in place, a view; the output is in memory of its own.
+/// Has values with several readers, a value computed in place, and a view. The output has memory of its own.
 inline BreakablePlan chain(const exec::ProgramOptions& options = {.pieces_in_place = true}) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {16, 16}), w = b.constant("w", ramp({16, 16}));
@@ -95,7 +95,7 @@ inline BreakablePlan chain(const exec::ProgramOptions& options = {.pieces_in_pla
   return BreakablePlan(b.finish(), options);
 }
 
-/// A value of an extent that only the run knows.
+/// Has a value with a data-dependent extent.
 inline BreakablePlan held() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4, 4});
@@ -106,7 +106,7 @@ inline BreakablePlan held() {
   return BreakablePlan(b.finish(), {.parallel = true, .pieces_in_place = true});
 }
 
-/// A Concat whose inputs are written where they belong, one behind the other.
+/// Has a Concat whose inputs are written to their places in the output.
 inline BreakablePlan pieces() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {16, 16}), w = b.constant("w", ramp({16, 16}));
@@ -115,7 +115,7 @@ inline BreakablePlan pieces() {
   return BreakablePlan(b.finish());
 }
 
-/// Pieces that are rows between each other's rows.
+/// Has pieces whose rows alternate.
 inline BreakablePlan rows() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {1, 4, 4, 8});
@@ -129,7 +129,7 @@ inline BreakablePlan rows() {
   return BreakablePlan(b.finish());
 }
 
-/// Two branches that meet.
+/// A graph with two branches that join.
 inline std::shared_ptr<Graph> branches() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {16, 16}), y = b.input("y", DType::float32, {16, 16});
@@ -145,7 +145,7 @@ inline BreakablePlan by_readiness(std::shared_ptr<Graph> graph = branches()) {
   return made;
 }
 
-/// Two devices beside the host; in their arenas nothing shares bytes.
+/// Uses two devices besides the host; nothing shares bytes in their arenas.
 inline BreakablePlan on_streams(std::shared_ptr<Graph> graph = branches()) {
   BreakablePlan made(std::move(graph), {.parallel = true});
   const exec::DevicePlacement placement = exec::place_instructions(*made.program, {.of_node = [](const Node& node) {
@@ -164,7 +164,7 @@ inline BreakablePlan on_streams(std::shared_ptr<Graph> graph = branches()) {
   return made;
 }
 
-/// A plan that has a move of the kind.
+/// A plan that contains a move of this kind.
 inline BreakablePlan under_budget(exec::DescribedPlan::Act wanted) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     BreakablePlan made(random_graph(seed, /*data_dependent=*/false));
@@ -177,7 +177,7 @@ inline BreakablePlan under_budget(exec::DescribedPlan::Act wanted) {
   throw std::out_of_range("no plan moves anything so");
 }
 
-/// A state whose rows move down within its memory.
+/// Has a state whose rows move down within its memory.
 inline BreakablePlan growing() {
   GraphBuilder b;
   ValueId past = b.input("past", DType::float32, {3, 8, 4}), fresh = b.input("fresh", DType::float32, {3, 1, 4});

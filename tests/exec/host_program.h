@@ -1,4 +1,4 @@
-// A program with what runs it on the host.
+// A program, with everything needed to run it on the host.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Many changed files of a kind, each used in a process apart, with limits on time and memory.
+// Uses many mutated files of a kind, each in a separate process with limits on time and memory.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace treadle::fuzz {
 struct CampaignOptions {
   uint64_t seed = 1, count = 1000;
   double seconds_per_case = 10;
-  uint64_t memory_bytes = uint64_t{4} << 30;  // of addresses; 0: any
-  double seconds = 0;                         // of all cases; 0: any
-  size_t failures = 100;                      // that end it
-  std::filesystem::path out;                  // files that fail are kept here; empty: nowhere
+  uint64_t memory_bytes = uint64_t{4} << 30;  // address space; 0: unlimited
+  double seconds = 0;                         // for all cases; 0: unlimited
+  size_t failures = 100;                      // stops after this many failures
+  std::filesystem::path out;                  // keeps failing files here; empty: nowhere
 };
 
 struct Failure {
@@ -28,7 +28,7 @@ struct CampaignResult {
   std::vector<Failure> failures;
 };
 
-/// Deterministic in everything but time: a seed has the same file everywhere.
+/// Deterministic except for time: a seed gives the same file everywhere.
 CampaignResult run_campaign(const FileKind& kind, const CampaignOptions& options);
 
 }  // namespace treadle::fuzz

@@ -1,4 +1,4 @@
-// Random feeds for whatever inputs a model asks for.
+// Random feeds for any inputs that a model declares.
 #pragma once
 
 #include <cmath>
@@ -14,12 +14,12 @@
 
 namespace treadle::fuzz {
 
-/// Declared extents or small ones, elements that are small, large, and no numbers.
+/// Uses declared extents or small ones, and elements that are small, large or NaN.
 class Feeds {
  public:
   explicit Feeds(uint32_t seed) : random_(seed) {}
 
-  /// False of an input that is no tensor of an ordinary dtype, or is too large.
+  /// Returns false for an input that is not a tensor of an ordinary dtype, or is too large.
   bool add(const ValueInfo& input) {
     if (!input.type.starts_with("tensor(")) return false;
     Shape shape;
@@ -89,7 +89,7 @@ class Feeds {
   std::map<std::string, Datum> feeds_;
 };
 
-/// Runs the session with so many sets of feeds, within limits; an Error of a run is as good as its end.
+/// Runs the session with `times` sets of feeds, within limits. An Error thrown by a run is a valid result.
 inline void run_with_random_feeds(const Session& session, uint32_t seed, uint32_t times, int64_t deadline_ms) {
   for (uint32_t turn = 0; turn < times; ++turn) {
     Feeds feeds(seed + turn);

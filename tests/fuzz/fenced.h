@@ -1,4 +1,4 @@
-// Memory that ends where the process's memory ends, for values that are reference-counted.
+// Reference-counted tensors that end directly before an inaccessible page.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,8 +13,8 @@
 
 namespace treadle::fuzz {
 
-/// A tensor of uninitialised elements that end before a page that nobody may touch: an access behind the last one ends the process. Strings
-/// lie in ordinary memory.
+/// Makes a tensor of uninitialised elements that end directly before an inaccessible page, so an access beyond them ends the process.
+/// Strings are in ordinary memory.
 inline Tensor fenced(DType dtype, const Shape& shape) {
   if (dtype == DType::string) return {dtype, shape};
   const size_t bytes = size_bytes(dtype, shape.num_elements());

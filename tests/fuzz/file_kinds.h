@@ -1,4 +1,4 @@
-// The kinds of files that others may write, and what is done with each: it is loaded, and where that succeeds, it is used.
+// The kinds of untrusted files. The fuzzer loads each file, and uses it if loading succeeds.
 #pragma once
 
 #include <filesystem>
@@ -12,17 +12,17 @@ namespace treadle::fuzz {
 
 struct FileKind {
   std::string name, extension;
-  /// Contents of whole files, made by the library itself.
+  /// Returns contents of valid files, made by the library.
   std::vector<std::string> (*seeds)(const std::filesystem::path& folder);
-  /// Other contents, whose checksums and lengths are right where only who wants to harm would put them right.
+  /// Returns mutated contents. Checksums and lengths are corrected where an attacker would correct them.
   std::string (*changed)(const std::string& seed, Mutator& mutator);
-  /// Loads the file, and uses it. Errors of the library are fine. `number` chooses feeds.
+  /// Loads the file and uses it. Errors of the library are valid results. `number` seeds the feeds.
   void (*use)(const std::filesystem::path& file, uint64_t number);
 };
 
 const std::vector<FileKind>& file_kinds();
 
-// In their own files.
+// Each is defined in a file of its own.
 FileKind compiled_models();
 FileKind ort_models();
 std::vector<FileKind> training_files();

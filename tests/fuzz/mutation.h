@@ -1,4 +1,4 @@
-// Changes to the bytes of a file: blind ones, and ones that keep to what lengths, numbers and texts look like.
+// Mutates the bytes of a file: blindly, or recognising lengths, numbers and texts.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ class Mutator {
     return list[below(list.size())];
   }
 
-  /// Numbers that code forgets.
+  /// Returns a number that code often fails to handle, such as a limit of an integer type.
   uint64_t hard_number();
 
-  /// A few changes to binary contents: bits, numbers of 1 to 8 bytes, runs of bytes copied, inserted and taken out.
+  /// Makes a few changes to binary contents: bits, numbers of 1 to 8 bytes, runs of bytes copied, inserted or removed.
   void change_binary(std::string& bytes);
-  /// The same, and texts behind their length of 8 bytes, which get other texts of the file, or of `words`, with the length put right.
+  /// Like change_binary(). Also replaces texts that follow an 8-byte length by others (of the file or `words`), and corrects it.
   void change_stream(std::string& bytes, const std::vector<std::string>& words);
-  /// A few changes to JSON, CSV and the like: numbers, words, punctuation, pieces that move.
+  /// Makes a few changes to JSON, CSV and the like: numbers, words, punctuation, moved pieces.
   void change_text(std::string& text);
 
  private:

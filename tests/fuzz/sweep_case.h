@@ -1,4 +1,4 @@
-// Random cases of one operator, most of them within its contract and some beyond it.
+// Random cases of one operator; most are within its contract, some are not.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace treadle::fuzz {
 
-/// How much of an operand the graph knows before the run.
+/// What the graph knows of an operand before the run.
 enum class Knowledge : uint8_t { constant, shape, symbols, rank_unknown };
 
 struct SweepOperand {
-  Datum value;  // undefined: left out
+  Datum value;  // undefined: absent
   Knowledge knowledge = Knowledge::shape;
 };
 
@@ -21,16 +21,16 @@ struct SweepCase {
   const OpDef* op = nullptr;
   int version = 0;
   std::vector<SweepOperand> inputs;
-  std::vector<bool> outputs;  // false: left out
+  std::vector<bool> outputs;  // false: absent
   Attributes attributes;
   std::vector<std::string> bodies;  // names of graph attributes
-  bool optimised = false;           // by all passes, rather than lowered as it is
+  bool optimised = false;           // true: all passes run before lowering
 };
 
-/// The case of a seed: its operator is one of `ops`.
+/// Returns the case for a seed. Its operator is one of `ops`.
 SweepCase make_case(uint64_t seed, const std::vector<const OpDef*>& ops);
 
-/// One line an operand and attribute.
+/// Formats a line per operand and attribute.
 std::string to_string(const SweepCase& c);
 
 }  // namespace treadle::fuzz

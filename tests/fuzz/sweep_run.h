@@ -1,4 +1,4 @@
-// Runs a case of the sweep: as an importer, an optimiser and an executor see it, and node by node in fenced memory.
+// Runs a case of the sweep in three ways: as a model through importer, optimiser and executor, and node by node in fenced memory.
 #pragma once
 
 #include <string>
@@ -11,14 +11,13 @@ enum class Outcome : uint8_t { ran, refused, failed };
 
 struct Verdict {
   Outcome outcome = Outcome::ran;
-  std::string text;  ///< of an error
+  std::string text;  ///< the error's text
 };
 
-/// Of the calling process, from now on: sizes that a case asks for end in errors, not in a full machine.
+/// Limits the calling process's memory, so that huge sizes in a case give errors instead of filling the machine.
 void limit_memory();
 
-/// Whatever the case does, short of ending the process. It failed if an error is one of the library's own faults (`internal`), or none of
-/// its errors.
+/// Runs the case, and returns unless the process crashes. The case fails if an error has code `internal` or is not one of the library's.
 Verdict run_case(const SweepCase& c);
 
 }  // namespace treadle::fuzz

@@ -40,10 +40,10 @@ class GraphBuilder {
     return constant<int64_t>(name, Shape{static_cast<int64_t>(values.size())}, values);
   }
   ValueId scalar(std::string_view name, float value) { return constant<float>(name, Shape{}, {value}); }
-  /// Uniform in [-1, 1).
+  /// Returns a constant with random values, uniform in [-1, 1).
   ValueId weights(std::string_view name, const Shape& shape) { return graph_->add_constant(name, random_tensor(shape, 7)); }
 
-  /// Adds a node whose name, and whose output's name, is `name`, and infers it. Names stand in for what a model's file would call the node.
+  /// Adds a node and infers its types. The node and its first output are called `name`, as if read from a model's file.
   std::vector<ValueId> node(std::string_view name, std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {},
                             int num_outputs = 1, std::string_view domain = "") {
     NodeSpec spec{
@@ -62,7 +62,7 @@ class GraphBuilder {
   }
   NodeId last_node() const { return last_; }
 
-  /// Gives the last node a body. Each capture is (input of the body, value of this graph).
+  /// Gives the last node a body. Each capture is a pair: input of the body, value of this graph.
   void body(std::string_view attribute, std::unique_ptr<Graph> body, const std::vector<std::pair<ValueId, ValueId>>& captures = {}) {
     Body made{std::string(attribute), std::move(body), {}};
     for (auto [inside, outside] : captures) made.captures.emplace_back(inside, graph_->add_capture(last_, outside));
@@ -88,7 +88,7 @@ class GraphBuilder {
   NodeId last_ = kNoNode;
 };
 
-/// Random feeds for a graph's inputs; symbols are 3, 4, 5 … in the order in which they appear, or what `extents` says.
+/// Makes random feeds for a graph's inputs. Symbols get the extents 3, 4, 5 … in order of appearance, unless `extents` has them.
 inline std::vector<Datum> random_feeds(const Graph& graph, std::map<std::string, int64_t> extents = {}) {
   std::vector<Datum> feeds;
   uint32_t seed = 11;

@@ -1,4 +1,4 @@
-// A graph with feeds, and its text: what the fuzzer prints, and what regression tests are written in.
+// A graph with feeds, and its text form, which the fuzzer prints and regression tests contain.
 //
 //     opset 21
 //     input x float32 [2,N]
@@ -36,7 +36,7 @@ struct Case {
 };
 
 std::string print(const Case& c);
-/// What a node computes, but for its bodies: "Split(x, c) axis=1".
+/// Prints a node's call without its bodies: "Split(x, c) axis=1".
 std::string print_call(const onnx::NodeDef& node);
 /// @throws std::runtime_error naming the line.
 Case parse(const std::string& text);
@@ -49,14 +49,14 @@ onnx::AttributeDef text(std::string name, std::string value);
 onnx::AttributeDef reals(std::string name, std::vector<float> values);
 onnx::AttributeDef texts(std::string name, std::vector<std::string> values);
 onnx::AttributeDef tensor(std::string name, const Array& value);
-/// A tensor's or a sequence's type.
+/// Returns an attribute with a tensor's or sequence's type.
 onnx::AttributeDef type_of(std::string name, DType dtype, bool is_sequence);
 onnx::AttributeDef body(std::string name, onnx::GraphDef graph);
 onnx::TensorDef initializer(std::string name, const Array& value);
-/// A tensor's or a sequence's declaration without a shape.
+/// Returns a declaration of a tensor or sequence without a shape.
 onnx::ValueInfoDef declare(std::string name, DType dtype, bool is_sequence = false);
 
-/// A model with nothing in it.
+/// Returns a model without nodes.
 Case empty_case();
 
 }  // namespace treadle::graphs

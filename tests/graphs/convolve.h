@@ -1,4 +1,4 @@
-// Sums of windows, for the interpreter's convolutions.
+// Window sums for the interpreter's convolutions.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 namespace treadle::graphs {
 
-/// Convolution of x - x_zero with w - w_zero(filter), by the node's attributes: sums, which floats have in full.
+/// Convolves x - x_zero with w - w_zero(filter), by the node's attributes. Float sums are not rounded.
 Array convolve(Call& c, const Array& x, const Array& w, DType dtype, double x_zero, const std::function<double(int64_t)>& w_zero);
 
 }  // namespace treadle::graphs

@@ -1,5 +1,5 @@
-// Random valid graphs. Every node is interpreted as it is added, for all sets of feeds, and taken back if ONNX does not allow it or the
-// numbers get out of hand: so nothing here infers a shape.
+// Generates random valid graphs. Each new node is interpreted for all sets of feeds, and removed if it is invalid or its numbers grow too
+// large. So the generator needs no shape inference.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace treadle::graphs {
 class Generator {
  public:
   explicit Generator(uint32_t seed);
-  /// Of a body, whose nodes see the outer graph's values.
+  /// Generates a body, whose nodes can read the outer graph's values.
   explicit Generator(Generator& outer);
 
-  /// The whole case.
+  /// Generates the whole case.
   Case generate();
 
   // Chance.
@@ -36,29 +36,29 @@ class Generator {
   const Array& array(const std::string& name) const { return value(name).array; }
   size_t num_sets() const { return scopes_.size(); }
   using Condition = std::function<bool(const Array&)>;
-  /// A tensor, the newest more often than others; "" if there is none.
+  /// Picks a tensor, preferring new ones; "" if none satisfies the condition.
   std::string pick(const Condition& condition);
   std::string pick_sequence();
   std::string pick_optional();
-  /// From now on pick() finds strings only, or none at all.
+  /// True: pick() returns only strings; false: it returns none.
   void want_texts(bool want) { wants_texts_ = want; }
   bool wants_texts() const { return wants_texts_; }
   std::string constant(Array value);
   std::string constant_ints(std::vector<int64_t> values) { return constant(Array::ints(std::move(values))); }
-  /// Random content of a kind that keeps numbers small.
+  /// Returns random elements, of a distribution that keeps numbers small.
   Array random_array(DType dtype, Dims dims);
 
-  /// Adds a node if it is valid in all sets; else returns no names.
+  /// Adds a node if it is valid in all sets; otherwise returns no names.
   std::vector<std::string> add(const std::string& op, std::vector<std::string> inputs, std::vector<onnx::AttributeDef> attributes = {},
                                size_t num_outputs = 1);
-  /// The same, of one output: "" if it is not valid.
+  /// Like add() for a node with one output; "" if it is not valid.
   std::string add_one(const std::string& op, std::vector<std::string> inputs, std::vector<onnx::AttributeDef> attributes = {});
 
   // Bodies.
   std::string add_formal(const std::vector<Value>& example_per_set);
   void grow(int num_nodes);
   void add_output(const std::string& name, bool in_body = true);
-  /// A value that the body itself made, of such a kind: "" if there is none.
+  /// Picks a value made within the body; "" if none satisfies the condition.
   std::string pick_own(const Condition& condition);
   int depth() const { return depth_; }
   onnx::GraphDef take_graph() { return std::move(graph_); }
@@ -76,9 +76,9 @@ class Generator {
   onnx::GraphDef graph_;
   std::vector<Feeds> feeds_;
   std::vector<Scope> scopes_;       // per set of feeds
-  std::vector<std::string> names_;  // what nodes may read, outer values first
+  std::vector<std::string> names_;  // values that nodes may read, outer ones first
   size_t first_own_ = 0;
-  std::vector<int> weights_;  // of the kinds of nodes
+  std::vector<int> weights_;  // probabilities of the kinds of nodes
   bool wants_texts_ = false;
 };
 
@@ -89,7 +89,7 @@ std::vector<onnx::AttributeDef> attributes(A... list) {
   return result;
 }
 
-/// A way to add nodes; false if it found nothing to do.
+/// A way to add nodes. Returns false if it could not add any.
 struct Kind {
   const char* name;
   int weight;

@@ -1,5 +1,5 @@
-// A plain interpreter of ONNX graphs, the truth that the runtime is compared with. It shares nothing with the runtime but the file's
-// structs and the number formats: shapes come out of each operator as it runs, every value has memory of its own, loops are scalar.
+// A simple interpreter of ONNX graphs, whose results are the truth that the runtime is compared with. It shares only the file's structs and
+// number formats with the runtime. Each operator computes its own output shapes, values share no memory, and loops are scalar.
 #pragma once
 
 #include <map>
@@ -14,17 +14,17 @@
 
 namespace treadle::graphs {
 
-/// Values by name, and those of the graph around.
+/// Values by name, including the outer graph's.
 class Scope {
  public:
   explicit Scope(const Scope* outer = nullptr) : outer_(outer) {}
   /// @throws Invalid
   const Value& get(const std::string& name) const { return get(name, /*second=*/false); }
-  /// What a second run of the value's producer gave (Noise::recomputes), if there was one.
+  /// Returns the result of a second run of the value's producer (Noise::recomputes), if there was one.
   const Value& get_second(const std::string& name) const { return get(name, /*second=*/true); }
   void set(const std::string& name, Value value) { values_[name].first = std::make_shared<const Value>(std::move(value)); }
   void set_second(const std::string& name, Value value) { values_[name].second = std::make_shared<const Value>(std::move(value)); }
-  /// Gives `name` what `from` has.
+  /// Makes `name` a copy of `from`.
   void copy(const std::string& name, const std::string& from) { values_[name] = values_.at(from); }
 
  private:
@@ -37,7 +37,7 @@ class Scope {
   std::map<std::string, Results> values_;
 };
 
-/// One node about to be interpreted.
+/// The interpretation of one node.
 class Call {
  public:
   Call(const onnx::NodeDef& node, const Scope& scope, Noise& noise);
@@ -48,7 +48,7 @@ class Call {
   bool wants(size_t output) const { return output < node_.outputs.size() && !node_.outputs[output].empty(); }
   const Value& value(size_t i) const;
   const Array& in(size_t i) const;
-  /// The elements of an int64 input.
+  /// Returns the elements of an int64 input.
   const std::vector<int64_t>& ints_in(size_t i) const;
   /// True for an initializer.
   bool is_stored(size_t i) const { return value(i).is_stored; }
@@ -60,7 +60,7 @@ class Call {
   std::string text(std::string_view name, const char* otherwise) const;
   std::vector<int64_t> integers(std::string_view name, std::vector<int64_t> otherwise = {}) const;
   const onnx::GraphDef& body(std::string_view name) const;
-  /// The outputs of a body, whose graph sees this node's scope.
+  /// Runs a body, whose graph can read this node's scope, and returns its outputs.
   std::vector<Value> run_body(const onnx::GraphDef& body, std::vector<Value> inputs);
 
   Noise& noise() { return noise_; }
@@ -89,7 +89,7 @@ const OperatorTable& indexed_operators();
 
 /// Adds the node's outputs to the scope. @throws Invalid
 void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise);
-/// The graph's outputs; `scope` has its inputs. @throws Invalid
+/// Returns the graph's outputs. @param scope  has the inputs @throws Invalid
 std::vector<Value> interpret(const onnx::GraphDef& graph, Scope& scope, Noise& noise);
 
 }  // namespace treadle::graphs

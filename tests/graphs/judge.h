@@ -1,4 +1,4 @@
-// What the outputs of a case must be, and by how much rounding may change them.
+// Computes the expected outputs of a case, and how much rounding may change them.
 #pragma once
 
 #include <string>
@@ -8,25 +8,25 @@
 
 namespace treadle::graphs {
 
-/// An output, and for each of its arrays (elements of a sequence) how far every element may be off: infinite where rounding alone
-/// decides, as next to a step.
+/// An output, and for each of its arrays (elements of a sequence) the allowed error of every element: infinite where rounding alone
+/// decides, such as next to a step.
 struct Expected {
   Value value;
   std::vector<std::vector<double>> slack;
   bool decided = true;  ///< false: rounding changes the shape
 };
 
-/// Per set of feeds, per output.
+/// Indexed by set of feeds, then by output.
 using Judgement = std::vector<std::vector<Expected>>;
 
 constexpr int kNoisyRuns = 4;
-/// Before a difference counts as a failure: errors that four runs do not meet decide over a step, a comparison, or a difference of
-/// numbers that are nearly equal.
+/// Number of noisy runs before a difference counts as a failure. A few runs may miss the errors that decide a step, a comparison, or a
+/// difference of nearly equal numbers.
 constexpr int kThoroughRuns = 100;
 /// Interprets the case, once exactly and `runs` times with rounding errors. @throws Invalid if the case is not valid.
 Judgement judge(const Case& c, int runs = kNoisyRuns);
 
-/// Empty if the output is as expected, else how it differs.
+/// Returns an empty text if the output is as expected, otherwise the difference.
 std::string compare(const Datum& actual, const Expected& expected);
 
 }  // namespace treadle::graphs

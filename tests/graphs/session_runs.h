@@ -9,26 +9,26 @@
 
 namespace treadle::graphs {
 
-// One place to run the sets of feeds.
+// An object that runs sets of feeds in one place, such as a session.
 class Runner {
  public:
   virtual ~Runner() = default;
   virtual std::vector<Datum> run(const Feeds& feeds) = 0;
 };
 
-/// One session, in the way that the setting names.
+/// Makes a session with the setting's options.
 std::unique_ptr<Runner> make_session_runner(const std::string& model, const Setting& setting);
 
-/// A few runs of the first set of feeds, whose states go from run to run: each is judged for the states that it began with.
+/// Runs the first set of feeds a few times, passing states from run to run. Each run is judged for the states that it began with.
 std::string run_states(const Case& c, const Judgement& judgement, const Setting& setting);
-/// Three threads with one session, each with the sets in an order of its own.
+/// Runs one session on three threads, each with the sets in another order.
 std::string run_clients(const Case& c, const Judgement& judgement, const Setting& setting);
-/// Other values of the main graph than its outputs are fetched, and some are fed.
+/// Fetches values of the main graph other than its outputs, and feeds some.
 std::string run_fetches(const Case& c, const Setting& setting);
 
-/// Whether rounding decides if the case is valid at all.
+/// True if rounding decides whether the case is valid.
 bool is_undecided(const Case& c);
-/// What differs of a run's outputs; also by a thorough judgement.
+/// Returns the differences of a run's outputs that remain after a thorough judgement.
 std::string compare_outputs(const Case& c, const Judgement& judgement, size_t set, const std::vector<Datum>& outputs);
 
 }  // namespace treadle::graphs

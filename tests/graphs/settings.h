@@ -1,4 +1,4 @@
-// The ways in which a case is run.
+// The ways to run a case.
 #pragma once
 
 #include <random>
@@ -18,36 +18,36 @@ struct Setting {
   int64_t max_patches = INT64_MAX;
   bool reuse_memory = true;
   int threads = 1;
-  /// "": a session. Others are programs of their own: "readiness": parallel even where nothing is to be gained; "sim", "several": streams
-  /// of one or three devices, which check every access; "nodes": node by node, as jobs on a device with a memory limit.
+  /// "": a session. Others are separate implementations: "readiness": parallel, even if nothing is gained; "sim", "several": streams of one
+  /// or three devices, which check every access; "nodes": node by node, as jobs on a device with a memory limit.
   std::string where;
-  // Of a session:
+  // Options of a session:
   bool parallel = false;
   bool device = false;  ///< sim
   bool job = false;
   double share = 0;        ///< SessionOptions::memory_fraction
   double recomputed = -1;  ///< SessionOptions::recompute_fraction
-  double budget = 0;       ///< the memory limit as a part of the peak without one; 0: none
-  /// Seed of the places where a partial run stops, runs that are given up among them; odd: some inputs are fed when they are asked for.
-  /// 0: whole runs.
+  double budget = 0;       ///< memory limit as a share of the peak without a limit; 0: none
+  /// Seeds where a partial run stops, including abandoned runs; with an odd seed, some inputs are fed only when requested. 0: whole runs.
   uint32_t partial = 0;
-  uint32_t cancelled = 0;  ///< seed of when a run beforehand is cancelled; 0: none
-  uint32_t fetches = 0;    ///< seed of which values of the main graph are fetched and fed in place of its outputs and inputs; 0: none
-  bool clients = false;    ///< threads that run all sets of feeds at once in one session
+  uint32_t cancelled = 0;  ///< seeds when an earlier run is cancelled; 0: none
+  uint32_t fetches = 0;    ///< seeds which inner values are fetched and fed; 0: none
+  bool clients = false;    ///< several threads run all sets of feeds in one session at once
   bool bound = false;      ///< through an IoBinding
-  uint32_t states = 0;     ///< seed of which outputs are fed back as inputs, over a few runs (StatefulRun); 0: none
+  uint32_t states = 0;     ///< seeds which outputs are fed back as inputs (StatefulRun); 0: none
   File file = File::none;
 };
 
 std::string to_string(const Setting& setting);
 
-/// Those that every case is run in when all are asked for.
+/// Returns the settings for "all": every case runs in each of them.
 std::vector<Setting> standard_settings();
 Setting random_setting(std::mt19937& random);
-/// The settings that differ from it in one thing that is as by default: what shrinking tries.
+/// Returns settings with one more option at its default, for shrinking to try.
 std::vector<Setting> simpler(const Setting& setting);
 
-/// Runs every set of feeds, the first again at the end. Empty if all is as expected; else what went wrong, also by a thorough judgement.
+/// Runs every set of feeds, and the first one again at the end. Returns an empty text, or the differences that remain after a thorough
+/// judgement.
 std::string run_case(const Case& c, const Judgement& judgement, const Setting& setting);
 
 }  // namespace treadle::graphs

@@ -7,11 +7,11 @@
 
 namespace treadle::graphs {
 
-/// Judges and runs the case in a process of its own, so that a crash or a run without end is an outcome like others.
+/// Judges and runs the case in a separate process, so that a crash or an endless run is an ordinary result.
 /// @return empty if all is well; "wrong: …", "error CODE: …", "crash: …", "hang: …"; or "invalid: …" if the case breaks ONNX's rules.
 std::string run_apart(const Case& c, const Setting& setting);
 
-/// What two failures that are the same have in common.
+/// Returns the part of a failure's text that is equal for failures of the same kind.
 std::string class_of(const std::string& failure);
 
 struct Shrunk {
@@ -19,7 +19,7 @@ struct Shrunk {
   Setting setting;
   std::string failure;
 };
-/// The smallest case and simplest setting it finds that fail in the same way.
+/// Returns the smallest case and simplest setting found that fail in the same way.
 Shrunk shrink(const Case& c, const Setting& setting, const std::string& failure);
 
 }  // namespace treadle::graphs

@@ -1,4 +1,4 @@
-// Rounding to bfloat16 and float16 by the definition, for tests of kernels that round.
+// Rounds to bfloat16 and float16 by their definitions, for tests of kernels that round.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace treadle::test {
 
-/// The number with 8 bits of mantissa that is nearest to a normal number; of two, the one whose last bit is 0.
+/// Returns the nearest normal number with 8 bits of mantissa; in a tie, the one whose last bit is 0.
 inline float nearest_bf16(float x) {
   if (x == 0 || !std::isfinite(x)) return x;
   int exponent = 0;
@@ -23,7 +23,7 @@ inline std::vector<float> nearest_bf16(std::vector<float> values) {
   return values;
 }
 
-/// The float16 that is nearest: 11 bits of mantissa, but none below 2^-24; infinity from 65520 on.
+/// Returns the nearest float16: 11 bits of mantissa, but none below 2^-24; infinity from 65520 on.
 inline float nearest_f16(float x) {
   if (x == 0 || !std::isfinite(x)) return x;
   int exponent = 0;
@@ -33,7 +33,7 @@ inline float nearest_f16(float x) {
   return std::abs(near) > 65504 ? std::copysign(std::numeric_limits<float>::infinity(), x) : static_cast<float>(near);
 }
 
-/// As a product in this form reads them; three bfloat16 products are nearly those of the numbers themselves.
+/// Rounds values as a product in this form does. Three bfloat16 products nearly equal the product of the exact values.
 inline std::vector<float> as_read(std::vector<float> values, kernels::Bf16Form form) {
   for (float& v : values)
     if (form != kernels::Bf16Form::three) v = form == kernels::Bf16Form::one ? nearest_bf16(v) : nearest_f16(v);

@@ -1,4 +1,4 @@
-// Arrays that end where the process's memory ends: a kernel that reads or writes beyond them dies, with or without sanitizers.
+// Arrays that end directly before an inaccessible page: a kernel that accesses elements beyond them crashes, even without sanitizers.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 
 namespace treadle::test {
 
-/// `count` elements before a page that nobody may touch. They begin where that leaves them: at any multiple of their size.
+/// `count` elements directly before an inaccessible page. Their alignment is only that of the type.
 template <typename T>
 class Guarded {
  public:

@@ -1,4 +1,4 @@
-// Row-major index arithmetic for the tests' own references.
+// Row-major index arithmetic for the tests' references.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline int64_t count(const Dims& dims) {
   return n;
 }
 
-/// The coordinates of element `i`.
+/// Returns the coordinates of element `i`.
 inline Dims coordinates(const Dims& dims, int64_t i) {
   Dims at(dims.size());
   for (size_t d = dims.size(); d-- > 0;) {
@@ -24,7 +24,7 @@ inline Dims coordinates(const Dims& dims, int64_t i) {
   return at;
 }
 
-/// The place of `at` in an array of `dims`, which broadcasts: missing leading axes and extents of 1 are not looked at.
+/// Returns the index of coordinates `at` in an array of `dims` that broadcasts: missing leading axes and extents of 1 are ignored.
 inline int64_t place(const Dims& dims, const Dims& at) {
   int64_t offset = 0;
   for (size_t d = 0; d < dims.size(); ++d) offset = offset * dims[d] + (dims[d] == 1 ? 0 : at[at.size() - dims.size() + d]);

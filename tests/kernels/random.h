@@ -1,4 +1,4 @@
-// Random arrays and the comparison that the kernel tests share.
+// Random arrays and the comparison that kernel tests share.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the tests of both planners check plans with.
+// Checks that the tests of both planners share.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ inline void expect_valid(std::span<const Buffer> buffers, const ArenaPlan& plan,
   }
 }
 
-// The smallest arena there is: some order of lowest-gap placement reaches it (take the offsets of an optimal plan as the order).
+// Finds the smallest arena: lowest-gap placement reaches it for some order, that of an optimal plan's offsets.
 inline size_t optimum_by_search(std::span<const Buffer> buffers) {
   std::vector<size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), size_t{0});

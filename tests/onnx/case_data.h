@@ -8,11 +8,11 @@
 
 namespace treadle::testing {
 
-/// What a .pb file of a test case holds; the type of the graph's input or output says it.
+/// The contents of a test case's .pb file, which depend on the type of the graph's input or output.
 enum class ProtoKind { tensor, sequence, optional };
 Datum read_pb(const std::filesystem::path& path, ProtoKind kind);
 
-/// Empty if equal within |a - b| <= atol + rtol * |b| elementwise (NaN equals NaN; strings exactly), else where they differ first.
+/// Returns an empty text if |a - b| <= atol + rtol * |b| elementwise (NaN equals NaN; strings exactly), otherwise the first difference.
 std::string compare(const Datum& actual, const Datum& expected, double rtol, double atol);
 
 }  // namespace treadle::testing

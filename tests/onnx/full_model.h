@@ -1,4 +1,4 @@
-// A small encoded model in which every message and field of IR 14 occurs.
+// A small encoded model that contains every message and field of IR 14.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ inline std::string tensor_type(int elem_type, const std::string& shape) {
   });
 }
 
-/// [2, "batch", unknown]
+/// Encodes the shape [2, "batch", unknown].
 inline std::string three_dims() {
   return message([](Writer& s) {
     s.add_message(1, message([](Writer& d) { d.add_int64(1, 2); }));
@@ -52,7 +52,7 @@ inline std::string map_type(int key_type, const std::string& value) {
   });
 }
 
-/// float [1,2], dims [3,4], at (0,1) and (2,3).
+/// Encodes a sparse float tensor with values at (0,1) and (2,3), dims [3,4].
 inline std::string sparse_message() {
   return message([](Writer& s) {
     s.add_message(1, tensor_message(
@@ -80,7 +80,7 @@ inline std::string subgraph(const std::string& name) {
   });
 }
 
-/// An attribute named after its type's number, with one value or two.
+/// Encodes an attribute, named after its type's number, with one or two values.
 inline std::string attribute_of(int type) {
   auto scalar = [](float v) { return tensor_message({}, 1, [&](Writer& t) { t.add_bytes(9, raw_of({v})); }); };
   return message([&](Writer& a) {

@@ -1,4 +1,4 @@
-// Compares models as read: where they first differ, as a path, or "" if they say the same.
+// Compares models as read. Returns the path of the first difference; "" if they are equal.
 #pragma once
 
 #include <algorithm>
@@ -198,7 +198,7 @@ inline std::string first_difference(const ModelDef& a, const ModelDef& b) {
   return comparison.difference;
 }
 
-/// The text of the Error that `body` throws, or "no error".
+/// Returns the text of the Error that `body` throws, or "no error".
 template <typename Body>
 std::string error_of(Body body) {
   try {
@@ -209,7 +209,7 @@ std::string error_of(Body body) {
   return "no error";
 }
 
-/// The code of the Error that `body` throws, or ok.
+/// Returns the code of the Error that `body` throws, or ok.
 template <typename Body>
 ErrorCode code_of(Body body) {
   try {

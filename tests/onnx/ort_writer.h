@@ -19,7 +19,7 @@ class OrtWriter {
   using Offset = flatbuffers::Offset<void>;
   using Texts = std::vector<std::string>;
 
-  /// The fields of a table: what they lead to stands in front of it.
+  /// The fields of a table. Objects that they refer to are written before it.
   struct Fields {
     explicit Fields(flatbuffers::FlatBufferBuilder& b) : builder(b), start(b.StartTable()) {}
     Fields& offset(int field, flatbuffers::uoffset_t to) {

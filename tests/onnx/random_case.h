@@ -1,4 +1,4 @@
-// ONNX's cases whose outputs NumPy's generator drew: no other generator gives the same, so that they are judged by distribution.
+// ONNX cases whose expected outputs come from NumPy's generator. No other generator gives the same numbers, so distributions are compared.
 #pragma once
 
 #include <optional>
@@ -20,9 +20,9 @@ class RandomCase {
   /// @param name  kind/case
   RandomCase(std::string_view name, std::span<const Datum> feeds);
 
-  /// The outputs of one of kRuns runs. Empty if they are of the right types and values, else what is wrong.
+  /// Adds the outputs of one of kRuns runs. Returns an empty text if types and values are possible, otherwise what is wrong.
   std::string add(std::span<const Datum> outputs, std::span<const std::optional<Datum>> expected);
-  /// Empty if each element was drawn as often as its probability says, within six standard deviations; else which one was not.
+  /// Returns an empty text if each element's frequency matches its probability within six standard deviations, otherwise the element.
   std::string verdict() const;
 
  private:

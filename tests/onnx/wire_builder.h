@@ -1,4 +1,4 @@
-// Builds protobuf messages by hand for the tests, with protozero's writer: nothing of the reader or writer under test is used.
+// Builds protobuf messages for tests with protozero's writer, without the reader or writer under test.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace treadle::onnx::test {
 
 using Writer = protozero::pbf_writer;
 
-/// One encoded message: `message([](Writer& w) { w.add_string(1, "x"); })`.
+/// Encodes one message: `message([](Writer& w) { w.add_string(1, "x"); })`.
 template <typename Body>
 std::string message(Body body) {
   std::string bytes;
@@ -80,7 +80,7 @@ inline std::string model_with_attribute(const std::string& attribute) {
   }));
 }
 
-/// A folder of its own for a test, removed with all that is in it.
+/// A new folder for a test, removed with its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

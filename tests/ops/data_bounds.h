@@ -1,5 +1,4 @@
-// Operators whose indices, lengths or sizes come from data: a row for each such operand, which says where its bounds are and what is
-// beyond.
+// A table of operators whose indices, lengths or sizes come from data. Each row is an operand, with its bounds and the result beyond them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,45 +18,45 @@
 
 namespace treadle::testing {
 
-/// A node, with a value under test in one of its operands.
+/// A node; one of its operands contains the value under test.
 struct BoundsCase {
   std::vector<Datum> inputs;  ///< undefined: absent
   Attributes attributes = {};
   int num_outputs = 1;
   int opset = 28;
-  bool whole_rank_known = false;               ///< the operator asks for operands of known rank
-  int num_compared = 8;                        ///< of the outputs, how many are held against what is expected
-  std::vector<size_t> constant_operands = {};  ///< the operator asks for these as constants
+  bool whole_rank_known = false;               ///< the operator requires operands of known rank
+  int num_compared = 8;                        ///< number of outputs that are compared
+  std::vector<size_t> constant_operands = {};  ///< operands that the operator requires to be constants
 };
 
 enum class Beyond : uint8_t {
-  refused,    ///< Error(invalid_argument) that names the value
-  defined,    ///< results are defined for every number: what is far is clipped, left out, or means nothing
-  too_large,  ///< refused in front of the bounds as above; behind them are sizes that no memory has: Error(resource_exhausted), too
+  refused,    ///< Error(invalid_argument) naming the value
+  defined,    ///< every number has a result: far values are clipped, omitted or ignored
+  too_large,  ///< below the bounds refused; above, the size exceeds any memory: Error(resource_exhausted) too
 };
 
 struct BoundsRow {
   std::string domain, op;
   size_t operand;
   std::function<BoundsCase(int64_t)> make;
-  int64_t lowest, highest;  ///< the valid values
+  int64_t lowest, highest;  ///< range of valid values
   Beyond beyond = Beyond::refused;
-  /// The elements of output 0, in order; of others behind them, where the case has more.
+  /// Returns the expected elements of output 0, in order, followed by those of further outputs.
   std::function<std::vector<double>(int64_t)> expected;
   std::vector<int64_t> between = {};  ///< more values to try
-  int64_t named_less = 0;             ///< an error names the value less this
-  bool is_named = true;               ///< false: an error names what the value makes of a shape
+  int64_t named_less = 0;             ///< the error names the value minus this
+  bool is_named = true;               ///< false: the error names the shape that results from the value
   std::string name() const;
 };
 inline void PrintTo(const BoundsRow& row, std::ostream* out) { *out << row.name(); }
 
-/// Every way to give the operands: the one under test as a constant and as a feed, of a declared rank and of none, as int64 and int32.
+/// Passes the operand under test in every way: as a constant and as a feed, with and without a declared rank, as int64 and int32.
 void check_bounds(const BoundsRow& row);
 
-/// Elements of tensors, in order, as numbers. Those of sequences follow each other.
+/// Returns the elements of tensors as numbers, in order. The tensors of a sequence follow each other.
 std::vector<double> numbers_of(const std::vector<Datum>& outputs);
 
-// Rows, by where the operators come from.
+// Rows, by group of operators.
 std::vector<BoundsRow> indexing_rows();
 std::vector<BoundsRow> movement_rows();
 std::vector<BoundsRow> shape_rows();
@@ -67,7 +66,7 @@ std::vector<BoundsRow> microsoft_rows();
 std::vector<BoundsRow> attention_rows();
 std::vector<BoundsRow> internal_rows();
 
-// What rows are written with.
+// Helpers for writing rows.
 
 template <typename T>
 Datum vector_of(std::vector<T> values) {
@@ -76,7 +75,7 @@ Datum vector_of(std::vector<T> values) {
 inline Datum ints(std::vector<int64_t> values) { return vector_of<int64_t>(std::move(values)); }
 inline Datum ints32(std::vector<int32_t> values) { return vector_of<int32_t>(std::move(values)); }
 inline Datum scalar(int64_t value) { return Tensor::scalar<int64_t>(value); }
-/// 1, 2, 3 ...: no element is the zero that an operator fills with.
+/// Returns 1, 2, 3 ..., so that no element equals the zero that operators fill with.
 inline Datum counting(const Shape& shape) {
   Tensor result(DType::float32, shape);
   for (int64_t i = 0; i < result.num_elements(); ++i) result.data<float>()[i] = static_cast<float>(i + 1);

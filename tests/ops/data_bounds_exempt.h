@@ -1,11 +1,11 @@
-// Operands of integers that need no row in the table of bounds.
+// Integer operands that need no row in the table of bounds.
 #pragma once
 
 #include <string_view>
 
 namespace treadle::testing {
 
-/// An operator, or one of its operands, that takes integers, none of which says where or how much.
+/// An operator, or one of its operands, whose integers are no indices, lengths or sizes.
 struct ExemptOperand {
   std::string_view name, reason;
 };

@@ -1,4 +1,4 @@
-// Graphs of tens of thousands of nodes, for what the optimiser's work grows with: used by its test and by bench/optimizer.cpp.
+// Graphs with tens of thousands of nodes, for measuring how the optimiser's work grows. Used by its test and by bench/optimizer.cpp.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class LargeGraph {
     return all;
   }
 
-  /// About `nodes` nodes of a kind.
+  /// Makes a graph with about `nodes` nodes of a kind.
   static std::unique_ptr<Graph> make(const Kind& kind, int64_t nodes) {
     LargeGraph graph;
     (graph.*kind.make)(nodes);

@@ -1,4 +1,4 @@
-// What every pass test does: the graph before and after as text, and both run on the same random data.
+// Shared by all pass tests: compares the graph before and after as text, and the results of both on the same random data.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@
 
 namespace treadle::testing {
 
-/// The largest difference over the largest magnitude of two float tensors; infinite for another dtype or shape, and where only one is NaN.
-/// Other dtypes: 0 if equal.
+/// Returns the largest difference divided by the largest magnitude of two float tensors; infinite if dtype or shape differ, or if only one
+/// is NaN. For other dtypes: 0 if equal.
 inline double relative_difference(const Datum& a, const Datum& b) {
   const Tensor &x = a.tensor(), &y = b.tensor();
   if (x.dtype() != y.dtype() || x.shape() != y.shape()) return INFINITY;
@@ -33,9 +33,9 @@ inline double relative_difference(const Datum& a, const Datum& b) {
   return difference / magnitude;
 }
 
-/// The graph after `change` must be consistent, be inferred as it is, and give what it gave before, up to `tolerance`; its nodes stand for
-/// what they did, with all marks.
-/// @return its text. `count`: how often it must have changed.
+/// Checks that the graph after `change` is consistent, has the inferred types, and gives the same results up to `tolerance`, and that its
+/// nodes keep their sources and marks.
+/// @param count  how many changes are expected. @return the graph's text
 inline std::string changed(Graph& graph, const std::function<int64_t(Graph&)>& change, int64_t count, double tolerance = 0) {
   verify(graph);
   std::unique_ptr<Graph> original = graph.clone();
@@ -53,7 +53,7 @@ inline std::string changed(Graph& graph, const std::function<int64_t(Graph&)>& c
   return text;
 }
 
-/// A function that applies the pass.
+/// Returns a function that applies the pass.
 inline std::function<int64_t(Graph&)> pass(passes::Pass (*make)(), const passes::PipelineOptions& options = {}) {
   return [=](Graph& graph) {
     passes::PassContext context{options, {}};
@@ -61,7 +61,7 @@ inline std::function<int64_t(Graph&)> pass(passes::Pass (*make)(), const passes:
   };
 }
 
-/// Applies the rule, which must leave the graph alone.
+/// Applies the rule, and checks that it does not change the graph.
 inline void expect_unchanged(Graph& graph, const std::function<int64_t(Graph&)>& change) {
   std::string before = print(graph);
   EXPECT_EQ(change(graph), 0);

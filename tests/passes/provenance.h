@@ -1,4 +1,4 @@
-// What nodes stand for, under marks that show where it gets lost.
+// Checks which original nodes each node replaces, with marks that show where this information gets lost.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace treadle::testing {
 
 inline std::string mark_of(const std::string& source) { return "mark of " + source; }
 
-/// Gives every node, bodies included, an entry of metadata for each node of the model that it stands for.
+/// Gives every node, including bodies, a metadata entry for each original node that it replaces.
 inline void mark_all(Graph& graph) {
   for (NodeId id : graph.order()) {
     Node& node = graph.node(id);
@@ -20,7 +20,7 @@ inline void mark_all(Graph& graph) {
   }
 }
 
-/// The first node, bodies included, that stands for nothing, or for another one without its mark; empty if there is none.
+/// Returns the first node, including bodies, that names no original node, or one without its mark; empty if there is none.
 inline std::string first_loss(const Graph& graph) {
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);

@@ -1,4 +1,4 @@
-// A backend that computes Add, Mul and Relu over float32 by a plain interpreter, through treadle/plugin.h alone.
+// A backend that computes Add, Mul and Relu in float32 with a simple interpreter, using only treadle/plugin.h.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace treadle::testing {
 
 struct TestBackend {
   std::atomic<int> compiled{0}, refused{0}, released{0}, runs{0};
-  size_t refuse_above = SIZE_MAX;  ///< nodes; larger subgraphs are refused with a text
+  size_t refuse_above = SIZE_MAX;  ///< number of nodes; larger subgraphs are refused with a text
   bool fail_runs = false;
   std::vector<std::string> taken;  ///< op types that `takes` saw and took, in order
 
@@ -112,7 +112,7 @@ struct TestBackend {
     delete static_cast<Plan*>(compiled);
   }
 
-  /// Registers it under `name`. Properties: "elementwise" (on; Add, Mul, Relu), "multiply" (off; Mul, at least two nodes).
+  /// Registers the backend under `name`. Properties: "elementwise" (on; Add, Mul, Relu), "multiply" (off; Mul, at least two nodes).
   /// @param device  of both; null: the host
   void register_as(const char* name, const char* device = nullptr) {
     static const char* const elementwise[] = {"Add", "Mul", "Relu", nullptr};

@@ -1,4 +1,4 @@
-// What the tables of capabilities share: a model, and the ways and schedules of running it.
+// Shared by the tables of capabilities: a model, and the ways and schedules of running it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,11 +20,11 @@
 
 namespace treadle::testing {
 
-// y = -(x * w + 1) + 0, by rows of four. The 0 comes out of two branches that take long enough to run at once: without them a parallel
-// session would run in order.
+// y = -(x * w + 1) + 0, in rows of four. The 0 comes from two branches that are expensive enough to run concurrently; without them, a
+// parallel session would run in order.
 inline const std::vector<float> kWeights{1, -2, 0.5F, 3};
 
-/// @param add_one  adds nodes that make "sum", product + 1; null: a Step.
+/// @param add_one  adds nodes that compute "sum" = product + 1; null: a Step.
 inline ModelBuilder build_model(const std::function<void(ModelBuilder&)>& add_one = nullptr) {
   ModelBuilder b;
   b.input("x", {-1, 4}).output("y", {-1, 4});
@@ -52,7 +52,7 @@ inline ModelBuilder build_model(const std::function<void(ModelBuilder&)>& add_on
 
 using Build = std::function<ModelBuilder()>;
 
-/// With a state: present = past with the products behind it.
+/// Adds a state: present = past with the products appended.
 inline Model with_state(ModelBuilder b) {
   b.input("past", {-1, 4}).output("present", {-1, 4}).node("Concat", {"past", "product"}, {"present"}, "append");
   b.def().graph.inputs.back().type.shape->at(0).param = "p";
@@ -101,7 +101,7 @@ inline constexpr Schedule kSchedules[] = {
      }},
 };
 
-/// A way of running the model. What run() gives is compared with expected().
+/// A way to run the model. The results of run() are compared with expected().
 class Client {
  public:
   virtual ~Client() = default;
@@ -113,11 +113,11 @@ class Client {
   virtual void set_monitor(Monitor monitor) = 0;
   virtual std::vector<NodeCounter> node_counters() const = 0;
   virtual void reset_node_counters() = 0;
-  /// For those that have one.
+  /// Null for clients without a session.
   virtual Session* session() { return nullptr; }
-  /// Where y of the last run came to lie.
+  /// The device of the last run's y.
   std::string device;
-  /// For the others: whatever takes feeds by name, once each.
+  /// Calls that other clients support: each takes feeds by name.
   using Feeding = std::function<void()>;
   virtual std::vector<Feeding> fed_by_name(const train::Feeds& /*feeds*/) { return {}; }
 };
@@ -169,7 +169,7 @@ class PartialClient final : public SessionClient {
   }
 };
 
-// Its state has the products of all runs that have not failed.
+// Its state contains the products of all runs that succeeded.
 class StatefulClient final : public SessionClient {
  public:
   StatefulClient(const Build& build, const SessionOptions& options) : SessionClient(with_state(build()), options), runs_(begin(session_)) {}
@@ -190,7 +190,7 @@ class StatefulClient final : public SessionClient {
   std::vector<float> past_;
 };
 
-// Gradients of ones: of w, the negated sums of its column.
+// Uses gradients of ones: the gradient of w is the negated sum of each column.
 class JointClient final : public Client {
  public:
   JointClient(const Build& build, const SessionOptions& options) : module_(build().model(), {.session = options}) {}
@@ -223,7 +223,7 @@ class JointClient final : public Client {
   train::JointModule module_;
 };
 
-// The mean square of the outputs, with a rate of 0: a step leaves everything as it was.
+// Uses the mean square of the outputs with a learning rate of 0, so that a step changes nothing.
 class TrainerClient final : public Client {
  public:
   TrainerClient(const Build& build, const SessionOptions& options)
@@ -302,7 +302,7 @@ class Capabilities : public ::testing::TestWithParam<std::tuple<Schedule, Way>> 
   }
 
   SessionOptions options_;
-  Build build_ = [] { return build_model(); };  // the model, before client()
+  Build build_ = [] { return build_model(); };  // makes the model before client() is called
   std::unique_ptr<Client> client_;
 };
 

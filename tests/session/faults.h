@@ -1,4 +1,4 @@
-// Faults for tests: an operator whose kernel misbehaves when told, an allocator that runs dry, and random models made of them.
+// Faults for tests: an operator whose kernel fails on request, an allocator that fails, and random models made of them.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace treadle::testing {
 
-/// Closed until it is opened.
+/// A gate that blocks threads until it is opened.
 class Gate {
  public:
   void open() {
@@ -28,7 +28,7 @@ class Gate {
     reached_ = true;
     changed_.wait(lock, [&] { return open_; });
   }
-  /// Whether anybody has come to it.
+  /// True if a thread has reached the gate.
   bool reached() {
     std::lock_guard lock(mutex_);
     return reached_;
@@ -40,14 +40,14 @@ class Gate {
   bool open_ = false, reached_ = false;
 };
 
-/// Registers Step (its kernel is bound before the run), WideStep (in a parallel loop) and DynamicStep (bound in the run) of the domain
-/// "test.fault": y = x + 1, and before that, or in one of the loop's chunks, whatever `set_fault` asks for at the node with this attribute
-/// `id`. Step and WideStep have a gradient: a Pass with the `id` after theirs, which gives what it gets.
+/// Registers Step (bound before the run), WideStep (in a parallel loop) and DynamicStep (bound during the run) of the domain "test.fault":
+/// y = x + 1. Before that, or in a chunk of the loop, they call the action that set_fault() has set for their attribute `id`. The gradient
+/// of Step and WideStep is a Pass with the next `id`, which returns its input.
 void register_fault_operators();
-/// @param action  called by the next kernel of node `id` that starts, once. Empty: none.
+/// @param action  called once, by the next kernel of node `id` that starts. Empty: none.
 void set_fault(int64_t id, std::function<void()> action);
 
-/// Counts its blocks; allocation `fail_at` (from 0 on) fails, and those after it if `all`.
+/// Counts its blocks. Allocation `fail_at` (from 0) fails; with `all`, all later ones do too.
 class FaultyAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "faulty"; }
@@ -65,14 +65,14 @@ class FaultyAllocator final : public Allocator {
 /// A random graph of Step, WideStep and DynamicStep nodes, additions and the like, with a Loop now and then, over a vector of floats "x".
 /// Some nodes are in the groups "left" and "right", for sessions on several devices.
 struct RandomModel {
-  /// @param yields  puts one treadle.Yield into it, named "stop".
+  /// @param yields  adds one treadle.Yield, named "stop".
   RandomModel(std::mt19937& random, bool yields);
 
-  /// The outputs for a feed, computed one element at a time.
+  /// Returns the outputs for a feed, computed element by element.
   std::vector<std::vector<float>> expected(const std::vector<float>& x) const;
 
   ModelBuilder builder;
-  int64_t num_steps = 0;  ///< ids of nodes that may be told to fail: 0 … num_steps - 1
+  int64_t num_steps = 0;  ///< nodes 0 … num_steps - 1 can be made to fail
   std::vector<std::string> output_names;
 
  private:

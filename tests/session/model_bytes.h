@@ -1,4 +1,4 @@
-// Small models as bytes, hostile ones included: nothing of the reader or writer under test is used.
+// Small models as bytes, including malicious ones, made without the reader or writer under test.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ using onnx::test::Writer;
 
 enum ElementType : int { kFloat = 1, kInt64 = 7, kString = 8, kBool = 9 };
 
-/// An extent or a symbol's name.
+/// A number or a symbol's name.
 using DimText = std::variant<int64_t, std::string>;
 
 inline std::string tensor_type(int element, const std::vector<DimText>& dims) {
@@ -103,7 +103,7 @@ inline std::string graph(const GraphParts& parts, const std::string& name = "g")
   });
 }
 
-/// IR 10, ai.onnx of opset 22 or another, ai.onnx.preview 1, and functions of the domain "local".
+/// Encodes a model of IR 10 with ai.onnx of opset 22 or another, ai.onnx.preview 1, and functions of the domain "local".
 inline std::string model(const std::string& graph, const std::vector<std::string>& functions = {}, int64_t version = 22) {
   auto opset = [](const std::string& domain, int64_t version) {
     return message([&](Writer& o) {

@@ -21,7 +21,7 @@ class ModelBuilder {
     def_.graph.name = "test";
   }
 
-  /// @param shape  negative extents are the symbol "n".
+  /// @param shape  a negative extent means the symbol "n".
   ModelBuilder& input(const std::string& name, std::vector<int64_t> shape, DType dtype = DType::float32) {
     def_.graph.inputs.push_back(info(name, shape, dtype));
     return *this;
@@ -87,7 +87,7 @@ inline ModelBuilder two_outputs() {
   return b;
 }
 
-/// Counts to 2^62: a run ends only if it is stopped.
+/// Loops 2^62 times, so a run ends only if it is stopped.
 inline ModelBuilder endless_loop(bool with_nodes = true) {
   ModelBuilder b;
   b.input("start", {}, DType::int64).output("total", {}, DType::int64);

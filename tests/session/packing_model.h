@@ -17,7 +17,7 @@ inline Tensor numbers(const Shape& shape, int64_t seed) {
   return w;
 }
 
-// Everything that packs: products, an LSTM, convolutions (Winograd's, pointwise, depthwise) of images of any batch; what is folded; a body.
+// Contains all nodes that pack: products, an LSTM, convolutions of all kinds for any batch size, folded constants, a body.
 inline ModelBuilder packing_model(int64_t seed = 1) {
   ModelBuilder b;
   b.input("image", {-1, 16, 12, 12}).input("x", {-1, 48}).input("steps", {5, 2, 8});

@@ -1,4 +1,4 @@
-// Ways in which a session's or a trainer's program runs, for tests of what must not depend on them.
+// Schedules of a session's or trainer's program, for tests of results that must not depend on them.
 #pragma once
 
 #include "treadle/session.h"

@@ -1,4 +1,4 @@
-// What the tests of jobs share.
+// Helpers shared by the tests of jobs.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace treadle::testing {
 
-/// Polls until it is true; false after half a minute.
+/// Polls until the condition is true. Returns false after 30 seconds.
 inline bool eventually(const std::function<bool()>& condition) {
   for (int i = 0; i < 30'000; ++i) {
     if (condition()) return true;
@@ -19,7 +19,7 @@ inline bool eventually(const std::function<bool()>& condition) {
   return condition();
 }
 
-/// `depth` products of a 64 x n matrix with fixed weights, none of which the optimiser can merge.
+/// Returns a model of `depth` products of a 64 x n matrix with fixed weights, which the optimiser cannot merge.
 inline ModelBuilder chain(int depth, int64_t extent = 96) {
   ModelBuilder b;
   b.input("x", {64, extent}).output("y", {64, extent});

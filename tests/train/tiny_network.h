@@ -1,4 +1,4 @@
-// A small model to train, and batches of it.
+// A small model to train, and batches for it.
 #pragma once
 
 #include <cstdint>

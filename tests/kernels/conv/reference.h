@@ -1,4 +1,4 @@
-// Convolutions and windows written out element by element, in double: the truth that the kernels are checked against.
+// Convolutions and windows computed element by element in double: the truth that kernels are compared with.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline kernels::Window random_window(Random& random, int rank, int64_t max_in, b
   return kernels::make_window(in, out, kernel, stride, pads, dilation);
 }
 
-/// The same over two axes of given extents; kernels up to 7.
+/// Like random_window() over two axes with the given extents; kernels have up to 7 elements per axis.
 inline kernels::Window random_window_over(Random& random, std::span<const int64_t> in) {
   std::vector<int64_t> out, kernel, stride, pads(4), dilation;
   for (size_t i = 0; i < 2; ++i) {
@@ -45,7 +45,7 @@ inline kernels::Window random_window_over(Random& random, std::span<const int64_
   return kernels::make_window(in, out, kernel, stride, pads, dilation);
 }
 
-/// Calls fn(output place, tap number, input place or -1) for every output and tap.
+/// Calls fn(output index, tap number, input index or -1) for every output and tap.
 template <typename Fn>
 void for_each_tap(const kernels::Window& w, Fn fn) {
   int64_t o = 0;
