@@ -15,7 +15,7 @@ using kernels::ChainOp;
 using kernels::Unary;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr double kLog2High = 0.693145751953125, kLog2Low = 1.42860682030941723e-6;  // ln 2 in two parts: n * the first is exact
+constexpr double kLog2High = 0.693145751953125, kLog2Low = 1.42860682030941723e-6;  // ln 2 in two parts; n * the first one is exact
 
 /// Formulas in float32. Coefficients are as in kernels/elementwise/math-inl.h, which names their sources.
 class Math {
@@ -29,7 +29,7 @@ class Math {
   Value div(Value a, Value b) { return s_.div(a, b); }
   Value neg(Value a) { return s_.op(spv::OpFNegate, a.type, {a}); }
   Value fma(Value a, Value b, Value c) { return s_.ext(GLSLstd450Fma, Arithmetic::f32, {a, b, c}); }
-  /// n * factor + x, for reductions of a range: the factor has few digits, so that the product is exact.
+  /// Returns n * factor + x, for range reduction. The factor has few digits, so that the product is exact.
   Value exact(Value n, double factor, Value x) { return s_.exact_mul_add(n, num(factor), x); }
   Value abs(Value a) { return s_.ext(GLSLstd450FAbs, a.type, {a}); }
   Value sqrt(Value a) { return s_.ext(GLSLstd450Sqrt, a.type, {a}); }
@@ -48,7 +48,7 @@ class Math {
     const Value sign = s_.op(spv::OpBitwiseAnd, Arithmetic::i32, {word(of), s_.bits(0x80000000U, Arithmetic::i32)});
     return from_word(s_.op(spv::OpBitwiseOr, Arithmetic::i32, {word(abs(magnitude)), sign}));
   }
-  /// Coefficients from the highest power of t down.
+  /// @param coefficients  of the powers of t, highest first
   Value polynomial(Value t, std::initializer_list<double> coefficients) {
     Value p{};
     bool first = true;
@@ -67,7 +67,7 @@ class Math {
     const Value p =
         polynomial(r, {0.0013814467059326511, 0.0083687804111805336, 0.041668394210893869, 0.16666520107819589, 0.49999993412501566});
     const Value mantissa = add(fma(mul(p, r), r, r), num(1));
-    // 2^n in two factors, as 2^128 and 2^-150 are no normal numbers.
+    // 2^n as a product of two factors, because 2^128 and 2^-150 are not normal numbers.
     const Value whole_n = s_.convert(select(s_.is_nan(n), num(0), n), Arithmetic::i32), half = shift_right(whole_n, 1);
     auto power = [&](Value e) { return from_word(shift_left(add(e, whole(127)), 23)); };
     return mul(mul(mantissa, power(half)), power(sub(whole_n, half)));
@@ -111,18 +111,18 @@ class Math {
         polynomial(t, {3.7999133655437608e-5, 0.0011649676881647889, 0.01499600353958993, 0.11425164340717782, 0.50239894175726899, 1.0});
     return select(saturated, sign, within(-1, 1, div(mul(x, p), q)));
   }
-  /// The angle less n quarters of a turn.
+  /// The angle minus n quarter turns.
   struct Angle {
     Value rest, quarters;
   };
   Angle reduce(Value x) {
     const Value n = round(mul(x, num(0.636619772367581343)));
-    // n in two parts of 12 digits, whose products with the parts of pi / 2 are exact up to 2^24.
+    // Splits n into two parts of 12 bits, whose products with the parts of pi / 2 are exact up to 2^24.
     const Value high = mul(s_.ext(GLSLstd450Trunc, Arithmetic::f32, {mul(n, num(1.0 / 4096))}), num(4096)), low = sub(n, high);
     Value r = x;
     for (const double part : {-1.5703125, -4.837512969970703e-4, -7.549533620476723e-8, -2.5633440682570896e-12})
       r = exact(low, part, exact(high, part, r));
-    r = within(-0.7854, 0.7854, r);  // further out the quarter is anything, but a sine stays one
+    r = within(-0.7854, 0.7854, r);  // for huge angles the quarter is arbitrary, but the result stays in [-1, 1]
     const Value bounded = within(-1e9, 1e9, n);
     return {r, s_.convert(select(s_.is_nan(bounded), num(0), bounded), Arithmetic::i32)};
   }
@@ -147,9 +147,9 @@ class Math {
     return select(s_.equal(x, num(0)), x, div(select(odd, num(-1), s), select(odd, s, num(1))));
   }
   static constexpr double kHalfPi = 1.57079632679489662;
-  /// The arc sine of |x|: where |x| is above 1/2, by way of sqrt((1 - |x|) / 2).
+  /// The arc sine of |x|; above 1/2, computed from sqrt((1 - |x|) / 2).
   struct Arc {
-    Value halved, asin;  ///< of |x|, or of the root
+    Value halved, asin;  ///< of |x| or of the root
   };
   Arc arc(Value x) {
     const Value magnitude = abs(x), halved = less(num(0.5), magnitude);
@@ -178,7 +178,7 @@ class Math {
                          0.1095218632470764, -0.14264241785846485, 0.19998548294107224, -0.33333299089451646}));
     return copy_sign(add(select(beyond, num(kHalfPi), num(0)), y), x);
   }
-  Value half_exp(Value x) { return mul(exp(sub(x, num(0.34657359027997264))), num(0.70710678118654752)); }  // finite up to 2^128
+  Value half_exp(Value x) { return mul(exp(sub(x, num(0.34657359027997264))), num(0.70710678118654752)); }  // half of exp(x)
   Value sinh(Value x) {
     const Value magnitude = abs(x), e = half_exp(magnitude);
     const Value far = copy_sign(sub(e, div(num(0.25), e)), x);
@@ -342,7 +342,7 @@ Value write_binary(ShaderWriter& s, ChainOp step, Value x, Value y) {
   }
 }
 
-// exp(y log|x|) loses digits for large results, so that the exponents that models have are computed by products.
+// exp(y log|x|) loses digits for large results, so the exponents that models use are computed by multiplications.
 Value write_pow(ShaderWriter& s, Value x, Value y) {
   Math m(s);
   const Value magnitude = m.abs(x), zero = m.num(0), one = m.num(1);
@@ -359,7 +359,7 @@ Value write_pow(ShaderWriter& s, Value x, Value y) {
   where(2, square);
   where(3, m.mul(square, x));
   where(4, m.mul(square, square));
-  // sqrt(-0) is -0 and sqrt(-infinity) NaN; powers are 0 and infinity there.
+  // sqrt gives -0 for -0 and NaN for -infinity; pow gives 0 and infinity.
   const Value root = s.select(s.equal(magnitude, m.num(kInfinity)), magnitude, s.select(s.equal(x, zero), zero, m.sqrt(x)));
   where(0.5, root);
   where(-1, m.div(one, x));

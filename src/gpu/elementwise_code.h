@@ -1,4 +1,4 @@
-// Functions of one and two numbers, written into shaders.
+// Writes functions of one and two numbers into shaders.
 #pragma once
 
 #include <string_view>
@@ -13,13 +13,13 @@ namespace treadle::gpu {
 /// which do not depend on the driver's own functions.
 Value write_unary(ShaderWriter& shader, kernels::Unary function, Value a, Value b, Value x);
 
-/// A chain's step (kernels/elementwise/chain.h) of one operand, in float32: floor to truth.
+/// Writes a chain's step (kernels/elementwise/chain.h) of one operand in float32: the steps from `floor` to `truth`.
 Value write_step(ShaderWriter& shader, kernels::ChainOp step, Value x);
 
-/// A chain's step of two operands, add to logical_or, in their type. Comparisons and logic give truth values.
+/// Writes a chain's step of two operands in their type: the steps from `add` to `logical_or`. Comparisons and logic give truth values.
 Value write_binary(ShaderWriter& shader, kernels::ChainOp step, Value x, Value y);
 
-/// x to the power of y, in float32.
+/// Writes x to the power of y, in float32.
 Value write_pow(ShaderWriter& shader, Value x, Value y);
 
 }  // namespace treadle::gpu

@@ -26,7 +26,7 @@ std::string listed(const std::vector<PhysicalDevice>& devices) {
   return text.empty() ? "Vulkan finds none" : text;
 }
 
-// A software implementation is taken only if it is named with its index, so that nothing runs on the CPU unnoticed.
+// Uses a software device only if its index is given, so that nothing runs on the CPU unnoticed.
 size_t choose(const std::vector<PhysicalDevice>& devices, const std::string& name) {
   const size_t colon = name.find(':');
   if (colon == std::string::npos) {
@@ -42,7 +42,7 @@ size_t choose(const std::vector<PhysicalDevice>& devices, const std::string& nam
   return index;
 }
 
-// Sessions that name one GPU share it, under whatever name.
+// Sessions that use the same GPU share one device, even if they name it differently.
 std::shared_ptr<Device> make(const DeviceRequest& request) {
   static std::mutex mutex;
   static std::map<size_t, std::weak_ptr<vulkan::VulkanDevice>> made;

@@ -1,4 +1,4 @@
-// GPUs among the types of devices: "gpu" is the machine's first, "gpu:1" one of several.
+// Registers GPUs as a device type: "gpu" is the machine's first one, "gpu:1" the second.
 #pragma once
 
 #include <cstdint>

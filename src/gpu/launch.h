@@ -37,10 +37,10 @@ class Push {
 /// The stream on which the calling thread runs a kernel.
 inline vulkan::VulkanStream& stream() { return *vulkan::VulkanStream::current(); }
 
-/// The work groups of a dispatch over so many elements, a group of kGroupSize each, in rows of kGroupsInRow.
+/// Returns the work groups for a dispatch over so many elements: groups of kGroupSize invocations, in rows of kGroupsInRow.
 std::array<uint32_t, 3> groups_over(uint32_t num_elements);
 
-/// Work groups, of which each does one of so many things, in rows of kGroupsInRow.
+/// Returns `count` work groups, one per item, in rows of kGroupsInRow.
 std::array<uint32_t, 3> groups_for(int64_t count);
 
 /// Shaders count elements in 32 bits. @throws Error(not_implemented) if there are more
@@ -64,7 +64,7 @@ inline constexpr int kMaxSpaceRank = 8;
 /// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond kMaxSpaceRank
 void push_extents(Push& push, int rank, const int64_t* dims);
 
-/// The kernel of a node of one of these families; none if it is of another one, or the family cannot compute it.
+/// Each returns the kernel for a node of its family; empty if the node is of another family or not supported.
 DeviceKernel find_pointwise(const Graph& graph, const Node& node);
 DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm, Conv, ConvTranspose
 DeviceKernel find_movement(const Graph& graph, const Node& node);  ///< Transpose, Slice, Concat and the like

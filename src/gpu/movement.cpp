@@ -1,4 +1,4 @@
-// Operators that only move elements: the host's kernels, which say what goes where, with the GPU to move it.
+// Operators that only move elements: runs the host's kernels, whose copies are executed by the GPU.
 #include "ops/tensor/movement.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using kernels::CopyPlan;
 
-/// The shader that copies elements of 1, 2 or 4 bytes by a plan of this rank.
+/// Returns the shader that copies elements of 1, 2 or 4 bytes by a plan of this rank.
 const vulkan::Shader& copy_shader(size_t element_bytes, int rank) {
   const DType dtype = element_bytes == 1 ? DType::uint8 : element_bytes == 2 ? DType::uint16 : DType::uint32;
   ShaderWriter shader(std::span(&dtype, 1), dtype, rank, /*output_is_strided=*/true);
@@ -25,7 +25,7 @@ const vulkan::Shader& copy_shader(size_t element_bytes, int rank) {
   return vulkan::Shader::of(shader.finish(), {}, "copy");
 }
 
-/// By size of the elements (1, 2, 4 bytes) and rank less 1.
+/// Cached by element size (1, 2, 4 bytes) and rank - 1.
 const vulkan::Shader& cached_copy_shader(size_t element_bytes, int rank) {
   static const auto shaders = [] {
     std::array<std::array<const vulkan::Shader*, kMaxSpaceRank>, 3> made{};
@@ -36,7 +36,7 @@ const vulkan::Shader& cached_copy_shader(size_t element_bytes, int rank) {
   return *shaders[element_bytes / 2].at(static_cast<size_t>(rank - 1));
 }
 
-/// Longer elements are several words of 4 bytes.
+/// Converts a plan for longer elements to 4-byte words.
 CopyPlan in_words(const CopyPlan& plan, int64_t words) {
   std::vector<int64_t> dims(plan.dims, plan.dims + plan.rank), src, dst;
   for (int axis = 0; axis < plan.rank; ++axis) {
@@ -68,7 +68,7 @@ class GpuMover final : public kernels::Mover {
   }
 
  private:
-  // A copy for each place of the outermost dimension.
+  // Dispatches a copy for each index of the outermost dimension.
   void copy_outermost(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst) {
     CopyPlan inner;
     inner.rank = plan.rank - 1;
@@ -82,7 +82,7 @@ class GpuMover final : public kernels::Mover {
   }
 };
 
-/// The host's kernel of a node, and one that runs it with a mover.
+/// The host's kernel of a node, wrapped in a kernel that runs it with a Mover.
 struct MovementState final : PackedState {
   const KernelDef* host = nullptr;
   KernelDef on_gpu;

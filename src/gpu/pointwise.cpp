@@ -25,7 +25,7 @@ constexpr int kMaxInputs = 4;
 /// Writes an operator's computation on its operands.
 using Formula = std::function<Value(ShaderWriter&, std::span<const Value>)>;
 
-/// The node's shaders, by the rank of the index space less 1.
+/// The node's shaders, indexed by the rank of the index space - 1.
 struct PointwiseState final : PackedState {
   std::vector<int> operands;      ///< the inputs that the shader reads
   std::vector<float> parameters;  ///< what it is given besides
@@ -119,7 +119,7 @@ DeviceKernel make_function(const Graph& graph, const Node& node) {
   return make(graph, node, 1, formula, {parameters->a, parameters->b});
 }
 
-/// An operator whose result is folded over its operands, two at a time.
+/// Returns the formula that applies an operator to its operands from left to right.
 Formula folded(ChainOp step) {
   return [step](ShaderWriter& s, std::span<const Value> x) {
     Value y = x[0];
@@ -128,7 +128,7 @@ Formula folded(ChainOp step) {
   };
 }
 
-/// Operators that are no function of one number and no step of a chain.
+/// Operators that are neither functions of one number nor steps of a chain.
 struct OwnFormula {
   std::string_view op_type;
   Value (*write)(ShaderWriter& s, std::span<const Value> x);
@@ -229,14 +229,14 @@ DeviceKernel find_pointwise(const Graph& graph, const Node& node) {
   if (node.op_type == "QuantizeLinear" || node.op_type == "DequantizeLinear") return find_quantization(graph, node);
   Arithmetic in{}, out{};
   if (!arithmetic_of(graph.type(node.inputs[0]).dtype, in) || !arithmetic_of(graph.type(node.outputs[0]).dtype, out)) return {};
-  bool complete = true, alike = true;  // all inputs are there; they have one type
+  bool complete = true, alike = true;  // complete: all inputs exist; alike: they have one type
   for (size_t i = 0; i < count; ++i) {
     Arithmetic type{};
     complete &= node.has_input(i) && arithmetic_of(graph.type(node.inputs[i]).dtype, type);
     alike &= type == in;
   }
   if (node.op_type == "Cast") {
-    // A negative float wraps in unsigned integers of 8 and 16 bits, as on the host.
+    // A negative float wraps when converted to unsigned integers of 8 and 16 bits, as on the host.
     const bool wraps = in == Arithmetic::f32 && out == Arithmetic::u32 && bits_of(graph.type(node.outputs[0]).dtype) < 32;
     return make(graph, node, 1, [out, wraps](ShaderWriter& s, std::span<const Value> x) {
       return s.convert(wraps ? s.convert(x[0], Arithmetic::i32) : x[0], out);
@@ -245,7 +245,7 @@ DeviceKernel find_pointwise(const Graph& graph, const Node& node) {
   if (complete)
     for (const OwnFormula& own : kOwnFormulas)
       if (node.op_type == own.op_type) return make(graph, node, count, own.write);
-  // Integers have no quotient by 0, which only the host can say.
+  // Integer division stays on the host, which can report a division by zero.
   const bool divides = node.op->chain.forward == ChainOp::div && in != Arithmetic::f32 && in != Arithmetic::f64;
   if (complete && alike && node.op->chain.given && !divides) return make(graph, node, count, folded(node.op->chain.forward));
   if (in == Arithmetic::f32 || in == Arithmetic::boolean) {

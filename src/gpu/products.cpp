@@ -1,4 +1,4 @@
-// Products of matrices, and convolutions as products.
+// Matrix products, and convolutions computed as products.
 #include <algorithm>
 
 #include "gpu/launch.h"
@@ -10,14 +10,14 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kTile = 64;  // rows and columns that a work group computes
+constexpr int64_t kTile = 64;  // rows and columns computed by a work group
 
 int64_t tiles(int64_t extent) { return (extent + kTile - 1) / kTile; }
 
 struct ProductState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   int64_t element_bytes = 4;
-  const vulkan::Shader* direct = nullptr;  // of convolutions with few channels in a group
+  const vulkan::Shader* direct = nullptr;  // for convolutions with few channels per group
 };
 
 /// The shader product.comp over all matrices of a batch.
@@ -30,7 +30,7 @@ struct MatrixProduct {
 
   void run(RunContext& c) const {
     count32(shape.M * shape.N * std::max<int64_t>(shape.batch, 1));
-    // The innermost dimension of the batch is the dispatch's third; others are dispatches of their own.
+    // The innermost batch dimension is the dispatch's third one; each index of the others is a separate dispatch.
     const int inner = batch.rank - 1;
     const int64_t in_one = batch.rank == 0 ? 1 : batch.dims[inner], most = stream().features().max_groups[2];
     if (in_one == 0) return;
@@ -106,7 +106,7 @@ struct Conv {
   }
 
  private:
-  // The images from `first` on.
+  // Dispatches `images` images, from `first` on.
   void dispatch(RunContext& c, int64_t first, int64_t images) const {
     const auto& state = c.packed<ProductState>();
     const kernels::Window& w = params.window;

@@ -1,4 +1,4 @@
-// Operators that look at rows of elements: reductions, softmax, normalizations, pools.
+// Operators on rows of elements: reductions, softmax, normalizations, pools.
 #include <algorithm>
 #include <optional>
 
@@ -23,7 +23,7 @@ const vulkan::Shader& row_shader(RunContext& c) { return *c.packed<RowState>().s
 
 // Reductions.
 
-constexpr int kMaxReducedRank = 4;  // dimensions that are kept, and that are reduced
+constexpr int kMaxReducedRank = 4;  // limit for the kept dimensions, and for the reduced ones
 
 struct Reduction {
   kernels::ReducePlan plan;
@@ -99,7 +99,7 @@ struct Softmax {
   }
 };
 
-// Normalizations of rows. Scale and bias have an element for each element of a row, or for each channel.
+// Normalizations of rows. Scale and bias have one element per row element, or one per channel.
 
 struct Normalization {
   int64_t rows = 0, length = 0, channel_extent = 1, channels = 1;

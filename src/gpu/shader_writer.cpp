@@ -9,7 +9,7 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr uint32_t kVersion = 0x00010300;  // SPIR-V 1.3, with what Vulkan 1.2 has beside it
+constexpr uint32_t kVersion = 0x00010300;  // SPIR-V 1.3, as Vulkan 1.2 requires at least
 constexpr uint32_t kGlsl450 = 0;
 
 bool is_float_type(Arithmetic type) { return type == Arithmetic::f32 || type == Arithmetic::f64; }
@@ -63,7 +63,7 @@ void ShaderWriter::capability(uint32_t capability) {
   emit(capabilities_, spv::OpCapability, {capability});
 }
 
-// The result stands behind the opcode, or behind the result's type where there is one: that is then the first operand.
+// The result id follows the opcode, or if there is a result type (the first operand), the type.
 uint32_t ShaderWriter::declare(uint16_t opcode, std::vector<uint32_t> operands, bool has_type) {
   std::vector<uint32_t> key = operands;
   key.push_back(opcode);
@@ -105,7 +105,7 @@ uint32_t ShaderWriter::element_type(DType dtype) {
   }
 }
 
-// A pointer to a block that is an array of elements.
+// Declares a pointer to a block that contains an array of elements.
 uint32_t ShaderWriter::pointer_to_elements(DType dtype) {
   const uint32_t element = element_type(dtype);
   const size_t known = declared_.size();
@@ -179,7 +179,7 @@ uint32_t ShaderWriter::instruction(uint16_t opcode, uint32_t type, std::initiali
 
 uint32_t ShaderWriter::constant(uint32_t word) { return declare(spv::OpConstant, {type_of(Arithmetic::u32), word}, true); }
 
-// The value of a member of the push constants.
+// Reads a member of the push constants.
 uint32_t ShaderWriter::push(size_t member) {
   const size_t num_pointers = inputs_.size() + 1;
   const uint32_t type = member == 0                 ? pointer_to_elements(output_)

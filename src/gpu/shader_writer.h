@@ -1,5 +1,5 @@
-// Writes compute shaders in SPIR-V, the binary language that Vulkan takes, for kernels whose code follows from a node: pointwise operators
-// and their chains.
+// Writes compute shaders in SPIR-V, Vulkan's binary shader language, for kernels whose code depends on the node: pointwise operators and
+// chains of them.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace treadle::gpu {
 /// The types in which shaders compute. Narrower elements are converted when they are read and written.
 enum class Arithmetic : uint8_t { f32, f64, i32, u32, i64, u64, boolean };
 
-/// The type in which elements of `dtype` are computed with. @return false if shaders cannot hold such elements
+/// Determines the type in which elements of `dtype` are computed. @return false if shaders do not support such elements
 bool arithmetic_of(DType dtype, Arithmetic& out);
 
 /// A value that a shader has computed.
@@ -25,8 +25,8 @@ struct Value {
   Arithmetic type = Arithmetic::f32;
 };
 
-/// One shader, whose invocations compute an element each. Methods append instructions to its main function. Operands of one instruction
-/// have one type unless it says otherwise.
+/// One shader, each invocation of which computes one element. Methods append instructions to its main function. Operands of an instruction
+/// have the same type unless stated otherwise.
 ///
 /// Push constants: the address of the output, then of each input (8 bytes each); the number of elements; extents 1 to rank - 1 of the index
 /// space; then for each input, and before them for an output that is `strided`, `rank` strides in elements (4 bytes each, signed); then
@@ -34,13 +34,13 @@ struct Value {
 class ShaderWriter {
  public:
   static constexpr uint32_t kGroupSize = 256;
-  /// Work groups of one row: a dispatch of more has several rows.
+  /// Work groups in a row; larger dispatches have several rows.
   static constexpr uint32_t kGroupsInRow = 32768;
 
   /// @param rank  dimensions of the index space, at least 1
   ShaderWriter(std::span<const DType> inputs, DType output, int rank, bool output_is_strided, int num_parameters = 0);
 
-  /// The element of an input for this invocation.
+  /// Loads this invocation's element of an input.
   Value load(size_t input);
   /// A float32 that each dispatch gives, so that a shader serves all its values.
   Value parameter(size_t index);
@@ -49,24 +49,24 @@ class ShaderWriter {
   /// Returns the shader's words. Called once.
   std::vector<uint32_t> finish();
 
-  /// A constant, converted to the type.
+  /// Returns a constant, converted to the type.
   Value number(double value, Arithmetic type = Arithmetic::f32);
   Value bits(uint32_t word, Arithmetic type);  ///< of a 32-bit type
-  /// An instruction of SPIR-V with a result.
+  /// Appends a SPIR-V instruction with a result.
   Value op(uint16_t opcode, Arithmetic type, std::initializer_list<Value> operands);
-  /// An instruction of the extended set GLSL.std.450.
+  /// Appends an instruction of the extended set GLSL.std.450.
   Value ext(uint32_t instruction, Arithmetic type, std::initializer_list<Value> operands);
-  /// a * b + c in float32, rounded twice or once, but never rearranged with what stands around it.
+  /// Returns a * b + c in float32, rounded once or twice, but never reordered with surrounding operations.
   Value exact_mul_add(Value a, Value b, Value c);
   Value select(Value condition, Value yes, Value no);
-  /// Converts as C++ does: floats to integers towards zero; to truth values by != 0.
+  /// Converts like C++: floats to integers towards zero; to truth values by != 0.
   Value convert(Value value, Arithmetic type);
 
-  // By the type of the operands: floats, signed or unsigned.
+  // The operands' type selects the instruction: floats, signed or unsigned integers.
   Value add(Value a, Value b);
   Value sub(Value a, Value b);
   Value mul(Value a, Value b);
-  Value div(Value a, Value b);  ///< of floats
+  Value div(Value a, Value b);  ///< for floats
   Value less(Value a, Value b);
   Value less_or_equal(Value a, Value b);
   Value equal(Value a, Value b);
@@ -75,7 +75,7 @@ class ShaderWriter {
 
  private:
   uint32_t new_id() { return next_id_++; }
-  /// The id of a type, a constant or a decoration-free declaration, which is written once for equal words.
+  /// Declares a type or constant; equal declarations are written once. @return its id
   uint32_t declare(uint16_t opcode, std::vector<uint32_t> operands, bool has_type);
   uint32_t type_of(Arithmetic type);
   uint32_t element_type(DType dtype);

@@ -8,7 +8,7 @@
 
 namespace treadle::gpu {
 
-/// The shader of a file for elements of `dtype`, with its specialisation constants. Null if it is not compiled for that type.
+/// Returns the shader of a file for elements of `dtype`, with its specialisation constants. Null if it is not compiled for that type.
 const vulkan::Shader* find_shader(const std::string& file, DType dtype, std::span<const uint32_t> constants = {});
 /// The same for elements that are only moved, words of 1, 2 or 4 bytes.
 const vulkan::Shader* find_moving_shader(const std::string& file, size_t word_bytes, std::span<const uint32_t> constants = {});

@@ -30,7 +30,7 @@ namespace {
 // True on stream threads. There the last reference to memory may be dropped, after all work that came before.
 thread_local bool on_stream_thread = false;
 
-// One record of an event. The event may be recorded again while streams still wait for this one.
+// One recording of an event. The event may be recorded again while streams still wait for this recording.
 struct Signal {
   AccessChecker::Clock clock;
   std::mutex mutex;
@@ -224,7 +224,7 @@ class SimStream final : public Stream {
       lock.unlock();
       std::exception_ptr error;
       if (!skip) error = execute(entry);
-      entry.work = nullptr;  // releases its captures before anybody learns that it is done
+      entry.work = nullptr;  // releases its captures before others learn that it is done
       lock.lock();
       busy_ = false;
       if (error && !error_) error_ = error;
@@ -290,7 +290,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     return true;
   }
   void unreserve(size_t size_bytes) noexcept override { allocated_ -= size_bytes; }
-  // Its memory is the host's: a move only takes time, and none if the host has the contents already.
+  // Its memory is the host's: a move only takes time, or none if the host has the contents already.
   void move(Stream& stream, void*, size_t size_bytes, Move where) override {
     if (where != Move::back_to_host) own(stream).transfer(size_bytes);
   }

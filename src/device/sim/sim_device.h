@@ -34,8 +34,8 @@ class SimDevice : public Device {
 
   static constexpr uint8_t kNewMemory = 0xA5, kFreedMemory = 0xDD;
 
-  /// The process's device with this name, made at the first call with these options, and kept while anybody holds it: jobs share it. All
-  /// such devices have one checker, so that programs may use several.
+  /// Returns the process's device with this name, created by the first call with these options and shared while anything refers to it. All
+  /// these devices have one checker, so that programs may use several.
   static std::shared_ptr<SimDevice> shared(const std::string& name, const SimOptions& options = {});
 
   virtual size_t allocated_bytes() const = 0;
@@ -45,7 +45,7 @@ class SimDevice : public Device {
   virtual const std::shared_ptr<AccessChecker>& checker() const = 0;
   /// @throws Error(internal) on a race with a stream's work that the host has not waited for
   virtual void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) = 0;
-  /// Holds back work of `stream`, which must be of this device, until resume(): produces interleavings that delays only might.
+  /// Blocks work of `stream`, which must be of this device, until resume(). Produces interleavings that random delays rarely do.
   virtual void pause(Stream& stream) = 0;
   virtual void resume(Stream& stream) = 0;
 

@@ -3,7 +3,7 @@
 
 namespace treadle {
 
-/// Registers it once, however often it is called.
+/// Registers the type; only the first call has an effect.
 void register_sim_type();
 
 }  // namespace treadle

@@ -24,16 +24,16 @@ struct Features {
 /// A device of the machine, before it is opened.
 struct PhysicalDevice {
   VkPhysicalDevice handle = VK_NULL_HANDLE;
-  std::string name;          ///< as the driver calls it: "NVIDIA H200"
+  std::string name;          ///< the driver's name: "NVIDIA H200"
   bool is_software = false;  ///< an implementation that computes on the CPU
-  std::string lacks;         ///< what Treadle needs and it does not have; empty if it can be used
+  std::string lacks;         ///< required features that it lacks; empty: it can be used
   uint64_t memory_bytes = 0;
   uint32_t vendor_id = 0, device_id = 0;  ///< PCI's numbers
   bool is_discrete = false;               ///< it has memory of its own
   std::string identity;                   ///< of the device and its driver: what pipelines are compiled for
 };
 
-/// All devices of the machine: those that are real first, then software. @throws Error(not_found) if there is no Vulkan.
+/// Lists the machine's devices, hardware first, then software. @throws Error(not_found) if there is no Vulkan.
 std::vector<PhysicalDevice> physical_devices();
 
 class Connection {
@@ -61,10 +61,10 @@ class Connection {
   /// True once a call has said that the device is lost.
   bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 
-  /// The first type of memory among `allowed` (a mask) that has the wanted properties, with the preferred ones if any has them, too.
+  /// Returns the first memory type among `allowed` (a mask) with the wanted properties and, if any type has them, the preferred ones.
   /// @throws Error(not_found)
   uint32_t memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags preferred = 0) const;
-  /// Thread-safe; Vulkan lets one thread at a time submit to a queue.
+  /// Thread-safe, as Vulkan lets only one thread at a time submit to a queue.
   void submit(const VkSubmitInfo& work) const;
   /// Waits until the driver holds nothing of the submitted work. A signalled semaphore means that work is done, but drivers' own threads
   /// may still access it and the command buffers then (Mesa before 24.1).

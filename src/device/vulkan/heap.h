@@ -12,7 +12,7 @@
 
 namespace treadle::vulkan {
 
-/// Memory with a buffer over all of it.
+/// Memory with one VkBuffer over all of it.
 class Buffer {
  public:
   enum class For : uint8_t { device, upload, download, shared };
@@ -25,7 +25,7 @@ class Buffer {
 
   VkBuffer handle() const { return handle_; }
   size_t size_bytes() const { return size_bytes_; }
-  uint64_t address() const { return address_; }  ///< the device's; of device and shared memory only
+  uint64_t address() const { return address_; }  ///< on the device; for device and shared memory only
   std::byte* mapped() const { return mapped_; }  ///< null for device memory
 
  private:
@@ -39,7 +39,7 @@ class Buffer {
   std::byte* mapped_ = nullptr;
 };
 
-/// Blocks of device memory. Small ones share a buffer, because drivers allow some thousand allocations only. Thread-safe.
+/// Blocks of device memory. Small blocks share a buffer, because drivers support only some thousand allocations. Thread-safe.
 class Heap {
  public:
   static constexpr size_t kAlignment = 64;

@@ -31,7 +31,7 @@ const char* find_lack(std::span<const uint32_t> words, const Features& has) {
 const Shader& Shader::of(std::span<const uint32_t> code, std::span<const uint32_t> constants, std::string_view name) {
   using Key = std::pair<std::vector<uint32_t>, std::vector<uint32_t>>;
   static std::mutex mutex;
-  static auto& known = *new std::map<Key, std::unique_ptr<const Shader>>();  // lives as long as the process, like what refers to it
+  static auto& known = *new std::map<Key, std::unique_ptr<const Shader>>();  // never destroyed, as its contents are referred to
   std::lock_guard lock(mutex);
   Key key{{code.begin(), code.end()}, {constants.begin(), constants.end()}};
   std::unique_ptr<const Shader>& shader = known[key];

@@ -15,11 +15,11 @@
 
 namespace treadle::vulkan {
 
-/// Bytes that a dispatch can pass to its shader. Every Vulkan device takes so many.
+/// Bytes that a dispatch can pass to its shader; all Vulkan devices support this many.
 inline constexpr size_t kMaxPushBytes = 128;
 
-/// A shader's code with the values of its specialisation constants 0, 1, ... Kept for the process's life, once for equal ones, so that
-/// kernels and devices can refer to it by address.
+/// A shader's code with the values of its specialisation constants 0, 1, ... Equal shaders exist once, and live as long as the process, so
+/// that kernels and devices can refer to them by address.
 class Shader {
  public:
   /// Returns the shader of this code and these constants. Thread-safe.
@@ -48,7 +48,7 @@ class Pipelines {
   Pipelines& operator=(const Pipelines&) = delete;
 
   VkPipelineLayout layout() const { return layout_; }
-  /// @throws Error(not_implemented) if the device lacks a feature that the shader uses; Error(internal) if the driver does not take it
+  /// @throws Error(not_implemented) if the device lacks a feature that the shader uses; Error(internal) if the driver rejects the shader
   VkPipeline get(const Shader& shader);
   /// Takes what the driver has compiled before from the device's file in this folder, which it makes, and keeps what it compiles there.
   /// @throws Error(io_error) if the folder cannot be made

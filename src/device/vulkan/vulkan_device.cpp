@@ -15,10 +15,10 @@
 namespace treadle::vulkan {
 namespace {
 
-constexpr size_t kStagingBytes = size_t{1} << 20;       // of a buffer that small copies share
-constexpr size_t kCopyBytes = size_t{16} << 20;         // larger copies go in parts of this size
-constexpr size_t kMaxInFlightBytes = size_t{64} << 20;  // of staging memory of a stream
-constexpr uint32_t kCommandsInBuffer = 64;              // a buffer of so many commands is submitted without being asked
+constexpr size_t kStagingBytes = size_t{1} << 20;       // size of a buffer that small copies share
+constexpr size_t kCopyBytes = size_t{16} << 20;         // larger copies are divided into parts of this size
+constexpr size_t kMaxInFlightBytes = size_t{64} << 20;  // staging memory of a stream
+constexpr uint32_t kCommandsInBuffer = 64;              // a buffer with this many commands is submitted
 
 thread_local VulkanStream* current_stream = nullptr;
 
@@ -46,12 +46,12 @@ class Timeline {
 
   VkSemaphore semaphore() const { return semaphore_; }
 
-  /// Calls `work` when the submission `value` is done: at the next look() or wait().
+  /// Calls `work` when submission `value` is done: in the next look() or wait().
   void when_done(uint64_t value, Stream::Work work) {
     std::lock_guard lock(mutex_);
     waiting_.emplace_back(value, std::move(work));
   }
-  /// Returns how many submissions are done, and does what waited for them.
+  /// Returns how many submissions are done, after calling the functions that waited for them.
   uint64_t look() {
     connection().check_process();
     uint64_t done = 0;
@@ -93,7 +93,7 @@ class Timeline {
   std::deque<std::pair<uint64_t, Stream::Work>> waiting_;
 };
 
-/// Memory that the host and the device see, through which copies between them go. Thread-safe.
+/// Memory that host and device can access, for copies between them. Thread-safe.
 class StagingPool {
  public:
   struct Staging {
@@ -158,7 +158,7 @@ class VulkanEvent final : public Event {
 
  private:
   mutable std::mutex mutex_;
-  std::shared_ptr<Timeline> timeline_;  // null: it was never recorded
+  std::shared_ptr<Timeline> timeline_;  // null: never recorded
   uint64_t value_ = 0;
 };
 
@@ -180,7 +180,7 @@ class StreamOfCommands final : public VulkanStream {
     }
     try {
       synchronize();
-    } catch (...) {  // the caller has had its chance to hear of it
+    } catch (...) {  // the caller has not asked for the error
     }
     connection().wait_idle();
     timeline_->drop_all();  // of a lost device
@@ -190,7 +190,7 @@ class StreamOfCommands final : public VulkanStream {
   Device& device() const override { return *device_; }
   const Features& features() const override { return connection().features(); }
 
-  // Kernels record their commands when called. What they own is kept until these are done.
+  // Kernels record commands when called. The objects that they own are kept until these commands are done.
   void enqueue(Work work, std::string_view) override {
     connection().check_process();
     VulkanStream* const before = std::exchange(current_stream, this);
@@ -238,7 +238,7 @@ class StreamOfCommands final : public VulkanStream {
     submit();
     own->set(timeline_, submitted_);
   }
-  // For an event of another device the host waits, before anything further is recorded.
+  // If the event is of another device, the host waits for it before recording anything further.
   void wait(const std::shared_ptr<Event>& event) override {
     auto* own = dynamic_cast<VulkanEvent*>(event.get());
     if (!own) return event->synchronize();
@@ -281,12 +281,12 @@ class StreamOfCommands final : public VulkanStream {
  private:
   struct Commands {
     VkCommandBuffer handle = VK_NULL_HANDLE;
-    uint64_t submission = 0;  // it may be recorded again when that is done
+    uint64_t submission = 0;  // it may be recorded again when this submission is done
   };
 
   const Connection& connection() const { return parts_->connection; }
 
-  // All work is done.
+  // @pre all work is done
   void throw_fault() {
     uint32_t number = 0;
     if (fault_) std::memcpy(&number, fault_->mapped(), sizeof(number));
@@ -297,7 +297,7 @@ class StreamOfCommands final : public VulkanStream {
   }
 
   void keep(Work work) {
-    // A holder that does nothing but own the work's memory.
+    // An empty function that owns the work's memory.
     timeline_->when_done(submitted_ + 1, [kept = std::make_shared<Work>(std::move(work))] {});
   }
 
@@ -373,7 +373,7 @@ class StreamOfCommands final : public VulkanStream {
     if (staging_.buffer) retire_staging();
   }
 
-  // Room in memory that host and device see, until the submission that is being recorded is done.
+  // Returns staging memory, which is in use until the submission being recorded is done.
   std::byte* stage(size_t size_bytes, Buffer::For use) {
     if (staging_.buffer && !staging_.fits(size_bytes, use)) retire_staging();
     if (!staging_.buffer) {
@@ -424,12 +424,12 @@ class StreamOfCommands final : public VulkanStream {
   const std::shared_ptr<Timeline> timeline_;
   VkCommandPool pool_ = VK_NULL_HANDLE;
   std::vector<std::unique_ptr<Commands>> commands_;
-  Commands* recording_ = nullptr;  // null: nothing is recorded yet for the next submission
+  Commands* recording_ = nullptr;  // null: nothing recorded for the next submission
   uint32_t num_commands_ = 0;
   uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done
   std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // of the next submission
   const std::shared_ptr<StagingPool> staging_pool_;
-  std::unique_ptr<Buffer> fault_;   // the word to which shaders write the number of a site; made with the first one
+  std::unique_ptr<Buffer> fault_;   // word to which shaders write a site's number; created with the first site
   std::vector<std::string> sites_;  // error texts by number, from 1
   StagingPool::Staging staging_;    // of the copies that are being recorded
 };

@@ -1,4 +1,4 @@
-// GPUs by Vulkan: memory at device addresses, streams of command buffers, events on timeline semaphores.
+// GPUs through Vulkan: memory at device addresses, streams of command buffers, events on timeline semaphores.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace treadle::vulkan {
 
-/// Pointers to its memory are device addresses: kernels get them in their push constants, the host never follows them.
+/// Pointers to its memory are device addresses: kernels pass them in push constants, and the host must not dereference them.
 class VulkanDevice : public Device {
  public:
   /// Opens the device. @throws Error(not_found) if it lacks what Treadle needs
@@ -29,7 +29,7 @@ class VulkanDevice : public Device {
   explicit VulkanDevice(std::string name) : Device(std::move(name)) {}
 };
 
-/// Records work behind all that the stream has: a dispatch sees what earlier work of the stream has written.
+/// Records work after all earlier work of the stream: a dispatch sees everything that earlier work has written.
 class VulkanStream : public Stream {
  public:
   /// The stream that runs the calling thread's kernel, inside Stream::enqueue(). Null elsewhere.
@@ -45,8 +45,8 @@ class VulkanStream : public Stream {
     uint64_t address = 0;
     uint32_t number = 0;
   };
-  /// Returns a site that is valid for the work up to the next synchronize(), which throws Error(invalid_argument) with this text if the
-  /// shader has written there.
+  /// Returns a site for work up to the next synchronize(). If a shader writes there, synchronize() throws Error(invalid_argument) with this
+  /// text.
   virtual FaultSite fault_site(std::string text) = 0;
 };
 

@@ -291,7 +291,7 @@ Gradients dft_gradient(GradientContext& g) {
   return {g.op("Pad", {flow, pads, kNoValue, g.ints({axis})})};
 }
 
-// Frames that a Gather takes, times the window, transformed.
+// Differentiates a composition: a Gather of frames, the product with the window, and the DFT of each frame.
 Gradients stft_gradient(GradientContext& g) {
   const ValueId signal = g.input(0), window = g.input(2), dy = g.grad_output(0);
   const bool flat = rank_of(g, signal) == 2;

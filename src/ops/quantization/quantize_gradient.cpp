@@ -87,7 +87,7 @@ struct Operand {
   }
 };
 
-/// y = saturate(round(real / y_scale) + y_zero): what flows into `real`, and into the scale. What was cut off gets nothing.
+/// y = saturate(round(real / y_scale) + y_zero): returns the gradient of `real`, and adds the scale's. Both are 0 where y saturates.
 ValueId through_rounding(GradientContext& g, ValueId real, Gradients& result) {
   ValueId scale = g.input(6);
   if (g.type(scale).dtype != DType::float32) scale = as_float32(g, scale);
@@ -99,7 +99,7 @@ ValueId through_rounding(GradientContext& g, ValueId real, Gradients& result) {
   return flow;
 }
 
-/// Scales of 16 bits have gradients of their type.
+/// Casts the gradients of 16-bit scales to the scales' dtype.
 Gradients narrowed_scales(GradientContext& g, Gradients result) {
   for (size_t i : {1, 4, 6})
     if (const DType dtype = g.type(g.input(i)).dtype; result[i] != kNoValue && dtype != DType::float32)

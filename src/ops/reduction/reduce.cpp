@@ -140,7 +140,7 @@ std::vector<KernelDef> number_kernels() {
   return typed<Of<kOp>::template Kernel, float, double, Float16, BFloat16, int64_t, int32_t, uint32_t, uint64_t>();
 }
 
-/// Axes that only a run knows. None are none, wherever they come from.
+/// True if the axes are known only in the run. An input with no axes does not count.
 bool has_computed_axes(GradientContext& g) {
   if (g.input(1) == kNoValue || g.graph().value(g.input(1)).is_constant()) return false;
   const Type type = g.type(g.input(1));
@@ -217,7 +217,7 @@ ValueId product_of_others(GradientContext& g) {
   return g.op("Where", {is_zero, only_zero, without});
 }
 
-// Axis by axis: the others of an element are those before it and those behind it.
+// Reduces axis by axis. The product of the other elements is the product of those before an element times those after it.
 Gradients reduce_prod_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   if (has_computed_axes(g)) return {g.mul(product_of_others(g), with_reduced_axes(g))};

@@ -145,7 +145,7 @@ void infer_length(InferContext& c) {
   c.set_known(0, {c.data_dependent_dim("length")});
 }
 
-/// A position counted from the start: gradients have one element more or less.
+/// Converts a position to count from the start, because the gradient's sequence has one element more or less.
 ValueId from_start(GradientContext& g, ValueId position, ValueId sequence) {
   ValueId at = position;
   if (g.type(at).dtype != DType::int64) at = g.op("Cast", {at}, {{"to", static_cast<int64_t>(DType::int64)}});

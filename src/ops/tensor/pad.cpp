@@ -204,7 +204,7 @@ Gradients pad_gradient(GradientContext& g) {
   return result;
 }
 
-// Halves round the same way in both directions.
+// The reverse pad or crop has the same sides, because halves are rounded alike in both directions.
 Gradients center_crop_pad_gradient(GradientContext& g) {
   const std::vector<int64_t> axes = g.attributes().get_ints("axes");
   ValueId shape = g.shape_of(g.input(0));

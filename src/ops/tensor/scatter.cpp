@@ -240,7 +240,7 @@ struct ScatterRule {
     return {data, kNoValue, gather(dy)};
   }
 
-  // y = data prod u: of an update the product of all others, also where it, or one of the others, is 0.
+  // y = data * product of u: an update's gradient is dY times the product of all other factors, computed without dividing by zeros.
   Gradients product() const {
     const ValueId data = g.input(0), u = g.input(2), dy = g.grad_output(0);
     const ValueId is_zero = g.op("Equal", {u, g.scalar(0, u)});
