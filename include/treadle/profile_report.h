@@ -272,7 +272,7 @@ struct ProfileTreeOptions {
   int depth = 0;      ///< levels below the run; 0: all
   bool nodes = true;  ///< also nodes, within their layers
 };
-/// A run as a tree: phases of a step, layers of the model, nodes, each with its time and what of it is its own.
+/// A run as a tree of step phases, model layers and nodes, each with its total time and the time outside of its children.
 TREADLE_API std::string profile_to_tree(const ProfileReport& report, const ProfileTreeOptions& options = {});
 /// One page that needs no network.
 TREADLE_API std::string profile_to_html(const ProfileReport& report);

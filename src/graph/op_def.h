@@ -238,7 +238,7 @@ struct OpDef {
   /// operands `operands` by operators with differentiable rules. For second derivatives, these are differentiated twice instead of the node
   /// once.
   TrainingFunction<Differentiated(GradientContext& g, std::span<const ValueId> operands)> differentiated = nullptr;
-  /// Rewrites the node into other operators before anything else sees it (an exact ONNX function body).
+  /// Rewrites the node into other operators (an exact ONNX function body), before other passes see it.
   RewriteNode decompose = nullptr;
   /// Inputs whose elements are read by inference or bind() (axes, shapes, repeats etc.).
   std::vector<int> value_inputs = {};

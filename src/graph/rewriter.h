@@ -57,7 +57,7 @@ class Rewriter {
     for_each_body([&](Rewriter& inside) { inside.for_each_graph(pass); });
     return count_;
   }
-  /// Like the function above, bodies first.
+  /// Like for_each_graph(), but visits bodies before the graph that contains them.
   template <typename Fn>
   int64_t for_each_graph_inside_out(const Fn& pass) {
     for_each_body([&](Rewriter& inside) { inside.for_each_graph_inside_out(pass); });

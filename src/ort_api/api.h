@@ -415,7 +415,7 @@ void apply_model_config(const ModelMetadata& metadata, SessionOptions& options);
 /// @throws StatusError, Error(invalid_argument) if the file does not exist or is empty
 void check_model_file(const std::string& path);
 void check_model_bytes(size_t length);
-/// A negative level means the environment's. @throws StatusError for a level that does not exist
+/// Accepts a severity level; a negative one means the environment's. @throws StatusError for a level that does not exist
 void check_severity(int level, const char* option);
 /// Makes the session, and fills in the model's inputs and outputs. @throws Error, StatusError
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);

@@ -12,7 +12,7 @@ struct OrtOp {
   OrtNode node;  // operands are named in0, in1 … and out0, out1 …
   int version = 0;
 
-  // Sessions by a text that describes the operands of a call. Several runs may call a kernel at once.
+  // One session per description of a call's operands. The mutex is needed because several runs may call a kernel at once.
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<treadle::Session>> sessions;
 };

@@ -157,7 +157,7 @@ class FuseRotary final : public Rule {
   }
 
  private:
-  // Returns true if a factor is a Concat with one negated part.
+  // Returns true if a factor of the product is a Concat of halves, one of them negated, as in rotary embeddings.
   static bool turns(const Graph& graph, const Node& product) {
     return std::any_of(product.inputs.begin(), product.inputs.end(), [&](ValueId id) {
       const Node* concat = producer_of(graph, id);

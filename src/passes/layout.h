@@ -21,7 +21,7 @@ void replace_pair(Rewriter& rewriter, NodeId first, NodeId last, NodeSpec spec);
 /// A 1x1 NhwcConv with strides of 1 and no pads, in one group.
 bool is_plain_pointwise(const Graph& graph, const Node& node);
 
-/// Colours, say: of an image that a network's first convolution reads.
+/// Up to here, the channels of an image are few, such as the colours that a network's first convolution reads.
 inline constexpr int64_t kFewChannels = 4;
 
 }  // namespace treadle::passes

@@ -37,7 +37,7 @@ void PassTrace::look(const Graph& graph, Snapshot& snapshot) {
 
 void PassTrace::begin(std::string_view pass, const Graph& graph) {
   pass_ = pass;
-  // The state after the previous pass is the state before this one, except for another graph, or after a backward pass was added.
+  // Usually the state after the previous pass is known. It is read again for another graph, or if a backward pass was added meanwhile.
   const auto known = std::count_if(before_.begin(), before_.end(), [&](const auto& seen) { return seen.first.first == &graph; });
   if (static_cast<size_t>(known) != graph.num_nodes()) {
     before_.clear();

@@ -124,7 +124,7 @@ class JobTable {
 
 /// Computes JobSlot::word from the job's settings, and wakes threads that sleep on it. Call it after every change.
 void refresh(JobSlot& slot);
-/// Does this for all live slots, and clears the grants of a coordinator that is gone.
+/// Calls refresh() for all live slots, and clears the grants of a coordinator that has ended.
 void end_grants(Page& page);
 
 /// Creates, if necessary, the folder that a user's jobs share. It belongs to this user, and no other user can read it.

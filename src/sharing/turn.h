@@ -50,7 +50,7 @@ class JobState {
   std::atomic<uint32_t> generation_{0};
 };
 
-/// Ends a wait: called every few milliseconds; throws if the run must end.
+/// A check that waits call every few milliseconds. It throws if the run must end.
 struct Interruption {
   void (*check)(const void* context) = nullptr;
   const void* context = nullptr;

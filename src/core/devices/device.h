@@ -72,7 +72,7 @@ class Bus {
   /// Prefetches contents into the other memory, under the same addresses and in the stream's order. Memory without contents is not moved.
   /// @param data  from allocate_anywhere(); null: weights packed by host kernels
   virtual void move(Stream& stream, void* data, size_t size_bytes, Move where) = 0;
-  /// Tells that the next work reads so many bytes in host memory, for devices that simulate the time this takes.
+  /// Announces that the next work reads this many bytes of host memory, for devices that simulate the time this takes.
   virtual void use_over_bus(Stream& /*stream*/, size_t /*size_bytes*/) {}
 
  protected:

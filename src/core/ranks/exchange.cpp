@@ -16,7 +16,7 @@ constexpr int64_t kWeight = 0, kFailed = 1, kTrailer = 2;
 
 IdRegistry<Exchange>& exchanges() { return IdRegistry<Exchange>::instance(); }
 
-// A rank's message to the others about its run.
+// A rank's message to all other ranks about its run.
 struct Report {
   int32_t failed = 0, code = 0;
   std::array<char, 1016> text{};

@@ -57,7 +57,7 @@ class LoadPhases {
     size_t index_ = 0;
   };
 
-  /// Limits memory for sessions that make new graphs all the time.
+  /// Maximum number of phases kept, which limits memory for sessions that repeatedly make new graphs.
   static constexpr size_t kMost = 20'000;
   /// Appends the phases of another load; nothing if there would be more than kMost.
   void add(const LoadPhases& others);

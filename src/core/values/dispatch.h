@@ -84,7 +84,7 @@ decltype(auto) visit_dtype(DType dtype, Fn&& fn) {
   return detail::visit_dtype(dtype, std::forward<Fn>(fn), Built{}, Built{});
 }
 
-/// Does this for reading and converting data, also with types that a small library does not compute with.
+/// Like visit_dtype(), for reading and converting data. Also visits types that a small library does not compute with.
 template <typename List, typename Fn>
 decltype(auto) visit_any_dtype(DType dtype, Fn&& fn) {
   return detail::visit_dtype(dtype, std::forward<Fn>(fn), List{}, List{});

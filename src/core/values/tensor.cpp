@@ -23,8 +23,8 @@ namespace {
 struct Accounted {
   std::shared_ptr<Allocator> allocator;
   std::shared_ptr<MemoryAccount> account;
-  /// False after the memory was handed over. Before the block is in its shared_ptr no other thread can see it, so the moves until then need
-  /// no locked instructions.
+  /// False after the memory was handed over. Moving needs no atomic operation, because other threads cannot see the block before it is in a
+  /// shared_ptr.
   mutable std::atomic<bool> charged{false};
   size_t size_bytes = 0;
   MemoryClass memory_class = MemoryClass::other;

@@ -35,7 +35,7 @@ std::shared_ptr<const BudgetedPlan> BindingBudgets::affordable() {
   const size_t own_bytes = own_arena_bytes();
   std::lock_guard lock(mutex_);
   if (!affordable_) {
-    // Smaller extents can reuse the last plan, whose arena's pages have been touched already; without it they might need new pages.
+    // Smaller extents can reuse the last plan and its arena, whose pages are populated already; another plan might need new pages.
     if (const auto larger = plans_.bindings().affordable_plan(); larger && own_bytes > larger->arena_bytes) {
       if (auto plan = plan_as_for(*larger, binding_)) affordable_ = std::move(plan);
     }

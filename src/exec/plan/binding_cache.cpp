@@ -14,7 +14,7 @@ using Bindings = std::list<std::shared_ptr<Binding>>;
 // True if only the cache refers to the binding, so that it may be rebound.
 bool is_free(const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; }
 
-// The binding for these values and this version of the parameters; bindings.end() if there is none.
+// Returns the binding for these values and this version of the parameters; bindings.end() if there is none.
 Bindings::iterator find_bound(Bindings& bindings, const Program& program, std::span<const int64_t> values,
                               const ParameterVersion* parameters) {
   const std::vector<int32_t>& symbols = program.extents().symbols;
@@ -25,7 +25,7 @@ Bindings::iterator find_bound(Bindings& bindings, const Program& program, std::s
   });
 }
 
-// Moves the bindings with an earlier version of the parameters, which are useless, to `outdated`; but a free one of them to `spare`.
+// Moves the bindings with an earlier version of the parameters to `outdated`, except for a free one, which goes to `spare`.
 void drop_outdated(Bindings& bindings, const ParameterVersion* parameters, Bindings& spare, Bindings& outdated) {
   for (auto it = bindings.begin(); parameters && it != bindings.end();) {
     const auto binding = it++;
@@ -35,7 +35,7 @@ void drop_outdated(Bindings& bindings, const ParameterVersion* parameters, Bindi
   }
 }
 
-// The free binding to bind anew: the preferred one if it is free, or else the least recently used; bindings.end() if none is free.
+// Returns the free binding to rebind: the preferred one if it is free, or else the least recently used; bindings.end() if none is.
 Bindings::iterator choose_free(Bindings& bindings, const Binding* preferred) {
   auto found = bindings.end();
   for (auto it = bindings.begin(); it != bindings.end(); ++it) {

@@ -25,7 +25,7 @@ constexpr size_t kLongestReplay = 4;        // most instructions that a recomput
 constexpr size_t kMostInTurn = 3;           // how deep recomputations may depend on recomputed buffers
 constexpr size_t kMaxFreelyOrdered = 2000;  // most instructions for which other orders are tried, as each is planned
 
-/// The wish in a node's metadata about recomputing it. "always": prefer it to spilling, whatever it costs. "never": do not recompute.
+/// A node's metadata about recomputation. "always": prefer it to spilling at any cost. "never": do not recompute the node.
 /// MXNet's attribute for mirroring means "always".
 enum class Repetition : uint8_t { by_cost, always, never };
 

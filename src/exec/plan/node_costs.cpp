@@ -57,7 +57,7 @@ void NodeCosts::judge(const Program& program) {
       worth_[i] = hints_[i].estimated_ns > kExpensiveNs ? Worth::yes : Worth::no;
     if (worth_[i] != Worth::no) candidates.push_back(i);
   }
-  // A custom operator's kernel may go on outside of the calling thread, so that a single one lets other nodes run beside it.
+  // A custom operator's kernel may continue on another thread, so a single one suffices for parallel execution.
   wide_ = instructions.size() > 1 && std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
             return instruction.dynamic && instruction.kernel && is_custom_op(*instruction.node->op);
           });

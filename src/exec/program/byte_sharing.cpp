@@ -34,7 +34,7 @@ Reachability order_by_data(const Program& program) {
   return order;
 }
 
-// The most bytes of the arena alive at once, scratch apart.
+// Returns the peak of live arena bytes, without scratch memory.
 size_t peak_of(const Program& program, IdSpan<SlotId, const Slot> slots, const InstructionSet& elided) {
   constexpr int64_t kSomeExtent = 16;  // for those that are not known
   constexpr double kMostBytes = 1e12;  // of a value, so that sums do not overflow
@@ -101,7 +101,7 @@ class Decision {
       if (!instruction.dynamic && !facts_.options.observable) share_operands(step, instruction);
       note_accesses(step, instruction);
     }
-    // A root may have become an output after others came to share its bytes.
+    // A root may have become an output after other slots began to share its bytes.
     for (Slot& shared : result_.slots)
       if (shared.root != kNoSlot) shared.location = slot(shared.root).location;
     place_in_outputs(program_, result_.slots, result_.places, result_.elided, facts_.order ? &*facts_.order : nullptr,
@@ -111,7 +111,7 @@ class Decision {
   }
 
  private:
-  // All slots that share the bytes of a root so far.
+  // The slots that share the bytes of a root.
   struct Root {
     InstructionId last_use = kNoInstruction;
     bool is_split = false;                // some are pieces of it
@@ -129,7 +129,7 @@ class Decision {
     roots_[root].last_use = std::max(roots_[root].last_use, facts_.last_use[out]);
   }
 
-  // The first alias of the operator that holds here decides.
+  // Applies the first of the operator's aliases that is possible here.
   void share_operands(InstructionId step, const Instruction& instruction) {
     const auto operands = program_.operands(instruction);
     for (const Alias& alias : instruction.node->op->alias) {
@@ -157,7 +157,7 @@ class Decision {
     const SlotId root = root_of(in);
     if (slot(root).location == LocationKind::known) return false;
     if (!slot(out).is_output) return true;
-    // The root, not handed over itself, can be computed straight into the output.
+    // If the root is not an output itself, it can be computed directly into this output.
     if (slot(root).location != LocationKind::arena || slot(root).is_output || !same_size(program_.type(in), program_.type(root)))
       return false;
     slot(root).location = LocationKind::held;
@@ -174,7 +174,7 @@ class Decision {
     if (root.last_use > step || !same_size(program_.type(in), program_.type(out))) return false;
     if (root.is_split && reads_another_piece(instruction, in)) return false;
     if (reads_elsewhere(instruction, alias, root_slot)) return false;
-    // Where instructions run at once, all others that touch the bytes must have ended.
+    // If instructions run concurrently, all others that access the bytes must come before this one.
     return !facts_.order ||
            std::all_of(root.accesses.begin(), root.accesses.end(), [&](InstructionId other) { return facts_.order->before(other, step); });
   }
@@ -202,7 +202,7 @@ class Decision {
     return false;
   }
 
-  // The outputs of a Split lie in its input.
+  // Places the outputs of a Split within its input.
   void cut_up(const Instruction& split) {
     const auto operands = program_.operands(split);
     const SlotId in = operands[0];
@@ -225,7 +225,7 @@ class Decision {
     }
   }
 
-  // True if every kernel that touches the value asks how far its rows are apart.
+  // True if every kernel that accesses the value supports a row stride.
   bool all_take_steps(SlotId value) const {
     for (const Instruction& instruction : program_.instructions()) {
       const auto operands = program_.operands(instruction);
@@ -248,7 +248,7 @@ class Decision {
   IdVector<SlotId, Root> roots_;
 };
 
-// Concats and Splits that can stay in place; the last ones first, because they hold what others have in common with them.
+// Returns the Concats and Splits that can stay in place, last ones first: if several have a common input, the last one holds it.
 std::vector<InstructionId> find_pieces(const Facts& facts) {
   std::vector<InstructionId> found;
   if (!facts.options.pieces_in_place || !facts.options.reuse_memory || facts.options.observable) return found;
@@ -287,7 +287,7 @@ Sharing choose_sharing(const Program& program, const ProgramOptions& options) {
         in_pieces[i] = false;
     }
   }
-  // All at once may do what none does alone.
+  // Tries all candidates together, which may help even if no single one does.
   for (InstructionId i : candidates) in_pieces[i] = true;
   Sharing all = Decision(facts, in_pieces).make();
   return all.peak_bytes <= best.peak_bytes ? all : best;

@@ -9,7 +9,7 @@
 
 namespace treadle::exec {
 
-/// Larger programs run in order: the matrix of their order would have more than 32 MB.
+/// Larger programs run sequentially, because the bit matrix of their order would exceed 32 MB.
 inline constexpr size_t kMaxParallelInstructions = 16'384;
 
 struct Sharing {

@@ -112,7 +112,7 @@ struct DirectPlan {
   Panels panels;
   int64_t panel_ranges, panels_per_range;
 
-  /// @param least_rows  least pixels a block aims at, whatever they read
+  /// @param least_rows  a block has at least this many pixels if possible, even if their inputs exceed the cache
   explicit DirectPlan(const ConvParams& p, int64_t least_rows = 24) : panels(p.M / p.group, panel_shape<float>()) {
     const Window& w = p.window;
     lines = w.out[0] * w.out[1];

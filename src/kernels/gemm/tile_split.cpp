@@ -85,7 +85,7 @@ void turn(const uint16_t* from, uint16_t* to) {
                     reinterpret_cast<uint32_t*>(to) + i * kWords, kSplitRows);
 }
 
-/// Splits in the other operand's layout and transposes the tiles.
+/// Calls split(), which writes tiles in the layout of the other operand, and transposes these tiles.
 template <typename Split>
 Magnitude split_turned(const Split& split, uint16_t* to) {
   alignas(64) uint16_t tiles[kSplitTiles];

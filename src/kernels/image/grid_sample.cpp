@@ -157,8 +157,8 @@ namespace {
 
 constexpr int64_t kPoints = SampledSquares<float>::kPoints;  // points of a block, whose results for a channel are contiguous
 
-/// Inputs of a block of points. Points with two linear axes use 2 x 2 squares, unless the border makes them take an input twice: one
-/// combined weight would lose the NaN of 0 * Inf.
+/// The inputs that a block of points reads. With two linear axes, a point reads a 2 x 2 square, except at borders, where it may read an
+/// input twice: combining the two weights would lose the NaN of 0 * Inf.
 template <typename T>
 struct BlockTaps {
   SampledSquares<T> squares;

@@ -33,7 +33,7 @@ struct MinFn {
   }
 };
 
-/// Adds a chain before the node: `op_type` of the first two operands, then of that and the third, and so on. Returns its last value.
+/// Adds a chain before the node: `op_type` of the first two operands, then of the result and the third, and so on. Returns its result.
 ValueId chain_of_pairs(Graph& graph, NodeId id, const char* op_type) {
   ValueId result = graph.node(id).inputs[0];
   int count = graph.node(id).num_formal_inputs;

@@ -71,7 +71,7 @@ class NhwcPacked final : public PackedState {
     }
     return form.data<float>();
   }
-  /// Without the bfloat16 form, as kernels that use it are not restored.
+  /// Omits the bfloat16 form, because kernels that use it are not restored from files.
   std::vector<PackedPart> parts() const override {
     std::lock_guard lock(mutex_);
     std::vector<PackedPart> parts;
