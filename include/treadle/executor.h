@@ -79,7 +79,7 @@ class TREADLE_API ExecutorGraphs {
 class Executor;
 
 struct TREADLE_API BindOptions {
-  /// For float32 inputs and parameters that `requests` does not name.
+  /// Applies to float32 inputs and parameters that `requests` does not name.
   GradientRequest request = GradientRequest::write;
   GradientRequests requests;
   /// Memory for gradients, by argument: contiguous, float32, in the argument's shape. Missing ones are allocated as zeros. A gradient by
@@ -95,8 +95,8 @@ struct TREADLE_API BindOptions {
 
 struct TREADLE_API SimpleBindOptions : BindOptions {
   std::map<std::string, DType> dtypes;  ///< of inputs; default: the model's
-  /// Memory by name for inputs, and for gradients of inputs as "grad of NAME", used if it is large enough; new memory is added to it.
-  /// Executors that run in turn can share it.
+  /// Memory by name, for inputs and for their gradients ("grad of NAME"). Used if it is large enough; otherwise new memory is added to it.
+  /// Executors that run one after the other can share it.
   NamedTensors* shared_buffer = nullptr;
 };
 
@@ -105,8 +105,8 @@ struct ReshapeOptions {
   bool allow_up_sizing = false;  ///< new memory may be allocated for inputs that grow
 };
 
-/// A model with values bound to its arguments (inputs and parameters) and running statistics. Contiguous values are not copied: what is
-/// written to them takes effect in the next forward pass. The backward pass reads arguments again, so write them only after it. Not
+/// A model with values bound to its arguments (inputs and parameters) and running statistics. Contiguous values are not copied, so changes
+/// of their elements take effect in the next forward pass. The backward pass reads arguments again, so change them only after it. Not
 /// thread-safe.
 /// What a forward pass is for.
 enum class ForwardMode : uint8_t {
@@ -140,7 +140,7 @@ class TREADLE_API Executor {
   /// @return number of steps left; 0 for a step beyond the last. @throws Error(invalid_argument) for a step out of order
   size_t partial_forward(size_t step, ForwardMode mode = ForwardMode::predict, const RunOptions* options = nullptr);
   /// Writes or adds gradients, as requested. Call it once after each forward pass for training.
-  /// @param head_gradients  of the outputs, in their shapes; empty: ones
+  /// @param head_gradients  gradients of the outputs, in their shapes; empty: ones
   void backward(std::span<const Tensor> head_gradients = {});
 
   const std::vector<Datum>& outputs() const;

@@ -21,7 +21,7 @@ namespace treadle {
 struct ProfiledOperand {
   std::string name;
   DType dtype = DType::undefined;
-  std::optional<Shape> shape;  ///< for the extents of the last run; none if only the run knows it
+  std::optional<Shape> shape;  ///< for the extents of the last run; none if data-dependent
   bool constant = false;
   std::string shares;    ///< value whose bytes it is a view of or overwrites; empty: it has its own
   int64_t row_step = 0;  ///< row stride in elements, if rows are parts of another value's rows; 0: contiguous
@@ -55,7 +55,7 @@ struct PlannedNode {
   std::vector<std::string> layers;  ///< layers of the model that contain it, outermost first: "layer1", "layer1.0", "layer1.0.conv1"
   std::vector<std::string> passes;  ///< passes that produced it, in order (ProfilerOptions::passes)
   std::vector<ProfiledOperand> inputs, outputs;
-  std::optional<double> flops, bytes;  ///< per call; none if the operator does not tell or a shape is unknown
+  std::optional<double> flops, bytes;  ///< per call; none if the operator declares no cost or a shape is unknown
   std::string phase;                   ///< part of a training step: "forward", "backward", "communication" or "optimizer"; otherwise empty
   std::vector<int32_t> forward;        ///< for a backward node: indices of forward nodes whose gradients it computes
   int64_t sequence = -1;               ///< forward node: its number among forward nodes; backward node: the number of its last forward node
@@ -178,14 +178,14 @@ struct MemoryHolding {
   size_t size_bytes = 0;
 };
 
-/// A block that was taken while memory was recorded.
+/// A block that was allocated while memory was recorded.
 struct ProfiledBlock {
-  uint64_t id = 0;  ///< unique, whatever the address
+  uint64_t id = 0;  ///< unique; addresses may repeat
   MemoryClass memory_class = MemoryClass::other;
   std::string holder;  ///< as MemoryHolding::name
   size_t size_bytes = 0;
   double taken_ns = 0;                ///< since the profile's begin
-  std::optional<double> returned_ns;  ///< none: not yet returned
+  std::optional<double> returned_ns;  ///< none: not freed yet
 };
 
 /// Actual allocations (ProfilerOptions::memory), as opposed to the plan.
@@ -199,7 +199,7 @@ struct MeasuredMemory {
     double ns = 0;
     size_t size_bytes = 0;
     MemoryClass memory_class = MemoryClass::other;
-    std::string holder;  ///< the requester
+    std::string holder;  ///< the node or value that it was allocated for
   };
   int64_t num_events = 0;
   ClassBytes before{};          ///< at the profile's begin
@@ -208,7 +208,7 @@ struct MeasuredMemory {
   size_t peak_bytes = 0;
   ClassBytes at_peak{};
   std::vector<MemoryHolding> holders_at_peak;  ///< largest first
-  std::vector<ProfiledBlock> blocks;           ///< in the order of taking
+  std::vector<ProfiledBlock> blocks;           ///< in order of allocation
   std::vector<Refusal> refused;
 };
 
@@ -254,8 +254,8 @@ struct ProfilerOptions {
   /// crash of the process. read_profile_recording() reads the file. If writing fails, recording stops, runs continue, and profile() and
   /// flush() throw the error. Excludes keep_last.
   std::string stream_to;
-  /// Nodes name the passes that made them, and say why other kernels of their operators were not chosen. For this, the graph is optimised
-  /// once more when the profile is made. Sessions of compiled models have no passes to name.
+  /// Record in each node the passes that made it, and why its operator's other kernels were not chosen. For this, the graph is optimised
+  /// again when the profile is made. Sessions of compiled models have no passes to name.
   bool passes = false;
 };
 
@@ -267,7 +267,7 @@ class TREADLE_API Profiler {
   Profiler& operator=(Profiler&&) noexcept;
   ~Profiler();
 
-  /// Runs that begin while paused are omitted. Running runs are recorded to their end.
+  /// Runs that begin while paused are omitted. Runs in progress are recorded to their end.
   void pause();
   void resume();
   /// A profile of runs that have ended. @throws Error(io_error) if the file ProfilerOptions::stream_to could not be written

@@ -15,52 +15,52 @@
 
 namespace treadle {
 
-/// Repeated measurements, in milliseconds.
+/// Statistics of repeated measurements, in milliseconds.
 struct ProfileTimes {
   double median = 0;
-  std::optional<std::pair<double, double>> interval;  ///< where the median of all possible runs is, at 99 %; none if there were too few
+  std::optional<std::pair<double, double>> interval;  ///< 99 % confidence interval of the median; none if there were too few
   double p10 = 0, p90 = 0, min = 0, max = 0;
 };
 
 /// A step within a node's kernel.
 struct KernelPhaseReport {
   std::string name;
-  double calls = 0;  ///< in one run, on all threads
-  ProfileTimes ms;   ///< of a run, all threads together, without the phases within
+  double calls = 0;  ///< per run, on all threads
+  ProfileTimes ms;   ///< per run: sum over threads, without nested phases
   double mean_ms = 0;
-  double share = 0;  ///< of the node's phases, 0 to 1
+  double share = 0;  ///< share of the node's phases, 0 to 1
 };
 
-/// Why a pass of the optimiser left a node as it was, although it had looked closer.
+/// The reason why a pass of the optimiser did not change a node that nearly matched.
 struct PassRefusal {
   std::string pass, why;
 };
 
-/// A node as it ran. What is not known is absent. `sources` is empty where it is the node's own name alone, and operands have names.
+/// A node and its times. Unknown values are absent. `sources` is empty if it would be the node's own name only; operands have names.
 struct NodeReport : PlannedNode {
-  std::optional<double> calls;     ///< in one run
-  std::optional<ProfileTimes> ms;  ///< of a run
-  std::optional<double> slack_ms;  ///< by how much it might take longer before the critical path does
+  std::optional<double> calls;     ///< per run
+  std::optional<ProfileTimes> ms;  ///< per run
+  std::optional<double> slack_ms;  ///< how much longer the node may take without lengthening the critical path
   std::optional<double> ready_ms, waited_ms;
-  std::optional<double> mean_ms;     ///< of a typical run
-  std::optional<double> barrier_ms;  ///< of a run: threads waited at the ends of its loops
-  std::optional<double> share;       ///< of the run, 0 to 1
+  std::optional<double> mean_ms;     ///< per typical run
+  std::optional<double> barrier_ms;  ///< per run: threads waiting at the ends of its loops
+  std::optional<double> share;       ///< share of the run's time, 0 to 1
   std::vector<KernelPhaseReport> kernel_phases;
   std::optional<double> gflops, gb_per_s;
   std::string bound;                    ///< "compute" or "memory"
-  std::optional<double> bound_ms;       ///< the least time that the machine could take
-  std::optional<double> of_peak;        ///< that over the node's time
-  std::optional<double> estimated_ms;   ///< of a plan that did not run: the least time
-  std::vector<PassRefusal> left_alone;  ///< likewise: by passes
+  std::optional<double> bound_ms;       ///< the least time that the machine could take (roofline model)
+  std::optional<double> of_peak;        ///< bound_ms divided by the node's time
+  std::optional<double> estimated_ms;   ///< for a plan that did not run: the least time
+  std::vector<PassRefusal> left_alone;  ///< for a plan that did not run: refusals of passes
 };
 
-/// Names, each with a number of bytes or with a series of them, in a fixed order of names.
+/// Names, each with a number of bytes or a series of them, in a fixed order.
 using NamedBytes = std::vector<std::pair<std::string, size_t>>;
 using NamedSeries = std::vector<std::pair<std::string, std::vector<size_t>>>;
 
 /// Bytes with a named owner. Classes of memory have the names of memory_class_name().
 struct HoldingReport {
-  std::string name;  ///< of a value or a node; empty: not known
+  std::string name;  ///< of a value or a node; empty: unknown
   std::string memory_class;
   size_t bytes = 0;
 };
@@ -71,11 +71,11 @@ struct MeasuredMemoryReport {
     double ms = 0;  ///< since the profile began
     size_t bytes = 0;
     NamedBytes classes;
-    std::vector<HoldingReport> holders;  ///< the largest first
+    std::vector<HoldingReport> holders;  ///< largest first
     size_t more_holders = 0, more_holders_bytes = 0;
   };
   struct Timeline {
-    size_t points = 0;  ///< that there were: of each stretch the one with the most bytes is here
+    size_t points = 0;  ///< number recorded; only the one with the most bytes of each section is kept
     std::vector<double> ms;
     NamedSeries bytes;
   };
@@ -92,7 +92,7 @@ struct MeasuredMemoryReport {
   Peak peak;
   Timeline timeline;
   size_t num_blocks = 0;
-  std::vector<Block> blocks;  ///< the largest, in the order of their taking
+  std::vector<Block> blocks;  ///< the largest ones, in order of allocation
   std::vector<Refusal> refused;
 };
 
@@ -106,17 +106,17 @@ struct MemorySection {
     size_t bytes = 0, offset = 0;
     int32_t first = 0, last = 0;  ///< steps, both inclusive
   };
-  /// The first step at which most of the arena is alive.
+  /// The first step at which the most bytes of the arena are alive.
   struct Peak {
     size_t step = 0;
     std::string node;
     size_t bytes = 0;
-    std::vector<HoldingReport> values;  ///< the largest first
+    std::vector<HoldingReport> values;  ///< largest first
   };
   std::vector<Class> classes;
   size_t peak_bytes = 0, weight_bytes = 0, packed_bytes = 0;
   size_t arena_bytes = 0, arena_lower_bound_bytes = 0, arena_sum_bytes = 0;
-  std::vector<int32_t> steps;  ///< nodes in the order that the buffers count
+  std::vector<int32_t> steps;  ///< nodes, in the order counted by the buffers' first and last
   std::vector<Buffer> buffers;
   NamedSeries live;  ///< bytes alive at each step, by class
   std::optional<Peak> peak;
@@ -125,8 +125,8 @@ struct MemorySection {
 
 /// The events of one run, or the ranges and runs of the whole recording, by column.
 struct TimelineEvents {
-  int64_t events = 0;         ///< that there were: the first of them are here
-  std::vector<int32_t> item;  ///< as ProfiledEvent::node, or ProfiledSpan::range
+  int64_t events = 0;         ///< number recorded; only the first ones are kept
+  std::vector<int32_t> item;  ///< see ProfiledEvent::node or ProfiledSpan::range
   std::vector<int32_t> thread;
   std::vector<double> start_us, duration_us;
   std::vector<int32_t> phase;     ///< empty if no event has one
@@ -144,7 +144,7 @@ struct ProfileReport {
   };
   struct Runs {
     int64_t recorded = 0, warmup = 0;
-    std::optional<ProfileTimes> ms, plain_ms;  ///< recorded, and not recorded
+    std::optional<ProfileTimes> ms, plain_ms;  ///< recorded and unrecorded runs
     std::optional<double> load_ms, first_run_ms;
   };
   struct Cost {
@@ -155,7 +155,7 @@ struct ProfileReport {
   };
   struct Clock {
     std::vector<std::pair<double, int64_t>> pairs;  ///< milliseconds since the profile began, nanoseconds since 1970
-    double set_ms = 0;                              ///< by how much the wall clock was set meanwhile
+    double set_ms = 0;                              ///< by how much the wall clock was adjusted during the profile
   };
   struct Peaks {
     struct Bandwidth {
@@ -180,7 +180,7 @@ struct ProfileReport {
     double ms = 0, share = 0;
     std::optional<double> flops, gflops;
   };
-  /// A layer of the model, or a phase of a training step. It stands behind the one around it.
+  /// A layer of the model, or a phase of a training step. Comes after the one that contains it.
   struct Layer {
     std::string name;
     int32_t parent = -1;
@@ -211,11 +211,11 @@ struct ProfileReport {
     int32_t parent = -1;
     bool python = false;
     int64_t calls = 0;
-    ProfileTimes ms;  ///< of a call
+    ProfileTimes ms;  ///< per call
     double total_ms = 0, self_ms = 0, runs_ms = 0;
   };
   struct Marks {
-    int64_t events = 0;  ///< that there were: the first of them are here
+    int64_t events = 0;  ///< number recorded; only the first ones are kept
     std::vector<std::string> name;
     std::vector<int32_t> thread;
     std::vector<double> ms;
@@ -234,7 +234,7 @@ struct ProfileReport {
   std::optional<Peaks> peaks;
   std::vector<Part> where;
   std::optional<CriticalPath> critical_path;
-  std::optional<double> waited_ms;  ///< of all nodes
+  std::optional<double> waited_ms;  ///< sum over all nodes
   std::vector<NodeReport> nodes;
   std::vector<Operator> operators;
   std::vector<Layer> layers;
@@ -251,17 +251,17 @@ struct ProfileReport {
 /// Makes the report: sums the profile's times, and compares them with the machine's peaks if the context has them.
 TREADLE_API ProfileReport report_profile(const Profile& profile, const ProfileContext& context = {});
 
-/// docs/profiling.md has the fields.
+/// The report as a JSON document, whose fields docs/profiling.md lists.
 TREADLE_API std::string profile_to_json(const ProfileReport& report);
 enum class ProfileParts : uint8_t {
   all,
-  without_timeline,  ///< of a million events it is nearly all of the text; only pages and JSON show it
+  without_timeline,  ///< omits the timeline, which is most of the text; only pages and JSON show it
 };
-/// @param json  of profile_to_json(). @throws Error(invalid_argument) for other text
+/// @param json  a text of profile_to_json(). @throws Error(invalid_argument) for other text
 TREADLE_API ProfileReport read_profile(std::string_view json, ProfileParts parts = ProfileParts::all);
 
 struct ProfileTableOptions {
-  int top = 25;               ///< nodes shown; 0: all
+  int top = 25;               ///< number of nodes shown; 0: all
   bool memory = false;        ///< also the arena's contents, per step and at the peak
   std::string sort = "time";  ///< "time", "order", "calls", "gflops", "bandwidth", "peak", "name"
 };
@@ -274,22 +274,22 @@ struct ProfileTreeOptions {
 };
 /// A run as a tree of step phases, model layers and nodes, each with its total time and the time outside of its children.
 TREADLE_API std::string profile_to_tree(const ProfileReport& report, const ProfileTreeOptions& options = {});
-/// One page that needs no network.
+/// An HTML page that needs no network.
 TREADLE_API std::string profile_to_html(const ProfileReport& report);
-/// A line for each node, with a header: RFC 4180.
+/// CSV (RFC 4180) with a header and a line per node.
 TREADLE_API std::string profile_to_csv(const ProfileReport& report);
 
-/// The contents of a file, by the end of its name: .json, .html, .csv, or a trace: .pftrace, .trace.json, .folded, .speedscope.json,
+/// The contents of a file, selected by its extension: .json, .html, .csv, or a trace: .pftrace, .trace.json, .folded, .speedscope.json,
 /// .onnxruntime.json.
-/// @param profile  for traces; may be null
-/// @throws Error(invalid_argument) for another name, or for a trace without the profile's events.
+/// @param profile  the events for traces; may be null
+/// @throws Error(invalid_argument) for another extension, or for a trace without the profile's events.
 TREADLE_API std::string profile_file(std::string_view path, const ProfileReport& report, const Profile* profile);
-/// @throws Error(invalid_argument) for a name that profile_file() does not know.
+/// @throws Error(invalid_argument) for an extension that profile_file() does not support.
 TREADLE_API void check_profile_file(std::string_view path);
 
 enum class Change : uint8_t { unchanged, faster, slower, unclear };
 
-/// Two medians side by side.
+/// The comparison of two medians.
 struct TimeDifference {
   Change verdict = Change::unclear;
   double before_ms = 0, after_ms = 0;
@@ -299,15 +299,15 @@ struct TimeDifference {
 struct ProfileDifference {
   struct Node : TimeDifference {
     std::string name, op_type;
-    std::string plan;  ///< what else is different: kernel, shapes
+    std::string plan;  ///< other differences: kernel, shapes
   };
   double tolerance = 0;
   TimeDifference run;                                                     ///< whole runs
-  std::vector<Node> nodes;                                                ///< that are in both: first those that have changed
-  std::vector<std::pair<std::string, std::string>> environment;           ///< what both were taken with, where it differs
+  std::vector<Node> nodes;                                                ///< nodes of both profiles, changed ones first
+  std::vector<std::pair<std::string, std::string>> environment;           ///< settings that differ
   std::vector<std::string> only_before, only_after;                       ///< names of nodes
   std::vector<std::pair<std::string, std::pair<double, double>>> memory;  ///< bytes before and after
-  int64_t num_other_shapes = 0;                                           ///< nodes that do other work
+  int64_t num_other_shapes = 0;                                           ///< number of nodes whose shapes differ
 };
 /// Matches nodes by name. A node has changed if the 99 % intervals of its medians do not overlap. It is unchanged if they allow no change
 /// above `tolerance`. Otherwise the verdict is unclear.

@@ -78,8 +78,8 @@ struct TREADLE_API SessionOptions {
   /// for its memory.
   size_t memory_limit_bytes = 0;
   /// Fraction, up to 1, of the activations and scratch that a run would otherwise use. As with a limit, runs reorder nodes, write to a
-  /// file, and compute twice. Applies to all feeds, whatever their extents; if no plan needs so little, the smallest is used. For trainers
-  /// and modules it applies to training steps. 0: no limit. Host only.
+  /// file, and compute twice. Applies to feeds of any shape; if no plan needs so little, the smallest is used. For trainers and modules it
+  /// applies only to training steps. 0: no limit. Host only.
   double memory_fraction = 0;
   /// Fraction, up to 1, of a run's time that may be spent on recomputing values to save activations and scratch, with the same bits. Times
   /// are the planner's estimates; nothing is written to a file. Applies to the same runs as memory_fraction. -1: up to 0.1 for training, as
@@ -174,7 +174,7 @@ struct TREADLE_API RunOptions {
   std::map<std::string, std::string> config;
   /// Nodes (by name) or values to compute without fetching them. With targets, an empty list of outputs means none.
   std::vector<std::string> targets;
-  std::shared_ptr<ThreadPool> thread_pool;  ///< for this run, which uses at most as many of its threads as the session has
+  std::shared_ptr<ThreadPool> thread_pool;  ///< for this run, which uses no more of its threads than the session has
   /// Maps an output's name to an allocator for it. Outputs that are a feed or a constant, and strings, keep their memory. A name that is
   /// not an output of the run, or is bound to memory, is an error, both here and in output_devices.
   std::map<std::string, std::shared_ptr<Allocator>> output_allocators;
@@ -218,7 +218,7 @@ struct UnfinishedRun {
 /// Counts of compiled graphs (one per set of fed, fetched, target and monitored values) and of their bindings (one per set of extents).
 struct CacheStatistics {
   int64_t hits = 0, misses = 0, evictions = 0, size = 0;
-  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< repeating the previous extents counts as neither
+  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< using the previous extents again counts as neither
 };
 
 using ValueHandle = uint64_t;
@@ -234,7 +234,7 @@ class TREADLE_API IoBinding {
   IoBinding& operator=(IoBinding&&) noexcept;
 
   void bind_input(std::string_view name, Datum value);
-  /// @param memory  that the output is written to; without it, the session allocates in every run
+  /// @param memory  memory that the output is written to; without it, the session allocates the output in every run
   void bind_output(std::string_view name, std::optional<Tensor> memory = std::nullopt);
   /// Leaves the output on the device, or copies it there. @param device  named as in SessionOptions. @throws Error(invalid_argument)
   void bind_output_to_device(std::string_view name, std::string_view device);
@@ -272,7 +272,7 @@ class TREADLE_API PartialRun {
   /// Feeds an input that was left out at the start. Its extents must be those declared or known from other inputs.
   /// @throws Error(invalid_argument) for another name or type, or an input fed already
   void feed(std::string_view name, Datum value);
-  /// Outputs that have been computed, also before the end.
+  /// Outputs that have been computed so far, even before the end.
   std::vector<Datum> fetch(std::span<const std::string> names) const;
   /// Runs until the node has run, or as far as advance() before that. Does nothing if it has run. @return true at the end
   /// @throws Error(not_found) if the optimised graph does not have the node
@@ -310,8 +310,8 @@ struct StatePair {
 /// them.
 class TREADLE_API StatefulRun {
  public:
-  /// @param initial  values of paired inputs for the first run. Memory that nobody else holds may be overwritten. Missing states with a
-  ///                 fixed shape begin as zeros
+  /// @param initial  values of paired inputs for the first run. Memory that nothing else refers to may be overwritten. Missing states with
+  ///   a fixed shape begin as zeros
   /// @throws Error(invalid_argument) for an unknown name, or a state without a fixed shape or initial value
   StatefulRun(const Session& session, const std::vector<StatePair>& pairs, std::map<std::string, Datum> initial = {});
   ~StatefulRun();
@@ -320,12 +320,12 @@ class TREADLE_API StatefulRun {
 
   /// @param feeds    values of the other inputs
   /// @param outputs  names of the outputs to return; empty: all that are not states
-  /// @return one value per requested output. After an error, the states are those before the run
+  /// @return one value per requested output. After an error, the states have their values from before the run
   std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {},
                          const RunOptions* options = nullptr);
-  /// The value that the paired input gets in the next run. Its memory is not reused while the caller holds it.
+  /// The value for the paired input of the next run. Its memory is not reused while the caller holds it.
   Datum state(std::string_view input) const;
-  /// Sets the value like `initial` in the constructor: memory that nobody else holds may be overwritten.
+  /// Sets the value like `initial` in the constructor: memory that nothing else refers to may be overwritten.
   void set_state(std::string_view input, Datum value);
 
  private:
