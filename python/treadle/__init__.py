@@ -102,7 +102,7 @@ __all__ = [
 
 # Modules that are imported when somebody names them, as they need other packages.
 _MODULES = ("backend", "torch")
-# Where other names are found that programs use from here: types of results, and the names of ONNX Runtime and MXNet.
+# The modules of other names that programs use from here: types of results, and the names of ONNX Runtime and MXNet.
 _ELSEWHERE = ("session", "memory", "profiling", "explaining", "precision", "hooks", "environment", "onnxruntime", "mxnet")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 _Observer = Callable[[Any], None]
 
-# The lock is held by nobody who calls something: a module has a lock of its own, and tells of its graphs under it.
+# Callers release the lock before they call other code: a module has a lock of its own, and reports its graphs under it.
 _lock = threading.Lock()
 # By id. What is gone is taken out now and then, not as it goes: callbacks would be a twentieth of the start of a small session.
 _known: dict[int, weakref.ref[Any]] = {}
@@ -32,7 +32,7 @@ def add(client: Any) -> None:
 
 
 def _all() -> list[Any]:
-    """Those that are still there. The caller has the lock."""
+    """Returns the clients that still exist. The caller holds the lock."""
     return [client for known in _known.values() if (client := known()) is not None]
 
 

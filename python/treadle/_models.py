@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 from ._treadle import Model, SessionOptions
 
-# Where ONNX Runtime looks for the external data of a model given as bytes.
+# ONNX Runtime's config entry with the folder of external data, for a model given as bytes.
 FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 

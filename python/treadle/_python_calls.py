@@ -1,4 +1,4 @@
-"""Which interpreter hook tells the profiler of Python's calls: sys.monitoring from Python 3.12 on, sys.setprofile before."""
+"""Selects the interpreter's hook that reports Python calls to the profiler: sys.monitoring from Python 3.12 on, sys.setprofile before."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _SetProfile:
 
 
 def are_on() -> bool:
-    """Whether any profile wants Python's calls."""
+    """Returns True if any profile records Python calls."""
     return _users > 0
 
 
@@ -91,7 +91,7 @@ def hide(function: Any) -> None:
 
 
 def stop() -> None:
-    """What is still under way ends with the last one."""
+    """When the last profile ends, also ends the calls that are still open."""
     global _users, _hook
     with _lock:
         _users -= 1

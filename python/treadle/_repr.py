@@ -1,4 +1,4 @@
-"""What objects say of themselves: `SessionOptions(intra_op_num_threads=4)`, made of their properties."""
+"""Texts of objects, made of their properties: `SessionOptions(intra_op_num_threads=4)`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _LONGEST = 60  # characters of a value
-_MOST = 12  # items of a collection; those of longer ones are not even written
+_MOST = 12  # most items shown of a collection; longer ones are not written in full
 
 
 def _readable(value: object) -> str | None:
@@ -30,7 +30,7 @@ def _properties(cls: type) -> list[str]:
 
 
 def _defaults(cls: type) -> dict[str, str | None]:
-    """What a new object has: options that differ from it are those that somebody set."""
+    """The properties of a new object: options that differ from it have been set."""
     try:
         return _values(cls())
     except Exception:

@@ -73,7 +73,7 @@ class RunKeywords(TypedDict, total=False):
     thread_pool: _treadle.ThreadPool | None
 
 
-# What no attribute has.
+# Options that no attribute has.
 _METHODS = {
     "dimensions": ("extents of symbols of the inputs' shapes, by name.", SessionOptions.add_free_dimension_override_by_name),
     "initializers": (

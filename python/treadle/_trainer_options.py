@@ -117,7 +117,7 @@ def _natural(options: _treadle.TrainerOptions, name: str, value: Any) -> Any:
 
 
 def trainer_options(given: Mapping[str, Any], keywords: Iterable[str]) -> _treadle.TrainerOptions:
-    """What the core takes for the keywords given.
+    """Converts keywords to the core's options.
 
     :param keywords: of `Trainer` besides those of the table.
     """

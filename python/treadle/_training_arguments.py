@@ -1,4 +1,4 @@
-"""What trainers and joint modules are given, as their core takes it: models, feeds, metadata."""
+"""Converts arguments of trainers and joint modules for their core: models, feeds, metadata."""
 
 from __future__ import annotations
 

@@ -75,13 +75,13 @@ class TreadleBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: Device) -> bool:
-        """Whether models run on `device`: "CPU", or "CPU:0"."""
+        """Returns True if models run on `device`: "CPU" or "CPU:0"."""
         kind, _, number = device.partition(":")
         return kind == "CPU" and number in ("", "0")
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: Device = "CPU", **kwargs: Any) -> bool:
-        """Whether `prepare` accepts the model."""
+        """Returns True if `prepare` accepts the model."""
         from .errors import Error
 
         try:

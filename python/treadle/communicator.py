@@ -26,7 +26,7 @@ def connect_threads(size: int, *, deadline_s: float = DEADLINE_S) -> list[Commun
 
 
 def find(*, deadline_s: float = DEADLINE_S) -> Communicator | None:
-    """What the process was started as: torch.distributed where it is initialised, else "mpi" under `mpirun`; None if it is alone."""
+    """Returns how the process was started: torch.distributed if that is initialised, else "mpi" under `mpirun`; None for a single process."""
     import sys
 
     if distributed := sys.modules.get("torch.distributed"):
@@ -39,7 +39,7 @@ def find(*, deadline_s: float = DEADLINE_S) -> Communicator | None:
 
 
 def of(communicator: Any, deadline_s: float) -> Communicator | None:
-    """What the argument `communicator` of a trainer stands for."""
+    """Returns the communicator that a trainer's argument `communicator` means."""
     if communicator is None or isinstance(communicator, Communicator):
         return communicator
     if isinstance(communicator, str):

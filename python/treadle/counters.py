@@ -31,7 +31,7 @@ class NodeCounter:
 
 
 def read(client: Any) -> list[NodeCounter]:
-    """Of a native session, trainer or joint module."""
+    """Reads the counters of a native session, trainer or joint module."""
     counters: list[NodeCounter] = []
     for item in json.loads(_treadle.node_counters(client)):
         counters.append(

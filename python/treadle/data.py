@@ -17,7 +17,7 @@ _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", 
 
 
 class Table(NamedTuple):
-    """What `read_csv` found."""
+    """The result of `read_csv`."""
 
     features: np.ndarray  # float32 [rows, columns]
     labels: np.ndarray | None  # int64 if all are integers, float32 if all are numbers, else places in `classes`
@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
 
 class Pictures(NamedTuple):
-    """What `read_pictures` found."""
+    """The result of `read_pictures`."""
 
     images: np.ndarray  # [N, C, H, W]
     labels: np.ndarray  # int64 [N], places in `classes`

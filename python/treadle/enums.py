@@ -55,7 +55,7 @@ class OrtMemType(_Named):
 
 
 class OrtDeviceMemoryType(_Named):
-    """Who may reach a device's memory."""
+    """Who can access a device's memory."""
 
     DEFAULT = 0
     HOST_ACCESSIBLE = 5

@@ -1,4 +1,4 @@
-"""What the process has once: logging, and what this build is."""
+"""Settings of the whole process: logging, and what this build contains."""
 
 from __future__ import annotations
 

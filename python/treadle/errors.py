@@ -26,7 +26,7 @@ _STATUSES = {
 
 
 class Error(Exception):
-    """What the library raises. `code` is its own, finer class: "invalid_argument", "not_implemented", "cancelled" …"""
+    """An error of the library. `code` is its own, finer class: "invalid_argument", "not_implemented", "cancelled" …"""
 
     def __init__(self, *args: object, code: str = "internal") -> None:
         super().__init__(*args)
@@ -104,7 +104,7 @@ class DeviceReset(Error):
 
 
 def of_binding(error: Error) -> Error:
-    """What goes wrong with bound values, as ONNX Runtime raises it: a RuntimeError, too."""
+    """An error of bound values. It is also a RuntimeError, as in ONNX Runtime."""
     if not _are_onnxruntimes or isinstance(error, RuntimeError):
         return error
     kind = type(error)

@@ -61,7 +61,7 @@ def _to_dense(value: Any) -> np.ndarray:
 
 
 def _lies_ready(value: Any, float32: bool = False) -> bool:
-    """Whether the library can read and write the array as it lies."""
+    """Returns True if the library can use the array without a copy."""
     if isinstance(value, SparseTensor):
         return True
     if type(value) is not np.ndarray or not value.flags.carray or not value.dtype.isnative:
@@ -70,7 +70,7 @@ def _lies_ready(value: Any, float32: bool = False) -> bool:
 
 
 def _ready(value: Any) -> np.ndarray:
-    """The same numbers, where the library can read them."""
+    """Returns the same numbers in a form that the library can use."""
     return np.array(_to_dense(value), np.float32, order="C")
 
 
@@ -114,7 +114,7 @@ def _flag(value: Any, name: str, what: str) -> bool:
 
 @contextlib.contextmanager
 def _value_errors() -> Iterator[None]:
-    """What the library refuses of arrays, names and shapes is a ValueError, as it is of NumPy."""
+    """Turns the library's errors about arrays, names and shapes into ValueErrors, as NumPy raises."""
     try:
         yield
     except Error as error:
@@ -125,7 +125,7 @@ def _value_errors() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Devices:
-    """Where the nodes of an executor run."""
+    """The devices on which an executor's nodes run."""
 
     device: str = ""
     group2ctx: Mapping[str, str] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def _store(options: SessionOptions, storage: Mapping[str, str]) -> None:
 
 
 class _Core:
-    """What executors of different shapes share: the compiled graphs."""
+    """The compiled graphs that executors of different shapes share."""
 
     def __init__(self, model: Any, options: SessionOptions | None, devices: _Devices, sparse_gradients: Sequence[str] = ()) -> None:
         self.sparse_gradients = tuple(sparse_gradients)  # of parameters, by rows
@@ -188,7 +188,7 @@ class _Core:
         return self._training[key]
 
     def handed(self, name: str, value: Any) -> Any:
-        """What the library gets for an argument: parameters have to be float32 and contiguous."""
+        """Converts an argument for the library: parameters have to be float32 and contiguous."""
         return _ready(value) if name in self.parameters and not _lies_ready(value, float32=True) else value
 
     def watch(self, observer: Callable[[Any], None]) -> None:
@@ -220,7 +220,7 @@ class Executor:
         self.arg_dict = {name: args.get(name, arguments[name]) for name in core.names}
         self.grad_dict = {name: grads.get(name, gradients[name]) for name in core.names if name in gradients}
         self.aux_dict = {name: states.get(name, value) for name, value in native.states.items()}
-        # What the library has: the arrays themselves where it can use them as they lie, otherwise copies that are made for each pass.
+        # The library's values: the arrays themselves if it can use them, otherwise copies that are made for each pass.
         self._bound = {name: value if self._is_ready(name, value) else None for name, value in self.arg_dict.items()}
         self._bound_grads = {name: value if _lies_ready(value) else None for name, value in self.grad_dict.items()}
         self._bound_states = {name: value if _lies_ready(value, float32=True) else None for name, value in self.aux_dict.items()}
@@ -525,7 +525,7 @@ def simple_bind(
     shared_buffer: dict[str, np.ndarray] | None = None,
     **shapes: Sequence[int],
 ) -> Executor:
-    """As bind(), with arrays made for inputs of these shapes (zeros), or of those that follow from the symbols they share.
+    """Like bind(), with arrays of zeros for inputs of these shapes, and of shapes that follow from shared symbols.
 
     Parameters have the model's values. The other arguments are those of bind().
 

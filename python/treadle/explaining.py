@@ -1,4 +1,4 @@
-"""What the optimiser made of a model, without running it: `treadle explain` as a function.
+"""Explains how the optimiser changed a model, without running it: `treadle explain` as a function.
 
     explanation = treadle.explain("model.onnx", dimensions={"batch": 8})
     print(explanation)
@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class NodeExplanation:
-    """What became of a node of the model, or where one that runs comes from."""
+    """The changes of a node of the model, or the origin of a node that runs."""
 
     name: str
     steps: tuple[tuple[str, str], ...]
@@ -39,7 +39,7 @@ class NodeExplanation:
     runs_as: tuple[str, ...]
     """Names of the nodes that do its work in a run; empty: it was folded, removed, or is a view."""
     refusals: tuple[Refusal, ...]
-    """Of the nodes that run."""
+    """Refusals of the nodes that run."""
     unused_kernels: tuple[UnusedKernel, ...]
     """Kernels of the operators of the nodes that run, and why they are not taken."""
     data: dict[str, Any]
@@ -52,7 +52,7 @@ class NodeExplanation:
 
 
 class Explanation:
-    """What `treadle.explain` gives. As text: passes, nodes with their least time on this machine, and planned memory."""
+    """The result of `treadle.explain`. As text: passes, nodes with their least time on this machine, and planned memory."""
 
     def __init__(self, native: _treadle.NativeExplanation) -> None:
         self._native = native
@@ -78,7 +78,7 @@ class Explanation:
         return list(self._native.nodes)
 
     def node(self, name: str) -> NodeExplanation:
-        """Of a node of the model, or of one that runs. Raises treadle.Error for another name."""
+        """Returns the history of a node of the model, or of one that runs. Raises treadle.Error for another name."""
         native = self._native.node(name)
         history = json.loads(native.json)
         return NodeExplanation(
@@ -138,7 +138,7 @@ def explain(
     shapes: Mapping[str, Sequence[int]] | None = None,
     default_extent: int = 1,
 ) -> Explanation | NodeExplanation:
-    """What each pass did, the nodes that remain, and the planned memory. The model is optimised and planned; no node runs.
+    """Explains what each pass did, which nodes remain, and the planned memory. The model is optimised and planned; no node runs.
 
     `model`: a path, the bytes of a file, an onnx.ModelProto or a treadle.Model. `node`: only what became of this node, and what the passes
     left alone behind it and why. `sess_options`: of the session that is planned. `dimensions`: extents of the inputs' symbols;

@@ -53,7 +53,7 @@ class Fit:
 
 
 class Callback:
-    """What `Trainer.fit` calls. Each method does nothing until it is overridden."""
+    """Methods that `Trainer.fit` calls. Each does nothing until it is overridden."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -62,10 +62,10 @@ class Callback:
         """Before the first step."""
 
     def on_step(self, fit: Fit) -> None:
-        """Behind each step."""
+        """Called after each step."""
 
     def on_epoch(self, fit: Fit) -> None:
-        """Behind each epoch and its validation: `fit.history[-1]` has its numbers."""
+        """Called after each epoch and its validation; `fit.history[-1]` has the epoch's numbers."""
 
     def on_end(self, fit: Fit) -> None:
         """At the end, also after an error."""

@@ -33,7 +33,7 @@ class JointRun:
         return self._run.outputs
 
     def step(self, count: int = 1) -> int:
-        """Of a run that `JointModule.begin` made: `count` nodes of the forward pass (on devices: pieces of work). Returns how many are left."""
+        """Runs `count` nodes of the forward pass (on devices: pieces of work) of a run made by `JointModule.begin`. Returns how many are left."""
         return self._run.advance_steps(count)
 
     @property
@@ -160,7 +160,7 @@ class JointModule:
 
     @property
     def output_names(self) -> list[str]:
-        """Of the model, in its order."""
+        """Names of the model's inputs, in its order."""
         return self._module.output_names
 
     @property

@@ -17,7 +17,7 @@ __all__ = ["Allocator", "ArenaPlan", "HeldMemory", "MemoryReport", "SessionMemor
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """What is held of one class."""
+    """Bytes of one memory class."""
 
     bytes: int
     """Now."""
@@ -29,7 +29,7 @@ class HeldMemory:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """What a session, a trainer or a joint module holds: `report.bytes`, `report.peak_bytes`, `report["activations"].peak_bytes`."""
+    """The memory of a session, a trainer or a joint module: `report.bytes`, `report.peak_bytes`, `report["activations"].peak_bytes`."""
 
     classes: Mapping[str, HeldMemory]
     """By what the bytes are for: "weights", "packed", "activations", "scratch", "io", "other", of what trains also "parameters", "gradients" and
@@ -37,7 +37,7 @@ class MemoryReport:
 
     @property
     def bytes(self) -> int:
-        """Of all classes, now."""
+        """Bytes of all classes now."""
         return self.classes["total"].bytes
 
     @property
@@ -55,24 +55,24 @@ class MemoryReport:
 
 @dataclass(frozen=True)
 class SessionMemory(MemoryReport):
-    """What a session holds, and what its plans take: of the extents that were run last, and 0 before the first run."""
+    """The memory of a session, and of its plans for the extents of the last run (0 before the first run)."""
 
     weight_bytes: int
-    """Of initializers and constants, wherever they lie: also those mapped from the model's file."""
+    """Initializers and constants, including those mapped from the model's file."""
     packed_bytes: int
-    """Of copies of weights in a kernel's order."""
+    """Copies of weights in the layout that a kernel reads."""
     arena_bytes: int
-    """Of activations and scratch, as planned."""
+    """Activations and scratch, as planned."""
     arena_lower_bound_bytes: int
     """No plan of this order of the nodes needs less."""
     arena_sum_bytes: int
-    """Of the arena, if no two values shared bytes."""
+    """Size of the arena if no two values shared bytes."""
     arena_in_order_bytes: int
-    """Of the arena, if values were placed in the order of execution, by best fit."""
+    """Size of the arena if values were placed in the order of execution, by best fit."""
     largest_node_bytes: int
-    """What the largest node reads, writes and uses as scratch in the arena: no run needs less."""
+    """Operands and scratch in the arena of the largest node: no run needs less."""
 
 
 def report_of(statistics: Mapping[str, Mapping[str, int]]) -> MemoryReport:
-    """Of what the core has counted."""
+    """Makes the report from the core's counts."""
     return MemoryReport({name: HeldMemory(**held) for name, held in statistics.items()})

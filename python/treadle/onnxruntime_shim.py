@@ -62,7 +62,7 @@ def _offered() -> dict[str, object]:
 
 
 def _state_contents() -> dict[str, object]:
-    """What onnxruntime's extension module offers."""
+    """The names that onnxruntime's extension module has."""
     contents = _offered() | _exceptions() | _state.contents()
     contents.update(
         OrtValueVector=_session.OrtValueVector,
@@ -171,7 +171,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether imports of onnxruntime give Treadle."""
+    """Returns True if imports of onnxruntime give Treadle."""
     return _finder in sys.meta_path
 
 

@@ -1,4 +1,4 @@
-"""Which precision a model can be computed in: choose_precision gives a value for SessionOptions.precision."""
+"""Chooses the precision of a model: choose_precision gives a value for SessionOptions.precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time and memory of runs went: of a session, a trainer, a joint module or a `treadle.torch.Module`.
+"""Profiles the time and memory of runs: of a session, a trainer, a joint module or a `treadle.torch.Module`.
 
     with treadle.profile(session) as p:
         for _ in range(20):
@@ -41,11 +41,11 @@ class KernelPhase:
 
     name: str
     calls: float
-    """In one run, on all threads."""
+    """Per run, on all threads."""
     median_ms: float
-    """Of a run: all threads together, without the phases within."""
+    """Per run: sum over threads, without nested phases."""
     share: float
-    """Of the node's phases, 0 to 1."""
+    """Share of the node's phases, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class ProfiledOperand:
     name: str
     dtype: str | None
     shape: tuple[int, ...] | None
-    """Of the last extents that were run; None if only the run knows it."""
+    """For the extents of the last run; None if it depends on data."""
     strides: tuple[int, ...] | None
     """In elements, by axis. Rows lie apart where the value is a part of another one's."""
     constant: bool
     value: str | None
-    """Of a number, or a list of at most 16 numbers, that is known without running: "0.5", "[2, -1]"."""
+    """A number, or a list of at most 16 numbers, that is known without running: "0.5", "[2, -1]"."""
     shares: str | None
     """The value whose bytes it is a view of, or is written over."""
 
@@ -82,7 +82,7 @@ class ProfiledNode:
     op_type: str
     kernel: str | None
     phase: str | None
-    """Of a training step: "forward", "backward", "communication" or "optimizer"."""
+    """The part of a training step: "forward", "backward", "communication" or "optimizer"."""
     sources: tuple[str, ...]
     """Nodes of the model as read that it stands for; empty: the one of its own name."""
     layers: tuple[str, ...]
@@ -95,27 +95,27 @@ class ProfiledNode:
     p10_ms: float
     p90_ms: float
     share: float
-    """Of the run, 0 to 1."""
+    """Share of the run's time, 0 to 1."""
     flops: float | None
     bytes: float | None
     gflops: float | None
     gb_per_s: float | None
     of_peak: float | None
-    """What the machine could take over what the node took."""
+    """The least time that the machine could take, divided by the node's time."""
     inputs: tuple[ProfiledOperand, ...] = ()
     outputs: tuple[ProfiledOperand, ...] = ()
     kernel_phases: tuple[KernelPhase, ...] = ()
-    """What its kernel did, in the order of first begin; empty without `kernel_phases=True`, or where the kernel marks none."""
+    """Phases of its kernel, in the order of their first begin; empty without `kernel_phases=True`, or if the kernel marks none."""
     passes: tuple[str, ...] = ()
     """Names of the passes that made it, in order; empty without `passes=True`."""
     unused_kernels: tuple[UnusedKernel, ...] = ()
     """The other kernels of its operator, and why they do not compute it; empty without `passes=True`."""
     forward: tuple[str, ...] = ()
-    """Of a backward node: the forward nodes whose gradients it computes."""
+    """For a backward node: the forward nodes whose gradients it computes."""
     sequence: int | None = None
-    """Of a forward node: its place among them. Of a backward node: that of the last of its forward nodes."""
+    """For a forward node: its number among forward nodes. For a backward node: the number of its last forward node."""
     barrier_ms: float = 0.0
-    """Of a run: threads waited at the ends of the node's loops."""
+    """Per run: time that threads waited at the ends of the node's loops."""
     ready_ms: float | None = None
     """From the begin of a run until all that the node reads was there. None in bodies."""
     waited_ms: float | None = None
@@ -124,7 +124,7 @@ class ProfiledNode:
 
 @dataclass(frozen=True)
 class PoolThread:
-    """What a thread that takes part in nodes did during the recorded runs. The parts sum to 1."""
+    """The activity of a thread that takes part in nodes during the recorded runs. The shares sum to 1."""
 
     name: str
     calls: bool
@@ -147,9 +147,9 @@ class ProfiledRange:
     median_ms: float
     total_ms: float
     self_ms: float
-    """Of all calls, without the ranges in them."""
+    """Sum over all calls, without nested ranges."""
     runs_ms: float
-    """Of all calls: recorded runs in them."""
+    """Sum over all calls: time of recorded runs in them."""
     python: bool = False
     """It is a function that Python called (`python_calls=True`): "function (folder/file.py:12)", "module.function" of C's."""
 
@@ -173,14 +173,14 @@ class ProfiledLayer:
     path: tuple[str, ...]
     """Names of the layers around it, outer ones first, and its own."""
     phase: str | None
-    """Of a training step: "forward", "backward", "communication" or "optimizer"."""
+    """The part of a training step: "forward", "backward", "communication" or "optimizer"."""
     nodes: int
     mean_ms: float
-    """Of a run: all threads together."""
+    """Per run: sum over threads."""
     self_ms: float
     """Without the layers in it."""
     share: float
-    """Of the run, 0 to 1."""
+    """Share of the run's time, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -192,17 +192,17 @@ class LoadPhase:
     """Names of the phases around it, outer ones first, and its own."""
     calls: int
     start_ms: float
-    """Of the first call, since reading began."""
+    """Of the first call, since reading the model began."""
     total_ms: float
 
 
 @dataclass(frozen=True)
 class MeasuredMemory:
-    """What was really allocated while the profile was taken (`memory=True`). Sizes are in bytes, by class: "weights", "packed", "activations",
-    "scratch", "io", of training also "parameters", "gradients" and "optimizer_state"."""
+    """Memory that was allocated during the profile (`memory=True`). Sizes are in bytes, by class: "weights", "packed", "activations",
+    "scratch", "io"; in training also "parameters", "gradients" and "optimizer_state"."""
 
     before: dict[str, int]
-    """When the profile began."""
+    """Bytes when the profile began."""
     peak_bytes: int
     peak_ms: float
     """Since the profile began."""
@@ -210,14 +210,14 @@ class MeasuredMemory:
     holders: tuple[tuple[str | None, str, int], ...]
     """Name of a value or node (None: not known), class and bytes of what was held at the peak: the 200 largest, the largest first."""
     times_ms: tuple[float, ...]
-    """Of the timeline: at most 4,000 points, of each stretch the one with the most bytes."""
+    """Points of the timeline: at most 4,000, the one with the most bytes of each section."""
     timeline: dict[str, tuple[int, ...]]
     """Bytes at these times, by class."""
     num_events: int
     refused: tuple[tuple[str | None, str, int], ...]
     """Name, class and bytes of what there was no room for."""
     num_more_holders: int = 0
-    """What was held at the peak beside the `holders`."""
+    """Memory at the peak that is not in `holders`."""
     more_holders_bytes: int = 0
 
 
@@ -226,16 +226,16 @@ class MemoryTimeline:
     """The planned arena over a run. Sizes are in bytes; weights and outputs lie elsewhere."""
 
     nodes: tuple[str, ...]
-    """Of each step."""
+    """The node of each step."""
     activation_bytes: tuple[int, ...]
-    """Of values alive at each step; of a training step, those that the forward part makes."""
+    """Bytes of values alive at each step; in a training step, of those that the forward part computes."""
     scratch_bytes: tuple[int, ...]
     peak_step: int
     peak_bytes: int
     at_peak: dict[str, int]
-    """What is alive at the peak, by name: the largest first. Scratch has the name of its node."""
+    """Values alive at the peak, largest first. Scratch has the name of its node."""
     arena_bytes: int
-    """As planned. More than `peak_bytes` where buffers do not fit together, or are aligned."""
+    """The planned size, which exceeds `peak_bytes` if buffers do not fit together or are aligned."""
     lower_bound_bytes: int
     """No plan can do with less."""
     measured: MeasuredMemory | None = None
@@ -254,7 +254,7 @@ class ProfileComparison:
 
     @property
     def verdict(self) -> str:
-        """Of the whole run: "faster", "slower", "unchanged" or "cannot tell"."""
+        """The verdict for the whole run: "faster", "slower", "unchanged" or "cannot tell"."""
         return str(self.data["run"]["verdict"])
 
     def __str__(self) -> str:
@@ -263,7 +263,7 @@ class ProfileComparison:
 
 @dataclass(frozen=True)
 class ProfileSchedule:
-    """Which steps of a loop are recorded: of each cycle the last `active`, behind `wait` and `warmup` steps that run without the recorder.
+    """Selects the recorded steps of a loop: in each cycle the last `active` ones, after `wait` and `warmup` steps that run without the recorder.
 
     PyTorch's warm-up steps pay for its tracer to get ready. Here they are for the caches after whatever happens between cycles.
     """
@@ -283,7 +283,7 @@ class ProfileSchedule:
             )
 
     def records(self, step: int) -> bool:
-        """Whether the step of this number, from 0, is recorded."""
+        """Returns True if the step with this number (from 0) is recorded."""
         cycle, place = divmod(step, self.wait + self.warmup + self.active)
         return (self.repeat == 0 or cycle < self.repeat) and place >= self.wait + self.warmup
 
@@ -298,7 +298,7 @@ _RECORDING = b"TREADLE PROFILE\n"  # how a file of `stream_to` begins
 
 
 class Profile:
-    """What `treadle.profile` records, or what a file of `treadle profile --json` holds (`Profile.load`)."""
+    """A profile, as `treadle.profile` records it or as a file of `treadle profile --json` contains it (`Profile.load`)."""
 
     def __init__(
         self,
@@ -403,8 +403,8 @@ class Profile:
 
     @property
     def graphs(self) -> list[Profile]:
-        """Of a `treadle.torch.Module` or an executor: a profile for each of its graphs that ran, that with the most time first. The profile
-        itself is of this one. Of the process: for each of its clients that ran."""
+        """For a `treadle.torch.Module` or an executor: the profiles of its graphs that ran, the one with the most time first. This object itself
+        is the profile of the first one. For the process: the profiles of its clients that ran."""
         if self._graphs is None:
             self._graphs = sorted((part for part in self._parts if part._read().recorded), key=lambda part: -part._total_ms())
         return self._graphs
@@ -486,7 +486,7 @@ class Profile:
 
     @property
     def load_phases(self) -> list[LoadPhase]:
-        """What loading consisted of: phases before those in them."""
+        """The phases of loading. A phase comes before those within it."""
         return self._read().load_phases
 
     @property
@@ -495,9 +495,9 @@ class Profile:
         return self._read().events_lost
 
     def memory(self) -> MemoryTimeline:
-        """What the planned arena of the main graph holds, step by step, and at its peak; `measured`: what was really allocated.
+        """Returns the planned contents of the main graph's arena, per step and at the peak; `measured`: actual allocations.
 
-        Without steps if nothing was planned: nothing ran, no value lies in the arena, or the nodes ran on a device."""
+        Has no steps if nothing was planned: nothing ran, no value is in the arena, or the nodes ran on a device."""
         return cast(MemoryTimeline, self._read().memory())
 
     def table(self, top: int = 25, sort: str = "time", memory: bool = False) -> str:
@@ -536,7 +536,7 @@ class Profile:
         return _notebook.shown(self.table(), self._read().contents("report.html").tobytes())
 
     def compare(self, before: Profile, tolerance: float = 0.03, top: int = 25) -> ProfileComparison:
-        """What has changed since `before`, beyond the noise: intervals of medians at 99 %."""
+        """Returns the changes since `before` that exceed the noise: 99 % intervals of medians."""
         text, data = self._read().compare(before._read(), tolerance, top)
         return ProfileComparison(text, json.loads(data))
 
@@ -545,7 +545,7 @@ _python_calls.hide(Profile.__exit__)
 
 
 class _Graphs(Protocol):
-    """What a `treadle.torch.Module` is for a profile: clients that come to be as it is called."""
+    """A `treadle.torch.Module` as a profile sees it: clients that are made when it is called."""
 
     def watch(self, observer: Any) -> None: ...
     def unwatch(self, observer: Any) -> None: ...

@@ -111,7 +111,7 @@ class WeightsKeywords(_Keywords, total=False):
 
 # The core's name of each mode, and its keywords.
 _MODES = {"dynamic": ("dynamic", DynamicKeywords), "static": ("qdq", StaticKeywords), "weights": ("weights", WeightsKeywords)}
-# Where the core has another name.
+# Options that the core names differently.
 _RENAMED = {"activations": "activation_dtype", "bits": "weight_bits"}
 
 

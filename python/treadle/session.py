@@ -55,13 +55,13 @@ __all__ = [
     "ValueHandle",
 ]
 
-# Of ONNX's element types, those that NumPy has as well, by NumPy's names.
+# ONNX's element types that NumPy has as well, by NumPy's names.
 _NUMPY_TYPES = {f"tensor({name})": name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")}
 _NUMPY_TYPES |= {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"}
 
 
 def dtype_hint(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> str:
-    """What to write where an array's dtype is another than its input's; empty if all agree."""
+    """Returns a text about arrays whose dtype differs from their input's; empty if all agree."""
     for info in inputs:
         dtype = getattr(feeds.get(info.name), "dtype", None)
         wanted = _NUMPY_TYPES.get(info.type)
@@ -93,7 +93,7 @@ class Outputs(tuple[Any, ...]):
     """
 
     names: tuple[str, ...]
-    """Of the values, in their order."""
+    """The names of the values, in their order."""
 
     def __new__(cls, names: Sequence[str], values: Sequence[Any]) -> Outputs:
         made = super().__new__(cls, values)
@@ -135,7 +135,7 @@ class Outputs(tuple[Any, ...]):
 
 
 def _by_name(values: tuple[Any, ...], named: dict[str, Any], names: Sequence[str], takes_map: bool = False) -> dict[str, Any]:
-    """What a call is given, by the names of the inputs. `takes_map`: the only input is a map itself."""
+    """Converts a call's arguments to feeds by the names of the inputs. `takes_map`: the only input is a map itself."""
     if len(values) == 1 and not named:  # what small models are run with most often costs least
         value = values[0]
         if type(value) is not dict and not isinstance(value, Mapping):
@@ -156,7 +156,7 @@ def _by_name(values: tuple[Any, ...], named: dict[str, Any], names: Sequence[str
 
 
 def _returned(names: Sequence[str], values: list[Any]) -> Any:
-    """What a call returns: the value of the only output, otherwise all with their names."""
+    """Returns the value of the only output, otherwise all values with their names."""
     return values[0] if len(values) == 1 else Outputs(names, values)
 
 
@@ -269,7 +269,7 @@ class Session:
 
     @cached_property
     def options(self) -> SessionOptions:
-        """What the session was made with."""
+        """The options that the session was made with."""
         return self._sess_options
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
@@ -291,7 +291,7 @@ class Session:
         options: RunOptions | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> Any:
-        """As a call, with a choice of outputs, and with options of this run.
+        """Like a call of the session, with selected outputs and with options of this run.
 
         :param inputs: the value of the only input, a tuple of values in the order of `Session.inputs`, or a dict of values by name. A value is an
             array, which is read in place if it is contiguous, a list for a sequence, a dict for a map, None for an empty optional, an `OrtValue`,

@@ -221,7 +221,7 @@ class Trainer:
             return self._trainer.evaluate(taken, as_array(labels), run_options)
 
     def evaluate_with_outputs(self, feeds: Any, labels: Any, run_options: RunOptions | None = None) -> tuple[float, list[Any]]:
-        """What `evaluate` and `predict` return, of one forward pass."""
+        """Returns the results of `evaluate` and `predict`, from one forward pass."""
         with given(feeds, self._inputs) as taken:
             return self._trainer.evaluate_with_outputs(taken, as_array(labels), run_options)
 
@@ -322,7 +322,7 @@ class Trainer:
 
     @property
     def num_updates(self) -> int:
-        """Of the parameters, so far: steps over `accumulation_steps`."""
+        """Updates of the parameters so far: steps divided by `accumulation_steps`."""
         return self._trainer.num_updates
 
     @property
@@ -347,12 +347,12 @@ class Trainer:
 
     @property
     def output_names(self) -> list[str]:
-        """Of the model, in its order."""
+        """Names of the model's outputs, in its order."""
         return self._trainer.output_names
 
     @property
     def learning_rate(self) -> float:
-        """Of the steps to come, before the schedule."""
+        """The learning rate of the next steps, before the schedule."""
         return self._trainer.learning_rate
 
     @learning_rate.setter
@@ -464,7 +464,7 @@ class EventFile:
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """The file's metadata."""
         return self._file.path
 
     def __repr__(self) -> str:
@@ -519,7 +519,7 @@ class DataLoader:
 
     @property
     def epoch(self) -> int:
-        """Of the next batch, from 0."""
+        """The number of the next batch, from 0."""
         return self._loader.position[0]
 
     @property

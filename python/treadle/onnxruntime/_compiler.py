@@ -115,7 +115,7 @@ class ModelCompiler:
         write_function(self.compile_to_bytes())
 
     def _place(self, name: str, value: OrtValue, read_from: tuple[str, int, int] | None) -> tuple[str, int, int] | None:
-        """Where the function says that an initializer is."""
+        """Returns the initializer's location, as given by the function."""
         assert self._locate is not None
         try:
             info = self._locate(name, value, OrtExternalInitializerInfo(*read_from) if read_from else None)

@@ -94,7 +94,7 @@ class OrtDevice:
 
 
 class OrtMemoryInfo:
-    """Where memory lies."""
+    """The location of memory."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class OrtArenaCfg:
 
 
 class OrtExternalInitializerInfo:
-    """Where an initializer lies in a file."""
+    """The location of an initializer in a file."""
 
     def __init__(self, filepath: str, file_offset: int, byte_size: int) -> None:
         self.filepath = filepath

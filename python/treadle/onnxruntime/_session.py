@@ -21,7 +21,7 @@ from ._environment import CPU_PROVIDER, VULKAN_PROVIDER, device_of_provider, get
 
 ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 
-# Whether a session keeps which nodes belong to which execution provider.
+# Config entry: "1" if the session records the execution provider of each node.
 _ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
 
 
@@ -147,11 +147,11 @@ class Session(_session.Session):
         return self._model_meta
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where inputs are expected: in the memory of the CPU."""
+        """The memory in which inputs are expected: the CPU's."""
         return [OrtMemoryInfo(allocator_type=OrtAllocatorType.ORT_ARENA_ALLOCATOR) for _ in self._inputs_meta]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where outputs are made: in the memory of the CPU."""
+        """The memory in which outputs are made: the CPU's."""
         return [OrtMemoryInfo(allocator_type=OrtAllocatorType.ORT_ARENA_ALLOCATOR) for _ in self._outputs_meta]
 
     def get_input_epdevices(self) -> list[OrtEpDevice]:
@@ -271,7 +271,7 @@ class Session(_session.Session):
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """As run, with OrtValues in and out."""
+        """Like run, with OrtValues as inputs and outputs."""
         return self._sess.run_with_ort_values(_as_dict(input_dict_ort_values, self._inputs_meta), _as_names(output_names), run_options)
 
     def run_with_ortvaluevector(
@@ -283,13 +283,13 @@ class Session(_session.Session):
         fetches: OrtValueVector,
         fetch_devices: Sequence[object],
     ) -> None:
-        """As run_with_ort_values, with names and values apart; the outputs replace the contents of `fetches`."""
+        """Like run_with_ort_values, with separate names and values. The outputs replace the contents of `fetches`."""
         self._sess.run_with_ortvaluevector(run_options, feed_names, feeds, list(fetch_names), fetches, fetch_devices)
 
     def run_to_handles(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[_treadle.ValueHandle]:
-        """As run, but the outputs stay in the session."""
+        """Like run, but the outputs stay in the session."""
         values = self._sess.run_with_ort_values(_as_dict(input_feed, self._inputs_meta), _as_names(output_names), run_options)
         return [self.store(value) for value in values]
 
@@ -308,7 +308,7 @@ class Session(_session.Session):
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """As OrtValue.ortvalue_from_shape_and_type."""
+        """See OrtValue.ortvalue_from_shape_and_type."""
         return OrtValue.ortvalue_from_shape_and_type(list(shape), element_type, device_type, device_id, vendor_id)
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
@@ -327,7 +327,7 @@ class Session(_session.Session):
         """Accepted: there is one execution provider."""
 
     def get_tuning_results(self) -> list[Any]:
-        """Nothing is tuned at run time."""
+        """Returns no results, as nothing is tuned at run time."""
         return []
 
     def set_tuning_results(self, results: object, *, error_on_invalid: bool = False) -> None:
@@ -409,7 +409,7 @@ class IOBinding(_treadle.SessionIOBinding):
 
     @property
     def _iobinding(self) -> IOBinding:
-        """What ONNX Runtime's class wraps, by its name there."""
+        """The object that ONNX Runtime's class wraps, under its name there."""
         return self
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's extension module has beside the names of its package: operators as schemas, quantizers' compiled parts, compatibility.
+"""Names of ONNX Runtime's extension module that its package lacks: operators as schemas, quantizers' compiled parts, compatibility.
 
 The shim puts it into `onnxruntime.capi.onnxruntime_pybind11_state` and `_pybind_state`.
 """
@@ -22,7 +22,7 @@ from ._environment import CPU_PROVIDER
 
 
 class OrtCompiledModelCompatibility(_Named):
-    """Whether a device runs what a model was compiled to. The CPU runs ONNX: it is never applicable."""
+    """Tells if a device runs a model compiled for it. The CPU runs ONNX, so this never applies."""
 
     EP_NOT_APPLICABLE = 0
     EP_SUPPORTED_OPTIMAL = 1
@@ -48,11 +48,11 @@ class ArenaExtendStrategy(_Named):
 
 
 class OrtEpContextData(_Unsupported):
-    """What an execution provider compiled, while it is written."""
+    """The result of an execution provider's compilation, while it is written."""
 
 
 class OrtEpContextDataBuffer(_Unsupported):
-    """What an execution provider compiled, while it is read."""
+    """The result of an execution provider's compilation, while it is read."""
 
 
 class SparseBlockSparseView(_Unsupported):
@@ -85,7 +85,7 @@ class OpSchema:
         Variadic = 2
 
     class SupportType(_Named):
-        """Whether it may change."""
+        """True if it may change."""
 
         COMMON = 0
         EXPERIMENTAL = 1
@@ -148,7 +148,7 @@ class OpSchema:
 
     @staticmethod
     def is_infinite(count: int) -> bool:
-        """Whether a `max_input` or `max_output` says that there may be any number."""
+        """True if `max_input` or `max_output` means "any number"."""
         return count == _NO_END
 
     def __repr__(self) -> str:
@@ -200,12 +200,12 @@ def quantize_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, blo
 
 
 def quantize_matmul_4bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> None:
-    """The same in 4 bits."""
+    """Like the function above, in 4 bits."""
     _treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 4, False)
 
 
 def quantize_matmul_8bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> None:
-    """The same in 8 bits."""
+    """Like the function above, in 8 bits."""
     _treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 8, False)
 
 
@@ -215,7 +215,7 @@ def quantize_qdq_matmul_4bits(codes: Any, weights: Any, scales: Any, zeros: Any,
 
 
 def quantize_qdq_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> bool:
-    """The same in 2 bits. ONNX Runtime 1.31 writes codes of 4 bits here, beyond the end of the array that it is given."""
+    """Like the function above, in 2 bits. ONNX Runtime 1.31 writes codes of 4 bits here, beyond the end of the array that it is given."""
     return bool(_treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 2, True))
 
 
@@ -234,12 +234,12 @@ def _compatibility(model: _treadle.Model, ep_type: str) -> str | None:
 
 
 def get_compatibility_info_from_model(model_path: str | os.PathLike[str], ep_type: str) -> str | None:
-    """What the model's metadata says of the provider that it was compiled for; None: nothing."""
+    """Returns what the metadata says about the provider that the model was compiled for; None if it says nothing."""
     return _compatibility(_treadle.Model.load(os.fspath(model_path)), ep_type)
 
 
 def get_compatibility_info_from_model_bytes(model_data: bytes | bytearray | memoryview, ep_type: str) -> str | None:
-    """The same of an encoded model."""
+    """Like the function above, for an encoded model."""
     return _compatibility(_treadle.Model.from_bytes(bytes(model_data)), ep_type)
 
 
@@ -258,11 +258,11 @@ def get_hardware_device_ep_incompatibility_details(ep_name: str, hardware_device
 
 
 class SessionObjectInitializer:
-    """Where a session logs to; without meaning, as the environment has one log."""
+    """The destination of a session's log. It has no effect, as the environment has one log."""
 
 
 def get_session_initializer() -> SessionObjectInitializer:
-    """What sessions are made with by default."""
+    """Default options of sessions."""
     return SessionObjectInitializer()
 
 

@@ -26,7 +26,7 @@ _OPSET = 18
 
 
 class _ReadsTheOriginal(RuntimeError):
-    """What was traced reads the tensors of another module than the one that was called."""
+    """The trace read the tensors of another module than the one that was called."""
 
 
 class NotExported(RuntimeError):

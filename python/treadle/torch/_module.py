@@ -88,7 +88,7 @@ class Module(nn.Module):
         return module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the wrapped module's."""
+        """See the wrapped module."""
         return self.__dict__["_manager"].run(args, kwargs)
 
     def repack(self) -> None:
@@ -96,7 +96,7 @@ class Module(nn.Module):
         self.__dict__["_manager"].repack()
 
     def train(self, mode: bool = True) -> Module:
-        """As the wrapped module's."""
+        """See the wrapped module."""
         self.wrapped.train(mode)
         self.__dict__["training"] = mode
         return self
@@ -106,7 +106,7 @@ class Module(nn.Module):
         return self.wrapped.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As the wrapped module's."""
+        """See the wrapped module."""
         return self.wrapped.load_state_dict(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -150,13 +150,13 @@ def _rebuild(module: nn.Module, options: dict[str, Any]) -> Module:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a module has been exported for, when and why, and what runs in PyTorch. `str()` is the log, one line an event."""
+    """Records the module's exports with their times and reasons, and the parts that run in PyTorch. `str()` is the log, one line an event."""
 
     manager: Manager
 
     @property
     def events(self) -> list[Event]:
-        """Of the module as a whole, in order."""
+        """Events of the module as a whole, in order."""
         return self.manager.events
 
     @property

@@ -17,7 +17,7 @@ from ._state import State
 
 
 def _stamp(state: State) -> list[tuple[int, int]] | None:
-    """Where the tensors lie, and how often PyTorch has seen them written to; None for tensors made in inference mode, which are not counted."""
+    """The tensors' addresses, and PyTorch's counts of writes to them; None for tensors made in inference mode, which are not counted."""
     if any(tensor.is_inference() for tensor in state.tensors):
         return None
     return [(tensor.data_ptr(), tensor._version) for tensor in state.tensors]

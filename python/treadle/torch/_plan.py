@@ -36,7 +36,7 @@ _current_task, _is_grad_enabled, _data_ptr = torch._C._current_graph_task_id, to
 
 
 def in_range(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """What the call returns; where torch.profiler records, the call is a range of it."""
+    """Returns the results of the call, which is a range of torch.profiler if that records."""
     if not _profiler_enabled():
         return call(*arguments)
     with torch.profiler.record_function(name):
@@ -44,7 +44,7 @@ def in_range(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class _Current(threading.local):
-    """Of a thread: the options of run_options()."""
+    """The thread's options, set by run_options()."""
 
     options: RunOptions | None = None
 
@@ -76,7 +76,7 @@ def run_options(options: RunOptions | None) -> Iterator[RunOptions | None]:
 
 @dataclass(frozen=True)
 class Options:
-    """What a treadle.torch.Module was made with."""
+    """The arguments that a treadle.torch.Module was made with."""
 
     num_threads: int = 0
     pack_weights: bool = False
@@ -103,7 +103,7 @@ class Description:
     random: bool
 
     def accepts(self, leaves: Sequence[torch.Tensor]) -> bool:
-        """Whether the inputs have extents that the graph was exported for."""
+        """Returns True if the graph was exported for inputs with these extents."""
         symbols: dict[str, int] = {}
         later = []
         for leaf, shape in zip(leaves, self.shapes, strict=True):
@@ -188,7 +188,7 @@ class Plan:
         self.wanted_inputs = [(place, index) for place, (kind, index) in enumerate(self.description.wanted) if kind == "input"]
 
     def feeds(self, leaves: Sequence[torch.Tensor]) -> list[Any]:
-        """What the joint module is fed, in its order."""
+        """The joint module's inputs, in its order."""
         if list(map(_data_ptr, self.watched)) != self.addresses:
             self.bind(self.state)
         made = self.held.copy()
@@ -278,7 +278,7 @@ class _Checkpointed:
         return "again" if hooks[0].__qualname__.startswith("_recomputation_hook") else "first"
 
     def note(self, call: _Call, hook: str) -> torch.Tensor:
-        """What a forward pass saves with its tensors."""
+        """The data that a forward pass saves with its tensors."""
         number = next(self.numbers)
         if hook == "again" and _current_task() != -1:
             self.again[number] = call
@@ -355,7 +355,7 @@ class _Call:
             run.move_feed(place, _to_dlpack(tensor.detach().contiguous()))
 
     def gradients(self, run: Any, group: list[int], is_last: bool) -> list[torch.Tensor | None]:
-        """As far as the backward pass has to be computed for them."""
+        """Runs the backward pass as far as these gradients need it, and returns them."""
         made = [None if capsule is None else _from_dlpack(capsule) for capsule in in_range("treadle::backward", run.advance_backward, group)]
         if is_last and self.is_checkpointed:
             del run

@@ -1,4 +1,4 @@
-"""What a module is made of: its parameters, buffers and attributes, and whether any of them has changed."""
+"""Tracks a module's parameters, buffers and attributes, and whether any of them has changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 def trains_statistics(module: nn.Module) -> bool:
-    """Whether the forward pass of this very module updates running statistics."""
+    """Returns True if the forward pass of this module itself updates running statistics."""
     return isinstance(module, _BatchNorm) and module.training and module.track_running_stats and module.running_mean is not None
 
 
@@ -112,7 +112,7 @@ def _is_holder(value: Any) -> bool:
 
 
 def attributes_of(module: nn.Module) -> Hashable:
-    """What an export depends on besides inputs: modules, their modes and plain attributes, and the form of their tensors."""
+    """Everything besides inputs on which an export depends: modules, their modes and plain attributes, and the form of their tensors."""
     described = []
     for name, owner in module.named_modules():
         plain = []

@@ -50,7 +50,7 @@ _ONLYTENSORS = [("sequence", tuple, (("sequence", tuple, (TENSOR,) * count), ("m
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[torch.Tensor]) -> Hashable:
-    """As flatten((args, kwargs), leaves), sooner where all arguments are tensors."""
+    """Like flatten((args, kwargs), leaves), faster if all arguments are tensors."""
     if not kwargs and len(args) < len(_ONLYTENSORS):
         for value in args:
             if not isinstance(value, torch.Tensor):
