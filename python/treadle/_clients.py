@@ -18,7 +18,7 @@ _watchers: list[_Observer] = []
 
 
 def add(client: Any) -> None:
-    """From now on the client is one of the process's, for as long as somebody else holds it."""
+    """Registers the client as one of the process's, for as long as something else refers to it."""
     global _crowded
     with _lock:
         if len(_known) >= _crowded:

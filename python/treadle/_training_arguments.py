@@ -24,7 +24,7 @@ def as_array(value: Any) -> Any:
 
 
 def as_feeds(feeds: Any, inputs: Sequence[_treadle.NodeArg] = ()) -> dict[str, Any]:
-    """By name: of a dict, of the only input's array, or of a tuple in the order of the inputs."""
+    """Returns feeds by name: from a dict, from the only input's array, or from a tuple in the order of the inputs."""
     if not isinstance(feeds, Mapping):
         names = [info.name for info in inputs]
         values = feeds if isinstance(feeds, tuple) else (feeds,) if hasattr(feeds, "shape") else ()

@@ -27,7 +27,7 @@ class NodeCounter:
     p90_us: float
     p99_us: float
     histogram: tuple[tuple[float, float, int], ...]
-    """From, below, how often: in nanoseconds, without what is empty. Bounds are at most 25 % apart."""
+    """Buckets (low, high, count), in nanoseconds, without empty ones. Bounds are at most 25 % apart."""
 
 
 def read(client: Any) -> list[NodeCounter]:

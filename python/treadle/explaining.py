@@ -94,7 +94,7 @@ class Explanation:
         )
 
     def table(self, top: int = 25) -> str:
-        """For the terminal. `top`: nodes shown, 0 for all."""
+        """Formats the explanation for the terminal. `top`: number of nodes shown, 0 for all."""
         return self._native.table(top)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -68,7 +68,7 @@ class Callback:
         """Called after each epoch and its validation; `fit.history[-1]` has the epoch's numbers."""
 
     def on_end(self, fit: Fit) -> None:
-        """At the end, also after an error."""
+        """Called at the end, even after an error."""
 
 
 class _OfEpochs(Callback):

@@ -29,7 +29,7 @@ class JointRun:
 
     @property
     def outputs(self) -> list[np.ndarray]:
-        """In the order of the module's `output_names`. PyTorch takes them by `torch.from_dlpack`."""
+        """Outputs in the order of the module's `output_names`, for `torch.from_dlpack`."""
         return self._run.outputs
 
     def step(self, count: int = 1) -> int:
@@ -132,7 +132,7 @@ class JointModule:
         self._module.hold(dict(parameters))
 
     def set_monitor(self, callback: Callable[[_treadle.MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False) -> None:
-        """As `Trainer.set_monitor()`, for the forward and the backward passes of runs that begin from then on."""
+        """Like `Trainer.set_monitor()`, for forward and backward passes of runs that begin afterwards."""
         _treadle.monitor_module(self._module, callback, pattern, inputs)
 
     def memory(self) -> MemoryReport:
@@ -148,7 +148,7 @@ class JointModule:
         return self._module.end_profiling()
 
     def node_counters(self) -> list[NodeCounter]:
-        """As `InferenceSession.node_counters()`, with the option of `sess_options`."""
+        """Like `InferenceSession.node_counters()`, if the option of `sess_options` is set."""
         return counters.read(self._module)
 
     def reset_node_counters(self) -> None:

@@ -46,11 +46,11 @@ class PartialRun:
 
     @property
     def yielded(self) -> dict[str, OrtValue]:
-        """At a Yield: the values it hands out, by name; shared by way of DLPack, not copied."""
+        """At a Yield: the values that it returns, by name; shared through DLPack, not copied."""
         return self._native.yielded()
 
     def resume(self, values: Sequence[Any]) -> list[Any] | None:
-        """At a Yield: hands values in, one per output of the Yield, and goes on. Returns the outputs, or None at the next Yield."""
+        """At a Yield: passes values in, one per output of the Yield, and continues. Returns the outputs, or None at the next Yield."""
         return self.outputs() if self._native.resume(list(values)) else None
 
     @property
@@ -59,7 +59,7 @@ class PartialRun:
         return self._native.finished
 
     def outputs(self) -> list[Any]:
-        """At the end: the outputs, in the order of the session's."""
+        """At the end: the outputs, in the session's order."""
         return self._native.outputs()
 
     @property

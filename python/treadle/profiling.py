@@ -57,7 +57,7 @@ class ProfiledOperand:
     shape: tuple[int, ...] | None
     """For the extents of the last run; None if it depends on data."""
     strides: tuple[int, ...] | None
-    """In elements, by axis. Rows lie apart where the value is a part of another one's."""
+    """Strides in elements, by axis. Rows are not contiguous if the value is part of another value's rows."""
     constant: bool
     value: str | None
     """A number, or a list of at most 16 numbers, that is known without running: "0.5", "[2, -1]"."""
@@ -90,7 +90,7 @@ class ProfiledNode:
     input_shapes: tuple[tuple[int, ...] | None, ...]
     output_shapes: tuple[tuple[int, ...] | None, ...]
     calls: float
-    """In one run."""
+    """Per run."""
     median_ms: float
     p10_ms: float
     p90_ms: float
@@ -117,9 +117,9 @@ class ProfiledNode:
     barrier_ms: float = 0.0
     """Per run: time that threads waited at the ends of the node's loops."""
     ready_ms: float | None = None
-    """From the begin of a run until all that the node reads was there. None in bodies."""
+    """From the begin of a run until all inputs of the node exist. None in bodies."""
     waited_ms: float | None = None
-    """From then until the node began: for a thread, or for its turn."""
+    """From then until the node begins: waiting for a thread, or for its turn."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class ProfiledLayer:
     mean_ms: float
     """Per run: sum over threads."""
     self_ms: float
-    """Without the layers in it."""
+    """Without nested layers."""
     share: float
     """Share of the run's time, 0 to 1."""
 

@@ -194,7 +194,7 @@ class Trainer:
         return self._trainer.end_profiling()
 
     def node_counters(self) -> list[NodeCounter]:
-        """As `InferenceSession.node_counters()`, with the option of `sess_options`."""
+        """Like `InferenceSession.node_counters()`, if the option of `sess_options` is set."""
         return counters.read(self._trainer)
 
     def reset_node_counters(self) -> None:
@@ -332,7 +332,7 @@ class Trainer:
 
     @property
     def loss_scale(self) -> float | None:
-        """By which the loss is multiplied before the backward pass of the next step; None where `sess_options.precision` has no float16."""
+        """The factor of the loss in the backward pass of the next step; None if `sess_options.precision` has no float16."""
         return self._trainer.loss_scale
 
     @property

@@ -1,4 +1,4 @@
-"""From a module and one set of inputs to an ONNX model whose inputs are the module's inputs, parameters and buffers."""
+"""Exports a module with one set of inputs to an ONNX model whose inputs are the module's inputs, parameters and buffers."""
 
 from __future__ import annotations
 

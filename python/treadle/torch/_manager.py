@@ -78,7 +78,7 @@ _REASONS = {
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """In parts of the largest magnitude; infinite where one is finite and the other is not."""
+    """Relative to the largest magnitude; infinite if one is finite and the other is not."""
     finite = torch.isfinite(theirs)
     if not torch.equal(torch.isfinite(ours), finite):
         return math.inf
@@ -186,7 +186,7 @@ class Manager:
         self._state = State()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the module returns for these."""
+        """Computes the module's results for these inputs."""
         if not self.name and _python_calls.are_on():  # parts are ranges as the modules that they are
             with _treadle.profile_range(type(self.module).__name__):
                 return self._run(args, kwargs)

@@ -203,7 +203,7 @@ class Plan:
     def forward(
         self, leaves: Sequence[torch.Tensor], draw: int | None, update: bool = True, options: RunOptions | None = None
     ) -> tuple[Any, list[torch.Tensor]]:
-        """To the outputs."""
+        """Converts the module's results to the outputs of the call."""
         run, capsules = in_range("treadle::forward", self.joint.forward_in_order, self.feeds(leaves), draw, update, options)
         if update and self.statistics:
             for tensor in self.statistics:
@@ -248,7 +248,7 @@ class Plan:
         return unflatten(description.structure, iter(self.cast([outputs[place] for place in description.outputs])))
 
     def cast(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """In the dtypes that autocast gives them. The casts are PyTorch's, whose gradients come back in float32."""
+        """Casts inputs to the dtypes that autocast gives them. The casts are PyTorch's, whose gradients come back in float32."""
         dtypes = self.description.dtypes
         return [output if dtype is None else output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True)] if dtypes else outputs
 
@@ -288,7 +288,7 @@ class _Checkpointed:
         return torch.tensor(number)
 
     def forget(self, number: int) -> None:
-        """At the end of a backward pass, which may have stopped before it came for this one."""
+        """Called at the end of a backward pass, which may have stopped before it reached this run."""
         self.again.pop(number, None)
 
     def take(self, number: int) -> _Call:
@@ -320,7 +320,7 @@ class _Call:
         self.under_way: dict[int, Any] = {}  # runs that stand within a backward pass, by the pass
 
     def let_go(self) -> None:
-        """Of what the forward pass has left for the backward pass."""
+        """Reads the data that the forward pass has saved for the backward pass."""
         self.run, self.leaves, self.is_checkpointed = None, [], True
         self.plan.joint.trim()
 

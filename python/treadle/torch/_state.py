@@ -125,7 +125,7 @@ def attributes_of(module: nn.Module) -> Hashable:
 
 
 def snapshot_of(module: nn.Module) -> list[tuple[Any, Any, tuple[Any, ...]]]:
-    """For _treadle.holds_the_same(): every container of attributes, its keys and its values."""
+    """The argument of _treadle.holds_the_same(): every container of attributes, its keys and its values."""
     containers: list[Any] = []
     for owner in module.modules():
         containers.append(owner.__dict__)
