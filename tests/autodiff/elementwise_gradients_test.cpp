@@ -18,7 +18,7 @@ TEST(ElementwiseGradients, BroadcastOperandsAreSummed) {
   }
 }
 
-// Which axes were stretched only the run knows.
+// Only a run knows which axes were broadcast.
 TEST(ElementwiseGradients, BroadcastsBetweenSymbolsAreSummed) {
   for (const char* op : {"Add", "Sub", "Mul", "Div", "Max"})
     for (const Shape& shape : {Shape{3, 4}, Shape{1, 4}, Shape{3, 1}, Shape{1, 1}, Shape{4}, Shape{2, 3, 4}})

@@ -1,4 +1,4 @@
-// What the C ABI makes of arguments that are wrong: a status that names the function and the argument, before anything has happened.
+// Wrong arguments to the C ABI give a status that names the function and the argument, before anything has happened.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -31,7 +31,7 @@ treadle_model* negation() {
   return model;
 }
 
-// Of another kind than the function expects.
+// A handle of another kind than the function expects.
 template <typename Handle>
 Handle* disguised(treadle_value* value) {
   return reinterpret_cast<Handle*>(value);

@@ -1,4 +1,4 @@
-// Shapes, quantisation and precision through the C ABI: what they give is what the C++ side gives, and wrong calls are statuses.
+// Shapes, quantisation and precision through the C ABI: results equal the C++ side's, and wrong calls return an error status.
 #include "treadle/quantize.h"
 
 #include <gtest/gtest.h>

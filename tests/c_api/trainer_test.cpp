@@ -17,7 +17,7 @@
 
 namespace {
 
-// What a trainer is made of, by the C++ side as well.
+// The parts of a trainer; the C++ trainer is made of the same.
 const std::string kSpirals = std::string(TREADLE_SOURCE_DIR) + "/examples/train/spirals.onnx";
 
 using treadle::testing::message_of;
@@ -236,7 +236,7 @@ TEST(CApiTrainer, WrongCallsAreStatuses) {
   EXPECT_EQ(treadle_trainer_num_steps(nullptr), 0U);
 }
 
-// One rank, which counts what is asked of it.
+// A communicator of one rank, which counts the calls.
 struct CountingRank {
   int reductions = 0, releases = 0;
   bool works = true;

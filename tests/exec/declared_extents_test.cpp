@@ -43,7 +43,7 @@ std::string error_of(const testing::HostProgram& program, std::vector<Datum> fee
   return "none";
 }
 
-// What inference knows of the feeds' symbols is worth more than what a file declares: a batch of 1, most often.
+// Extents inferred from the feeds' symbols take precedence over those that a file declares: most often a batch of 1.
 TEST(DeclaredExtents, AreNotBelievedWhereTheFeedsDetermineThem) {
   GraphBuilder b;
   const ValueId y = b.node("Neg", {b.input("x", DType::float32, {b.symbol("N")})});
@@ -100,7 +100,7 @@ TEST(DeclaredExtents, ASqueezedAxisThatIsNotOneIsAnError) {
   EXPECT_NE(error_of(program, {floats({0, 3})}), "none");
 }
 
-// Of what a dtype cannot hold a run has something else: 251, not -5.
+// An integer that its dtype cannot hold counts as unknown: a run has 251, not -5.
 TEST(KnownIntegers, EndWhereTheirDTypeDoes) {
   GraphBuilder b;
   Tensor zeros(DType::uint8, {2}), fives(DType::uint8, {2});

@@ -1,4 +1,4 @@
-// What the steps of a program use of a device's memory, and when they use it next.
+// The uses of a device's memory by a program's steps, and each use's next one.
 #include "exec/placed/device_uses.h"
 
 #include <gtest/gtest.h>

@@ -202,7 +202,7 @@ TEST(Parallel, ManyThreadsRunOneProgramAtOnceOnOnePool) {
   for (std::thread& client : clients) client.join();
 }
 
-// Which instructions have run.
+// Remembers the instructions that have run.
 class Ran final : public exec::Observer {
  public:
   explicit Ran(const Program& program) : program_(program) {}

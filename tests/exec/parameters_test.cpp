@@ -56,7 +56,7 @@ Tensor run(const Program& program, const exec::RunControl& control = {}) {
   return outputs[0].tensor();
 }
 
-/// What a program with these constants computes.
+/// The output of a program with these constants.
 Tensor expected(int w, int b) { return run(Program(make_graph(weights(w), bias(b), false))); }
 
 bool same_bits(const Tensor& a, const Tensor& b) {

@@ -263,7 +263,7 @@ TEST(Pieces, ImagesAreJoinedByTheirChannels) {
   EXPECT_GE(num_pieces(pieces), 8U);
 }
 
-// What a partial run's cache puts in the place of a value, or keeps of one, whose rows lie between others'.
+// Values that a partial run's cache replaces or keeps, whose rows lie between other values' rows.
 TEST(Pieces, CachedValuesLieBetweenOthersRows) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {1, 4, 4, 8});

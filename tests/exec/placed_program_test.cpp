@@ -1,4 +1,4 @@
-// Programs over several devices: the host's bits under any timing, every fence needed, and memory that nobody else is using.
+// Programs over several devices: the host's bits under any timing, no fence too few, and no memory that another use still needs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -199,7 +199,7 @@ TEST(PlacedProgram, AValueIsSentFromOneDeviceAndReceivedByAnother) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(results[0].tensor().data<float>()[i], static_cast<float>((i + 1) * (i + 1) - (i + 1)));
 }
 
-// The barrier: also work whose result nobody waits for has ended.
+// The barrier at the end of a run: work whose result nobody waits for has ended too.
 TEST(PlacedProgram, ARunEndsWhenAllDevicesHaveEnded) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4});
@@ -417,7 +417,7 @@ TEST(PlacedProgram, AValueStaysUntilAllItsReadersAreIssued) {
   EXPECT_EQ(outputs[1].tensor().data<float>()[7], 0);
 }
 
-// What is done with gives its bytes to what comes later; buffers that may be in use together lie apart (the checker looks).
+// Freed bytes go to later values; buffers that may be in use together do not overlap (the checker looks).
 TEST(PlacedProgram, ArenasReuseMemoryOnlyOfWhatTheDeviceHasPassed) {
   Program program(chain(40), ProgramOptions{.reuse_memory = false, .parallel = true});
   PlacedProgram placed(program, three_devices(5, 10),

@@ -1,4 +1,4 @@
-// Programs on one device that keep to limits: step by step, with what has no room on the host.
+// Programs on one device within memory limits: step by step, also with values that do not fit on the host.
 #include <gtest/gtest.h>
 
 #include "device/cpu/cpu_device.h"
@@ -94,7 +94,7 @@ TEST(ResidentProgram, LeavesNothingButConstantsOnTheDevice) {
   EXPECT_EQ(sim->allocated_bytes(), 0U);
 }
 
-// What a step lacks on one device, the run may have on the other.
+// Memory that a step lacks on one device, the run may have on the other.
 TEST(ResidentProgram, ALimitCountsAllDevices) {
   constexpr int64_t kElements = 64;
   constexpr size_t kLimit = 3 * kElements * sizeof(float);  // what a step uses

@@ -26,7 +26,7 @@ constexpr bool kHasProbes = true;
 constexpr bool kHasProbes = false;  // built without them, unless the program has some
 #endif
 
-// What a tool finds: the notes of the program's file, as binutils read them. "treadle:node_begin" with the count of its arguments.
+// The probes that a tool finds in the notes of the program's file, as binutils read them: "treadle:node_begin" with its argument count.
 std::map<std::string, std::set<size_t>> probes_of_this_program() {
   std::map<std::string, std::set<size_t>> probes;
   FILE* notes = popen("LC_ALL=C readelf --notes --wide /proc/$PPID/exe 2>/dev/null", "r");
@@ -71,7 +71,7 @@ int on_pop() {
   return 0;
 }
 
-// What a tool does when NVTX finds it.
+// The call that a tool gets when NVTX finds it.
 int listen(NvtxGetExportTableFunc_t get_table) {
   const auto* callbacks = static_cast<const NvtxExportTableCallbacks*>(get_table(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable table = nullptr;

@@ -1,4 +1,4 @@
-// Plans that are right pass; plans that were broken on purpose are found out, and what is said names the fault.
+// Correct plans pass; deliberately broken ones are rejected, with a message that names the fault.
 #include "exec/verify/verify_plan.h"
 
 #include <gtest/gtest.h>
@@ -399,7 +399,7 @@ TEST(VerifyPlan, WhatASequenceKeepsIsNotWrittenOver) {
                        "may have kept"}});
 }
 
-// To see what it costs: --gtest_also_run_disabled_tests.
+// Measures the check's cost: run with --gtest_also_run_disabled_tests.
 TEST(VerifyPlan, DISABLED_CostBesideBinding) {
   auto time = [](auto&& body) {
     constexpr int kTimes = 50;

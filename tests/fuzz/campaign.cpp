@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(2);
 
-/// What the worker tells, also when it dies.
+/// The worker's progress, which outlives the worker.
 struct Progress {
   std::atomic<uint64_t> next, used;  // the case under way, and how many were used
   std::atomic<int64_t> began_ns;
@@ -54,7 +54,7 @@ class Folder {
   fs::path path;
 };
 
-// What a worker's exception says; empty: it is one of the library's, as it should be.
+// The fault that a worker's exception shows; empty if it is one of the library's, as it should be.
 std::string fault_of(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
@@ -94,7 +94,7 @@ std::string fault_of(const std::exception_ptr& thrown) {
   ::_exit(0);
 }
 
-// Waits for the worker. @return what it failed by; empty: it has done all.
+// Waits for the worker. @return the reason it failed; empty if it has done all
 std::string await(pid_t worker, const CampaignOptions& options, const Progress& progress, Clock::time_point end) {
   int status = 0;
   bool is_late = false, is_over = false;
@@ -115,7 +115,7 @@ std::string await(pid_t worker, const CampaignOptions& options, const Progress& 
   return progress.failure[0] != 0 ? progress.failure : fmt::format("it ends the process with status {}", WEXITSTATUS(status));
 }
 
-// In a process of its own: this one has no threads of the library's.
+// Makes the seeds in a process of its own: this one has no threads of the library.
 std::vector<std::string> make_seeds(const FileKind& kind, const fs::path& folder) {
   const fs::path made = folder / "seeds";
   fs::create_directories(made);

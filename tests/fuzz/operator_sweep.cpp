@@ -31,7 +31,7 @@ struct Options {
   bool print = false, one = false;
 };
 
-/// What the worker tells, also when it dies.
+/// The worker's progress, which outlives the worker.
 struct Progress {
   uint64_t seed;
   int64_t ran, refused;

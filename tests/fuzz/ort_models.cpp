@@ -1,4 +1,4 @@
-// Models in ONNX Runtime's format. Nothing guards their bytes: what is changed is what is read.
+// Models in ONNX Runtime's format. They have no checksum: the reader sees every changed byte.
 #include <array>
 
 #include "onnx/parse.h"

@@ -26,7 +26,7 @@ constexpr auto kTimeOfARun = std::chrono::milliseconds(300);  // of loops that d
 
 Datum fenced_datum(const Datum& datum) { return datum.is_tensor() ? Datum(fenced(datum.tensor())) : datum; }
 
-// What the graph is told of an input, as a file would.
+// The type that the graph declares of an input, as a file would.
 Type declared(const SweepOperand& operand, SymbolTable& symbols) {
   Type type = Type::of(operand.value);
   if (!type.is_tensor() || operand.knowledge == Knowledge::shape) return type;
@@ -91,7 +91,7 @@ std::shared_ptr<Graph> graph_of(const SweepCase& c, std::vector<Datum>& feeds) {
   return graph;
 }
 
-// Every value in memory of its own, which ends where the process's does.
+// Runs with every value in memory of its own, whose end is followed by a page without access.
 void run_fenced(const Graph& graph, std::span<const Datum> feeds) {
   std::map<ValueId, Datum> values;
   for (size_t i = 0; i < graph.inputs.size(); ++i) values[graph.inputs[i]] = feeds[i];

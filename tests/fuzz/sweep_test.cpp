@@ -11,7 +11,7 @@
 namespace treadle::fuzz {
 namespace {
 
-/// What the child tells, also when it dies.
+/// The child's result, which outlives the child.
 struct Found {
   uint64_t seed;
   int64_t ran;

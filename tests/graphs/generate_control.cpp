@@ -24,7 +24,7 @@ std::string condition(Generator& g) {
   return sum.empty() ? sum : g.add_one("Greater", {sum, g.constant(zero)});
 }
 
-// Something the body made of its own, else a copy of what it captures.
+// A value that the body computed, else a copy of one that it captures.
 std::string result_of(Generator& inner, const Generator::Condition& fits) {
   std::string y = inner.pick_own(fits);
   if (!y.empty()) return y;

@@ -326,7 +326,7 @@ bool qlinear_conv(Generator& g) {
   return !y.empty();
 }
 
-// What dynamic quantisation makes of a product.
+// The nodes that dynamic quantisation puts in place of a product.
 bool dynamically_quantised_matmul(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() == 2 && a.size() > 0; });
   if (x.empty()) return false;

@@ -35,7 +35,7 @@ struct Options {
   bool print = false;
 };
 
-/// What the worker tells, also when it dies.
+/// The worker's progress, which outlives the worker.
 struct Progress {
   uint32_t seed;
   int setting;

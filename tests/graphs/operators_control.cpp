@@ -183,7 +183,7 @@ Values optional_of(Call& c) {
   return {std::move(result)};
 }
 
-// Also of what is no optional.
+// Accepts inputs that are no optional, too.
 Values has_element(Call& c) {
   Array y(DType::boolean, {});
   y.i[0] = c.has(0) && (!c.value(0).is_optional || c.value(0).has_element);

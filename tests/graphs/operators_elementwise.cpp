@@ -60,7 +60,7 @@ std::vector<Value> binary(Call& c, double ulps, F f, G g) {
   return {combine(c, c.in(0), c.in(1), ulps, f, g)};
 }
 
-// Of integers, which wrap around: the same bits, unsigned.
+// For integers, which wrap around: computes on the same bits, unsigned.
 template <typename F>
 auto wrapping(F f) {
   return [f](int64_t a, int64_t b) { return static_cast<int64_t>(f(static_cast<uint64_t>(a), static_cast<uint64_t>(b))); };

@@ -88,7 +88,7 @@ Values scatter_nd(Call& c) {
   return {std::move(y)};
 }
 
-// Of x with the places along `axis` in this order, which may leave some out.
+// The elements of x with the places along `axis` in this order, which may leave some out.
 Array chosen(const Array& x, size_t axis, const std::vector<int64_t>& order) {
   Dims dims = x.dims;
   dims[axis] = static_cast<int64_t>(order.size());
@@ -125,13 +125,13 @@ Values unique(Call& c) {
   const auto axis = along ? static_cast<size_t>(normalise_axis(c.integer("axis", 0), x.rank())) : 0;
   require(x.dtype != DType::boolean && x.size() > 0, "Unique's operand");
   require_ordered(x);
-  // Whether sums that differ by rounding alone are equal is an implementation's affair.
+  // An implementation decides if sums that differ by rounding alone are equal.
   double grid = 0;
   if (c.noise().merges() && (x.dtype == DType::float32 || x.dtype == DType::float64)) {
     for (double v : x.f) grid = std::isfinite(v) ? std::max(grid, std::fabs(v)) : grid;
     grid *= 16 * epsilon_of(x.dtype);
   }
-  // What lies at a place along the axis, as numbers.
+  // The numbers at each place along the axis.
   std::vector<std::vector<double>> slices(static_cast<size_t>(x.dims[axis]));
   for (size_t k = 0; k < x.size(); ++k) {
     const double v = x.number(k);

@@ -1,4 +1,4 @@
-// Operators that move elements and compute none, and those of shapes.
+// Operators that move elements without arithmetic, and operators on shapes.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -137,7 +137,7 @@ Values slice(Call& c) {
   })};
 }
 
-// Of sequences, too.
+// Joins tensors, or the elements of sequences.
 Array join(const std::vector<const Array*>& parts, int64_t axis, bool new_axis) {
   require(!parts.empty(), "nothing to join");
   std::vector<Array> cut;

@@ -60,7 +60,7 @@ Values gemm(Call& c) {
   return {std::move(y)};
 }
 
-// What convolutions and pools slide over an image.
+// The window that convolutions and pools slide over an image.
 struct Window {
   Dims kernel, strides, dilations, pads;
 
@@ -254,7 +254,7 @@ Values batch_normalization(Call& c) {
   return {std::move(y)};
 }
 
-// Of each image's group of channels; InstanceNormalization has groups of one.
+// Normalises each image's groups of channels; InstanceNormalization has groups of one.
 Array normalise_groups(Call& c, const Array& x, int64_t groups) {
   require(x.floats() && x.rank() >= 3 && x.size() > 0 && x.dims[1] % groups == 0, "channels in groups");
   Array y(x.dtype, x.dims);

@@ -19,7 +19,7 @@ std::pair<double, double> bounds_of(DType dtype) {
   }
 }
 
-// Which scale belongs to an element: the only one, or that of its place along the axis.
+// The index of an element's scale: 0 if there is only one, or its place along the axis.
 size_t which_scale(Call& c, const Array& x, size_t at) {
   const Array& scale = c.in(1);
   if (scale.rank() == 0) return 0;

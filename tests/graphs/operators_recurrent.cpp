@@ -37,7 +37,7 @@ class Layer {
     read_functions();
   }
 
-  /// What sums and functions are computed in: 16-bit floats are widened.
+  /// The dtype of sums and functions: 16-bit floats are widened.
   DType precision() const { return c.in(0).dtype == DType::float64 ? DType::float64 : DType::float32; }
   double term(double value) { return c.noise()(value, precision(), 4); }
   double clip(double x) const { return limit > 0 ? std::clamp(x, -limit, limit) : x; }

@@ -43,7 +43,7 @@ enum class Numbers : uint8_t { ordinary, nan, infinity, both, denormal, huge };
 constexpr Numbers kAllNumbers[] = {Numbers::ordinary, Numbers::nan, Numbers::infinity, Numbers::both, Numbers::denormal, Numbers::huge};
 constexpr const char* kNames[] = {"ordinary", "NaN", "infinities", "NaN and infinities", "denormal", "huge"};
 
-/// What a case computed, and what the definition says.
+/// The result of a case, and that of the definition.
 struct Outcome {
   std::vector<float> y;
   std::vector<double> expected;
@@ -745,7 +745,7 @@ TEST_P(HardInputs, GiveWhatTheDefinitionGives) {
   }
 }
 
-// What is too small to be normal is lost then, and nothing else.
+// Denormal numbers are then lost, and nothing else.
 TEST_P(HardInputs, GiveTheSameWithDenormalNumbersTakenForZero) {
   const Case& c = GetParam();
   Random random(98);

@@ -15,7 +15,7 @@
 namespace treadle {
 namespace {
 
-/// What a profile with phases has of one node, by thread: texts of records in the order of their ends.
+/// The records of one node in a profile with phases, by thread: their texts in the order of their ends.
 std::vector<std::vector<std::string>> texts_of(const Recording& recording) {
   std::vector<std::vector<std::string>> texts;
   for (const Recording::Thread& thread : recording.threads) {

@@ -125,7 +125,7 @@ TEST(NhwcBytes, DepthwiseOnesEqualTheDefinition) {
   }
 }
 
-// What other machines compute, too.
+// Other machines' kernels give the same bits, too.
 TEST(NhwcBytes, KernelsOfEveryInstructionSetGiveTheSame) {
   int tested = 0;
   for (ByteInstructions with : {ByteInstructions::avx2, ByteInstructions::avx_vnni, ByteInstructions::avx512_vnni}) {

@@ -146,7 +146,7 @@ TEST(NhwcConv, FewFiltersFoldTheChannels) {
   }
 }
 
-/// What the two convolutions give one after the other, bit for bit.
+/// The result equals the two convolutions one after the other, bit for bit.
 TEST(ConvDepthwise, EqualsTheTwoOneAfterTheOther) {
   Random random(59);
   for (int round = 0; round < 300; ++round) {

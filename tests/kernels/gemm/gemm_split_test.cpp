@@ -19,7 +19,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::
 #define TREADLE_NEEDS_TILES() \
   if (!has_split_tiles()) GTEST_SKIP() << "the processor has no AMX"
 
-/// A product with its matrices, and what it is in double.
+/// A product with its matrices, and its result in double.
 struct Product {
   GemmShape shape;
   std::vector<float> A, B, before;
