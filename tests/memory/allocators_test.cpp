@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto kOther = MemoryClass::other;
 
-/// Counts what the allocator around it takes, and fails when told.
+/// Counts the allocations of the allocator that it wraps, and fails on request.
 class CountingAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "counting"; }

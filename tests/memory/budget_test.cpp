@@ -1,4 +1,4 @@
-// What leaves memory for a while: checked by playing the plan, byte by byte.
+// Buffers that leave memory for a while: checked by replaying the plan, byte by byte.
 #include "memory/budget.h"
 
 #include <gtest/gtest.h>

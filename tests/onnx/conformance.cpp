@@ -97,7 +97,7 @@ std::unique_ptr<exec::Executor> place(const testing::HostProgram& program, const
                                                memory);
 }
 
-/// What one data set of a case has to give.
+/// The outputs that one data set of a case expects.
 struct Expectation {
   std::vector<Datum> feeds;
   std::vector<std::optional<Datum>> outputs;  // none for an output without a file

@@ -279,7 +279,7 @@ TEST(Export, AYieldIsALocalFunction) {
   EXPECT_EQ(read(model)->num_nodes(), 2U);
 }
 
-// What a file with the local functions computes is what the graph computes.
+// An exported file with local functions gives the graph's results.
 void expect_same_results(const Graph& graph, double tolerance) {
   ModelDef model = written(graph);
   std::unique_ptr<Graph> again = read(model);

@@ -21,7 +21,7 @@ ModelDef parse(const std::string& bytes, Format format = Format::any) {
   return parse_model_bytes(bytes_of(bytes), nullptr, {}, options);
 }
 
-// Without what the format has no place for.
+// Removes the parts that the format cannot hold.
 void strip(GraphDef& graph);
 void strip(NodeDef& node) {
   node.overload.clear(), node.metadata_props.clear(), node.device_configurations.clear();

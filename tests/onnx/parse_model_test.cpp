@@ -1,4 +1,4 @@
-// The reader on models built by hand: every field arrives where it belongs, and what is wrong is refused with its place.
+// The reader on models built by hand: every field arrives where it belongs, and faults are refused with their place.
 #include <gtest/gtest.h>
 
 #include "onnx/parse.h"

@@ -1,4 +1,4 @@
-// The writer: what is written reads back as the same model, and files appear whole or not at all.
+// The writer: a written model reads back as the same one, and files appear whole or not at all.
 #include "onnx/serialize.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@ Attributes one_head(bool shared) {
   if (shared) attributes.set("kv_num_heads", int64_t{1});
   return attributes;
 }
-/// Of scores that are all the same, the mean of the values.
+/// The result for equal scores: the mean of the values.
 double mean(const Numbers& x) {
   double sum = 0;
   for (const double value : x) sum += value;
@@ -222,7 +222,7 @@ std::vector<BoundsRow> layout_rows() {
         return v == 1 ? Numbers{9, 0, 0, 9, 2} : with_caches(5);
       },
       1);
-  // A total of as many keys as queries is that of a prompt.
+  // A total equal to the number of queries means a prompt.
   rows.push_back({"treadle", "SparseBlocks", 5,
                   [](int64_t v) {
                     return sparse_blocks({3, 1, 2, v});

@@ -128,7 +128,7 @@ std::vector<BoundsRow> pool_gradient_rows() {
   };
 }
 
-// A gradient that is told of which shape it is: any other than its own is refused.
+// Rows of gradient operators that are given a shape: any other than the right one is refused.
 std::vector<BoundsRow> given_shape_rows() {
   std::vector<BoundsRow> rows;
   auto add = [&](const char* op, size_t operand, std::vector<Datum> inputs, std::vector<int64_t> shape, size_t axis, Attributes attributes,
@@ -231,7 +231,7 @@ std::vector<BoundsRow> update_rows() {
 
 std::vector<BoundsRow> sparse_update_rows() {
   std::vector<BoundsRow> rows;
-  // With a rate of 0, what was there stays.
+  // With a rate of 0 the old value stays.
   const struct {
     const char* name;
     size_t states;
@@ -272,7 +272,7 @@ std::vector<BoundsRow> loss_and_search_rows() {
     return v == 1 ? Numbers{blank, label, 0, blank, label, 0} : Numbers{blank, 0, label, blank, 0, label};
   };
   auto running = [](int64_t v) { return BoundsCase{{counting({2, 2}), filled({2, 2}, 1), scalar(v)}}; };
-  // Of products over ones: sums of the gradient from each element on.
+  // The input's gradient of a running product over ones: sums of the output's gradient from each element on.
   auto summed = [](int64_t v) { return from_front(v, 2) == 0 ? Numbers{4, 6, 3, 4} : Numbers{3, 2, 7, 4}; };
   auto gathered = [](int64_t v) {
     SparseTensor rows{SparseTensor::Format::coo, Shape{4, 1}, floats({2, 1}, {5, 7}), ints({1, 3}).tensor(), {}};

@@ -1,4 +1,4 @@
-// What holds of the operators all together.
+// Properties that all operators have in common.
 #include "ops/list.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What ONNX's own cases leave out of the operators that move elements. Expected values are NumPy's or PyTorch's.
+// Cases that ONNX's own tests of operators that move elements leave out. Expected values are NumPy's or PyTorch's.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -345,7 +345,7 @@ TEST(Attention, OfManyQueriesEqualsItsDefinition) {
         ASSERT_NEAR(y[0].data<float>()[(i * H + h) * D + d], expected, 1e-5) << h << " " << i;
       }
     }
-  // The past comes first in what is handed on.
+  // The past comes first in the output.
   EXPECT_EQ(y[1].data<float>()[0], pk.data<float>()[0]);
   EXPECT_EQ(y[1].data<float>()[P * D], k.data<float>()[0]);
 }

@@ -34,7 +34,7 @@ std::unique_ptr<Graph> graph_of(const Case& c) {
   return b.take();
 }
 
-// Which pads the reader has in the end; all results are the same.
+// @return the reader's pads in the end; all results are the same
 Ints absorbed(const Case& c) {
   auto graph = graph_of(c);
   testing::changed(*graph, testing::pass(passes::absorb_pad), 1, 1e-6);

@@ -1,4 +1,4 @@
-// Storage types: what stays sparse, what is made dense, and that the values are those of the dense graph.
+// Storage types: values that stay sparse, values that are made dense, and results equal to the dense graph's.
 #include "passes/infer_storage.h"
 
 #include "tests/passes/pass_test.h"

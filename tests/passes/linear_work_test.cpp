@@ -1,5 +1,4 @@
-// The optimiser's work grows as the graph does: four times the nodes, four times the work. bench/optimizer.cpp says what that is in
-// seconds.
+// The optimiser's work grows linearly: four times the nodes, four times the work. bench/optimizer.cpp measures it in seconds.
 #include "passes/pipeline.h"
 #include "tests/passes/large_graphs.h"
 #include "tests/passes/pass_test.h"

@@ -1,4 +1,4 @@
-// What nodes stand for survives every pass: their sources, and the marks of the model's metadata.
+// Every pass keeps the nodes' provenance: their sources, and the marks of the model's metadata.
 #include "tests/passes/provenance.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ std::vector<Options> option_sets() {
           {"chosen convolutions", {.conv_choice = {.max_weight_expansion = 1}}}};
 }
 
-/// The first pass that loses what a node stands for, and the node; empty if none does. Adds the passes that changed something to `ran`.
+/// The first pass that loses a node's sources, and the node; empty if none does. Adds the passes that changed something to `ran`.
 std::string first_loss_of_passes(Graph& graph, passes::PipelineOptions options, std::set<std::string>& ran) {
   std::string lost;
   options.verify = true;

@@ -11,7 +11,7 @@ namespace {
 using testing::GraphBuilder;
 using Ints = std::vector<int64_t>;
 
-// What the pass says of the node, which it must not change.
+// @return the pass's reason for leaving the node alone; the node must not change
 std::string refused(Graph& graph, const std::function<int64_t(Graph&)>& change, const std::string& node) {
   passes::PassTrace trace;
   const passes::PassTrace::Scope scope(trace);

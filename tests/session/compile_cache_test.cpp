@@ -64,7 +64,7 @@ std::string contents(const fs::path& path) {
 }
 void overwrite(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes; }
 
-// Puts right what the header says of a description that was changed: who wants to harm can do that, too.
+// Corrects the header's checksums of a changed description, as an attacker can.
 void mend_checksums(std::string& file) {
   uint64_t description_bytes = 0;
   std::memcpy(&description_bytes, file.data() + 24, 8);
@@ -180,7 +180,7 @@ TEST_F(CompiledModel, TellsWhatItCannotDo) {
   SessionOptions others;
   others.disabled_passes = {"fuse-conv"};
   EXPECT_THROW(Session(folder / "m.treadle", others), Error);
-  // Of another version.
+  // A file of another version.
   std::string bytes = contents(folder / "m.treadle");
   const size_t at = bytes.find("treadle ", 64);
   bytes[at + 8] = '9';
@@ -260,7 +260,7 @@ TEST_F(CompiledModel, InputsAreOfTheKindThatItTellsOf) {
   EXPECT_EQ(with(8, '\xe9'), ErrorCode::invalid_model) << "no UTF-8";
 }
 
-// A file of somebody who means harm: every check but the last is passed. What is made of it may compute nonsense, but keeps to its memory.
+// A file by an attacker: every check but the last passes. The program may compute nonsense, but stays within its memory.
 TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
   packing_model().model().save(folder / "m.onnx");
   SessionOptions writing;

@@ -1,4 +1,4 @@
-// Where the memory of a device comes from, and what the host keeps beside it.
+// The source of a device's memory, and the copies that the host keeps beside it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -58,7 +58,7 @@ void expect_right(const Session& session) {
   }
 }
 
-/// Says what is asked of it.
+/// Counts the allocated bytes.
 class WatchedAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "watched"; }
@@ -148,7 +148,7 @@ TEST(DeviceMemory, TheHostHasNoArenaForWhatADeviceComputes) {
   expect_right(on_device);
   EXPECT_GE(on_host.memory_statistics()[MemoryClass::activations].peak_bytes, (kLinks - 1) * kValueBytes);
   EXPECT_LT(on_device.memory_statistics()[MemoryClass::activations].peak_bytes, kValueBytes);
-  // Who watches values sees them on the host.
+  // Observers of values get them on the host.
   std::vector<float> seen;
   on_device.set_monitor({.callback =
                              [&](const MonitorEvent& event) {

@@ -17,7 +17,7 @@ namespace {
 
 using Variables = std::vector<Engine::Variable>;
 
-// What a sequence of operations leaves behind does not depend on the engine: against plain execution in order.
+// The results of a sequence of operations do not depend on the engine: compared with plain execution in order.
 TEST(Engine, RandomOperationsLeaveWhatTheyLeaveInOrder) {
   for (bool naive : {false, true}) {
     for (uint32_t seed = 0; seed < 30; ++seed) {

@@ -149,7 +149,7 @@ class Campaign {
     session_.emplace(model_.builder.model(), options);
   }
 
-  // Memory of the test's own, so that it is known when the library lets go of it.
+  // Memory that the test owns, so that it sees when the library frees it.
   Datum feed() {
     auto values = std::make_unique<std::vector<float>>();
     const size_t count = 1 + random_() % 40;
@@ -247,7 +247,7 @@ class Campaign {
     }
   }
 
-  // Each allocation of the run in turn, until a run needs fewer.
+  // Lets each allocation of the run fail in turn, until a run needs fewer.
   void fail_allocations(bool heap) {
     const bool all = random_() % 2;
     Feeds feeds{{"x", feed()}};

@@ -1,4 +1,4 @@
-// Small files that declare, or would compute, what is huge: each is loaded or refused within the memory that the documents promise.
+// Small files that declare, or would compute, huge values: each is loaded or refused within the memory that the documents promise.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ struct Load {
   std::string refusal;  // empty: it loaded
 };
 
-/// In a process of its own, whose peak is the load's.
+/// Loads in a process of its own, whose peak is the load's.
 Load load(const std::string& bytes) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);

@@ -1,4 +1,4 @@
-// Where a session's memory comes from, what it is for, and how runs keep to a limit.
+// The source and the uses of a session's memory, and how runs keep to a limit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -190,7 +190,7 @@ TEST(SessionMemory, RunsKeepToALimitWithTheSameBits) {
   for (size_t values : {11, 9, 7, 5, 4}) {
     const size_t limit = values * kValueBytes + 4096;
     session.set_memory_limit(limit);
-    // What idle frames hold goes first.
+    // Memory of idle frames is freed first.
     EXPECT_EQ(run_for(session), truth()) << limit;
     measuring->reset();
     EXPECT_EQ(run_for(session), truth()) << limit;
@@ -212,7 +212,7 @@ TEST(SessionMemory, AShareHoldsForAllExtents) {
     for (int64_t elements : {kElements, kElements / 4, 2 * kElements}) {
       std::vector<float> expected, y;
       const size_t whole = held_after(Session(there_and_back().model(), as_written()), elements, expected);
-      // What no plan can do with is not an error: the sum, a value and their result are needed at once.
+      // A limit below every plan's need is not an error: the sum, a value and their result are needed at once.
       const double reachable = std::max(fraction, 3.0 * static_cast<double>(elements) * sizeof(float) / static_cast<double>(whole));
       EXPECT_LE(static_cast<double>(held_after(limited, elements, y)), reachable * static_cast<double>(whole) + 1024) << fraction;
       EXPECT_EQ(y, expected) << fraction << " " << elements;

@@ -1,4 +1,4 @@
-// What an error says when memory runs out: who asked, what is alive, and what would need less.
+// The text of an error when memory runs out: the request, the values that are alive, and the changes that would need less.
 #include "treadle/out_of_memory.h"
 
 #include <fmt/format.h>
@@ -321,7 +321,7 @@ TEST(OutOfMemory, OnADeviceASmallerBatchIsARemedy) {
   SCOPED_TRACE(text);
   EXPECT_NE(text.find(fmt::format("with {} in place of {} as the first extent of \"x\"", kElements / 2, kElements)), std::string::npos);
   const size_t half = number_behind(text, "the arena of sim takes at most");
-  // What the device's arena is when the batch has that size.
+  // The device's arena for a batch of that size.
   Tensor x(DType::float32, {kElements / 2});
   for (float& value : x.span<float>()) value = 1;
   set_fault(2, [] { throw std::bad_alloc(); });
@@ -369,7 +369,7 @@ ModelBuilder products(int count) {
 }
 constexpr size_t kWeightBytes = 64 * 64 * sizeof(float);
 
-// Allocation after allocation fails, until there are no more. @return what the errors say
+// Lets allocation after allocation fail, until there are no more. @return the errors' texts
 template <typename Make>
 std::vector<std::string> failures_of(FaultyAllocator& allocator, const Make& make) {
   std::vector<std::string> texts;

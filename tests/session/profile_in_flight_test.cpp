@@ -1,4 +1,4 @@
-// Profiles that open while runs are under way: what is still to come of those is in them.
+// Profiles that open while runs are under way contain the rest of those runs.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -198,7 +198,7 @@ TEST_F(ProfileStream, RecordingsOfTheVersionBeforeAreReadAndOthersAreRefused) {
   }
 }
 
-// Nobody else wants the events: what the file has, memory has no more.
+// Nobody else wants the events: once the file has them, they leave memory.
 TEST_F(ProfileStream, MemoryStaysBounded) {
   Session session = chain_session();
   constexpr int64_t kRuns = 30'000;  // 630,000 events of 24 bytes
@@ -350,7 +350,7 @@ TEST_F(ProfileStream, WhatIsNoTextOrTooDeepIsAnErrorOfTheLibrary) {
   EXPECT_THROW(read_profile(R"({"format":"treadle-profile","version":1,"nodes":[],"runs":{},"more":)" + deep + "}"), Error);
 }
 
-// The limit of a file's size stands for the disk's.
+// A limit on the file's size replaces a full disk.
 TEST_F(ProfileStream, AFullDiskEndsTheRecordingAndNotTheRuns) {
   Session session = chain_session();
   rlimit before{};

@@ -1,4 +1,4 @@
-// One session, many threads: what the thread sanitizer is to see.
+// One session, many threads: cases for the thread sanitizer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -37,7 +37,7 @@ Session make_session(int threads) {
   return Session(Model::from_bytes(onnx::test::bytes_of(rows_model())), options);
 }
 
-/// Runs `body(thread, run)` in all threads at once; what they throw is a failure.
+/// Runs `body(thread, run)` in all threads at once; an exception is a failure.
 void in_threads(const std::function<void(int, int)>& body) {
   std::vector<std::thread> threads;
   std::atomic<int> failures{0};

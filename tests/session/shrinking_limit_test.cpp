@@ -187,7 +187,7 @@ TEST(ShrinkingLimit, EndsNoneOfSeveralRuns) {
   EXPECT_EQ(right, 90);
 }
 
-// What a node asks for that no limit of the run ever held.
+// A node asks for more than any limit of the run ever had.
 TEST(ShrinkingLimit, WhatCannotBeHadIsAnErrorWithTheBytes) {
   ModelBuilder b;
   b.input("x", {1}).input("shape", {1}, DType::int64).output("y", {-1}).node("Expand", {"x", "shape"}, {"y"});

@@ -180,7 +180,7 @@ TEST(Coordinator, TakesOrdersFromAFileAlsoForJobsThatComeLater) {
   Job later({.name = "later"});
   EXPECT_TRUE(eventually([&] { return later.status().share_percent == 15; }));
   EXPECT_EQ(later.status().job_class, JobClass::opportunistic);
-  // What is set by hand afterwards stays, until the file changes.
+  // A share set by hand afterwards stays, until the file changes.
   early.set_share(80);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(early.status().share_percent, 80);

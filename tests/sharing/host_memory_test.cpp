@@ -1,4 +1,4 @@
-// A job's limits of the host's memory: of sessions on the host, and of what a device has no room for.
+// A job's limits on the host's memory: for sessions on the host, and for values that do not fit on a device.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -19,7 +19,7 @@ constexpr int kLinks = 12;
 constexpr int64_t kElements = 16 * 1024;
 constexpr size_t kValueBytes = kElements * sizeof(float);
 
-/// The most bytes in use at once, and those in use now, whatever the library says.
+/// Measures the most bytes in use at once, and those in use now, independently of the library's counts.
 class MeasuringAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "measuring"; }
@@ -67,7 +67,7 @@ Tensor numbers() {
   return x;
 }
 
-// Of kLinks steps and their sum; exact in float32.
+// The result of kLinks steps and their sum; exact in float32.
 const std::vector<float>& truth() {
   static const std::vector<float> values = [] {
     std::vector<float> sums = values_of(numbers());

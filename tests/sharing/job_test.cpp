@@ -38,7 +38,7 @@ using testing::endless_loop;
 using testing::eventually;
 using testing::values_of;
 
-// The tests' jobs are not those of whoever runs them.
+// Keeps the tests' jobs apart from those of the user who runs them.
 class OwnFolder : public ::testing::Environment {
  public:
   OwnFolder() { setenv("TREADLE_SHARING_DIR", folder_.path().c_str(), 1); }
@@ -114,7 +114,7 @@ TEST(Jobs, AreAsManyAsTheTableHolds) {
   Job one_more;
 }
 
-// Every executor: what it computes at a small share is what it computes alone, and the idle slots are there.
+// Every executor gives the same results at a small share as alone, and has the idle slots.
 TEST(Jobs, ComputeTheSameBitsAtAnyShareInEveryExecutor) {
   const Model model = chain(12).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};
@@ -286,7 +286,7 @@ TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
   ASSERT_TRUE(eventually([&] { return opportunistic->status().running == 1; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(opportunistic->status().runs, 0U);
-  // A suspended run holds nobody up.
+  // A suspended run blocks no other one.
   guaranteed->suspend();
   second.get();
   EXPECT_GT(opportunistic->status().gave_way_ns, 0U);
@@ -371,7 +371,7 @@ TEST(Jobs, MeetAtTheEngineOfASharedDevice) {
   EXPECT_EQ(most, 1);
 }
 
-// Preempted or not, a node computes what it computes alone.
+// Preempted or not, a node computes the same bits as alone.
 TEST(Jobs, OnOneEngineComputeTheSameBits) {
   const Model model = chain(12).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};

@@ -1,4 +1,4 @@
-// Device memory of jobs on the simulated device: limits that change, a device that is too small, what the report says.
+// Device memory of jobs on the simulated device: limits that change, a device that is too small, the report's texts.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -64,7 +64,7 @@ TEST(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
   EXPECT_EQ(job->status().moved_bytes - before, 64U * 96 * 4);  // the feed
 }
 
-// What is fetched ahead of its node moves nothing out: no more comes over the bus than must.
+// A constant that is fetched ahead of its node moves nothing out: the bus carries no more bytes than necessary.
 TEST(JobMemory, ConstantsComeOverTheBusOnceARunWhereTheyDoNotFit) {
   constexpr int64_t kExtent = 96, kFeedBytes = 64 * kExtent * 4, kWeightBytes = kExtent * kExtent * 4;
   ModelBuilder b;

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOwnFolder = "ops";
 
-// What is no list of facts, with the reason.
+// Lists that are allowed, with the reason.
 const std::map<std::string, std::string> kExcepted = {
     {"onnx/opset_history.cpp", "ONNX's own table: in which opset which operator changed, also operators that this build lacks"},
     {"onnx/export_opset.cpp", "values of attributes that ONNX added in a later opset, which concerns files only"},

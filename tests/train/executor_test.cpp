@@ -1,4 +1,4 @@
-// Executors from C++: what is bound is read and written where it lies, and gradients are those worked out by hand.
+// Executors from C++: bound tensors are read and written in place, and gradients equal those worked out by hand.
 #include "treadle/executor.h"
 
 #include <gtest/gtest.h>

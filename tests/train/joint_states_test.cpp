@@ -46,7 +46,7 @@ Model make_model(bool fed, bool reads_behind) {
   return b.model();
 }
 
-// Of x = 0, 1, 2 in both features: h is that, and twice that.
+// x = 0, 1, 2 in both features: h is x, and twice x.
 Tensor rows() {
   Tensor x(DType::float32, {3, 2});
   for (int64_t i = 0; i < 6; ++i) x.data<float>()[i] = static_cast<float>(i / 2);

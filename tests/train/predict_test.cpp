@@ -1,4 +1,4 @@
-// What reads the parameters between steps: packed once a version, and never outdated.
+// Predictions between steps: parameters are packed once a version, and never outdated.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What steps on a device update stays there, and the host has it whenever somebody looks.
+// Values that steps on a device update stay there; the host gets them when they are read.
 #include "train/run/staying_values.h"
 
 #include <gtest/gtest.h>

@@ -167,7 +167,7 @@ class TrainerCampaign {
     EXPECT_EQ(code_of(call), code);
   }
 
-  // Each allocation in turn, until the call needs fewer.
+  // Lets each allocation fail in turn, until the call needs fewer.
   void fail_allocations(bool trains) {
     const bool all = random_() % 2;
     for (int64_t at = 0; at < 400; ++at) {

@@ -1,4 +1,4 @@
-// A trainer owns what it changes: of the model's file nothing stays in memory.
+// A trainer owns copies of the values that it changes: nothing of the model's file stays in memory.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -34,7 +34,7 @@ onnx::ModelDef wide_network() {
   return model;
 }
 
-/// What the process has resident of files, in bytes; 0 where the system does not tell.
+/// The process's resident bytes of mapped files; 0 where the system does not report them.
 size_t resident_of_files() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
