@@ -5,7 +5,7 @@ namespace {
 
 using testing::GraphBuilder;
 
-// What exporters make of x.view(x.size(0), x.size(1), 4, 16): the extents are read, gathered and joined.
+// Exporters write x.view(x.size(0), x.size(1), 4, 16) in this form: the extents are read, gathered and joined.
 TEST(StaticReshape, AComputedShapeBecomesAConstant) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("batch"), b.symbol("seq"), 64});

@@ -102,7 +102,7 @@ TEST(CustomOperator, RunsBetweenOperatorsOfTheLibrary) {
   EXPECT_EQ(counters.created, counters.destroyed);
 }
 
-// What a value of the model's takes, and four more that the nodes around it keep alive.
+// A model in which four more values are alive while the operator runs.
 Model scaled_late(int64_t elements) {
   GraphBuilder builder;
   builder.graph().opsets["test.custom"] = 1;

@@ -21,7 +21,7 @@ using testing::floats;
 using testing::ModelBuilder;
 using testing::values_of;
 
-// What the operator "Later" does with a call that it has said is pending, and how many are.
+// Completes the pending calls of the operator "Later" as the test asks, and counts them.
 struct Laters {
   std::mutex mutex;
   std::vector<std::thread> threads;

@@ -72,7 +72,7 @@ int count(const Graph& graph, std::string_view type, std::string_view domain = "
   return n;
 }
 
-/// The graph after all passes, which must give what it gave before. Returns its text.
+/// Runs all passes; the graph's results must not change. Returns its text.
 std::string optimized(Graph& graph, double tolerance, const passes::PipelineOptions& options = {}) {
   const std::vector<Datum> feeds = testing::random_feeds(graph), before = testing::run_graph(graph, feeds);
   passes::optimize(graph, options);

@@ -100,7 +100,7 @@ TEST(Histogram, EntropyCutsFarTailsAndLeavesEvenOnes) {
   EXPECT_GT(even.range(CalibrationMethod::entropy, 0).high, 0.45);
 }
 
-// What a Relu leaves: zeros have a code of their own whatever the range is, so that their number says nothing about it.
+// Outputs of a Relu: zeros have an exact code in any range, so that their number must not influence the range.
 TEST(Histogram, ZerosDoNotMoveTheRangeOfEntropy) {
   std::vector<float> values = normal_numbers(100'000), with_zeros;
   for (float& x : values) x = std::fabs(x);

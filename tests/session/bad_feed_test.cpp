@@ -1,4 +1,4 @@
-// What a wrong feed does to a session: an error that names the input and both sides, and the session goes on.
+// A wrong feed gives an error that names the input and both sides, and the session goes on.
 #include <gtest/gtest.h>
 
 #include "tests/session/model_bytes.h"

@@ -1,4 +1,4 @@
-// What a hostile or broken model does to the one who loads it: an error that names the place, in little time and memory, and nothing else.
+// Loading a hostile or broken model gives an error that names the place, in little time and memory, and nothing else.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -246,7 +246,7 @@ TEST(BadModel, NestingTenThousandDeepIsRefused) {
   expect_error(bytes, ErrorCode::invalid_model, {"deep"});
 }
 
-// Folding would make what the file does not hold.
+// Folding would create constants that the file does not hold.
 TEST(BadModel, ConstantsThatAreHugeStayUnfolded) {
   const int64_t large = int64_t{1} << 36;
   auto with = [](std::vector<std::string> nodes, std::vector<std::string> initializers) {

@@ -1,4 +1,4 @@
-// The same for what graphs may hold: control flow, extents that come out in the run, nodes that end later, Yields, cached values.
+// The table of capabilities for graphs with control flow, data-dependent extents, nodes that end later, Yields and cached values.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -82,7 +82,7 @@ TEST_P(GraphCapabilities, ExtentsComeOutInTheRun) {
   for (size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(got[i], y[i], 1e-5F) << i;
 }
 
-// y = x + 1, on a thread of its own. Its gradient is what it gets.
+// y = x + 1, computed on another thread. The gradient passes through unchanged.
 int later(void* /*user*/, void* /*state*/, const treadle_host* host, treadle_call* call) {
   std::thread([host, call] {
     treadle_tensor_view x;
@@ -134,7 +134,7 @@ TEST_P(GraphCapabilities, NodesEndLater) {
   EXPECT_EQ(std::ranges::count(ran, "step"), 1);
 }
 
-// sum = what is handed in for product.
+// sum = the value that the caller hands in for product.
 ModelBuilder with_yield() {
   return build_model([](ModelBuilder& b) { b.node("Yield", {"product"}, {"sum"}, "stop", "treadle"); });
 }
