@@ -80,7 +80,7 @@ Executor bind(const ExecutorGraphs& graphs, const nb::dict& arguments, const nb:
   return Executor(graphs, feeds_from(arguments), options);
 }
 
-// Replaces arrays of the buffer that are not C-contiguous, aligned and writable.
+// Replaces arrays of `buffer` that are not C-contiguous, aligned and writable.
 Executor simple_bind(const ExecutorGraphs& graphs, const std::map<std::string, std::vector<int64_t>>& shapes, const nb::dict& dtypes,
                      const std::string& request, const std::map<std::string, std::string>& requests, std::optional<nb::dict> buffer,
                      const Executor* shared, const std::optional<std::vector<std::string>>& shared_names) {

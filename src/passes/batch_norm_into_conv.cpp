@@ -146,8 +146,8 @@ class BatchNormIntoConv final : public Rule {
     return found->patch(graph, node.outputs[0]);
   }
 
-  // Does the same with nodes, if some operands are parameters; the nodes run again when parameters change. Declines if the weights are much
-  // larger than the image, because scaling them would take longer than normalizing in several runs.
+  // Folds with nodes if some operands are parameters; the nodes run again when parameters change. Declines if the weights are much larger
+  // than the image, because scaling them would take longer than normalizing in several runs.
   static std::optional<Patch> of_parameters(const Graph& graph, const Node& node) {
     constexpr int64_t kMostWeights = 4;  // weights per pixel of a channel
     const Node* conv = producer_of(graph, node.inputs[0]);

@@ -48,7 +48,7 @@ class Placing {
     if (host.row_step != 0 && !by_rows) return;
     const int64_t row_step = !by_rows ? 0 : host.row_step != 0 ? host.row_step : row_length(program_, out);
     if (host.location != LocationKind::arena && host.location != LocationKind::held) return;
-    // Instructions that write over the whole output in place: all reads of an input that moves must come before them.
+    // Instructions that overwrite the whole output in place must come after all reads of an input that moves.
     for (const Access& access : accesses_[out])
       if (access.writes && access.step != step) late_[out].push_back(access.step);
     for (size_t k = 0; k < inputs.size(); ++k)

@@ -178,7 +178,7 @@ void blocks_of(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, 
   }
 }
 
-// Computes lines of evenly spaced rows one by one.
+// Splits the rows into groups of evenly spaced ones and computes group by group.
 template <int kVectors, int kFold>
 void lines_of(const NhwcTile& job) {
   const int64_t* p = job.pixels;

@@ -256,7 +256,7 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
   }
 }
 
-// A y; A is the transpose of the matrix in output_line().
+// z = A y; A is the transpose of the matrix in output_line().
 template <int kOut>
 HWY_INLINE void output_gradient_line(D d, const V (&y)[kOut], V (&z)[kOut + 2]) {
   if constexpr (kOut == 2) {

@@ -146,7 +146,7 @@ TREADLE_STEP(binary_step) {
 #undef TREADLE_ONE
   TREADLE_NEXT;
 }
-// Like the function above for a scalar x, which is kept in a register rather than loaded as a block of eight vectors.
+// Like binary_step for a scalar x, which is kept in a register rather than loaded as a block of eight vectors.
 template <class F>
 TREADLE_STEP(scalar_step) {
   const D d;

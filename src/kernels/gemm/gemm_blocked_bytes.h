@@ -22,7 +22,7 @@ struct BlockedBytesRows {
 };
 /// Computes `rows` rows of one panel of 64 columns. @pre the CPU has AVX512-VNNI
 void blocked_bytes_tile_avx512vnni(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
-/// Like the function above, for AVX2. @pre the CPU has it
+/// Like blocked_bytes_tile_avx512vnni(), for AVX2. @pre the CPU has it
 void blocked_bytes_tile_avx2(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
 
 }  // namespace treadle::kernels

@@ -9,7 +9,7 @@ namespace treadle::kernels {
 /// @return number of floating-point operations; a multiply-add counts as two
 double multiply_add_loop(int64_t iterations, float* sink);
 
-/// Like the function above, with float32 products split for AMX tiles (tile_split.h). Returns the floating-point operations of the float32
+/// Multiplies float32 matrices split for AMX tiles (tile_split.h). Returns the floating-point operations of the float32
 /// product, or 0 if the CPU has no AMX.
 double tile_product_loop(int64_t iterations);
 

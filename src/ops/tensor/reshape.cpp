@@ -119,7 +119,7 @@ void infer_reshape(InferContext& c) {
     if (!rank) return c.set_output_dtype(0, c.dtype(0));
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(*rank)));
   }
-  // If one extent is -1, no other may be.
+  // If one extent is certainly -1, no other may be.
   std::vector<size_t> unsettled;
   for (size_t i = 0; i < wanted->size(); ++i)
     if (may_be_minus_one(c, (*wanted)[i])) unsettled.push_back(i);

@@ -115,7 +115,7 @@ class PackedWeights final : public PackedState {
     if (!panels_.storage) make_panels();
     return panels_.view;
   }
-  /// Returns null if the weights' values exceed the range of parts.
+  /// Returns null if the weights' values exceed the range that split parts can hold (gemm_split.h).
   const kernels::SplitB* parts_for(const kernels::GemmShape& shape) const {
     std::lock_guard lock(mutex_);
     if (!parts_.defined()) make_parts(shape);

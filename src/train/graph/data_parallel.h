@@ -35,8 +35,8 @@ class DataParallel {
   /// Adds the all-reduce of the loss, states and gradients to a step's graph. Gradients are sent in the order in which the backward pass
   /// computes them.
   void add_to_step(Graph& graph, StepValues& values);
-  /// Like the function above, for a step that accumulates gradients: reduces only the loss and states, and scales each gradient to this
-  /// rank's share of the mean.
+  /// Like add_to_step(), for a step that accumulates gradients: reduces only the loss and states, and scales each gradient to this rank's
+  /// share of the mean.
   void add_to_accumulation(Graph& graph, StepValues& values);
   /// Adds the all-reduce to the update's graph: it sums the ranks' accumulated shares.
   std::vector<ValueId> add_to_update(Graph& graph, const std::vector<ValueId>& shares);

@@ -48,7 +48,7 @@ struct TrainerGraphs {
   };
   std::unique_ptr<Graph> inference_graph(Inference wanted) const;
 
-  // Like the functions above, for graphs read from artifacts.
+  // Step graphs read from artifacts.
   std::unique_ptr<Graph> first_opened_step_graph();
   std::unique_ptr<Graph> opened_step_graph() const;
 
