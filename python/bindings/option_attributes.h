@@ -1,10 +1,13 @@
 // Generates Python attributes from a table of options.
 #pragma once
 
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include <cctype>
+#include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -48,6 +51,23 @@ constexpr const char* view_type() {
 inline std::string signature(std::string_view name, std::string_view type) {
   return "def " + std::string(name) + "(self) -> " + std::string(type);
 }
+/// The signature of a setter, whose type is also that of the keyword (cmake/write_keywords.py).
+inline std::string setter_signature(std::string_view name, std::string_view type) {
+  return "def " + std::string(name) + "(self, arg: " + std::string(type) + ", /) -> None";
+}
+
+/// Of each option of the table: its name in Python, its type, its default and its meaning.
+template <typename O>
+std::vector<std::map<std::string, std::string>> list_options(const OptionTable<O>& table) {
+  std::vector<std::map<std::string, std::string>> rows;
+  for (const Option<O>& row : table.rows())
+    rows.push_back({{"name", std::string(row.name)},
+                    {"keyword", python_name(row)},
+                    {"type", row.type_text()},
+                    {"default", row.get({})},
+                    {"text", sentence(row)}});
+  return rows;
+}
 
 /// Adds an attribute to `cls` for each row that has none yet. @tparam Object  the Python class's type of the options
 template <typename O, typename Object>
@@ -79,6 +99,8 @@ class Attributes {
       add_text(name, row);
     else if constexpr (std::is_void_v<T>)
       throw Error(ErrorCode::internal, "no attribute is made of the option " + name);
+    else if (std::is_same_v<T, std::string> && row.type == "path")
+      add_path(name, row, member);
     else if constexpr (std::is_arithmetic_v<T> || is_optional<T> || std::is_same_v<T, std::string>)
       cls_.def_prop_rw(
           name.c_str(), [member](const Object& options) { return value_in<O>(options, member); }, setter<T>(row, member),
@@ -89,12 +111,12 @@ class Attributes {
           nb::for_getter(nb::sig(signature(name, view_type<T>()).c_str())), sentence(row).c_str());
   }
 
-  // If a value is out of range, the old one remains.
-  template <typename T, typename M>
+  // A value out of its range leaves the one before.
+  template <typename Given, typename M>
   static auto setter(const Option<O>& row, const M& member) {
-    return [member, &row](Object& options, T value) {
-      T& place = value_in<O>(options, member);
-      T before = std::exchange(place, std::move(value));
+    return [member, &row](Object& options, Given value) {
+      auto& place = value_in<O>(options, member);
+      auto before = std::exchange(place, std::move(value));
       try {
         row.check_member(options);
       } catch (...) {
@@ -103,19 +125,39 @@ class Attributes {
       }
     };
   }
-  void add_text(const std::string& name, const Option<O>& row) {
+  template <typename M>
+  void add_path(const std::string& name, const Option<O>& row, const M& member) {
+    if constexpr (std::is_same_v<ValueOf<M>, std::string>)
+      cls_.def_prop_rw(
+          name.c_str(), [member](const Object& options) { return value_in<O>(options, member); },
+          setter<std::filesystem::path>(row, member), nb::for_setter(nb::sig(setter_signature(name, "str | os.PathLike[str]").c_str())),
+          sentence(row).c_str());
+  }
+  void add_text(const std::string& name, const Option<O>& row, const std::string& type = "str") {
     cls_.def_prop_rw(
         name.c_str(), [&row](const Object& options) { return row.get(options); },
-        [&row](Object& options, const std::string& value) { row.set(options, value); }, sentence(row).c_str());
+        [&row](Object& options, const std::string& value) { row.set(options, value); },
+        nb::for_setter(nb::sig(setter_signature(name, type).c_str())), sentence(row).c_str());
   }
 
+  // An enumeration is also set by the name of one of its values.
   void add_choice(const std::string& name, const Option<O>& row, const ChoiceMember<O>& member) {
-    if (row.python_enum.empty()) return add_text(name, row);
+    std::string names;
+    for (const OptionChoice& choice : row.choices) names += (names.empty() ? "\"" : ", \"") + std::string(choice.name) + "\"";
+    names = "typing.Literal[" + names + "]";
+    if (row.python_enum.empty()) return add_text(name, row, names);
     const char* enum_name = row.python_enum.data();
+    const std::string type = "treadle.enums." + std::string(enum_name);
     cls_.def_prop_rw(
         name.c_str(), [member, enum_name](const Object& options) { return enum_value(enum_name, member.get(options)); },
-        [member, enum_name](Object& options, nb::handle value) { member.set(options, enum_number(enum_name, value)); },
-        nb::for_getter(nb::sig(signature(name, "treadle.enums." + std::string(enum_name)).c_str())), sentence(row).c_str());
+        [&row, member, enum_name](Object& options, nb::handle value) {
+          if (nb::isinstance<nb::str>(value))
+            row.set(options, nb::cast<std::string>(value));
+          else
+            member.set(options, enum_number(enum_name, value));
+        },
+        nb::for_getter(nb::sig(signature(name, type).c_str())),
+        nb::for_setter(nb::sig(setter_signature(name, type + " | " + names).c_str())), sentence(row).c_str());
   }
 
   nb::class_<Object>& cls_;

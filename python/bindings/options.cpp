@@ -29,7 +29,10 @@ int enum_number(const char* name, nb::handle value) {
 std::string sentence(const OptionInfo& row) {
   std::string text(row.text);
   const bool says_type = row.form == OptionForm::integer || row.form == OptionForm::choice || row.least > -INFINITY || row.most < INFINITY;
-  if (!row.type.empty() || says_type) text += " (" + row.type_text() + ")";
+  const std::string type = row.type_text();
+  const bool is_list =
+      row.form == OptionForm::names || row.form == OptionForm::reals || row.form == OptionForm::extents || row.form == OptionForm::devices;
+  if (!row.type.empty() || says_type) text += " (" + (is_list ? type.substr(0, type.find(", separated by")) : type) + ")";
   text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   return text + ".";
 }
@@ -211,7 +214,8 @@ void register_kept(nb::class_<PySessionOptions>& session) {
       .def_rw("enable_mem_pattern", &PySessionOptions::enable_mem_pattern, "Kept; arenas are planned before the first run.")
       .def_rw("use_deterministic_compute", &PySessionOptions::use_deterministic_compute, "Kept; results are always the same bits.")
       .def_rw("use_per_session_threads", &PySessionOptions::use_per_session_threads, "Kept; see thread_pool.")
-      .def_rw("log_severity_level", &PySessionOptions::log_severity_level, kKeptLogging)
+      .def_rw("log_severity_level", &PySessionOptions::log_severity_level,
+              "Lowest severity that is logged of what concerns the model: warnings up to 2, nothing above; -1: as the default logger.")
       .def_rw("log_verbosity_level", &PySessionOptions::log_verbosity_level, kKeptLogging)
       .def_rw("logid", &PySessionOptions::logid, kKeptLogging)
       .def(
@@ -248,7 +252,7 @@ void register_session_options(nb::module_& module) {
       .def_prop_rw(
           "thread_pool", [](const PySessionOptions& options) { return pool_object(options.thread_pool); },
           [](PySessionOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
-          attributes.doc("thread_pool").c_str())
+          nb::for_setter(nb::sig(setter_signature("thread_pool", "ThreadPool | None").c_str())), attributes.doc("thread_pool").c_str())
       .def_prop_rw(
           "config", [](const PySessionOptions& options) { return read_only(options.config); },
           [](PySessionOptions& options, const std::map<std::string, std::string>& config) {
@@ -280,11 +284,12 @@ void register_run_options(nb::module_& module) {
       .def_prop_rw(
           "on_metadata", [](const PyRunOptions& options) { return options.metadata_callback; },
           [](PyRunOptions& options, nb::object callback) { set_metadata_callback(options, std::move(callback)); }, nb::arg().none(),
+          nb::for_setter(nb::sig(setter_signature("on_metadata", "collections.abc.Callable[[RunMetadata], None] | None").c_str())),
           attributes.doc("on_metadata").c_str())
       .def_prop_rw(
           "thread_pool", [](const PyRunOptions& options) { return pool_object(options.thread_pool); },
           [](PyRunOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
-          attributes.doc("thread_pool").c_str())
+          nb::for_setter(nb::sig(setter_signature("thread_pool", "ThreadPool | None").c_str())), attributes.doc("thread_pool").c_str())
       .def_prop_rw(
           "output_allocators",
           [](const PyRunOptions& options) {
@@ -322,6 +327,8 @@ void register_options(nb::module_& module) {
              "Name, model, PCI's numbers of vendor and device, and whether it has memory of its own, for each GPU.");
   register_session_options(module);
   register_run_options(module);
+  module.def("session_options", [] { return list_options(session_option_table()); });
+  module.def("run_options", [] { return list_options(run_option_table()); });
 }
 
 }  // namespace treadle::python

@@ -86,18 +86,6 @@ nb::dict initialization_of(const TrainerOptions& options) {
   return made;
 }
 
-// Returns each option's keyword in treadle.train.Trainer, type, default and meaning.
-std::vector<std::map<std::string, std::string>> list_options() {
-  std::vector<std::map<std::string, std::string>> rows;
-  for (const Option<TrainerOptions>& row : train::trainer_option_table().rows())
-    rows.push_back({{"name", std::string(row.name)},
-                    {"keyword", python_name(row)},
-                    {"type", row.type_text()},
-                    {"default", row.get({})},
-                    {"text", sentence(row)}});
-  return rows;
-}
-
 }  // namespace
 
 void register_trainer_options(nb::module_& module) {
@@ -112,10 +100,12 @@ void register_trainer_options(nb::module_& module) {
       .def_prop_rw("groups", &groups_of, &set_groups, nb::for_getter(nb::sig("def groups(self) -> list[dict[str, typing.Any]]")),
                    attributes.doc("group").c_str())
       .def_prop_rw("initialize", &initialization_of, &set_initialization,
-                   nb::for_getter(nb::sig("def initialize(self) -> dict[str, tuple[str, float]]")), attributes.doc("initialize").c_str())
+                   nb::for_getter(nb::sig("def initialize(self) -> dict[str, tuple[str, float]]")),
+                   nb::for_setter(nb::sig(setter_signature("initialize", "dict[str, str | tuple[str, float]]").c_str())),
+                   attributes.doc("initialize").c_str())
       .def_rw("communicator", &TrainerOptions::communicator, nb::arg().none(), attributes.doc("communicator").c_str());
   attributes.add_rows();
-  module.def("trainer_options", &list_options);
+  module.def("trainer_options", [] { return list_options(train::trainer_option_table()); });
   module.def("nearest_names", [](const std::string& name, const std::vector<std::string>& names) { return nearest_names(name, names); });
 }
 

@@ -2,106 +2,61 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
-from typing import Any, Literal, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from . import _treadle
 from ._treadle import OrtValue, RunOptions, SessionOptions
-from .enums import ExecutionMode, GraphOptimizationLevel
 
-_Path = str | os.PathLike[str]
-
-
-class SessionKeywords(TypedDict, total=False):
-    """Keywords of `treadle.Session`, for type checkers: attributes of `SessionOptions`, and what that has methods for."""
-
-    allocator: str | _treadle.Allocator
-    argument_devices: Mapping[str, str]
-    cache_dir: _Path
-    compiled_model_filepath: _Path
-    compute_streams: int
-    config: Mapping[str, str]
-    conv_rates: _Path
-    device: str
-    dimensions: Mapping[str, int]
-    disabled_passes: Iterable[str]
-    enable_mem_reuse: bool
-    execution_mode: ExecutionMode | Literal["sequential", "parallel"]
-    graph_optimization_level: GraphOptimizationLevel | Literal["disable_all", "basic", "extended", "layout", "all"]
-    group2ctx: Mapping[str, str]
-    initializers: Mapping[str, Any]
-    inter_op_num_threads: int
-    intra_op_num_threads: int
-    job: _treadle.Job | None
-    log_severity_level: int
-    max_patches: int
-    max_weight_expansion: float
-    memory_fraction: float
-    memory_limit_bytes: int
-    node_counters: bool
-    optimized_model_data_file: str
-    optimized_model_data_threshold: int
-    optimized_model_filepath: _Path
-    precision: str
-    recompute_fraction: float
-    set_denormal_as_zero: bool
-    share_weights: bool
-    spill_folder: _Path
-    strict_symbols: bool
-    thread_pool: _treadle.ThreadPool | None
-    training_mode: bool
-    use_mmap: bool
-    verify_plans: bool
-
-
-class RunKeywords(TypedDict, total=False):
-    """Keywords of `treadle.Session.run`, for type checkers: attributes of `RunOptions`."""
-
-    cancel_token: _treadle.CancelToken | None
-    check_finite: Literal["off", "nan", "all"]
-    deadline_ms: int
-    dump_folder: _Path
-    dump_pattern: str
-    logid: str
-    on_metadata: Callable[[_treadle.RunMetadata], None] | None
-    output_allocators: Mapping[str, _treadle.Allocator]
-    output_devices: Mapping[str, str]
-    targets: Iterable[str]
-    thread_pool: _treadle.ThreadPool | None
-
-
-# Options that no attribute has.
-_METHODS = {
-    "dimensions": ("extents of symbols of the inputs' shapes, by name.", SessionOptions.add_free_dimension_override_by_name),
+# Keywords that are methods of the options, with their type, sentence and method.
+METHODS = {
+    "dimensions": (
+        "Mapping[str, int]",
+        "Extents of symbols of the inputs' shapes, by name.",
+        SessionOptions.add_free_dimension_override_by_name,
+    ),
     "initializers": (
-        "arrays in place of the model's initializers, by name.",
+        "Mapping[str, Any]",
+        "Arrays in place of the model's initializers, by name.",
         lambda options, name, value: options.add_initializer(name, value if isinstance(value, OrtValue) else OrtValue.ortvalue_from_numpy(value)),
     ),
 }
 
+# Options that are no keywords: `treadle.profile` records, and a token ends runs.
+_ONLY_ATTRIBUTES = {"enable_profiling", "profile_file_prefix", "terminate"}
 
-def _described(options: type, name: str) -> str:
+
+def _keywords(options: type, rows: list[dict[str, str]]) -> list[str]:
+    """The rows of a table that are attributes in Python."""
+    names = [row["keyword"] for row in rows]
+    return sorted(name for name in names if hasattr(options, name) and name not in _ONLY_ATTRIBUTES)
+
+
+#: Keywords of `treadle.Session` and of its runs. `log_severity_level` is an option of Python alone.
+SESSION_KEYWORDS = sorted([*_keywords(SessionOptions, _treadle.session_options()), *METHODS, "log_severity_level"])
+RUN_KEYWORDS = _keywords(RunOptions, _treadle.run_options())
+
+
+def described(options: type, name: str) -> str:
     """The option's sentence."""
-    return _METHODS[name][0] if name in _METHODS else " ".join((getattr(options, name).__doc__ or "").split())
+    return METHODS[name][1] if name in METHODS else " ".join((getattr(options, name).__doc__ or "").split())
+
+
+def as_list(options: Any, name: str, value: Any) -> Any:
+    """The value; a list where the option is one. A text is left alone, so that it is refused."""
+    return list(value) if isinstance(getattr(options, name), tuple) and not isinstance(value, str) else value
 
 
 def _set(options: Any, name: str, value: Any) -> None:
-    if name in _METHODS:
+    if name in METHODS:
         for key, item in value.items():
-            _METHODS[name][1](options, key, item)
-    elif isinstance(value, str) and isinstance(getattr(options, name), Enum):
-        options.add_session_config_entry(f"treadle.{name}", value)
-    elif isinstance(value, os.PathLike):
-        setattr(options, name, os.fspath(value))
+            METHODS[name][2](options, key, item)
     else:
-        setattr(options, name, value)
+        setattr(options, name, as_list(options, name, value))
 
 
-def _apply(options: Any, given: Mapping[str, Any], keywords: type, more: Iterable[str], caller: str) -> None:
-    known = keywords.__annotations__
+def _apply(options: Any, given: Mapping[str, Any], known: Iterable[str], more: Iterable[str], caller: str) -> None:
     for name, value in given.items():
         if name not in known:
             nearest = _treadle.nearest_names(name, [*known, *more])
@@ -109,7 +64,7 @@ def _apply(options: Any, given: Mapping[str, Any], keywords: type, more: Iterabl
         try:
             _set(options, name, value)
         except (TypeError, AttributeError):
-            raise TypeError(f"{name} is {value!r}; it is: {_described(type(options), name)}") from None
+            raise TypeError(f"{name} is {value!r}; it is: {described(type(options), name)}") from None
 
 
 def session_options(options: SessionOptions | None, num_threads: int | None, given: Mapping[str, Any]) -> SessionOptions:
@@ -119,7 +74,7 @@ def session_options(options: SessionOptions | None, num_threads: int | None, giv
         if "intra_op_num_threads" in given:
             raise TypeError("num_threads and intra_op_num_threads are the same option; give one")
         given = {**given, "intra_op_num_threads": num_threads}
-    _apply(made, given, SessionKeywords, ["options", "num_threads"], "Session")
+    _apply(made, given, SESSION_KEYWORDS, ["options", "num_threads"], "Session")
     return made
 
 
@@ -130,14 +85,15 @@ def run_options(options: RunOptions | None, given: Mapping[str, Any]) -> RunOpti
     if options is not None:
         raise TypeError(f"run() got options and the keyword {next(iter(given))!r}; set it in the options")
     made = RunOptions()
-    _apply(made, given, RunKeywords, ["outputs", "options"], "run")
+    _apply(made, given, RUN_KEYWORDS, ["outputs", "options"], "run")
     return made
 
 
-def with_keywords(doc: str | None, options: type, keywords: type) -> str | None:
-    """The docstring, with a line for each keyword in place of `:param keywords:`."""
+def with_keywords(doc: str | None, options: type, keywords: Iterable[str]) -> str | None:
+    """The docstring, with a line for each keyword that it does not explain in place of `:param keywords:`."""
 
     def lines(found: re.Match[str]) -> str:
-        return "".join(f"{found[1]}:param {name}: {_described(options, name)}\n" for name in keywords.__annotations__)
+        missing = [name for name in keywords if f":param {name}:" not in found.string]
+        return "".join(f"{found[1]}:param {name}: {described(options, name)}\n" for name in missing)
 
     return doc and re.sub(r"^( *):param keywords:\n", lines, doc, flags=re.MULTILINE)

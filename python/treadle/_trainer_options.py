@@ -3,75 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 from . import _treadle, communicator as _communicator
 from ._models import load_model
-
-
-class TrainerKeywords(TypedDict, total=False):
-    """Keywords of `treadle.train.Trainer`, for type checkers: a test compares them with the table. None: the default."""
-
-    loss: Any
-    output: str
-    int32_labels: bool
-    class_axis: int
-    ignore_index: int | None
-    class_weights: Iterable[float]
-    label_smoothing: float
-    huber_delta: float | None
-    blank: int | None
-    optimizer: str
-    learning_rate: float
-    momentum: float | None
-    weight_decay: float | None
-    nesterov: bool
-    beta1: float | None
-    beta2: float | None
-    epsilon: float | None
-    smoothing: float | None
-    init_scale: float | None
-    growth_factor: float | None
-    backoff_factor: float | None
-    growth_interval: int | None
-    clip_value: float
-    clip_norm: float
-    accumulation_steps: int
-    ema_decay: float
-    ema_statistics: bool
-    schedule: str | Mapping[str, Any] | None
-    warmup_steps: int
-    total_steps: int
-    step_size: int
-    gamma: float | None
-    final_factor: float | None
-    groups: Iterable[Mapping[str, Any]]
-    parameters: Iterable[str]
-    frozen: Iterable[str]
-    untied: Iterable[str]
-    initialize: Mapping[str, str | tuple[str, float]] | None
-    initialization_seed: int
-    dynamic_batch: bool
-    head: int
-    lora_rank: int
-    lora_alpha: float | None
-    lora_dropout: float
-    lora_targets: Iterable[str]
-    lora_seed: int
-    lazy_updates: bool | Iterable[str]
-    memory_fraction: float
-    recompute_fraction: float | None
-    fused_update: bool
-    early_updates: bool
-    communicator: Any
-    communicator_deadline_s: float
-    bucket_bytes: int
-    reduction: str
-    shard_optimizer: bool
+from ._session_options import as_list
 
 
 # By keyword.
 TABLE = {row["keyword"]: row for row in _treadle.trainer_options()}
+
+# Types of keywords that take more than their option does (`_one_by_one`, `_natural`).
+FORMS = {"communicator": "Any", "lazy_updates": "bool | Iterable[str]", "loss": "ModelLike", "schedule": "str | Mapping[str, Any]"}
 
 # Options that may be given together, in a dict: its keys, and the options that they stand for.
 _TOGETHER = {
@@ -113,7 +56,7 @@ def _natural(options: _treadle.TrainerOptions, name: str, value: Any) -> Any:
         return ["*"] if value else []
     if name == "class_weights":
         return [float(weight) for weight in value]
-    return list(value) if isinstance(getattr(options, name), tuple) else value
+    return as_list(options, name, value)
 
 
 def trainer_options(given: Mapping[str, Any], keywords: Iterable[str]) -> _treadle.TrainerOptions:
@@ -142,10 +85,3 @@ def trainer_options(given: Mapping[str, Any], keywords: Iterable[str]) -> _tread
             raise TypeError(f"{name} is {value!r}; {expected} is expected") from None
     options.communicator = _communicator.of(communicator, deadline_s)
     return options
-
-
-def with_table(doc: str | None) -> str | None:
-    """The docstring with a line for each option of the table that it does not explain."""
-    missing = [name for name in TABLE if f":param {name}:" not in (doc or "")]
-    lines = "".join(f"    :param {name}: {TABLE[name]['text']}\n" for name in missing)
-    return doc and doc.replace("    :param sess_options:", f"{lines}    :param sess_options:", 1)

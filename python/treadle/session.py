@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from . import _clients, _treadle, counters
 from ._models import ModelLike, load_model
-from ._session_options import RunKeywords, SessionKeywords, run_options, session_options, with_keywords
+from ._session_options import RUN_KEYWORDS, SESSION_KEYWORDS, run_options, session_options, with_keywords
 from ._treadle import (
     CacheStatistics,
     ModelMetadata,
@@ -36,6 +36,8 @@ from .partial_run import PartialRun
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ._keywords import RunKeywords, SessionKeywords
 
 __all__ = [
     "CacheStatistics",
@@ -408,5 +410,5 @@ class Session:
         self._sess.set_memory_limit(limit_bytes)
 
 
-Session.__doc__ = with_keywords(Session.__doc__, SessionOptions, SessionKeywords)
-Session.run.__doc__ = with_keywords(Session.run.__doc__, RunOptions, RunKeywords)
+Session.__doc__ = with_keywords(Session.__doc__, SessionOptions, SESSION_KEYWORDS)
+Session.run.__doc__ = with_keywords(Session.run.__doc__, RunOptions, RUN_KEYWORDS)

@@ -11,7 +11,8 @@ import numpy as np
 
 from . import _clients, _treadle, counters, fitting
 from ._models import ModelLike, load_model
-from ._trainer_options import TrainerKeywords, trainer_options, with_table
+from ._session_options import with_keywords
+from ._trainer_options import TABLE, trainer_options
 from ._training_arguments import as_array, as_feeds, as_metadata, given
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
@@ -21,6 +22,8 @@ from .memory import MemoryReport, report_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ._keywords import TrainerKeywords
 
 __all__ = [
     "Callback",
@@ -44,7 +47,7 @@ def untied(model: ModelLike, patterns: Iterable[str]) -> _treadle.Model:
     the initializer; another's is named "NAME/NODE", or as the output of an Identity that stands for it.
 
     :param model: a path, bytes, a `treadle.Model` or an `onnx.ModelProto`.
-    :param patterns: names or patterns (*, ?, [...]).
+    :param patterns: names or patterns (* and ?).
     :raises Error: for a pattern that no shared initializer fits, naming the nearest.
     """
     return _treadle.untied(load_model(model), list(patterns))
@@ -58,7 +61,6 @@ class Trainer:
     `schedule`, `loss_scaling` and `lora` take several of them as a dict, `betas` two.
 
     :param model: a path, bytes, a `treadle.Model` or an `onnx.ModelProto`.
-    :param output: the output, or another value by name, that the loss is taken of; the first output by default.
     :param loss: "softmax_cross_entropy" (scores [N, C, ...] and int64 labels [N, ...]), "negative_log_likelihood" (the same of logarithms of
         probabilities), "mean_squared_error", "l1", "huber" (labels like the output), "binary_cross_entropy_with_logits" (scores, and labels from
         0 to 1 like them), "kl_divergence" (logarithms of probabilities, and labels that are probabilities; a mean over the first extent),
@@ -66,48 +68,23 @@ class Trainer:
         (the output is the loss, one number; `labels` of steps are then None), or an ONNX model whose output is the loss: a path (with a dot or a
         slash in it), bytes, a `treadle.Model` or an `onnx.ModelProto`. Its first input takes `output`; others take the value of the model that
         has their name, then the labels; those behind the labels are fed by their names.
-    :param class_axis: of the scores, for losses over classes; -1 for language models.
-    :param ignore_index: labels that do not count.
-    :param class_weights: one for each class.
-    :param label_smoothing: from 0 to 1.
-    :param huber_delta: where "huber" goes from squares to distances; 1 by default.
-    :param blank: of "ctc", the class that is no label; 0 by default.
-    :param optimizer: "sgd", "adam", "adamw", "adagrad", "rmsprop", "lion" or "lamb".
-    :param momentum: of sgd and rmsprop; 0 by default.
-    :param weight_decay: 0 by default, 0.01 for adamw.
-    :param nesterov: of sgd with momentum.
     :param betas: of adam, adamw and lamb, (0.9, 0.999) by default, and of lion, (0.9, 0.99).
-    :param epsilon: of adam, adamw and rmsprop, 1e-8 by default, of adagrad, 1e-10, and of lamb, 1e-6.
-    :param smoothing: of rmsprop (PyTorch's alpha); 0.99 by default.
     :param schedule: of the learning rate: its kind, or {"kind": "constant", "step", "cosine", "linear" or "one_cycle", "warmup_steps": 0, "total_steps": 0,
         "step_size": 0, "gamma": 0.1, "final_factor": 0.0}, of which each kind takes its own; counted in updates. See docs/training.md.
     :param loss_scaling: where `sess_options.precision` has float16, how the loss is scaled: {"init_scale": 65536.0, "growth_factor": 2.0,
         "backoff_factor": 0.5, "growth_interval": 2000}, as of PyTorch's GradScaler. A step with an infinite or NaN gradient is skipped.
-    :param clip_value: gradients are cut to this distance from 0.
-    :param clip_norm: all gradients together are scaled to this length where they are longer.
-    :param accumulation_steps: so many steps make one update, with the mean of their gradients.
     :param ema_decay: from 0 to 1; an exponential average of each parameter is kept, which begins as the parameter and moves by 1 - ema_decay of the
         distance with each update (`averages`, `averaged()`). 0: none is.
-    :param ema_statistics: running statistics are averaged as well (PyTorch's `use_buffers`); otherwise the averages go with the newest ones.
     :param groups: parameters with settings of their own: {"parameters": [names or patterns], "rate_factor": 1.0, "weight_decay": None}, the first
         that fits.
-    :param parameters: names or patterns (`*`, `?`, `[...]`) of the initializers to train; all by default.
-    :param frozen: names or patterns of initializers that are not trained.
     :param initialize: parameters that begin with other values than the model's: {name or pattern: initializer} or {name or pattern: (initializer,
         scale)}, of which the first that fits counts. Initializers are "zeros", "ones", "normal" (scale is the standard deviation), "uniform" (from
         -scale to scale), "xavier_normal", "xavier_uniform", "kaiming_normal" and "kaiming_uniform" (scale is a factor), with PyTorch's formulas.
-    :param initialization_seed: of these, and of `head`.
-    :param head: the last layer before `output` (a Gemm, MatMul or Conv) is replaced by a new one of so many classes. Its weights and bias begin with
-        random numbers, as PyTorch's layers do. 0: it is not.
-    :param untied: initializers, by names or patterns, of which each node that reads them gets one of its own, as `untied()` makes them.
-    :param dynamic_batch: a model that was written for one size of the batch takes any; so does the one that is saved.
     :param lora: low-rank adapters beside weights that stay as they are: {"rank": 8, "alpha": 16, "dropout": 0.0, "targets": [names or patterns of
         weights, or of nodes that read them], "seed": 0}. Only the adapters are trained then, and what `parameters` names. Without targets every
         matrix of a MatMul or Gemm gets one, without alpha the factor is 1. See docs/training.md.
     :param lazy_updates: names or patterns of tables of which an update touches only the rows that the batch has read, in time and memory of those
         rows: parameters that nothing but Gather along the first axis reads. Other rows, and their state, stay as they are. True: all such tables.
-    :param fused_update: parameters, gradients and the optimizer's state lie one after the other in memory, and one node updates them all; the same
-        bits.
     :param early_updates: each parameter is updated as soon as its gradient is there and nobody reads the parameter any more, so that gradients are
         not kept until the end of the step; the same bits. From its first update on a step is neither cancelled nor ended by its deadline, and
         if it fails behind it, the trainer gives no parameters and takes no step until a checkpoint is loaded.
@@ -115,18 +92,10 @@ class Trainer:
         is initialised, else MPI under `mpirun`, else alone), "mpi", a `treadle.Communicator`, or an object with `rank`, `size`,
         `all_reduce(data, dtype)` and `broadcast(data, root)`. Steps, gradients and checkpoints are then calls that all ranks make together.
         See docs/data-parallel.md.
-    :param communicator_deadline_s: how long "auto" and "mpi" wait for a rank that does not answer.
-    :param bucket_bytes: gradients are reduced in parts of this size, while the next are computed.
-    :param reduction: "float32" or "bfloat16": the dtype in which gradients travel and are added.
-    :param shard_optimizer: each rank keeps the optimizer's state of its share of the parameters (ZeRO 1).
     :param memory_limit_bytes: of parameters, the optimizer's state, and the activations of a step; steps compute values twice or write them to a
         file (in `spill_folder`) to keep to it, with the same bits. 0: none.
-    :param memory_fraction: the share, up to 1, that a step may have of what its activations take otherwise, where a plan can do with it; steps
-        keep to it in the same ways. 0: no limit.
-    :param recompute_fraction: the share, up to 1, of a step's time, as estimated, that may go into values which are computed a second time, so
-        that activations take less memory, with the same bits. None: up to 0.1 where nodes run in order
-        on the host, as far as a percent of the time frees four of that memory.
     :param job: the `Job` that steps belong to; None: the environment's, if it names one.
+    :param keywords:
     :param sess_options: threads, devices, memory, profiling and passes, as of an `InferenceSession`; the arguments above win.
 
     Methods that run take `run_options`, a `RunOptions`: cancellation, deadline, checks of values, dumps, metadata. A step that ends early
@@ -395,7 +364,7 @@ class Trainer:
         return self._trainer.to_text()
 
 
-Trainer.__doc__ = with_table(Trainer.__doc__)
+Trainer.__doc__ = with_keywords(Trainer.__doc__, _treadle.TrainerOptions, TABLE)
 
 
 def generate_artifacts(model: ModelLike, folder: str | os.PathLike[str], **options: Any) -> None:

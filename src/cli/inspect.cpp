@@ -201,7 +201,8 @@ Command add_inspect(CLI::App& app) {
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);
   app.add_flag("--json", options->json, "Print JSON");
-  app.add_option("--stage", options->stage, "Print the whole graph at this stage")->check(CLI::IsMember({"onnx", "optimized", "planned", "devices"}));
+  app.add_option("--stage", options->stage, "Print the whole graph at this stage")
+      ->check(CLI::IsMember({"onnx", "optimized", "planned", "devices"}));
   app.footer("Example: treadle inspect model.onnx --stage planned");
   return [options, &app] {
     const GivenOptions given(app);

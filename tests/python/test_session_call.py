@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import typing
 
 import numpy as np
 import onnx
@@ -10,8 +9,9 @@ import pytest
 
 import small_models as small
 import treadle
+from keyword_stubs import keyword_types
 from treadle import errors
-from treadle._session_options import RunKeywords, SessionKeywords
+from treadle._session_options import RUN_KEYWORDS, SESSION_KEYWORDS
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 Y = X * np.float32([1, 2, 3]) + np.float32([0.5, -1, 0])
@@ -224,18 +224,37 @@ KEPT_OF_RUNS = {"log_severity_level", "log_verbosity_level", "only_execute_path_
 @pytest.mark.parametrize(
     ("keywords", "options", "less", "more"),
     [
-        (SessionKeywords, treadle.SessionOptions, KEPT - {"log_severity_level"}, {"dimensions", "initializers"}),
-        (RunKeywords, treadle.RunOptions, KEPT_OF_RUNS, set()),
+        (SESSION_KEYWORDS, treadle.SessionOptions, KEPT - {"log_severity_level"}, {"dimensions", "initializers"}),
+        (RUN_KEYWORDS, treadle.RunOptions, KEPT_OF_RUNS, set()),
     ],
 )
 def test_keywords_are_the_options(keywords, options, less, more):
     attributes = {name for name in dir(options) if not name.startswith("_") and not callable(getattr(options(), name))}
-    assert set(typing.get_type_hints(keywords)) == attributes - less | more
+    assert set(keywords) == attributes - less | more
+    assert set(keyword_types(options.__name__.replace("Options", "Keywords"))) == set(keywords)
+
+
+def test_type_checkers_know_what_keywords_take():
+    types = keyword_types("SessionKeywords")
+    assert types["intra_op_num_threads"] == "int"
+    assert types["cache_dir"] == "str | os.PathLike[str]"
+    assert types["execution_mode"] == "enums.ExecutionMode | Literal['sequential', 'parallel']"
+    assert types["disabled_passes"] == "Iterable[str]"
+    assert types["thread_pool"] == "_treadle.ThreadPool | None"
+    assert keyword_types("RunKeywords")["on_metadata"] == "Callable[[_treadle.RunMetadata], None] | None"
+
+
+def test_attributes_take_what_keywords_take(tmp_path):
+    options = treadle.SessionOptions()
+    options.execution_mode, options.cache_dir = "parallel", tmp_path
+    assert (options.execution_mode, options.cache_dir) == (treadle.ExecutionMode.ORT_PARALLEL, str(tmp_path))
+    with pytest.raises(errors.InvalidArgument, match="execution_mode"):
+        options.execution_mode = "all at once"
 
 
 def test_docstrings_have_every_keyword():
-    for function, keywords in ((treadle.Session, SessionKeywords), (treadle.Session.run, RunKeywords)):
-        for name in keywords.__annotations__:
+    for function, keywords in ((treadle.Session, SESSION_KEYWORDS), (treadle.Session.run, RUN_KEYWORDS)):
+        for name in keywords:
             assert f":param {name}: " in function.__doc__
 
 

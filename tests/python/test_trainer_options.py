@@ -8,8 +8,10 @@ import typing
 import pytest
 import treadle
 from treadle import _trainer_options, _treadle
-from treadle._trainer_options import TABLE, TrainerKeywords
+from treadle._trainer_options import TABLE
 from treadle.train import Trainer
+
+from keyword_stubs import keyword_types
 
 SPIRALS = pathlib.Path(__file__).parents[2] / "examples" / "train" / "spirals.onnx"
 # Given otherwise in Python than the core has them.
@@ -21,23 +23,21 @@ def made(**options: typing.Any) -> _treadle.TrainerOptions:
 
 
 def test_the_table_and_the_keywords_are_the_same():
-    assert set(TrainerKeywords.__annotations__) == set(TABLE)
+    assert set(keyword_types("TrainerKeywords")) == set(TABLE)
     assert not set(Trainer.__init__.__kwdefaults__) & set(TABLE)
 
 
 def test_the_keywords_have_the_tables_types():
-    hints = typing.get_type_hints(TrainerKeywords)
+    types = keyword_types("TrainerKeywords")
     options = _treadle.TrainerOptions()
     samples = {"number": 0.5, "whole number": 1, "size": 1, "0 or 1": True, "text": "x", "path": "x"}
     for name in set(TABLE) - OTHERWISE:
         value = getattr(options, name)
         if isinstance(value, tuple):
-            assert typing.get_args(hints[name])[0] is (float if name == "class_weights" else str), name
+            assert types[name] == f"Iterable[{'float' if name == 'class_weights' else 'str'}] | None", name
             continue
-        allowed = typing.get_args(hints[name]) or (hints[name],)
-        assert (type(None) in allowed) == (value is None) or name == "recompute_fraction", name
         sample = next((of for kind, of in samples.items() if TABLE[name]["type"].startswith(kind)), value)
-        assert type(sample) in allowed, name
+        assert types[name] == f"{type(sample).__name__} | None" or types[name].startswith("Literal["), name
 
 
 def test_each_option_is_an_attribute_that_takes_what_it_gives():
@@ -84,6 +84,7 @@ def test_lists_and_dicts_are_read_as_they_were_written():
     ({"lerning_rate": 0.1}, TypeError, "unexpected keyword argument 'lerning_rate'; is it learning_rate"),
     ({"seed_options": None}, TypeError, "is it .*sess_options"),
     ({"learning_rate": "fast"}, TypeError, r"learning_rate is 'fast'; number from 0 to 1e\+30 is expected"),
+    ({"frozen": "weight"}, TypeError, "frozen is 'weight'; names or patterns"),
     ({"nesterov": "yes"}, TypeError, "nesterov is 'yes'; True or False is expected"),
     ({"learning_rate": -1.0}, treadle.Error, 'the option learning_rate: "-1" is given, a number from 0 to 1e'),
     ({"lora_dropout": 1.0}, treadle.Error, "a number from 0 and below 1 is expected"),

@@ -21,7 +21,7 @@ using Rows = std::vector<Option<O>>;
 
 constexpr double kMostNumber = 1e30, kMostLoraRank = 1 << 16;
 constexpr double kLeastScale = 1e-37, kMostScale = 1e37;  // both the scale and its inverse must be float32 numbers
-constexpr std::string_view kPatterns = "names or patterns, separated by \",\"";
+constexpr std::string_view kPatterns = "names or patterns (* and ?), separated by \",\"";
 
 // Access to a member, or to a member of a nested struct: part<&O::schedule, &Schedule::gamma>().
 template <auto... Path>
@@ -115,14 +115,15 @@ Rows gradient_rows() {
        part<&O::clip_value>()},
       {{.name = "clip_norm", .text = "scale all gradients together down to this norm; 0: not", .least = 0, .most = kMostNumber},
        part<&O::clip_norm>()},
-      {{.name = "accumulation_steps", .text = "number of steps that make one update", .least = 1}, part<&O::accumulation_steps>()},
+      {{.name = "accumulation_steps", .text = "number of steps that make one update, by the mean of their gradients", .least = 1},
+       part<&O::accumulation_steps>()},
       {{.name = "ema_decay",
         .text = "decay of an exponential average of the parameters, which is then validated and saved; 0: none is kept",
         .least = 0,
         .most = 1,
         .below_most = true},
        part<&O::ema_decay>()},
-      {{.name = "ema_statistics", .text = "average running statistics as well"}, part<&O::ema_statistics>()},
+      {{.name = "ema_statistics", .text = "average running statistics as well (PyTorch's use_buffers)"}, part<&O::ema_statistics>()},
       {{.name = "lazy_updates", .type = kPatterns, .text = "tables of which an update touches only the rows that were read"},
        part<&O::lazy_updates>()},
   };
@@ -164,7 +165,8 @@ Rows parameter_rows() {
                 "kaiming_uniform); may be repeated"},
        TextMember<O>{no_text, add_initialization}},
       {{.name = "initialization_seed", .text = "seed of these values, and of head", .least = 0}, part<&O::initialization_seed>()},
-      {{.name = "dynamic_batch", .text = "let a model that states one batch size take any"}, part<&O::dynamic_batch>()},
+      {{.name = "dynamic_batch", .text = "let a model that states one batch size take any; so does the saved one"},
+       part<&O::dynamic_batch>()},
       {{.name = "head",
         .text = "replace the last layer by a new one of this many classes, which begins with random values; 0: not",
         .least = 0},
@@ -201,7 +203,8 @@ Rows memory_rows() {
                   "share of a step's time, as estimated, that may go into values which are computed twice, for less memory; -1: up to 0.1, "
                   "as far as it pays"),
        part<&O::session, &SessionOptions::recompute_fraction>()},
-      {{.name = "fused_update", .text = "update all parameters in one node"}, part<&O::fused_update>()},
+      {{.name = "fused_update", .text = "update all parameters, which then lie one after the other, in one node; the same bits"},
+       part<&O::fused_update>()},
       {{.name = "early_updates", .text = "update each parameter as soon as its gradient is there"}, part<&O::early_updates>()},
   };
 }
@@ -215,11 +218,14 @@ Rows rank_rows() {
        part<&O::communicator_name>()},
       {{.name = "communicator_deadline_s", .text = "seconds after which a process that does not answer ends the others", .least = 0},
        part<&O::communicator_deadline_s>()},
-      {{.name = "bucket_bytes", .text = "size of the parts in which gradients are reduced", .least = 1, .form = OptionForm::bytes},
+      {{.name = "bucket_bytes",
+        .text = "size of the parts in which gradients are reduced, while the next are computed",
+        .least = 1,
+        .form = OptionForm::bytes},
        part<&O::bucket_bytes>()},
       {{.name = "reduction", .text = "dtype in which gradients travel and are added", .choices = kReductions},
        choice_member<&O::reduction, O>()},
-      {{.name = "shard_optimizer", .text = "each process keeps the optimizer's state of its share of the parameters"},
+      {{.name = "shard_optimizer", .text = "each process keeps the optimizer's state of its share of the parameters (ZeRO 1)"},
        part<&O::shard_optimizer>()},
   };
 }
