@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
@@ -132,9 +133,10 @@ bool has_default_activations(const RnnParams& params) {
 
 DeviceKernel find_recurrent(const Graph& graph, const Node& node) {
   static const KernelDef kernel = treadle::kernel<Recurrent>("gpu");
-  if (!node.domain.empty() || (node.op_type != "RNN" && node.op_type != "GRU" && node.op_type != "LSTM")) return {};
+  const std::optional<RnnKind> kind = ops::rnn_kind(node);
+  if (!kind) return {};
   auto state = std::make_shared<RecurrentState>();
-  state->kind = node.op_type == "RNN" ? RnnKind::rnn : node.op_type == "GRU" ? RnnKind::gru : RnnKind::lstm;
+  state->kind = *kind;
   const RnnParams params = ops::params_of_attributes(state->kind, node.attributes);
   const bool has_more = params.batch_first || params.input_forget || node.attributes.has("clip") || node.has_input(ops::kP);
   if (has_more || !has_default_activations(params) || graph.type(node.inputs[0]).dtype != DType::float32) return {};

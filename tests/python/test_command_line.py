@@ -120,7 +120,7 @@ WITHOUT_EFFECT = [
         (["quantize", DIGITS, "-o", "absent/out.onnx"], "--output absent/out.onnx: there is no such folder"),
         (["explain", DIGITS, "-o", "absent/page.html"], "--output absent/page.html: there is no such folder"),
         *((arguments, f"{arguments[2] if arguments[2].startswith('-') else 'inputs'} needs {what}") for arguments, what in WITHOUT_EFFECT),
-        (["inspect", DIGITS, "--stage", "plannd"], '--stage takes onnx, optimized, planned, not "plannd"'),
+        (["inspect", DIGITS, "--stage", "plannd"], '--stage takes onnx, optimized, planned, devices, not "plannd"'),
     ],
 )
 def test_wrong_calls_end_with_a_message(program, arguments, expected):

@@ -29,7 +29,6 @@ const std::map<std::string, std::string> kExcepted = {
     {"onnx/nchwc.cpp", "onnxruntime's operators over blocks of channels, which files have and no OpDef"},
     {"gpu/pointwise.cpp", "kernels of a device, with the operators that they are for"},
     {"gpu/rows.cpp", "kernels of a device, with the operators that they are for"},
-    {"gpu/movement.cpp", "operators whose kernels on the host only move, by functions that a device replaces"},
     {"train/graph/optimizers.cpp", "optimisers by the names that trainers give them, with the operators that compute them"},
 };
 

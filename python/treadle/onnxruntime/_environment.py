@@ -78,8 +78,8 @@ def _cpu_device() -> OrtEpDevice:
 def _ep_devices() -> tuple[OrtEpDevice, ...]:
     version = {"version": get_version_string()}
     gpus = [
-        OrtEpDevice(VULKAN_PROVIDER, gpu_hardware(*described), version, {"device_id": name.partition(":")[2]})
-        for name, *described in _treadle.offered_gpus()
+        OrtEpDevice(VULKAN_PROVIDER, gpu_hardware(model, vendor, device, is_discrete), version, {"device_id": name.partition(":")[2]})
+        for name, model, vendor, device, is_discrete in _treadle.offered_gpus()
     ]
     return (_cpu_device(), *gpus)
 

@@ -101,6 +101,12 @@ RnnParams make_rnn_params(RnnKind kind, const Attributes& attributes, const Shap
   return p;
 }
 
+std::optional<RnnKind> rnn_kind(const Node& node) {
+  if (node.is("RNN")) return RnnKind::rnn;
+  if (node.is("GRU")) return RnnKind::gru;
+  return node.is("LSTM") ? std::optional(RnnKind::lstm) : std::nullopt;
+}
+
 RnnParams bind_recurrent(const BindContext& c, RnnKind kind) {
   const int num_inputs = kind == RnnKind::lstm ? 8 : 6, num_outputs = kind == RnnKind::lstm ? 3 : 2;
   RnnParams p = make_rnn_params(kind, c.node().attributes, c.shape(kW), c.shape(kR));

@@ -1,6 +1,7 @@
 // Shared by the recurrent operators and their gradients.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,9 @@ namespace treadle::ops {
 // Indices of inputs and outputs, the same for RNN, GRU and LSTM.
 enum RnnInput : int { kX, kW, kR, kB, kSequenceLens, kInitialH, kInitialC, kP };
 enum RnnOutput : int { kY, kYh, kYc, kKept };
+
+/// Which recurrent operator of ONNX the node is; nullopt for other nodes.
+std::optional<kernels::RnnKind> rnn_kind(const Node& node);
 
 /// Infers the types of Y, Y_h and Y_c.
 void infer_recurrent(InferContext& c, kernels::RnnKind kind);
