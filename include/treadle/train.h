@@ -162,7 +162,7 @@ struct TREADLE_API TrainerOptions {
   /// accumulation_steps.
   bool ema_statistics = false;
   std::vector<ParameterGroup> groups;
-  /// Initializers to train: names or patterns (*, ?, [...]). Empty: every float32 initializer of rank 1 or more that the loss depends on,
+  /// Initializers to train: names or patterns (* and ?). Empty: every float32 initializer of rank 1 or more that the loss depends on,
   /// except running statistics of BatchNormalization.
   std::vector<std::string> parameters;
   std::vector<std::string> frozen;  ///< excluded from training; names or patterns
