@@ -46,6 +46,7 @@ struct PySessionOptions : SessionOptions {
   std::map<std::string, Tensor> external_values;  // replace the data of external initializers
   std::vector<std::shared_ptr<OrtCustomOpDomain>> custom_op_domains;
   std::map<std::string, std::string> settings;  // config entries that set options, as they were given
+  const char* provider = nullptr;               // the first that was added; it is asked first for each node
 };
 
 /// Adds a callback that passes warnings about the model to Python's logging.

@@ -84,12 +84,12 @@ void add_external_files(PySessionOptions& options, const std::vector<std::string
 
 using ProviderOptions = std::map<std::string, std::string>;
 
-// The CPU need not be added: it has what the others have no kernel for.
+// The provider that is added first has the nodes: the CPU has a kernel for each of them.
 void add_provider(PySessionOptions& options, const std::string& name, const ProviderOptions& given) {
   const char* const provider = ort::find_provider(name);
   if (!provider)
     throw std::runtime_error("Unknown Provider Type: " + name + "; there are " + ort::kVulkanProvider + " and " + ort::kCpuProvider);
-  ort::use_provider(options, provider, given);
+  if (!options.provider) ort::use_provider(options, options.provider = provider, given);
 }
 
 void add_provider_for_devices(PySessionOptions& options, nb::sequence devices, const ProviderOptions& given) {

@@ -8,6 +8,7 @@
 #include "core/base/fault.h"
 #include "datum.h"
 #include "ort_api/api.h"
+#include "ort_api/providers.h"
 #include "session/initializer_locations.h"
 #include "session/model.h"
 
@@ -258,14 +259,14 @@ void register_session(nb::module_& module) {
           "`locate(name, value, read_from)` says where an initializer's bytes are, as a tuple of file, offset and size; None: in the "
           "model.")
       .def(
-          "optimized_nodes",
+          "assigned_nodes",
           [](const PySession& self) {
             std::vector<std::tuple<std::string, std::string, std::string, std::string>> nodes;
-            for (const onnx::NodeDef& node : optimized_nodes(self.session))
-              nodes.emplace_back(node.name, node.domain, node.op_type, node.outputs.empty() ? std::string() : node.outputs[0]);
+            for (const AssignedNode& node : assigned_nodes(self.session))
+              nodes.emplace_back(ort::provider_of(node.device), node.name, node.domain, node.op_type);
             return nodes;
           },
-          "Name, domain, operator and first output of each node of the optimised graph, as its file has them.")
+          "Provider, name, domain and operator of each node of the optimized graph, as its file has them.")
       .def(
           "memory_statistics", [](const PySession& self) { return memory_dict(self.session.memory_statistics()); },
           "Bytes by class (weights, packed, activations, scratch, io, other, total): now, and the most so far.")

@@ -51,7 +51,7 @@ std::shared_ptr<Device> make(const DeviceRequest& request) {
   std::lock_guard lock(mutex);
   std::shared_ptr<vulkan::VulkanDevice> device = made[index].lock();
   if (!device || device->is_lost()) made[index] = device = vulkan::VulkanDevice::open(devices[index], fmt::format("gpu:{}", index));
-  if (const auto folder = request.config.find("cache_dir"); folder != request.config.end()) device->keep_pipelines_in(folder->second);
+  if (!request.cache_dir.empty()) device->keep_pipelines_in(std::string(request.cache_dir));
   return device;
 }
 

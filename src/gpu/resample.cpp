@@ -1,6 +1,7 @@
 // Operators that take elements from places which follow from their own place: Pad, Resize. And Range, whose elements follow from it too.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
@@ -48,7 +49,8 @@ struct Pad {
 
 /// A place in units of 2^-32.
 int64_t in_parts(double place) {
-  if (!(std::abs(place) < 1 << 30)) throw Error(ErrorCode::not_implemented, "a Resize that leaps over a billion elements, on the GPU");
+  if (!(std::abs(place) < 1 << 30))
+    throw Error(ErrorCode::not_implemented, "Resize on the GPU, of an axis whose positions or steps exceed 2^30 elements");
   return std::llround(place * 4294967296.0);
 }
 

@@ -1,9 +1,7 @@
 // Sessions and their runs, and the metadata of models.
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <ctime>
-#include <sstream>
 #include <thread>
 
 #include "core/files/file.h"
@@ -60,25 +58,10 @@ SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& g
   return options;
 }
 
-// Device by the first output of each node that runs on one. Fields of the text are separated by tabs.
-std::map<std::string, std::string, std::less<>> devices_of_values(const Session& session) {
-  std::map<std::string, std::string, std::less<>> devices;
-  std::istringstream lines(session.to_text("devices"));
-  for (std::string line; std::getline(lines, line);) {
-    std::array<std::string, 4> fields;  // device, operator, node, output
-    std::istringstream parts(line);
-    for (std::string& field : fields) std::getline(parts, field, '\t');
-    devices[fields[3]] = fields[0];
-  }
-  return devices;
-}
-
 void tell_assignment(OrtSession& session) {
-  const auto devices = devices_of_values(*session.session);
-  for (const onnx::NodeDef& node : optimized_nodes(*session.session)) {
+  for (const AssignedNode& node : assigned_nodes(*session.session)) {
     auto assigned = std::make_unique<OrtEpAssignedSubgraph>();
-    const auto found = node.outputs.empty() ? devices.end() : devices.find(node.outputs[0]);
-    assigned->provider = found != devices.end() ? provider_of(found->second) : kCpuProvider;
+    assigned->provider = provider_of(node.device);
     assigned->node = {node.name, node.domain, node.op_type};
     session.assigned_pointers.push_back(assigned.get());
     session.assigned.push_back(std::move(assigned));

@@ -2,6 +2,7 @@
 // (training_runtime/no_devices.cpp).
 #include <fmt/format.h>
 
+#include "core/base/utf8.h"
 #include "exec/placed/placed_program.h"
 #include "session/devices.h"
 
@@ -32,6 +33,17 @@ std::string SessionDevices::describe(const exec::Program& program) const {
   return exec::describe(program, exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams), names);
 }
 
+std::string field_of(std::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    if (c == '\t' || c == '\n')
+      text += c == '\t' ? "\\x09" : "\\x0a";
+    else
+      text += c;
+  }
+  return printable(std::move(text));
+}
+
 std::string SessionDevices::list_nodes(const exec::Program& program) const {
   const exec::DevicePlacement placed = placement(program);
   std::string text;
@@ -44,8 +56,8 @@ std::string SessionDevices::list_nodes(const exec::Program& program) const {
     if (device == exec::DevicePlacement::kHost && device_or_default(*instruction.node) != exec::DevicePlacement::kHost)
       why = exec::runs_on_devices(program, instruction) ? "the device has no kernel for it with these types and attributes"
                                                         : "control flow, strings and sequences are the host's";
-    text += fmt::format("{}\t{}\t{}\t{}\t{}\n", devices_[static_cast<size_t>(device)]->name(), instruction.node->op_type,
-                        instruction.node->name, value, why);
+    text += fmt::format("{}\t{}\t{}\t{}\t{}\n", devices_[static_cast<size_t>(device)]->name(), field_of(instruction.node->op_type),
+                        field_of(instruction.node->name), field_of(value), why);
   }
   return text;
 }

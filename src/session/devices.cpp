@@ -81,15 +81,13 @@ SessionDevices::SessionDevices(const SessionOptions& options, const std::shared_
   std::vector<std::string> names{options.device.empty() ? "cpu" : options.device};
   for (const auto* map : {&options.group2ctx, &options.argument_devices})
     for (const auto& [key, device] : *map) names.push_back(device);
-  std::map<std::string, std::string> config = options.config;
-  if (!options.cache_dir.empty()) config["cache_dir"] = options.cache_dir;  // for what devices compile
   devices_.push_back(cpu_device());
   types_.emplace_back();
   by_name_["cpu"] = exec::DevicePlacement::kHost;
   // Names with an index ("TYPE:INDEX") come first: the maker of a device without one is given those that have been made.
   for (const bool named : {true, false})
     for (const std::string& name : names)
-      if ((name.find(':') != std::string::npos) == named && !by_name_.contains(name)) add(name, config);
+      if ((name.find(':') != std::string::npos) == named && !by_name_.contains(name)) add(name, options);
   if (any() && types_.back().make_host) devices_.front() = types_.back().make_host({"cpu", options.config, std::span(devices_).subspan(1)});
   default_device_ = by_name_.at(names.front());
   for (const auto& [group, device] : options.group2ctx) of_group_[group] = by_name_.at(device);
@@ -99,14 +97,14 @@ SessionDevices::SessionDevices(const SessionOptions& options, const std::shared_
                                                    options.spill_folder);
 }
 
-void SessionDevices::add(const std::string& name, const std::map<std::string, std::string>& config) {
+void SessionDevices::add(const std::string& name, const SessionOptions& options) {
   const std::string type_name = name.substr(0, name.find(':'));
   const std::optional<DeviceType> type = find_device_type(type_name);
   if (!type) throw_no_device(name);
   if (any() && types_.back().name != type_name && !(type->make_host && types_.back().make_host))
     throw Error(ErrorCode::not_implemented, fmt::format("a session over devices of the types {} and {}", types_.back().name, type_name));
   by_name_[name] = static_cast<int>(devices_.size());
-  std::shared_ptr<Device> made = type->make({name, config, std::span(devices_).subspan(1)});
+  std::shared_ptr<Device> made = type->make({name, options.config, std::span(devices_).subspan(1), options.cache_dir});
   for (size_t d = 1; d < devices_.size(); ++d)
     if (!devices_[d]->reaches(*made))
       throw Error(ErrorCode::not_implemented,

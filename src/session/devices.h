@@ -22,6 +22,9 @@ namespace exec {
 struct DeviceMemory;
 }
 
+/// A name as a field of the lines of list_nodes(): tabs and line ends are escaped, as other control characters are.
+std::string field_of(std::string_view name);
+
 class SessionDevices {
  public:
   /// Makes the devices that the options name: the default device and those of groups and arguments. If they name none, everything runs on
@@ -53,11 +56,11 @@ class SessionDevices {
   /// The placement and plan as text, for Session::to_text.
   std::string describe(const exec::Program& program) const;
   /// One line for each node: device, operator, name and first output, and why the node is not on the device that is wanted for it,
-  /// separated by tabs.
+  /// separated by tabs. Control characters of names are escaped.
   std::string list_nodes(const exec::Program& program) const;
 
  private:
-  void add(const std::string& name, const std::map<std::string, std::string>& config);
+  void add(const std::string& name, const SessionOptions& options);
   int device_of(const Node& node) const;  // index in devices_; -1: neither a group nor an argument names one
   size_t device_or_default(const Node& node) const;
   exec::DevicePlacement placement(const exec::Program& program) const;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <map>
+#include <sstream>
 #include <unordered_set>
 
 #include "graph/infer.h"
@@ -12,6 +15,7 @@
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
 #include "session/compile_cache.h"
+#include "session/devices.h"
 #include "session/support.h"
 #include "treadle/error.h"
 
@@ -154,9 +158,22 @@ std::string unused_value(const Model& model, const std::map<std::string, Tensor>
   return "";
 }
 
-std::vector<onnx::NodeDef> optimized_nodes(const Session& session) {
+std::vector<AssignedNode> assigned_nodes(const Session& session) {
+  std::map<std::string, std::string> devices;  // by the first output of a node
+  std::istringstream lines(session.to_text("devices"));
+  for (std::string line; std::getline(lines, line);) {
+    std::array<std::string, 4> fields;  // device, operator, node, output
+    std::istringstream parts(line);
+    for (std::string& field : fields) std::getline(parts, field, '\t');
+    devices[fields[3]] = fields[0];
+  }
   const std::string bytes = session.optimized_model();
-  return onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {}).graph.nodes;
+  std::vector<AssignedNode> nodes;
+  for (const onnx::NodeDef& node : onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {}).graph.nodes) {
+    const auto found = node.outputs.empty() ? devices.end() : devices.find(field_of(node.outputs[0]));
+    nodes.push_back({node.name, node.domain, node.op_type, found != devices.end() ? found->second : "cpu"});
+  }
+  return nodes;
 }
 
 std::vector<ValueInfo> Model::inputs() const { return impl_->inputs; }

@@ -50,8 +50,11 @@ Model read_model(std::span<const std::byte> bytes, const std::string& model_dir,
 /// An error text for given values that replaced no external initializer, because no initializer has that name or it is not external. Empty
 /// if all were used.
 std::string unused_value(const Model& model, const std::map<std::string, Tensor>& external_values);
-/// The nodes of the main graph, as optimized_model() writes them.
-std::vector<onnx::NodeDef> optimized_nodes(const Session& session);
+/// A node of the main graph, as optimized_model() writes it, and the device that it runs on ("cpu", "gpu:0").
+struct AssignedNode {
+  std::string name, domain, op_type, device;
+};
+std::vector<AssignedNode> assigned_nodes(const Session& session);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);
 

@@ -17,6 +17,7 @@ void register_sim_type() {}
 void gpu::register_gpu_type() {}
 
 std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program&, bool) const { throw_no_devices(); }
+std::string field_of(std::string_view name) { return std::string(name); }
 std::string SessionDevices::describe(const exec::Program&) const { throw_no_devices(); }
 std::string SessionDevices::list_nodes(const exec::Program&) const { throw_no_devices(); }
 

@@ -89,6 +89,29 @@ def test_a_session_says_which_nodes_run_where_and_why() -> None:
         assert (why == "") == (device == "gpu:0")
 
 
+def test_names_with_tabs_and_line_ends_are_one_field() -> None:
+    name = "y\tz\nw"
+    values = [helper.make_tensor_value_info(each, TensorProto.FLOAT, [2]) for each in ("x", name)]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], [name], name="a\tb\nc")], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    options = treadle.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = session_on_gpu(model.SerializeToString(), options)
+    assert session.to_text("devices") == "gpu:0\tRelu\ta\\x09b\\x0ac\ty\\x09z\\x0aw\t\n"
+    (assigned,) = session.get_provider_graph_assignment_info()
+    assert (assigned.ep_name, [node.name for node in assigned.get_nodes()]) == (VULKAN, ["a\tb\nc"])
+
+
+def test_the_provider_that_options_were_given_first_has_the_nodes() -> None:
+    session_on_gpu(on_host_and_gpu())
+    for providers, first in (([CPU, VULKAN], "cpu"), ([VULKAN, CPU], "gpu:0")):
+        options = treadle.SessionOptions()
+        for provider in providers:
+            options.add_provider(provider, {"device_id": "0"} if provider == VULKAN else {})
+        session = treadle.InferenceSession(on_host_and_gpu(), options)
+        assert session.to_text("devices").startswith(f"{first}\t")
+
+
 def test_the_cpu_first_leaves_the_gpu_alone() -> None:
     session = treadle.InferenceSession(on_host_and_gpu(), providers=[CPU, VULKAN])
     assert all(line.startswith("cpu\t") for line in session.to_text("devices").splitlines())

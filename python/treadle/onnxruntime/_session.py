@@ -174,11 +174,8 @@ class Session(_session.Session):
         """
         if self._sess_options.config.get(_ASSIGNMENT_KEY) != "1":
             raise Fail(f"Session configuration entry '{_ASSIGNMENT_KEY}' must be set to \"1\" to retrieve EP graph assignment information.", code="fail")
-        lines = (line.split("\t") for line in self._sess.to_text("devices").splitlines())
-        devices = {fields[3]: fields[0] for fields in lines if len(fields) > 3}
         nodes: dict[str, list[OrtEpAssignedNode]] = {}
-        for *names, output in self._sess.optimized_nodes():
-            provider = VULKAN_PROVIDER if devices.get(output, "").startswith("gpu") else CPU_PROVIDER
+        for provider, *names in self._sess.assigned_nodes():
             nodes.setdefault(provider, []).append(OrtEpAssignedNode(*names))
         return [OrtEpAssignedSubgraph(provider, of_it) for provider, of_it in nodes.items()]
 
