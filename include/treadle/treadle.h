@@ -123,7 +123,7 @@ typedef struct treadle_config_entry {
 typedef struct treadle_session_options {
   size_t struct_size;
   int32_t intra_op_num_threads; /* 0: the process's shared pool */
-  int32_t disable_optimisation; /* non-zero: the graph runs as written */
+  int32_t disable_optimization; /* non-zero: the graph runs as written */
   int32_t loose_symbols;        /* no effect since version 12 of the ABI: a symbol may always have different values in
                                    different inputs, unless "treadle.strict_symbols" makes that an error */
   int32_t enable_profiling;

@@ -48,7 +48,7 @@ void add_bfloat16(void* in, void* inout, int* count, MPI_Datatype*) {
 // True if any communicator of this process failed. MPI is initialised once, and finalised when the process ends.
 bool any_failed = false;
 bool started_here = false;
-void finalise() {
+void finalize() {
   // MPI_Finalize() waits for all ranks, some of which may never call it after a failure. mpirun ends them when this process has ended.
   if (started_here && !any_failed) MPI_Finalize();
 }
@@ -205,19 +205,19 @@ class Ranks {
 Ranks& ranks_of(void* user) { return *static_cast<Ranks*>(user); }
 
 int connect(void*, const treadle_host* host, double deadline_s, treadle_communicator* out) {
-  int initialised = 0, finalised = 0, provided = 0;
-  MPI_Initialized(&initialised);
-  MPI_Finalized(&finalised);
-  if (finalised) {
+  int initialized = 0, finalized = 0, provided = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (finalized) {
     host->fail("MPI has ended in this process");
     return 0;
   }
-  if (initialised) {
+  if (initialized) {
     MPI_Query_thread(&provided);
   } else {
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
     started_here = true;
-    std::atexit(finalise);
+    std::atexit(finalize);
   }
   if (provided < MPI_THREAD_SERIALIZED) {
     host->fail("MPI lets only the main thread call it: MPI_THREAD_SERIALIZED is needed");

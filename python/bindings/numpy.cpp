@@ -190,9 +190,9 @@ Tensor tensor_from_array(nb::handle array, BufferScope* scope, DType dtype) {
   }
   PyErr_Clear();
   // (kind, array): "plain", a contiguous native array; "string"; or the name of a type whose bits the array holds.
-  nb::tuple normalised = nb::cast<nb::tuple>(helper("normalize")(array, static_cast<int>(dtype)));
-  auto kind = static_cast<DType>(nb::cast<int>(normalised[0]));
-  nb::object plain = normalised[1];
+  nb::tuple normalized = nb::cast<nb::tuple>(helper("normalize")(array, static_cast<int>(dtype)));
+  auto kind = static_cast<DType>(nb::cast<int>(normalized[0]));
+  nb::object plain = normalized[1];
   if (kind == DType::string) return strings_from_array(plain);
   Tensor tensor = tensor_from_array(plain, nullptr);
   if (kind == tensor.dtype()) return tensor;

@@ -64,12 +64,12 @@ class Backward {
   // by an operator with a gradient rule (MatMulInteger). An integer's gradient is its float's (straight-through estimator).
   bool carries_gradients(const Node& node, ValueId output) const {
     if (holds_floats(graph_.type(output))) return true;
-    if (node.op->quantisation == Quantisation::quantizes) return true;
-    return is_integer(graph_.type(output).dtype) && node.op->gradient && takes_quantised(node);
+    if (node.op->quantization == Quantization::quantizes) return true;
+    return is_integer(graph_.type(output).dtype) && node.op->gradient && takes_quantized(node);
   }
 
   /// True if the node reads a quantised integer through which gradients flow.
-  bool takes_quantised(const Node& node) const {
+  bool takes_quantized(const Node& node) const {
     return std::any_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId v) { return v != kNoValue && depends_[index_of(v)] && is_integer(graph_.type(v).dtype); });
   }
@@ -77,7 +77,7 @@ class Backward {
   /// True if the node computes integers from quantised values, ys need them, and no gradient goes back through the node. int64 results are
   /// indices and counts, which need no gradient.
   bool loses_gradients(const Node& node) const {
-    return takes_quantised(node) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
+    return takes_quantized(node) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
              if (v == kNoValue || !needed_[index_of(v)] || depends_[index_of(v)]) return false;
              const DType dtype = graph_.type(v).dtype;
              return is_integer(dtype) && dtype != DType::int64;

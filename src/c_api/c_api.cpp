@@ -40,7 +40,7 @@ treadle::SessionOptions session_options(const treadle_session_options& given) {
   options.memory_limit_bytes = static_cast<size_t>(given.memory_limit_bytes);
   if (given.spill_folder) options.spill_folder = given.spill_folder;
   options.intra_op_num_threads = given.intra_op_num_threads;
-  if (given.disable_optimisation) options.graph_optimization_level = treadle::GraphOptimizationLevel::disable_all;
+  if (given.disable_optimization) options.graph_optimization_level = treadle::GraphOptimizationLevel::disable_all;
   options.enable_profiling = given.enable_profiling != 0;
   if (given.profile_file_prefix) options.profile_file_prefix = given.profile_file_prefix;
   for (size_t i = 0; i < given.num_config_entries; ++i)

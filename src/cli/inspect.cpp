@@ -63,7 +63,7 @@ void measure(const Model& model, const InspectOptions& options, Inspection& foun
         graph->value(id).type = Type::of(feed->second);
     onnx::upgrade(*graph);
     if (options.session.graph_optimization_level == GraphOptimizationLevel::disable_all)
-      passes::canonicalise(*graph);
+      passes::canonicalize(*graph);
     else
       passes::optimize(*graph, {.level = optimizer_level(options.session.graph_optimization_level),
                                 .skip = options.session.disabled_passes,

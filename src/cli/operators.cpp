@@ -39,7 +39,7 @@ std::vector<std::string> dtypes_of(const OpDef& op) {
   return names;
 }
 
-std::string_view realisation_of(const OpDef& op) {
+std::string_view realization_of(const OpDef& op) {
   if (op.control_flow != ControlFlow::none) return "executor";
   if (op.kernels.empty()) return "decomposed";
   return op.decompose ? "kernel, or decomposed" : "kernel";
@@ -84,7 +84,7 @@ nlohmann::json description_of(const OpDef& op) {
           {"name", op.name},
           {"versions", op.since},
           {"dtypes", dtypes_of(op)},
-          {"realisation", realisation_of(op)},
+          {"realisation", realization_of(op)},
           {"gradient", op.gradient != nullptr},
           {"inputs", contract_of(op.inputs)},
           {"outputs", contract_of(op.outputs)},
@@ -101,7 +101,7 @@ int list_operators(const OperatorsOptions& options) {
       continue;
     }
     table.add({std::string(domain_of(op)), std::string(op.name), fmt::format("{}", fmt::join(op.since, ",")),
-               fmt::format("{}{}", realisation_of(op), op.gradient ? ", gradient" : ""),
+               fmt::format("{}{}", realization_of(op), op.gradient ? ", gradient" : ""),
                fmt::format("{}", fmt::join(dtypes_of(op), ", "))});
   }
   if (list.empty() && table.empty())

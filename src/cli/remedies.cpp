@@ -65,7 +65,7 @@ Measured measure(Subject& plain, Subject& changed, double seconds) {
     a.push_back(plain.run_ms());
     if (!swapped) b.push_back(changed.run_ms());
   }
-  return {profile::summarise(a), profile::summarise(b)};
+  return {profile::summarize(a), profile::summarize(b)};
 }
 
 // Returns the largest difference divided by the largest value, over all float outputs; nothing if there are none or if shapes differ.
@@ -237,7 +237,7 @@ class Trials {
       plain.push_back(load_ms(t_.model));
       mapped.push_back(load_ms(file.string()));
     }
-    const Measured m{profile::summarise(plain), profile::summarise(mapped)};
+    const Measured m{profile::summarize(plain), profile::summarize(mapped)};
     if (m.faster())
       add("start from a compiled model", "loading takes " + m.text(),
           fmt::format("treadle compile {} -o {}", t_.model, fs::path(t_.model).filename().replace_extension(".treadle").string()), m.gain(),

@@ -35,7 +35,7 @@ struct CurveFrame {
 };
 
 // Draws one line, interrupted at missing values. Each point shows its number as a tooltip.
-std::string line_of(const CurveFrame& frame, const std::vector<double>& values, std::string_view name, std::string_view colour) {
+std::string line_of(const CurveFrame& frame, const std::vector<double>& values, std::string_view name, std::string_view color) {
   std::string path, points;
   bool drawing = false;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -50,7 +50,7 @@ std::string line_of(const CurveFrame& frame, const std::vector<double>& values, 
     drawing = true;
   }
   return fmt::format("<g class=\"{}\" fill=\"{}\">\n<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n{}</g>\n", name,
-                     colour, path, colour, points);
+                     color, path, color, points);
 }
 
 std::string axes_of(const CurveFrame& frame) {

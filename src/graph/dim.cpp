@@ -30,7 +30,7 @@ Polynomial to_polynomial(const Dim& dim) {
   return {{1, {dim.expr()}}};
 }
 
-void normalise(Polynomial& polynomial) {
+void normalize(Polynomial& polynomial) {
   std::sort(polynomial.begin(), polynomial.end(), [](const Term& a, const Term& b) { return factors_less(a.factors, b.factors); });
   Polynomial merged;
   for (Term& term : polynomial) {
@@ -45,7 +45,7 @@ void normalise(Polynomial& polynomial) {
 
 SymbolTable* table_of(const Dim& a, const Dim& b) { return a.expr() ? a.expr()->table : b.expr() ? b.expr()->table : nullptr; }
 
-Dim from_normalised(Polynomial polynomial, SymbolTable* table) {
+Dim from_normalized(Polynomial polynomial, SymbolTable* table) {
   if (polynomial.empty()) return 0;
   if (polynomial.size() == 1) {
     const Term& term = polynomial[0];
@@ -59,8 +59,8 @@ Dim from_normalised(Polynomial polynomial, SymbolTable* table) {
 }
 
 Dim from_polynomial(Polynomial polynomial, SymbolTable* table) {
-  normalise(polynomial);
-  return from_normalised(std::move(polynomial), table);
+  normalize(polynomial);
+  return from_normalized(std::move(polynomial), table);
 }
 
 // dim + by. The constant term comes first.
@@ -71,7 +71,7 @@ Dim shifted(const Dim& dim, int64_t by) {
     terms.insert(terms.begin(), Term{by, {}});
   else if (terms.front().coefficient = checked_add(terms.front().coefficient, by); terms.front().coefficient == 0)
     terms.erase(terms.begin());
-  return from_normalised(std::move(terms), dim.expr()->table);
+  return from_normalized(std::move(terms), dim.expr()->table);
 }
 
 // dim * by. Preserves the order of the terms.

@@ -132,7 +132,7 @@ struct Knowledge {
 
 }  // namespace
 
-int normalise_axis(int64_t axis, int rank, std::string_view what) {
+int normalize_axis(int64_t axis, int rank, std::string_view what) {
   if (axis < -rank || axis >= rank)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} = {} is outside [{}, {})", what, axis, -rank, rank));
   return static_cast<int>(axis < 0 ? axis + rank : axis);
@@ -166,7 +166,7 @@ std::optional<std::vector<int64_t>> InferContext::known_ints(int i) const {
 }
 
 int InferContext::axis(std::string_view name, int64_t otherwise, int rank) const {
-  return normalise_axis(get_int(name, otherwise), rank, name);
+  return normalize_axis(get_int(name, otherwise), rank, name);
 }
 
 void InferContext::set_output(int i, Type type) {

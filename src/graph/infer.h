@@ -92,7 +92,7 @@ class InferContext {
 };
 
 /// Returns `axis` in [0, rank). @throws Error(invalid_argument) naming `what` if it is outside [-rank, rank)
-int normalise_axis(int64_t axis, int rank, std::string_view what = "axis");
+int normalize_axis(int64_t axis, int rank, std::string_view what = "axis");
 
 struct InferOptions {
   /// Called with a warning if a declared shape contradicts the inferred one, which wins.

@@ -44,7 +44,7 @@ std::string TypeSet::to_string() const {
 }
 
 int ShapeContext::axis(std::string_view name, int64_t otherwise, int rank) const {
-  return normalise_axis(get_int(name, otherwise), rank, name);
+  return normalize_axis(get_int(name, otherwise), rank, name);
 }
 
 const Type& CreateContext::type(int input) const {

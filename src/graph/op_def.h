@@ -159,7 +159,7 @@ enum class HalfFloats : uint8_t {
 };
 
 /// How an operator relates to quantized values.
-enum class Quantisation : uint8_t {
+enum class Quantization : uint8_t {
   none,
   quantizes,    ///< QuantizeLinear
   dequantizes,  ///< DequantizeLinear
@@ -181,7 +181,7 @@ struct ChannelsLast {
     convolution,             ///< by `op`, with constant weights, or in a joint graph
     input_gradient,          ///< by `op` on a convolution's output gradient, weights and input shape
     weights_gradient,        ///< by `op` on a convolution's output gradient, image and weights' shape
-    quantised_convolution,   ///< by `op`, with constant int8 weights
+    quantized_convolution,   ///< by `op`, with constant int8 weights
     transposed_convolution,  ///< by `op`, with constant weights and windows without overlap
     scale_and_shift,         ///< by `op` with a scale and a shift per channel, from constants
     statistics_gradient,     ///< by `op`, with statistics kept by the forward node
@@ -260,7 +260,7 @@ struct OpDef {
   bool keeps_zeros = false;
   Moves moves = Moves::no;
   HalfFloats half = HalfFloats::as_they_are;
-  Quantisation quantisation = Quantisation::none;
+  Quantization quantization = Quantization::none;
   ChannelsLast channels_last = {};
   /// Exchanges values with the caller during the run: never removed, folded, merged or given to a backend, and no node moves across it.
   bool barrier = false;

@@ -104,7 +104,7 @@ class Searcher {
   }
 
   // Bisects between the lower bound and the best plan, repeatedly, with more and more steps per height.
-  void minimise() {
+  void minimize() {
     for (int64_t slice = kFirstSlice; !out_of_time() && plan_.size_bytes > plan_.lower_bound_bytes; slice *= 4) {
       size_t height = plan_.lower_bound_bytes, refused = height;  // refused: largest height that failed in this round
       while (!out_of_time() && plan_.size_bytes > plan_.lower_bound_bytes) {
@@ -135,7 +135,7 @@ ArenaPlan plan_arena_exactly(std::span<const Buffer> buffers, const SearchOption
   if (!problem.searchable(plan.size_bytes)) return plan;
   Searcher searcher(problem, options, plan);
   if (options.capacity_bytes == 0) {
-    searcher.minimise();
+    searcher.minimize();
   } else {
     searcher.attempt(options.capacity_bytes / problem.unit_bytes() * problem.unit_bytes(), std::numeric_limits<int64_t>::max());
   }

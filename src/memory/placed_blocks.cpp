@@ -50,7 +50,7 @@ size_t PlacedBlocks::chunk_for(size_t offset) const {
   return after == chunks_.begin() ? 0 : static_cast<size_t>(after - chunks_.begin()) - 1;
 }
 
-void PlacedBlocks::summarise(Chunk& chunk) {
+void PlacedBlocks::summarize(Chunk& chunk) {
   constexpr int32_t kLowest = std::numeric_limits<int32_t>::min(), kHighest = std::numeric_limits<int32_t>::max();
   chunk.min_first = kHighest;
   chunk.max_last = kLowest;
@@ -64,7 +64,7 @@ void PlacedBlocks::summarise(Chunk& chunk) {
 void PlacedBlocks::insert(size_t offset, size_t size_bytes, int32_t first, int32_t last) {
   if (chunks_.empty()) {
     chunks_.push_back(std::make_unique<Chunk>());
-    summarise(*chunks_.back());
+    summarize(*chunks_.back());
   }
   size_t index = chunk_for(offset);
   if (chunks_[index]->count == kCapacity) {
@@ -76,8 +76,8 @@ void PlacedBlocks::insert(size_t offset, size_t size_bytes, int32_t first, int32
     std::copy(lower.offset + kHalf, lower.offset + kCapacity, upper->offset);
     std::copy(lower.end + kHalf, lower.end + kCapacity, upper->end);
     lower.count = upper->count = kHalf;
-    summarise(lower);
-    summarise(*upper);
+    summarize(lower);
+    summarize(*upper);
     bool above = offset >= upper->offset[0];
     chunks_.insert(chunks_.begin() + static_cast<std::ptrdiff_t>(index) + 1, std::move(upper));
     if (above) ++index;

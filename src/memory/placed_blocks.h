@@ -33,7 +33,7 @@ class PlacedBlocks {
     size_t offset[kCapacity], end[kCapacity];
   };
   static uint64_t overlapping(const Chunk& chunk, int32_t first, int32_t last);
-  static void summarise(Chunk& chunk);
+  static void summarize(Chunk& chunk);
   size_t chunk_for(size_t offset) const;
 
   std::vector<std::unique_ptr<Chunk>> chunks_;

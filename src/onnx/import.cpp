@@ -27,7 +27,7 @@
 namespace treadle::onnx {
 namespace {
 
-std::string_view normalised_domain(std::string_view domain) { return domain == "ai.onnx" ? "" : domain; }
+std::string_view normalized_domain(std::string_view domain) { return domain == "ai.onnx" ? "" : domain; }
 
 [[noreturn]] void fail(std::string message) { throw Error(ErrorCode::invalid_model, std::move(message)); }
 
@@ -77,7 +77,7 @@ class Importer {
 
   std::unique_ptr<Graph> run() {
     auto graph = std::make_unique<Graph>(symbols_);
-    for (const OpsetImport& opset : model_.opset_imports) opsets_[std::string(normalised_domain(opset.domain))] = checked_version(opset);
+    for (const OpsetImport& opset : model_.opset_imports) opsets_[std::string(normalized_domain(opset.domain))] = checked_version(opset);
     graph->opsets = {opsets_.begin(), opsets_.end()};
     graph->metadata = model_.metadata_props;
     Nesting nesting{graph.get(), nullptr, {}, {}};
@@ -88,11 +88,11 @@ class Importer {
 
  private:
   static std::string key(const std::string& domain, const std::string& name, const std::string& overload) {
-    return fmt::format("{}\n{}\n{}", normalised_domain(domain), name, overload);
+    return fmt::format("{}\n{}\n{}", normalized_domain(domain), name, overload);
   }
 
   static int checked_version(const OpsetImport& opset) {
-    const std::string_view domain = normalised_domain(opset.domain);
+    const std::string_view domain = normalized_domain(opset.domain);
     const int newest = newest_opset(domain);
     if (newest > 0 && (opset.version < 1 || opset.version > newest))
       throw Error(ErrorCode::not_implemented, fmt::format("the model needs opset {} of {}; this build knows 1 to {}", opset.version,
@@ -263,7 +263,7 @@ class Importer {
         if (is_constant(node)) add(node.outputs[0], &node);
     }
     static bool is_constant(const NodeDef& node) {
-      return node.op_type == "Constant" && node.outputs.size() == 1 && normalised_domain(node.domain).empty();
+      return node.op_type == "Constant" && node.outputs.size() == 1 && normalized_domain(node.domain).empty();
     }
     /// True if a later definition replaces this one. @param definition  the tensor or node
     bool replaces(std::string_view name, const void* definition) const {
@@ -318,7 +318,7 @@ class Importer {
     Graph& graph = *scope.nesting->graph;
     Node node;
     node.op_type = def.op_type;
-    node.domain = normalised_domain(def.domain);
+    node.domain = normalized_domain(def.domain);
     node.overload = def.overload;
     node.op = find_op(node.domain, node.op_type);
     // Files of models must not use operators reserved for the optimiser and the trainer.
@@ -359,10 +359,10 @@ class Importer {
   }
 
   int version_for(const NodeDef& def, const FunctionFrame& frame) const {
-    const std::string_view domain = normalised_domain(def.domain);
+    const std::string_view domain = normalized_domain(def.domain);
     if (frame.function) {
       for (const OpsetImport& opset : frame.function->opset_imports)
-        if (normalised_domain(opset.domain) == domain) return checked_version(opset);
+        if (normalized_domain(opset.domain) == domain) return checked_version(opset);
     }
     auto found = opsets_.find(domain);
     if (found != opsets_.end()) return found->second;

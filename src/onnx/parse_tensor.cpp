@@ -313,17 +313,17 @@ const Tensor* given_value(const ParseContext& context, const TensorDef& tensor) 
 Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& shape, std::string_view bytes,
                        const std::shared_ptr<Storage>& owner, size_t& copied_bytes) {
   const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
-  bool normalise = dtype == DType::boolean && !are_booleans(bytes);
+  bool normalize = dtype == DType::boolean && !are_booleans(bytes);
   bool aligned = reinterpret_cast<uintptr_t>(data) % natural_alignment(dtype) == 0;
   size_t enough = aligned ? context.options.min_in_place_bytes : context.options.min_unaligned_bytes;
-  if (owner && !normalise && !bytes.empty() && bytes.size() >= enough && (aligned || context.in_constant))
+  if (owner && !normalize && !bytes.empty() && bytes.size() >= enough && (aligned || context.in_constant))
     return Tensor(dtype, shape, owner, static_cast<size_t>(data - owner->data()));
   copied_bytes += bytes.size();
-  if (context.options.share && context.in_constant && !normalise && bytes.size() >= kWorthSharing)
+  if (context.options.share && context.in_constant && !normalize && bytes.size() >= kWorthSharing)
     return Tensor(dtype, shape, shared_copy({data, bytes.size()}));
   Tensor tensor(dtype, shape);
   if (!bytes.empty()) std::memcpy(tensor.raw(), data, bytes.size());
-  if (normalise) std::for_each(tensor.raw(), tensor.raw() + bytes.size(), [](std::byte& b) { b = std::byte{b != std::byte{0}}; });
+  if (normalize) std::for_each(tensor.raw(), tensor.raw() + bytes.size(), [](std::byte& b) { b = std::byte{b != std::byte{0}}; });
   return tensor;
 }
 

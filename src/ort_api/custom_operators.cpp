@@ -318,9 +318,9 @@ OperandKinds outputs_of(const OrtCustomOp& op) {
 }
 
 std::string found_in(const std::string& domain, const std::string& name) {
-  const std::string normalised = domain == "ai.onnx" ? "" : domain;
-  const OpDef* known = find_op(normalised, name);
-  return known == nullptr || is_custom_op(*known) ? normalised : "custom:" + (normalised.empty() ? "ai.onnx" : normalised);
+  const std::string normalized = domain == "ai.onnx" ? "" : domain;
+  const OpDef* known = find_op(normalized, name);
+  return known == nullptr || is_custom_op(*known) ? normalized : "custom:" + (normalized.empty() ? "ai.onnx" : normalized);
 }
 
 void register_operators(const OperatorDomains& domains) {

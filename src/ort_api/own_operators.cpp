@@ -14,7 +14,7 @@ namespace {
 using onnx::NodeDef;
 using Opsets = std::vector<onnx::OpsetImport>;
 
-std::string normalised(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
+std::string normalized(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 
 // True if all required operands are present, and there are not too many.
 bool fit(const std::vector<std::string>& names, const OperandKinds& said) {
@@ -30,7 +30,7 @@ class OwnOperators {
   explicit OwnOperators(const OperatorDomains& domains) {
     for (const auto& domain : domains) {
       if (!domain->self) continue;  // released; rejected later
-      for (const OrtCustomOp* op : domain->operators) by_name_[{normalised(domain->name), op->GetName(op)}].push_back(op);
+      for (const OrtCustomOp* op : domain->operators) by_name_[{normalized(domain->name), op->GetName(op)}].push_back(op);
     }
   }
   bool empty() const { return by_name_.empty(); }
@@ -51,7 +51,7 @@ class OwnOperators {
         if (attribute.g) apply(attribute.g->nodes, opsets);
         for (onnx::GraphDef& body : attribute.graphs) apply(body.nodes, opsets);
       }
-      const auto found = by_name_.find({normalised(node.domain), node.op_type});
+      const auto found = by_name_.find({normalized(node.domain), node.op_type});
       if (found == by_name_.end()) continue;
       const std::string& domain = found->first.first;
       const std::string within = found_in(domain, node.op_type);
@@ -78,7 +78,7 @@ class OwnOperators {
   }
   static int64_t version_of(const std::string& domain, const Opsets& opsets) {
     for (const onnx::OpsetImport& opset : opsets)
-      if (normalised(opset.domain) == domain) return opset.version;
+      if (normalized(opset.domain) == domain) return opset.version;
     return 1;
   }
   // Imports the separate domains, each with the version of the domain that it replaces.

@@ -31,7 +31,7 @@ struct LayoutRule {
 // An operator declares its behaviour under the layout in OpDef::channels_last.
 constexpr LayoutRule kLayoutRules[] = {
     {How::convolution, layout::convolution, Images::any, /*begins=*/true},
-    {How::quantised_convolution, layout::quantised_convolution, Images::any, /*begins=*/true},
+    {How::quantized_convolution, layout::quantized_convolution, Images::any, /*begins=*/true},
     {How::transposed_convolution, layout::transposed_convolution, Images::any, /*begins=*/true},
     {How::permutation, layout::permutation, Images::any, /*begins=*/true},
     {How::input_gradient, layout::input_gradient, Images::both, /*begins=*/true},

@@ -113,12 +113,12 @@ class BatchNormIntoConv final : public Rule {
  public:
   std::string_view name() const override { return "batch-norm-into-conv"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (node.is("BatchNormalization")) return normalisation(graph, node);
+    if (node.is("BatchNormalization")) return normalization(graph, node);
     return node.op && node.op->chain.given && node.domain.empty() ? pointwise(graph, node) : std::nullopt;
   }
 
  private:
-  static std::optional<Patch> normalisation(const Graph& graph, const Node& node) {
+  static std::optional<Patch> normalization(const Graph& graph, const Node& node) {
     const auto refuse = [&](std::string_view reason) {
       declined(node, reason);
       return std::nullopt;
@@ -179,9 +179,9 @@ class BatchNormIntoConv final : public Rule {
     std::vector<int64_t> column(static_cast<size_t>(weights.rank()), 1);
     column[0] = channels;
     const ValueId by_row = add("Reshape", {scale, patch.constant(conv->name + "/rows", Tensor::vector<int64_t>(column))}, "/row_scale");
-    const ValueId centre =
+    const ValueId center =
         conv->has_input(2) ? add("Sub", {conv->inputs[2], node.inputs[3]}, "/centre") : add("Neg", {node.inputs[3]}, "/centre");
-    const ValueId bias = add("Add", {add("Mul", {centre, scale}, "/scaled_centre"), node.inputs[2]}, "/bias");
+    const ValueId bias = add("Add", {add("Mul", {center, scale}, "/scaled_centre"), node.inputs[2]}, "/bias");
     patch.replace(node.outputs[0], patch.add({.op_type = "Conv",
                                               .inputs = {conv->inputs[0], add("Mul", {conv->inputs[1], by_row}, "/scaled_weights"), bias},
                                               .attributes = conv->attributes,

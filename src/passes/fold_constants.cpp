@@ -49,7 +49,7 @@ class ConstantFolder {
     if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() || node.op->barrier)
       return false;
     if (node.op->computes_by_elements) return false;
-    if (limits_.keep_quantisation && node.op->quantisation == Quantisation::dequantizes) return false;
+    if (limits_.keep_quantization && node.op->quantization == Quantization::dequantizes) return false;
     bool read = false;
     for (ValueId output : node.outputs) read |= output != kNoValue && (!graph_.value(output).uses.empty() || graph_.is_output(output));
     if (!read) return false;

@@ -85,7 +85,7 @@ class FuseBlockedMatMul final : public Rule {
 }  // namespace
 
 Pass fuse_blocked_matmul() {
-  return rule_pass<FuseBlockedMatMul>(kExtended, {.frozen_weights = true, .not_before_autodiff = true, .removes_quantisation = true},
+  return rule_pass<FuseBlockedMatMul>(kExtended, {.frozen_weights = true, .not_before_autodiff = true, .removes_quantization = true},
                                       "products with dequantised weights -> BlockedMatMul, outside of training");
 }
 

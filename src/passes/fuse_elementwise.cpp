@@ -34,14 +34,14 @@ std::optional<PointwiseStep> step_of(const Graph& graph, const Node& node) {
   if (type.has_rank() && type.rank() == 0) return std::nullopt;
   return node.op->step(graph, node);
 }
-bool is_quantisation(const Node& node) {
-  return node.op && (node.op->quantisation == Quantisation::quantizes || node.op->quantisation == Quantisation::dequantizes);
+bool is_quantization(const Node& node) {
+  return node.op && (node.op->quantization == Quantization::quantizes || node.op->quantization == Quantization::dequantizes);
 }
 
 class ElementwiseFuser {
  public:
-  ElementwiseFuser(Rewriter& rewriter, bool keep_quantisation)
-      : rewriter_(rewriter), graph_(rewriter.graph()), keep_quantisation_(keep_quantisation) {}
+  ElementwiseFuser(Rewriter& rewriter, bool keep_quantization)
+      : rewriter_(rewriter), graph_(rewriter.graph()), keep_quantization_(keep_quantization) {}
 
   void run() {
     std::vector<NodeId> order = graph_.order();
@@ -52,7 +52,7 @@ class ElementwiseFuser {
 
  private:
   bool is_candidate(const Node& node) const {
-    if (keep_quantisation_ && is_quantisation(node)) return false;
+    if (keep_quantization_ && is_quantization(node)) return false;
     return step_of(graph_, node).has_value();
   }
   struct Group {
@@ -238,21 +238,21 @@ class ElementwiseFuser {
 
   Rewriter& rewriter_;
   Graph& graph_;
-  bool keep_quantisation_;
+  bool keep_quantization_;
   std::unordered_map<NodeId, size_t> place_;
   ValueId zero_ = kNoValue;
 };
 
 }  // namespace
 
-int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation) {
-  return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantisation).run(); });
+int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantization) {
+  return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantization).run(); });
 }
 
 Pass fuse_elementwise() {
   return graph_pass("fuse-elementwise", kExtended, kNotBeforeAutodiff, "pointwise operators behind one another -> FusedElementwise",
                     [](Graph& graph, PassContext& context, int64_t limit) {
-                      return fuse_elementwise(graph, limit, context.fold_limits.keep_quantisation);
+                      return fuse_elementwise(graph, limit, context.fold_limits.keep_quantization);
                     });
 }
 

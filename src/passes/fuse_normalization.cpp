@@ -23,13 +23,13 @@ bool is_mean_of_last_axis(const Graph& graph, const Node* node) {
 }
 
 /// A value x / sqrt(mean(x^2) + epsilon).
-struct Normalised {
+struct Normalized {
   ValueId x = kNoValue;
   float epsilon = 0;
 };
 
 // Matches `shifted`, the argument of the root: mean(x^2) + epsilon.
-std::optional<Normalised> root_mean_square(const Graph& graph, const Node* shifted) {
+std::optional<Normalized> root_mean_square(const Graph& graph, const Node* shifted) {
   if (!shifted || !shifted->is("Add")) return std::nullopt;
   for (size_t i : {0U, 1U}) {
     auto epsilon = scalar_constant(graph, shifted->inputs[i]);
@@ -45,16 +45,16 @@ std::optional<Normalised> root_mean_square(const Graph& graph, const Node* shift
     }
     Factors square = factors_of(graph, mean->inputs[0]);
     if (square.constant == 1 && square.values.size() == 2 && square.values[0] == square.values[1])
-      return Normalised{square.values[0], static_cast<float>(*epsilon)};
+      return Normalized{square.values[0], static_cast<float>(*epsilon)};
     const Node* product = producer_of(graph, mean->inputs[0]);  // the square of a product
     if (product && product->is("Mul") && product->inputs[0] == product->inputs[1])
-      return Normalised{product->inputs[0], static_cast<float>(*epsilon)};
+      return Normalized{product->inputs[0], static_cast<float>(*epsilon)};
     if (product && product->is("Pow") && scalar_constant(graph, product->inputs[1]) == 2.0)
-      return Normalised{product->inputs[0], static_cast<float>(*epsilon)};
+      return Normalized{product->inputs[0], static_cast<float>(*epsilon)};
   }
   return std::nullopt;
 }
-std::optional<Normalised> square_root(const Graph& graph, ValueId id) {
+std::optional<Normalized> square_root(const Graph& graph, ValueId id) {
   const Node* root = producer_of(graph, id);
   if (!root) return std::nullopt;
   if (root->is("Sqrt") || (root->is("Pow") && scalar_constant(graph, root->inputs[1]) == 0.5))
@@ -63,7 +63,7 @@ std::optional<Normalised> square_root(const Graph& graph, ValueId id) {
 }
 
 // Matches the reciprocal of the root.
-std::optional<Normalised> reciprocal_root(const Graph& graph, ValueId id) {
+std::optional<Normalized> reciprocal_root(const Graph& graph, ValueId id) {
   const Node* node = producer_of(graph, id);
   if (!node) return std::nullopt;
   if (node->is("Reciprocal")) return square_root(graph, node->inputs[0]);
@@ -72,7 +72,7 @@ std::optional<Normalised> reciprocal_root(const Graph& graph, ValueId id) {
   return is_power ? root_mean_square(graph, producer_of(graph, node->inputs[0])) : std::nullopt;
 }
 
-std::optional<Normalised> normalised(const Graph& graph, const Node* node) {
+std::optional<Normalized> normalized(const Graph& graph, const Node* node) {
   if (!node) return std::nullopt;
   if (node->is("Div")) {
     auto found = square_root(graph, node->inputs[1]);
@@ -121,16 +121,16 @@ class FuseNormalization final : public Rule {
   }
 
   static std::optional<Patch> fused(const Graph& graph, const Node& node, const Node* inner, ValueId scale, ValueId bias) {
-    const std::optional<Normalised> matched = normalised(graph, inner);
+    const std::optional<Normalized> matched = normalized(graph, inner);
     if (!matched) return std::nullopt;
     ValueId x = matched->x;
     const auto no_row = [&](std::string_view what, ValueId row, int64_t length) {
       return no_patch(node, [&] { return fmt::format("the {} is {}; a constant float32[{}] is needed", what, found(graph, row), length); });
     };
-    const Node* centred = producer_of(graph, x);
-    const Node* mean = centred && centred->is("Sub") ? producer_of(graph, centred->inputs[1]) : nullptr;
-    const bool layer_norm = is_mean_of_last_axis(graph, mean) && mean->inputs[0] == centred->inputs[0];
-    if (layer_norm) x = centred->inputs[0];
+    const Node* centered = producer_of(graph, x);
+    const Node* mean = centered && centered->is("Sub") ? producer_of(graph, centered->inputs[1]) : nullptr;
+    const bool layer_norm = is_mean_of_last_axis(graph, mean) && mean->inputs[0] == centered->inputs[0];
+    if (layer_norm) x = centered->inputs[0];
     const Type& type = graph.type(x);
     if (graph.type(node.outputs[0]).dtype != DType::float32 || !graph.same_type_and_shape(x, node.outputs[0]) || type.rank() < 1 ||
         !type.shape->back().is_const())

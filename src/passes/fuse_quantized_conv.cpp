@@ -24,7 +24,7 @@
 namespace treadle::passes {
 namespace {
 
-struct Quantisation {
+struct Quantization {
   ValueId scale = kNoValue, zero = kNoValue;
   float step = 0;
   int32_t origin = 0;
@@ -35,14 +35,14 @@ struct Quantisation {
 };
 
 /// Describes a QuantizeLinear or DequantizeLinear between float32 and bytes with one positive constant scale.
-std::optional<Quantisation> quantisation_of(const Graph& graph, const Node* node, std::string_view op_type) {
+std::optional<Quantization> quantization_of(const Graph& graph, const Node* node, std::string_view op_type) {
   if (!node || !node->is(op_type) || !node->has_input(2)) return std::nullopt;
   const Tensor *scale = graph.constant_tensor(node->inputs[1]), *zero = graph.constant_tensor(node->inputs[2]);
   if (!scale || !zero || scale->dtype() != DType::float32 || scale->num_elements() != 1 || zero->num_elements() != 1) return std::nullopt;
   const DType real = graph.type(op_type == "QuantizeLinear" ? node->inputs[0] : node->outputs[0]).dtype;
   if (real != DType::float32 || node->attributes.get_int("precision") > 1 || node->attributes.get_int("block_size") != 0)
     return std::nullopt;
-  Quantisation q{node->inputs[1], node->inputs[2], scale->data<float>()[0], 0, zero->dtype()};
+  Quantization q{node->inputs[1], node->inputs[2], scale->data<float>()[0], 0, zero->dtype()};
   if (q.dtype == DType::uint8)
     q.origin = zero->data<uint8_t>()[0];
   else if (q.dtype == DType::int8)
@@ -90,7 +90,7 @@ class FuseQuantizedConv final : public Rule {
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("QuantizeLinear")) return std::nullopt;
     if (!kernels::has_fast_byte_products()) return no_patch(node, "this machine has no instructions for sums of products of bytes");
-    const auto to = quantisation_of(graph, &node, "QuantizeLinear");
+    const auto to = quantization_of(graph, &node, "QuantizeLinear");
     if (!to) return no_patch(node, "its scale and zero point are not one constant each, or it does not go from float32 to 8 bits");
     if (auto patch = table(graph, node, *to)) return patch;
     if (auto patch = convolution(graph, node, *to)) return patch;
@@ -99,18 +99,18 @@ class FuseQuantizedConv final : public Rule {
 
  private:
   /// Returns true if the value was dequantized from bytes, possibly followed by a function of one number.
-  static bool is_dequantised(const Graph& graph, ValueId id) {
+  static bool is_dequantized(const Graph& graph, ValueId id) {
     const Node* node = producer_of(graph, id);
     if (number_function(graph, node)) node = producer_of(graph, node->inputs[0]);
-    return quantisation_of(graph, node, "DequantizeLinear").has_value();
+    return quantization_of(graph, node, "DequantizeLinear").has_value();
   }
 
-  static std::optional<Patch> table(const Graph& graph, const Node& node, const Quantisation& to) {
+  static std::optional<Patch> table(const Graph& graph, const Node& node, const Quantization& to) {
     // Intermediate values may have other readers; they then remain.
     const Node* inner = producer_of(graph, node.inputs[0]);
     const std::optional<ElementwiseStep> function = number_function(graph, inner);
     if (function) inner = producer_of(graph, inner->inputs[0]);
-    const auto from = quantisation_of(graph, inner, "DequantizeLinear");
+    const auto from = quantization_of(graph, inner, "DequantizeLinear");
     if (!from || graph.type(inner->inputs[0]).dtype != from->dtype) return std::nullopt;
     std::array<uint8_t, 256> entries;
     bool identity = from->dtype == to.dtype;
@@ -139,7 +139,7 @@ class FuseQuantizedConv final : public Rule {
     return patch;
   }
 
-  static std::optional<Patch> convolution(const Graph& graph, const Node& node, const Quantisation& to) {
+  static std::optional<Patch> convolution(const Graph& graph, const Node& node, const Quantization& to) {
     bool relu = false;
     const ValueId y = before_relu(graph, node.inputs[0], relu);
     const Node* conv = producer_of(graph, y);
@@ -151,7 +151,7 @@ class FuseQuantizedConv final : public Rule {
         return fmt::format("a Relu is behind it, and the zero point is {}; {} is needed, the least number", to.origin, to.low());
       });
     const Node *x = producer_of(graph, conv->inputs[0]), *w = producer_of(graph, conv->inputs[1]);
-    const auto from = quantisation_of(graph, x, "DequantizeLinear");
+    const auto from = quantization_of(graph, x, "DequantizeLinear");
     if (!from) return no_patch(*conv, "its input is not dequantised from 8 bits by one constant scale");
     if (!w || !w->is("DequantizeLinear") || w->attributes.get_int("block_size") != 0)
       return no_patch(*conv, "its weights are not dequantised by one scale, or one for each filter");
@@ -233,17 +233,17 @@ class FuseQuantizedConv final : public Rule {
   }
 
   // Quantize(f(a)) -> f(Quantize(a)) if f selects elements, or maxima of them.
-  static std::optional<Patch> moved_up(const Graph& graph, const Node& node, const Quantisation& to) {
+  static std::optional<Patch> moved_up(const Graph& graph, const Node& node, const Quantization& to) {
     const Node* f = producer_of(graph, node.inputs[0]);
     if (!f || !f->op || f->outputs.size() > 1 || !is_used_once(graph, node.inputs[0])) return std::nullopt;
-    if (f->op->quantisation != treadle::Quantisation::chooses) return std::nullopt;
+    if (f->op->quantization != treadle::Quantization::chooses) return std::nullopt;
     const bool joins = f->op->pieces == Pieces::concat;
     const size_t count = joins ? f->inputs.size() : 1;
     for (size_t i = 0; i < count; ++i) {
       const Node* inner = producer_of(graph, f->inputs[i]);
       const bool joined = inner && inner->op && inner->op->pieces == Pieces::concat && is_used_once(graph, f->inputs[i]) &&
-                          std::all_of(inner->inputs.begin(), inner->inputs.end(), [&](ValueId id) { return is_dequantised(graph, id); });
-      if (!is_dequantised(graph, f->inputs[i]) && !joined) return std::nullopt;
+                          std::all_of(inner->inputs.begin(), inner->inputs.end(), [&](ValueId id) { return is_dequantized(graph, id); });
+      if (!is_dequantized(graph, f->inputs[i]) && !joined) return std::nullopt;
     }
     Patch patch;
     NodeSpec spec{.op_type = f->op_type, .inputs = f->inputs, .attributes = f->attributes, .domain = f->domain, .name = f->name};

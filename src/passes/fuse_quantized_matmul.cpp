@@ -25,12 +25,12 @@ bool is_one(const Graph& graph, ValueId id) {
   return type.is_static() && type.static_shape().num_elements() == 1;
 }
 
-struct Quantised {
+struct Quantized {
   ValueId value = kNoValue, scale = kNoValue, zero = kNoValue;
 };
 
 // Matches a DequantizeLinear of bytes with one scale, or (per_column) with one for each index of the last axis.
-std::optional<Quantised> dequantised(const Graph& graph, ValueId id, bool per_column) {
+std::optional<Quantized> dequantized(const Graph& graph, ValueId id, bool per_column) {
   const Node* node = producer_of(graph, id);
   if (!node || !node->is("DequantizeLinear") || !is_byte(graph, node->inputs[0]) || graph.type(id).dtype != DType::float32)
     return std::nullopt;
@@ -40,12 +40,12 @@ std::optional<Quantised> dequantised(const Graph& graph, ValueId id, bool per_co
     const int64_t axis = node->attributes.get_int("axis", 1);
     if (!per_column || x.rank() != 2 || (axis != 1 && axis != -1) || !scale.has_rank() || scale.rank() != 1) return std::nullopt;
   }
-  Quantised q{node->inputs[0], node->inputs[1], node->has_input(2) ? node->inputs[2] : kNoValue};
+  Quantized q{node->inputs[0], node->inputs[1], node->has_input(2) ? node->inputs[2] : kNoValue};
   if (q.zero != kNoValue && !is_byte(graph, q.zero)) return std::nullopt;
   return q;
 }
 
-Patch product(const Node& node, const Quantised& a, const Quantised& b) {
+Patch product(const Node& node, const Quantized& a, const Quantized& b) {
   std::vector<ValueId> inputs{a.value, a.scale, a.zero, b.value, b.scale};
   if (b.zero != kNoValue) inputs.push_back(b.zero);
   Patch patch;
@@ -63,7 +63,7 @@ class FuseQuantizedMatMul final : public Rule {
       return std::nullopt;
     }
     if (node.is("MatMul")) {
-      auto a = dequantised(graph, node.inputs[0], false), b = dequantised(graph, node.inputs[1], true);
+      auto a = dequantized(graph, node.inputs[0], false), b = dequantized(graph, node.inputs[1], true);
       if (a && b) return product(node, *a, *b);
       if (is_of_bytes(graph, node))
         declined(node, [&] {
@@ -132,7 +132,7 @@ class FuseQuantizedMatMul final : public Rule {
 }  // namespace
 
 Pass fuse_quantized_matmul() {
-  return rule_pass<FuseQuantizedMatMul>(kExtended, {.not_before_autodiff = true, .removes_quantisation = true},
+  return rule_pass<FuseQuantizedMatMul>(kExtended, {.not_before_autodiff = true, .removes_quantization = true},
                                         "products of dequantised operands -> QuantizedMatMul");
 }
 

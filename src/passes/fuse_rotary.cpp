@@ -77,7 +77,7 @@ ValueId rotated_halves(const Graph& graph, const Node& concat) {
 }
 
 /// Returns x if the value is (-x1, x0, -x3, x2, ...).
-ValueId rotated_neighbours(const Graph& graph, const Node& flat) {
+ValueId rotated_neighbors(const Graph& graph, const Node& flat) {
   if (!is_view(flat) || !is_used_once(graph, flat.inputs[0])) return kNoValue;
   const Node* stack = producer_of(graph, flat.inputs[0]);
   if (!stack || !stack->is("Concat") || stack->inputs.size() != 2) return kNoValue;
@@ -123,7 +123,7 @@ class FuseRotary final : public Rule {
         }
         ValueId x = rotated_halves(graph, *rotated);
         const bool interleaved = x == kNoValue;
-        if (interleaved) x = rotated_neighbours(graph, *rotated);
+        if (interleaved) x = rotated_neighbors(graph, *rotated);
         if (x == kNoValue) {
           if (turns(graph, *turned))
             declined(node, "neither the halves of the last axis nor neighbours on it are exchanged with one sign turned, by", rotated);

@@ -77,7 +77,7 @@ bool convolution(Layout& layout, const Node& node) {
   return layout.replace_image(node, layout_operator(node));
 }
 
-bool quantised_convolution(Layout& layout, const Node& node) {
+bool quantized_convolution(Layout& layout, const Node& node) {
   const Graph& graph = layout.graph();
   const bool sums_only = node.is("ConvInteger");
   const size_t w = sums_only ? 1 : 3, zero = sums_only ? 3 : 5;

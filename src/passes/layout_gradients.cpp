@@ -101,8 +101,8 @@ bool statistics(Layout& layout, const Node& node) {
   for (size_t i : {1, 2})
     if (i < outputs.size() && outputs[i] != kNoValue) layout.take_place(outputs[i], found[i - 1]);
   Computation image(graph, node);
-  const ValueId centred = image.add("Sub", {layout.channels_last(x, before), found[2]});
-  layout.move_image(outputs[0], image.add("Add", {image.add("Mul", {centred, found[4]}), inputs[2]}), before);
+  const ValueId centered = image.add("Sub", {layout.channels_last(x, before), found[2]});
+  layout.move_image(outputs[0], image.add("Add", {image.add("Mul", {centered, found[4]}), inputs[2]}), before);
   graph.remove_node(before);
   layout.set_statistics(x, made);
   return true;

@@ -15,7 +15,7 @@ namespace treadle::passes::layout {
 using Rule = bool(Layout& layout, const Node& node);
 
 // Nodes that begin channels-last regions: no operand needs to have moved.
-Rule convolution, quantised_convolution, transposed_convolution, permutation;
+Rule convolution, quantized_convolution, transposed_convolution, permutation;
 Rule input_gradient, weights_gradient, window_gradient;
 // Nodes that follow operands that have moved.
 Rule elementwise, first_operand, along_axis, slice, pad, resize, reduction, spatial_reduction, measurement;

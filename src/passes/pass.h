@@ -18,7 +18,7 @@ struct FoldLimits {
   double bytes = 512e6;                ///< of all constants that folding makes
   double widened_bytes = 1e18;         ///< of constants that are converted from 16 bits
   double operations = 4e9;             ///< floating-point operations and elements, by the operators' cost
-  bool keep_quantisation = false;      ///< DequantizeLinear stays
+  bool keep_quantization = false;      ///< DequantizeLinear stays
 
   /// The limits above for a large model; less for one whose constants are few bytes.
   static FoldLimits of(const Graph& graph);

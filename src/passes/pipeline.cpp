@@ -51,7 +51,7 @@ class Pipeline {
         left_(options.max_patches),
         verifies_(options.verify || verifies_passes()) {
     context_.fold_limits.max_bytes_each = options.max_folded_bytes;
-    context_.fold_limits.keep_quantisation = true;
+    context_.fold_limits.keep_quantization = true;
   }
 
   void run() {
@@ -62,9 +62,9 @@ class Pipeline {
     for (int round = 0; round < kMaxRounds && left_ > 0; ++round) {
       int64_t before = left_;
       apply_round();
-      const bool has_folded_weights = context_.fold_limits.keep_quantisation == options.keep_quantisation;
+      const bool has_folded_weights = context_.fold_limits.keep_quantization == options.keep_quantization;
       if (left_ == before && has_folded_weights) break;
-      if (!has_folded_weights) set_keep_quantisation(options.keep_quantisation);
+      if (!has_folded_weights) set_keep_quantization(options.keep_quantization);
       // Values that became constants tell more about the shapes of their readers.
       infer_again();
     }
@@ -96,8 +96,8 @@ class Pipeline {
   }
 
   // Only whole-graph passes depend on the fold limits, so only they must run again.
-  void set_keep_quantisation(bool keep) {
-    context_.fold_limits.keep_quantisation = keep;
+  void set_keep_quantization(bool keep) {
+    context_.fold_limits.keep_quantization = keep;
     for (size_t i = 0; i < settled_at_.size(); ++i)
       if (stages().rounds[i].run) settled_at_[i] = -1;
   }
@@ -119,7 +119,7 @@ class Pipeline {
     if (options.for_file && conditions.only_in_memory) return false;
     if (!options.keep_patterns && conditions.for_patterns) return false;
     if (options.keep_patterns && (info.level > kBasic || conditions.hides_patterns)) return false;
-    if (options.keep_quantisation && conditions.removes_quantisation) return false;
+    if (options.keep_quantization && conditions.removes_quantization) return false;
     if (!options.precision.empty() && conditions.only_float32) return false;
     return left_ > 0 && std::find(options.skip.begin(), options.skip.end(), info.name) == options.skip.end();
   }
@@ -206,14 +206,14 @@ Pass remove_dead() {
                     [](Graph& graph, PassContext&, int64_t limit) { return remove_dead_nodes(graph, limit); });
 }
 
-void canonicalise(Graph& graph) {
+void canonicalize(Graph& graph) {
   if (copy_captured_constants(graph) > 0) infer(graph);
 }
 
 void optimize(Graph& graph, const PipelineOptions& options) {
-  canonicalise(graph);
+  canonicalize(graph);
   Pipeline(graph, options).run();
-  canonicalise(graph);
+  canonicalize(graph);
 }
 
 std::vector<PassInfo> list_passes() {

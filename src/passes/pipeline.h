@@ -26,7 +26,7 @@ struct PassConditions {
   bool packed_weights = false;        ///< makes nodes that pack weights: not if weights would be packed in every run
   bool not_before_autodiff = false;   ///< makes nodes without a gradient: only after the backward pass, if there is one
   bool only_in_memory = false;        ///< makes nodes for this library's kernels: not for a file
-  bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
+  bool removes_quantization = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
   bool only_float32 = false;          ///< not where a precision below float32 is asked for
   bool for_patterns = false;          ///< it makes what other tools look for: only where patterns are to stay
   bool hides_patterns = false;        ///< it rewrites what other tools look for, such as the fusions of ONNX Runtime's transformers
@@ -44,7 +44,7 @@ struct PipelineOptions {
   bool verify = false;                   ///< check the graph and the count of changes after every pass; always on if verifies_passes()
   size_t max_folded_bytes = 64U << 20U;  ///< largest constant that folding may make, in bytes
   /// Do not fold DequantizeLinear of constants: for files that others run with integer kernels.
-  bool keep_quantisation = false;
+  bool keep_quantization = false;
   /// The graph is written to a file, so passes for this library's kernels do not run. Images keep their layout: in standard operators,
   /// other layouts would need Transposes around each node, and other runtimes have their own. 16-bit floats stay, as the file would double
   /// in size.
@@ -66,7 +66,7 @@ struct PipelineOptions {
 };
 
 /// Prepares any graph for lowering: copies captured constants into bodies. Does not change values.
-void canonicalise(Graph& graph);
+void canonicalize(Graph& graph);
 
 /// Runs canonicalise(), then all passes. @pre `graph` is upgraded and inferred
 void optimize(Graph& graph, const PipelineOptions& options = {});

@@ -22,9 +22,9 @@ class StackToPairs final : public Rule {
         axes->size() != 1 || !stacked.has_rank())
       return std::nullopt;
     const int64_t rank = stacked.rank();
-    auto normalised = [&](int64_t axis) { return axis < 0 ? axis + rank : axis; };
-    const int64_t axis = normalised(axes->front());
-    if (axis != normalised(stack->attributes.get_int("axis")) || axis < 0 || axis >= rank) return std::nullopt;
+    auto normalized = [&](int64_t axis) { return axis < 0 ? axis + rank : axis; };
+    const int64_t axis = normalized(axes->front());
+    if (axis != normalized(stack->attributes.get_int("axis")) || axis < 0 || axis >= rank) return std::nullopt;
     for (ValueId input : stack->inputs)
       if (!graph.same_type_and_shape(input, stack->inputs[0]) || (*graph.type(input).shape)[static_cast<size_t>(axis)] != Dim(1))
         return std::nullopt;

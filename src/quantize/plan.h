@@ -57,7 +57,7 @@ class StaticPlan {
   struct Coded {
     size_t parent = 0;        // values of one group share a scale; group_of() follows the parents to the group's first value
     bool replaces = false;    // all readers use the dequantised value, so the float value is not needed
-    std::string dequantised;  // name of the value that readers use
+    std::string dequantized;  // name of the value that readers use
     std::string scale, zero;
   };
   void take(const std::string& value);
@@ -81,7 +81,7 @@ class StaticPlan {
   std::map<std::string, std::vector<size_t>> readers_;
   std::set<size_t> movers_, dropped_;  // movers_: nodes that move codes; dropped_: Relu and Clip that saturation replaces
   struct StoredBytes {
-    std::string dequantised;
+    std::string dequantized;
     Tensor scales;
     double sqnr_db = 0;
   };

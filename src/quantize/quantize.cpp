@@ -63,7 +63,7 @@ onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
     // Skips passes that create operators which other runtimes lack.
     passes::optimize(
         *graph, {.skip = {"fuse-gelu", "fuse-normalization", "fuse-attention", "attention-layouts", "fuse-into-matmul", "fuse-elementwise"},
-                 .keep_quantisation = true,
+                 .keep_quantization = true,
                  .for_file = true});
   }
   onnx::ModelDef exported = onnx::export_model(*graph, &base);
@@ -139,16 +139,16 @@ struct Compared {
   }
 };
 
-void compare(const Model& base, const Model& quantised, const Plan& plan, const std::vector<Feeds>& samples, QuantizeReport& report) {
+void compare(const Model& base, const Model& quantized, const Plan& plan, const std::vector<Feeds>& samples, QuantizeReport& report) {
   std::vector<std::string> before, after;
   std::vector<size_t> nodes;
   for (const ValueInfo& output : base.outputs()) before.push_back(output.name), after.push_back(output.name);
   const size_t num_outputs = before.size();
   for (const auto& [node, names] : plan.compared) nodes.push_back(node), before.push_back(names.first), after.push_back(names.second);
   std::vector<Compared> results(before.size());
-  Session float_session(base), quantised_session(quantised);
+  Session float_session(base), quantized_session(quantized);
   for (const Feeds& feeds : samples) {
-    const std::vector<Datum> expected = float_session.run(feeds, before), actual = quantised_session.run(feeds, after);
+    const std::vector<Datum> expected = float_session.run(feeds, before), actual = quantized_session.run(feeds, after);
     for (size_t i = 0; i < results.size(); ++i) results[i].add(expected[i], actual[i]);
   }
   for (size_t i = 0; i < num_outputs; ++i)
@@ -182,9 +182,9 @@ QuantizeResult quantize(const Model& model, const QuantizeOptions& options, cons
   }
   editor.remove_unused();
   report.bytes_before = weight_bytes(model.impl().def), report.bytes_after = weight_bytes(def);
-  Model quantised = make_model(std::move(def), model.impl().path);
-  if (!samples.empty()) compare(base, quantised, plan, samples, report);
-  return {std::move(quantised), std::move(report)};
+  Model quantized = make_model(std::move(def), model.impl().path);
+  if (!samples.empty()) compare(base, quantized, plan, samples, report);
+  return {std::move(quantized), std::move(report)};
 }
 
 std::vector<std::string> QuantizeReport::warnings() const {

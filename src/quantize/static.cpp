@@ -21,7 +21,7 @@ bool is_op(const onnx::NodeDef& node, std::string_view op_type) {
 
 bool is_mover(const onnx::NodeDef& node) {
   const OpDef* op = find_op(node.domain == "ai.onnx" ? "" : node.domain, node.op_type);
-  return op && op->quantisation == Quantisation::chooses && node.outputs.size() == 1;
+  return op && op->quantization == Quantization::chooses && node.outputs.size() == 1;
 }
 
 /// Number of a mover's operands that it moves; the others are parameters.
@@ -169,7 +169,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
       coded_[i].zero = editor.add(values_[i] + "_zero_point", zero_of(dtype, affine.zero, Shape{}));
     }
     coded_[i].scale = coded_[group].scale, coded_[i].zero = coded_[group].zero;
-    coded_[i].dequantised = coded_[i].replaces ? values_[i] : editor.unique(values_[i] + "_dequantized");
+    coded_[i].dequantized = coded_[i].replaces ? values_[i] : editor.unique(values_[i] + "_dequantized");
     // A Relu or Clip is redundant if the codes do not reach beyond its bounds, because quantisation saturates.
     auto made = producers_.find(values_[i]);
     if (made == producers_.end()) continue;
@@ -188,7 +188,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     std::vector<std::string> inputs = nodes[i].inputs;
     for (std::string& input : inputs) {
       auto found = place_.find(input);
-      if (found != place_.end() && reads_codes(i, input)) input = coded_[found->second].dequantised;
+      if (found != place_.end() && reads_codes(i, input)) input = coded_[found->second].dequantized;
     }
     auto taken = taken_.find(i);
     if (taken != taken_.end()) add_weights(nodes[i], taken->second, result, inputs);
@@ -232,21 +232,21 @@ void StaticPlan::add_weights(const onnx::NodeDef& node, size_t report, std::vect
   const bool is_conv = node.op_type == "Conv";
   const std::string key = weights_key(node);
   StoredBytes& stored = weights_[key];
-  if (stored.dequantised.empty()) {
+  if (stored.dequantized.empty()) {
     const Tensor values = is_conv ? editor.constant(node.inputs[1])->contiguous().clone() : product_weights(editor, node, false);
     const int axis = is_conv ? 0 : 1;
     const ByteWeights bytes = byte_weights(values, options.per_channel ? axis : -1, options.reduce_range ? 63 : 127);
     const std::string& name = node.inputs[1];
     stored.sqnr_db = bytes.sqnr_db, stored.scales = bytes.scales;
-    stored.dequantised = editor.unique(name + "_dequantized");
+    stored.dequantized = editor.unique(name + "_dequantized");
     out.push_back(make_node("DequantizeLinear",
                             {editor.add(name + "_quantized", bytes.codes), editor.add(name + "_scale", bytes.scales),
                              editor.add(name + "_zero_point", zero_of(DType::int8, 0, bytes.scales.shape()))},
-                            {stored.dequantised}, editor.unique(name + "_DequantizeLinear")));
+                            {stored.dequantized}, editor.unique(name + "_DequantizeLinear")));
     if (options.per_channel) set_attribute(out.back(), "axis", axis);
   }
   plan_.report.nodes[report].weight_sqnr_db = stored.sqnr_db;
-  inputs[1] = stored.dequantised;
+  inputs[1] = stored.dequantized;
   if (!is_conv || inputs.size() < 3) return;
   // Quantises the bias to int32 in units of x_scale * W_scale. If it does not fit, it stays float.
   const Tensor* bias = editor.constant(node.inputs[2]);
@@ -277,7 +277,7 @@ void StaticPlan::add_code_nodes(const std::string& value, const std::string& sou
   const std::string codes = editor.unique(value + "_quantized");
   out.push_back(make_node("QuantizeLinear", {source, coded.scale, coded.zero}, {codes}, editor.unique(value + "_QuantizeLinear")));
   out.push_back(
-      make_node("DequantizeLinear", {codes, coded.scale, coded.zero}, {coded.dequantised}, editor.unique(value + "_DequantizeLinear")));
+      make_node("DequantizeLinear", {codes, coded.scale, coded.zero}, {coded.dequantized}, editor.unique(value + "_DequantizeLinear")));
 }
 
 }  // namespace treadle::quantization

@@ -94,11 +94,11 @@ void quantize_weights(Plan& plan) {
       set_attribute(result.back(), "bits", o.weight_bits);
       set_attribute(result.back(), "block_size", o.block_size);
     } else {
-      const std::string dequantised = editor.unique(node.inputs[1] + "_dequantized");
-      result.push_back(make_node("DequantizeLinear", std::move(codes), {dequantised}, editor.unique(entry.name + "_DequantizeLinear")));
+      const std::string dequantized = editor.unique(node.inputs[1] + "_dequantized");
+      result.push_back(make_node("DequantizeLinear", std::move(codes), {dequantized}, editor.unique(entry.name + "_DequantizeLinear")));
       set_attribute(result.back(), "axis", 0);
       set_attribute(result.back(), "block_size", o.block_size);
-      result.push_back(make_node("MatMul", {node.inputs[0], dequantised}, {product}, node.name));
+      result.push_back(make_node("MatMul", {node.inputs[0], dequantized}, {product}, node.name));
     }
     add_gemm_bias(editor, node, product, result);
     plan.compared[found->second] = {node.outputs[0], node.outputs[0]};

@@ -259,7 +259,7 @@ std::shared_ptr<const Executable> Session::Impl::make_further(const Request& req
       graph = main->graph->clone();
     } else {
       graph = prepare();
-      compiled = optimise(*graph);
+      compiled = optimize(*graph);
     }
     num_fetched = choose_outputs(*graph, request, nullptr);
   } else {
@@ -281,7 +281,7 @@ std::shared_ptr<const Executable> Session::Impl::make_further(const Request& req
           remove_dead_nodes(written);
         },
         request.own_symbols);
-    compiled = optimise(*graph, /*for_file=*/false, /*for_monitor=*/monitor != nullptr);
+    compiled = optimize(*graph, /*for_file=*/false, /*for_monitor=*/monitor != nullptr);
   }
   remove_dead_nodes(*graph);
   std::erase_if(graph->inputs, [&](ValueId input) { return graph->value(input).uses.empty() && !graph->is_output(input); });

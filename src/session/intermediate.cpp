@@ -18,7 +18,7 @@ std::vector<std::pair<std::string, Datum>> run_intermediates(const Model& model,
     for (ValueId output : graph->node(id).outputs)
       if (output != kNoValue) written.insert(graph->value(output).name);
   onnx::upgrade(*graph);
-  passes::canonicalise(*graph);
+  passes::canonicalize(*graph);
   graph->outputs.clear();
   graph->output_names.clear();
   for (NodeId id : graph->order())

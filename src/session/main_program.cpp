@@ -76,7 +76,7 @@ std::shared_ptr<Executable> Session::Impl::make_main() const {
   }
 
   std::unique_ptr<Graph> graph = prepare();
-  const CompiledSubgraphs compiled = optimise(*graph);
+  const CompiledSubgraphs compiled = optimize(*graph);
   auto made = finish(std::move(graph), {.for_file = caching || !compiled_path.empty()});
   if (!compiled_path.empty()) write_main(*made, compiled_path, graph_options(options));
   if (caching) {

@@ -195,7 +195,7 @@ void Model::save(const std::string& path, GraphState state, int opset) const {
   if (state == GraphState::as_read && !impl_->compiled) return onnx::write_model_file(impl_->def, path);
   std::unique_ptr<Graph> graph = impl_->import();
   onnx::upgrade(*graph);
-  passes::optimize(*graph, {.keep_quantisation = true, .for_file = true});
+  passes::optimize(*graph, {.keep_quantization = true, .for_file = true});
   onnx::write_model_file(onnx::export_model(*graph, &impl_->def, {.opset = opset}), path);
 }
 

@@ -254,12 +254,12 @@ profile::ProfilePlan Session::Impl::profile_plan(const Profiling& of) const {
   plan.profile.memory = memory_report();
   if (of.names_passes())
     name_passes(plan.profile, [&] {
-      struct Optimised {
+      struct Optimized {
         std::unique_ptr<Graph> graph;
         CompiledSubgraphs compiled;  // subgraphs that the graph's nodes refer to
       };
-      const auto made = std::make_shared<Optimised>(Optimised{prepare(), {}});
-      made->compiled = optimise(*made->graph);
+      const auto made = std::make_shared<Optimized>(Optimized{prepare(), {}});
+      made->compiled = optimize(*made->graph);
       return std::shared_ptr<const Graph>(made, made->graph.get());
     });
   return plan;
@@ -292,12 +292,12 @@ void find_unused_kernels(const std::vector<const Graph*>& graphs, int32_t parent
 
 }  // namespace
 
-void name_passes(Profile& profile, const std::function<std::shared_ptr<const Graph>()>& optimise_again) {
+void name_passes(Profile& profile, const std::function<std::shared_ptr<const Graph>()>& optimize_again) {
   passes::PassTrace trace;
   std::shared_ptr<const Graph> graph;
   {
     const passes::PassTrace::Scope traced(trace);
-    graph = optimise_again();
+    graph = optimize_again();
   }
   std::unordered_map<int32_t, std::vector<int32_t>> children;
   for (size_t i = 0; i < profile.nodes.size(); ++i) children[profile.nodes[i].parent].push_back(static_cast<int32_t>(i));

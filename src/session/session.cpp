@@ -164,7 +164,7 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
   return graph;
 }
 
-Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_file, bool for_monitor) const {
+Session::Impl::CompiledSubgraphs Session::Impl::optimize(Graph& graph, bool for_file, bool for_monitor) const {
   const LoadPhases::Phase phase("optimise");
   CompiledSubgraphs compiled;
   // Sparse storage is inferred for sessions only; files keep inputs dense.
@@ -180,7 +180,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
     return static_cast<int64_t>(compiled.size());
   };
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) {
-    passes::canonicalise(graph);
+    passes::canonicalize(graph);
     if (has_backends) partition(graph, options.max_patches);
     return compiled;
   }
@@ -191,7 +191,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.level = optimizer_level(options.graph_optimization_level);
   // Higher levels fuse nodes into operators of the host, for which devices have no kernels.
   if (devices.have_kernels()) pipeline.level = std::min(pipeline.level, optimizer_level(GraphOptimizationLevel::basic));
-  pipeline.for_file = pipeline.keep_patterns = pipeline.keep_quantisation = for_file;
+  pipeline.for_file = pipeline.keep_patterns = pipeline.keep_quantization = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
   // Patterns are checked once, on the main program; programs for other fetches have fewer nodes.
   const bool checks_patterns = !for_file && !main && names_nodes(options.precision);
@@ -251,7 +251,7 @@ void Session::Impl::make() {
 
 onnx::ModelDef Session::Impl::optimized() const {
   std::unique_ptr<Graph> graph = prepare();
-  optimise(*graph, /*for_file=*/true);
+  optimize(*graph, /*for_file=*/true);
   return onnx::export_model(*graph, &model.impl().def, {.opset = onnx::kModelsOpset});
 }
 

@@ -119,7 +119,7 @@ struct Session::Impl : Runtime {
   /// @param for_file     use only operators that a compiled file can hold.
   /// @param for_monitor  compile nothing with backends, whose inner values a monitor could not see.
   /// @return subgraphs that the backends compiled; they must live until the program is made.
-  CompiledSubgraphs optimise(Graph& graph, bool for_file = false, bool for_monitor = false) const;
+  CompiledSubgraphs optimize(Graph& graph, bool for_file = false, bool for_monitor = false) const;
   /// The optimised model, to be written to a file.
   onnx::ModelDef optimized() const;
   struct FinishOptions {

@@ -64,8 +64,8 @@ class AntMan final : public Policy {
     double busy = 0;
     for (const JobView& job : jobs)
       if (is_guaranteed(job)) busy += job.busy_ns;
-    const double utilisation = elapsed_ns > 0 ? std::min(1.0, busy / elapsed_ns) : 0;
-    used_ += kSmoothing * (utilisation - used_);
+    const double utilization = elapsed_ns > 0 ? std::min(1.0, busy / elapsed_ns) : 0;
+    used_ += kSmoothing * (utilization - used_);
     if (slowdown_.observe(jobs) > kSuffering)
       penalty_ = std::max(0.1, penalty_ / 2);
     else

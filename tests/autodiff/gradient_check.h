@@ -124,12 +124,12 @@ inline void check_gradients(const GradientCase& test, double tolerance = 2e-7, d
     const Tensor& gradient = results[k].tensor();
     ASSERT_EQ(gradient.shape(), x.shape()) << test.op_type;
     for (int64_t i = 0; i < x.num_elements(); ++i) {
-      const double centre = x.data<double>()[i];
-      x.data<double>()[i] = centre + step;
+      const double center = x.data<double>()[i];
+      x.data<double>()[i] = center + step;
       const double above = objective();
-      x.data<double>()[i] = centre - step;
+      x.data<double>()[i] = center - step;
       const double below = objective();
-      x.data<double>()[i] = centre;
+      x.data<double>()[i] = center;
       const double expected = (above - below) / (2 * step), got = gradient.data<double>()[i];
       ASSERT_NEAR(got, expected, tolerance * (1 + std::fabs(expected))) << test.op_type << ", input " << k << ", element " << i;
     }

@@ -201,7 +201,7 @@ TEST(Autodiff, ProductsAddTheirGradientsToWhatIsThere) {
   }
 }
 
-TEST(NetworkGradients, NormalisationsFollowFiniteDifferences) {
+TEST(NetworkGradients, NormalizationsFollowFiniteDifferences) {
   const Tensor x = doubles({2, 4, 3}, 1, -2, 2), scale = doubles({4}, 2, 0.5, 2), bias = doubles({4}, 3);
   check_gradients({.op_type = "InstanceNormalization", .inputs = {x, scale, bias}});
   check_gradients({.op_type = "GroupNormalization", .inputs = {x, scale, bias}, .attributes = {{"num_groups", int64_t{2}}}});
@@ -282,7 +282,7 @@ TEST(NetworkGradients, TransposedConvolutionsWithComputedPadsFollowFiniteDiffere
 }
 
 // Through the rounding, as if it were not there; nothing where a value was cut off.
-TEST(NetworkGradients, QuantisedValuesPassGradientsStraightThrough) {
+TEST(NetworkGradients, QuantizedValuesPassGradientsStraightThrough) {
   auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
   const ValueId x = graph->add_input("x", Type::tensor(DType::float32, Shape{4}));
   const ValueId scale = graph->add_constant("scale", Tensor::scalar(0.5F));

@@ -24,7 +24,7 @@ struct Opened {
     const std::string bytes = treadle::onnx::serialize_model(b.def());
     treadle_session_options options{};
     options.struct_size = sizeof options;
-    options.disable_optimisation = 1;
+    options.disable_optimization = 1;
     EXPECT_EQ(message_of(treadle_model_from_bytes(bytes.data(), bytes.size(), nullptr, &model)), "");
     EXPECT_EQ(message_of(treadle_session_create(model, &options, &session)), "");
   }

@@ -32,7 +32,7 @@ class CaseMaker {
   SweepCase make() {
     const OpDef& op = *case_.op;
     case_.version = op.since.empty() ? 1 : one_in(6) ? op.since[below(op.since.size())] : op.since.back();
-    case_.optimised = one_in(3);
+    case_.optimized = one_in(3);
     for (int axis = 0, rank = static_cast<int>(below(5)); axis < rank; ++axis) base_.push_back(extent());
     make_inputs();
     make_outputs();
@@ -267,7 +267,7 @@ SweepCase make_case(uint64_t seed, const std::vector<const OpDef*>& ops) { retur
 std::string to_string(const SweepCase& c) {
   static constexpr std::string_view kKnown[] = {"constant", "shape", "symbols", "nothing"};
   std::string text = fmt::format("{}.{} version {}{}\n", c.op->domain.empty() ? "ai.onnx" : c.op->domain, c.op->name, c.version,
-                                 c.optimised ? ", optimised" : "");
+                                 c.optimized ? ", optimised" : "");
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     const SweepOperand& operand = c.inputs[i];
     if (!operand.value.defined()) {

@@ -146,7 +146,7 @@ Verdict run_case(const SweepCase& c) {
   const Verdict made = verdict_of([&] {
     graph = graph_of(c, feeds);
     onnx::upgrade(*graph);
-    c.optimised ? passes::optimize(*graph) : passes::canonicalise(*graph);
+    c.optimized ? passes::optimize(*graph) : passes::canonicalize(*graph);
     verify(*graph);
   });
   if (made.outcome != Outcome::ran) return made;

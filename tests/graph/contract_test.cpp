@@ -109,7 +109,7 @@ TEST(Contract, AFileMayLeaveOutRequiredOutputs) {
 }
 
 // The optimiser's own operators trust what makes them.
-TEST(Contract, AFileCannotNameTheOptimisersOperators) {
+TEST(Contract, AFileCannotNameTheOptimizersOperators) {
   ModelBuilder b;
   b.input("x", {4, 4}).output("y", {4, 4});
   b.node("NhwcAffine", {"x", "x", "x"}, {"y"}, "inner", "treadle");

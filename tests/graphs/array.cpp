@@ -209,7 +209,7 @@ size_t place(const Dims& coordinates, const Dims& dims) {
   return static_cast<size_t>(at);
 }
 
-int64_t normalise_axis(int64_t axis, int64_t rank) {
+int64_t normalize_axis(int64_t axis, int64_t rank) {
   require(axis >= -rank && axis < rank, "axis out of range");
   return axis < 0 ? axis + rank : axis;
 }

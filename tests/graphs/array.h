@@ -155,7 +155,7 @@ size_t broadcast_index(size_t at, const Dims& dims, const Dims& from);
 Dims coordinates(size_t at, const Dims& dims);
 size_t place(const Dims& coordinates, const Dims& dims);
 /// Negative axes count from the end. @throws Invalid outside [-rank, rank).
-int64_t normalise_axis(int64_t axis, int64_t rank);
+int64_t normalize_axis(int64_t axis, int64_t rank);
 
 Tensor to_tensor(const Array& array);
 Array from_tensor(const Tensor& tensor);

@@ -238,7 +238,7 @@ feed x [1] = -52.71875
 }
 
 // Rows behind an empty piece, which others begin at.
-TEST(FoundGraphs, ConcatOfAnEmptyPieceAndItsNeighbour) {
+TEST(FoundGraphs, ConcatOfAnEmptyPieceAndItsNeighbor) {
   expect_right(R"(
 opset 21
 input x int8 [6]

@@ -218,10 +218,10 @@ bool normalization_written_out(Generator& g) {
     return g.add_one("ReduceMean", {v, g.constant_ints({-1})}, attributes(integer("keepdims", 1)));
   };
   const bool rms = g.one_in(2);
-  const std::string centred = rms ? x : g.add_one("Sub", {x, mean_of(x)});
-  const std::string variance = mean_of(g.add_one("Pow", {centred, number(g, x, 2)}));
+  const std::string centered = rms ? x : g.add_one("Sub", {x, mean_of(x)});
+  const std::string variance = mean_of(g.add_one("Pow", {centered, number(g, x, 2)}));
   const std::string deviation = g.add_one("Sqrt", {g.add_one("Add", {variance, number(g, x, 0.01)})});
-  const std::string y = g.add_one("Div", {centred, deviation});
+  const std::string y = g.add_one("Div", {centered, deviation});
   if (y.empty()) return false;
   const std::string scaled = g.add_one("Mul", {y, g.constant(g.random_array(g.array(x).dtype, {g.array(x).dims.back()}))});
   if (!scaled.empty() && !rms) g.add_one("Add", {scaled, g.constant(g.random_array(g.array(x).dtype, {g.array(x).dims.back()}))});

@@ -129,7 +129,7 @@ bool excite(Generator& g) {
   return !scaled.empty();
 }
 
-bool normalise(Generator& g) {
+bool normalize(Generator& g) {
   const bool layers = g.one_in(2);
   const std::string x =
       g.pick([&](const Array& a) { return a.floats() && a.dtype != DType::bfloat16 && a.size() > 0 && a.rank() >= (layers ? 1 : 3); });
@@ -187,12 +187,12 @@ std::string coded(Generator& g, const std::string& x, const Codes& c) {
 }
 std::string coded(Generator& g, const std::string& x) { return coded(g, x, codes(g, g.one_in(2) ? DType::uint8 : DType::int8)); }
 
-bool quantise(Generator& g) {
+bool quantize(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32; });
   return !x.empty() && !coded(g, x).empty();
 }
 
-bool dequantise_codes(Generator& g) {
+bool dequantize_codes(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::uint8 || a.dtype == DType::int8; });
   if (x.empty()) return false;
   const Codes c = codes(g, g.array(x).dtype);
@@ -215,7 +215,7 @@ std::string coded_weights(Generator& g, const Dims& dims, int64_t axis, std::str
   return g.add_one("DequantizeLinear", inputs, per_axis ? attributes(integer("axis", axis)) : attributes());
 }
 
-bool quantised_matmul(Generator& g) {
+bool quantized_matmul(Generator& g) {
   const std::string x =
       g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() >= 2 && a.size() > 0 && a.dims.back() <= 32; });
   if (x.empty()) return false;
@@ -241,7 +241,7 @@ bool quantised_matmul(Generator& g) {
   return true;
 }
 
-bool quantised_conv(Generator& g) {
+bool quantized_conv(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() == 4 && a.size() > 0; });
   if (x.empty()) return false;
   const Array image = g.array(x);
@@ -327,7 +327,7 @@ bool qlinear_conv(Generator& g) {
 }
 
 // The nodes that dynamic quantisation puts in place of a product.
-bool dynamically_quantised_matmul(Generator& g) {
+bool dynamically_quantized_matmul(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() == 2 && a.size() > 0; });
   if (x.empty()) return false;
   const Names q = g.add("DynamicQuantizeLinear", {x}, {}, 3);
@@ -373,16 +373,16 @@ const std::vector<Kind>& neural_kinds() {
       {"conv", 6, conv},
       {"pool", 3, pool},
       {"excite", 1, excite},
-      {"normalise", 2, normalise},
+      {"normalise", 2, normalize},
       {"attention", 1, attention},
-      {"quantise", 3, quantise},
-      {"dequantise_codes", 1, dequantise_codes},
-      {"quantised_matmul", 3, quantised_matmul},
-      {"quantised_conv", 3, quantised_conv},
+      {"quantise", 3, quantize},
+      {"dequantise_codes", 1, dequantize_codes},
+      {"quantised_matmul", 3, quantized_matmul},
+      {"quantised_conv", 3, quantized_conv},
       {"matmul_integer", 1, matmul_integer},
       {"qlinear_matmul", 1, qlinear_matmul},
       {"qlinear_conv", 2, qlinear_conv},
-      {"dynamically_quantised_matmul", 1, dynamically_quantised_matmul},
+      {"dynamically_quantised_matmul", 1, dynamically_quantized_matmul},
       {"conv_integer", 1, conv_integer},
   };
   return kinds;

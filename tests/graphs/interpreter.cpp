@@ -122,7 +122,7 @@ bool takes_texts(const std::string& op) {
 
 std::vector<Value> run(const onnx::NodeDef& node, const Scope& scope, Noise& noise) {
   for (const OperatorTable* table :
-       {&elementwise_operators(), &movement_operators(), &reduction_operators(), &neural_operators(), &quantised_operators(),
+       {&elementwise_operators(), &movement_operators(), &reduction_operators(), &neural_operators(), &quantized_operators(),
         &control_operators(), &recurrent_operators(), &image_operators(), &indexed_operators()}) {
     auto found = table->find(node.op_type);
     if (found == table->end()) continue;

@@ -81,7 +81,7 @@ const OperatorTable& elementwise_operators();
 const OperatorTable& movement_operators();
 const OperatorTable& reduction_operators();
 const OperatorTable& neural_operators();
-const OperatorTable& quantised_operators();
+const OperatorTable& quantized_operators();
 const OperatorTable& control_operators();
 const OperatorTable& recurrent_operators();
 const OperatorTable& image_operators();

@@ -18,7 +18,7 @@ Array stack(const std::vector<Array>& rows, int64_t axis, bool backwards) {
   require(!rows.empty(), "no iteration says what the rows are like");
   for (const Array& row : rows) require(row.dims == rows[0].dims, "rows of different shapes");
   Dims dims = rows[0].dims;
-  axis = normalise_axis(axis, static_cast<int64_t>(dims.size()) + 1);
+  axis = normalize_axis(axis, static_cast<int64_t>(dims.size()) + 1);
   dims.insert(dims.begin() + axis, static_cast<int64_t>(rows.size()));
   Array y(rows[0].dtype, dims);
   for (size_t k = 0; k < y.size(); ++k) {
@@ -65,7 +65,7 @@ Values scan(Call& c) {
   int64_t length = -1;
   for (size_t i = 0; i < num_scanned; ++i) {
     const Array& x = c.in(num_states + i);
-    const int64_t extent = x.dims[static_cast<size_t>(normalise_axis(in_axes[i], x.rank()))];
+    const int64_t extent = x.dims[static_cast<size_t>(normalize_axis(in_axes[i], x.rank()))];
     require(length < 0 || extent == length, "scanned extents differ");
     length = extent;
   }
@@ -74,7 +74,7 @@ Values scan(Call& c) {
     Values inputs = states;
     for (size_t i = 0; i < num_scanned; ++i) {
       const Array& x = c.in(num_states + i);
-      const int64_t axis = normalise_axis(in_axes[i], x.rank());
+      const int64_t axis = normalize_axis(in_axes[i], x.rank());
       Dims dims = x.dims;
       dims.erase(dims.begin() + axis);
       Array row(x.dtype, dims);

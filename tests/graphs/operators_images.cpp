@@ -200,7 +200,7 @@ Values resize(Call& c) {
   Dims every(x.dims.size());
   std::iota(every.begin(), every.end(), 0);
   std::vector<size_t> axes;
-  for (int64_t axis : c.integers("axes", every)) axes.push_back(static_cast<size_t>(normalise_axis(axis, x.rank())));
+  for (int64_t axis : c.integers("axes", every)) axes.push_back(static_cast<size_t>(normalize_axis(axis, x.rank())));
   require(!crops || c.has(1), "what is cut out");
   const std::vector<ResizedAxis> resized = resized_axes(c, x, axes, crops || where == "align_corners");
   for (size_t n = 0; n < axes.size(); ++n) {

@@ -110,7 +110,7 @@ Array flat(const Array& x) {
 Values compress(Call& c) {
   const bool along = c.attribute("axis") != nullptr;
   const Array x = along ? c.in(0) : flat(c.in(0));
-  const auto axis = along ? static_cast<size_t>(normalise_axis(c.integer("axis", 0), x.rank())) : 0;
+  const auto axis = along ? static_cast<size_t>(normalize_axis(c.integer("axis", 0), x.rank())) : 0;
   const Array& condition = c.in(1);
   require(condition.dtype == DType::boolean && condition.rank() == 1 && condition.dims[0] <= x.dims[axis], "Compress's condition");
   std::vector<int64_t> order;
@@ -122,7 +122,7 @@ Values compress(Call& c) {
 Values unique(Call& c) {
   const bool along = c.attribute("axis") != nullptr;
   const Array x = along ? c.in(0) : flat(c.in(0));
-  const auto axis = along ? static_cast<size_t>(normalise_axis(c.integer("axis", 0), x.rank())) : 0;
+  const auto axis = along ? static_cast<size_t>(normalize_axis(c.integer("axis", 0), x.rank())) : 0;
   require(x.dtype != DType::boolean && x.size() > 0, "Unique's operand");
   require_ordered(x);
   // An implementation decides if sums that differ by rounding alone are equal.
@@ -157,7 +157,7 @@ Values one_hot(Call& c) {
           "OneHot's operands");
   const int64_t depth = c.in(1).i[0];
   require(depth > 0 && depth < 20, "OneHot's depth");
-  const auto axis = static_cast<size_t>(normalise_axis(c.integer("axis", -1), indices.rank() + 1));
+  const auto axis = static_cast<size_t>(normalize_axis(c.integer("axis", -1), indices.rank() + 1));
   Dims dims = indices.dims;
   dims.insert(dims.begin() + static_cast<int64_t>(axis), depth);
   Array y(values.dtype, dims);

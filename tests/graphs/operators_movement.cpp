@@ -67,7 +67,7 @@ Values squeeze(Call& c) {
   const Array& x = c.in(0);
   std::vector<bool> drop(x.dims.size(), false);
   if (c.has(1)) {
-    for (int64_t axis : c.ints_in(1)) drop[static_cast<size_t>(normalise_axis(axis, x.rank()))] = true;
+    for (int64_t axis : c.ints_in(1)) drop[static_cast<size_t>(normalize_axis(axis, x.rank()))] = true;
   } else {
     for (size_t d = 0; d < drop.size(); ++d) drop[d] = x.dims[d] == 1;
   }
@@ -84,9 +84,9 @@ Values unsqueeze(Call& c) {
   const auto rank = static_cast<int64_t>(x.dims.size() + c.ints_in(1).size());
   std::vector<bool> fresh(static_cast<size_t>(rank), false);
   for (int64_t axis : c.ints_in(1)) {
-    auto slot = fresh[static_cast<size_t>(normalise_axis(axis, rank))];
+    auto slot = fresh[static_cast<size_t>(normalize_axis(axis, rank))];
     require(!slot, "an axis twice");
-    fresh[static_cast<size_t>(normalise_axis(axis, rank))] = true;
+    fresh[static_cast<size_t>(normalize_axis(axis, rank))] = true;
   }
   Dims dims;
   size_t next = 0;
@@ -119,7 +119,7 @@ Values slice(Call& c) {
   require(ends.size() == starts.size() && axes.size() == starts.size() && steps.size() == starts.size(), "Slice's lengths");
   Dims begin(x.dims.size(), 0), step(x.dims.size(), 1), dims = x.dims;
   for (size_t i = 0; i < axes.size(); ++i) {
-    const auto d = static_cast<size_t>(normalise_axis(axes[i], x.rank()));
+    const auto d = static_cast<size_t>(normalize_axis(axes[i], x.rank()));
     const int64_t extent = x.dims[d];
     require(steps[i] != 0, "a step of 0");
     auto from_end = [&](int64_t at) { return at < 0 ? at + extent : at; };
@@ -145,7 +145,7 @@ Array join(const std::vector<const Array*>& parts, int64_t axis, bool new_axis) 
     require(part->dtype == parts[0]->dtype && part->rank() == parts[0]->rank(), "the parts differ in dtype or rank");
     cut.push_back(*part);
   }
-  axis = normalise_axis(axis, parts[0]->rank() + (new_axis ? 1 : 0));
+  axis = normalize_axis(axis, parts[0]->rank() + (new_axis ? 1 : 0));
   const auto a = static_cast<size_t>(axis);
   if (new_axis)
     for (Array& part : cut) part.dims.insert(part.dims.begin() + axis, 1);
@@ -207,7 +207,7 @@ std::vector<Array> cut(const Array& x, int64_t axis, const std::vector<int64_t>&
 
 Values split(Call& c) {
   const Array& x = c.in(0);
-  const int64_t axis = normalise_axis(c.integer("axis", 0), x.rank()), extent = x.dims[static_cast<size_t>(axis)];
+  const int64_t axis = normalize_axis(c.integer("axis", 0), x.rank()), extent = x.dims[static_cast<size_t>(axis)];
   std::vector<int64_t> lengths;
   if (c.has(1)) {
     lengths = c.ints_in(1);
@@ -225,7 +225,7 @@ Values split(Call& c) {
 
 Values split_to_sequence(Call& c) {
   const Array& x = c.in(0);
-  const int64_t axis = normalise_axis(c.integer("axis", 0), x.rank()), extent = x.dims[static_cast<size_t>(axis)];
+  const int64_t axis = normalize_axis(c.integer("axis", 0), x.rank()), extent = x.dims[static_cast<size_t>(axis)];
   const bool scalar = c.has(1) && c.in(1).rank() == 0;
   if (scalar) require(c.in(1).i[0] > 0, "a length of 0");
   Value sequence;
@@ -269,7 +269,7 @@ Values pad(Call& c) {
   require(c.ints_in(1).size() == 2 * axes.size(), "two pads per axis");
   Dims dims = x.dims;
   for (size_t i = 0; i < axes.size(); ++i) {
-    const auto d = static_cast<size_t>(normalise_axis(axes[i], x.rank()));
+    const auto d = static_cast<size_t>(normalize_axis(axes[i], x.rank()));
     before[d] = c.ints_in(1)[i];
     after[d] = c.ints_in(1)[i + axes.size()];
     dims[d] += before[d] + after[d];
@@ -309,7 +309,7 @@ int64_t index_in(const Array& indices, size_t at, int64_t extent) {
 
 Values gather(Call& c) {
   const Array &x = c.in(0), &indices = c.in(1);
-  const auto axis = static_cast<size_t>(normalise_axis(c.integer("axis", 0), x.rank()));
+  const auto axis = static_cast<size_t>(normalize_axis(c.integer("axis", 0), x.rank()));
   Dims dims(x.dims.begin(), x.dims.begin() + static_cast<int64_t>(axis));
   dims.insert(dims.end(), indices.dims.begin(), indices.dims.end());
   dims.insert(dims.end(), x.dims.begin() + static_cast<int64_t>(axis) + 1, x.dims.end());
@@ -325,7 +325,7 @@ Values gather(Call& c) {
 
 Values gather_elements(Call& c) {
   const Array &x = c.in(0), &indices = c.in(1);
-  const auto axis = static_cast<size_t>(normalise_axis(c.integer("axis", 0), x.rank()));
+  const auto axis = static_cast<size_t>(normalize_axis(c.integer("axis", 0), x.rank()));
   require(indices.dims.size() == x.dims.size(), "indices have the input's rank");
   for (size_t d = 0; d < x.dims.size(); ++d) require(d == axis || indices.dims[d] <= x.dims[d], "indices beyond the input");
   return {pick(x, indices.dims, [&](Dims at) {
@@ -413,7 +413,7 @@ Values nonzero(Call& c) {
 Values scatter_elements(Call& c) {
   const Array &indices = c.in(1), &updates = c.in(2);
   Array y = c.in(0);
-  const auto axis = static_cast<size_t>(normalise_axis(c.integer("axis", 0), y.rank()));
+  const auto axis = static_cast<size_t>(normalize_axis(c.integer("axis", 0), y.rank()));
   require(indices.dims == updates.dims && indices.dims.size() == y.dims.size() && updates.dtype == y.dtype, "ScatterElements' operands");
   for (size_t d = 0; d < y.dims.size(); ++d) require(d == axis || indices.dims[d] <= y.dims[d], "indices beyond the input");
   std::vector<bool> written(y.size(), false);

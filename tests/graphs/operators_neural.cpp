@@ -201,7 +201,7 @@ Values global_pool(Call& c, bool largest) {
 }
 
 // (x - mean) / sqrt(variance + epsilon) of the elements at `places`, into y.
-void normalise(Call& c, const Array& x, const std::vector<size_t>& places, double epsilon, Array& y) {
+void normalize(Call& c, const Array& x, const std::vector<size_t>& places, double epsilon, Array& y) {
   const auto n = static_cast<double>(places.size());
   Total sum(c.noise(), x.dtype), squares(c.noise(), x.dtype);
   for (size_t at : places) sum.add(x.f[at]);
@@ -221,7 +221,7 @@ void scale_and_shift(Call& c, Array& y, const Array& scale, const Array* bias, c
 Values layer_normalization(Call& c) {
   const Array &x = c.in(0), &scale = c.in(1);
   require(x.floats() && scale.dtype == x.dtype, "LayerNormalization's dtypes");
-  const auto axis = static_cast<size_t>(normalise_axis(c.integer("axis", -1), x.rank()));
+  const auto axis = static_cast<size_t>(normalize_axis(c.integer("axis", -1), x.rank()));
   const Dims inner(x.dims.begin() + static_cast<int64_t>(axis), x.dims.end());
   require(scale.dims == inner && (!c.has(2) || c.in(2).dims == inner), "the scale's shape");
   const auto length = static_cast<size_t>(count_of(inner));
@@ -230,7 +230,7 @@ Values layer_normalization(Call& c) {
   for (size_t row = 0; row < x.size() / length; ++row) {
     std::vector<size_t> places(length);
     for (size_t k = 0; k < length; ++k) places[k] = row * length + k;
-    normalise(c, x, places, c.real("epsilon", 1e-5), y);
+    normalize(c, x, places, c.real("epsilon", 1e-5), y);
   }
   scale_and_shift(c, y, scale, c.has(2) ? &c.in(2) : nullptr, [&](size_t k) { return k % length; });
   return {std::move(y)};
@@ -255,21 +255,21 @@ Values batch_normalization(Call& c) {
 }
 
 // Normalises each image's groups of channels; InstanceNormalization has groups of one.
-Array normalise_groups(Call& c, const Array& x, int64_t groups) {
+Array normalize_groups(Call& c, const Array& x, int64_t groups) {
   require(x.floats() && x.rank() >= 3 && x.size() > 0 && x.dims[1] % groups == 0, "channels in groups");
   Array y(x.dtype, x.dims);
   const size_t length = x.size() / static_cast<size_t>(x.dims[0] * groups);
   for (size_t row = 0; row < x.size() / length; ++row) {
     std::vector<size_t> places(length);
     for (size_t k = 0; k < length; ++k) places[k] = row * length + k;
-    normalise(c, x, places, c.real("epsilon", 1e-5), y);
+    normalize(c, x, places, c.real("epsilon", 1e-5), y);
   }
   return y;
 }
 
 Values instance_normalization(Call& c) {
   const Array& x = c.in(0);
-  Array y = normalise_groups(c, x, x.dims.at(1));
+  Array y = normalize_groups(c, x, x.dims.at(1));
   for (size_t i : {size_t{1}, size_t{2}}) require(c.in(i).dims == Dims{x.dims[1]} && c.in(i).dtype == x.dtype, "one number per channel");
   scale_and_shift(c, y, c.in(1), &c.in(2), [&](size_t k) { return channel_of(k, x); });
   return {std::move(y)};
@@ -277,7 +277,7 @@ Values instance_normalization(Call& c) {
 
 Values group_normalization(Call& c) {
   const Array& x = c.in(0);
-  Array y = normalise_groups(c, x, c.integer("num_groups", 1));
+  Array y = normalize_groups(c, x, c.integer("num_groups", 1));
   for (size_t i : {size_t{1}, size_t{2}}) require(c.in(i).dims == Dims{x.dims[1]} && c.in(i).dtype == x.dtype, "one number per channel");
   scale_and_shift(c, y, c.in(1), &c.in(2), [&](size_t k) { return channel_of(k, x); });
   return {std::move(y)};

@@ -40,7 +40,7 @@ std::vector<bool> axes_of(Call& c, const Array& x) {
   if (!given && c.integer("noop_with_empty_axes", 0) != 0) return std::vector<bool>(x.dims.size(), false);
   std::vector<bool> reduced(x.dims.size(), !given);
   if (given)
-    for (int64_t axis : c.ints_in(1)) reduced[static_cast<size_t>(normalise_axis(axis, x.rank()))] = true;
+    for (int64_t axis : c.ints_in(1)) reduced[static_cast<size_t>(normalize_axis(axis, x.rank()))] = true;
   return reduced;
 }
 
@@ -104,7 +104,7 @@ Values reduce_log_sum_exp(Call& c) {
 
 Values arg_extreme(Call& c, bool largest) {
   const Array& x = c.in(0);
-  const auto axis = static_cast<size_t>(normalise_axis(c.integer("axis", 0), x.rank()));
+  const auto axis = static_cast<size_t>(normalize_axis(c.integer("axis", 0), x.rank()));
   std::vector<bool> reduced(x.dims.size(), false);
   reduced[axis] = true;
   const bool last = c.integer("select_last_index", 0) != 0;
@@ -136,7 +136,7 @@ Values softmax(Call& c, bool logarithm) {
   const Array& x = c.in(0);
   require(x.floats(), "floats were expected");
   Array y(x.dtype, x.dims);
-  for (const auto& line : lines_along(x, static_cast<size_t>(normalise_axis(c.integer("axis", -1), x.rank())))) {
+  for (const auto& line : lines_along(x, static_cast<size_t>(normalize_axis(c.integer("axis", -1), x.rank())))) {
     double largest = -std::numeric_limits<double>::infinity();
     for (size_t at : line) largest = std::max(largest, x.f[at]);
     Total total(c.noise(), x.dtype);
@@ -155,7 +155,7 @@ Values cumulative_sum(Call& c) {
   require(x.dtype != DType::boolean && c.in(1).size() == 1, "CumSum's operands");
   Array y(x.dtype, x.dims);
   const bool exclusive = c.integer("exclusive", 0) != 0;
-  for (auto line : lines_along(x, static_cast<size_t>(normalise_axis(c.in(1).i[0], x.rank())))) {
+  for (auto line : lines_along(x, static_cast<size_t>(normalize_axis(c.in(1).i[0], x.rank())))) {
     if (c.integer("reverse", 0) != 0) std::reverse(line.begin(), line.end());
     double sum = 0;
     const bool rounds = x.floats() && c.noise().on();  // partial sums, so that a sum that cancels may be 0
@@ -171,7 +171,7 @@ Values cumulative_sum(Call& c) {
 
 Values top_k(Call& c) {
   const Array& x = c.in(0);
-  const auto axis = static_cast<size_t>(normalise_axis(c.integer("axis", -1), x.rank()));
+  const auto axis = static_cast<size_t>(normalize_axis(c.integer("axis", -1), x.rank()));
   require(c.in(1).size() == 1 && c.in(1).i[0] >= 0 && c.in(1).i[0] <= x.dims[axis], "k");
   const auto k = static_cast<size_t>(c.in(1).i[0]);
   const bool largest = c.integer("largest", 1) != 0;

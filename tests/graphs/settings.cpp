@@ -27,7 +27,7 @@ class ProgramRunner : public Runner {
     onnx::upgrade(*graph_);
     passes::PipelineOptions pipeline{.skip = setting.skip, .max_patches = setting.max_patches, .verify = true};
     if (setting.level == GraphOptimizationLevel::disable_all)
-      passes::canonicalise(*graph_);
+      passes::canonicalize(*graph_);
     else
       passes::optimize(*graph_, pipeline);
     verify(*graph_);

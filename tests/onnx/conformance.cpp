@@ -147,7 +147,7 @@ std::string run_case(const fs::path& root, const std::string& name, bool optimiz
     if (optimize)
       passes::optimize(*graph);
     else
-      passes::canonicalise(*graph);
+      passes::canonicalize(*graph);
     verify(*graph);
     exec::ProgramOptions options{.parallel = where == "sim" || where == "several", .pieces_in_place = where.empty() || where == "cpu"};
     if (is_gpu(where)) options.device_kernel = [](const Graph& of, const Node& node) { return gpu_type().kernels->find(of, node); };

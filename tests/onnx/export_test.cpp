@@ -49,7 +49,7 @@ std::unique_ptr<Graph> simple() {
 }
 
 // BatchNormalization in training mode; its variance is the biased one, in files.
-std::unique_ptr<Graph> normalisation(bool unbiased) {
+std::unique_ptr<Graph> normalization(bool unbiased) {
   GraphBuilder b;
   std::vector<ValueId> inputs{b.input("x", {4, 3})};
   for (const char* name : {"scale", "shift", "mean", "variance"}) inputs.push_back(b.floats(name, {1, 2, 3}));
@@ -60,9 +60,9 @@ std::unique_ptr<Graph> normalisation(bool unbiased) {
 }
 
 TEST(Export, InternalAttributesAreNoPartOfFiles) {
-  ModelDef model = written(*normalisation(false));
+  ModelDef model = written(*normalization(false));
   EXPECT_NO_THROW(import_graph(model));
-  EXPECT_NE(test::error_of([&] { written(*normalisation(true)); }).find("treadle.unbiased_variance"), std::string::npos);
+  EXPECT_NE(test::error_of([&] { written(*normalization(true)); }).find("treadle.unbiased_variance"), std::string::npos);
   AttributeDef attribute;
   attribute.name = "treadle.unbiased_variance";
   attribute.type = AttributeType::i;

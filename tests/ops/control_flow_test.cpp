@@ -40,7 +40,7 @@ void give_outputs(Graph& graph, NodeId id) {
 std::vector<Datum> run(std::unique_ptr<Graph> graph, const std::vector<Datum>& feeds) {
   std::shared_ptr<Graph> shared = std::move(graph);
   onnx::upgrade(*shared);
-  passes::canonicalise(*shared);
+  passes::canonicalize(*shared);
   verify(*shared);
   std::vector<Datum> outputs(shared->outputs.size());
   testing::HostProgram(shared).run(feeds, outputs, {});

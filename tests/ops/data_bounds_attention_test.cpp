@@ -109,7 +109,7 @@ std::vector<BoundsRow> mask_rows() {
   auto self = [](int64_t v) {
     return known({counting({1, 2, 1}), tensor<float>({1, 3}, {0, 0, 1}), Datum(), ints32({narrow(v)})}, one_head(false));
   };
-  auto quantised = [](int64_t v) {
+  auto quantized = [](int64_t v) {
     return known({tensor<uint8_t>({1, 2, 1}, {1, 2}), tensor<uint8_t>({1, 3}, {0, 0, 1}), tensor<float>({3}, {0, 0, 0}),
                   Tensor::scalar(1.0F), Tensor::scalar(1.0F), ints32({narrow(v)})},
                  one_head(false));
@@ -117,7 +117,7 @@ std::vector<BoundsRow> mask_rows() {
   return {
       {"com.microsoft", "MultiHeadAttention", 4, multi_head, 0, 2, Beyond::defined, seen},
       {"com.microsoft", "Attention", 3, self, 0, 2, Beyond::defined, by_both},
-      {"com.microsoft", "QAttention", 5, quantised, 0, 2, Beyond::defined, by_both},
+      {"com.microsoft", "QAttention", 5, quantized, 0, 2, Beyond::defined, by_both},
   };
 }
 

@@ -285,7 +285,7 @@ std::vector<BoundsRow> loss_and_search_rows() {
   auto scores = [](int64_t v) {
     return BoundsCase{{counting({1, 3}), tensor<int32_t>({1, 1}, {narrow(v)}), scalar(0), ints32({5}), Datum(), Tensor::scalar(2.0F)}};
   };
-  auto penalised = [](int64_t v) {
+  auto penalized = [](int64_t v) {
     Numbers y{1, 2, 3};
     y[static_cast<size_t>(v)] /= 2;
     return y;
@@ -314,7 +314,7 @@ std::vector<BoundsRow> loss_and_search_rows() {
       {"treadle", "CtcLossGrad", 2, flow, kMin, 2, Beyond::refused, occupied, {-1, 1}},
       {"treadle", "CumProdGrad", 2, running, -2, 1, Beyond::refused, summed},
       {"treadle", "SparseGather", 1, gathered, -4, 3, Beyond::refused, stored},
-      {"treadle", "SearchScores", 1, scores, 0, 2, Beyond::refused, penalised},
+      {"treadle", "SearchScores", 1, scores, 0, 2, Beyond::refused, penalized},
       {"treadle", "BeamStep", 4, step, 0, 2, Beyond::refused, [](int64_t) { return Numbers{2}; }, {1}},
       {"treadle", "BeamSequences", 4, [sequences](int64_t v) { return sequences(v, 1); }, 0, 2, Beyond::refused, padded, {1}},
       {"treadle", "BeamSequences", 7, [sequences](int64_t v) { return sequences(2, v); }, 1, 1, Beyond::refused,

@@ -41,10 +41,10 @@ std::vector<BoundsRow> embedding_rows() {
       return BoundsCase{inputs};
     };
   };
-  auto normalised = [](int64_t v) { return from_front(v, 3) == 1 ? Numbers{1, -1} : Numbers{-1, 1}; };
+  auto normalized = [](int64_t v) { return from_front(v, 3) == 1 ? Numbers{1, -1} : Numbers{-1, 1}; };
   for (const size_t operand : {0, 1, 8})
-    rows.push_back({"com.microsoft", "EmbedLayerNormalization", operand, embed(operand), -3, 2, Beyond::refused, normalised});
-  auto quantised = [](size_t operand) {
+    rows.push_back({"com.microsoft", "EmbedLayerNormalization", operand, embed(operand), -3, 2, Beyond::refused, normalized});
+  auto quantized = [](size_t operand) {
     return [operand](int64_t v) {
       auto bytes = [](const Shape& shape, std::vector<uint8_t> x) { return tensor<uint8_t>(shape, std::move(x)); };
       auto table = [&](bool used) { return used ? bytes({3, 2}, {0, 1, 1, 0, 0, 2}) : bytes({3, 2}, {0, 0, 0, 0, 0, 0}); };
@@ -57,7 +57,7 @@ std::vector<BoundsRow> embedding_rows() {
     };
   };
   for (const size_t operand : {0, 1})
-    rows.push_back({"com.microsoft", "QEmbedLayerNormalization", operand, quantised(operand), -3, 2, Beyond::refused, normalised});
+    rows.push_back({"com.microsoft", "QEmbedLayerNormalization", operand, quantized(operand), -3, 2, Beyond::refused, normalized});
 
   auto blocks = [](int64_t v) {
     Tensor codes(DType::uint4, Shape{3, 16}), zero_points(DType::uint4, Shape{3, 1});

@@ -108,7 +108,7 @@ std::vector<BoundsRow> pad_rows() {
 std::vector<BoundsRow> repeat_rows() {
   auto cut = [](int64_t v) { return BoundsCase{{counting({4}), ints({v})}}; };
   // What is cut off, or added, in front is half of all, rounded down.
-  auto centred = [](int64_t v) {
+  auto centered = [](int64_t v) {
     const int64_t first = v < 4 ? (4 - v) / 2 : -((v - 4) / 2);
     Numbers row;
     for (int64_t i = first; i < first + v; ++i) row.push_back(i >= 0 && i < 4 ? static_cast<double>(i + 1) : 0);
@@ -137,7 +137,7 @@ std::vector<BoundsRow> repeat_rows() {
          all.resize(static_cast<size_t>(2 * v), 2);
          return all;
        }},
-      {"ai.onnx", "CenterCropPad", 1, cut, 0, 9, Beyond::too_large, centred, {1, 2, 3, 4, 5}},
+      {"ai.onnx", "CenterCropPad", 1, cut, 0, 9, Beyond::too_large, centered, {1, 2, 3, 4, 5}},
       {"ai.onnx", "Split", 1,
        [](int64_t v) {
          BoundsCase c{{counting({5}), ints({v, v < 0 || v > 5 ? 0 : 5 - v})}};

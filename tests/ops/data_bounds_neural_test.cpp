@@ -66,7 +66,7 @@ std::vector<BoundsRow> loss_rows() {
   auto labels = [](int64_t v) {
     return BoundsCase{{counting({1, 3}), ints({v}), tensor<float>({3}, {1, 2, 3})}, {{"reduction", std::string("none")}}};
   };
-  auto normalised = [](int64_t v) {
+  auto normalized = [](int64_t v) {
     const double all = std::log(std::exp(1.0) + std::exp(2.0) + std::exp(3.0));
     return Numbers{static_cast<double>(v + 1) * (all - static_cast<double>(v + 1))};
   };
@@ -82,7 +82,7 @@ std::vector<BoundsRow> loss_rows() {
   return {
       {"ai.onnx", "NegativeLogLikelihoodLoss", 1, labels, 0, 2, Beyond::refused,
        [](int64_t v) { return Numbers{-static_cast<double>((v + 1) * (v + 1))}; }},
-      {"ai.onnx", "SoftmaxCrossEntropyLoss", 1, labels, 0, 2, Beyond::refused, normalised},
+      {"ai.onnx", "SoftmaxCrossEntropyLoss", 1, labels, 0, 2, Beyond::refused, normalized},
       {"treadle", "NegativeLogLikelihoodLossGrad", 1, flow, 0, 2, Beyond::refused, at_label},
   };
 }

@@ -115,7 +115,7 @@ Made graph_of(const BoundsRow& row, const BoundsCase& c, const Way& way) {
     graph.output_names.push_back(graph.value(output).name);
   }
   onnx::upgrade(graph);
-  way.optimized ? passes::optimize(graph) : passes::canonicalise(graph);
+  way.optimized ? passes::optimize(graph) : passes::canonicalize(graph);
   return made;
 }
 

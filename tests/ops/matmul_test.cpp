@@ -88,7 +88,7 @@ TEST(MatMul, TakesAConstantMatrixForBatchesOfAnyLength) {
     graph->outputs = {graph->node(node).outputs[0]};
     graph->output_names = {"y"};
     onnx::upgrade(*graph);
-    passes::canonicalise(*graph);
+    passes::canonicalize(*graph);
     testing::HostProgram program(graph);
     for (int64_t n : {1, 5, 0}) {
       Tensor x = random_floats({n, 2, 7}, 4), fed = x;

@@ -44,7 +44,7 @@ inline std::vector<Tensor> run_op(const OpCase& test) {
     graph->output_names.push_back(graph->value(output).name);
   }
   onnx::upgrade(*graph);
-  passes::canonicalise(*graph);
+  passes::canonicalize(*graph);
   std::vector<Datum> outputs(graph->outputs.size());
   testing::HostProgram(graph).run(feeds, outputs, {});
   std::vector<Tensor> tensors;

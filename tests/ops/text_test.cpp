@@ -15,7 +15,7 @@ struct Pool {
   std::vector<float> weights;
 };
 
-std::vector<float> vectorised(const Pool& pool, std::string mode, const std::vector<int64_t>& row, int64_t longest) {
+std::vector<float> vectorized(const Pool& pool, std::string mode, const std::vector<int64_t>& row, int64_t longest) {
   Attributes a;
   a.set("pool_int64s", pool.tokens), a.set("ngram_counts", pool.starts), a.set("ngram_indexes", pool.columns);
   a.set("weights", pool.weights), a.set("mode", std::move(mode));
@@ -27,26 +27,26 @@ std::vector<float> vectorised(const Pool& pool, std::string mode, const std::vec
 TEST(TfIdfVectorizer, WeightsBelongToTheNGramsOfThePool) {
   const std::vector<int64_t> row{5, 5, 7};
   const Pool in_order{{5, 7}, {0}, {0, 1}, {2, 4}}, permuted{{5, 7}, {0}, {1, 0}, {2, 4}}, with_gaps{{5, 7}, {0}, {3, 1}, {2, 4}};
-  EXPECT_EQ(vectorised(in_order, "TFIDF", row, 1), (std::vector<float>{4, 4}));
-  EXPECT_EQ(vectorised(permuted, "TFIDF", row, 1), (std::vector<float>{4, 4}));
-  EXPECT_EQ(vectorised(permuted, "IDF", row, 1), (std::vector<float>{4, 2}));
-  EXPECT_EQ(vectorised(permuted, "TF", row, 1), (std::vector<float>{1, 2}));
-  EXPECT_EQ(vectorised(with_gaps, "TFIDF", row, 1), (std::vector<float>{0, 4, 0, 4}));
-  EXPECT_EQ(vectorised(with_gaps, "IDF", {5, 5, 5}, 1), (std::vector<float>{0, 0, 0, 2}));
+  EXPECT_EQ(vectorized(in_order, "TFIDF", row, 1), (std::vector<float>{4, 4}));
+  EXPECT_EQ(vectorized(permuted, "TFIDF", row, 1), (std::vector<float>{4, 4}));
+  EXPECT_EQ(vectorized(permuted, "IDF", row, 1), (std::vector<float>{4, 2}));
+  EXPECT_EQ(vectorized(permuted, "TF", row, 1), (std::vector<float>{1, 2}));
+  EXPECT_EQ(vectorized(with_gaps, "TFIDF", row, 1), (std::vector<float>{0, 4, 0, 4}));
+  EXPECT_EQ(vectorized(with_gaps, "IDF", {5, 5, 5}, 1), (std::vector<float>{0, 0, 0, 2}));
   const Pool pairs{{1, 2, 1, 2, 2, 1}, {0, 2}, {2, 0, 3, 1}, {1, 10, 100, 1000}};
-  EXPECT_EQ(vectorised(pairs, "TFIDF", {1, 2, 1}, 2), (std::vector<float>{10, 1000, 2, 100}));
+  EXPECT_EQ(vectorized(pairs, "TFIDF", {1, 2, 1}, 2), (std::vector<float>{10, 1000, 2, 100}));
 }
 
 TEST(TfIdfVectorizer, NGramsOfOneColumnAreWeightedEachByItself) {
   const Pool shared{{5, 7}, {0}, {1, 1}, {2, 10}};
-  EXPECT_EQ(vectorised(shared, "TFIDF", {5, 5, 7}, 1), (std::vector<float>{0, 14}));
-  EXPECT_EQ(vectorised(shared, "IDF", {5, 5, 7}, 1), (std::vector<float>{0, 12}));
-  EXPECT_EQ(vectorised(shared, "IDF", {5, 5, 5}, 1), (std::vector<float>{0, 2}));
+  EXPECT_EQ(vectorized(shared, "TFIDF", {5, 5, 7}, 1), (std::vector<float>{0, 14}));
+  EXPECT_EQ(vectorized(shared, "IDF", {5, 5, 7}, 1), (std::vector<float>{0, 12}));
+  EXPECT_EQ(vectorized(shared, "IDF", {5, 5, 5}, 1), (std::vector<float>{0, 2}));
 }
 
 TEST(TfIdfVectorizer, RefusesWeightsOfAnotherNumberThanNGrams) {
-  EXPECT_THROW(vectorised({{5, 7}, {0}, {3, 1}, {1, 2, 3, 4}}, "IDF", {5}, 1), Error);
-  EXPECT_THROW(vectorised({{5, 7}, {0}, {0, 1}, {1}}, "IDF", {5}, 1), Error);
+  EXPECT_THROW(vectorized({{5, 7}, {0}, {3, 1}, {1, 2, 3, 4}}, "IDF", {5}, 1), Error);
+  EXPECT_THROW(vectorized({{5, 7}, {0}, {0, 1}, {1}}, "IDF", {5}, 1), Error);
 }
 
 }  // namespace

@@ -234,18 +234,18 @@ TEST(FuseDepthwise, JoinsAPointwiseConvolutionWithTheDepthwiseOneThatReadsIt) {
 }
 
 // A network's first convolution and the depthwise one behind it, with any windows, of an input that is read as it is given.
-TEST(FuseDepthwise, JoinsAConvolutionOfColoursToo) {
-  for (int64_t colours : {3, 5}) {
+TEST(FuseDepthwise, JoinsAConvolutionOfColorsToo) {
+  for (int64_t colors : {3, 5}) {
     GraphBuilder b;
-    ValueId x = b.input("x", {2, colours, b.symbol("h"), 11});
-    ValueId first = b.op("first", "Conv", {x, b.weights("w", {20, colours, 3, 2}), b.weights("b", {20})},
+    ValueId x = b.input("x", {2, colors, b.symbol("h"), 11});
+    ValueId first = b.op("first", "Conv", {x, b.weights("w", {20, colors, 3, 2}), b.weights("b", {20})},
                          {{"pads", Ints{1, 0, 1, 1}}, {"strides", Ints{2, 1}}, {"dilations", Ints{1, 2}}});
     b.output(
         b.op("deep", "Conv", {b.op("act", "Relu", {first}), b.weights("d", {20, 1, 5, 3})}, {{"group", 20}, {"pads", Ints{2, 1, 2, 1}}}));
     auto graph = b.take();
     std::unique_ptr<Graph> original = graph->clone();
     passes::optimize(*graph, {.verify = true});
-    EXPECT_EQ(count(*graph, "NhwcConvDepthwise", "treadle"), colours == 3 ? 1 : 0);
+    EXPECT_EQ(count(*graph, "NhwcConvDepthwise", "treadle"), colors == 3 ? 1 : 0);
     infer(*graph);
     std::vector<Datum> feeds = testing::random_feeds(*original), before = testing::run_graph(*original, feeds),
                        after = testing::run_graph(*graph, feeds);

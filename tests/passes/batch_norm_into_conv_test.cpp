@@ -58,9 +58,9 @@ TEST(BatchNormIntoConv, OfParametersIsComputedFromThem) {
     ValueId x = b.input("x", {b.symbol("n"), 4, 6, 6});
     std::vector<ValueId> operands{x, parameter(b.weights("W", Shape{10, 2, 3, 3}))};
     if (has_bias) operands.push_back(parameter(b.weights("B", Shape{10})));
-    std::vector<ValueId> normalised = statistics(b, b.op("conv", "Conv", operands, {{"group", int64_t{2}}}), 10);
-    for (size_t i = 1; i < normalised.size(); ++i) parameter(normalised[i]);
-    b.output(b.op("y", "BatchNormalization", normalised, {{"epsilon", 1e-3F}}));
+    std::vector<ValueId> normalized = statistics(b, b.op("conv", "Conv", operands, {{"group", int64_t{2}}}), 10);
+    for (size_t i = 1; i < normalized.size(); ++i) parameter(normalized[i]);
+    b.output(b.op("y", "BatchNormalization", normalized, {{"epsilon", 1e-3F}}));
     auto graph = b.take();
     testing::changed(*graph, testing::pass(passes::batch_norm_into_conv), 1, 1e-6);
     const Node& conv = graph->node(graph->value(graph->outputs[0]).producer);

@@ -62,7 +62,7 @@ TEST(FuseElementwise, EveryOperatorComputesWhatItComputesAlone) {
   }
 }
 
-TEST(FuseElementwise, QuantisationAndItsInverse) {
+TEST(FuseElementwise, QuantizationAndItsInverse) {
   for (DType dtype : {DType::uint8, DType::int8}) {
     GraphBuilder b;
     ValueId x = b.input("x", {5, 77}), scale = b.scalar("scale", 0.01F);

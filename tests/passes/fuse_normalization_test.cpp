@@ -15,8 +15,8 @@ ValueId root_of(GraphBuilder& b, ValueId square, int64_t axis = -1) {
 TEST(FuseNormalization, LayerNormWithScaleAndBias) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n"), 5, 40});
-  ValueId centred = b.op("centred", "Sub", {x, mean_of(b, "mean", x)});
-  ValueId ratio = b.op("ratio", "Div", {centred, root_of(b, b.op("square", "Pow", {centred, b.scalar("two", 2)}), 2)});
+  ValueId centered = b.op("centred", "Sub", {x, mean_of(b, "mean", x)});
+  ValueId ratio = b.op("ratio", "Div", {centered, root_of(b, b.op("square", "Pow", {centered, b.scalar("two", 2)}), 2)});
   ValueId scaled = b.op("scaled", "Mul", {ratio, b.weights("scale", Shape{40})});
   b.output(b.op("y", "Add", {scaled, b.weights("bias", Shape{40})}));
   auto graph = b.take();
@@ -32,9 +32,9 @@ TEST(FuseNormalization, LayerNormWithScaleAndBias) {
 TEST(FuseNormalization, LayerNormWithoutScaleByReciprocal) {
   GraphBuilder b;
   ValueId x = b.input("x", {3, 40});
-  ValueId centred = b.op("centred", "Sub", {x, mean_of(b, "mean", x)});
-  ValueId reciprocal = b.op("reciprocal", "Reciprocal", {root_of(b, b.op("square", "Mul", {centred, centred}))});
-  b.output(b.op("y", "Mul", {centred, reciprocal}));
+  ValueId centered = b.op("centred", "Sub", {x, mean_of(b, "mean", x)});
+  ValueId reciprocal = b.op("reciprocal", "Reciprocal", {root_of(b, b.op("square", "Mul", {centered, centered}))});
+  b.output(b.op("y", "Mul", {centered, reciprocal}));
   auto graph = b.take();
   std::string text = testing::changed(*graph, testing::pass(passes::fuse_normalization), 1, 2e-6);
   EXPECT_NE(text.find("LayerNormalization(%x, "), std::string::npos) << text;

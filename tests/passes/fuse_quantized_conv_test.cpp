@@ -128,7 +128,7 @@ TEST_F(FuseQuantizedConv, JoinsAndTablesChangeNothing) {
   EXPECT_EQ(count(*graph, "ByteTable", "treadle") + count(*graph, "DequantizeLinear") + count(*graph, "FusedElementwise", "treadle"), 0);
 }
 
-TEST_F(FuseQuantizedConv, QuantisingAgainByTheSameScaleGoes) {
+TEST_F(FuseQuantizedConv, QuantizingAgainByTheSameScaleGoes) {
   Builder b;
   ValueId x = b.input("x", {3, 4}, DType::uint8);
   ValueId back = b.op("back", "Transpose", {b.dequantize("d", x, 0.5F, 9)}, {{"perm", Ints{1, 0}}});

@@ -45,13 +45,13 @@ TEST_F(FuseQuantizedMatMul, TakesSignedWeightsWithAScaleForEachColumn) {
 TEST_F(FuseQuantizedMatMul, TakesBatchesOfTwoActivationsWithZeroPoints) {
   for (bool is_signed : {false, true}) {
     GraphBuilder b;
-    auto quantised = [&](std::string name, SymbolicShape shape) {
+    auto quantized = [&](std::string name, SymbolicShape shape) {
       ValueId zero = is_signed ? b.constant<int8_t>(name + "_zero", Shape{}, {-7}) : b.constant<uint8_t>(name + "_zero", Shape{}, {99});
       ValueId scale = b.scalar(name + "_scale", 0.01F);
       ValueId q = b.op(name + "_q", "QuantizeLinear", {b.input(name, std::move(shape)), scale, zero});
       return b.op(name + "_d", "DequantizeLinear", {q, scale, zero});
     };
-    ValueId left = quantised("a", {2, 3, 9, 30}), right = quantised("b", {2, 1, 30, 65});
+    ValueId left = quantized("a", {2, 3, 9, 30}), right = quantized("b", {2, 1, 30, 65});
     b.output(b.op("y", "MatMul", {left, right}));
     auto graph = b.take();
     testing::changed(*graph, testing::pass(passes::fuse_quantized_matmul), 1, 3e-6);

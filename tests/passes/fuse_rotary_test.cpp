@@ -7,7 +7,7 @@ using testing::GraphBuilder;
 using Ints = std::vector<int64_t>;
 
 struct Spelling {
-  bool neighbours = false, cos_first = true, rotated_first = false, add_swapped = false, split = false;
+  bool neighbors = false, cos_first = true, rotated_first = false, add_swapped = false, split = false;
   int64_t size = 8, half = 4;
 };
 
@@ -18,7 +18,7 @@ ValueId slice(GraphBuilder& b, const std::string& name, ValueId x, int64_t start
 }
 
 ValueId rotated(GraphBuilder& b, ValueId x, const Spelling& s) {
-  if (s.neighbours) {
+  if (s.neighbors) {
     const ValueId odd = b.op("odd", "Unsqueeze", {b.op("minus", "Neg", {slice(b, "x1", x, 1, INT64_MAX, 2)}), b.ints("last", {-1})});
     const ValueId even = b.op("even", "Unsqueeze", {slice(b, "x0", x, 0, INT64_MAX, 2), b.ints("last0", {-1})});
     const ValueId stacked = b.op("stacked", "Concat", {odd, even}, {{"axis", int64_t{-1}}});
@@ -50,7 +50,7 @@ std::string op_types(const Graph& graph) {
 TEST(FuseRotary, EverySpelling) {
   for (int bits = 0; bits < 32; ++bits) {
     const Spelling s{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
-    if (s.neighbours && s.split) continue;
+    if (s.neighbors && s.split) continue;
     for (int64_t size : {8, 70}) {  // less than a vector, and more than whole ones
       Spelling sized = s;
       sized.size = size, sized.half = size / 2;
@@ -62,7 +62,7 @@ TEST(FuseRotary, EverySpelling) {
       auto graph = b.take();
       testing::changed(*graph, testing::pass(passes::fuse_rotary), 1, 3e-7);
       EXPECT_EQ(op_types(*graph), "FusedRotary ");
-      EXPECT_EQ(graph->node(graph->first()).attributes.get_int("interleaved"), s.neighbours ? 1 : 0);
+      EXPECT_EQ(graph->node(graph->first()).attributes.get_int("interleaved"), s.neighbors ? 1 : 0);
     }
   }
 }
@@ -112,12 +112,12 @@ TEST(FuseRotary, LeavesOtherSumsAlone) {
 }
 
 TEST(RotaryLayouts, TransposesBecomeStrides) {
-  for (bool neighbours : {false, true}) {
+  for (bool neighbors : {false, true}) {
     GraphBuilder b;
     const ValueId x = b.input("x", {b.symbol("batch"), b.symbol("length"), 3, 8});
     const ValueId heads = b.op("heads", "Transpose", {x}, {{"perm", Ints{0, 2, 1, 3}}});
     const ValueId y = embedding(b, heads, b.input("cos", {b.symbol("batch"), 1, b.symbol("length"), 8}),
-                                b.input("sin", {1, 1, b.symbol("length"), 8}), {.neighbours = neighbours});
+                                b.input("sin", {1, 1, b.symbol("length"), 8}), {.neighbors = neighbors});
     b.output(b.op("back", "Transpose", {y}, {{"perm", Ints{0, 2, 1, 3}}}));
     auto graph = b.take();
     auto both = [](Graph& g) { return testing::pass(passes::fuse_rotary)(g) + testing::pass(passes::rotary_layouts)(g); };

@@ -64,10 +64,10 @@ class LargeGraph {
     const ValueId heads = op("Reshape", {x, op("Concat", parts, {{"axis", int64_t{0}}})});
     return op("Transpose", {heads}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   }
-  ValueId normalised(ValueId x) {
-    const ValueId centred = op("Sub", {x, op("ReduceMean", {x, ints({-1})})});
-    const ValueId variance = op("ReduceMean", {op("Pow", {centred, scalar(2)}), ints({-1})});
-    const ValueId scaled = op("Div", {centred, op("Sqrt", {op("Add", {variance, scalar(1e-5F)})})});
+  ValueId normalized(ValueId x) {
+    const ValueId centered = op("Sub", {x, op("ReduceMean", {x, ints({-1})})});
+    const ValueId variance = op("ReduceMean", {op("Pow", {centered, scalar(2)}), ints({-1})});
+    const ValueId scaled = op("Div", {centered, op("Sqrt", {op("Add", {variance, scalar(1e-5F)})})});
     return op("Add", {op("Mul", {scaled, weights({kWidth})}), weights({kWidth})});
   }
   ValueId linear(ValueId x, int64_t in, int64_t out) { return op("Add", {op("MatMul", {x, weights({in, out})}), weights({out})}); }
@@ -75,7 +75,7 @@ class LargeGraph {
   void transformer(int64_t nodes) {
     ValueId x = b_.input("x", {b_.symbol("batch"), b_.symbol("length"), kWidth});
     while (made_ < nodes) {
-      const ValueId n = normalised(x);
+      const ValueId n = normalized(x);
       const ValueId q = split_heads(linear(n, kWidth, kWidth)), k = split_heads(linear(n, kWidth, kWidth)),
                     v = split_heads(linear(n, kWidth, kWidth));
       const ValueId kt = op("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
@@ -83,7 +83,7 @@ class LargeGraph {
       const ValueId heads = op("Transpose", {op("MatMul", {p, v})}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
       const ValueId joined = op("Reshape", {heads, ints({0, 0, kWidth})});
       x = op("Add", {linear(joined, kWidth, kWidth), x});
-      const ValueId wide = linear(normalised(x), kWidth, 2 * kWidth);
+      const ValueId wide = linear(normalized(x), kWidth, 2 * kWidth);
       const ValueId erf = op("Add", {op("Erf", {op("Div", {wide, scalar(1.4142135F)})}), scalar(1)});
       x = op("Add", {linear(op("Mul", {op("Mul", {wide, erf}), scalar(0.5F)}), 2 * kWidth, kWidth), x});
     }
@@ -92,11 +92,11 @@ class LargeGraph {
 
   void convolutions(int64_t nodes) {
     ValueId x = b_.input("x", {b_.symbol("batch"), 8, 12, 12});
-    auto normalised = [&](ValueId y) { return op("BatchNormalization", {y, weights({8}), weights({8}), weights({8}), positive({8})}); };
+    auto normalized = [&](ValueId y) { return op("BatchNormalization", {y, weights({8}), weights({8}), weights({8}), positive({8})}); };
     while (made_ < nodes) {
       const ValueId padded = op("Pad", {x, ints({0, 0, 1, 1, 0, 0, 1, 1})});
-      const ValueId first = op("Relu", {normalised(op("Conv", {padded, weights({8, 8, 3, 3})}))});
-      const ValueId second = normalised(op("Conv", {first, weights({8, 8, 3, 3})}, {{"pads", std::vector<int64_t>{1, 1, 1, 1}}}));
+      const ValueId first = op("Relu", {normalized(op("Conv", {padded, weights({8, 8, 3, 3})}))});
+      const ValueId second = normalized(op("Conv", {first, weights({8, 8, 3, 3})}, {{"pads", std::vector<int64_t>{1, 1, 1, 1}}}));
       x = op("Relu", {op("Add", {second, x})});
     }
     b_.output(x);

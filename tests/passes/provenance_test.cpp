@@ -34,7 +34,7 @@ std::vector<Options> option_sets() {
           {"for training", {.weights_change = true, .weights_packed = true}},
           {"before autodiff", {.weights_change = true, .before_autodiff = true}},
           {"for a file", {.for_file = true}},
-          {"for a file that keeps its quantisation", {.keep_quantisation = true, .for_file = true}},
+          {"for a file that keeps its quantisation", {.keep_quantization = true, .for_file = true}},
           {"bfloat16", {.precision = passes::PrecisionRules::parse("bfloat16")}},
           {"chosen convolutions", {.conv_choice = {.max_weight_expansion = 1}}}};
 }

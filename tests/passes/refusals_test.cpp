@@ -131,7 +131,7 @@ TEST(Refusals, OfPointwiseGroups) {
   EXPECT_EQ(trace.refusals("shared_node")[0].reason, "its result is an output of the model; it does not join Add y_node");
 }
 
-TEST(Refusals, OfProductsWithQuantisedWeights) {
+TEST(Refusals, OfProductsWithQuantizedWeights) {
   auto product = [](const Ints& scales, int64_t axis) {
     GraphBuilder b;
     const Shape shape{scales[0], scales[1]};
@@ -151,7 +151,7 @@ TEST(Refusals, OfProductsWithQuantisedWeights) {
             "the left operand is f32[3,8] of Relu left_node; bytes with one float32 scale are needed");
 }
 
-TEST(Refusals, OfQuantisedConvolutions) {
+TEST(Refusals, OfQuantizedConvolutions) {
   GraphBuilder b;
   const ValueId x = b.input("x", {1, 16, 5, 5}, DType::uint8);
   auto byte = [&](std::string_view name, uint8_t zero) { return b.constant<uint8_t>(name, Shape{}, {zero}); };

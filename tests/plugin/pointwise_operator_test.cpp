@@ -194,7 +194,7 @@ TEST_F(PointwiseOperator, TrainsLikeAnOperatorOfTheLibrary) {
   EXPECT_EQ(text.find("= test.pointwise.Cube("), std::string::npos) << text;
 }
 
-TEST_F(PointwiseOperator, TakesPartInQuantisedRegions) {
+TEST_F(PointwiseOperator, TakesPartInQuantizedRegions) {
   if (!kernels::has_fast_byte_products()) GTEST_SKIP() << "quantised convolutions keep the file's operators on this machine";
   Builder b;
   ValueId x = b.input("x", {1, 4, 9, 9}, DType::uint8);

@@ -19,7 +19,7 @@ Record phase(uint32_t name, uint64_t start, uint64_t end, uint16_t run = 1, uint
 Record state(uint32_t name, uint64_t start, uint64_t end) { return {start, end, 0, 0, name, RecordKind::pool, 0}; }
 Record part(uint64_t start, uint64_t end) { return {start, end, 0, 0, kConv, RecordKind::chunk, 1}; }
 
-Profile analysed(std::vector<std::vector<Record>> threads, uint64_t first = 0) {
+Profile analyzed(std::vector<std::vector<Record>> threads, uint64_t first = 0) {
   Recording recording;  // a tick is a nanosecond
   for (const char* name : {"run", "Conv c", "Loop l", "Add a", "wait", "Add gone", "pack", "compute", "epilogue", "running",
                            "no ready work", "barrier", "asleep"})
@@ -31,7 +31,7 @@ Profile analysed(std::vector<std::vector<Record>> threads, uint64_t first = 0) {
   recording.dropped = 3;
   Profile profile;
   profile.nodes.resize(3);
-  analyse(recording, {.run = kRun, .node = {{kConv, 0}, {kLoop, 1}, {kBody, 2}}, .intervals = {{first, UINT64_MAX}}}, profile);
+  analyze(recording, {.run = kRun, .node = {{kConv, 0}, {kLoop, 1}, {kBody, 2}}, .intervals = {{first, UINT64_MAX}}}, profile);
   return profile;
 }
 
@@ -40,7 +40,7 @@ void expect_sum(const ProfiledRun& r) {
 }
 
 TEST(ProfileAnalysis, PartsOfARunSumToIt) {
-  const Profile p = analysed({{node(kConv, 110, 150), node(kConv, 160, 190), run(100, 205)}});
+  const Profile p = analyzed({{node(kConv, 110, 150), node(kConv, 160, 190), run(100, 205)}});
   ASSERT_EQ(p.runs.size(), 1U);
   const ProfiledRun& r = p.runs[0];
   EXPECT_EQ(r.duration_ns, 105);
@@ -56,7 +56,7 @@ TEST(ProfileAnalysis, PartsOfARunSumToIt) {
 }
 
 TEST(ProfileAnalysis, ALoopHasOnlyTheTimeAroundItsBodysNodes) {
-  const Profile p = analysed({{node(kBody, 20, 30), node(kBody, 40, 60), node(kLoop, 10, 70), run(0, 80)}});
+  const Profile p = analyzed({{node(kBody, 20, 30), node(kBody, 40, 60), node(kLoop, 10, 70), run(0, 80)}});
   EXPECT_EQ(p.nodes[1].self_ns, std::vector<double>{30});
   EXPECT_EQ(p.nodes[2].self_ns, std::vector<double>{30});
   EXPECT_EQ(p.nodes[2].calls, 2);
@@ -66,7 +66,7 @@ TEST(ProfileAnalysis, ALoopHasOnlyTheTimeAroundItsBodysNodes) {
 }
 
 TEST(ProfileAnalysis, NodesAtOnceCountOnceInTheRun) {
-  const Profile p = analysed({{node(kConv, 10, 50), run(0, 100)}, {node(kBody, 30, 80)}});
+  const Profile p = analyzed({{node(kConv, 10, 50), run(0, 100)}, {node(kBody, 30, 80)}});
   EXPECT_EQ(p.runs[0].kernel_ns, 70);
   EXPECT_EQ(p.runs[0].node_ns, 90);
   EXPECT_EQ(p.runs[0].between_ns, 0);
@@ -95,7 +95,7 @@ TEST(ProfileAnalysis, NodesAreReadyWhenTheLastOfTheirInputsIsThere) {
   };
   step({"x"}, "a"), step({"a"}, "b"), step({"a"}, "c"), step({"view", "c"}, "d");
   std::unordered_map<const Record*, int64_t> waited;
-  analyse(recording, {.run = 0, .node = {{1, 0}, {2, 1}, {3, 2}, {4, 3}}}, profile, &waited);
+  analyze(recording, {.run = 0, .node = {{1, 0}, {2, 1}, {3, 2}, {4, 3}}}, profile, &waited);
   ASSERT_EQ(profile.runs.size(), 2U);
   EXPECT_EQ(profile.nodes[0].ready_ns, (std::vector<double>{10, 10})) << "where nodes begin";
   EXPECT_EQ(profile.nodes[1].ready_ns, (std::vector<double>{500, 20}));
@@ -123,7 +123,7 @@ TEST(ProfileAnalysis, NodesThatDidNotRunWereNotReady) {
     Profile profile;
     profile.nodes.resize(2);
     profile.steps = {0};
-    analyse(recording, {.run = 0, .node = {{1, 0}, {2, 1}}}, profile);
+    analyze(recording, {.run = 0, .node = {{1, 0}, {2, 1}}}, profile);
     return profile;
   }();
   EXPECT_EQ(p.nodes[0].ready_ns, std::vector<double>{-1});
@@ -133,7 +133,7 @@ TEST(ProfileAnalysis, NodesThatDidNotRunWereNotReady) {
 }
 
 TEST(ProfileAnalysis, WaitingIsApartFromDispatch) {
-  const Profile p = analysed({{node(kConv, 10, 20), {20, 45, 0, 0, kWait, RecordKind::wait, 1}, node(kConv, 50, 60), run(0, 60)}});
+  const Profile p = analyzed({{node(kConv, 10, 20), {20, 45, 0, 0, kWait, RecordKind::wait, 1}, node(kConv, 50, 60), run(0, 60)}});
   EXPECT_EQ(p.runs[0].wait_ns, 25);
   EXPECT_EQ(p.runs[0].between_ns, 5);
   EXPECT_EQ(p.runs[0].after_ns, 0);
@@ -141,20 +141,20 @@ TEST(ProfileAnalysis, WaitingIsApartFromDispatch) {
 }
 
 TEST(ProfileAnalysis, RunsOfOtherThreadsKeepTheirNodes) {
-  const Profile p = analysed({{node(kConv, 10, 20), run(0, 50)}, {node(kConv, 12, 40, 2), run(5, 60, 2)}});
+  const Profile p = analyzed({{node(kConv, 10, 20), run(0, 50)}, {node(kConv, 12, 40, 2), run(5, 60, 2)}});
   EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 28}));
   EXPECT_EQ(p.events_unknown, 0);
 }
 
 TEST(ProfileAnalysis, AHelpersNodeIsOfTheRunItWorkedFor) {
-  const Profile p = analysed({{run(0, 50)}, {run(40, 90, 2)}, {node(kConv, 10, 20), node(kConv, 42, 48, 2)}});
+  const Profile p = analyzed({{run(0, 50)}, {run(40, 90, 2)}, {node(kConv, 10, 20), node(kConv, 42, 48, 2)}});
   EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 6}));
   EXPECT_EQ(p.events_unknown, 0);
 }
 
 // One that began before the profile, or has not ended, has no record.
 TEST(ProfileAnalysis, NodesOfRunsWithoutARecordAreNobodys) {
-  const Profile p = analysed({{run(0, 50)}, {node(kConv, 10, 20, 2)}, {node(kConv, 42, 48)}});
+  const Profile p = analyzed({{run(0, 50)}, {node(kConv, 10, 20, 2)}, {node(kConv, 42, 48)}});
   EXPECT_EQ(p.nodes[0].calls, 1);
   EXPECT_EQ(p.nodes[0].self_ns, std::vector<double>{6});
   EXPECT_EQ(p.events_unknown, 0);
@@ -162,12 +162,12 @@ TEST(ProfileAnalysis, NodesOfRunsWithoutARecordAreNobodys) {
 
 // There are 65,535 numbers only.
 TEST(ProfileAnalysis, RunsOfTheSameNumberAreToldApartByTheirTimes) {
-  const Profile p = analysed({{node(kConv, 10, 20), run(0, 50), node(kConv, 70, 95), run(60, 100)}});
+  const Profile p = analyzed({{node(kConv, 10, 20), run(0, 50), node(kConv, 70, 95), run(60, 100)}});
   EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 25}));
 }
 
 TEST(ProfileAnalysis, EarlierRunsAndForgottenGraphsAreLeftOut) {
-  const Profile p = analysed({{node(kConv, 10, 20), run(0, 30), node(kGone, 110, 120), node(kConv, 120, 125), run(100, 130)}}, 50);
+  const Profile p = analyzed({{node(kConv, 10, 20), run(0, 30), node(kGone, 110, 120), node(kConv, 120, 125), run(100, 130)}}, 50);
   ASSERT_EQ(p.runs.size(), 1U);
   EXPECT_EQ(p.nodes[0].self_ns, std::vector<double>{5});
   EXPECT_EQ(p.events_unknown, 1);
@@ -177,14 +177,14 @@ TEST(ProfileAnalysis, WhatOnlyTheRunsKnewIsTheMeanOfTheCalls) {
   Record small = node(kConv, 10, 20), large = node(kConv, 20, 30);
   small.arg0 = 100, small.arg1 = 40;
   large.arg0 = 300, large.arg1 = 80;
-  const Profile p = analysed({{small, large, node(kBody, 30, 35), run(0, 50)}});
+  const Profile p = analyzed({{small, large, node(kBody, 30, 35), run(0, 50)}});
   EXPECT_EQ(p.nodes[0].flops, 200);
   EXPECT_EQ(p.nodes[0].bytes, 60);
   EXPECT_FALSE(p.nodes[2].flops);
 }
 
 TEST(ProfileAnalysis, PhasesOfKernelsAreOfAllThreadsAndWithoutThoseWithin) {
-  const Profile p = analysed({{phase(kPack, 12, 20), phase(kEpilogue, 30, 35), phase(kCompute, 20, 48), node(kConv, 10, 50), run(0, 60)},
+  const Profile p = analyzed({{phase(kPack, 12, 20), phase(kEpilogue, 30, 35), phase(kCompute, 20, 48), node(kConv, 10, 50), run(0, 60)},
                               {phase(kEpilogue, 25, 27), phase(kCompute, 22, 40), part(21, 41)},
                               {phase(kPack, 15, 25, 2), phase(kPack, 16, 20, 1, kGone)}});
   ASSERT_EQ(p.runs.size(), 1U);
@@ -212,7 +212,7 @@ TEST(ProfileAnalysis, PhasesOfKernelsAreOfAllThreadsAndWithoutThoseWithin) {
 // A state that began before the run or ends after it counts by its part within.
 TEST(ProfileAnalysis, StatesOfThePoolSumToTheRuns) {
   const Profile p =
-      analysed({{state(kBarrier, 40, 50), node(kConv, 10, 50), state(kNoWork, 60, 70), run(0, 100)},
+      analyzed({{state(kBarrier, 40, 50), node(kConv, 10, 50), state(kNoWork, 60, 70), run(0, 100)},
                 {state(kNoWork, 0, 12), state(kBarrier, 30, 35), state(kRunning, 12, 45), state(kNoWork, 45, 80), state(kAsleep, 80, 130)},
                 {state(kRunning, 90, 150)}});
   ASSERT_EQ(p.pool.size(), 3U);
@@ -232,7 +232,7 @@ TEST(ProfileAnalysis, StatesOfThePoolSumToTheRuns) {
 }
 
 TEST(ProfileAnalysis, ABarrierIsOfTheInnermostNodeOfItsThread) {
-  const Profile p = analysed(
+  const Profile p = analyzed(
       {{state(kBarrier, 25, 28), node(kBody, 20, 30), state(kBarrier, 50, 56), node(kLoop, 10, 70), state(kBarrier, 72, 75), run(0, 80)},
        {state(kBarrier, 32, 40), node(kConv, 30, 44)}});
   EXPECT_EQ(p.nodes[0].barrier_ns, 8);
@@ -241,10 +241,10 @@ TEST(ProfileAnalysis, ABarrierIsOfTheInnermostNodeOfItsThread) {
   EXPECT_EQ(p.runs[0].barrier_ns, 17) << "one of no node is dispatch";
 }
 
-TEST(ProfileAnalysis, OneThreadHasNoPool) { EXPECT_TRUE(analysed({{node(kConv, 10, 50), run(0, 60)}}).pool.empty()); }
+TEST(ProfileAnalysis, OneThreadHasNoPool) { EXPECT_TRUE(analyzed({{node(kConv, 10, 50), run(0, 60)}}).pool.empty()); }
 
 TEST(ProfileAnalysis, ARunWithoutNodesIsAllBeforeTheFirst) {
-  const Profile p = analysed({{run(0, 30)}});
+  const Profile p = analyzed({{run(0, 30)}});
   EXPECT_EQ(p.runs[0].before_ns, 30);
   expect_sum(p.runs[0]);
 }

@@ -46,7 +46,7 @@ TEST(Statistics, IntervalsHoldTheMedianAsOftenAsTheySay) {
 }
 
 TEST(Statistics, SummariesInterpolatePercentiles) {
-  const Summary s = summarise({5, 1, 4, 2, 3});
+  const Summary s = summarize({5, 1, 4, 2, 3});
   EXPECT_EQ(s.median, 3);
   EXPECT_DOUBLE_EQ(s.p10, 1.4);
   EXPECT_DOUBLE_EQ(s.p90, 4.6);

@@ -95,7 +95,7 @@ TEST_F(CompiledModel, RunsToTheSameBits) {
   EXPECT_TRUE(warnings.empty());
 }
 
-TEST_F(CompiledModel, IsNeitherOptimisedNorPackedAgain) {
+TEST_F(CompiledModel, IsNeitherOptimizedNorPackedAgain) {
   packing_model().model().save(folder / "m.onnx");
   options.cache_dir.clear();
   options.compiled_model_filepath = folder / "m.treadle";

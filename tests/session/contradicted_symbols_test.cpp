@@ -64,7 +64,7 @@ TEST_F(ContradictedSymbols, WholeRuns) {
   }
 }
 
-TEST_F(ContradictedSymbols, ParallelRunsWithoutTheOptimiser) {
+TEST_F(ContradictedSymbols, ParallelRunsWithoutTheOptimizer) {
   SessionOptions options;
   options.execution_mode = ExecutionMode::parallel;
   options.graph_optimization_level = GraphOptimizationLevel::disable_all;

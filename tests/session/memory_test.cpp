@@ -766,12 +766,12 @@ TEST(SessionMemory, NoResultLiesOverAnOperandThatIsReadInAnotherOrder) {
     b.input("x", {kRows, kColumns}).output("y", {kRows, kColumns}).constant("w", weight).constant("rows", rows);
     b.node("MatMul", {"x", "w"}, {"a"}).node("Reshape", {"a", "rows"}, {"same"});
     b.node("MatMul", {"a", "w"}, {"b"}).node("Add", {"b", viewed ? "same" : "a"}, {"c"}).node("MatMul", {"c", "w"}, {"y"});
-    for (bool optimised : {true, false}) {
+    for (bool optimized : {true, false}) {
       SessionOptions options;
-      if (!optimised) options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+      if (!optimized) options.graph_optimization_level = GraphOptimizationLevel::disable_all;
       const std::vector<float> y = values_of(Session(b.model(), options).run({{"x", x}})[0]);
       for (size_t i = 0; i < y.size(); ++i)
-        ASSERT_NEAR(y[i], expected[i], 1e-4) << "element " << i << (viewed ? " viewed" : "") << (optimised ? " optimised" : "");
+        ASSERT_NEAR(y[i], expected[i], 1e-4) << "element " << i << (viewed ? " viewed" : "") << (optimized ? " optimised" : "");
     }
   }
 }

@@ -252,7 +252,7 @@ TEST(SessionCache, IsAskedByManyThreadsAtOnce) {
   EXPECT_EQ(session.cache_statistics().misses, 2);
 }
 
-TEST(SessionControl, AMonitorSeesValuesThatTheOptimiserWouldRemove) {
+TEST(SessionControl, AMonitorSeesValuesThatTheOptimizerWouldRemove) {
   ModelBuilder b;
   b.input("x", {2, 3}).output("y", {6});
   b.constant("one", Tensor::scalar(1.0F)).constant("two", Tensor::scalar(2.0F)).constant("flat", Tensor::vector<int64_t>({{6}}));

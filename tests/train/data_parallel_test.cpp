@@ -183,14 +183,14 @@ TEST(DataParallel, AccumulationClippingAndAveragesAreOfTheJointBatch) {
 TEST(DataParallel, EverySchedulerOverlapsTheSameBits) {
   const TrainerOptions options{.learning_rate = 0.1, .momentum = 0.9};
   const std::vector<Trained> expected = train_together(2, plain_network(), options, some_batches());
-  TrainerOptions parallel = options, limited = options, unoptimised = options;
+  TrainerOptions parallel = options, limited = options, unoptimized = options;
   parallel.session.execution_mode = ExecutionMode::parallel;
   parallel.session.intra_op_num_threads = 2;
   limited.session.memory_limit_bytes = 1 << 20;
-  unoptimised.session.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  unoptimized.session.graph_optimization_level = GraphOptimizationLevel::disable_all;
   for (const TrainerOptions& other : {parallel, limited})
     EXPECT_TRUE(same_bits(train_together(2, plain_network(), other, some_batches())[1].parameters, expected[0].parameters));
-  expect_joint(train_together(2, plain_network(), unoptimised, some_batches()), train_alone(plain_network(), options, some_batches()));
+  expect_joint(train_together(2, plain_network(), unoptimized, some_batches()), train_alone(plain_network(), options, some_batches()));
 }
 
 TEST(DataParallel, ReductionInBfloat16IsNearAndTheSameOnAllRanks) {

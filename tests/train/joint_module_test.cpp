@@ -61,40 +61,40 @@ Tensor tensor_of(const Shape& shape, float first, float step = 0) {
 }
 
 // x[2,2,3] of two channels: 0, 0.5 ... 5.5. By hand: the mean of channel 0 is that of 0, 0.5, 1, 3, 3.5, 4.
-Model normalisation() {
+Model normalization() {
   return model_of({{"x", {2, 2, 3}}, {"scale", {2}}, {"bias", {2}}, {"mean", {2}}, {"var", {2}}},
                   {{"BatchNormalization", {"x", "scale", "bias", "mean", "var"}, "y"}}, {{"y", {2, 2, 3}}});
 }
 constexpr double kMean = 2.0, kVariance = (4 + 2.25 + 1 + 1 + 2.25 + 4) / 6;  // over n
 
-std::vector<Datum> normalisation_feeds(const Tensor& mean, const Tensor& var) {
+std::vector<Datum> normalization_feeds(const Tensor& mean, const Tensor& var) {
   return {tensor_of({2, 2, 3}, 0, 0.5F), tensor_of({2}, 1), tensor_of({2}, 0), mean, var};
 }
 
 TEST(JointModule, StatisticsThatAreFedAreWrittenInPlaceByTheForwardPass) {
   for (bool unbiased : {false, true}) {
-    JointModule module(normalisation(), {.inputs = {"x", "scale"}, .states = {"mean", "var"}, .unbiased_variance = unbiased});
+    JointModule module(normalization(), {.inputs = {"x", "scale"}, .states = {"mean", "var"}, .unbiased_variance = unbiased});
     ASSERT_EQ(module.input_names(), (std::vector<std::string>{"x", "scale", "bias", "mean", "var"}));
     const Tensor mean = tensor_of({2}, 1), var = tensor_of({2}, 3);
-    JointModule::Run run = module.forward_in_order(normalisation_feeds(mean, var));
+    JointModule::Run run = module.forward_in_order(normalization_feeds(mean, var));
     EXPECT_NEAR(run.outputs()[0].data<float>()[0], (0 - kMean) / std::sqrt(kVariance + 1e-5), 1e-5);
     EXPECT_NEAR(mean.data<float>()[0], 0.9 * 1 + 0.1 * kMean, 1e-6);
     EXPECT_NEAR(var.data<float>()[0], 0.9 * 3 + 0.1 * kVariance * (unbiased ? 6.0 / 5 : 1), 1e-6);
     const float before = mean.data<float>()[0];
-    module.forward_in_order(normalisation_feeds(mean, var), {.update_states = false});
+    module.forward_in_order(normalization_feeds(mean, var), {.update_states = false});
     run.backward_in_order(std::vector{tensor_of({2, 2, 3}, 1)});
     EXPECT_EQ(mean.data<float>()[0], before);
   }
 }
 
-TEST(JointModule, StatisticsThatAreInputsAndNoStatesNormalise) {
-  JointModule module(normalisation(), {.inputs = {"x"}});
+TEST(JointModule, StatisticsThatAreInputsAndNoStatesNormalize) {
+  JointModule module(normalization(), {.inputs = {"x"}});
   const Tensor mean = tensor_of({2}, 1), var = tensor_of({2}, 4);
-  JointModule::Run run = module.forward_in_order(normalisation_feeds(mean, var));
+  JointModule::Run run = module.forward_in_order(normalization_feeds(mean, var));
   EXPECT_NEAR(run.outputs()[0].data<float>()[0], -0.5, 1e-5);
   EXPECT_NEAR(run.backward_in_order(std::vector{tensor_of({2, 2, 3}, 1)})[0].data<float>()[0], 0.5, 1e-5);
   EXPECT_EQ(mean.data<float>()[0], 1);
-  EXPECT_THROW(JointModule(normalisation(), {.inputs = {"x"}, .states = {"nothing"}}), Error);
+  EXPECT_THROW(JointModule(normalization(), {.inputs = {"x"}, .states = {"nothing"}}), Error);
 }
 
 TEST(JointModule, GradientsAreTheCallersOwn) {
@@ -209,9 +209,9 @@ TEST(JointModule, InputsAreThoseOfTheModelWithAndWithoutAMonitor) {
 }
 
 TEST(JointModule, WithoutABackwardPassNothingIsTrained) {
-  JointModule module(normalisation(), {.states = {"mean", "var"}, .unbiased_variance = true, .forward_only = true});
+  JointModule module(normalization(), {.states = {"mean", "var"}, .unbiased_variance = true, .forward_only = true});
   const Tensor mean = tensor_of({2}, 1), var = tensor_of({2}, 3);
-  JointModule::Run run = module.forward_in_order(normalisation_feeds(mean, var));
+  JointModule::Run run = module.forward_in_order(normalization_feeds(mean, var));
   ASSERT_EQ(run.outputs().size(), 1U);
   EXPECT_NEAR(var.data<float>()[0], 0.9 * 3 + 0.1 * kVariance * 6 / 5, 1e-6);
   try {

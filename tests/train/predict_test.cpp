@@ -60,8 +60,8 @@ std::vector<TrainerOptions> ways() {
 
 TEST(Predict, AfterEachStepIsWhatTheSavedModelGives) {
   for (const TrainerOptions& options : ways())
-    for (const bool normalises : {false, true}) {
-      Trainer trainer(normalises ? tiny_network() : perceptron(), options);
+    for (const bool normalizes : {false, true}) {
+      Trainer trainer(normalizes ? tiny_network() : perceptron(), options);
       const Batch shown = make_batch(8, 99);
       for (uint32_t i = 0; i < 4; ++i) {
         const Tensor first = trainer.predict(shown.feeds)[0].tensor(), again = trainer.predict(shown.feeds)[0].tensor();
@@ -69,7 +69,7 @@ TEST(Predict, AfterEachStepIsWhatTheSavedModelGives) {
         const Model saved = reread(trainer);
         EXPECT_TRUE(same_bits(first, Trainer(saved, options).predict(shown.feeds)[0].tensor()));
         const Tensor in_session = Session(saved, options.session).run(shown.feeds)[0].tensor();
-        if (normalises)
+        if (normalizes)
           EXPECT_LT(distance(first, in_session), 1e-5);  // a session folds the normalisation into the convolution
         else
           EXPECT_TRUE(same_bits(first, in_session));

@@ -88,7 +88,7 @@ class Budgeting {
   }
 
   std::shared_ptr<const BudgetedPlan> plan(size_t capacity, const memory::BudgetOptions& options = {}) const {
-    return realised(memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity, options));
+    return realized(memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity, options));
   }
 
   // Returns null if a buffer is larger here, or would be recomputed in another way.
@@ -99,11 +99,11 @@ class Budgeting {
     if (!std::equal(sizes_.begin(), sizes_.end(), larger.sizes.begin(), larger.sizes.end(), std::less_equal<>()) ||
         !std::equal(recipes_.begin(), recipes_.end(), larger.recipes.begin(), larger.recipes.end(), suffices))
       return nullptr;
-    return realised(larger.plan);
+    return realized(larger.plan);
   }
 
  private:
-  std::shared_ptr<const BudgetedPlan> realised(const memory::BudgetPlan& plan) const {
+  std::shared_ptr<const BudgetedPlan> realized(const memory::BudgetPlan& plan) const {
     auto result = std::make_shared<BudgetedPlan>();
     result->order = order_;
     result->arena_bytes = plan.arena_bytes;

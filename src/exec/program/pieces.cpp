@@ -43,7 +43,7 @@ class Placing {
     const SlotId out = operands[concat.num_inputs];
     if (out == kNoSlot) return;
     const bool by_rows = join_of(program_.graph(), *concat.node) == Join::by_rows;
-    if (view_of_neighbours(step, inputs, out, by_rows)) return;
+    if (view_of_neighbors(step, inputs, out, by_rows)) return;
     const Slot& host = slots_[out];
     if (host.row_step != 0 && !by_rows) return;
     const int64_t row_step = !by_rows ? 0 : host.row_step != 0 ? host.row_step : row_length(program_, out);
@@ -141,7 +141,7 @@ class Placing {
     return slot;
   }
 
-  bool view_of_neighbours(InstructionId step, std::span<const SlotId> inputs, SlotId out, bool by_rows) {
+  bool view_of_neighbors(InstructionId step, std::span<const SlotId> inputs, SlotId out, bool by_rows) {
     const Slot& own = slots_[out];
     if (own.root != out || own.location != LocationKind::arena || inputs.empty()) return false;
     Host host;

@@ -41,7 +41,7 @@ class Stack {
   Tensor result(const Shape& empty_shape) const {
     Shape slice = slices_.empty() ? empty_shape : slices_[0].shape();
     DType dtype = slices_.empty() ? dtype_ : slices_[0].dtype();
-    int axis = normalise_axis(axis_, slice.rank() + 1, "the axis of a scan output");
+    int axis = normalize_axis(axis_, slice.rank() + 1, "the axis of a scan output");
     Shape shape = slice;
     auto count = static_cast<int64_t>(slices_.size());
     shape.insert(axis, count);
@@ -158,7 +158,7 @@ void run_scan(ControlFlowCall& instruction) {
   std::vector<int> scan_axes;
   for (size_t i = 0; i < num_scanned; ++i) {
     scanned.push_back(instruction.input(static_cast<int>(num_states + i)).tensor());
-    scan_axes.push_back(normalise_axis(entry_or(axes, i, 0), scanned[i].shape().rank(), "scan_input_axes"));
+    scan_axes.push_back(normalize_axis(entry_or(axes, i, 0), scanned[i].shape().rank(), "scan_input_axes"));
     int64_t extent = scanned[i].shape()[scan_axes[i]];
     if (length >= 0 && extent != length)
       throw Error(ErrorCode::invalid_argument, fmt::format("scanned inputs of lengths {} and {}", length, extent));

@@ -332,7 +332,7 @@ class ControlFlowMemory {
     const SlotId first = scanned(0);
     if (setting_.slot(first).static_shape) {
       const Shape& shape = setting_.binding.shape(first);
-      return exactly(static_cast<size_t>(shape[normalise_axis(scanned_axis(0), shape.rank(), "scan_input_axes")]));
+      return exactly(static_cast<size_t>(shape[normalize_axis(scanned_axis(0), shape.rank(), "scan_input_axes")]));
     }
     sizes_.note_unbounded(&node_);
     return {1, 1};
@@ -345,7 +345,7 @@ class ControlFlowMemory {
       const SlotId index = scanned(k);
       if (!setting_.slot(index).static_shape) continue;
       Shape shape = setting_.binding.shape(index);
-      const int axis = normalise_axis(scanned_axis(k), shape.rank(), "scan_input_axes");
+      const int axis = normalize_axis(scanned_axis(k), shape.rank(), "scan_input_axes");
       if (shape[axis] == 0) continue;
       shape.erase(axis);
       bytes += exactly(rounded(size_bytes(setting_.slot(index).dtype, shape.num_elements())));

@@ -114,11 +114,11 @@ HWY_NOINLINE void all_channels(const Row& r, const float* x, const float* w, con
 }
 
 #if HWY_MAX_BYTES >= 64
-constexpr int kNeighbours = 8;
+constexpr int kNeighbors = 8;
 #else
-constexpr int kNeighbours = 6;
+constexpr int kNeighbors = 6;
 #endif
-constexpr int kFewestNeighbours = 3;  // least number of outputs for which sharing pixels pays
+constexpr int kFewestNeighbors = 3;  // least number of outputs for which sharing pixels pays
 
 // Adjacent outputs with whole windows; each reads its own pixels.
 template <int kOutputs>
@@ -132,19 +132,19 @@ HWY_INLINE void apart(int64_t count, const Row& r, const float* x, const float* 
 // Adjacent outputs whose windows share pixels; some pixels may be outside the image.
 template <int kTaps, int kOutputs>
 HWY_INLINE void shared(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
-  if constexpr (kOutputs > kFewestNeighbours) {
+  if constexpr (kOutputs > kFewestNeighbors) {
     if (count < kOutputs) return shared<kTaps, kOutputs - 1>(count, r, x, w, residual, y);
   }
   if (r.inside.last - r.inside.first == kOutputs + kTaps - 1) return all_channels<kOutputs, 1, kTaps, false>(r, x, w, residual, y);
   all_channels<kOutputs, 1, kTaps, true>(r, x, w, residual, y);
 }
 
-using Neighbours = decltype(&shared<3, kNeighbours>);
-Neighbours shared_by(int64_t taps) {
+using Neighbors = decltype(&shared<3, kNeighbors>);
+Neighbors shared_by(int64_t taps) {
   switch (taps) {
-    case 3: return shared<3, kNeighbours>;
-    case 5: return shared<5, kNeighbours>;
-    case 7: return shared<7, kNeighbours>;
+    case 3: return shared<3, kNeighbors>;
+    case 5: return shared<5, kNeighbors>;
+    case 7: return shared<7, kNeighbors>;
     default: return nullptr;
   }
 }
@@ -178,29 +178,29 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
   const float* row = x.data + slot * row_floats;
   const float* row_weights = weights + down.first * r.weights_row;
   // Computes `count` outputs from ow on, with horizontal taps [first, last).
-  auto run = [&](Neighbours neighbours, int64_t ow, int64_t count, const Taps& along) {
+  auto run = [&](Neighbors neighbors, int64_t ow, int64_t count, const Taps& along) {
     r.taps_along = along.last - along.first;
     r.start = (along.start + along.first * w.dilation[2]) * x.step;
     const float* res = residual != nullptr ? residual + ow * C : nullptr;
-    neighbours(count, r, row, row_weights + along.first * C, res, y + ow * y_step);
+    neighbors(count, r, row, row_weights + along.first * C, res, y + ow * y_step);
   };
-  auto run_blocks = [&](Neighbours neighbours, int64_t first, int64_t last) {
-    const int64_t blocks = (last - first + kNeighbours - 1) / kNeighbours;
+  auto run_blocks = [&](Neighbors neighbors, int64_t first, int64_t last) {
+    const int64_t blocks = (last - first + kNeighbors - 1) / kNeighbors;
     for (int64_t block = 0, at = first; block < blocks; ++block) {
       const int64_t count = (last - first) / blocks + (block < (last - first) % blocks ? 1 : 0), start = at * w.stride[2] - w.pad_begin[2];
       r.inside = places_inside(start, w.dilation[2], count + w.kernel[2] - 1, w.in[2]);
-      run(neighbours, at, count, Taps{0, w.kernel[2], start});
+      run(neighbors, at, count, Taps{0, w.kernel[2], start});
       at += count;
     }
   };
-  if (const Neighbours neighbours = shared_by(w.kernel[2]);
-      neighbours != nullptr && w.stride[2] == w.dilation[2] && w.out[2] >= kFewestNeighbours)
-    return run_blocks(neighbours, 0, w.out[2]);
+  if (const Neighbors neighbors = shared_by(w.kernel[2]);
+      neighbors != nullptr && w.stride[2] == w.dilation[2] && w.out[2] >= kFewestNeighbors)
+    return run_blocks(neighbors, 0, w.out[2]);
   // Outputs whose whole window is inside: those for which both the first and the last tap are.
   const int64_t first = std::min(outputs_inside(w, 2, 0).first, w.out[2]);
   const int64_t last = std::max(first, outputs_inside(w, 2, w.kernel[2] - 1).last);
   for (int64_t ow = 0; ow < first; ++ow) run(apart<1>, ow, 1, taps_inside(w, 2, ow));
-  run_blocks(apart<kNeighbours>, first, last);
+  run_blocks(apart<kNeighbors>, first, last);
   for (int64_t ow = last; ow < w.out[2]; ++ow) run(apart<1>, ow, 1, taps_inside(w, 2, ow));
 }
 

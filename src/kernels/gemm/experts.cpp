@@ -117,7 +117,7 @@ void choose_experts(const ExpertsParams& p, const float* scores, const float* we
     shares[i] = weights ? weights[best] : std::exp(scores[best] - largest) / sum;
     part += shares[i];
   }
-  if (p.normalise && part != 0)
+  if (p.normalize && part != 0)
     for (int64_t i = 0; i < p.k; ++i) shares[i] /= part;
 }
 

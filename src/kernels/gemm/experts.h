@@ -39,7 +39,7 @@ struct ExpertsParams {
   ExpertActivation activation;  ///< applied after the first layer
   bool swiglu = false;          ///< the gate passes through SwiGLU (alpha, beta, limit)
   ExpertGate gate = ExpertGate::none;
-  bool normalise = false;  ///< divide a token's k weights by their sum
+  bool normalize = false;  ///< divide a token's k weights by their sum
   float alpha = 1, beta = 0;
   float limit = 0;                ///< clamp of SwiGLU's operands; infinity: none
   bool limits_activated = false;  ///< clamp the gate after its activation, not before

@@ -89,10 +89,10 @@ void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, i
       continue;
     }
     // Clamps positions so far outside that all taps are the edge, to keep the conversion to an integer defined.
-    const double limit = static_cast<double>(axis.in + taps), centre = std::floor(std::clamp(x, -limit, limit));
+    const double limit = static_cast<double>(axis.in + taps), center = std::floor(std::clamp(x, -limit, limit));
     double sum = 0;
     for (int64_t k = 0; k < taps; ++k) {
-      const int64_t i = static_cast<int64_t>(centre) + first + k;
+      const int64_t i = static_cast<int64_t>(center) + first + k;
       double weight = filter_weight(options, (static_cast<double>(i) - x) * scale);
       if (options.exclude_outside && (i < 0 || i >= axis.in)) weight = 0;
       sum += weight;

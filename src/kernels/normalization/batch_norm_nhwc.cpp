@@ -102,16 +102,16 @@ HWY_INLINE void products(int64_t rows, int64_t C, const float* dy, const BatchNo
   each_channel(C, [&]<int kCount, bool kCut>(int64_t c, const auto& rest) {
     const D d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-    V sum[kCount], product[kCount], centre[kCount];
+    V sum[kCount], product[kCount], center[kCount];
     Gate<kPasses> gate[kCount];
     TREADLE_EACH {
-      sum[v] = product[v] = hn::Zero(d), centre[v] = load_channels<kCut>(mean + c + v * lanes, rest);
+      sum[v] = product[v] = hn::Zero(d), center[v] = load_channels<kCut>(mean + c + v * lanes, rest);
       gate[v].template load<kCut>(through, c + v * lanes, rest);
     }
     for (int64_t r = 0; r < rows; ++r) {
       TREADLE_EACH {
         const int64_t at = r * C + c + v * lanes;
-        const V from_mean = hn::Sub(load_channels<kCut>(x + at, rest), centre[v]);
+        const V from_mean = hn::Sub(load_channels<kCut>(x + at, rest), center[v]);
         const V gradient = gate[v].of(load_channels<kCut>(dy + at, rest), from_mean);
         sum[v] = hn::Add(sum[v], gradient);
         product[v] = hn::MulAdd(gradient, from_mean, product[v]);
@@ -129,18 +129,18 @@ HWY_INLINE void gradients(int64_t rows, int64_t C, const float* dy, const BatchN
   each_channel(C, [&]<int kCount, bool kCut>(int64_t c, const auto& rest) {
     const D d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-    V centre[kCount], by[kCount], off[kCount], down[kCount];
+    V center[kCount], by[kCount], off[kCount], down[kCount];
     Gate<kPasses> gate[kCount];
     TREADLE_EACH {
       const int64_t at = c + v * lanes;
-      centre[v] = load_channels<kCut>(mean + at, rest), by[v] = load_channels<kCut>(factor + at, rest);
+      center[v] = load_channels<kCut>(mean + at, rest), by[v] = load_channels<kCut>(factor + at, rest);
       off[v] = load_channels<kCut>(shift + at, rest), down[v] = load_channels<kCut>(slope + at, rest);
       gate[v].template load<kCut>(through, at, rest);
     }
     for (int64_t r = 0; r < rows; ++r) {
       TREADLE_EACH {
         const int64_t at = r * C + c + v * lanes;
-        const V from_mean = hn::Sub(load_channels<kCut>(x + at, rest), centre[v]);
+        const V from_mean = hn::Sub(load_channels<kCut>(x + at, rest), center[v]);
         const V gradient = hn::Sub(gate[v].of(load_channels<kCut>(dy + at, rest), from_mean), off[v]);
         store_channels<kCut>(hn::Mul(by[v], hn::NegMulAdd(from_mean, down[v], gradient)), dx + at, rest);
       }

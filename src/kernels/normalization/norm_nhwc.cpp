@@ -33,8 +33,8 @@ HWY_INLINE void block_statistics(int64_t pixels, int64_t step, const float* x, L
   from = x;
   for (int64_t p = 0; p < pixels; ++p, from += step) {
     for (int k = 0; k < kVectors; ++k) {
-      const V centred = hn::Sub(load(from, k), mean[k]);
-      square[k] = hn::MulAdd(centred, centred, square[k]);
+      const V centered = hn::Sub(load(from, k), mean[k]);
+      square[k] = hn::MulAdd(centered, centered, square[k]);
     }
   }
 }

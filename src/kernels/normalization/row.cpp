@@ -81,15 +81,15 @@ void normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T*
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   const V means = hn::Set(d, mean), factors = hn::Set(d, factor);
-  auto centred = [&](V v) { return hn::Mul(hn::Sub(v, means), factors); };
+  auto centered = [&](V v) { return hn::Mul(hn::Sub(v, means), factors); };
   if (scale != nullptr && bias != nullptr) {
-    map_row(x, n, y, [&](V v, auto&& at) { return hn::MulAdd(centred(v), at(scale), at(bias)); });
+    map_row(x, n, y, [&](V v, auto&& at) { return hn::MulAdd(centered(v), at(scale), at(bias)); });
   } else if (scale != nullptr) {
-    map_row(x, n, y, [&](V v, auto&& at) { return hn::Mul(centred(v), at(scale)); });
+    map_row(x, n, y, [&](V v, auto&& at) { return hn::Mul(centered(v), at(scale)); });
   } else if (bias != nullptr) {
-    map_row(x, n, y, [&](V v, auto&& at) { return hn::Add(centred(v), at(bias)); });
+    map_row(x, n, y, [&](V v, auto&& at) { return hn::Add(centered(v), at(bias)); });
   } else {
-    map_row(x, n, y, [&](V v, auto&&) { return centred(v); });
+    map_row(x, n, y, [&](V v, auto&&) { return centered(v); });
   }
 }
 

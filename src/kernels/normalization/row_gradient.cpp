@@ -45,8 +45,8 @@ void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias
   for (int r = 0; r < kRows; ++r) {
     const RowStatistics s = row_statistics(x + r * n, n);
     // RMS normalization divides by the mean square instead of the variance.
-    const double squares = job.centred ? s.variance : s.variance + s.mean * s.mean;
-    mean[r] = hn::Set(d, job.centred ? static_cast<T>(s.mean) : T{0});
+    const double squares = job.centered ? s.variance : s.variance + s.mean * s.mean;
+    mean[r] = hn::Set(d, job.centered ? static_cast<T>(s.mean) : T{0});
     inverse[r] = hn::Set(d, static_cast<T>(1 / std::sqrt(squares + job.epsilon)));
     flow[r] = slope[r] = hn::Zero(d);
   }
@@ -67,7 +67,7 @@ void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias
   if (job.dx == nullptr) return;
   const V share = hn::Set(d, static_cast<T>(1 / static_cast<double>(n)));
   for (int r = 0; r < kRows; ++r) {
-    flow[r] = job.centred ? hn::Mul(hn::SumOfLanes(d, flow[r]), share) : hn::Zero(d);
+    flow[r] = job.centered ? hn::Mul(hn::SumOfLanes(d, flow[r]), share) : hn::Zero(d);
     slope[r] = hn::Mul(hn::SumOfLanes(d, slope[r]), share);
   }
   for_vectors(d, n, [&](int64_t j, auto load, auto store) HWY_ATTR {

@@ -12,7 +12,7 @@ namespace treadle::kernels {
 template <typename T>
 struct NormGradient {
   int64_t rows = 0, length = 0;
-  bool centred = true;  ///< false: x / rms
+  bool centered = true;  ///< false: x / rms
   double epsilon = 1e-5;
   const T *dy = nullptr, *x = nullptr, *scale = nullptr;
   T* dx = nullptr;                        ///< may be dy or x

@@ -92,7 +92,7 @@ void pass(int64_t n, int64_t length, int64_t stride, const std::complex<T>* root
 }  // namespace
 
 template <typename T>
-bool Fft<T>::factorise(int64_t n, Factors& factors) {
+bool Fft<T>::factorize(int64_t n, Factors& factors) {
   auto take = [&](int radix) {
     while (n % radix == 0) {
       factors.radix[factors.count++] = radix;
@@ -111,12 +111,12 @@ Fft<T>::Fft(int64_t length, bool inverse) : length_(length), inverse_(inverse) {
     throw Error(ErrorCode::invalid_argument, "a Fourier transform of length " + std::to_string(length) + "; expected at least 1");
   if (length > kMaxLength)
     throw Error(ErrorCode::resource_exhausted, "a Fourier transform of length " + std::to_string(length) + "; the limit is 2^30");
-  bluestein_ = !factorise(length, factors_);
+  bluestein_ = !factorize(length, factors_);
   if (!bluestein_) return;
   factors_ = {};
   padded_ = 1;
   while (padded_ < 2 * length - 1) padded_ *= 2;
-  factorise(padded_, factors_);
+  factorize(padded_, factors_);
 }
 
 // Bluestein's table: the roots of the padded length, the chirp exp(-pi i n^2 / length), and the transform of the chirp's conjugate.

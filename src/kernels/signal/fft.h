@@ -35,7 +35,7 @@ class Fft {
     int count = 0;
     int radix[kMaxFactors] = {};
   };
-  static bool factorise(int64_t n, Factors& factors);
+  static bool factorize(int64_t n, Factors& factors);
   static void passes(const Factors& factors, int64_t n, const Complex* roots, bool inverse, Complex* line, Complex* work);
 
   int64_t length_, padded_ = 0;

@@ -214,7 +214,7 @@ void infer_scan(InferContext& c) {
   for (size_t i = 0; i < static_cast<size_t>(c.num_inputs()); ++i) {
     Type type = c.input(static_cast<int>(i));
     if (i >= num_states && type.shape) {
-      const int axis = normalise_axis(entry_or(c.get_ints("scan_input_axes"), i - num_states, 0), type.rank(), "scan_input_axes");
+      const int axis = normalize_axis(entry_or(c.get_ints("scan_input_axes"), i - num_states, 0), type.rank(), "scan_input_axes");
       const Dim extent = (*type.shape)[static_cast<size_t>(axis)];
       length = length ? unify(*length, extent, "lengths of the scanned inputs") : extent;
       type.shape->erase(type.shape->begin() + axis);
@@ -232,7 +232,7 @@ void infer_scan(InferContext& c) {
     }
     Type stacked = outside_of_loop(c, outputs[i], "scan");
     if (stacked.shape) {
-      const int axis = normalise_axis(entry_or(c.get_ints("scan_output_axes"), i - num_states, 0), stacked.rank() + 1, "scan_output_axes");
+      const int axis = normalize_axis(entry_or(c.get_ints("scan_output_axes"), i - num_states, 0), stacked.rank() + 1, "scan_output_axes");
       stacked.shape->insert(stacked.shape->begin() + axis, *length);
     }
     c.set_output(static_cast<int>(i), std::move(stacked));

@@ -18,7 +18,7 @@ void infer(InferContext& c) {
   if (c.has_rank(1) && c.rank(1) > 1)
     throw Error(ErrorCode::invalid_argument, "axis is " + to_string(c.input(1)) + "; it must be a scalar");
   auto axis = c.known_ints(1);
-  if (axis && axis->size() == 1 && c.has_rank(0) && c.rank(0) > 0) normalise_axis((*axis)[0], c.rank(0));
+  if (axis && axis->size() == 1 && c.has_rank(0) && c.rank(0) > 0) normalize_axis((*axis)[0], c.rank(0));
   c.set_output(0, c.input(0));
 }
 
@@ -30,7 +30,7 @@ struct Cumulative {
   static Cumulative bind(BindContext& c) {
     int rank = c.shape(0).rank();
     check_equal(c.num_elements(1), 1, "elements of axis");
-    AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), normalise_axis(c.value_at(1, 0), rank));
+    AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), normalize_axis(c.value_at(1, 0), rank));
     return {rows, c.get_int("exclusive") != 0, c.get_int("reverse") != 0};
   }
 
@@ -92,7 +92,7 @@ struct CumProdGrad {
   static CumProdGrad bind(BindContext& c) {
     check_same_shape(c);
     const int rank = c.shape(1).rank();
-    AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(1), normalise_axis(c.value_at(2, 0), rank));
+    AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(1), normalize_axis(c.value_at(2, 0), rank));
     return {rows, c.get_int("exclusive") != 0, c.get_int("reverse") != 0};
   }
   static void check_same_shape(const BindContext& c) {

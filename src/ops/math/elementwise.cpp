@@ -104,7 +104,7 @@ void upgrade_broadcast_axis(Graph& graph, NodeId id) {
     const ValueId missing = writer.op("Sub", {behind, writer.rank_of(node.inputs[1])});
     return graph.set_input(id, 1, writer.with_axes_behind(node.inputs[1], missing));
   }
-  int first = normalise_axis(axis, a.rank());
+  int first = normalize_axis(axis, a.rank());
   int missing = a.rank() - first - b.rank();
   if (missing < 0)
     throw Error(ErrorCode::invalid_model,

@@ -238,15 +238,15 @@ std::vector<KernelDef> comparison_kernels() {
 }
 
 template <kernels::Binary kOp>
-struct VectorisedBinary {
+struct VectorizedBinary {
   kernels::BroadcastPlan<2> plan;
 
-  static VectorisedBinary bind(BindContext& c) { return {plan_binary(c)}; }
+  static VectorizedBinary bind(BindContext& c) { return {plan_binary(c)}; }
   void run(RunContext& c) const { kernels::binary_f32(kOp, plan, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.pool()); }
 };
 template <kernels::Binary kOp>
-std::vector<KernelDef> vectorised_binary() {
-  return {kernel<VectorisedBinary<kOp>>("vectors", DType::float32)};
+std::vector<KernelDef> vectorized_binary() {
+  return {kernel<VectorizedBinary<kOp>>("vectors", DType::float32)};
 }
 
 // Inference.

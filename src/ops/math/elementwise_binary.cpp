@@ -232,7 +232,7 @@ OpDef arithmetic(std::string_view name, void (*infer)(InferContext&), std::vecto
 }
 
 /// The vectorised Mod of floats handles fmod = 1 only. Other nodes are left to ModFn, which follows Python.
-struct Fmod : VectorisedBinary<Binary::fmod> {
+struct Fmod : VectorizedBinary<Binary::fmod> {
   static std::string declines(const CreateContext& c) { return c.node().attributes.get_int("fmod") != 0 ? "" : "fmod is 0"; }
   static Fmod bind(BindContext& c) { return {{plan_binary(c)}}; }
 };
@@ -324,12 +324,12 @@ Gradients pow_gradient(GradientContext& g) {
 
 std::vector<OpDef> elementwise_binary_ops() {
   std::vector<OpDef> ops = {
-      arithmetic("Add", infer_add, vectorised_binary<Binary::add>() + arithmetic_kernels<AddFn>(), {0, 0, true}, ChainOp::add,
+      arithmetic("Add", infer_add, vectorized_binary<Binary::add>() + arithmetic_kernels<AddFn>(), {0, 0, true}, ChainOp::add,
                  ChainOp::add),
-      arithmetic("Sub", infer_sub, vectorised_binary<Binary::sub>() + arithmetic_kernels<SubFn>(), {1, 0}, ChainOp::sub,
+      arithmetic("Sub", infer_sub, vectorized_binary<Binary::sub>() + arithmetic_kernels<SubFn>(), {1, 0}, ChainOp::sub,
                  ChainOp::reverse_sub),
-      arithmetic("Mul", infer_mul, vectorised_binary<Binary::mul>() + arithmetic_kernels<MulFn>(), {0, 1}, ChainOp::mul, ChainOp::mul),
-      arithmetic("Div", infer_div, vectorised_binary<Binary::div>() + arithmetic_kernels<DivFn>(), {1, 1}, ChainOp::div,
+      arithmetic("Mul", infer_mul, vectorized_binary<Binary::mul>() + arithmetic_kernels<MulFn>(), {0, 1}, ChainOp::mul, ChainOp::mul),
+      arithmetic("Div", infer_div, vectorized_binary<Binary::div>() + arithmetic_kernels<DivFn>(), {1, 1}, ChainOp::div,
                  ChainOp::reverse_div),
       mod(),
       pow()};

@@ -9,7 +9,7 @@
 #include "ops/functions.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
-#include "ops/math/vectorised_unary.h"
+#include "ops/math/vectorized_unary.h"
 
 namespace treadle::ops {
 namespace {
@@ -206,29 +206,29 @@ std::vector<OpDef> elementwise_unary_ops() {
   auto signed_integers = []<typename F>(F) { return unary_kernels<F, int64_t, int32_t, int8_t, int16_t>(); };
   auto unsigned_integers = []<typename F>(F) { return unary_kernels<F, uint8_t, uint16_t, uint32_t, uint64_t>(); };
   std::vector<OpDef> ops = {
-      unary<1>("Abs", {1, 6, 13}, kNumeric, vectorised_kernels<Unary::abs, AbsFn>() + signed_integers(AbsFn()) + unsigned_integers(AbsFn()),
+      unary<1>("Abs", {1, 6, 13}, kNumeric, vectorized_kernels<Unary::abs, AbsFn>() + signed_integers(AbsFn()) + unsigned_integers(AbsFn()),
                infer_abs),
-      unary<1>("Neg", {1, 6, 13}, kSigned, vectorised_kernels<Unary::neg, NegFn>() + signed_integers(NegFn()), infer_neg),
+      unary<1>("Neg", {1, 6, 13}, kSigned, vectorized_kernels<Unary::neg, NegFn>() + signed_integers(NegFn()), infer_neg),
       unary<1>("Sign", {9, 13}, kNumeric, float_kernels<SignFn>() + signed_integers(SignFn()) + unsigned_integers(SignFn())),
       unary<1>("Ceil", {1, 6, 13}, kFloats, float_kernels<CeilFn>()),
       unary<1>("Floor", {1, 6, 13}, kFloats, float_kernels<FloorFn>()),
       unary<1>("Round", {11, 22}, kFloats, float_kernels<RoundFn>()),
-      unary<4>("Sqrt", {1, 6, 13}, kFloats, vectorised_kernels<Unary::sqrt, SqrtFn>()),
-      unary<4>("Reciprocal", {1, 6, 13}, kFloats, vectorised_kernels<Unary::reciprocal, ReciprocalFn>()),
-      unary<15>("Exp", {1, 6, 13}, kFloats, vectorised_kernels<Unary::exp, ExpFn>()),
-      unary<15>("Log", {1, 6, 13}, kFloats, vectorised_kernels<Unary::log, LogFn>()),
-      unary<20>("Erf", {9, 13}, kFloats, vectorised_kernels<Unary::erf, ErfFn>()),
-      unary<20>("Sin", {7, 22}, kFloats, vectorised_kernels<Unary::sin, SinFn>()),
-      unary<20>("Cos", {7, 22}, kFloats, vectorised_kernels<Unary::cos, CosFn>()),
-      unary<20>("Tan", {7, 22}, kFloats, vectorised_kernels<Unary::tan, TanFn>()),
-      unary<20>("Asin", {7, 22}, kFloats, vectorised_kernels<Unary::asin, AsinFn>()),
-      unary<20>("Acos", {7, 22}, kFloats, vectorised_kernels<Unary::acos, AcosFn>()),
-      unary<20>("Atan", {7, 22}, kFloats, vectorised_kernels<Unary::atan, AtanFn>()),
-      unary<20>("Sinh", {9, 22}, kFloats, vectorised_kernels<Unary::sinh, SinhFn>()),
-      unary<20>("Cosh", {9, 22}, kFloats, vectorised_kernels<Unary::cosh, CoshFn>()),
-      unary<20>("Asinh", {9, 22}, kFloats, vectorised_kernels<Unary::asinh, AsinhFn>()),
-      unary<20>("Acosh", {9, 22}, kFloats, vectorised_kernels<Unary::acosh, AcoshFn>()),
-      unary<20>("Atanh", {9, 22}, kFloats, vectorised_kernels<Unary::atanh, AtanhFn>()),
+      unary<4>("Sqrt", {1, 6, 13}, kFloats, vectorized_kernels<Unary::sqrt, SqrtFn>()),
+      unary<4>("Reciprocal", {1, 6, 13}, kFloats, vectorized_kernels<Unary::reciprocal, ReciprocalFn>()),
+      unary<15>("Exp", {1, 6, 13}, kFloats, vectorized_kernels<Unary::exp, ExpFn>()),
+      unary<15>("Log", {1, 6, 13}, kFloats, vectorized_kernels<Unary::log, LogFn>()),
+      unary<20>("Erf", {9, 13}, kFloats, vectorized_kernels<Unary::erf, ErfFn>()),
+      unary<20>("Sin", {7, 22}, kFloats, vectorized_kernels<Unary::sin, SinFn>()),
+      unary<20>("Cos", {7, 22}, kFloats, vectorized_kernels<Unary::cos, CosFn>()),
+      unary<20>("Tan", {7, 22}, kFloats, vectorized_kernels<Unary::tan, TanFn>()),
+      unary<20>("Asin", {7, 22}, kFloats, vectorized_kernels<Unary::asin, AsinFn>()),
+      unary<20>("Acos", {7, 22}, kFloats, vectorized_kernels<Unary::acos, AcosFn>()),
+      unary<20>("Atan", {7, 22}, kFloats, vectorized_kernels<Unary::atan, AtanFn>()),
+      unary<20>("Sinh", {9, 22}, kFloats, vectorized_kernels<Unary::sinh, SinhFn>()),
+      unary<20>("Cosh", {9, 22}, kFloats, vectorized_kernels<Unary::cosh, CoshFn>()),
+      unary<20>("Asinh", {9, 22}, kFloats, vectorized_kernels<Unary::asinh, AsinhFn>()),
+      unary<20>("Acosh", {9, 22}, kFloats, vectorized_kernels<Unary::acosh, AcoshFn>()),
+      unary<20>("Atanh", {9, 22}, kFloats, vectorized_kernels<Unary::atanh, AtanhFn>()),
       unary<1>("Not", {1}, kBool, {kernel<UnaryKernel<NotFn, uint8_t, uint8_t>>("plain", DType::boolean)}, infer_not),
       classification("IsNaN", {9, 13, 20}, classification_kernels<IsNaNFn>()),
       is_inf(),

@@ -24,7 +24,7 @@ void infer_norm_grad(InferContext& c) {
     if (c.has_output(i)) c.set_output(i, c.input(2));
 }
 
-template <typename T, bool kCentred>
+template <typename T, bool kCentered>
 struct NormalizationGrad {
   int64_t rows, length;
   double epsilon;
@@ -43,14 +43,14 @@ struct NormalizationGrad {
   void run(RunContext& c) const {
     kernels::norm_gradient<T>({.rows = rows,
                                .length = length,
-                               .centred = kCentred,
+                               .centered = kCentered,
                                .epsilon = epsilon,
                                .dy = c.in<T>(0),
                                .x = c.in<T>(1),
                                .scale = c.in<T>(2),
                                .dx = c.out<T>(0),
                                .dscale = c.out<T>(1),
-                               .dbias = kCentred ? c.out<T>(2) : nullptr},
+                               .dbias = kCentered ? c.out<T>(2) : nullptr},
                               c.scratch<void>(), c.pool());
   }
 };
@@ -77,7 +77,7 @@ struct SoftmaxGrad {
 std::vector<ValueId> norm_grad_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(1));
   std::vector<int64_t> axes;
-  for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
+  for (int axis = normalize_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
   return gradients::second_normalization(g, axes, g.node().op_type == "LayerNormalizationGrad", g.input(2));
 }
 
@@ -109,7 +109,7 @@ namespace gradients {
 Gradients norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias) {
   const Type wide = g.type(x), narrow = g.type(scale);
   if (!wide.has_rank() || !narrow.has_rank() || dy == kNoValue) return {};
-  const int axis = normalise_axis(g.attributes().get_int("axis", -1), wide.rank());
+  const int axis = normalize_axis(g.attributes().get_int("axis", -1), wide.rank());
   if (!std::equal(wide.shape->begin() + axis, wide.shape->end(), narrow.shape->begin(), narrow.shape->end())) return {};
   Gradients result = g.op_n(op, {dy, x, scale}, op == "LayerNormalizationGrad" ? 3 : 2,
                             {{"axis", static_cast<int64_t>(axis)}, {"epsilon", g.attributes().get_float("epsilon", 1e-5F)}}, "treadle");

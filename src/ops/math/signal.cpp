@@ -100,7 +100,7 @@ struct Dft {
   }
 
   static int signal_axis(int64_t axis, int rank) {
-    int result = normalise_axis(axis, rank);
+    int result = normalize_axis(axis, rank);
     if (result == rank - 1)
       throw Error(ErrorCode::invalid_argument, fmt::format("axis = {} is the last one, which holds real and imaginary parts", axis));
     return result;
@@ -277,7 +277,7 @@ Gradients dft_gradient(GradientContext& g) {
     if (!constant) throw Error(ErrorCode::not_implemented, "the gradient of a DFT needs a constant axis");
     axis = *constant->data<int64_t>();
   }
-  axis = normalise_axis(axis, rank);
+  axis = normalize_axis(axis, rank);
   const ValueId places = g.constant(Tensor::scalar<int64_t>(axis)), own = extent_of(g, x, axis);
   ValueId length = own;
   if (g.input(1) != kNoValue)

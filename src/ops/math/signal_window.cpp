@@ -99,15 +99,15 @@ struct MelWeightMatrix {
       T* y = c.out<T>(0);
       std::fill_n(y, num_bins * num_mels, static_cast<T>(0));
       for (int64_t i = 0; i < num_mels; ++i) {
-        int64_t left = corner(low, step, i), centre = corner(low, step, i + 1), right = corner(low, step, i + 2);
+        int64_t left = corner(low, step, i), center = corner(low, step, i + 1), right = corner(low, step, i + 2);
         auto set = [&](int64_t bin, int64_t part, int64_t whole) {
           y[bin * num_mels + i] = static_cast<T>(static_cast<double>(part) / static_cast<double>(whole));
         };
-        if (left == centre)
-          set(centre, 1, 1);
+        if (left == center)
+          set(center, 1, 1);
         else
-          for (int64_t bin = left; bin <= centre; ++bin) set(bin, bin - left, centre - left);
-        for (int64_t bin = centre; bin < right; ++bin) set(bin, right - bin, right - centre);
+          for (int64_t bin = left; bin <= center; ++bin) set(bin, bin - left, center - left);
+        for (int64_t bin = center; bin < right; ++bin) set(bin, right - bin, right - center);
       }
     });
   }

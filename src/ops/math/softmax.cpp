@@ -71,7 +71,7 @@ void flatten_from_axis(Graph& graph, NodeId id) {
   node.attributes.set("axis", int64_t{-1});
   if (type.has_rank()) {
     int rank = type.rank();
-    if (rank == 0 || normalise_axis(axis, rank) == rank - 1) return;
+    if (rank == 0 || normalize_axis(axis, rank) == rank - 1) return;
   } else if (axis == -1) {
     return;
   }
@@ -105,7 +105,7 @@ OpDef along_axis(std::string_view name, std::vector<KernelDef> kernels) {
 Gradients softmax_gradient(GradientContext& g) {
   const ValueId y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
   const int64_t axis = g.attributes().get_int("axis", -1);
-  if (g.type(y).has_rank() && g.type(y).rank() > 0 && normalise_axis(axis, g.type(y).rank()) == g.type(y).rank() - 1)
+  if (g.type(y).has_rank() && g.type(y).rank() > 0 && normalize_axis(axis, g.type(y).rank()) == g.type(y).rank() - 1)
     return narrowed(g, {g.op("SoftmaxGrad", {y, dy}, {}, "treadle")});
   const ValueId dot = g.reduce_sum(g.mul(y, dy), {axis}, /*keepdims=*/true);
   return narrowed(g, {g.mul(y, g.sub(dy, dot))});

@@ -126,10 +126,10 @@ std::vector<OpDef> variadic_ops() {
   OpDef mean = variadic("Mean", {1, 6, 8, 13}, kFloats, infer_broadcast, decompose_mean, {});
   sum.alias = mean.alias = {};
   std::vector<OpDef> ops = {with_chain_steps(variadic("Max", {1, 6, 8, 12, 13}, kNumeric, infer_max, decompose_max,
-                                                      vectorised_binary<kernels::Binary::max>() + extremum_kernels<MaxFn>()),
+                                                      vectorized_binary<kernels::Binary::max>() + extremum_kernels<MaxFn>()),
                                              ChainOp::max, ChainOp::max),
                             with_chain_steps(variadic("Min", {1, 6, 8, 12, 13}, kNumeric, infer_min, decompose_min,
-                                                      vectorised_binary<kernels::Binary::min>() + extremum_kernels<MinFn>()),
+                                                      vectorized_binary<kernels::Binary::min>() + extremum_kernels<MinFn>()),
                                              ChainOp::min, ChainOp::min),
                             sum, mean};
   return with_gradients(std::move(ops), {{"Max", maximum_gradient}, {"Min", minimum_gradient}});

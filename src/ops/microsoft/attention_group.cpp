@@ -86,7 +86,7 @@ void check_group(const Decomposition& d, Heads heads) {
 ValueId merge_features(Decomposition& d, ValueId x) { return d.op("Reshape", {x, d.ints({0, 0, -1})}); }
 
 /// Divides each head of x [batch, length, heads * size] by its root mean square, and multiplies by the weights [size].
-ValueId normalised(Decomposition& d, ValueId x, size_t weight, std::string_view epsilon, int64_t heads) {
+ValueId normalized(Decomposition& d, ValueId x, size_t weight, std::string_view epsilon, int64_t heads) {
   if (!d.has(weight)) return x;
   const float value = d.attributes().get_float(epsilon, d.attributes().get_float("qk_norm_epsilon", 1e-6F));
   if (!(value > 0) || std::isinf(value))
@@ -227,8 +227,8 @@ void decompose_group_query(Graph& graph, NodeId id) {
   const bool smooth = a.get_int("smooth_softmax", -1) == 1 || d.has(kSink);
   const int64_t window = a.get_int("local_window_size", -1), shown = d.wants(3) ? a.get_int("qk_output", 0) : 0;
   auto parts = separate(d, heads);
-  parts[0] = normalised(d, parts[0], kQueryNorm, "q_norm_epsilon", heads.query);
-  parts[1] = normalised(d, parts[1], kKeyNorm, "k_norm_epsilon", heads.shared);
+  parts[0] = normalized(d, parts[0], kQueryNorm, "q_norm_epsilon", heads.query);
+  parts[1] = normalized(d, parts[1], kKeyNorm, "k_norm_epsilon", heads.shared);
   const Cache cache = a.get_int("sliding_window_cache", 0) != 0 ? window_cache(d, parts, heads) : whole_cache(d, parts, heads);
   ValueId q = split_heads(d, rotated(d, parts[0], cache.positions, heads.query), heads.query);
 

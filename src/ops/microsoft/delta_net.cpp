@@ -21,7 +21,7 @@ enum class Gate : uint8_t { none, softplus, sigmoid };
 struct Rules {
   bool gated, delta;
   Gate gate;
-  bool sigmoid_beta, normalised;
+  bool sigmoid_beta, normalized;
   int64_t slots;
   float scale, lower_bound;
 
@@ -31,7 +31,7 @@ struct Rules {
     Rules r{};
     r.gated = rule.starts_with("gated"), r.delta = rule.ends_with("delta");
     if (gate != "none") r.gate = gate == "softplus" || gate == "qwen" ? Gate::softplus : Gate::sigmoid;
-    r.sigmoid_beta = c.get_string("beta_activation", "none") == "sigmoid", r.normalised = c.get_int("qk_l2_norm", 0) != 0;
+    r.sigmoid_beta = c.get_string("beta_activation", "none") == "sigmoid", r.normalized = c.get_int("qk_l2_norm", 0) != 0;
     r.slots = c.get_int("state_update_capacity", 0);
     r.scale = c.get_float("scale", 0), r.lower_bound = c.get_float("gate_lower_bound", -5);
     if (!(r.lower_bound < 0) || !std::isfinite(r.lower_bound))
@@ -201,7 +201,7 @@ struct GatedDeltaNet {
 
   /// Reads a head's vector, normalised to length 1 if the attribute asks for it.
   void load(const float* from, float* to) const {
-    const float factor = rules.normalised ? 1 / std::sqrt(dot(from, from, key_size) + 1e-12F) : 1;
+    const float factor = rules.normalized ? 1 / std::sqrt(dot(from, from, key_size) + 1e-12F) : 1;
     for (int64_t k = 0; k < key_size; ++k) to[k] = from[k] * factor;
   }
   float decay(const RunContext& c, int64_t t, int64_t h, int64_t k) const {

@@ -38,7 +38,7 @@ kernels::ExpertActivation activation_of(std::string_view name) {
   return {function.code, function.a.otherwise, function.b.otherwise};
 }
 
-bool is_quantised(const Node& node) { return node.op_type == "QMoE"; }
+bool is_quantized(const Node& node) { return node.op_type == "QMoE"; }
 
 void infer(InferContext& c) {
   const int64_t sparse = c.get_int("use_sparse_mixer"), fusion = c.get_int("swiglu_fusion"), k = c.get_int("k", 1);
@@ -49,10 +49,10 @@ void infer(InferContext& c) {
   const bool gated = is_swiglu(activation);
   if (!gated && c.get_int("swiglu_limit_after_activation") != 0)
     throw Error(ErrorCode::invalid_argument, fmt::format("swiglu_limit_after_activation = 1 with activation_type = \"{}\"", activation));
-  const bool third = c.has_input((is_quantised(c.node()) ? kQMoE : kMoE)[2].weights);
+  const bool third = c.has_input((is_quantized(c.node()) ? kQMoE : kMoE)[2].weights);
   if (gated && (fusion == 0) != third)
     throw Error(ErrorCode::invalid_argument, "swiglu needs its gate and its factor in fc1 (swiglu_fusion = 1 or 2) or in fc1 and fc3 (0)");
-  if (is_quantised(c.node())) {
+  if (is_quantized(c.node())) {
     if (c.get_string("quant_type", "int") != "int")
       throw Error(ErrorCode::not_implemented, fmt::format("quant_type \"{}\" is not implemented", c.get_string("quant_type")));
     if (c.get_int("weights_prepacked", -1) > 0) throw Error(ErrorCode::not_implemented, "prepacked weights are not implemented");
@@ -101,11 +101,11 @@ ExpertLayer bind_layer(const BindContext& c, const LayerInputs& inputs, int64_t 
 struct Experts {
   ExpertsParams params;
   int max_threads;
-  bool quantised;
+  bool quantized;
 
   static Experts bind(BindContext& c) {
-    Experts e{.params = {}, .max_threads = c.max_threads(), .quantised = is_quantised(c.node())};
-    const auto& inputs = e.quantised ? kQMoE : kMoE;
+    Experts e{.params = {}, .max_threads = c.max_threads(), .quantized = is_quantized(c.node())};
+    const auto& inputs = e.quantized ? kQMoE : kMoE;
     const Shape& x = c.shape(0);
     ExpertsParams& p = e.params;
     const int64_t hidden = x.back();
@@ -116,11 +116,11 @@ struct Experts {
     p.k = c.get_int("k", 1);
     if (p.k > p.experts) throw Error(ErrorCode::invalid_argument, fmt::format("k = {} of {} experts", p.k, p.experts));
     check_shape(c, 1, {p.tokens, p.experts});
-    if (e.quantised && c.has_input(kRouterWeights)) check_shape(c, kRouterWeights, {p.tokens, p.experts});
+    if (e.quantized && c.has_input(kRouterWeights)) check_shape(c, kRouterWeights, {p.tokens, p.experts});
     p.activation = activation_of(c.get_string("activation_type", "relu"));
     p.swiglu = is_swiglu(c.get_string("activation_type", "relu"));
     // Without router weights, onnxruntime's QMoE normalises over the chosen experts even if the attribute is 0.
-    p.normalise = c.get_int("normalize_routing_weights") != 0 || (e.quantised && !c.has_input(kRouterWeights));
+    p.normalize = c.get_int("normalize_routing_weights") != 0 || (e.quantized && !c.has_input(kRouterWeights));
     p.alpha = c.get_float("activation_alpha", 1);
     p.beta = c.get_float("activation_beta", 0);
     p.limit = c.get_float("swiglu_limit", std::numeric_limits<float>::infinity());
@@ -136,7 +136,7 @@ struct Experts {
     const bool fused = p.gate == ExpertGate::interleaved || p.gate == ExpertGate::halves;
     const Shape& second = c.shape(inputs[1].weights);
     const int64_t width = second[1] == hidden ? second[2] : second[1];
-    const int64_t rows = e.quantised ? c.shape(inputs[0].weights)[1] : width * (fused ? 2 : 1);
+    const int64_t rows = e.quantized ? c.shape(inputs[0].weights)[1] : width * (fused ? 2 : 1);
     if (fused && rows % 2 != 0) throw Error(ErrorCode::invalid_argument, fmt::format("fc1 has {} rows for gates and factors", rows));
     const int64_t inner = fused ? rows / 2 : rows;
     p.first = bind_layer(c, inputs[0], p.experts, rows, hidden, bits_of_layer("fc1_expert_weight_bits"));
@@ -148,12 +148,12 @@ struct Experts {
 
   void run(RunContext& c) const {
     if (params.tokens == 0 || params.hidden() == 0) return;
-    const auto& inputs = quantised ? kQMoE : kMoE;
+    const auto& inputs = quantized ? kQMoE : kMoE;
     ExpertsParams p = params;
     ExpertLayer* layers[] = {&p.first, &p.second, &p.third};
     for (size_t i = 0; i < 3; ++i) {
       layers[i]->bias = c.in<float>(inputs[i].bias);
-      if (!quantised) {
+      if (!quantized) {
         layers[i]->weights = c.in<float>(inputs[i].weights);
         continue;
       }
@@ -161,7 +161,7 @@ struct Experts {
       layers[i]->scales = c.in<float>(inputs[i].scales);
       layers[i]->zero_points = c.in<uint8_t>(inputs[i].zero_points);
     }
-    kernels::run_experts(p, c.in<float>(0), c.in<float>(1), quantised ? c.in<float>(kRouterWeights) : nullptr, c.out<float>(0),
+    kernels::run_experts(p, c.in<float>(0), c.in<float>(1), quantized ? c.in<float>(kRouterWeights) : nullptr, c.out<float>(0),
                          c.scratch<void>(), max_threads, c.pool());
   }
 };
@@ -178,8 +178,8 @@ std::vector<OpDef> microsoft_experts_ops() {
                                                 {"swiglu_limit"},
                                                 {"swiglu_limit_after_activation", int64_t{0}, zero_or_one()},
                                                 {"use_sparse_mixer", int64_t{0}}};
-  std::vector<AttributeDef> quantised = attributes;
-  quantised.insert(quantised.end(), {{"accuracy_level"},
+  std::vector<AttributeDef> quantized = attributes;
+  quantized.insert(quantized.end(), {{"accuracy_level"},
                                      {"block_size"},
                                      {"expert_weight_bits", int64_t{4}},
                                      {"fc1_expert_weight_bits"},
@@ -232,7 +232,7 @@ std::vector<OpDef> microsoft_experts_ops() {
                       maybe("fc1_act_block_scale", kFloat8),
                       maybe("fc2_act_block_scale", kFloat8)},
            .outputs = {output},
-           .attributes = quantised,
+           .attributes = quantized,
            .infer = infer,
            .kernels = {kernel<Experts>("plain", DType::float32)},
            .decompose = widen_floats}};

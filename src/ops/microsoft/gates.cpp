@@ -22,7 +22,7 @@ ValueId rounded(Decomposition& d, ValueId y, ValueId like) {
 }
 
 /// x / sqrt(mean(x^2) + epsilon) along the last axis.
-ValueId rms_normalised(Decomposition& d, ValueId x, float epsilon) {
+ValueId rms_normalized(Decomposition& d, ValueId x, float epsilon) {
   ValueId mean = d.op("ReduceMean", {d.op("Mul", {x, x}), d.ints({-1})});
   return d.op("Div", {x, d.op("Sqrt", {d.op("Add", {mean, d.constant(Tensor::scalar(epsilon))})})});
 }
@@ -190,7 +190,7 @@ void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   if (settle_ranks(d, {}) || branch_by_rank(d, {1}, {1, 2})) return;
   Streams streams = grouped_streams(d);
-  ValueId y = rms_normalised(d, streams.grouped, d.attributes().get_float("epsilon", 1e-5F));
+  ValueId y = rms_normalized(d, streams.grouped, d.attributes().get_float("epsilon", 1e-5F));
   if (d.has(1)) {
     ValueId scale = widened(d, d.in(1));
     // scale is [H], or [C * H] for all branches
@@ -222,7 +222,7 @@ void decompose_linear_attention_gate(Graph& graph, NodeId id) {
 void decompose_engram_gate(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   float epsilon = d.attributes().get_float("epsilon", 1e-5F);
-  auto scaled = [&](ValueId x, size_t scale) { return d.op("Mul", {rms_normalised(d, x, epsilon), widened(d, d.in(scale))}); };
+  auto scaled = [&](ValueId x, size_t scale) { return d.op("Mul", {rms_normalized(d, x, epsilon), widened(d, d.in(scale))}); };
   ValueId key = widened(d, d.in(0)), query = widened(d, d.in(1));
   ValueId dot = d.op("ReduceSum", {d.op("Mul", {scaled(key, 3), scaled(query, 4)}), d.ints({-1})});
   ValueId hidden = d.cast(d.op("Shape", {d.in(0)}, {{"start", int64_t{-1}}}), DType::float32);

@@ -100,7 +100,7 @@ struct SearchScores {
     for (int64_t row = 0; row < rows; ++row) {
       const std::span<float> scores(out + row * vocabulary, static_cast<size_t>(vocabulary));
       const std::span<const int32_t> sequence(c.in<int32_t>(kSequences) + row * length, static_cast<size_t>(length));
-      if (c.in<float>(kPenalty)) penalise(scores, sequence, *c.in<float>(kPenalty), c.scratch<uint8_t>());
+      if (c.in<float>(kPenalty)) penalize(scores, sequence, *c.in<float>(kPenalty), c.scratch<uint8_t>());
       if (ngram > 0) forbid_repeated(scores, sequence);
       forbid_masked(c, scores, row / (rows / batch));
       if (c.in<int32_t>(kMinLength) && length < *c.in<int32_t>(kMinLength)) at(scores, eos) = kForbidden;
@@ -119,7 +119,7 @@ struct SearchScores {
       throw Error(ErrorCode::invalid_argument, fmt::format("the token {} is outside of the vocabulary of {}", token, scores.size()));
     return scores[static_cast<size_t>(token)];
   }
-  void penalise(std::span<float> scores, std::span<const int32_t> sequence, float penalty, uint8_t* seen) const {
+  void penalize(std::span<float> scores, std::span<const int32_t> sequence, float penalty, uint8_t* seen) const {
     if (!(penalty > 0)) throw Error(ErrorCode::invalid_argument, fmt::format("repetition_penalty is {}; expected more than 0", penalty));
     if (penalty == 1) return;
     std::fill_n(seen, vocabulary, 0);
@@ -253,12 +253,12 @@ struct Hypotheses {
   int32_t *tokens, *lengths;
 
   int64_t count() const { return std::find(lengths, lengths + beams, 0) - lengths; }
-  float normalised(float sum, int64_t length) const { return sum / std::pow(static_cast<float>(length), length_penalty); }
+  float normalized(float sum, int64_t length) const { return sum / std::pow(static_cast<float>(length), length_penalty); }
   /// True if an unfinished beam may still become better than the worst of these.
-  bool can_improve(float best, int64_t length) const { return scores[beams - 1] < normalised(best, length); }
+  bool can_improve(float best, int64_t length) const { return scores[beams - 1] < normalized(best, length); }
 
   void add(const int32_t* sequence, int64_t length, float sum) const {
-    const float score = normalised(sum, length);
+    const float score = normalized(sum, length);
     int64_t place = count();
     if (place == beams && score <= scores[--place]) return;
     for (; place > 0 && score > scores[place - 1]; --place) {

@@ -50,9 +50,9 @@ void decompose_max_pool(Graph& graph, NodeId id) {
 /// Filters are always [M, C / group, kH, kW], whatever the layout of the images.
 void decompose_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  bool quantised = d.node().op_type == "QLinearConv", last = !quantised || d.attributes().get_int("channels_last", 0) != 0;
+  bool quantized = d.node().op_type == "QLinearConv", last = !quantized || d.attributes().get_int("channels_last", 0) != 0;
   const std::vector<size_t> images = d.node().op_type == "NhwcFusedConv" ? std::vector<size_t>{0, 3} : std::vector<size_t>{0};
-  if (last && settle_rank(d, images, d.rank(d.in(quantised ? 3 : 1)) - 2)) return;
+  if (last && settle_rank(d, images, d.rank(d.in(quantized ? 3 : 1)) - 2)) return;
   int rank = last ? image_rank(d, d.in(0)) : 0;
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < static_cast<size_t>(d.node().num_formal_inputs); ++i) {
@@ -62,7 +62,7 @@ void decompose_conv(Graph& graph, NodeId id) {
   Attributes attributes =
       d.copied({"activation", "activation_params", "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"});
   ValueId y = d.node().op_type == "NhwcFusedConv" ? d.microsoft_op("FusedConv", inputs, attributes)
-                                                  : d.op(quantised ? "QLinearConv" : "Conv", inputs, attributes);
+                                                  : d.op(quantized ? "QLinearConv" : "Conv", inputs, attributes);
   d.give(0, last ? channels_last(d, y, rank) : y);
   d.finish();
 }

@@ -16,8 +16,8 @@ ValueId weights(Decomposition& d, size_t input, size_t scale) {
   const ValueId directions = d.op("Shape", {d.in(input)}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
   const ValueId spread_shape = d.op("Concat", {directions, d.ints({1, -1})}, {{"axis", int64_t{0}}});
   auto spread = [&](size_t parameter) { return d.op("Reshape", {d.cast(d.in(parameter), DType::float32), spread_shape}); };
-  ValueId centred = d.op("Sub", {d.cast(d.in(input), DType::float32), spread(scale + 1)});
-  return d.op("Transpose", {d.op("Mul", {centred, spread(scale)})}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+  ValueId centered = d.op("Sub", {d.cast(d.in(input), DType::float32), spread(scale + 1)});
+  return d.op("Transpose", {d.op("Mul", {centered, spread(scale)})}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
 }
 
 void decompose_lstm(Graph& graph, NodeId id) {

@@ -161,7 +161,7 @@ void decompose_unfold(Graph& graph, NodeId id) {
   const int rank = d.rank(d.in(0));
   const int64_t size = a.get_int("size"), step = a.get_int("step", 1);
   int64_t dim = a.get_int("dim", -1);
-  if (rank >= 0) dim = normalise_axis(dim, rank, "dim");
+  if (rank >= 0) dim = normalize_axis(dim, rank, "dim");
   if (dim < -kMaxRank || dim >= kMaxRank) throw Error(ErrorCode::invalid_model, fmt::format("dim = {}", dim));
   const int64_t extent = rank < 0 ? -1 : d.extent(d.in(0), static_cast<int>(dim));
   if (size < 1 || step < 1 || (extent >= 0 && extent < size))

@@ -10,7 +10,7 @@
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
-#include "ops/math/vectorised_unary.h"
+#include "ops/math/vectorized_unary.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -138,10 +138,10 @@ struct GeluOf : K {
 };
 template <bool kTanh, Unary kOp, typename F>
 std::vector<KernelDef> gelu_kernels() {
-  return built_kernel<GeluOf<kTanh, VectorisedUnary<float, kOp, no_parameters>>, float>("vectors") +
+  return built_kernel<GeluOf<kTanh, VectorizedUnary<float, kOp, no_parameters>>, float>("vectors") +
          built_kernel<GeluOf<kTanh, UnaryKernel<F, double>>, double>() +
-         built_kernel<GeluOf<kTanh, VectorisedUnary<Float16, kOp, no_parameters>>, Float16>("vectors") +
-         built_kernel<GeluOf<kTanh, VectorisedUnary<BFloat16, kOp, no_parameters>>, BFloat16>("vectors");
+         built_kernel<GeluOf<kTanh, VectorizedUnary<Float16, kOp, no_parameters>>, Float16>("vectors") +
+         built_kernel<GeluOf<kTanh, VectorizedUnary<BFloat16, kOp, no_parameters>>, BFloat16>("vectors");
 }
 
 // Clip: the bounds are scalars, which the run may compute.
@@ -165,7 +165,7 @@ struct Clip {
     C high = has_max ? static_cast<C>(*c.in<T>(2)) : kFloat ? Limits::infinity() : Limits::max();
     parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
       if constexpr (kFloat && !std::is_same_v<T, double>) {
-        vectorised_unary(Unary::clip, {low, high}, in + begin, out + begin, end - begin);
+        vectorized_unary(Unary::clip, {low, high}, in + begin, out + begin, end - begin);
       } else {
         TREADLE_ELEMENTWISE_LOOP
         for (int64_t i = begin; i < end; ++i) {
@@ -273,7 +273,7 @@ OpDef activation(std::string_view name, std::vector<int> since, TypeSet types, s
 /// The derivative of Gelu, an operator of the treadle domain.
 OpDef gelu_slope() {
   OpDef op = activation<36>("GeluSlope", {1}, TypeSet{DType::float32, DType::float64}, {},
-                            built_kernel<VectorisedUnary<float, Unary::gelu_slope, no_parameters>, float>("vectors") +
+                            built_kernel<VectorizedUnary<float, Unary::gelu_slope, no_parameters>, float>("vectors") +
                                 built_kernel<UnaryKernel<GeluSlopeFn, double>, double>());
   op.domain = "treadle";
   op.write_function = +[](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };  // +: a pointer, as the small library needs
@@ -345,26 +345,26 @@ std::vector<OpDef> activation_ops() {
   const std::vector<AttributeDef> alpha = {{"alpha", 1.0F}};
   std::vector<OpDef> ops = {
       activation<1>("Relu", {1, 6, 13, 14}, kFloats | kSignedIntegers, {},
-                    vectorised_kernels<Unary::relu, ReluFn>() + unary_kernels<ReluFn, int8_t, int16_t, int32_t, int64_t>(), from_opset_1),
+                    vectorized_kernels<Unary::relu, ReluFn>() + unary_kernels<ReluFn, int8_t, int16_t, int32_t, int64_t>(), from_opset_1),
       activation<2>("LeakyRelu", {1, 6, 16}, kFloats, {{"alpha", 0.01F}},
-                    vectorised_kernels<Unary::leaky_relu, LeakyReluFn, leaky_parameters>(), from_opset_1),
+                    vectorized_kernels<Unary::leaky_relu, LeakyReluFn, leaky_parameters>(), from_opset_1),
       activation<1>("ThresholdedRelu", {1, 10, 22}, kFloats, alpha,
-                    vectorised_kernels<Unary::thresholded_relu, ThresholdedReluFn, alpha_one>()),
-      activation<17>("Elu", {1, 6, 22}, kFloats, alpha, vectorised_kernels<Unary::elu, EluFn, alpha_one>(), from_opset_1),
+                    vectorized_kernels<Unary::thresholded_relu, ThresholdedReluFn, alpha_one>()),
+      activation<17>("Elu", {1, 6, 22}, kFloats, alpha, vectorized_kernels<Unary::elu, EluFn, alpha_one>(), from_opset_1),
       activation<17>("Selu", {1, 6, 22}, kFloats, {{"alpha", kSeluAlpha}, {"gamma", kSeluGamma}},
-                     vectorised_kernels<Unary::selu, SeluFn, selu_parameters>(), from_opset_1),
-      activation<20>("Celu", {12, 28}, kFloats, alpha, vectorised_kernels<Unary::celu, CeluFn, alpha_one>()),
-      activation<18>("Sigmoid", {1, 6, 13}, kFloats, {}, vectorised_kernels<Unary::sigmoid, SigmoidFn>(), from_opset_1),
+                     vectorized_kernels<Unary::selu, SeluFn, selu_parameters>(), from_opset_1),
+      activation<20>("Celu", {12, 28}, kFloats, alpha, vectorized_kernels<Unary::celu, CeluFn, alpha_one>()),
+      activation<18>("Sigmoid", {1, 6, 13}, kFloats, {}, vectorized_kernels<Unary::sigmoid, SigmoidFn>(), from_opset_1),
       activation<4>("HardSigmoid", {1, 6, 22}, kFloats, {{"alpha", 0.2F}, {"beta", 0.5F}},
-                    vectorised_kernels<Unary::hard_sigmoid, HardSigmoidFn, hard_sigmoid_parameters>(), from_opset_1),
-      activation<5>("HardSwish", {14, 22}, kFloats, {}, vectorised_kernels<Unary::hard_swish, HardSwishFn>()),
-      activation<19>("Swish", {24}, kFloats, alpha, vectorised_kernels<Unary::silu, SwishFn, alpha_one>()),
-      activation<40>("Mish", {18, 22}, kFloats, {}, vectorised_kernels<Unary::mish, MishFn>()),
+                    vectorized_kernels<Unary::hard_sigmoid, HardSigmoidFn, hard_sigmoid_parameters>(), from_opset_1),
+      activation<5>("HardSwish", {14, 22}, kFloats, {}, vectorized_kernels<Unary::hard_swish, HardSwishFn>()),
+      activation<19>("Swish", {24}, kFloats, alpha, vectorized_kernels<Unary::silu, SwishFn, alpha_one>()),
+      activation<40>("Mish", {18, 22}, kFloats, {}, vectorized_kernels<Unary::mish, MishFn>()),
       activation<24>("Gelu", {20}, kFloats, {{"approximate", "none"}},
                      gelu_kernels<false, Unary::gelu, GeluFn>() + gelu_kernels<true, Unary::gelu_tanh, GeluTanhFn>()),
-      activation<30>("Softplus", {1, 22}, kFloats, {}, vectorised_kernels<Unary::softplus, SoftplusFn>()),
-      activation<3>("Softsign", {1, 22}, kFloats, {}, vectorised_kernels<Unary::softsign, SoftsignFn>()),
-      activation<15>("Tanh", {1, 6, 13}, kFloats, {}, vectorised_kernels<Unary::tanh, TanhFn>(), from_opset_1),
+      activation<30>("Softplus", {1, 22}, kFloats, {}, vectorized_kernels<Unary::softplus, SoftplusFn>()),
+      activation<3>("Softsign", {1, 22}, kFloats, {}, vectorized_kernels<Unary::softsign, SoftsignFn>()),
+      activation<15>("Tanh", {1, 6, 13}, kFloats, {}, vectorized_kernels<Unary::tanh, TanhFn>(), from_opset_1),
       activation<2>("Shrink", {9}, kNumeric, {{"bias", 0.0F}, {"lambd", 0.5F}},
                     unary_kernels<ShrinkFn, float, double, Float16, BFloat16, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t,
                                   uint32_t, uint64_t>()),

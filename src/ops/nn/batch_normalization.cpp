@@ -178,8 +178,8 @@ Gradients batch_normalization_gradient(GradientContext& g) {
   // Running statistics are not differentiated.
   const int rank = rank_of(g, x);
   const ValueId deviation = g.op("Sqrt", {g.add(g.input(4), g.scalar(static_cast<double>(epsilon), g.input(4)))});
-  const ValueId centred = g.sub(x, per_channel(g, g.input(3), rank));
-  return {g.mul(dy, per_channel(g, g.div(scale, deviation), rank)), g.div(sum_per_channel(g, g.mul(dy, centred)), deviation),
+  const ValueId centered = g.sub(x, per_channel(g, g.input(3), rank));
+  return {g.mul(dy, per_channel(g, g.div(scale, deviation), rank)), g.div(sum_per_channel(g, g.mul(dy, centered)), deviation),
           sum_per_channel(g, dy)};
 }
 

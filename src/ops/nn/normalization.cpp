@@ -171,7 +171,7 @@ struct MeanVarianceNormalization {
   static MeanVarianceNormalization bind(BindContext& c) {
     const Shape& shape = c.shape(0);
     uint32_t reduced = 0;
-    auto add = [&](int64_t axis) { reduced |= 1U << normalise_axis(axis, shape.rank(), "axes"); };
+    auto add = [&](int64_t axis) { reduced |= 1U << normalize_axis(axis, shape.rank(), "axes"); };
     if (c.node().attributes.has("axes")) {
       for (int64_t axis : c.get_ints("axes")) add(axis);
     } else {
@@ -217,16 +217,16 @@ Gradients normalize_groups(GradientContext& g, int64_t groups) {
   const int rank = rank_of(g, x);
   auto grouped = [&](ValueId value) { return g.op("Reshape", {value, g.ints({0, groups, -1})}); };
   const std::vector<int64_t> last{2};
-  const ValueId columns = grouped(x), centred = g.sub(columns, mean_over(g, columns, last));
-  const ValueId variance = mean_over(g, g.mul(centred, centred), last);
+  const ValueId columns = grouped(x), centered = g.sub(columns, mean_over(g, columns, last));
+  const ValueId variance = mean_over(g, g.mul(centered, centered), last);
   const ValueId deviation = g.op("Sqrt", {g.add(variance, g.scalar(epsilon_of(g), x))});
-  const ValueId normalised = g.div(centred, deviation), d = grouped(g.mul(dy, per_channel(g, scale, rank)));
-  const ValueId slope = g.mul(normalised, mean_over(g, g.mul(d, normalised), last));
+  const ValueId normalized = g.div(centered, deviation), d = grouped(g.mul(dy, per_channel(g, scale, rank)));
+  const ValueId slope = g.mul(normalized, mean_over(g, g.mul(d, normalized), last));
   const ValueId dx = g.div(g.sub(g.sub(d, mean_over(g, d, last)), slope), deviation);
   std::vector<int64_t> axes{0};
   for (int axis = 2; axis < rank; ++axis) axes.push_back(axis);
   return narrowed(
-      g, {g.reshape_like(dx, x), g.reduce_sum(g.mul(dy, g.reshape_like(normalised, x)), axes, false), g.reduce_sum(dy, axes, false)});
+      g, {g.reshape_like(dx, x), g.reduce_sum(g.mul(dy, g.reshape_like(normalized, x)), axes, false), g.reduce_sum(dy, axes, false)});
 }
 
 /// Returns the mean over an element's channel, `below` channels before it and `above` after it. Channels out of range count as 0.
@@ -249,10 +249,10 @@ Gradients group_normalization_gradient(GradientContext& g) { return normalize_gr
 Gradients mean_variance_normalization_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
   const std::vector<int64_t> axes = g.attributes().has("axes") ? g.attributes().get_ints("axes") : std::vector<int64_t>{0, 2, 3};
-  const ValueId centred = g.sub(x, mean_over(g, x, axes)), zero = g.scalar(0, x);
-  const ValueId deviation = g.op("Sqrt", {mean_over(g, g.mul(centred, centred), axes)});
+  const ValueId centered = g.sub(x, mean_over(g, x, axes)), zero = g.scalar(0, x);
+  const ValueId deviation = g.op("Sqrt", {mean_over(g, g.mul(centered, centered), axes)});
   const ValueId safe = g.op("Where", {g.op("Equal", {deviation, zero}), g.scalar(1, x), deviation});
-  const ValueId slope = g.mul(g.div(centred, safe), mean_over(g, g.mul(dy, widened(g, g.output(0))), axes));
+  const ValueId slope = g.mul(g.div(centered, safe), mean_over(g, g.mul(dy, widened(g, g.output(0))), axes));
   const ValueId dc = g.div(g.sub(dy, slope), g.add(deviation, g.scalar(1e-9, x)));
   return narrowed(g, {g.sub(dc, mean_over(g, dc, axes))});
 }

@@ -56,10 +56,10 @@ struct BatchNormalizationGrad {
         const double mean = sum / count;
         for_rows(channel, [&](int64_t row) {
           for (int64_t i = row; i < row + inner; ++i) {
-            const double centred = static_cast<double>(x[i]) - mean, d = static_cast<double>(dy[i]);
-            squares += centred * centred;
+            const double centered = static_cast<double>(x[i]) - mean, d = static_cast<double>(dy[i]);
+            squares += centered * centered;
             sum_dy += d;
-            dot += d * centred;
+            dot += d * centered;
           }
         });
         const double inverse = 1 / std::sqrt(squares / count + epsilon);
@@ -67,11 +67,11 @@ struct BatchNormalizationGrad {
         if (db) db[channel] = static_cast<T>(sum_dy);
         if (!dx) continue;
         const T shift = static_cast<T>(sum_dy / count), slope = static_cast<T>(dot * inverse * inverse / count),
-                centre = static_cast<T>(mean);
+                center = static_cast<T>(mean);
         const T factor = static_cast<T>(static_cast<double>(scale[channel]) * inverse);
         for_rows(channel, [&](int64_t row) {
           TREADLE_ELEMENTWISE_LOOP
-          for (int64_t i = row; i < row + inner; ++i) dx[i] = factor * (dy[i] - shift - (x[i] - centre) * slope);
+          for (int64_t i = row; i < row + inner; ++i) dx[i] = factor * (dy[i] - shift - (x[i] - center) * slope);
         });
       }
     });

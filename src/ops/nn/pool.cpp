@@ -335,7 +335,7 @@ std::vector<OpDef> pool_ops() {
                               typed<MaxPool, float, double, Float16, BFloat16, int8_t, uint8_t>());
   max_pool.inputs = {{"X", kMaxPoolTypes, "T"}};
   max_pool.outputs = {{"Y", kMaxPoolTypes, "T"}, {"Indices", kInt64, "I", Presence::optional}};
-  max_pool.quantisation = Quantisation::chooses;
+  max_pool.quantization = Quantization::chooses;
   max_pool.channels_last = {ChannelsLast::How::window, "NhwcMaxPool", "NhwcByteMaxPool"};
   max_pool.attributes = window_attributes({{"storage_order", int64_t{0}}});
   OpDef average_pool =

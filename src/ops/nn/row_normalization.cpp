@@ -201,20 +201,20 @@ void cast_to_scale(Graph& graph, NodeId id) {
   ValueId values[2] = {graph.node(id).inputs[0], graph.node(id).inputs[1]};
   if (x != common) values[0] = cast(values[0], common);
   if (scale != common) values[1] = cast(values[1], common);
-  const NodeId normalised =
+  const NodeId normalized =
       graph.add_node({.op_type = "RMSNormalization", .inputs = {values[0], values[1]}, .attributes = graph.node(id).attributes}, id);
-  const ValueId result = scale == common ? graph.node(normalised).outputs[0] : cast(graph.node(normalised).outputs[0], scale);
+  const ValueId result = scale == common ? graph.node(normalized).outputs[0] : cast(graph.node(normalized).outputs[0], scale);
   graph.replace_uses(graph.node(id).outputs[0], result);
   graph.remove_node(id);
 }
 
 // True if a scale or bias differs between rows, or may do so. `normalised`: the number of last axes that are normalised; 0: unknown.
-bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normalised) {
+bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normalized) {
   if (parameter == kNoValue) return false;
   const Type& type = graph.type(parameter);
   if (!type.has_rank()) return true;
-  const int leading = type.rank() - std::max(normalised, 1);
-  return leading > 0 && (normalised == 0 || std::any_of(type.shape->begin(), type.shape->begin() + leading,
+  const int leading = type.rank() - std::max(normalized, 1);
+  return leading > 0 && (normalized == 0 || std::any_of(type.shape->begin(), type.shape->begin() + leading,
                                                         [](const Dim& extent) { return !extent.is_const(1); }));
 }
 
@@ -239,11 +239,11 @@ void part_from_parameters_of_rows(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   const Type& x = graph.type(node.inputs[0]);
   const int64_t axis = node.attributes.get_int("axis", -1);
-  const int normalised = x.has_rank()                    ? x.rank() - normalise_axis(axis, x.rank())
+  const int normalized = x.has_rank()                    ? x.rank() - normalize_axis(axis, x.rank())
                          : axis < 0 && axis >= -kMaxRank ? static_cast<int>(-axis)
                                                          : 0;
   const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.end()), outputs = node.outputs;
-  if (std::ranges::none_of(parameters, [&](ValueId v) { return may_differ_between_rows(graph, v, normalised); })) return;
+  if (std::ranges::none_of(parameters, [&](ValueId v) { return may_differ_between_rows(graph, v, normalized); })) return;
   const ValueId x_value = node.inputs[0];
   bool keeps = true;
   for (ValueId parameter : parameters) keeps = keeps_shape(graph, x_value, parameter) && keeps;
@@ -295,17 +295,17 @@ Gradients layer_normalization_gradient(GradientContext& g) {
   if (!result.empty() && !shows_statistics) return narrowed(g, std::move(result));
   const int rank = rank_of(g, x);
   std::vector<int64_t> axes;
-  for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
+  for (int axis = normalize_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
   auto mean = [&](ValueId value) { return g.op("ReduceMean", {value, g.ints(axes)}); };
-  const ValueId centred = g.sub(x, mean(x));
+  const ValueId centered = g.sub(x, mean(x));
   const ValueId epsilon = g.scalar(static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)), x);
-  const ValueId deviation = g.op("Sqrt", {g.add(mean(g.mul(centred, centred)), epsilon)});
-  const ValueId normalised = g.div(centred, deviation);
+  const ValueId deviation = g.op("Sqrt", {g.add(mean(g.mul(centered, centered)), epsilon)});
+  const ValueId normalized = g.div(centered, deviation);
   if (result.empty() && dy != kNoValue) {
     result.resize(3, kNoValue);
     const ValueId d = g.mul(dy, scale);
-    result[0] = g.div(g.sub(g.sub(d, mean(d)), g.mul(normalised, mean(g.mul(d, normalised)))), deviation);
-    result[1] = g.unbroadcast(g.mul(dy, normalised), scale);
+    result[0] = g.div(g.sub(g.sub(d, mean(d)), g.mul(normalized, mean(g.mul(d, normalized)))), deviation);
+    result[1] = g.unbroadcast(g.mul(dy, normalized), scale);
     if (bias != kNoValue) result[2] = g.unbroadcast(dy, bias);
   }
   result.resize(3, kNoValue);
@@ -315,7 +315,7 @@ Gradients layer_normalization_gradient(GradientContext& g) {
     flow = g.op("Cast", {flow}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
     const ValueId length = elements_per_element(g, x, flow);
     ValueId spread = expand_like(g, g.div(flow, length), x);
-    if (i == 2) spread = g.neg(g.div(g.mul(spread, normalised), g.mul(deviation, deviation)));
+    if (i == 2) spread = g.neg(g.div(g.mul(spread, normalized), g.mul(deviation, deviation)));
     result[0] = result[0] == kNoValue ? spread : g.add(result[0], spread);
   }
   return narrowed(g, std::move(result));
@@ -328,7 +328,7 @@ Gradients rms_normalization_gradient(GradientContext& g) {
     return narrowed(g, std::move(whole));
   const int rank = rank_of(g, x);
   std::vector<int64_t> axes;
-  for (int axis = normalise_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
+  for (int axis = normalize_axis(g.attributes().get_int("axis", -1), rank); axis < rank; ++axis) axes.push_back(axis);
   auto mean = [&](ValueId value) { return g.op("ReduceMean", {value, g.ints(axes)}); };
   const ValueId epsilon = g.scalar(static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)), x);
   const ValueId root = g.op("Sqrt", {g.add(mean(g.mul(x, x)), epsilon)});

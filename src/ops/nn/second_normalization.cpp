@@ -12,17 +12,17 @@ namespace treadle::ops::gradients {
 //   of scale  sum dY r P(u)
 //   of xhat   h = dY p - r (u mean(a xhat) + a mean(u xhat)), and through r, whose derivative is -r^2 xhat / n:
 //   of x      r P(h) - r xhat mean(u dX)
-std::vector<ValueId> second_normalization(GradientContext& g, const std::vector<int64_t>& axes, bool centred, ValueId scale) {
+std::vector<ValueId> second_normalization(GradientContext& g, const std::vector<int64_t>& axes, bool centered, ValueId scale) {
   const ValueId dy = g.input(0), x = g.input(1), u = g.grad_output(0);
   auto mean = [&](ValueId value) { return g.op("ReduceMean", {value, g.ints(axes)}); };
   auto spread = [&](ValueId flow) { return flow == kNoValue ? flow : g.reshape_like(flow, scale); };
   const ValueId p = spread(g.grad_output(1)), q = spread(g.grad_output(2));
   const ValueId epsilon = g.scalar(static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)), x);
-  const ValueId centre = centred ? g.sub(x, mean(x)) : x;
-  const ValueId r = g.op("Reciprocal", {g.op("Sqrt", {g.add(mean(g.mul(centre, centre)), epsilon)})}), xhat = g.mul(centre, r);
+  const ValueId center = centered ? g.sub(x, mean(x)) : x;
+  const ValueId r = g.op("Reciprocal", {g.op("Sqrt", {g.add(mean(g.mul(center, center)), epsilon)})}), xhat = g.mul(center, r);
   auto projected = [&](ValueId value) {
     const ValueId along = g.mul(xhat, mean(g.mul(value, xhat)));
-    return g.mul(r, g.sub(centred ? g.sub(value, mean(value)) : value, along));
+    return g.mul(r, g.sub(centered ? g.sub(value, mean(value)) : value, along));
   };
   auto plus = [&](ValueId a, ValueId b) { return a == kNoValue ? b : g.add(a, b); };
   ValueId into_dy = kNoValue, into_scale = kNoValue, into_x = kNoValue, h = kNoValue;

@@ -10,6 +10,6 @@ namespace treadle::ops::gradients {
 /// The gradient rule of a node that computes dX, dscale and perhaps dbias from dY, X and scale.
 /// @param axes   the axes of the mean and the deviation
 /// @param scale  the node's scale, in a shape that broadcasts to X
-std::vector<ValueId> second_normalization(GradientContext& g, const std::vector<int64_t>& axes, bool centred, ValueId scale);
+std::vector<ValueId> second_normalization(GradientContext& g, const std::vector<int64_t>& axes, bool centered, ValueId scale);
 
 }  // namespace treadle::ops::gradients

@@ -155,7 +155,7 @@ struct Granularity {
       g.extent = 1, g.inner = std::max<int64_t>(g.total, 1);
       return g;
     }
-    const int axis = normalise_axis(c.get_int("axis", 1), x.rank());
+    const int axis = normalize_axis(c.get_int("axis", 1), x.rank());
     g.extent = x[axis];
     g.inner = x.product(axis + 1, x.rank());
     const int64_t block_size = c.get_int("block_size");
@@ -456,7 +456,7 @@ std::vector<OpDef> quantize_ops() {
        .cost = elementwise_cost<4>,
        .kernels = {kernel<QuantizeLinear>()},
        .gradient = gradients::quantize,
-       .quantisation = Quantisation::quantizes,
+       .quantization = Quantization::quantizes,
        .channels_last = {ChannelsLast::How::first_operand},
        .step = quantize_step},
       {.name = "DequantizeLinear",
@@ -470,7 +470,7 @@ std::vector<OpDef> quantize_ops() {
        .cost = elementwise_cost<2>,
        .kernels = {kernel<DequantizeLinear>()},
        .gradient = gradients::dequantize,
-       .quantisation = Quantisation::dequantizes,
+       .quantization = Quantization::dequantizes,
        .channels_last = {ChannelsLast::How::first_operand},
        .step = dequantize_step},
       {.name = "DynamicQuantizeLinear",
@@ -482,7 +482,7 @@ std::vector<OpDef> quantize_ops() {
        .kernels = {kernel<DynamicQuantizeLinear>("plain", DType::float32)},
        .gradient = gradients::dynamic_quantize,
        .decompose = widen_dynamic,
-       .quantisation = Quantisation::quantizes,
+       .quantization = Quantization::quantizes,
        .channels_last = {ChannelsLast::How::first_operand}}};
 }
 

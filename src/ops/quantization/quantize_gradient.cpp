@@ -44,7 +44,7 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
   if (type.is_static() && type.static_shape().num_elements() == 1) {
     sum = g.op("ReduceSum", {flow}, {{"keepdims", int64_t{0}}});
   } else {
-    const int axis = normalise_axis(g.attributes().get_int("axis", 1), rank);
+    const int axis = normalize_axis(g.attributes().get_int("axis", 1), rank);
     std::vector<int64_t> others;
     for (int a = 0; a < rank; ++a)
       if (a != axis) others.push_back(a);

@@ -395,7 +395,7 @@ std::vector<OpDef> quantized_product_ops() {
            .kernels = {kernel<ConvInteger>()},
            .gradient = gradients::conv_integer,
            .decompose = crop_negative_pads,
-           .channels_last = {ChannelsLast::How::quantised_convolution, "NhwcConvInteger"}},
+           .channels_last = {ChannelsLast::How::quantized_convolution, "NhwcConvInteger"}},
           {.name = "QLinearMatMul",
            .since = {10, 21},
            .inputs = {{"a", kCodes, "T1"},
@@ -430,7 +430,7 @@ std::vector<OpDef> quantized_product_ops() {
            .kernels = {kernel<QLinearConv>()},
            .gradient = gradients::qlinear_conv,
            .decompose = crop_negative_pads,
-           .channels_last = {ChannelsLast::How::quantised_convolution, "NhwcQLinearConv"}}};
+           .channels_last = {ChannelsLast::How::quantized_convolution, "NhwcQLinearConv"}}};
 }
 
 }  // namespace treadle::ops

@@ -23,7 +23,7 @@ uint32_t reduced_axes(const BindContext& c) {
   const int64_t count = c.has_input(1) ? c.value_count(1) : 0;
   if (count == 0) return c.get_int("noop_with_empty_axes") != 0 ? 0 : (1U << rank) - 1U;
   uint32_t axes = 0;
-  for (int64_t i = 0; i < count; ++i) axes |= 1U << normalise_axis(c.value_at(1, i), rank);
+  for (int64_t i = 0; i < count; ++i) axes |= 1U << normalize_axis(c.value_at(1, i), rank);
   return axes;
 }
 
@@ -79,7 +79,7 @@ void infer(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
       return c.set_output(0, c.dtype(0),
                           c.data_dependent_shape("reduced", std::max(0, c.rank(0) - static_cast<int>(c.shape(1)[0].value()))));
     }
-    for (int64_t axis : *axes) reduced[static_cast<size_t>(normalise_axis(axis, c.rank(0)))] = true;
+    for (int64_t axis : *axes) reduced[static_cast<size_t>(normalize_axis(axis, c.rank(0)))] = true;
     if (axes->empty() && !noop) reduced.assign(reduced.size(), true);
   } else if (!noop) {
     reduced.assign(reduced.size(), true);
@@ -157,7 +157,7 @@ std::vector<int64_t> reduced_axes(GradientContext& g) {
   if (axes.empty() && g.attributes().get_int("noop_with_empty_axes", 0) == 0)
     for (int axis = 0; axis < rank_of(g, g.input(0)); ++axis) axes.push_back(axis);
   if (std::any_of(axes.begin(), axes.end(), [](int64_t axis) { return axis < 0; }))
-    for (int64_t& axis : axes) axis = normalise_axis(axis, rank_of(g, g.input(0)));
+    for (int64_t& axis : axes) axis = normalize_axis(axis, rank_of(g, g.input(0)));
   return axes;
 }
 

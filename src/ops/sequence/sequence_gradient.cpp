@@ -71,7 +71,7 @@ struct SplitLikeSequence {
   void run(RunContext& c) const {
     const Sequence& sequence = c.input(0).sequence();
     const Tensor joined = c.input(1).tensor().contiguous();
-    const int at = normalise_axis(axis, joined.shape().rank());
+    const int at = normalize_axis(axis, joined.shape().rank());
     const int64_t outer = joined.shape().product(0, at), inner = joined.shape().product(at + 1, joined.shape().rank());
     Sequence parts{joined.dtype(), {}};
     int64_t place = 0;

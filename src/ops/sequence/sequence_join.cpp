@@ -96,7 +96,7 @@ struct ConcatFromSequence {
     if (sequence.elements.empty()) throw Error(ErrorCode::invalid_argument, "an empty sequence cannot be joined: its shape is not known");
     const Tensor& first = sequence.elements[0].tensor();
     Shape shape = first.shape();
-    int at = normalise_axis(axis, shape.rank() + (new_axis ? 1 : 0));
+    int at = normalize_axis(axis, shape.rank() + (new_axis ? 1 : 0));
     if (new_axis) shape.insert(at, 0);
     shape[at] = 0;
     for (const Datum& element : sequence.elements) {
@@ -128,7 +128,7 @@ void infer_concat(InferContext& c) {
   if (!element.shape) return c.set_output_dtype(0, element.dtype);
   SymbolicShape shape = *element.shape;
   bool new_axis = c.get_int("new_axis", 0) != 0;
-  int axis = normalise_axis(c.get_int("axis"), static_cast<int>(shape.size()) + (new_axis ? 1 : 0));
+  int axis = normalize_axis(c.get_int("axis"), static_cast<int>(shape.size()) + (new_axis ? 1 : 0));
   for (Dim& dim : shape)
     if (!dim.is_const()) dim = c.data_dependent_dim("element");
   if (new_axis) shape.insert(shape.begin() + axis, Dim(0));

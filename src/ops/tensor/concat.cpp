@@ -108,7 +108,7 @@ void give_axis(Graph& graph, NodeId id) {
 
 Gradients concat_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.output(0));
-  const int64_t axis = normalise_axis(g.attributes().get_int("axis"), rank);
+  const int64_t axis = normalize_axis(g.attributes().get_int("axis"), rank);
   const auto count = static_cast<size_t>(g.node().num_formal_inputs);
   if (count == 1) return {g.grad_output(0)};
   std::vector<ValueId> extents;
@@ -132,7 +132,7 @@ std::vector<OpDef> concat_ops() {
            .gradient = concat_gradient,
            .pieces = Pieces::concat,
            .moves = Moves::anywhere,
-           .quantisation = Quantisation::chooses,
+           .quantization = Quantization::chooses,
            .channels_last = {ChannelsLast::How::axis},
            .returns_input = [](const Graph&, const Node& node) { return node.num_formal_inputs == 1; }}};
 }

@@ -90,7 +90,7 @@ void infer_center_crop_pad(InferContext& c) {
   if (wanted && wanted->size() != count)
     throw Error(ErrorCode::invalid_argument, fmt::format("shape has {} elements for {} axes", wanted->size(), count));
   for (size_t i = 0; i < count; ++i) {
-    const int axis = axes.empty() ? static_cast<int>(i) : normalise_axis(axes[i], c.rank(0), "axes");
+    const int axis = axes.empty() ? static_cast<int>(i) : normalize_axis(axes[i], c.rank(0), "axes");
     out[static_cast<size_t>(axis)] = wanted ? (*wanted)[i] : c.data_dependent_dim("crop");
   }
   c.set_output(0, c.dtype(0), std::move(out));
@@ -210,7 +210,7 @@ Gradients center_crop_pad_gradient(GradientContext& g) {
   ValueId shape = g.shape_of(g.input(0));
   if (axes.empty()) return {g.op("CenterCropPad", {g.grad_output(0), shape})};
   std::vector<int64_t> places;
-  for (int64_t axis : axes) places.push_back(normalise_axis(axis, rank_of(g, g.input(0))));
+  for (int64_t axis : axes) places.push_back(normalize_axis(axis, rank_of(g, g.input(0))));
   shape = g.op("Gather", {shape, g.ints(std::move(places))});
   return {g.op("CenterCropPad", {g.grad_output(0), shape}, {{"axes", axes}})};
 }

@@ -196,7 +196,7 @@ void infer_squeeze(InferContext& c) {
   if (count != 0) {
     for (int64_t axis : *axes) {
       if (in.empty() && (axis == 0 || axis == -1)) continue;  // a scalar counts as a vector of one element, as in NumPy
-      const auto at = static_cast<size_t>(normalise_axis(axis, c.rank(0), "axes"));
+      const auto at = static_cast<size_t>(normalize_axis(axis, c.rank(0), "axes"));
       if (in[at].is_const() && !in[at].is_const(1))
         throw Error(ErrorCode::invalid_argument, fmt::format("axis {} of {} has {} elements, not 1", axis, to_string(in), in[at].value()));
       assume_equal(in[at], 1, "an axis that is removed");
@@ -228,7 +228,7 @@ void infer_unsqueeze(InferContext& c) {
   const int rank = c.rank(0) + static_cast<int>(axes->size());
   std::vector<bool> inserted(static_cast<size_t>(rank), false);
   for (int64_t axis : *axes) {
-    const auto at = static_cast<size_t>(normalise_axis(axis, rank, "axes"));
+    const auto at = static_cast<size_t>(normalize_axis(axis, rank, "axes"));
     if (inserted[at]) throw Error(ErrorCode::invalid_argument, fmt::format("axis {} is given twice in axes", axis));
     inserted[at] = true;
   }
@@ -284,7 +284,7 @@ std::vector<OpDef> reshape_ops() {
        .gradient = reshape_gradient,
        .value_inputs = {1},
        .moves = Moves::in_order,
-       .quantisation = Quantisation::chooses,
+       .quantization = Quantization::chooses,
        .returns_input = keeps_type_and_shape},
       {.name = "Flatten",
        .since = {1, 9, 11, 13, 21, 23, 24, 25},
@@ -296,7 +296,7 @@ std::vector<OpDef> reshape_ops() {
        .kernels = {kernel<CopyAll>()},
        .gradient = reshape_gradient,
        .moves = Moves::in_order,
-       .quantisation = Quantisation::chooses,
+       .quantization = Quantization::chooses,
        .returns_input = keeps_type_and_shape},
       {.name = "Squeeze",
        .since = {1, 11, 13, 21, 23, 24, 25},
@@ -309,7 +309,7 @@ std::vector<OpDef> reshape_ops() {
        .gradient = reshape_gradient,
        .value_inputs = {1},
        .moves = Moves::in_order,
-       .quantisation = Quantisation::chooses,
+       .quantization = Quantization::chooses,
        .returns_input = keeps_type_and_shape},
       {.name = "Unsqueeze",
        .since = {1, 11, 13, 21, 23, 24, 25},
@@ -322,7 +322,7 @@ std::vector<OpDef> reshape_ops() {
        .gradient = reshape_gradient,
        .value_inputs = {1},
        .moves = Moves::in_order,
-       .quantisation = Quantisation::chooses,
+       .quantization = Quantization::chooses,
        .returns_input = keeps_type_and_shape},
       {.name = "Identity",
        .since = {1, 13, 14, 16, 19, 21, 23, 24, 25},

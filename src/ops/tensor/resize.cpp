@@ -91,7 +91,7 @@ struct Axes {
     const std::vector<int64_t>& given = attributes.get_ints("axes");
     if (given.size() > static_cast<size_t>(rank))
       throw Error(ErrorCode::invalid_argument, fmt::format("axes has {} elements, X is of rank {}", given.size(), rank));
-    for (int64_t axis : given) axes.axis[axes.count++] = normalise_axis(axis, rank, "axes");
+    for (int64_t axis : given) axes.axis[axes.count++] = normalize_axis(axis, rank, "axes");
     return axes;
   }
 };

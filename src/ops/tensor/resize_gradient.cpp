@@ -20,7 +20,7 @@ std::pair<ValueId, ValueId> deciding_axis(GradientContext& g, const std::vector<
   if (type.is_static() && constant && constant->num_elements() == static_cast<int64_t>(axes.size())) {
     int64_t extent = 0, size = 0;
     for (size_t i = 0; i < axes.size(); ++i) {
-      const int64_t own = std::max<int64_t>(type.static_shape()[normalise_axis(axes[i], type.rank(), "axes")], 1),
+      const int64_t own = std::max<int64_t>(type.static_shape()[normalize_axis(axes[i], type.rank(), "axes")], 1),
                     asked = constant->data<int64_t>()[i];
       const double scale = static_cast<double>(asked) / static_cast<double>(own),
                    least = static_cast<double>(size) / static_cast<double>(extent);
@@ -68,7 +68,7 @@ Gradients resize(GradientContext& g) {
   auto element = [&](ValueId vector, int64_t i) { return g.op("Gather", {vector, g.ints({i})}); };
   ValueId dx = g.grad_output(0);
   for (size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = static_cast<int>(normalise_axis(axes[i], rank, "axes"));
+    const auto axis = static_cast<int>(normalize_axis(axes[i], rank, "axes"));
     const Dim from = in[static_cast<size_t>(axis)], to = out[static_cast<size_t>(axis)];
     if (from == to && !crops && !keeps_ratio && (!by_scales || (!factors.empty() && factors[i] == 1))) continue;
     const ValueId rows = element(g.shape_of(x), axis);

@@ -274,7 +274,7 @@ Gradients tensor_scatter_gradient(GradientContext& g) {
   if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
   Gradients result{g.op("TensorScatter", std::move(inputs), attributes), kNoValue};
   if (!g.wants(1)) return result;
-  const int rank = rank_of(g, dy), axis = static_cast<int>(normalise_axis(attributes.get_int("axis", -2), rank));
+  const int rank = rank_of(g, dy), axis = static_cast<int>(normalize_axis(attributes.get_int("axis", -2), rank));
   auto extent = [&](ValueId value) {
     const ValueId shape = g.op("Shape", {value}, {{"start", int64_t{axis}}, {"end", int64_t{axis} + 1}});
     return g.op("Squeeze", {shape});

@@ -131,7 +131,7 @@ void give_num_outputs(Graph& graph, NodeId id) {
   const auto parts = static_cast<int64_t>(node.outputs.size());
   const int64_t axis = node.attributes.get_int("axis", 0);
   if (const Type& type = graph.type(node.inputs[0]); type.has_rank()) {
-    const Dim& extent = (*type.shape)[static_cast<size_t>(normalise_axis(axis, type.rank(), "axis"))];
+    const Dim& extent = (*type.shape)[static_cast<size_t>(normalize_axis(axis, type.rank(), "axis"))];
     if (floor_div(extent, parts) * Dim(parts) == extent) return node.attributes.set("num_outputs", parts);
     if (extent.is_const())
       throw Error(ErrorCode::invalid_argument, fmt::format("{} elements cannot be split into {} equal parts", extent.value(), parts));

@@ -85,7 +85,7 @@ std::vector<OpDef> transpose_ops() {
            .kernels = {kernel<Transpose>()},
            .gradient = transpose_gradient,
            .moves = Moves::anywhere,
-           .quantisation = Quantisation::chooses,
+           .quantization = Quantization::chooses,
            .channels_last = {ChannelsLast::How::permutation},
            .returns_input = moves_no_axis}};
 }

@@ -85,14 +85,14 @@ class GateFinder {
     if (condition->op_type == "Greater") {  // Relu passes values above 0
       const ElementwiseStep* relu = step(condition->operands[0]);
       return relu && relu->op_type == "Relu" && number(condition->operands[1]) == 0.0F && is_gradient(last.operands[1]) &&
-             number(last.operands[2]) == 0.0F && is_normalised(relu->operands[0]) && gate(kernels::BatchNormGate::Passes::above, 0, 0);
+             number(last.operands[2]) == 0.0F && is_normalized(relu->operands[0]) && gate(kernels::BatchNormGate::Passes::above, 0, 0);
     }
     if (condition->op_type != "Or" || number(last.operands[1]) != 0.0F || !is_gradient(last.operands[2])) return false;
     const ElementwiseStep *below = step(condition->operands[0]), *above = step(condition->operands[1]);
     if (!below || !above || below->op_type != "Less" || above->op_type != "Greater" || below->operands[0] != above->operands[0])
       return false;
     const std::optional<float> low = number(below->operands[1]), high = number(above->operands[1]);
-    return low && high && is_normalised(below->operands[0]) && gate(kernels::BatchNormGate::Passes::within, *low, *high);
+    return low && high && is_normalized(below->operands[0]) && gate(kernels::BatchNormGate::Passes::within, *low, *high);
   }
 
  private:
@@ -119,7 +119,7 @@ class GateFinder {
            *c_.type(as).shape == *c_.type(1).shape;
   }
   /// True for (X - mean) * factor + bias with the node's own X and mean.
-  bool is_normalised(size_t operand) {
+  bool is_normalized(size_t operand) {
     const ElementwiseStep* sum = step(operand);
     const ElementwiseStep* product = sum && sum->op_type == "Add" ? step(sum->operands[0]) : nullptr;
     const ElementwiseStep* difference = product && product->op_type == "Mul" ? step(product->operands[0]) : nullptr;

@@ -44,7 +44,7 @@ class Analysis {
     }
     costs_.assign(profile_.nodes.size(), {});
     find_predecessors();
-    for (size_t r = 0; r < runs_.size(); ++r) summarise(r), note_ready(r), sum_phases(r);
+    for (size_t r = 0; r < runs_.size(); ++r) summarize(r), note_ready(r), sum_phases(r);
     add_pool(recording_, runs_, profile_);
     set_costs();
     keep_timelines();
@@ -148,7 +148,7 @@ class Analysis {
     profile_.runs[r].events += static_cast<int64_t>(runs_[r].kernel_events.size());
   }
 
-  void summarise(size_t r) {
+  void summarize(size_t r) {
     const Run& run = runs_[r];
     std::vector<Interval> nodes, all;
     std::vector<std::vector<const Event*>> open(recording_.threads.size());  // per thread: events that may contain the next one
@@ -287,7 +287,7 @@ class Analysis {
 
 }  // namespace
 
-void analyse(const Recording& recording, const RecordNames& names, Profile& profile,
+void analyze(const Recording& recording, const RecordNames& names, Profile& profile,
              std::unordered_map<const Record*, int64_t>* waited_ns) {
   Analysis(recording, names, profile, waited_ns).run();
 }

@@ -20,7 +20,7 @@ struct RecordNames {
 
 /// Adds runs, nodes' times and calls, and timelines to a profile that already has its nodes. Skips runs with lost records.
 /// @param waited_ns  may be null; receives, for nodes that began 1 microsecond or more after their operands were ready, that delay in ns
-void analyse(const Recording& recording, const RecordNames& names, Profile& profile,
+void analyze(const Recording& recording, const RecordNames& names, Profile& profile,
              std::unordered_map<const Record*, int64_t>* waited_ns = nullptr);
 
 /// Returns the cost in ns of recording one event on this machine: two clock readings and one record.

@@ -82,7 +82,7 @@ Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uin
   profile.trace = made;
   const ProfileTrace& trace = *made;
   for (const ClockAnchor& anchor : trace.recording.anchors) profile.clock.push_back({trace.recording.to_ns(anchor.ticks), anchor.unix_ns});
-  analyse(trace.recording, {.run = trace.run, .node = trace.node_of, .intervals = trace.intervals}, profile, &made->waited_ns);
+  analyze(trace.recording, {.run = trace.run, .node = trace.node_of, .intervals = trace.intervals}, profile, &made->waited_ns);
   add_ranges(trace, profile);
   add_marks(trace, profile);
   if (plan.memory) {

@@ -126,7 +126,7 @@ class ReportBuilder {
                              .slowdown = {}};
     if (context_.plain_ns.empty() || walls_.empty()) return cost;
     // Computes the overhead of recording only if the medians' intervals do not overlap; a smaller difference is noise.
-    const Summary plain = summarise(context_.plain_ns), recorded = summarise(walls_);
+    const Summary plain = summarize(context_.plain_ns), recorded = summarize(walls_);
     std::optional<double>& slowdown = cost.slowdown.emplace();
     if (plain.interval && recorded.interval &&
         (plain.interval->second < recorded.interval->first || recorded.interval->second < plain.interval->first))
@@ -237,7 +237,7 @@ class ReportBuilder {
     if (node.barrier_ns > 0) report.barrier_ms = milliseconds(node.barrier_ns / static_cast<double>(profile_.runs.size()));
     report.share = share_of(mean);
     report.kernel_phases = kernel_phases(node);
-    const double median = summarise(node.self_ns).median;
+    const double median = summarize(node.self_ns).median;
     if (median <= 0 || calls <= 0) return;
     // If the bytes would exceed the machine's bandwidth, they did not move, so no rate is given.
     const double bound = bounds_ns_[i] * calls;

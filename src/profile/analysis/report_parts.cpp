@@ -91,7 +91,7 @@ std::string shapes_of(const PlannedNode& node) {
 }
 
 ProfileTimes times_of(const std::vector<double>& ns) {
-  const Summary s = summarise(ns);
+  const Summary s = summarize(ns);
   ProfileTimes times{.median = milliseconds(s.median),
                      .interval = {},
                      .p10 = milliseconds(s.p10),

@@ -20,7 +20,7 @@ std::optional<std::pair<double, double>> median_interval(std::span<const double>
   return interval;
 }
 
-Summary summarise(std::vector<double> values, double confidence) {
+Summary summarize(std::vector<double> values, double confidence) {
   std::sort(values.begin(), values.end());
   auto at = [&](double part) {
     const double place = part * static_cast<double>(values.size() - 1);

@@ -15,7 +15,7 @@ struct Summary {
 };
 
 /// @param values  at least one
-Summary summarise(std::vector<double> values, double confidence = 0.99);
+Summary summarize(std::vector<double> values, double confidence = 0.99);
 
 /// Uses order statistics: the interval from the k-th smallest to the k-th largest value. @param sorted  ascending
 std::optional<std::pair<double, double>> median_interval(std::span<const double> sorted, double confidence);

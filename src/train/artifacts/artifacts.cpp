@@ -117,7 +117,7 @@ std::unique_ptr<Graph> Artifacts::graph(const std::string& file, const TrainedVa
     if (values)
       for (const std::string& name : description_.variables) make_parameter(*made, name, *values);
     onnx::upgrade(*made);
-    passes::canonicalise(*made);
+    passes::canonicalize(*made);
     const auto names = description_.outputs.find(file);
     if (names == description_.outputs.end() || names->second.size() != made->outputs.size())
       throw Error(ErrorCode::invalid_model, "its outputs are not those of its description");

@@ -313,7 +313,7 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
 }
 
 namespace {
-void optimise(Graph& graph, const passes::PipelineOptions& options) {
+void optimize(Graph& graph, const passes::PipelineOptions& options) {
   try {
     passes::optimize(graph, options);
   } catch (const OutOfMemory&) {
@@ -337,7 +337,7 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   // precision are faster.
   if (!pipeline.precision.empty()) pipeline.skip.push_back("fuse-attention");
   keep_nodes(training, options);  // includes the loss's nodes
-  optimise(graph, pipeline);
+  optimize(graph, pipeline);
   keep_nodes(training, options);
   graph.inputs = inputs;
   std::copy_n(graph.outputs.begin(), kept.size(), kept.begin());
@@ -382,13 +382,13 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   return kept;
 }
 
-void optimise(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes) {
+void optimize(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes) {
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) {
-    passes::canonicalise(graph);
+    passes::canonicalize(graph);
   } else {
     passes::PipelineOptions pipeline = pipeline_options(options);
     pipeline.weights_packed = has_parameters(graph);
-    optimise(graph, pipeline);
+    optimize(graph, pipeline);
   }
   if (nodes.empty()) return;
   add_nodes(graph, nodes);

@@ -90,7 +90,7 @@ void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> 
 /// @param nodes  TrainingGraph::nodes, which the patterns of `precision` may match besides the optimised graph's nodes; empty: the patterns
 /// have been checked before.
 /// @throws Error(invalid_argument) for a pattern that matches no node.
-void optimise(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes = {});
+void optimize(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes = {});
 
 /// The model's output with this name (empty: the first output), or another value.
 /// @throws Error(not_found)

@@ -203,7 +203,7 @@ void write_models(const TrainerGraphs& trainer, const SessionOptions& session, c
   std::vector<std::pair<const char*, onnx::ModelDef>> files;
   auto add = [&](const char* file, std::unique_ptr<Graph> graph) {
     description.outputs[file] = graph->output_names;
-    if (!trainer.opened) optimise(*graph, session);
+    if (!trainer.opened) optimize(*graph, session);
     add_required(*graph, required);
     files.emplace_back(file, exported(*graph, description.variables));
   };

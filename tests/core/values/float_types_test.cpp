@@ -245,7 +245,7 @@ void check_packed_round_trip() {
   for (int i = 0; i < kCount; ++i) EXPECT_EQ(T::get_packed(bytes.data(), i), value(i)) << i;
 }
 
-TEST(FloatTypes, WritingAPackedElementKeepsItsNeighbours) {
+TEST(FloatTypes, WritingAPackedElementKeepsItsNeighbors) {
   check_packed_round_trip<Int4>();
   check_packed_round_trip<UInt4>();
   check_packed_round_trip<Int2>();

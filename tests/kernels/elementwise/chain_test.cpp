@@ -103,27 +103,27 @@ TEST(Chain, NaNStaysInMaxAndBecomesTheLowestCodeInQuantize) {
   plan.inputs[1] = plan_chain_input(dims, {});
   const float x[] = {NAN, 2.5F, 1e30F, -1e30F};
   const void* codes[] = {x, &zero};
-  uint8_t quantised[4];
-  run_chain(program, plan, codes, quantised, nullptr);
-  EXPECT_EQ(quantised[0], 0);
-  EXPECT_EQ(quantised[1], 12);  // ties to even
-  EXPECT_EQ(quantised[2], 255);
-  EXPECT_EQ(quantised[3], 0);
+  uint8_t quantized[4];
+  run_chain(program, plan, codes, quantized, nullptr);
+  EXPECT_EQ(quantized[0], 0);
+  EXPECT_EQ(quantized[1], 12);  // ties to even
+  EXPECT_EQ(quantized[2], 255);
+  EXPECT_EQ(quantized[3], 0);
 }
 
 // quantize(dequantize(a) + dequantize(b)) for every zero point of both dtypes, at lengths around the blocks, in steps that are taken
 // together (load, sub, mul and div, quantize) and, with b as an operand of add, in steps that are not.
 template <typename T>
-void check_quantised_sums(DType dtype) {
+void check_quantized_sums(DType dtype) {
   constexpr uint8_t kSlot = kMaxChainInputs;
   constexpr int kLow = std::numeric_limits<T>::min(), kHigh = std::numeric_limits<T>::max();
-  const ChainStep quantise{ChainOp::quantize, 2, 0, Unary::none, static_cast<float>(kLow), static_cast<float>(kHigh)};
+  const ChainStep quantize{ChainOp::quantize, 2, 0, Unary::none, static_cast<float>(kLow), static_cast<float>(kHigh)};
   ChainProgram apart, together;
   apart.inputs = together.inputs = {dtype, dtype, dtype, DType::float32};
   apart.output = together.output = dtype;
   together.steps = {{ChainOp::load, 0}, {ChainOp::sub, 2}, {ChainOp::mul, 3},     {ChainOp::keep, kSlot}, {ChainOp::load, 1},
-                    {ChainOp::sub, 2},  {ChainOp::mul, 3}, {ChainOp::add, kSlot}, {ChainOp::div, 3},      quantise};
-  apart.steps = {{ChainOp::load, 0}, {ChainOp::add, 1}, {ChainOp::sub, 2}, {ChainOp::sub, 2}, quantise};
+                    {ChainOp::sub, 2},  {ChainOp::mul, 3}, {ChainOp::add, kSlot}, {ChainOp::div, 3},      quantize};
+  apart.steps = {{ChainOp::load, 0}, {ChainOp::add, 1}, {ChainOp::sub, 2}, {ChainOp::sub, 2}, quantize};
   std::mt19937 generator(3);
   std::uniform_int_distribution<int> codes(kLow, kHigh);
   for (int zero = kLow; zero <= kHigh; ++zero) {
@@ -153,9 +153,9 @@ void check_quantised_sums(DType dtype) {
     }
   }
 }
-TEST(Chain, QuantisedSumsAreThoseOfTheFormula) {
-  check_quantised_sums<uint8_t>(DType::uint8);
-  check_quantised_sums<int8_t>(DType::int8);
+TEST(Chain, QuantizedSumsAreThoseOfTheFormula) {
+  check_quantized_sums<uint8_t>(DType::uint8);
+  check_quantized_sums<int8_t>(DType::int8);
 }
 
 // Whatever a code cannot be becomes the one at that end, at every place of a block.
@@ -167,10 +167,10 @@ void check_extremes(DType dtype) {
   ChainProgram program;
   program.inputs = {DType::float32, dtype, DType::float32};
   program.output = dtype;
-  const ChainStep quantise{ChainOp::quantize, 1, 0, Unary::none, static_cast<float>(kLow), static_cast<float>(kHigh)};
+  const ChainStep quantize{ChainOp::quantize, 1, 0, Unary::none, static_cast<float>(kLow), static_cast<float>(kHigh)};
   for (const float scale : {1.0F, 0.5F})
     for (const int zero : {kLow, (kLow + kHigh) / 2, kHigh}) {
-      program.steps = {{ChainOp::load, 0}, {ChainOp::div, 2}, quantise};
+      program.steps = {{ChainOp::load, 0}, {ChainOp::div, 2}, quantize};
       std::vector<float> x;
       for (int i = 0; i < 300; ++i) x.push_back(numbers[static_cast<size_t>(i) % std::size(numbers)]);
       ChainPlan plan;

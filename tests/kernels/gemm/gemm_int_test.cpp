@@ -95,11 +95,11 @@ TEST(ConvInt, IsExactForRandomWindows) {
     std::vector<char> scratch(conv_int_scratch_bytes(p, 2) + 64);
     std::vector<int32_t> y(p.N * p.M * p.window.out_size());
     conv_int(p, {x.bytes.data(), x.is_signed, xz.bytes.data(), false}, packed.data(), y.data(), scratch.data(), 2, nullptr);
-    std::vector<int32_t> centred_x = x.values, centred_w = w.values;
-    for (int32_t& v : centred_x) v -= xz.values[0];
-    const int64_t per_filter = static_cast<int64_t>(centred_w.size()) / p.M;
-    for (size_t i = 0; i < centred_w.size(); ++i) centred_w[i] -= wz.values[per_channel ? static_cast<int64_t>(i) / per_filter : 0];
-    ASSERT_EQ(y, (test::reference_conv<int32_t, int32_t>(p, centred_x, centred_w)));
+    std::vector<int32_t> centered_x = x.values, centered_w = w.values;
+    for (int32_t& v : centered_x) v -= xz.values[0];
+    const int64_t per_filter = static_cast<int64_t>(centered_w.size()) / p.M;
+    for (size_t i = 0; i < centered_w.size(); ++i) centered_w[i] -= wz.values[per_channel ? static_cast<int64_t>(i) / per_filter : 0];
+    ASSERT_EQ(y, (test::reference_conv<int32_t, int32_t>(p, centered_x, centered_w)));
   }
 }
 

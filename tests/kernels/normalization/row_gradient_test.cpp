@@ -22,13 +22,13 @@ Expected norm_reference(const NormGradient<float>& job) {
   for (size_t r = 0; r < rows; ++r) {
     const float *x = job.x + r * n, *dy = job.dy + r * n;
     double mean = 0, squares = 0;
-    for (size_t i = 0; job.centred && i < n; ++i) mean += static_cast<double>(x[i]) / static_cast<double>(n);
+    for (size_t i = 0; job.centered && i < n; ++i) mean += static_cast<double>(x[i]) / static_cast<double>(n);
     for (size_t i = 0; i < n; ++i) squares += (static_cast<double>(x[i]) - mean) * (static_cast<double>(x[i]) - mean);
     const double deviation = std::sqrt(squares / static_cast<double>(n) + job.epsilon);
     auto xhat = [&](size_t i) { return (static_cast<double>(x[i]) - mean) / deviation; };
     for (size_t j = 0; j < n; ++j) {
       for (size_t i = 0; i < n; ++i) {
-        const double slope = (i == j ? 1.0 : 0.0) - ((job.centred ? 1.0 : 0.0) + xhat(i) * xhat(j)) / static_cast<double>(n);
+        const double slope = (i == j ? 1.0 : 0.0) - ((job.centered ? 1.0 : 0.0) + xhat(i) * xhat(j)) / static_cast<double>(n);
         e.dx[r * n + j] += static_cast<double>(dy[i]) * static_cast<double>(job.scale[i]) * slope / deviation;
       }
       e.dscale[j] += static_cast<double>(dy[j]) * xhat(j);
@@ -38,15 +38,15 @@ Expected norm_reference(const NormGradient<float>& job) {
   return e;
 }
 
-TEST(RowGradient, NormalisationsFollowTheirFormula) {
+TEST(RowGradient, NormalizationsFollowTheirFormula) {
   test::Random random(3);
   ThreadPool pool(2);
-  for (const bool centred : {true, false}) {
+  for (const bool centered : {true, false}) {
     for (const auto& [rows, length] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 7}, {70, 16}, {37, 100}, {5, 33}, {0, 8}}) {
       const test::Guarded<float> x(random.vector(rows * length)), dy(random.vector(rows * length)), scale(random.vector(length));
       test::Guarded<float> dx(rows * length), dscale(length), dbias(length);
       std::vector<float> scratch(norm_gradient_scratch_bytes(rows, length, sizeof(float)) / sizeof(float) + 1);
-      NormGradient<float> job{.rows = rows, .length = length, .centred = centred, .dy = dy.data(), .x = x.data(), .scale = scale.data()};
+      NormGradient<float> job{.rows = rows, .length = length, .centered = centered, .dy = dy.data(), .x = x.data(), .scale = scale.data()};
       job.dx = dx.data(), job.dscale = dscale.data(), job.dbias = dbias.data();
       const Expected expected = norm_reference(job);
       norm_gradient(job, scratch.data(), &pool);

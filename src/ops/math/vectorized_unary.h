@@ -16,7 +16,7 @@ struct UnaryParameters {
 inline UnaryParameters no_parameters(const ShapeContext&) { return {}; }
 
 template <typename T>
-void vectorised_unary(kernels::Unary op, UnaryParameters p, const T* in, T* out, int64_t n) {
+void vectorized_unary(kernels::Unary op, UnaryParameters p, const T* in, T* out, int64_t n) {
   if constexpr (std::is_same_v<T, float>) {
     kernels::unary_f32(op, p.a, p.b, in, out, n);
   } else {
@@ -32,25 +32,25 @@ void vectorised_unary(kernels::Unary op, UnaryParameters p, const T* in, T* out,
 }
 
 template <typename T, kernels::Unary kOp, UnaryParameters (*kRead)(const ShapeContext&)>
-struct VectorisedUnary {
+struct VectorizedUnary {
   int64_t n;
   UnaryParameters parameters;
 
-  static VectorisedUnary bind(BindContext& c) { return {c.num_elements(0), kRead(c)}; }
+  static VectorizedUnary bind(BindContext& c) { return {c.num_elements(0), kRead(c)}; }
   void run(RunContext& c) const {
     const T* in = c.in<T>(0);
     T* out = c.out<T>(0);
     parallel_for(c.pool(), n, kElementwiseGrain,
-                 [&](int64_t begin, int64_t end) { vectorised_unary(kOp, parameters, in + begin, out + begin, end - begin); });
+                 [&](int64_t begin, int64_t end) { vectorized_unary(kOp, parameters, in + begin, out + begin, end - begin); });
   }
 };
 
 /// Kernels for all float types: vectorised ones for float32 and 16-bit floats, the functor F for float64.
 template <kernels::Unary kOp, typename F, UnaryParameters (*kRead)(const ShapeContext&) = no_parameters>
-std::vector<KernelDef> vectorised_kernels() {
-  return built_kernel<VectorisedUnary<float, kOp, kRead>, float>("vectors") + built_kernel<UnaryKernel<F, double>, double>() +
-         built_kernel<VectorisedUnary<Float16, kOp, kRead>, Float16>("vectors") +
-         built_kernel<VectorisedUnary<BFloat16, kOp, kRead>, BFloat16>("vectors");
+std::vector<KernelDef> vectorized_kernels() {
+  return built_kernel<VectorizedUnary<float, kOp, kRead>, float>("vectors") + built_kernel<UnaryKernel<F, double>, double>() +
+         built_kernel<VectorizedUnary<Float16, kOp, kRead>, Float16>("vectors") +
+         built_kernel<VectorizedUnary<BFloat16, kOp, kRead>, BFloat16>("vectors");
 }
 
 }  // namespace treadle::ops

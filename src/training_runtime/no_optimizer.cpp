@@ -20,14 +20,14 @@ thread_local constinit PassTrace* PassTrace::current_ = nullptr;
 
 std::vector<std::string> PassTrace::passes_of(const std::vector<std::string>&) const { return {}; }
 
-void canonicalise(Graph& graph) {
+void canonicalize(Graph& graph) {
   if (copy_captured_constants(graph) > 0) infer(graph);
 }
 void optimize(Graph& graph, const PipelineOptions& options) {
   if (!options.precision.empty()) throw_missing("precision");
   if (!options.conv_choice.empty()) throw_missing("conv_rates and max_weight_expansion");
   if (options.before_fusion) options.before_fusion(graph, options.max_patches);
-  canonicalise(graph);
+  canonicalize(graph);
 }
 std::vector<PassInfo> list_passes() { return {}; }
 std::vector<float> read_conv_rates(const std::string&) { throw_missing("conv_rates"); }

@@ -23,7 +23,7 @@ std::pair<double, double> bounds_of(DType dtype) {
 size_t which_scale(Call& c, const Array& x, size_t at) {
   const Array& scale = c.in(1);
   if (scale.rank() == 0) return 0;
-  const auto axis = static_cast<size_t>(normalise_axis(c.integer("axis", 1), x.rank()));
+  const auto axis = static_cast<size_t>(normalize_axis(c.integer("axis", 1), x.rank()));
   require(scale.dims == Dims{x.dims[axis]}, "one scale along the axis");
   return static_cast<size_t>(coordinates(at, x.dims)[axis]);
 }
@@ -67,7 +67,7 @@ Values matmul_integer(Call& c) {
 }
 
 // The codes of sums, of which one is `scale`.
-int64_t requantised(Call& c, double sum, double scale, double zero, DType dtype) {
+int64_t requantized(Call& c, double sum, double scale, double zero, DType dtype) {
   const auto [low, high] = bounds_of(dtype);
   return static_cast<int64_t>(std::clamp(std::nearbyint(c.noise()(sum * scale, DType::float32, 3)) + zero, low, high));
 }
@@ -85,7 +85,7 @@ Values qlinear_matmul(Call& c) {
   for (size_t k = 0; k < y.size(); ++k) {
     double sum = 0;
     for (size_t p = 0; p < depth; ++p) sum += (a.number(k / columns * depth + p) - a_zero) * (b.number(p * columns + k % columns) - b_zero);
-    y.i[k] = requantised(c, sum, scale, c.in(7).number(0), y.dtype);
+    y.i[k] = requantized(c, sum, scale, c.in(7).number(0), y.dtype);
   }
   return {std::move(y)};
 }
@@ -100,7 +100,7 @@ Values qlinear_conv(Call& c) {
   for (size_t k = 0; k < y.size(); ++k) {
     const int64_t filter = coordinates(k, y.dims)[1];
     const double bias = c.has(8) ? c.in(8).number(static_cast<size_t>(filter)) : 0;
-    y.i[k] = requantised(c, sums.number(k) + bias, c.in(1).f[0] * of_filter(w_scale, filter) / c.in(6).f[0], c.in(7).number(0), y.dtype);
+    y.i[k] = requantized(c, sums.number(k) + bias, c.in(1).f[0] * of_filter(w_scale, filter) / c.in(6).f[0], c.in(7).number(0), y.dtype);
   }
   return {std::move(y)};
 }
@@ -114,7 +114,7 @@ Values dynamic_quantize_linear(Call& c) {
   Array y(DType::uint8, x.dims), scale(DType::float32, {}), zero(DType::uint8, {});
   scale.set(0, c.noise()((high - low) / 255, DType::float32));
   zero.i[0] = static_cast<int64_t>(std::clamp(std::nearbyint(c.noise()(-low / scale.f[0], DType::float32)), 0.0, 255.0));
-  for (size_t k = 0; k < x.size(); ++k) y.i[k] = requantised(c, x.f[k], 1 / scale.f[0], zero.number(0), y.dtype);
+  for (size_t k = 0; k < x.size(); ++k) y.i[k] = requantized(c, x.f[k], 1 / scale.f[0], zero.number(0), y.dtype);
   return {std::move(y), std::move(scale), std::move(zero)};
 }
 
@@ -125,6 +125,6 @@ const OperatorTable kTable{
 
 }  // namespace
 
-const OperatorTable& quantised_operators() { return kTable; }
+const OperatorTable& quantized_operators() { return kTable; }
 
 }  // namespace treadle::graphs
