@@ -401,8 +401,10 @@ void append_devices(OrtSessionOptions& options, std::span<const OrtEpDevice* con
 const OrtSessionOptions& default_session_options();
 /// Sets the option that a config entry stands for. @return false if it stands for none. @throws Error for an invalid value
 bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std::string& value);
-/// Options of an execution provider. @throws Error(invalid_argument) for a null or empty one
+/// Options of an execution provider. @throws Error(invalid_argument) for a null one
 std::map<std::string, std::string> provider_options(const char* const* keys, const char* const* values, size_t count);
+/// @throws Error(invalid_argument) for an empty key or value, which functions that name a provider refuse and those that take devices allow
+void check_not_empty(const std::map<std::string, std::string>& provider_options);
 /// True if a GraphOptimizationLevel has this number.
 bool is_level(int64_t level);
 /// With ORT_LOAD_CONFIG_FROM_MODEL=1: applies session options in the model's metadata. @throws StatusError if they are invalid

@@ -112,6 +112,7 @@ OrtSession* new_editing(onnx::ModelDef def, const OrtSessionOptions* options) {
   auto made = std::make_unique<OrtSession>();
   made->editing = std::make_shared<onnx::ModelDef>(std::move(def));
   made->editing_options = std::make_shared<const OrtSessionOptions>(options != nullptr ? *options : default_session_options());
+  check_severity(made->editing_options->log_severity_level, "session_log_severity_level");
   describe(*made);
   return made.release();
 }
@@ -274,6 +275,7 @@ void add_models(OrtModelEditorApi& table) {
     return guarded([&] {
       auto made = std::make_unique<OrtSession>();
       const OrtSessionOptions& with = options != nullptr ? *options : default_session_options();
+      check_severity(with.log_severity_level, "session_log_severity_level");
       const std::vector<onnx::OpsetImport>& opsets = required(model, "model").opsets;
       if (std::none_of(opsets.begin(), opsets.end(), [](const auto& opset) { return canonical(opset.domain).empty(); }))
         throw Error(ErrorCode::invalid_argument, "The opset for the ONNX domain must be explicitly specified.");

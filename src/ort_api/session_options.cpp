@@ -1,5 +1,6 @@
 // Session options and run options.
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <filesystem>
 
@@ -162,6 +163,7 @@ void add_providers(OrtApi& table) {
       required(options, "options");
       const std::string wanted = chars_of(name, "provider_name");
       const std::map<std::string, std::string> given = provider_options(keys, values, count);
+      check_not_empty(given);
       const char* const provider = find_provider(wanted);
       if (provider == nullptr) check(no_provider("Unknown provider name '" + wanted + "': " + wanted, ORT_INVALID_ARGUMENT));
       append_provider(*options, provider, given);
@@ -242,12 +244,15 @@ void add_run_options(OrtApi& table) {
 std::map<std::string, std::string> provider_options(const char* const* keys, const char* const* values, size_t count) {
   std::map<std::string, std::string> options;
   for (size_t i = 0; i < count; ++i) {
-    if (*chars_of((&required(keys, "provider_options_keys"))[i], "a key") == '\0' ||
-        *chars_of((&required(values, "provider_options_values"))[i], "a value") == '\0')
-      throw Error(ErrorCode::invalid_argument, "Provider options key/value cannot be empty");
-    options[keys[i]] = values[i];
+    const std::string key = chars_of((&required(keys, "provider_options_keys"))[i], "a key");
+    options[key] = chars_of((&required(values, "provider_options_values"))[i], "a value");
   }
   return options;
+}
+
+void check_not_empty(const std::map<std::string, std::string>& provider_options) {
+  for (const auto& [key, value] : provider_options)
+    if (key.empty() || value.empty()) throw Error(ErrorCode::invalid_argument, "Provider options key/value cannot be empty");
 }
 
 void append_provider(OrtSessionOptions& options, const char* provider, const std::map<std::string, std::string>& provider_options) {
@@ -265,6 +270,9 @@ void append_devices(OrtSessionOptions& options, std::span<const OrtEpDevice* con
       throw Error(ErrorCode::invalid_argument,
                   std::string("a session has one device of ") + kVulkanProvider + ", not " + first.name + " and " + device->name);
   }
+  std::string prefix = std::string("ep.") + first.provider + ".";
+  std::transform(prefix.begin(), prefix.end(), prefix.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const auto& [key, value] : provider_options) add_config_entry(options.options, prefix + key, value);  // as in ONNX Runtime
   for (const auto& [key, value] : first.options.entries) provider_options.try_emplace(key, value);
   append_provider(options, first.provider, provider_options);
 }

@@ -232,7 +232,9 @@ void add_strings(OrtApi& table) {
 }  // namespace
 
 void refuse_kind(const Datum& datum, const std::string& expected) {
-  throw StatusError(datum.kind() == Datum::Kind::map || datum.kind() == Datum::Kind::none ? ORT_FAIL : ORT_RUNTIME_EXCEPTION,
+  const bool has_maps =
+      datum.kind() == Datum::Kind::map || (datum.kind() == Datum::Kind::sequence && datum.sequence().element_dtype == DType::undefined);
+  throw StatusError(has_maps || datum.kind() == Datum::Kind::none ? ORT_FAIL : ORT_RUNTIME_EXCEPTION,
                     "expected " + expected + ", got " + describe(datum));
 }
 

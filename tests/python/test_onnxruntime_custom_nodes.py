@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ctypes import byref, c_size_t, c_void_p
 
 import numpy as np
+import onnx
 import onnxruntime_operators as operators
 import pytest
 from onnx import helper, numpy_helper
@@ -232,6 +233,24 @@ def told_to_kernel(api: Api, nodes: list, own: list[str], inputs: list, outputs:
     operators_of = [Operator(api, name, [FLOAT, FLOAT], [FLOAT], copier(api), inputs=[REQUIRED, OPTIONAL], infer=infer, create=create) for name in own]
     session_of(api, nodes, inputs, outputs, own=operators_of)
     return told
+
+
+def test_texts_of_an_empty_list_need_an_allocator_too(api: Api) -> None:
+    codes = []
+
+    def create(info: c_void_p) -> None:
+        size, texts = c_size_t(), c_void_p()
+        for allocator in (c_void_p(), api.allocator):
+            try:
+                api.call("KernelInfoGetAttributeArray_string", info, b"names", allocator, byref(texts), byref(size))
+                codes.append((0, size.value))
+            except StatusError as error:
+                codes.append(error.code)
+
+    copy = node("Copy", ["x"], ["y"])
+    copy.attribute.add(name="names", type=onnx.AttributeProto.STRINGS)
+    session_of(api, [copy], [tensor("x", FLOAT, [2])], [tensor("y", FLOAT, None)], own=[Operator(api, "Copy", [FLOAT], [FLOAT], copier(api), create=create)])
+    assert codes == [1, (0, 0)]
 
 
 def same_shape(api: Api, context: c_void_p) -> None:

@@ -170,6 +170,14 @@ def test_the_graph_that_was_read_runs(api: Api, made: Made) -> None:
     np.testing.assert_allclose(z, np.maximum(y[1:], 0))
 
 
+def test_an_edited_model_is_not_run_at_a_log_level_that_there_is_not(api: Api, made: Made) -> None:
+    options = api.options()
+    api.call("SetSessionLogSeverityLevel", options, 9)
+    with pytest.raises(StatusError) as error:
+        made.editor.made("CreateSessionFromModel", api.env, made.model, options)
+    assert error.value.code == 1
+
+
 def test_what_has_no_answer_yet_is_an_error(api: Api) -> None:
     editor = Part(api, "GetModelEditorApi", EDITOR)
     graph = editor.made("CreateGraph")

@@ -375,6 +375,8 @@ FAULTS |= {
     "external data of another size": (beside(TEMPORARY, 0, 4), FAIL, ""),
     "a session's log level that there is not": (lambda api: api.session(relu(), logged(api, 9)), FAIL, ""),
     "a run's log level that there is not": (lambda api: run_logged(api, 9), FAIL, ""),
+    "a log level that there is not, to edit": (
+        lambda api: Part(api, "GetModelEditorApi", EDITOR).made("CreateModelEditorSessionFromArray", api.env, relu(), c_size_t(len(relu())), logged(api, 9)), FAIL, ""),
     "a folder to edit": (lambda api: Part(api, "GetModelEditorApi", EDITOR).made("CreateModelEditorSession", api.env, TEMPORARY.encode(), api.options()), INVALID_ARGUMENT, ""),
     "a value of an entry that is too long": (entry(b"a.key", b"v" * 8193), INVALID_ARGUMENT, "Config value is longer than maximum length: 8192"),
     "an entry that is no number": (entry(b"session.intra_op_num_threads", b"two"), INVALID_ARGUMENT, "value for 'session.intra_op_num_threads' must be a base-10 int32; got 'two'"),
@@ -413,6 +415,12 @@ def first_device(api: Api) -> c_void_p:
     return c_void_p(devices[0])
 
 
+def first_cpu(api: Api) -> c_void_p:
+    devices, count = ctypes.POINTER(c_void_p)(), c_size_t()
+    api.call("GetEpDevices", api.env, byref(devices), byref(count))
+    return next(c_void_p(devices[i]) for i in range(count.value) if api.call("EpDevice_EpName", c_void_p(devices[i]), result=ctypes.c_char_p) == b"CPUExecutionProvider")
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("library", ["ours", "theirs"])
 def test_a_fault_has_its_code_and_words(library: str, fault: str, request: pytest.FixtureRequest) -> None:
@@ -437,6 +445,20 @@ def test_what_is_no_fault(library: str, request: pytest.FixtureRequest) -> None:
     for level in (-1, 5):
         api.call("SetSessionLogSeverityLevel", api.options(), level)
     api.call("AddSessionConfigEntry", api.options(), b"k" * 1024, b"v" * 5000)
+
+
+@pytest.mark.parametrize("library", ["ours", "theirs"])
+def test_options_of_a_device_are_entries_of_the_session(library: str, request: pytest.FixtureRequest) -> None:
+    api: Api = request.getfixturevalue(library)
+    options, cpu = api.options(), first_cpu(api)
+    api.call("SessionOptionsAppendExecutionProvider_V2", options, api.env, (c_void_p * 1)(cpu.value), c_size_t(1), strings(b"nosuch", b"", b"a"), strings(b"1", b"2", b""), c_size_t(3))
+    entries = []
+    for key in (b"nosuch", b"", b"a"):
+        size, room = c_size_t(100), ctypes.create_string_buffer(100)
+        api.call("GetSessionConfigEntry", options, b"ep.cpuexecutionprovider." + key, room, byref(size))
+        entries.append(room.value)
+    assert entries == [b"1", b"2", b""]
+    assert api.session(relu(), options)
 
 
 def unread_cases() -> dict[str, tuple[bytes, dict[str, np.ndarray]]]:

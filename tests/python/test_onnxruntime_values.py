@@ -72,6 +72,7 @@ FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "a map read as a tensor": (lambda api: api.made("GetTensorMutableData", pair(api)), FAIL, ""),
     "a tensor read as sparse": (lambda api: api.number("GetSparseTensorFormat", floats(api, 1), kind=c_int), 6, ""),
     "the memory of a map": (lambda api: api.made("GetTensorMemoryInfo", pair(api)), FAIL, ""),
+    "the memory of a sequence of maps": (lambda api: api.made("GetTensorMemoryInfo", made(api, SEQUENCE, pair(api))), FAIL, ""),
     "the shape of a sequence": (lambda api: api.made("GetTensorTypeAndShape", two(api)), FAIL, ""),
     "texts in the client's memory": (lambda api: around(api, 8), INVALID_ARGUMENT, "Can not use strings in pre-allocated memory. Use CreateSparseTensorAsOrtValue()"),
 }

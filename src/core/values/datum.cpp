@@ -9,6 +9,12 @@ namespace {
   throw Error(ErrorCode::invalid_argument, std::string("expected a ") + wanted + ", got " + describe(datum));
 }
 
+// The dtype of a sequence of tensors. The type of maps is known by their values only.
+std::string element_text(const Sequence& sequence) {
+  const bool has_maps = sequence.element_dtype == DType::undefined && !sequence.elements.empty();
+  return has_maps ? describe(sequence.elements[0]) : std::string(short_name_of(sequence.element_dtype));
+}
+
 }  // namespace
 
 const Tensor& Datum::tensor() const {
@@ -44,8 +50,7 @@ std::string describe(const Datum& datum) {
       return "sparse(" + std::string(short_name_of(datum.sparse_tensor().values.dtype())) + to_string(datum.sparse_tensor().dense_shape) +
              ")";
     case Datum::Kind::sequence:
-      return "seq(" + std::string(short_name_of(datum.sequence().element_dtype)) + ", " + std::to_string(datum.sequence().elements.size()) +
-             " elements)";
+      return "seq(" + element_text(datum.sequence()) + ", " + std::to_string(datum.sequence().elements.size()) + " elements)";
     case Datum::Kind::optional: return "optional(" + (datum.optional().value ? describe(*datum.optional().value) : "none") + ")";
     case Datum::Kind::map: return "map(" + describe(datum.map().values) + ")";
   }
