@@ -58,20 +58,25 @@ constexpr uint16_t float_to_bfloat16_bits(float value) {
   return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
+constexpr float bfloat16_bits_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
 }  // namespace detail
 
-/// IEEE 754 binary16. Conversions round to nearest even; NaN stays NaN and becomes quiet.
-struct Float16 {
+/// What the two formats of 16 bits share. Conversions round to nearest even; NaN stays NaN and becomes quiet.
+/// @tparam kEncode  gives the bits of a float
+/// @tparam kDecode  gives the float of some bits, exactly
+template <typename Float, uint16_t (*kEncode)(float), float (*kDecode)(uint16_t)>
+struct SixteenBitFloat {
   uint16_t bits = 0;
 
-  constexpr Float16() = default;
-  explicit constexpr Float16(float value) : bits(detail::float_to_half_bits(value)) {}
-  explicit constexpr Float16(double value) : bits(detail::float_to_half_bits(detail::round_to_odd(value))) {}
+  constexpr SixteenBitFloat() = default;
+  explicit constexpr SixteenBitFloat(float value) : bits(kEncode(value)) {}
+  explicit constexpr SixteenBitFloat(double value) : bits(kEncode(detail::round_to_odd(value))) {}
   template <typename T>
     requires std::is_integral_v<T>
-  explicit constexpr Float16(T value) : Float16(static_cast<double>(value)) {}
-  static constexpr Float16 from_bits(uint16_t bits) {
-    Float16 result;
+  explicit constexpr SixteenBitFloat(T value) : SixteenBitFloat(static_cast<double>(value)) {}
+  static constexpr Float from_bits(uint16_t bits) {
+    Float result;
     result.bits = bits;
     return result;
   }
@@ -79,35 +84,20 @@ struct Float16 {
   template <typename T>
     requires std::is_arithmetic_v<T>
   explicit constexpr operator T() const {
-    return static_cast<T>(detail::half_bits_to_float(bits));
+    return static_cast<T>(kDecode(bits));
   }
-  friend constexpr bool operator==(Float16 a, Float16 b) { return static_cast<float>(a) == static_cast<float>(b); }
-  friend constexpr auto operator<=>(Float16 a, Float16 b) { return static_cast<float>(a) <=> static_cast<float>(b); }
+  friend constexpr bool operator==(Float a, Float b) { return static_cast<float>(a) == static_cast<float>(b); }
+  friend constexpr auto operator<=>(Float a, Float b) { return static_cast<float>(a) <=> static_cast<float>(b); }
 };
 
-/// The upper half of a float. Conversions round to nearest even; NaN stays NaN and becomes quiet.
-struct BFloat16 {
-  uint16_t bits = 0;
+/// IEEE 754 binary16.
+struct Float16 : SixteenBitFloat<Float16, detail::float_to_half_bits, detail::half_bits_to_float> {
+  using SixteenBitFloat::SixteenBitFloat;
+};
 
-  constexpr BFloat16() = default;
-  explicit constexpr BFloat16(float value) : bits(detail::float_to_bfloat16_bits(value)) {}
-  explicit constexpr BFloat16(double value) : bits(detail::float_to_bfloat16_bits(detail::round_to_odd(value))) {}
-  template <typename T>
-    requires std::is_integral_v<T>
-  explicit constexpr BFloat16(T value) : BFloat16(static_cast<double>(value)) {}
-  static constexpr BFloat16 from_bits(uint16_t bits) {
-    BFloat16 result;
-    result.bits = bits;
-    return result;
-  }
-
-  template <typename T>
-    requires std::is_arithmetic_v<T>
-  explicit constexpr operator T() const {
-    return static_cast<T>(std::bit_cast<float>(static_cast<uint32_t>(bits) << 16));
-  }
-  friend constexpr bool operator==(BFloat16 a, BFloat16 b) { return static_cast<float>(a) == static_cast<float>(b); }
-  friend constexpr auto operator<=>(BFloat16 a, BFloat16 b) { return static_cast<float>(a) <=> static_cast<float>(b); }
+/// The upper half of a float.
+struct BFloat16 : SixteenBitFloat<BFloat16, detail::float_to_bfloat16_bits, detail::bfloat16_bits_to_float> {
+  using SixteenBitFloat::SixteenBitFloat;
 };
 
 /// The codes of a small format that are not finite numbers.

@@ -15,39 +15,41 @@
 #include "exec/program/program.h"
 #include "graph/graph.h"
 
+#ifdef TREADLE_USDT
+#define TREADLE_PROBE1(name, argument) DTRACE_PROBE1(treadle, name, argument)
+#define TREADLE_PROBE2(name, first, second) DTRACE_PROBE2(treadle, name, first, second)
+#else
+#define TREADLE_PROBE1(name, argument) static_cast<void>(0)
+#define TREADLE_PROBE2(name, first, second) static_cast<void>(0)
+#endif
+
 namespace treadle::exec {
+
+/// A range of NVTX from the constructor to the destructor.
+class NvtxRange {
+ public:
+#ifdef TREADLE_NVTX
+  explicit NvtxRange(const char* name) { nvtxRangePushA(name); }
+  ~NvtxRange() { nvtxRangePop(); }
+#else
+  explicit NvtxRange(const char* /*name*/) {}
+#endif
+  NvtxRange(const NvtxRange&) = delete;
+  NvtxRange& operator=(const NvtxRange&) = delete;
+};
 
 /// Marks a node. Fires the probes `treadle:node_begin` and `treadle:node_end` with the operator and the node's name (char*), or makes an
 /// NVTX range of that name.
 class NodeMark {
  public:
-  explicit NodeMark([[maybe_unused]] const Node& node)
-#ifdef TREADLE_USDT
-      : node_(node)
-#endif
-  {
-#ifdef TREADLE_USDT
-    DTRACE_PROBE2(treadle, node_begin, node.op_type.c_str(), node.name.c_str());
-#endif
-#ifdef TREADLE_NVTX
-    nvtxRangePushA(node.name.empty() ? node.op_type.c_str() : node.name.c_str());
-#endif
+  explicit NodeMark(const Node& node) : node_(node), range_(node.name.empty() ? node.op_type.c_str() : node.name.c_str()) {
+    TREADLE_PROBE2(node_begin, node.op_type.c_str(), node.name.c_str());
   }
-  NodeMark(const NodeMark&) = delete;
-  NodeMark& operator=(const NodeMark&) = delete;
-  ~NodeMark() {  // NOLINT(modernize-use-equals-default): empty without the options
-#ifdef TREADLE_NVTX
-    nvtxRangePop();
-#endif
-#ifdef TREADLE_USDT
-    DTRACE_PROBE2(treadle, node_end, node_.op_type.c_str(), node_.name.c_str());
-#endif
-  }
+  ~NodeMark() { TREADLE_PROBE2(node_end, node_.op_type.c_str(), node_.name.c_str()); }
 
-#ifdef TREADLE_USDT
  private:
-  const Node& node_;
-#endif
+  [[maybe_unused]] const Node& node_;
+  NvtxRange range_;
 };
 
 /// Marks a part of training: forward, backward, step. Fires the probes `treadle:part_begin` and `treadle:part_end` with its name (char*),
@@ -55,33 +57,12 @@ class NodeMark {
 class PartMark {
  public:
   /// @param name  for example "treadle forward"; must be a literal
-  explicit PartMark([[maybe_unused]] const char* name)
-#ifdef TREADLE_USDT
-      : name_(name)
-#endif
-  {
-#ifdef TREADLE_USDT
-    DTRACE_PROBE1(treadle, part_begin, name);
-#endif
-#ifdef TREADLE_NVTX
-    nvtxRangePushA(name);
-#endif
-  }
-  PartMark(const PartMark&) = delete;
-  PartMark& operator=(const PartMark&) = delete;
-  ~PartMark() {  // NOLINT(modernize-use-equals-default): empty without the options
-#ifdef TREADLE_NVTX
-    nvtxRangePop();
-#endif
-#ifdef TREADLE_USDT
-    DTRACE_PROBE1(treadle, part_end, name_);
-#endif
-  }
+  explicit PartMark(const char* name) : name_(name), range_(name) { TREADLE_PROBE1(part_begin, name); }
+  ~PartMark() { TREADLE_PROBE1(part_end, name_); }
 
-#ifdef TREADLE_USDT
  private:
-  const char* name_;
-#endif
+  [[maybe_unused]] const char* name_;
+  NvtxRange range_;
 };
 
 /// Marks the phases of a training step within its run, if nodes run in order: forward, backward, communication, optimizer. Fires the probes
@@ -118,33 +99,15 @@ class PhaseMarks {
 /// Marks a run. Fires the probes `treadle:run_begin` and `treadle:run_end` with the run's number, or makes an NVTX range "treadle run".
 class RunMark {
  public:
-  explicit RunMark([[maybe_unused]] uint64_t run_id)
-#ifdef TREADLE_USDT
-      : run_id_(run_id)
-#endif
-  {
-#ifdef TREADLE_USDT
-    DTRACE_PROBE1(treadle, run_begin, run_id);
-#endif
-#ifdef TREADLE_NVTX
-    nvtxRangePushA("treadle run");
-#endif
-  }
-  RunMark(const RunMark&) = delete;
-  RunMark& operator=(const RunMark&) = delete;
-  ~RunMark() {  // NOLINT(modernize-use-equals-default): empty without the options
-#ifdef TREADLE_NVTX
-    nvtxRangePop();
-#endif
-#ifdef TREADLE_USDT
-    DTRACE_PROBE1(treadle, run_end, run_id_);
-#endif
-  }
+  explicit RunMark(uint64_t run_id) : run_id_(run_id), range_("treadle run") { TREADLE_PROBE1(run_begin, run_id); }
+  ~RunMark() { TREADLE_PROBE1(run_end, run_id_); }
 
-#ifdef TREADLE_USDT
  private:
-  uint64_t run_id_;
-#endif
+  [[maybe_unused]] uint64_t run_id_;
+  NvtxRange range_;
 };
 
 }  // namespace treadle::exec
+
+#undef TREADLE_PROBE1
+#undef TREADLE_PROBE2

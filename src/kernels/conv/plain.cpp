@@ -29,50 +29,45 @@ void for_each_tap_row(const Window& w, Fn fn) {
   }
 }
 
-}  // namespace
-
-template <typename T>
-void conv_plain(const ConvParams& p, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool) {
+/// A convolution, or its transpose, which reads what the convolution writes and the reverse. A thread writes whole planes of y.
+template <bool kTransposed, typename T>
+void convolve(const ConvParams& p, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool) {
   const Window& w = p.window;
   const int64_t channels = p.C / p.group, filters = p.M / p.group, taps = w.kernel_size();
+  const int64_t x_size = kTransposed ? w.out_size() : w.in_size(), y_size = kTransposed ? w.in_size() : w.out_size();
   parallel_for(pool, p.N * p.M, 1, [&](int64_t begin, int64_t end) {
     const PhaseScope phase(KernelPhase::compute);
     for (int64_t plane = begin; plane < end; ++plane) {
       const int64_t n = plane / p.M, m = plane % p.M, first_channel = m / filters * channels;
-      T* dst = y + plane * w.out_size();
-      std::fill_n(dst, w.out_size(), bias ? bias[m] : T{0});
+      T* dst = y + plane * y_size;
+      std::fill_n(dst, y_size, bias ? bias[m] : T{0});
       for (int64_t c = 0; c < channels; ++c) {
-        const T* src = x + (n * p.C + first_channel + c) * w.in_size();
-        const T* filter = weights + (m * channels + c) * taps;
+        const T* src = x + (n * p.C + first_channel + c) * x_size;
+        const T* filter = weights + (kTransposed ? (first_channel + c) * filters + m % filters : m * channels + c) * taps;
         for_each_tap_row(w, [&](int64_t in, int64_t out, Outputs o, int64_t tap) {
           const T factor = filter[tap];
-          for (int64_t i = o.first; i < o.last; ++i) dst[out + i] += src[in + i * w.stride[2]] * factor;
+          for (int64_t i = o.first; i < o.last; ++i) {
+            if constexpr (kTransposed)
+              dst[in + i * w.stride[2]] += src[out + i] * factor;
+            else
+              dst[out + i] += src[in + i * w.stride[2]] * factor;
+          }
         });
       }
     }
   });
 }
 
+}  // namespace
+
+template <typename T>
+void conv_plain(const ConvParams& p, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool) {
+  convolve<false>(p, x, weights, bias, y, pool);
+}
+
 template <typename T>
 void conv_transpose_plain(const ConvParams& p, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool) {
-  const Window& w = p.window;
-  const int64_t channels = p.C / p.group, filters = p.M / p.group, taps = w.kernel_size();
-  parallel_for(pool, p.N * p.M, 1, [&](int64_t begin, int64_t end) {
-    const PhaseScope phase(KernelPhase::compute);
-    for (int64_t plane = begin; plane < end; ++plane) {
-      const int64_t n = plane / p.M, m = plane % p.M, first_channel = m / filters * channels;
-      T* dst = y + plane * w.in_size();
-      std::fill_n(dst, w.in_size(), bias ? bias[m] : T{0});
-      for (int64_t c = 0; c < channels; ++c) {
-        const T* src = x + (n * p.C + first_channel + c) * w.out_size();
-        const T* filter = weights + ((first_channel + c) * filters + m % filters) * taps;
-        for_each_tap_row(w, [&](int64_t in, int64_t out, Outputs o, int64_t tap) {
-          const T factor = filter[tap];
-          for (int64_t i = o.first; i < o.last; ++i) dst[in + i * w.stride[2]] += src[out + i] * factor;
-        });
-      }
-    }
-  });
+  convolve<true>(p, x, weights, bias, y, pool);
 }
 
 template void conv_plain(const ConvParams&, const double*, const double*, const double*, double*, ThreadPool*);

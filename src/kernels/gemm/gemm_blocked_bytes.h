@@ -2,6 +2,9 @@
 // 127. Sums within a block are integers, so every machine and any number of threads give the same bits. Needs AVX512-VNNI or AVX2.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "kernels/gemm/gemm_blocked.h"
 
 namespace treadle::kernels {
@@ -24,5 +27,17 @@ struct BlockedBytesRows {
 void blocked_bytes_tile_avx512vnni(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
 /// Like blocked_bytes_tile_avx512vnni(), for AVX2. @pre the CPU has it
 void blocked_bytes_tile_avx2(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
+
+/// Calls one of `tiles` for every group of rows, where tiles[n] computes n + 1 rows. Groups differ by one row at most: with six tiles, 7
+/// rows are 4 + 3.
+template <typename Job, size_t kMost>
+void compute_in_tiles(void (*const (&tiles)[kMost])(const Job&, int64_t row), const Job& job, int64_t rows) {
+  int64_t groups = (rows + kMost - 1) / kMost;
+  for (int64_t row = 0; row < rows; --groups) {
+    const int64_t count = (rows - row + groups - 1) / groups;
+    tiles[count - 1](job, row);
+    row += count;
+  }
+}
 
 }  // namespace treadle::kernels

@@ -132,23 +132,17 @@ TREADLE_AVX2 void columns(const Job& job, int64_t row) {
   for (int64_t column = 0; column < left; column += 8 * kVectors) tile<kBits, kRows, kVectors>(job, row, column);
 }
 
-// Splits rows evenly: 5 rows are 3 + 2.
 template <int kBits>
-void rows_of(const Job& job, int64_t rows) {
+void compute_rows(const Job& job, int64_t rows) {
   constexpr void (*kTiles[])(const Job&, int64_t) = {columns<kBits, 1>, columns<kBits, 2>, columns<kBits, 3>, columns<kBits, 4>};
-  int64_t tiles = (rows + 3) / 4;
-  for (int64_t row = 0; row < rows; --tiles) {
-    const int64_t count = (rows - row + tiles - 1) / tiles;
-    kTiles[count - 1](job, row);
-    row += count;
-  }
+  compute_in_tiles(kTiles, job, rows);
 }
 
 }  // namespace
 
 void blocked_bytes_tile_avx2(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C) {
   const Job job{A, B, panel, C};
-  B.shape.bits == 4 ? rows_of<4>(job, rows) : rows_of<8>(job, rows);
+  B.shape.bits == 4 ? compute_rows<4>(job, rows) : compute_rows<8>(job, rows);
 }
 
 }  // namespace treadle::kernels

@@ -212,18 +212,7 @@ void arg_extreme(bool largest, bool select_last, int64_t outer, int64_t length, 
 }
 
 #define TREADLE_INSTANTIATE(T) template void arg_extreme(bool, bool, int64_t, int64_t, int64_t, const T*, int64_t*, ThreadPool*);
-TREADLE_INSTANTIATE(float)
-TREADLE_INSTANTIATE(double)
-TREADLE_INSTANTIATE(int8_t)
-TREADLE_INSTANTIATE(uint8_t)
-TREADLE_INSTANTIATE(int16_t)
-TREADLE_INSTANTIATE(uint16_t)
-TREADLE_INSTANTIATE(int32_t)
-TREADLE_INSTANTIATE(uint32_t)
-TREADLE_INSTANTIATE(int64_t)
-TREADLE_INSTANTIATE(uint64_t)
-TREADLE_INSTANTIATE(Float16)
-TREADLE_INSTANTIATE(BFloat16)
+TREADLE_FOR_NUMBERS(TREADLE_INSTANTIATE)
 #undef TREADLE_INSTANTIATE
 
 }  // namespace treadle::kernels

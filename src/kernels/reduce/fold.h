@@ -32,3 +32,18 @@ template <typename T>
 void fold_columns(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns);
 
 }  // namespace treadle::kernels
+
+/// Repeats DEFINE(T) for every element type that can be reduced.
+#define TREADLE_FOR_NUMBERS(DEFINE) \
+  DEFINE(float)                     \
+  DEFINE(double)                    \
+  DEFINE(int8_t)                    \
+  DEFINE(uint8_t)                   \
+  DEFINE(int16_t)                   \
+  DEFINE(uint16_t)                  \
+  DEFINE(int32_t)                   \
+  DEFINE(uint32_t)                  \
+  DEFINE(int64_t)                   \
+  DEFINE(uint64_t)                  \
+  DEFINE(Float16)                   \
+  DEFINE(BFloat16)

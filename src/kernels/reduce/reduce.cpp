@@ -245,18 +245,7 @@ void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* poo
 }
 
 #define TREADLE_INSTANTIATE(T) template void reduce(Reduce, const ReducePlan&, const T*, T*, ThreadPool*);
-TREADLE_INSTANTIATE(float)
-TREADLE_INSTANTIATE(double)
-TREADLE_INSTANTIATE(int8_t)
-TREADLE_INSTANTIATE(uint8_t)
-TREADLE_INSTANTIATE(int16_t)
-TREADLE_INSTANTIATE(uint16_t)
-TREADLE_INSTANTIATE(int32_t)
-TREADLE_INSTANTIATE(uint32_t)
-TREADLE_INSTANTIATE(int64_t)
-TREADLE_INSTANTIATE(uint64_t)
-TREADLE_INSTANTIATE(Float16)
-TREADLE_INSTANTIATE(BFloat16)
+TREADLE_FOR_NUMBERS(TREADLE_INSTANTIATE)
 #undef TREADLE_INSTANTIATE
 
 }  // namespace treadle::kernels

@@ -313,7 +313,7 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
 }
 
 namespace {
-void optimize(Graph& graph, const passes::PipelineOptions& options) {
+void run_pipeline(Graph& graph, const passes::PipelineOptions& options) {
   try {
     passes::optimize(graph, options);
   } catch (const OutOfMemory&) {
@@ -337,7 +337,7 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   // precision are faster.
   if (!pipeline.precision.empty()) pipeline.skip.push_back("fuse-attention");
   keep_nodes(training, options);  // includes the loss's nodes
-  optimize(graph, pipeline);
+  run_pipeline(graph, pipeline);
   keep_nodes(training, options);
   graph.inputs = inputs;
   std::copy_n(graph.outputs.begin(), kept.size(), kept.begin());
@@ -388,7 +388,7 @@ void optimize(Graph& graph, const SessionOptions& options, std::vector<std::stri
   } else {
     passes::PipelineOptions pipeline = pipeline_options(options);
     pipeline.weights_packed = has_parameters(graph);
-    optimize(graph, pipeline);
+    run_pipeline(graph, pipeline);
   }
   if (nodes.empty()) return;
   add_nodes(graph, nodes);
