@@ -256,6 +256,9 @@ void check_not_empty(const std::map<std::string, std::string>& provider_options)
 }
 
 void append_provider(OrtSessionOptions& options, const char* provider, const std::map<std::string, std::string>& provider_options) {
+  std::string prefix = std::string("ep.") + provider + ".";
+  std::transform(prefix.begin(), prefix.end(), prefix.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const auto& [key, value] : provider_options) add_config_entry(options.options, prefix + key, value);  // as in ONNX Runtime
   if (options.provider == nullptr) use_provider(options.options, options.provider = provider, provider_options);
 }
 
@@ -270,9 +273,6 @@ void append_devices(OrtSessionOptions& options, std::span<const OrtEpDevice* con
       throw Error(ErrorCode::invalid_argument,
                   std::string("a session has one device of ") + kVulkanProvider + ", not " + first.name + " and " + device->name);
   }
-  std::string prefix = std::string("ep.") + first.provider + ".";
-  std::transform(prefix.begin(), prefix.end(), prefix.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const auto& [key, value] : provider_options) add_config_entry(options.options, prefix + key, value);  // as in ONNX Runtime
   for (const auto& [key, value] : first.options.entries) provider_options.try_emplace(key, value);
   append_provider(options, first.provider, provider_options);
 }

@@ -59,6 +59,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"^GetTensorMemoryInfo$", r"", r'^\[\["ok".*Unsupported type proto', "an output that is declared dense is dense, though its Constant is sparse"),
     # Values.
     (r"^AddInitializer$|^AddExternalInitializers$", r"", r'^\[\["ok".*must be owned by the user', "values may be strings, and in the library's memory"),
+    (r"^Add(External)?Initializers?$", r"", r'^\[\["failed", 2, "An OrtValue for this name has already.*\["ok"', "values in the library's memory were added before"),
     (r"^CopyTensors$", r"", r'\["failed", 9, "Data transfer implementation', "onnxruntime's package copies nothing from the CPU to the CPU"),
     (r"^Create(Sparse)?Tensor", r", 1[45], ", r'\["failed", 9, "(sparse )?tensor type 1[45] is not', "complex elements are taken"),
     (r"^CreateSparse", r"", r'^\[\["failed", \d+, "(Integer overflow|a negative extent)', "extents that make no shape are refused at once"),
@@ -103,6 +104,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"^CreateSession", r'"probe', r"is not a registered function/op", "custom operators belong to the process"),
     (r"^CreateSession", r'"probe', r'^\[\["ok".*\["ok"', "extents that a custom operator has told stay"),
     (r"^editor ApplyModel", r"", r"This is an invalid model", _EDITED),
+    (r"CreateSession", r"", r'^\[\["failed", \d+, .*\["failed", 1, "Domain already set in registry', "what is wrong is looked for in another order"),
     (r"CreateSession", r"", r'^\[\["failed", 3, "Load model.*Domain already set', "what is wrong is looked for in another order"),
     (r"^editor CreateSessionFromModel$", r"", r'^\[\["failed", \d+, ".*two nodes with same node name', "what is wrong is looked for in another order"),
     (r"^editor CreateSessionFromModel$", r"", r'^\[\["failed", 1, "Domain already set in registry', "a domain that options have twice is refused for every model"),

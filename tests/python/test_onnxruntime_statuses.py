@@ -459,6 +459,10 @@ def test_options_of_a_device_are_entries_of_the_session(library: str, request: p
         entries.append(room.value)
     assert entries == [b"1", b"2", b""]
     assert api.session(relu(), options)
+    api.call("SessionOptionsAppendExecutionProvider", options, b"CPU", strings(b"named"), strings(b"3"), c_size_t(1))
+    size, room = c_size_t(100), ctypes.create_string_buffer(100)
+    api.call("GetSessionConfigEntry", options, b"ep.cpuexecutionprovider.named", room, byref(size))
+    assert room.value == b"3"
 
 
 def unread_cases() -> dict[str, tuple[bytes, dict[str, np.ndarray]]]:
