@@ -56,7 +56,7 @@ TEST(ElementwiseGradients, FunctionsOfOneTensorFollowFiniteDifferences) {
   for (const char* op : {"Log", "Sqrt", "Reciprocal"}) check_gradients({.op_type = op, .inputs = {doubles({3, 5}, 1, 0.5, 2)}});
 }
 
-// The kinks lie between the samples, which a finite difference never straddles.
+// No sample lies so close to a kink that the finite difference's two points are on different sides of it.
 TEST(ElementwiseGradients, KinkedFunctionsFollowFiniteDifferencesOnBothSides) {
   for (const char* op : {"Relu", "Abs", "LeakyRelu", "HardSwish"}) check_gradients({.op_type = op, .inputs = {doubles({4, 7}, 1, -4, 4)}});
   check_gradients({.op_type = "LeakyRelu", .inputs = {doubles({4, 7}, 1)}, .attributes = {{"alpha", 0.3F}}});
@@ -83,7 +83,7 @@ TEST(ElementwiseGradients, WhereSendsEachElementToTheSideItCameFrom) {
 }
 
 TEST(ElementwiseGradients, CastsBetweenFloatsPassGradientsOn) {
-  // Through float64 only: a float32 detour would drown the difference in rounding.
+  // The cast ends in float64 again: in float32, rounding would hide the difference between the two points.
   check_gradients({.op_type = "Cast", .inputs = {doubles({4}, 1)}, .attributes = {{"to", int64_t{11}}}});
 }
 

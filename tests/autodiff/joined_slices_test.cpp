@@ -10,8 +10,8 @@ struct Cut {
   int64_t begin, end;
 };
 
-// y puts the rows of x that the cuts name one below the other (or columns side by side); its gradient is `flow`.
-// @return the gradient of x, and the operator that makes it
+// y is the Concat along `axis` of the slices of x that the cuts name; its gradient is `flow`.
+// @return the gradient of x, and the type of the operator that computes it
 std::pair<Tensor, std::string> gradient_of(const std::vector<Cut>& cuts, int64_t axis, const Tensor& x, const Tensor& flow,
                                            bool plus_itself = false) {
   auto graph = std::make_shared<Graph>(std::make_shared<SymbolTable>());
@@ -50,7 +50,7 @@ TEST(JoinedSlices, PartsThatShareOutAValueAreConcatenated) {
   const Tensor x = doubles({8, 3}, 1), flow = doubles({8, 3}, 2);
   const auto [gradient, maker] = gradient_of({{0, 2}, {-2, 8}, {2, 6}}, 0, x, flow);
   EXPECT_EQ(maker, "Concat");
-  const int64_t from[] = {0, 1, 4, 5, 6, 7, 2, 3};  // rows of the flow
+  const int64_t from[] = {0, 1, 4, 5, 6, 7, 2, 3};  // the row of `flow` that is each row's gradient
   for (int64_t i = 0; i < 8; ++i)
     for (int64_t j = 0; j < 3; ++j) EXPECT_EQ(gradient.data<double>()[i * 3 + j], flow.data<double>()[from[i] * 3 + j]);
   const auto [columns, made_by] = gradient_of({{2, 3}, {0, 2}}, -1, x, flow);
@@ -72,9 +72,9 @@ TEST(JoinedSlices, OthersAreSummed) {
         for (int64_t j = 0; j < 2; ++j) sums[static_cast<size_t>(i * 2 + j)] += flow.data<double>()[row * 2 + j];
     for (int64_t i = 0; i < 12; ++i) EXPECT_NEAR(gradient.data<double>()[i], sums[static_cast<size_t>(i)], 1e-15) << i;
   };
-  expect({{0, 4}, {2, 4}}, false);         // rows 2 and 3 twice
-  expect({{0, 1}, {1, 2}, {2, 6}}, true);  // and the value itself
-  expect({{0, 3}, {0, 3}}, false);         // one part twice
+  expect({{0, 4}, {2, 4}}, false);         // rows 2 and 3 are read twice
+  expect({{0, 1}, {1, 2}, {2, 6}}, true);  // x is also read by Neg
+  expect({{0, 3}, {0, 3}}, false);         // the same slice twice
 }
 
 TEST(JoinedSlices, PartsThatLeaveRowsOutAreSummed) {

@@ -84,7 +84,7 @@ TEST(NetworkGradients, BatchNormalizationFollowsFiniteDifferencesInTrainingAndIn
 }
 
 TEST(NetworkGradients, LayerNormalizationFollowsFiniteDifferences) {
-  // float64 inputs, whose statistics the operator computes in its stash type: a coarser step hides that rounding.
+  // The inputs are float64, but the operator computes its statistics in its stash type, float32. A larger step hides that rounding.
   check_gradients({.op_type = "LayerNormalization", .inputs = {doubles({3, 6}, 1), doubles({6}, 2, 0.5, 2), doubles({6}, 3)}}, 1e-3, 1e-2);
   check_gradients(
       {.op_type = "LayerNormalization", .inputs = {doubles({2, 3, 4}, 1), doubles({3, 4}, 2)}, .attributes = {{"axis", int64_t{1}}}}, 1e-3,
@@ -129,7 +129,8 @@ TEST(Autodiff, SeveralUsesOfAValueAreSummed) {
   EXPECT_DOUBLE_EQ(outputs[0].tensor().data<double>()[1], -0.25);
 }
 
-// y = (x w) w: w's gradient, and in the other graph x's, is a sum of products, each of which adds to the one before.
+// y = (x w) w. The gradient of w (or, in the other graph, of x) is a sum of products, each of which is added to the one before in its
+// kernel.
 TEST(Autodiff, ProductsAddTheirGradientsToWhatIsThere) {
   for (const bool batched : {false, true}) {
     for (const bool of_weights : {false, true}) {
@@ -167,7 +168,7 @@ TEST(Autodiff, ProductsAddTheirGradientsToWhatIsThere) {
       EXPECT_EQ(sums, 0);
       EXPECT_EQ(products, 2);
 
-      // The truth, by the definition: every use on its own.
+      // The expected gradients, by the definition: one product per use of w or x, then the sum.
       const Tensor dys = filled(shape, 5), xs = filled(shape, 2);
       auto value_of = [&](size_t i) { return filled({4, 4}, 3 + static_cast<int64_t>(i)); };
       auto multiply = [](const std::vector<double>& a, bool ta, const std::vector<double>& b, bool tb, int64_t M, int64_t K, int64_t N) {
@@ -281,7 +282,7 @@ TEST(NetworkGradients, TransposedConvolutionsWithComputedPadsFollowFiniteDiffere
   check_gradients({.op_type = "ConvTranspose", .inputs = {x, w}, .attributes = {{"output_shape", Ints{6, 9}}, {"strides", Ints{2, 2}}}});
 }
 
-// Through the rounding, as if it were not there; nothing where a value was cut off.
+// The gradient passes as if there were no rounding, and is 0 where a value was cut off at a limit of the integer type.
 TEST(NetworkGradients, QuantizedValuesPassGradientsStraightThrough) {
   auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
   const ValueId x = graph->add_input("x", Type::tensor(DType::float32, Shape{4}));

@@ -14,7 +14,7 @@ namespace {
 
 using treadle::testing::message_of;
 
-/// Counts, and fails or misaligns on request.
+/// An allocator that counts its calls, and on request fails or returns misaligned addresses.
 struct Source {
   std::atomic<int> allocated{0}, freed{0}, released{0};
   std::atomic<int> fails_after{1 << 30};
@@ -74,7 +74,7 @@ TEST(CAllocator, GivesASessionItsMemory) {
   options.custom_allocator = allocator;
   treadle_session* session = nullptr;
   ASSERT_EQ(message_of(treadle_session_create(its_model, &options, &session)), "");
-  treadle_allocator_release(allocator);  // the session keeps it
+  treadle_allocator_release(allocator);  // the session holds a reference
   treadle_value* outputs[2] = {};
   ASSERT_EQ(run(session, nullptr, outputs), "");
   EXPECT_EQ(static_cast<const float*>(treadle_tensor_data(outputs[0]))[2], 12);
@@ -129,7 +129,7 @@ TEST(CAllocator, ThatFailsEndsTheRunAndNotTheSession) {
   ASSERT_EQ(message_of(treadle_session_create(its_model, &options, &session)), "");
   const int before = source.allocated;
   bool failed = false;
-  for (int allowed = 0;; ++allowed) {  // every allocation of a run
+  for (int allowed = 0;; ++allowed) {  // each allocation of a run fails once
     source.fails_after = source.allocated + allowed;
     treadle_value* outputs[2] = {};
     const std::string message = run(session, nullptr, outputs);
@@ -198,7 +198,7 @@ TEST(CEngine, OrdersOperationsByTheirVariables) {
     EXPECT_EQ(message_of(treadle_engine_wait_for(engine, variable)), "");
     EXPECT_EQ(value, 22);
     EXPECT_EQ(treadle_variable_version(variable), 2U);
-    // A failure is in the variable: what reads it does not run.
+    // An operation's failure is kept in the variable that it writes: operations that read this variable do not run.
     ASSERT_EQ(message_of(treadle_engine_push(engine, Step::run, &steps[2], Step::release, nullptr, 0, &variable, 1, 0)), "");
     ASSERT_EQ(message_of(treadle_engine_push(engine, Step::run, &steps[3], Step::release, &variable, 1, nullptr, 0, 0)), "");
     treadle_status* status = treadle_engine_wait_all(engine);

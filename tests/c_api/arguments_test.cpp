@@ -108,7 +108,7 @@ TEST(CArguments, HandlesOfOtherKindsAreRefused) {
   treadle_value_release(value);
 }
 
-// Where a call fails, the memory stays its caller's.
+// If a call fails, the caller still owns the memory.
 TEST(CArguments, BorrowedMemoryIsReleasedOnceAndNotAfterAnError) {
   float elements[4] = {};
   int released = 0;

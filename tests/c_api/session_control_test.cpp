@@ -122,7 +122,7 @@ TEST(CApi, RangesWithoutANameAreShownAsSuch) {
   std::thread([&] { elsewhere = treadle_profile_range_begin(); }).join();
   treadle_profile_range_end("ended elsewhere", elsewhere);
   treadle_profile_range_end(nullptr, treadle_profile_range_begin());
-  EXPECT_NE(treadle_profile_range_begin(), 0U);  // no end
+  EXPECT_NE(treadle_profile_range_begin(), 0U);  // this range never ends
   EXPECT_NE(treadle_profile_range_begin_named(nullptr), 0U);
   treadle_profile_mark(nullptr);
   EXPECT_EQ(opened.run(), "");
@@ -143,8 +143,8 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   treadle_profiler_options options{};
   treadle_profiler *with_memory = nullptr, *plain = nullptr;
   EXPECT_NE(message_of(treadle_profiler_start(opened.session, &options, &with_memory)).find("struct_size"), std::string::npos);
-  options.struct_size = offsetof(treadle_profiler_options, kernel_phases);  // of a program that was built with version 9
-  options.kernel_phases = 7;                                                // what lies behind is not its own
+  options.struct_size = offsetof(treadle_profiler_options, kernel_phases);  // as of a program that was built with version 9
+  options.kernel_phases = 7;                                                // beyond struct_size, so it must not be read
   EXPECT_EQ(message_of(treadle_profiler_start(opened.session, &options, &with_memory)), "");
   treadle_profiler_release(with_memory);
   options.struct_size = sizeof options;
@@ -156,7 +156,7 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   EXPECT_EQ(message_of(treadle_profiler_start(opened.session, nullptr, &plain)), "");
   const uint64_t range = treadle_profile_range_begin();
   EXPECT_NE(range, 0U);
-  EXPECT_NE(treadle_profile_range_begin_named("all of it"), 0U);  // it has no end
+  EXPECT_NE(treadle_profile_range_begin_named("all of it"), 0U);  // this range never ends
   EXPECT_EQ(opened.run(), "");
   treadle_profile_mark("half way");
   treadle_profile_range_end("inference", range);
@@ -207,7 +207,7 @@ TEST(CApi, ASessionTellsItsMemoryAndKeepsToALimit) {
   EXPECT_GE(peak, bytes);
   EXPECT_EQ(message_of(treadle_session_memory(opened.session, TREADLE_MEMORY_IO, &bytes, nullptr)), "");
   EXPECT_EQ(bytes, 0U);
-  uint64_t sum = 0;  // of all classes, by the numbers of the header
+  uint64_t sum = 0;  // over all memory classes, by the header's numbers
   for (int32_t memory_class = TREADLE_MEMORY_WEIGHTS; memory_class <= TREADLE_MEMORY_OPTIMIZER_STATE; ++memory_class) {
     EXPECT_EQ(message_of(treadle_session_memory(opened.session, memory_class, &bytes, nullptr)), "") << memory_class;
     if (memory_class != TREADLE_MEMORY_TOTAL) sum += bytes;
@@ -271,7 +271,7 @@ TEST(CApi, StatusesSayWhetherMemoryRanOut) {
   EXPECT_EQ(treadle_status_is_out_of_memory(other), 0);
   treadle_status_release(other);
 
-  // Through an operation of the caller's, and back.
+  // A failed operation returns the caller's own error status with all its fields.
   treadle_engine* engine = nullptr;
   treadle_variable* variable = nullptr;
   EXPECT_EQ(message_of(treadle_engine_create(1, 0, &engine)), "");

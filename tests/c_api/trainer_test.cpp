@@ -352,7 +352,7 @@ TEST(CApiJointModule, GivesTheGradientsOfTheLibrarysModule) {
   EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &wrong, 1, &module)).find("is it outputs"), std::string::npos);
   const treadle_config_entry no_request = {"gradient_requests", "layer1.weight=sum"};
   EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &no_request, 1, &module)).find("write"), std::string::npos);
-  const treadle_config_entry inference = {"inference", "1"};  // which needs forward_only
+  const treadle_config_entry inference = {"inference", "1"};  // also requires "forward_only"
   EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &inference, 1, &module)).find("backward"), std::string::npos);
 }
 

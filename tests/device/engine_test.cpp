@@ -1,4 +1,4 @@
-// The engine that streams of a simulated device share: who computes first, and who gives way in the middle.
+// The compute engine that all streams of a simulated device may share: which work runs first, and which yields in the middle.
 #include "device/sim/engine.h"
 
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 namespace treadle {
 namespace {
 
-const std::function<void()> kFirst;         // does not give way
-const std::function<void()> kLast = [] {};  // does
-constexpr int64_t kManyChunks = 30'000;     // of a millisecond each, as long as nobody else has computed
+const std::function<void()> kFirst;         // work that does not yield
+const std::function<void()> kLast = [] {};  // work that yields
+constexpr int64_t kManyChunks = 30'000;     // of a millisecond each unless other work interrupts
 
 void rest() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
 
@@ -75,7 +75,7 @@ TEST(SimEngine, WorkThatGivesWayBeginsLast) {
         order += name;
       });
       while (waiting == before) rest();
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it stands in line
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the thread is waiting in the queue
     };
     add(kLast, 'c');
     add(kFirst, 'a');
@@ -96,7 +96,7 @@ TEST(SimEngine, AWaitThatIsEndedLeavesTheLine) {
   SimEngine::Occupation next(engine, kLast);
 }
 
-// Ended in the middle of its loop, while it is away.
+// Work that has yielded is cancelled before it continues.
 TEST(SimEngine, WorkMayEndWhileItGivesWay) {
   SimEngine engine;
   std::atomic<bool> under_way{false}, computes{false}, stop{false};

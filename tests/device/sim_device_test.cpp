@@ -31,7 +31,7 @@ void check(Stream& stream, const void* data, size_t size_bytes, Access access, s
   stream.device().access_checks()->check(stream, data, size_bytes, access, name);
 }
 
-// Everything here must hold whatever the delays are.
+// Tests with several seeds of random delays; all must hold for any delay.
 class SimDeviceTest : public testing::TestWithParam<uint64_t> {
  protected:
   std::shared_ptr<SimDevice> device_ = SimDevice::create({.seed = GetParam(), .max_delay_us = 200});
@@ -170,7 +170,7 @@ TEST_P(SimDeviceTest, MemoryFreedUnderWorkIsReportedWithoutACrash) {
 }
 
 TEST_P(SimDeviceTest, WorkMayHoldTheLastReferenceToItsMemory) {
-  std::promise<void> dropped;  // the host's references: before that, work that was quick would leave the last one to it, which is a race
+  std::promise<void> dropped;  // set once the host has no reference: else quick work would leave the last one to the host, by chance
   first_->enqueue([waiting = dropped.get_future().share()] { waiting.wait(); }, "wait for the host");
   for (int i = 0; i < 20; ++i) {
     auto a = device_->allocate(64);
@@ -187,7 +187,7 @@ TEST_P(SimDeviceTest, AnErrorReachesSynchronizeAndLaterWorkIsSkipped) {
   first_->enqueue([] { throw std::runtime_error("kernel failed"); }, "bad");
   first_->enqueue([&] { ran = true; }, "skipped");
   first_->record(*event);
-  second_->wait(event);  // must not hang
+  second_->wait(event);  // must not hang though the work before failed
   second_->synchronize();
   EXPECT_THROW(first_->synchronize(), std::runtime_error);
   EXPECT_FALSE(ran);
@@ -258,7 +258,7 @@ TEST(SimDevice, StreamsTakeTurnsAtASharedEngineAndCopiesDoNot) {
   b->synchronize();
   EXPECT_EQ(done, 200);
   EXPECT_EQ(most, 1);
-  // A copy passes while the engine is held.
+  // Copies do not need the compute engine: one ends while a kernel holds it.
   auto memory = device->allocate(4);
   int value = 7;
   std::promise<void> copied;
@@ -311,7 +311,7 @@ TEST(SimDevice, WorkThatGivesWayLeavesAPacedEngineAndGoesOnLater) {
 TEST(SimDevice, StreamsComputeBesideEachOtherWithoutASharedEngine) {
   auto device = SimDevice::create();
   auto a = device->create_stream("a"), b = device->create_stream("b");
-  std::promise<void> from_a, from_b;  // each waits for the other
+  std::promise<void> from_a, from_b;  // each kernel waits for the other
   a->enqueue([&] { from_a.set_value(), from_b.get_future().wait(); }, "a");
   b->enqueue([&] { from_b.set_value(), from_a.get_future().wait(); }, "b");
   a->synchronize();

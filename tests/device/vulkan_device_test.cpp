@@ -1,4 +1,4 @@
-// GPUs by Vulkan: on the machine's first device, which may be one that computes on the CPU.
+// The Vulkan device, on the machine's first one; this may be a driver that computes on the CPU.
 #include "device/vulkan/vulkan_device.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class VulkanDeviceTest : public testing::Test {
   std::shared_ptr<vulkan::VulkanDevice> device_;
 };
 
-// More than the parts in which copies go, and bytes that are no multiple of four.
+// Sizes above that of one staging copy, and such as are no multiple of four bytes.
 TEST_F(VulkanDeviceTest, BytesComeBackFromTheDeviceAsTheyWent) {
   for (const size_t size : {size_t{1}, size_t{13}, size_t{1} << 20, (size_t{40} << 20) + 3}) {
     const std::vector<uint8_t> sent = numbers(size);
@@ -63,14 +63,14 @@ TEST_F(VulkanDeviceTest, AnEventOfOneStreamOrdersTheWorkOfAnother) {
     std::vector<uint8_t> back(size);
     auto first = device_->create_stream("first"), second = device_->create_stream("second");
     const auto written = device_->create_event(), read = device_->create_event();
-    EXPECT_TRUE(written->complete());  // it was never recorded
+    EXPECT_TRUE(written->complete());  // an event that was never recorded counts as complete
     first->copy(memory->data(), sent.data(), size, CopyKind::host_to_device);
     first->record(*written);
     second->wait(written);
     second->copy(other->data(), memory->data(), size, CopyKind::device_to_device);
     second->copy(back.data(), other->data(), size, CopyKind::device_to_host);
     second->record(*read);
-    read->synchronize();  // without a word to the stream: what it copied to the host is there all the same
+    read->synchronize();  // waiting for the event suffices: the copy to the host has ended
     EXPECT_TRUE(read->complete());
     EXPECT_EQ(back, sent);
   }
@@ -106,7 +106,7 @@ TEST_F(VulkanDeviceTest, OutOfMemorySaysWhatIsHeld) {
   }
 }
 
-// Of a file that is damaged anywhere, of another device, or of another program, nothing reaches the driver.
+// Cached pipelines are ignored if the file is damaged anywhere, or belongs to another device or another program.
 TEST(PipelineFileTest, OnlyWhatWasWrittenForTheDeviceIsRead) {
   const std::string folder = testing::TempDir() + "treadle_pipelines";
   std::filesystem::remove_all(folder);

@@ -16,7 +16,7 @@ namespace {
 using State = Admission::Run::State;
 using Node = Admission::WaitingNode;
 
-// A thread whose runs are no nodes of the caller's. The caller waits for it.
+// Calls `work` on another thread, whose runs are not nested in the caller's node, and waits for it.
 void elsewhere(const std::function<void()>& work) { std::thread(work).join(); }
 
 struct Session {

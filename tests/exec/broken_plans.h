@@ -106,7 +106,7 @@ inline BreakablePlan held() {
   return BreakablePlan(b.finish(), {.parallel = true, .pieces_in_place = true});
 }
 
-/// Has a Concat whose inputs are written to their places in the output.
+/// Has a Concat whose inputs are written directly to their places in the output.
 inline BreakablePlan pieces() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {16, 16}), w = b.constant("w", ramp({16, 16}));
@@ -115,7 +115,7 @@ inline BreakablePlan pieces() {
   return BreakablePlan(b.finish());
 }
 
-/// Has pieces whose rows alternate.
+/// Has a Concat along an inner axis: rows of its inputs alternate in the output.
 inline BreakablePlan rows() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {1, 4, 4, 8});

@@ -1,4 +1,4 @@
-// Declared extents that the run contradicts, and extents that inference took to be equal.
+// Extents that a graph declares but that a run contradicts, and extents that inference assumed to be equal.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ TEST(DeclaredExtents, AreNotBelievedWhereTheFeedsDetermineThem) {
 TEST(DeclaredExtents, ThatBindingContradictsAreAnErrorNamingBoth) {
   GraphBuilder b;
   const ValueId y = b.node("Neg", {b.input("x", DType::float32, {b.symbol("N")})});
-  declare(b, y, {3});  // as a pass might
+  declare(b, y, {3});  // as a pass might declare it
   b.output(b.node("Abs", {y}));
   const testing::HostProgram program(b.finish());
   EXPECT_EQ(run(program, {floats({3})}).shape(), Shape({3}));
@@ -79,7 +79,7 @@ TEST(DeclaredExtents, OfDataDependentShapesAreCompared) {
   EXPECT_NE(error.find("has the shape [3,2], inferred was [2,3]"), std::string::npos) << error;
 }
 
-// Without axes not even the rank is known: it is the declared one, and the node is bound in the run.
+// Squeeze without axes has no static rank. The declared rank is used, and the node is bound during the run.
 TEST(DeclaredExtents, OfASqueezeThatRemovesLessAreCompared) {
   GraphBuilder b;
   const ValueId y = b.node("Squeeze", {b.input("x", DType::float32, {b.symbol("N"), 3})});
@@ -100,7 +100,7 @@ TEST(DeclaredExtents, ASqueezedAxisThatIsNotOneIsAnError) {
   EXPECT_NE(error_of(program, {floats({0, 3})}), "none");
 }
 
-// An integer that its dtype cannot hold counts as unknown: a run has 251, not -5.
+// Integers outside the range of their dtype count as unknown: in a run, 0 - 5 in uint8 is 251.
 TEST(KnownIntegers, EndWhereTheirDTypeDoes) {
   GraphBuilder b;
   Tensor zeros(DType::uint8, {2}), fives(DType::uint8, {2});

@@ -26,7 +26,7 @@ class DeviceUsesTest : public ::testing::Test {
     b.output(b.node("Add", {b.node("Neg", {b.node("Add", {x, w}, {}, "first")}, {}, "second"), w}, {}, "third"), "y");
     return b.finish();
   }
-  // Positions of the kernels by the nodes' names.
+  // Returns the position of the node's kernel among the steps.
   size_t position_of(const std::string& node) const {
     for (size_t p = 0; p < steps_.size(); ++p)
       if (const StreamPlan::Step& step = steps_[steps_.at(p)]; !step.is_copy() && steps_.instruction(step).node->name == node) return p;

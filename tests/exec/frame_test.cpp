@@ -69,7 +69,7 @@ TEST(Frame, SteadyRunWithBoundInputsAndOutputsAllocatesNothing) {
 
 TEST(Frame, NewExtentInAKnownBucketBindsWithoutAllocation) {
   const bool verified = exec::verifies_plans();
-  exec::set_verifies_plans(false);  // which allocates
+  exec::set_verifies_plans(false);  // verification would allocate
   Program program(small_chain());
   exec::set_verifies_plans(verified);
   Tensor memory(DType::float32, {128, 8}), result(DType::float32, {128, 8});
@@ -83,11 +83,11 @@ TEST(Frame, NewExtentInAKnownBucketBindsWithoutAllocation) {
     delete &feeds, delete &bound, delete &outputs;
     return count;
   };
-  for (int64_t n = 65; n <= 128; ++n) step(n);  // more extents than the cache holds, all of whose plans exist afterwards
+  for (int64_t n = 65; n <= 128; ++n) step(n);  // more extents than the cache holds; their plans are all made here
   for (int64_t n = 65; n <= 128; ++n) EXPECT_EQ(step(n), 0) << n;
 }
 
-// Nodes that read neither extent, the one, the other or both, and one whose known elements differ where its shapes do not.
+// The nodes read neither, one or both of the extents; the known elements of one change though its shapes do not.
 TEST(Frame, ABindingMadeForOtherExtentsComputesAsANewOne) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), 4}), y = b.input("y", DType::float32, {b.symbol("m"), 4});
@@ -100,7 +100,7 @@ TEST(Frame, ABindingMadeForOtherExtentsComputesAsANewOne) {
   b.output(b.node("MatMul", {fixed, b.constant("w", floats({4, 4}))}), "product");
   auto graph = b.finish();
   Program program(graph);
-  // More pairs than the cache holds; from one to the next one extent grows, or both differ.
+  // More pairs than the cache holds. From each pair to the next, one extent grows or both change.
   std::vector<std::pair<int64_t, int64_t>> extents;
   for (int64_t i = 1; i <= 24; ++i) extents.push_back({i, 5});
   for (int64_t i = 1; i <= 24; ++i) extents.push_back({24, i});
@@ -141,7 +141,7 @@ TEST(Frame, ExtentsThatComeBackGetBindingsOfTheirOwn) {
   EXPECT_LE(statistics_after(program, {1, 2, 3, 4, 5}).misses, before + 5);
   const int64_t twice = program.plans().bindings().statistics().misses;
   EXPECT_EQ(statistics_after(program, {1, 2, 3, 4, 5, 3, 1}).misses, twice);
-  // One that came back is not what new extents are bound over.
+  // An extent that was bound a second time keeps its binding: new extents do not overwrite it.
   EXPECT_EQ(statistics_after(program, {6, 1, 7, 2, 8, 3, 9, 4}).misses, twice + 4);
 }
 
@@ -157,7 +157,7 @@ TEST(Frame, ViewsAndInPlaceUpdatesShareBytes) {
   EXPECT_EQ(program.instructions().size(), 3U);  // the reshapes are views
   size_t values_in_arena = 0;
   for (const auto& buffer : program.buffers()) values_in_arena += buffer.slot != exec::kNoSlot;
-  EXPECT_EQ(values_in_arena, 1U);  // both sums lie in the same bytes; the last is the output
+  EXPECT_EQ(values_in_arena, 1U);  // both sums share their bytes; the last value is the output
   Tensor x_value = floats({4, 6});
   Tensor y_value = run_all(program, {x_value})[0].tensor();
   for (int64_t i = 0; i < 24; ++i) EXPECT_EQ(y_value.data<float>()[i], 8 * x_value.data<float>()[i]);
@@ -188,7 +188,7 @@ TEST(Frame, ADynamicNodeReadsAValueThatAnOutputWasWrittenOver) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4});
   ValueId sum = b.node("Add", {x, x});
-  ValueId product = b.node("Mul", {sum, sum});  // in place of the sum
+  ValueId product = b.node("Mul", {sum, sum});  // computed in place of the sum
   b.output(b.node("Reshape", {product, b.ints("shape", {2, 2})}), "y");
   ValueId kept = b.node("NonZero", {product});
   b.output(b.node("Gather", {product, b.node("Squeeze", {kept, b.ints("axes", {0})})}), "z");
@@ -252,7 +252,7 @@ TEST(Frame, FeedsThatBreakTheirTypesAreNamed) {
   };
   EXPECT_EQ(message({floats({2, 8}), floats({3, 8})}),
             "input \"z\": axis 0 is 3, but the symbol n is 2 in another input; got f32[3,8], expected f32[n,8]");
-  // What programs look for in ONNX Runtime's errors comes first.
+  // The message begins with ONNX Runtime's text, which existing programs search for.
   EXPECT_EQ(message({floats({2, 7}), floats({2, 8})}),
             "Got invalid dimensions for input: x for the following indices\n index: 1 Got: 7 Expected: 8\n Please fix either the "
             "inputs/outputs or the model: input \"x\": axis 1 is 7, not 8; got f32[2,7], expected f32[n,8]");
@@ -269,7 +269,7 @@ TEST(Frame, FeedsThatBreakTheirTypesAreNamed) {
 TEST(Frame, StridedFeedsAreRead) {
   Program program(small_chain(1));
   Tensor memory = floats({8, 2});
-  int64_t strides[] = {1, 2};  // the transpose
+  int64_t strides[] = {1, 2};  // of the transposed tensor
   Tensor transposed(DType::float32, {2, 8}, strides, memory.storage(), 0);
   Tensor y = run_all(program, {transposed})[0].tensor();
   for (int64_t i = 0; i < 2; ++i)
@@ -294,7 +294,7 @@ TEST(Frame, ASequenceKeepsElementsThatAreWrittenOverLater) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {2});
   ValueId zero = b.constant("zero", Tensor::scalar<int64_t>(0));
-  // Neg lies over the square, whose bytes a view makes an output of the graph, or a Concat a part of one.
+  // Neg is computed in place over the square. Its bytes then belong to an output of the graph: as a view, or as part of a Concat.
   auto over = [&](bool concat) {
     ValueId square = b.node("Mul", {x, x});
     ValueId sequence = b.node("SequenceConstruct", {square});
@@ -326,7 +326,7 @@ TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::cancelled);
   }
-  // During the last instruction.
+  // Cancels during the last instruction.
   struct Canceller final : exec::Observer {
     std::atomic<bool>& cancel;
     int left;

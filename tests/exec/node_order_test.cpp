@@ -21,7 +21,7 @@ namespace {
 
 using testing::GraphBuilder;
 
-// Branches that widen x and reduce it again, all first halves before all second halves.
+// Branches that widen x and then reduce it. In the graph's order, all first halves precede all second halves.
 std::shared_ptr<Graph> wide_branches(const Dim& rows) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {rows, 1});
@@ -45,12 +45,12 @@ TEST(NodeOrder, RunsOneBranchAfterTheOtherToKeepFewerBytes) {
   std::vector<Datum> feeds{x}, outputs(1);
   reordered.run(feeds, outputs, {});
   for (int64_t i = 0; i < 64; ++i) EXPECT_EQ(outputs[0].tensor().data<float>()[i], static_cast<float>(i * 256 * (1 + 2 + 3 + 4)));
-  // One wide value of 64 KiB at a time; the order as written keeps four.
+  // The new order keeps one wide value of 64 KiB at a time; the graph's order keeps four.
   EXPECT_LT(reordered.plans().bindings().latest_plan()->lower_bound_bytes, 2U * 64 * 256 * 4);
 }
 
-// Four branches that widen one of two inputs and add it up, all first halves before all second halves.
-// @param opposed  the second input's extent is no symbol.
+// Four branches that widen x or y and add it up. In the graph's order, all first halves precede all second halves.
+// @param opposed  true: y's extent is a constant, so that the extents of x and y differ
 std::shared_ptr<Graph> symbolic_branches(bool opposed) {
   GraphBuilder b;
   const Dim n = b.symbol("n"), m = opposed ? Dim(64) : n;
@@ -136,7 +136,7 @@ TEST(NodeOrder, UpdatesComeLast) {
   }
 }
 
-/// Gives a run an arena of so many bytes.
+/// Gives a run an arena of `arena_bytes`.
 class Room final : public exec::MemoryPass {
  public:
   Room(size_t arena_bytes, bool may_reorder) : arena_bytes_(arena_bytes), may_reorder_(may_reorder) {}
@@ -156,7 +156,7 @@ class Room final : public exec::MemoryPass {
   std::mutex mutex_;
 };
 
-/// Notes which instructions have run.
+/// Records which instructions have run.
 class Noted final : public exec::Observer {
  public:
   std::vector<const exec::Instruction*> ran;
@@ -166,7 +166,7 @@ class Noted final : public exec::Observer {
 };
 
 TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
-  int moved = 0;  // nodes that do not stand where the program has them
+  int moved = 0;  // nodes that another place in the order runs
   for (uint32_t seed = 0; seed < 60; ++seed) {
     const std::vector<Datum> feeds = testing::random_feeds(seed);
     testing::HostProgram program(testing::random_graph(seed, /*data_dependent=*/false));
@@ -182,7 +182,7 @@ TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
       try {
         frame.start(feeds, {}, control, {});
       } catch (const Error&) {
-        break;  // no plan fits
+        break;  // no plan fits into the arena
       }
       const exec::BudgetedPlan* plan = frame.state().budget().get();
       if (!plan || plan->order.empty()) break;
@@ -201,7 +201,7 @@ TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
   EXPECT_GT(moved, 5);
 }
 
-// A chain of cheap values that are read again on the way back.
+// A chain of cheap values, which are read again in reverse order.
 std::shared_ptr<Graph> there_and_back(const std::string& rule) {
   GraphBuilder b;
   std::vector<ValueId> values{b.input("x", DType::float32, {64, 1024})};

@@ -1,4 +1,4 @@
-// The parallel executor against the sequential one, bit by bit, over random graphs; its memory, its errors, its limits.
+// The parallel executor: its results on random graphs equal the sequential one's bit by bit. Also its memory, errors and limits.
 #include "exec/run/parallel.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(Parallel, RandomGraphsGiveTheBitsOfTheSequentialExecutor) {
       control.threads.inter_op = threads;
       expect_same_bits(run(parallel, feeds, control), expected);
     }
-    // In order, over memory that was planned for any order.
+    // Sequentially, with memory that was planned for any order of the nodes.
     expect_same_bits(run(parallel, feeds), expected);
   }
 }
@@ -58,7 +58,7 @@ TEST(Parallel, BuffersOfInstructionsThatMayRunTogetherDoNotOverlap) {
     run(program, random_feeds(seed));
     auto plan = program.plans().bindings().latest_plan();
     const exec::ParallelPlan& order = *program.parallel();
-    // The truth by brute force: everything that touches one of the buffers comes before everything that touches the other.
+    // Two buffers may share bytes only if every access to the one comes before every access to the other. Checks all pairs.
     auto all_before = [&](exec::BufferId a, exec::BufferId b) {
       for (uint32_t i = order.first_access[index_of(a)]; i < order.first_access[index_of(a) + 1]; ++i)
         for (uint32_t j = order.first_access[index_of(b)]; j < order.first_access[index_of(b) + 1]; ++j)
@@ -79,7 +79,7 @@ TEST(Parallel, BuffersOfInstructionsThatMayRunTogetherDoNotOverlap) {
   }
 }
 
-// Two expensive branches of products, joined at the end.
+// Branches of expensive matrix products, joined at the end.
 std::shared_ptr<Graph> branches(int count, int depth, bool failing = false) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {64, 64}), index = b.input("index", DType::int64, {1});
@@ -96,7 +96,7 @@ std::shared_ptr<Graph> branches(int count, int depth, bool failing = false) {
   return b.finish();
 }
 
-// Notes on which threads nodes run and how many at once.
+// Records the threads that run nodes, and how many run at once.
 class Counter final : public exec::Observer {
  public:
   void ready(const exec::RunState&, const exec::Instruction&) override {}
@@ -109,7 +109,7 @@ class Counter final : public exec::Observer {
     threads.insert(std::this_thread::get_id());
   }
   void after(const exec::RunState&, const exec::Instruction&, const Device*) override {
-    std::this_thread::sleep_for(std::chrono::microseconds(200));  // room for the other threads to come in
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // gives other threads time to run nodes too
     --running;
   }
   std::atomic<int> running{0}, most{0};
@@ -202,7 +202,7 @@ TEST(Parallel, ManyThreadsRunOneProgramAtOnceOnOnePool) {
   for (std::thread& client : clients) client.join();
 }
 
-// Remembers the instructions that have run.
+// Records which instructions have run.
 class Ran final : public exec::Observer {
  public:
   explicit Ran(const Program& program) : program_(program) {}
@@ -246,7 +246,7 @@ TEST(Parallel, ARunStopsAfterAnyNumberOfStepsAndGoesOn) {
         done = std::min(done + steps, count);
         EXPECT_EQ(frame.steps_left(), count - done);
         if (!control.observer) continue;
-        EXPECT_EQ(ran.indices.size(), done);  // all before the stop, and none behind
+        EXPECT_EQ(ran.indices.size(), done);  // exactly the instructions before the stop
         if (done > 0) {
           EXPECT_EQ(*ran.indices.rbegin(), done - 1);
         }
@@ -265,7 +265,7 @@ TEST(Parallel, ARunStopsAtAYieldAndGoesOn) {
   ValueId twice = b.node("Add", {x, x}), square = b.node("Mul", {x, x});
   ValueId handed = b.nodes("Yield", {twice, square}, 1, {}, "yield", "treadle")[0];
   b.output(b.node("Sub", {handed, square}), "y");
-  b.output(b.node("Neg", {x}), "z");  // does not need what is handed in, and comes after it all the same
+  b.output(b.node("Neg", {x}), "z");  // does not need the value that is handed in, but runs after the yield all the same
   const Program program(b.finish(), kParallel);
   Ran ran(program);
   exec::RunControl control = on(pool);
@@ -279,7 +279,7 @@ TEST(Parallel, ARunStopsAtAYieldAndGoesOn) {
     frame.start(std::vector<Datum>{feed}, {}, control, {});
     EXPECT_TRUE(frame.goes_by_readiness());
     EXPECT_FALSE(frame.advance());
-    EXPECT_FALSE(frame.advance());  // still there
+    EXPECT_FALSE(frame.advance());  // still waits at the yield
     EXPECT_EQ(ran.indices, (std::set<size_t>{0, 1}));
     const std::vector<Datum> yielded = frame.yielded();
     EXPECT_EQ(yielded[0].tensor().data<float>()[3], 2 * value);
@@ -364,7 +364,7 @@ TEST(Parallel, UpdatesComeAfterAllElseAndAreWrittenInPlace) {
   frame.start(feeds, std::vector<Datum>{feeds[0], feeds[1], {}}, on(pool), {});
   EXPECT_TRUE(frame.goes_by_readiness());
   EXPECT_TRUE(frame.advance());
-  EXPECT_EQ(feeds[0].tensor().data<float>()[3], 11);  // there before outputs are handed over
+  EXPECT_EQ(feeds[0].tensor().data<float>()[3], 11);  // the feed is updated before outputs are taken
   EXPECT_EQ(feeds[1].tensor().data<float>()[3], 10);
   std::vector<Datum> outputs(3);
   frame.take_outputs(outputs);
@@ -388,7 +388,7 @@ TEST(Parallel, StatesThatGrowTakeNoOrder) {
     const Program program(cache_of_rows(num_heads), kParallel);
     constexpr int64_t kRoom = 64, kRows = 3;
     auto memory = Storage::allocate(static_cast<size_t>(num_heads * kRoom * 4) * sizeof(float));
-    const size_t offset = num_heads == 1 ? 0 : 1024;  // appended to behind its end, or before its begin
+    const size_t offset = num_heads == 1 ? 0 : 1024;  // appends rows behind the end, or moves them down to before the beginning
     Tensor past(DType::float32, {num_heads, kRows, 4}, memory, offset), x(DType::float32, {num_heads, 1, 4});
     auto element = [](int64_t head, int64_t row) { return static_cast<float>(10 * head + row); };
     for (int64_t head = 0; head < num_heads; ++head) {
@@ -459,7 +459,7 @@ TEST(Parallel, ACacheKeepsValuesAndReplacesNodes) {
   };
   EXPECT_EQ(first_of(3), -6);
   ASSERT_TRUE((*cache)[name].defined());
-  EXPECT_EQ(first_of(100), -6);  // as the cache has it
+  EXPECT_EQ(first_of(100), -6);  // read from the cache
 }
 
 }  // namespace

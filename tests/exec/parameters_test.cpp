@@ -1,4 +1,4 @@
-// Values of kind parameter: what a program reads is the version as of the run's begin, packed once, on every schedule.
+// Parameters, which change between runs: a run reads the version at its beginning. Each version is packed once, whatever the schedule.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ Tensor filled(const Shape& shape, float first, float step) {
 Tensor weights(int version) { return filled({kColumns, kInner}, static_cast<float>(version), 0.01F); }
 Tensor bias(int version) { return filled({kColumns}, static_cast<float>(-version), 0.5F); }
 
-/// tanh(x) Wᵀ + b, where W is transposed by a node; and x b' with a slice of b.
+/// Computes tanh(x) Wᵀ + b, where a node transposes W, and x b' with a slice b' of b.
 std::shared_ptr<Graph> make_graph(const Tensor& w, const Tensor& b, bool as_parameters) {
   GraphBuilder builder;
   auto add = [&](const char* name, const Tensor& tensor) {
@@ -56,7 +56,7 @@ Tensor run(const Program& program, const exec::RunControl& control = {}) {
   return outputs[0].tensor();
 }
 
-/// The output of a program with these constants.
+/// The output of a program in which these weights are constants.
 Tensor expected(int w, int b) { return run(Program(make_graph(weights(w), bias(b), false))); }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
@@ -97,7 +97,7 @@ TEST(Parameters, ArePackedOnceAVersion) {
   ASSERT_NE(first, nullptr);
   run(*made.program);
   EXPECT_EQ(made.program->plans().latest_packed(made.product()), first);
-  made.variables->set(made.place_of_b, bias(2));  // the product does not read it
+  made.variables->set(made.place_of_b, bias(2));  // a parameter that the product does not read
   run(*made.program);
   EXPECT_EQ(made.program->plans().latest_packed(made.product()), first);
   made.variables->note_changed(made.place_of_w);
@@ -137,7 +137,7 @@ TEST(Parameters, UnseenWritesAreFoundWhereTheyAreWatched) {
   const auto packed = made.program->plans().latest_packed(made.product());
   run(*made.program);
   EXPECT_EQ(made.program->plans().latest_packed(made.product()), packed) << "nothing was written";
-  made.w.data<float>()[kInner] = 77;  // nobody is told
+  made.w.data<float>()[kInner] = 77;  // without note_changed()
   Tensor w = weights(1);
   w.data<float>()[kInner] = 77;
   EXPECT_TRUE(same_bits(run(*made.program), run(Program(make_graph(w, bias(1), false)))));

@@ -47,7 +47,7 @@ void expect_same_bits(const std::vector<Datum>& a, const std::vector<Datum>& b, 
 
 size_t arena_of(const Program& program) { return program.plans().bindings().latest_plan()->arena_bytes; }
 
-// The number of values that lie in others.
+// Returns how many values are stored within other values.
 size_t num_pieces(const Program& program) { return program.pieces().size(); }
 
 TEST(Pieces, AConcatsInputsAreWrittenIntoItsOutput) {
@@ -62,7 +62,7 @@ TEST(Pieces, AConcatsInputsAreWrittenIntoItsOutput) {
   run(copies, feeds);
   EXPECT_EQ(num_pieces(pieces), 3U);
   EXPECT_EQ(num_pieces(copies), 0U);
-  // Three inputs and the output, against the output alone.
+  // Without sharing, the arena also holds the three inputs of the Concat.
   EXPECT_GE(arena_of(copies), arena_of(pieces) + 3 * 4 * 256 * sizeof(float) - 1024) << "but for scratch";
 }
 
@@ -78,7 +78,7 @@ TEST(Pieces, OfElementsBelowAByteLieApart) {
   expect_same_bits(run(program, {feed}), {swapped});
 }
 
-// Row by row in plain C++: the truth for Concats of matrices.
+// Concatenates the columns of two matrices in plain C++: the expected result.
 Tensor joined_columns(const Tensor& a, const Tensor& b) {
   const int64_t rows = a.shape()[0], left = a.shape()[1], right = b.shape()[1];
   Tensor out(DType::float32, {rows, left + right});
@@ -223,14 +223,14 @@ TEST(Pieces, AValueThatIsNeededAfterTheOutputIsWrittenOverStaysApart) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {2, 8});
   ValueId a = b.node("Tanh", {x}), joined = b.node("Concat", {a, b.node("Exp", {x})}, {{"axis", int64_t{0}}});
-  ValueId changed = b.node("Relu", {b.node("Neg", {joined})});  // in place, one after the other
+  ValueId changed = b.node("Relu", {b.node("Neg", {joined})});  // two updates in place, one after the other
   b.output(b.node("MatMul", {changed, b.node("Transpose", {a}, {{"perm", std::vector<int64_t>{1, 0}}})}));
   auto graph = b.finish();
   const std::vector<Datum> feeds{numbers({2, 8}, 6)};
   expect_same_bits(run(Program(graph, kPieces), feeds), run(Program(graph, kApart), feeds));
 }
 
-// Along the last axis pieces are rows between each other's rows: kernels that ask where rows are read and write them there.
+// Along the last axis, the rows of one piece alternate with others' rows. These kernels can read and write such rows in place.
 TEST(Pieces, ImagesAreJoinedByTheirChannels) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), 12, 12, 8});
@@ -263,7 +263,7 @@ TEST(Pieces, ImagesAreJoinedByTheirChannels) {
   EXPECT_GE(num_pieces(pieces), 8U);
 }
 
-// Values that a partial run's cache replaces or keeps, whose rows lie between other values' rows.
+// A partial run's cache replaces or keeps values whose rows alternate with other values' rows.
 TEST(Pieces, CachedValuesLieBetweenOthersRows) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {1, 4, 4, 8});
@@ -312,7 +312,7 @@ TEST(Pieces, KernelsThatDoNotAskWhereRowsAreGetCopies) {
   EXPECT_EQ(num_pieces(pieces), 0U);
 }
 
-// Concats of Concats, Splits of what was joined, updates in place, views, values read again much later, and several outputs.
+// Has Concats of Concats, Splits of concatenated values, updates in place, views, values that are read much later, and several outputs.
 std::shared_ptr<Graph> random_graph(uint32_t seed) {
   std::mt19937 random(seed);
   auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
@@ -348,9 +348,9 @@ std::shared_ptr<Graph> random_graph(uint32_t seed) {
         values.push_back(b.node("Reshape", {b.node("Add", {flat, half}), b.ints("r" + std::to_string(i), {-1, 8})}));
         break;
       }
-      default: values.push_back(b.node("Sub", {x, b.node("ReduceMean", {y})})); break;  // reads all of another value, maybe a part of x
+      default: values.push_back(b.node("Sub", {x, b.node("ReduceMean", {y})})); break;  // reads all of another value, maybe one within x
     }
-    // Sizes that double with every Concat would grow without bound.
+    // Drops large values: sizes that double with every Concat would grow without bound.
     if (const auto& d = rows(values.back()); d.is_const() && d.value() > 200) values.pop_back();
     if (symbolic && values.size() > 14) values.erase(values.begin() + 2, values.begin() + 4);
   }
@@ -377,7 +377,7 @@ TEST(Pieces, RandomGraphsGiveTheSameBits) {
       try {
         expected = run(apart, feeds);
       } catch (const Error&) {
-        continue;  // a Split of one row into two parts
+        continue;  // Split cannot halve a single row
       }
       const std::string what = "seed " + std::to_string(seed) + ", n = " + std::to_string(n);
       expect_same_bits(run(pieces, feeds), expected, what);

@@ -1,4 +1,5 @@
-// Programs over several devices: the host's bits under any timing, no fence too few, and no memory that another use still needs.
+// Programs over several devices compute the host's results under any timing, with no fence too few, and reuse no memory that is still
+// needed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ std::vector<Datum> run_on_host(const Program& program, const std::vector<Datum>&
   return outputs;
 }
 
-// The one that the next run takes: it goes back to the program, which keeps it.
+// Returns the run that the next caller gets: run() returns it to the program, which keeps it for reuse.
 const exec::PlacedRun& next_run(PlacedProgram& placed) {
   const exec::RunHandle run = placed.take();
   const auto* kept = dynamic_cast<const exec::PlacedRun*>(run.get());
@@ -73,7 +74,7 @@ DevicePlacement random_placement(const Program& program, uint32_t seed) {
 TEST(PlacedProgram, RandomGraphsOverThreeDevicesGiveTheHostsBits) {
   int copies = 0, fences = 0;
   for (uint32_t seed = 0; seed < 24; ++seed) {
-    const bool data_dependent = seed % 2 == 0;  // else steps are issued in bulks
+    const bool data_dependent = seed % 2 == 0;  // otherwise steps are issued in bulk
     Program plain(random_graph(seed, data_dependent), ProgramOptions{.reuse_memory = false});
     Program program(random_graph(seed, data_dependent), kPlaced);
     StreamPlan plan = exec::plan_streams(program, random_placement(program, seed), 3, {.compute_streams = 1 + static_cast<int>(seed % 3)});
@@ -87,7 +88,7 @@ TEST(PlacedProgram, RandomGraphsOverThreeDevicesGiveTheHostsBits) {
   EXPECT_GT(fences, 24 * 10);
 }
 
-// A fence that is gone leaves two accesses that nothing orders, whatever the timing.
+// Without a fence, nothing orders two accesses to the same memory. The checker must find that, whatever the timing.
 TEST(PlacedProgram, EveryFenceThatIsRemovedIsMissed) {
   int removed = 0;
   for (uint32_t seed = 0; seed < 6; ++seed) {
@@ -115,7 +116,7 @@ TEST(PlacedProgram, EveryFenceThatIsRemovedIsMissed) {
   EXPECT_GT(removed, 150);
 }
 
-// By brute force: without the fence, no other way leads from the one step to the other.
+// Checks each fence by searching all other paths: none may order the same two steps.
 TEST(StreamPlan, NoFenceIsImpliedByOthers) {
   for (uint32_t seed = 0; seed < 12; ++seed) {
     Program program(random_graph(seed), kPlaced);
@@ -172,11 +173,11 @@ Tensor counted(int64_t n) {
   return x;
 }
 
-// A send and a receive: the copy between the devices is an event of one that the other waits for.
+// A value moves from one device to another: the sender's copy is an event that the receiver waits for.
 TEST(PlacedProgram, AValueIsSentFromOneDeviceAndReceivedByAnother) {
   Program program(two_sided(), kPlaced);
   StreamPlan plan = exec::plan_streams(program, placement_of(program, {{"left", 1}, {"right", 2}, {"both", 0}}), 3);
-  ASSERT_EQ(plan.num_copies(), 4);  // x in; x + 1 across and to the host; its square to the host
+  ASSERT_EQ(plan.num_copies(), 4);  // x to device 1; x + 1 to device 2 and to the host; its square to the host
   const auto send = std::find_if(plan.steps.begin(), plan.steps.end(), [&](const StreamPlan::Step& step) {
     return step.instruction == exec::kNoInstruction && plan.locations[step.source].device == 1 && plan.locations[step.target].device == 2;
   });
@@ -188,7 +189,7 @@ TEST(PlacedProgram, AValueIsSentFromOneDeviceAndReceivedByAnother) {
 
   auto devices = three_devices(0, 0);
   PlacedProgram placed(program, devices, std::move(plan));
-  // While the sender is held back, the receiver waits; then both end.
+  // While the sender is paused, the receiver waits; then both finish.
   auto sender = std::static_pointer_cast<SimDevice>(devices[1]);
   Stream& sending = next_run(placed).stream(stream);
   sender->pause(sending);
@@ -199,7 +200,7 @@ TEST(PlacedProgram, AValueIsSentFromOneDeviceAndReceivedByAnother) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(results[0].tensor().data<float>()[i], static_cast<float>((i + 1) * (i + 1) - (i + 1)));
 }
 
-// The barrier at the end of a run: work whose result nobody waits for has ended too.
+// A run ends only when all devices have finished, even work whose result nobody waits for.
 TEST(PlacedProgram, ARunEndsWhenAllDevicesHaveEnded) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4});
@@ -277,7 +278,7 @@ TEST(PlacedProgram, StopsAtYieldsAndGoesOnWithWhatIsHandedIn) {
     stopping->take_outputs(outputs);
     for (int64_t i = 0; i < n; ++i) EXPECT_EQ(outputs[0].tensor().data<float>()[i], 10 - static_cast<float>(i));
   }
-  // One is abandoned.
+  // Abandons a run in the middle.
   const exec::RunHandle abandoned = placed.take();
   abandoned->start(std::vector<Datum>{counted(2)}, {}, {}, {});
   EXPECT_FALSE(abandoned->advance());
@@ -309,7 +310,7 @@ TEST(PlacedProgram, ARunStopsAfterAnyNumberOfStepsAndGoesOn) {
   }
 }
 
-// Between kernels that would have been issued at once.
+// Feeds and fetches split a sequence of kernels that would otherwise be issued in bulk.
 TEST(PlacedProgram, FeedsComeLaterAndOutputsAreFetchedEarly) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n")}), late = b.input("late", DType::float32, {b.symbol("n")});
@@ -376,7 +377,7 @@ TEST(StreamPlan, AChainIsOneBulkUnlessItIsCapped) {
     for (const auto& bulk : exec::plan_streams(program, placement, 2, {.max_bulk = cap}).bulks) sizes.push_back(bulk.size());
     return sizes;
   };
-  EXPECT_EQ(bulks(SIZE_MAX), (std::vector<size_t>{1, 40, 1}));  // x in, the chain, y out
+  EXPECT_EQ(bulks(SIZE_MAX), (std::vector<size_t>{1, 40, 1}));  // copy of x, kernels, copy of y
   EXPECT_EQ(bulks(15), (std::vector<size_t>{1, 15, 15, 10, 1}));
 }
 
@@ -401,7 +402,7 @@ TEST(StreamPlan, IndependentBranchesGoToDifferentStreams) {
   EXPECT_NE(stream.at("a0"), stream.at("b0"));
 }
 
-// The chain is issued as one bulk, ahead of the node between that reads the same copy of x.
+// The chain is issued in bulk, before the node "between", which reads the same copy of x.
 TEST(PlacedProgram, AValueStaysUntilAllItsReadersAreIssued) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {8});
@@ -417,7 +418,7 @@ TEST(PlacedProgram, AValueStaysUntilAllItsReadersAreIssued) {
   EXPECT_EQ(outputs[1].tensor().data<float>()[7], 0);
 }
 
-// Freed bytes go to later values; buffers that may be in use together do not overlap (the checker looks).
+// Later values reuse freed bytes. The checker reports buffers that overlap while both may be in use.
 TEST(PlacedProgram, ArenasReuseMemoryOnlyOfWhatTheDeviceHasPassed) {
   Program program(chain(40), ProgramOptions{.reuse_memory = false, .parallel = true});
   PlacedProgram placed(program, three_devices(5, 10),
@@ -426,7 +427,7 @@ TEST(PlacedProgram, ArenasReuseMemoryOnlyOfWhatTheDeviceHasPassed) {
     const std::vector<Datum> outputs = run(placed, {counted(n)});
     EXPECT_EQ(outputs[0].tensor().data<float>()[n - 1], static_cast<float>(n - 1));
   }
-  // Two of forty at a time, and some room for growth.
+  // Two of the forty values at a time, with a quarter more for growth.
   EXPECT_LE(next_run(placed).arena_bytes(1), 2 * 1024 * sizeof(float) * 5 / 4);
 }
 

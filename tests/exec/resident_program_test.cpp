@@ -94,10 +94,10 @@ TEST(ResidentProgram, LeavesNothingButConstantsOnTheDevice) {
   EXPECT_EQ(sim->allocated_bytes(), 0U);
 }
 
-// Memory that a step lacks on one device, the run may have on the other.
+// The run may use memory on the other device that a step lacks on its own.
 TEST(ResidentProgram, ALimitCountsAllDevices) {
   constexpr int64_t kElements = 64;
-  constexpr size_t kLimit = 3 * kElements * sizeof(float);  // what a step uses
+  constexpr size_t kLimit = 3 * kElements * sizeof(float);  // the bytes that one step uses
   GraphBuilder b;
   std::vector<ValueId> values{b.input("x", DType::float32, {kElements})};
   Tensor twos(DType::float32, Shape{kElements});

@@ -28,7 +28,7 @@ constexpr int64_t kRows = 64, kColumns = 16;
 constexpr size_t kValueBytes = size_t{kRows} * kColumns * 4;
 constexpr int kLinks = 12;
 
-// Values that are read again on the way back.
+// A chain of values, which are read again in reverse order.
 std::shared_ptr<Graph> there_and_back() {
   GraphBuilder b;
   std::vector<ValueId> values{b.input("x", DType::float32, {kRows, kColumns})};
@@ -38,7 +38,8 @@ std::shared_ptr<Graph> there_and_back() {
   return b.finish();
 }
 
-/// Arenas of so many values: at first, from a node on, and when the run that follows has asked for room. Too small to be resized.
+/// Limits a run to arenas of so many values: at first, from node `first_change` on, and after two refused requests for more. The arenas are
+/// too small to be resized.
 class ChangingRoom final : public exec::MemoryPass {
  public:
   ChangingRoom(std::array<size_t, 3> values, int first_change) : values_(values), left_(first_change) {}
@@ -49,11 +50,11 @@ class ChangingRoom final : public exec::MemoryPass {
   }
   std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override {
     if (stage_ != 1) return std::unique_lock(mutex_);
-    if (++refused_ == 2) stage_ = 2;  // first of a second arena, then of one in its place
+    if (++refused_ == 2) stage_ = 2;  // the first request is for a second arena, the next for one in place of the first
     return std::nullopt;
   }
   void refuse(const exec::MemoryNeed&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
-  uint64_t generation() const override {  // asked for before every node
+  uint64_t generation() const override {  // the executor calls this before every node
     if (stage_ == 0 && left_-- == 0) stage_ = 1;
     return stage_;
   }
@@ -95,7 +96,7 @@ TEST(RunBudget, FollowsALimitThatChangesAgainWhileTheRunWaitsForRoom) {
   EXPECT_GT(twice, 30);
 }
 
-/// An arena of so many bytes; of fewer from the `change`-th question on.
+/// Limits the arena to `before` bytes, and to `after` bytes from the `change`-th query on.
 class ShrinkingRoom final : public exec::MemoryPass {
  public:
   ShrinkingRoom(size_t before, size_t after, int change, bool reorders = false)
@@ -107,7 +108,7 @@ class ShrinkingRoom final : public exec::MemoryPass {
   }
   std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override { return std::unique_lock(mutex_); }
   void refuse(const exec::MemoryNeed&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
-  uint64_t generation() const override { return --left_ < 0 ? 1 : 0; }  // asked for before every node, by several threads
+  uint64_t generation() const override { return --left_ < 0 ? 1 : 0; }  // called before every node, by several threads
   std::string spill_folder() const override { return {}; }
   bool has_shrunk() const { return left_ < 0; }
 
@@ -140,7 +141,7 @@ TEST(RunBudget, ALimitThatShrinksInFrontOfAnyNodeOfARandomGraphEndsNoRun) {
             try {
               frame.start(feeds, {}, control, {});
             } catch (const Error& error) {
-              EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();  // some graphs need more from their beginning
+              EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();  // some graphs need more from the start
               continue;
             }
             const size_t held = frame.state().arena_bytes();

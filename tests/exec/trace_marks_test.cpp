@@ -23,10 +23,11 @@ namespace {
 #if defined(TREADLE_EXPECTS_PROBES)
 constexpr bool kHasProbes = true;
 #else
-constexpr bool kHasProbes = false;  // built without them, unless the program has some
+constexpr bool kHasProbes = false;  // built without probes, unless the program has some
 #endif
 
-// The probes that a tool finds in the notes of the program's file, as binutils read them: "treadle:node_begin" with its argument count.
+// Returns the program's SystemTap probes, from the notes of its file: "treadle:node_begin" and the like, each with its numbers of
+// arguments.
 std::map<std::string, std::set<size_t>> probes_of_this_program() {
   std::map<std::string, std::set<size_t>> probes;
   FILE* notes = popen("LC_ALL=C readelf --notes --wide /proc/$PPID/exe 2>/dev/null", "r");
@@ -60,7 +61,7 @@ TEST(TraceMarks, ABuildWithProbesHasThemAroundRunsAndNodes) {
 
 #ifdef TREADLE_NVTX
 
-std::vector<std::string> heard;  // "name" for a push, "" for a pop
+std::vector<std::string> heard;  // range names as NVTX reports them: "name" for a push, "" for a pop
 
 int on_push(const char* name) {
   heard.emplace_back(name);
@@ -71,7 +72,7 @@ int on_pop() {
   return 0;
 }
 
-// The call that a tool gets when NVTX finds it.
+// A tool's entry point, which NVTX calls when it finds the tool.
 int listen(NvtxGetExportTableFunc_t get_table) {
   const auto* callbacks = static_cast<const NvtxExportTableCallbacks*>(get_table(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable table = nullptr;
@@ -82,10 +83,10 @@ int listen(NvtxGetExportTableFunc_t get_table) {
   return 1;
 }
 
-// NVTX looks here before it looks for a tool's library, once: before any run of any test.
+// NVTX looks here once for a tool, before it looks for a tool's library. This must be set before any test runs.
 [[maybe_unused]] const bool kListens = (InitializeInjectionNvtx2_fnptr = listen, true);
 
-// The ranges around each: "treadle forward/treadle run/y_node".
+// Returns the path of each range through the ranges around it: "treadle forward/treadle run/y_node".
 std::vector<std::string> paths() {
   std::vector<std::string> open, found;
   for (const std::string& name : heard) {
@@ -140,7 +141,7 @@ TEST(TraceMarks, AStepHasARangeForEachOfItsPhases) {
     else
       EXPECT_TRUE(below.starts_with(phases.back() + "/")) << "a node outside of its phase: " << below;
   }
-  // The plan's order may go from one to the other more than once.
+  // The order of the plan may change between phases more than once.
   EXPECT_EQ(phases.front(), "forward");
   EXPECT_EQ(phases.back(), "optimizer");
   EXPECT_EQ(std::set<std::string>(phases.begin(), phases.end()), (std::set<std::string>{"forward", "backward", "optimizer"}));

@@ -1,4 +1,4 @@
-// Weights of a file stand at whatever address the protobuf message gives them: every operator must get them where it can read them.
+// In a model's file, weights can begin at any address. Every operator must get them at an address that it can read.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -37,8 +37,8 @@ Tensor random_matrix(uint32_t seed) {
   return tensor;
 }
 
-/// ((x A) B^T + C) * A + Transpose(C): products with packed operands, elementwise readers of the same constants, and a folded one.
-/// Names of other lengths put the constants at other addresses.
+/// ((x A) B^T + C) * A + Transpose(C): products with packed operands, elementwise nodes that read the same constants, and a folded node.
+/// `shift` changes the length of the graph's name, and so the addresses of the constants.
 std::string model(size_t shift, const Tensor& a, const Tensor& b, const Tensor& c) {
   onnx::ModelDef model;
   model.ir_version = 10;
@@ -77,7 +77,7 @@ std::string model(size_t shift, const Tensor& a, const Tensor& b, const Tensor& 
   return onnx::serialize_model(model);
 }
 
-/// Weights stay in place in files only.
+/// A model in a temporary file, since only weights of files are used in place.
 struct ModelFile {
   explicit ModelFile(const std::string& bytes)
       : path((std::filesystem::temp_directory_path() / ("treadle_unaligned_" + std::to_string(getpid()) + ".onnx")).string()) {

@@ -36,7 +36,7 @@ using Home = DescribedPlan::Home;
 struct Break {
   const char* what;
   std::function<void(BreakablePlan&)> how;
-  const char* said;  ///< by one of the faults that are found
+  const char* said;  ///< text that one of the faults must contain
 };
 
 void expect_found(const std::function<BreakablePlan()>& make, const std::vector<Break>& breaks) {
@@ -290,7 +290,7 @@ TEST(VerifyPlan, WhatIsWrongOnStreamsIsFound) {
   EXPECT_GT(fences, 3);
 }
 
-// A copy to the host, and a kernel on the device that was issued last.
+// The value has two users: a copy to the host, and a kernel that is issued last.
 TEST(VerifyPlan, MemoryOfADeviceStaysForAllThatUseIt) {
   auto make = [] {
     testing::GraphBuilder b;
@@ -360,14 +360,14 @@ TEST(VerifyPlan, WhatIsWrongWithGrowingStatesIsFound) {
     return exec::find_faults(made.plan);
   };
   EXPECT_EQ(grown(3 * 1 * 4 * 4), std::vector<std::string>());
-  for (int64_t distance : {0, 16, -16}) {  // the first rows land on the next ones
+  for (int64_t distance : {0, 16, -16}) {  // at these distances, moved rows overwrite rows that are still to be moved
     const auto faults = grown(distance);
     ASSERT_FALSE(faults.empty()) << distance;
     EXPECT_NE(faults[0].find("over what it has yet to read"), std::string::npos) << faults[0];
   }
 }
 
-// The length of the caches is known ahead; the node writes it for nobody beside the positions that it is run for.
+// The lengths of the caches are known before the run. They need no memory when the node runs only for the positions.
 TEST(VerifyPlan, AKnownOutputOfANodeThatRunsIsLetGoOf) {
   testing::GraphBuilder b;
   const ValueId query = b.input("query", DType::float32, {b.symbol("batch"), b.symbol("length"), 2});

@@ -29,9 +29,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(2);
 
-/// The worker's progress, which outlives the worker.
+/// A worker's progress, in memory that the parent shares and that outlives the worker.
 struct Progress {
-  std::atomic<uint64_t> next, used;  // the case under way, and how many were used
+  std::atomic<uint64_t> next, used;  // number of the current case, and of files used so far
   std::atomic<int64_t> began_ns;
   char failure[1024];
 };
@@ -54,7 +54,7 @@ class Folder {
   fs::path path;
 };
 
-// The fault that a worker's exception shows; empty if it is one of the library's, as it should be.
+// Describes the fault that an exception in a worker shows; empty for an ordinary error of the library.
 std::string fault_of(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
@@ -94,7 +94,7 @@ std::string fault_of(const std::exception_ptr& thrown) {
   ::_exit(0);
 }
 
-// Waits for the worker. @return the reason it failed; empty if it has done all
+// Waits for the worker to end. @return the reason it failed; empty if all its cases are done
 std::string await(pid_t worker, const CampaignOptions& options, const Progress& progress, Clock::time_point end) {
   int status = 0;
   bool is_late = false, is_over = false;
@@ -115,7 +115,7 @@ std::string await(pid_t worker, const CampaignOptions& options, const Progress& 
   return progress.failure[0] != 0 ? progress.failure : fmt::format("it ends the process with status {}", WEXITSTATUS(status));
 }
 
-// Makes the seeds in a process of its own: this one has no threads of the library.
+// Makes the seeds in a child process, so that this process starts no threads of the library and can fork.
 std::vector<std::string> make_seeds(const FileKind& kind, const fs::path& folder) {
   const fs::path made = folder / "seeds";
   fs::create_directories(made);

@@ -1,4 +1,4 @@
-// Compiled models, taken apart into what their header, table and checksums speak of, so that these are right again afterwards.
+// Compiled models. They are split into parts and joined again after changes, so that header, table and checksums are correct.
 #include <cstring>
 #include <span>
 
@@ -25,7 +25,7 @@ constexpr size_t kMaxSessionBytes = size_t{256} << 20;
 constexpr int64_t kDeadlineMs = 1000;
 
 struct Parts {
-  std::string before;  // magic and format
+  std::string before;  // magic number and format version
   std::string identity, key, interface, graph;
   std::vector<std::string> blocks;
 };
@@ -52,7 +52,7 @@ Parts parts_of(const std::string& file) {
   return parts;
 }
 
-// As compiled::write() lays them out. @param table  changes the numbers of the blocks' places.
+// Joins the parts as compiled::write() does. @param change_table  changes the positions of blocks in the table
 template <typename Change>
 std::string joined(const Parts& parts, const Change& change_table) {
   compiled::Writer front;
@@ -80,7 +80,7 @@ std::string joined(const Parts& parts, const Change& change_table) {
   return header + description + elements;
 }
 
-// Operators, their attributes and their kernels.
+// Names of operators, attributes and kernels.
 const std::vector<std::string>& words() {
   static const std::vector<std::string> all = [] {
     std::vector<std::string> words{"", "treadle", "ai.onnx.ml", "com.microsoft", "n", "batch"};

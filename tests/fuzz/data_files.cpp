@@ -1,4 +1,4 @@
-// Arrays, tables and adapters.
+// Files of arrays, tables and adapters.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -29,7 +29,7 @@ NamedTensors arrays() {
   return made;
 }
 
-// Reads every byte, as data that a model trains on.
+// Reads every byte of the arrays, as training does.
 void read_all(const NamedTensors& named) {
   static volatile size_t sum;
   sum = 0;
@@ -40,7 +40,7 @@ void read_all(const NamedTensors& named) {
   }
 }
 
-// Each array in each way that training reads it.
+// Uses each array in every way that training offers.
 void use_data(const fs::path& file, const NamedTensors& named) {
   read_all(named);
   const std::vector<ValueInfo> inputs{
@@ -81,7 +81,7 @@ std::string changed_npy(const std::string& seed, Mutator& mutator) {
 
 void use_npy(const fs::path& file, uint64_t) { read_all({{"array", map_npy(file.string())}}); }
 
-// A zip archive of arrays, stored: what numpy.savez writes.
+// A file in a zip archive.
 struct Entry {
   std::string name, contents;
 };
@@ -107,7 +107,7 @@ std::string archive_of(const std::vector<Entry>& entries) {
   return files + directory + end;
 }
 
-// One array after the other, each behind its name and its size: archives are made of them when they are changed.
+// Returns the parts of archives: for each array its name, its size and its contents. Changed parts are archived afterwards.
 std::vector<std::string> npz_parts(const fs::path& folder) {
   std::string all;
   for (const auto& [name, tensor] : arrays()) {

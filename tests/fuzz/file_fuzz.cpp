@@ -1,4 +1,4 @@
-// Changes files of every kind that the library reads, and uses those that it takes: docs/fuzzing.md.
+// Changes files of every kind that the library reads, and uses those that the library accepts: docs/fuzzing.md.
 #include <fmt/format.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// A slice of treadle_file_fuzz: the same files every time.
+// A small fixed part of treadle_file_fuzz's campaign.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -14,7 +14,7 @@ class ChangedFiles : public ::testing::TestWithParam<size_t> {};
 TEST_P(ChangedFiles, AreRefusedOrUsed) {
   if (test::kThreadSanitizer) GTEST_SKIP() << "it cannot follow threads into forked processes";
   const FileKind& kind = file_kinds()[GetParam()];
-  // Jobs wait for what a page tells them to wait for.
+  // Jobs may wait as long as a changed page tells them to, so there are few cases.
   const bool is_slow = kind.name == "artifacts" || kind.name == "recording" || kind.name == "profile";
   const uint64_t count = kind.name == "jobs" ? 16 : is_slow ? 100 : 500;
   const CampaignResult result = run_campaign(kind, {.count = count, .seconds_per_case = 60, .failures = 5});

@@ -28,7 +28,7 @@ using namespace treadle;
 constexpr size_t kMaxTensorBytes = 16U << 20U, kMaxSessionBytes = 256U << 20U;
 constexpr int64_t kDeadlineMs = 2000;
 
-// Throws Error where the bytes are no model that can be run.
+// @throws Error if the bytes are not a model that can be run.
 void load(std::span<const std::byte> bytes) {
   onnx::ReadOptions options;
   options.max_tensor_bytes = kMaxTensorBytes;
@@ -41,7 +41,7 @@ void load(std::span<const std::byte> bytes) {
   passes::optimize(*graph, pipeline);
   verify(*graph);
   testing::HostProgram program(graph);
-  // Every symbol is 2: extents, kernels and offsets are settled.
+  // Binds with every symbol 2, which determines extents, kernels and offsets.
   std::vector<int64_t> symbols(program.extents().num_expressions, 2);
   program.plans().bindings().get(symbols, 1);
 }

@@ -19,7 +19,7 @@ struct CountedText {
   size_t place, size;
 };
 
-// Where a length of 8 bytes stands before as many printable characters.
+// Finds texts: lengths of 8 bytes, each followed by as many printable characters.
 std::vector<CountedText> texts_in(const std::string& bytes) {
   std::vector<CountedText> found;
   for (size_t place = 0; place + 8 < bytes.size(); ++place) {
@@ -42,14 +42,14 @@ uint64_t Mutator::hard_number() {
   return one_in(4) ? 0 - hard : hard;
 }
 
-// Mostly one: of several, one is refused before the others are met.
+// Mostly one change: with several, the first that is refused hides the others.
 size_t Mutator::num_changes() { return one_in(4) ? 2 + below(3) : 1; }
 
 void Mutator::change_number(std::string& bytes) {
   static const std::vector<size_t> kSizes{1, 1, 2, 4, 4, 8, 8, 8};
   const size_t size = std::min(one_of(kSizes), bytes.size());
   size_t place = below(bytes.size() - size + 1);
-  // Counts, extents and indices are small numbers with zeros behind them.
+  // Prefers small 8-byte numbers, which are likely counts, extents or indices.
   for (int tries = 0; size == 8 && tries < 64 && at<uint64_t>(bytes, place) > 4096; ++tries) place = below(bytes.size() - size + 1);
   uint64_t value = 0;
   std::memcpy(&value, bytes.data() + place, size);
@@ -112,7 +112,7 @@ void Mutator::change_stream(std::string& bytes, const std::vector<std::string>& 
   }
 }
 
-// A number or a word, and what takes its place.
+// Changes a number or a word.
 void Mutator::change_token(std::string& text) {
   auto is_part = [&](size_t i) {
     return std::isalnum(static_cast<unsigned char>(text[i])) != 0 || text[i] == '.' || text[i] == '-' || text[i] == '_';

@@ -66,7 +66,7 @@ void work(const std::vector<const OpDef*>& ops, uint64_t first, uint64_t last, s
   }
 }
 
-// Empty if it ended well.
+// Describes how a child process died; empty if it exited normally.
 std::string how_it_died(int status) {
   if (WIFSIGNALED(status)) return std::string(WTERMSIG(status) == SIGPROF ? "hang: " : "crash: ") + strsignal(WTERMSIG(status));
   return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? "crash: exit status " + std::to_string(WEXITSTATUS(status)) : std::string();

@@ -25,7 +25,7 @@ std::vector<std::string> seeds(const fs::path&) {
   std::vector<std::string> made;
   const std::string full = onnx::test::full_model();
   onnx::ModelDef model = onnx::parse_model_bytes(std::as_bytes(std::span(full)), nullptr, {});
-  for (onnx::AttributeDef& attribute : model.graph.nodes[0].attributes)  // kinds that the format does not have
+  for (onnx::AttributeDef& attribute : model.graph.nodes[0].attributes)  // replaces types of attributes that the format lacks
     if (attribute.type > onnx::AttributeType::graphs) attribute.type = onnx::AttributeType::i;
   made.push_back(ort_of(model));
   for (uint32_t seed = 1; seed <= kNumGraphs; ++seed) made.push_back(ort_of(graphs::Generator(seed).generate().model));
@@ -35,7 +35,7 @@ std::vector<std::string> seeds(const fs::path&) {
 std::string changed(const std::string& seed, Mutator& mutator) {
   std::string bytes = seed;
   if (mutator.one_in(2)) mutator.change_binary(bytes);
-  // Offsets and counts are numbers of four bytes, at multiples of four: they lead elsewhere, to what others have.
+  // Changes offsets and counts, which are aligned numbers of 4 bytes, so that they refer to other data.
   for (size_t count = mutator.below(4); count > 0; --count) {
     const size_t at = mutator.below(bytes.size() / 4) * 4;
     uint32_t number = 0;

@@ -38,7 +38,7 @@ std::vector<std::string> recordings(const fs::path& folder) {
   return made;
 }
 
-// Sections, whose sizes follow their contents.
+// Changes the contents of sections, and corrects the sections' sizes afterwards.
 std::string changed_recording(const std::string& seed, Mutator& mutator) {
   if (mutator.one_in(8)) {
     std::string bytes = seed;

@@ -1,4 +1,4 @@
-// The page of jobs, into which any process of the user may write while others run.
+// The shared page of jobs, which any process of the same user may write while others run.
 #include <stdlib.h>
 
 #include <cstring>
@@ -20,17 +20,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kWords = sizeof(sharing::Page) / sizeof(uint64_t);
-constexpr uint64_t kZero = 0x5A5A5A5A5A5A5A5A;  // stands for a 0 that is written
+constexpr uint64_t kZero = 0x5A5A5A5A5A5A5A5A;  // in a case, means that 0 is written
 constexpr int64_t kDeadlineMs = 50;
 
-// A word for each of the page's: 0 leaves it alone.
+// A case has a word for each word of the page; 0 leaves that word as it is.
 std::vector<std::string> seeds(const fs::path&) { return {std::string(kWords * sizeof(uint64_t), '\0')}; }
 
 std::string changed(const std::string& seed, Mutator& mutator) {
   constexpr size_t kFirstSlot = offsetof(sharing::Page, slots) / sizeof(uint64_t), kSlotWords = sizeof(sharing::JobSlot) / sizeof(uint64_t);
   std::string words = seed;
   for (size_t changes = 1 + mutator.below(6); changes > 0; --changes) {
-    // The first slots are this process's.
+    // Most changes are to the first slots, which belong to this process.
     const size_t word = mutator.one_in(4) ? mutator.below(kWords) : mutator.below(kFirstSlot + 2 * kSlotWords);
     uint64_t value = mutator.one_in(3) ? mutator.number() : mutator.hard_number();
     if (mutator.one_in(3)) value = value << 32U | mutator.below(5);
@@ -59,7 +59,7 @@ void scribble(const std::string& words) {
   }
 }
 
-// Errors are fine: of a run that waits for ever, of a limit on memory, of a job that nobody finds any more.
+// Errors are valid: a run that would wait for ever, a memory limit, a job that cannot be found.
 template <typename Call>
 void try_to(const Call& call) {
   try {

@@ -57,7 +57,7 @@ class CaseMaker {
     return one_in(10) ? kHard[below(std::size(kHard))] : (static_cast<double>(below(2001)) - 1000) / 250;
   }
 
-  // Most operands have something to do with each other.
+  // Returns a random shape. Most are derived from the case's base shape, so that operands fit to each other.
   Shape shape(Ranks ranks) {
     const int least = std::clamp(ranks.least, 0, 6), most = std::clamp(ranks.most, least, std::max(least, 6));
     std::vector<int64_t> dims = base_;

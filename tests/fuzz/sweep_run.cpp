@@ -21,12 +21,12 @@
 namespace treadle::fuzz {
 namespace {
 
-constexpr size_t kBytesBesideTheProgram = size_t{1} << 29;    // of addresses
-constexpr auto kTimeOfARun = std::chrono::milliseconds(300);  // of loops that do not end
+constexpr size_t kBytesBesideTheProgram = size_t{1} << 29;    // address space
+constexpr auto kTimeOfARun = std::chrono::milliseconds(300);  // ends loops that would run for ever
 
 Datum fenced_datum(const Datum& datum) { return datum.is_tensor() ? Datum(fenced(datum.tensor())) : datum; }
 
-// The type that the graph declares of an input, as a file would.
+// Returns an input's declared type, as a model's file would declare it.
 Type declared(const SweepOperand& operand, SymbolTable& symbols) {
   Type type = Type::of(operand.value);
   if (!type.is_tensor() || operand.knowledge == Knowledge::shape) return type;
@@ -35,7 +35,7 @@ Type declared(const SweepOperand& operand, SymbolTable& symbols) {
   return type;
 }
 
-// Inputs come back as outputs, as often as need be.
+// Makes a body that returns its inputs as outputs, repeated as often as necessary.
 std::unique_ptr<Graph> body_of(const Graph& outside, const SweepCase& c, const std::string& name) {
   auto body = std::make_unique<Graph>(outside.symbol_table());
   const bool loop = c.op->name == "Loop";
@@ -91,7 +91,7 @@ std::shared_ptr<Graph> graph_of(const SweepCase& c, std::vector<Datum>& feeds) {
   return graph;
 }
 
-// Runs with every value in memory of its own, whose end is followed by a page without access.
+// Runs the nodes with every value in separate memory that ends directly before an inaccessible page.
 void run_fenced(const Graph& graph, std::span<const Datum> feeds) {
   std::map<ValueId, Datum> values;
   for (size_t i = 0; i < graph.inputs.size(); ++i) values[graph.inputs[i]] = feeds[i];
@@ -116,7 +116,7 @@ void run_fenced(const Graph& graph, std::span<const Datum> feeds) {
   }
 }
 
-// An error of one way to run does not keep the other from being tried.
+// Catches errors, so that the other ways to run the case are still tried.
 template <typename F>
 Verdict verdict_of(F&& run) {
   try {
@@ -137,7 +137,7 @@ void limit_memory() {
   const rlim_t bytes = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + kBytesBesideTheProgram;
   const rlimit none{0, 0}, room{bytes, bytes};
   setrlimit(RLIMIT_CORE, &none);
-  if (!test::kSanitized) setrlimit(RLIMIT_AS, &room);  // shadow memory takes terabytes of addresses
+  if (!test::kSanitized) setrlimit(RLIMIT_AS, &room);  // the sanitizers' shadow memory takes terabytes of address space
 }
 
 Verdict run_case(const SweepCase& c) {

@@ -1,4 +1,4 @@
-// A slice of the sweep over all operators. Campaigns are the program's: docs/fuzzing.md.
+// A small part of the sweep over all operators. The program treadle_operator_sweep runs the whole: docs/fuzzing.md.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -40,7 +40,7 @@ TEST(Sweep, NoCaseOfAnyOperatorEndsTheProcessOrIsAFaultOfTheLibrary) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "seed " << found->seed << ": " << found->failure;
-  EXPECT_GT(found->ran, 1'000);  // it does sweep
+  EXPECT_GT(found->ran, 1'000);  // enough cases have run
   munmap(found, sizeof(Found));
 }
 

@@ -24,7 +24,7 @@ std::shared_ptr<Storage> storage_of(const std::string& bytes) {
   return storage;
 }
 
-// A safetensors file with its header changed as text, or its bytes anyhow.
+// Changes a safetensors file: its header as text, or any of its bytes.
 std::string changed_safetensors(const std::string& seed, Mutator& mutator) {
   std::string bytes = seed;
   uint64_t length = 0;
@@ -40,7 +40,7 @@ std::string changed_safetensors(const std::string& seed, Mutator& mutator) {
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + tensors;
 }
 
-// The checksum stands in the header, and is computed with zeros in its place (src/train/saved/checkpoint.cpp).
+// Corrects the checksum, which is in the header and computed with zeros in its place (src/train/saved/checkpoint.cpp).
 std::string changed_checkpoint(const std::string& seed, Mutator& mutator) {
   constexpr std::string_view kBefore = R"({"__metadata__":{"treadle.checksum":")";
   constexpr size_t kAt = 8 + kBefore.size(), kDigits = 16;
@@ -57,12 +57,12 @@ std::string changed_checkpoint(const std::string& seed, Mutator& mutator) {
     char digits[kDigits + 1];
     std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(compiled::checksum(std::as_bytes(std::span(sums)))));
     bytes.replace(kAt, kDigits, digits);
-  } catch (const Error&) {  // it is refused before the checksum counts
+  } catch (const Error&) {  // a file that cannot be parsed is refused before its checksum is compared
   }
   return bytes;
 }
 
-// The options of each are all that a file's own must agree with.
+// One trainer for each kind of options that a checkpoint or adapter must agree with.
 std::vector<TrainerOptions> kinds_of_trainers() {
   std::vector<TrainerOptions> kinds;
   kinds.push_back({.learning_rate = 0.1, .momentum = 0.9});
@@ -89,7 +89,7 @@ std::vector<std::string> checkpoints(const fs::path& folder) {
   return made;
 }
 
-// Making a trainer takes longer than loading a checkpoint: what one has loaded the next may find.
+// Keeps the trainers between files, since making one takes longer than loading a checkpoint. So a file may meet what another has loaded.
 void use_checkpoint(const fs::path& file, uint64_t number) {
   static std::vector<std::unique_ptr<Trainer>>* trainers = nullptr;
   if (trainers == nullptr) {
@@ -162,7 +162,8 @@ std::vector<std::string> artifacts(const fs::path& folder) {
   return made;
 }
 
-// Half of the changes are to the description, which is JSON in a field of a message: sizes of messages stay what they were.
+// Half of the changes are to the description, JSON in a field of a protobuf message. Its size is kept, so that messages' lengths stay
+// right.
 std::string changed_artifacts(const std::string& seed, Mutator& mutator) {
   std::vector<std::string> files = unpacked(seed);
   std::string& file = files[mutator.below(files.size())];

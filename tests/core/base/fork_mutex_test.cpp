@@ -14,7 +14,7 @@ namespace {
 
 TEST(ForkMutex, IsFreeInAChildThoughAnotherThreadUsedItAtTheFork) {
   ForkMutex mutex;
-  int first = 0, second = 0;  // equal outside of critical sections
+  int first = 0, second = 0;  // equal whenever `mutex` is free
   std::atomic<bool> stop{false};
   std::thread busy([&] {
     while (!stop) {
@@ -28,7 +28,7 @@ TEST(ForkMutex, IsFreeInAChildThoughAnotherThreadUsedItAtTheFork) {
     pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(30);  // ends a child that waits for ever
+      alarm(30);  // kills the child if it waits for ever
       std::lock_guard lock(mutex);
       _exit(first == second ? 0 : 1);
     }
@@ -49,7 +49,7 @@ TEST(ForkMutex, ComeAndGoInAnyOrder) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     alarm(30);
-    // Newest first, as the fork itself takes them: the thread sanitizer sees an order that changes.
+    // Locks the newest first, as fork() does: the thread sanitizer reports locks that are taken in different orders.
     mutexes[3]->lock();
     mutexes[1]->lock();
     _exit(mutexes[1]->try_lock() ? 1 : 0);

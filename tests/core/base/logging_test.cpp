@@ -8,7 +8,7 @@
 namespace treadle {
 namespace {
 
-// Collects messages, and puts the defaults back.
+// Collects log messages; afterwards restores the default sink and level.
 class LoggingTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -107,7 +107,7 @@ TEST_F(File, AReplacedFileKeepsItsPermissions) {
     ASSERT_EQ(::chmod(path("a").c_str(), static_cast<mode_t>(mode)), 0);
     AtomicFile file(path("a"));
     for (const auto& entry : fs::directory_iterator(folder_))
-      EXPECT_EQ(permissions(entry.path().string()), mode);  // while it is written, too
+      EXPECT_EQ(permissions(entry.path().string()), mode);  // also while the file is written
     file.write(bytes("new"));
     file.commit();
     EXPECT_EQ(get("a"), "new");
@@ -179,7 +179,7 @@ TEST_F(File, PagesOfOtherMemoryAreNotDropped) {
   std::memset(own->data(), 7, own->size_bytes());
   drop_mapped_pages(own->data(), own->size_bytes());
   put("a", std::string(4096, 'x'));
-  { map_file(path("a")); }  // a mapping that is gone
+  { map_file(path("a")); }  // unmapped at once
   drop_mapped_pages(own->data(), own->size_bytes());
   for (size_t i = 0; i < own->size_bytes(); ++i) ASSERT_EQ(own->data()[i], std::byte{7});
 }

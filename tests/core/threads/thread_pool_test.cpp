@@ -26,7 +26,7 @@
 namespace treadle {
 namespace {
 
-// The thread sanitizer forbids new threads in a child forked from several.
+// The thread sanitizer does not allow new threads in a child that was forked from a process with several threads.
 constexpr bool kChildMayStartThreads = !test::kThreadSanitizer;
 
 using Chunks = std::set<std::pair<int64_t, int64_t>>;
@@ -79,7 +79,7 @@ TEST(ThreadPool, HugeRangesDoNotOverflow) {
   EXPECT_EQ(chunks_of(nullptr, kMax, kMax - 1), expected);
 }
 
-// What a thread has written in one loop it reads in the next: its part of the chunks is the same.
+// A thread gets the same part of the chunks in each loop, so that it reads what it wrote in the loop before.
 TEST(ThreadPool, TheCallersPartComesFirstAndTheHelpersBehindIt) {
   ThreadPool pool(2);
   for (int64_t chunks = 2; chunks < 12; ++chunks) {
@@ -99,7 +99,7 @@ TEST(ThreadPool, TheCallersPartComesFirstAndTheHelpersBehindIt) {
 TEST(ThreadPool, ThreadsWorkAtTheSameTime) {
   ThreadPool pool(3);
   std::atomic<int> inside{0};
-  pool.parallel_for(3, 1, [&](int64_t, int64_t) {  // ends only if three threads meet
+  pool.parallel_for(3, 1, [&](int64_t, int64_t) {  // returns only if three threads run at once
     ++inside;
     while (inside < 3) std::this_thread::yield();
   });
@@ -174,7 +174,7 @@ TEST(ThreadPool, ManyCallersShareOnePool) {
 TEST(ThreadPool, MoreRegionsThanSlotsStillRun) {
   ThreadPool pool(2);
   std::atomic<int> count{0};
-  // Each level keeps one slot; 100 levels are more than the table has.
+  // Each level of nesting occupies one slot of the pool's table, which has fewer than 100.
   auto descend = [&](auto&& self, int depth) -> void {
     pool.parallel_for(2, 1, [&](int64_t begin, int64_t) {
       ++count;
@@ -193,7 +193,7 @@ TEST(ThreadPool, WorkersThatSleptWakeUp) {
       ++inside;
       while (inside < 3) std::this_thread::yield();
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // longer than idle workers spin
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // longer than idle workers spin before they sleep
   }
 }
 
@@ -226,14 +226,14 @@ TEST(ThreadPool, ALimitHoldsForNestedLoopsToo) {
 
 TEST(ThreadPool, FromAsManyCallersOnAsThereAreThreadsEachComputesAlone) {
   ThreadPool pool(3);
-  auto meet = [&] {  // returns only if a helper comes
+  auto meet = [&] {  // returns only if a helper thread joins
     std::atomic<int> inside{0};
     pool.parallel_for(2, 1, [&](int64_t, int64_t) {
       ++inside;
       while (inside < 2) std::this_thread::yield();
     });
   };
-  PoolCaller first(&pool), inside_the_first(&pool);  // count as one
+  PoolCaller first(&pool), inside_the_first(&pool);  // a caller within another counts once
   meet();
   std::atomic<int> in{0};
   std::atomic<bool> leave{false};
@@ -305,7 +305,7 @@ TEST(ThreadPool, AForkedChildComputesWithItsOwnWorkers) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  EXPECT_EQ(chunks_of(&pool, 100, 1).size(), 100U);  // and the parent goes on
+  EXPECT_EQ(chunks_of(&pool, 100, 1).size(), 100U);  // the parent's pool still works
 }
 
 TEST(ThreadPool, AForkWhileOtherThreadsComputeLeavesTheChildAWorkingPool) {
@@ -351,7 +351,7 @@ TEST(ThreadPool, TheSharedPoolIsNoWiderThanTheUsableCpus) {
   EXPECT_LE(ThreadPool::shared()->num_threads(), static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// By name: the spans of each thread that has any, in order.
+// Returns the recorded states of each thread that has any, in order, with their names.
 std::map<int64_t, std::vector<std::pair<std::string, Record>>> states_of(const RecordWindow& window) {
   const Recording recording = Recorder::of_process().collect({.from = window.start()}, window);
   std::map<int64_t, std::vector<std::pair<std::string, Record>>> states;
@@ -361,8 +361,7 @@ std::map<int64_t, std::vector<std::pair<std::string, Record>>> states_of(const R
   return states;
 }
 
-// Each thread has a chunk of its own, and is held in it until all have begun:
-// what runs, and how often, is known.
+// Each thread runs exactly one chunk per loop, because no chunk ends before all have begun. So the records are known.
 TEST(ThreadPool, RecordsWhatItsThreadsDo) {
   constexpr int kThreads = 3, kLoops = 20;
   ThreadPool pool(kThreads);
@@ -374,7 +373,7 @@ TEST(ThreadPool, RecordsWhatItsThreadsDo) {
       while (begun < kThreads) std::this_thread::yield();
     });
   }
-  // A helper writes its record when the loop is over.
+  // A helper writes its record only after the loop has ended.
   std::map<int64_t, std::vector<std::pair<std::string, Record>>> states;
   auto runs_of = [&](int64_t thread) {
     return std::count_if(states[thread].begin(), states[thread].end(), [](const auto& state) { return state.first == "running"; });

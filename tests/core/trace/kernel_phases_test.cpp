@@ -57,7 +57,7 @@ TEST(KernelPhases, NothingIsRecordedWhereNobodyAsks) {
 TEST(KernelPhases, AreThoseOfTheNode) {
   const PhasesOfANode profile;
   {
-    const PhaseScope outside(KernelPhase::pack);  // of no node
+    const PhaseScope outside(KernelPhase::pack);  // outside of any node
   }
   {
     const PhaseNode node(/*recorded=*/true, profile.node, 3);
@@ -90,7 +90,7 @@ TEST(KernelPhases, AProductWithinAnotherPhaseIsThatPhases) {
     const PhaseScope scores(KernelPhase::scores);
     { const PhaseScope pack(KernelPhase::pack), again(KernelPhase::pack); }
     PhaseScope product(KernelPhase::compute);
-    product.next(KernelPhase::epilogue);  // the scope was none from the start
+    product.next(KernelPhase::epilogue);  // no effect: within "scores" the scope began with no phase
   }
   EXPECT_EQ(texts_of(profile.recording()), (std::vector<std::vector<std::string>>{{"pack", "scores"}}));
 }
@@ -105,7 +105,7 @@ TEST(KernelPhases, ANodeThatOnlyMovesDataIsOnePhase) {
   EXPECT_EQ(recording.threads[0].records[0].run, 3);
 }
 
-// Each chunk waits for the other, so that two threads take one each.
+// No chunk ends before the other has begun, so two threads run one each.
 TEST(KernelPhases, HelpersRecordTheirPartsOfTheNode) {
   const PhasesOfANode profile;
   ThreadPool pool(2);

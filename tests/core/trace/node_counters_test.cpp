@@ -45,7 +45,7 @@ TEST(NodeCounters, TimesThatChangeAreAllCounted) {
   std::vector<uint64_t> expected(TickBuckets::kCount, 0);
   uint64_t total = 0, ticks = 1;
   for (int i = 0; i < 1000; ++i) {
-    ticks = i % 3 == 0 ? (ticks * 7919) % 100'003 : ticks;  // some come again, and both ways of counting meet
+    ticks = i % 3 == 0 ? (ticks * 7919) % 100'003 : ticks;  // some times repeat, so that both counters add to one bucket
     i % 5 == 0 ? counters.add_shared(1, ticks) : counters.add(1, ticks);
     ++expected[TickBuckets::of(ticks)];
     total += ticks;
@@ -74,7 +74,7 @@ TEST(NodeCounters, AWriterCountsEachRunOnce) {
     for (uint64_t count : sum.counts) calls += count;
   }
   EXPECT_EQ(calls, 1193U);
-  NodeCountWriter(nullptr).add(0, 1);  // nobody counts
+  NodeCountWriter(nullptr).add(0, 1);  // without counters, add() does nothing
 }
 
 TEST(NodeCounters, NothingIsLostBetweenThreads) {

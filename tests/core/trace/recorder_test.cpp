@@ -85,7 +85,7 @@ TEST(Recorder, EveryThreadHasItsOwnRecords) {
 }
 
 TEST(Recorder, CollectingWhileThreadsWriteSeesWholeRecords) {
-  Recorder recorder(20'000);  // soon full: the writer would else run far ahead of the reader
+  Recorder recorder(20'000);  // a small limit, as an endless writer would outrun the reader
   std::jthread writer([&](const std::stop_token& stop) {
     for (int64_t i = 0; !stop.stop_requested(); ++i) recorder.record(0, RecordKind::user, 1, 2, i, -i);
   });
@@ -117,11 +117,11 @@ TEST(Recorder, BeyondTheLimitRecordsAreCountedAndDropped) {
   std::thread([&] { recorder.instant(0); }).join();
   Recording recording = recorder.collect();
   EXPECT_EQ(recording.threads.at(0).records.size(), 2048U);
-  EXPECT_EQ(recording.threads.at(1).records.size(), 1U);  // each further thread may fill a block
+  EXPECT_EQ(recording.threads.at(1).records.size(), 1U);  // each further thread may fill one block beyond the limit
   EXPECT_EQ(recording.dropped, 3000U - 2048U);
 }
 
-// Threads that record once and then wait hold a block each.
+// Threads that record once and then wait hold only one block each.
 TEST(Recorder, ThreadsThatWaitLeaveRoomToOthers) {
   Recorder recorder(2048);
   for (int i = 0; i < 4; ++i) std::thread([&] { recorder.instant(0); }).join();
@@ -132,7 +132,7 @@ TEST(Recorder, ThreadsThatWaitLeaveRoomToOthers) {
   EXPECT_EQ(recording.dropped, 3000U - 2048U);
 }
 
-// They take the room of another record.
+// A record with arguments takes the space of two records.
 TEST(Recorder, ArgumentsGoWithTheirRecordsAcrossBlocks) {
   Recorder recorder;
   std::vector<int64_t> expected;
@@ -164,7 +164,7 @@ TEST(RecordWindow, WhatNoWindowWantsIsGivenBack) {
     std::thread([&] { fill(recorder, 0, read_ticks(), 10'000); }).join();
     EXPECT_GE(recorder.held_bytes(), 20'000U * 24);
   }
-  EXPECT_LE(recorder.held_bytes(), 1024U * 24 + 64);  // the block that this thread writes to
+  EXPECT_LE(recorder.held_bytes(), 1024U * 24 + 64);  // the block that this thread is writing
 }
 
 TEST(RecordWindow, TheEarliestWindowKeepsWhatLaterOnesLetGo) {
@@ -185,7 +185,7 @@ TEST(RecordWindow, HoldsTheNamesOfItsFilterOnly) {
   const uint64_t t = read_ticks();
   recorder.record(others, RecordKind::node, t, t + 1);
   recorder.record(mine + 1, RecordKind::node, t + 2, t + 3);
-  recorder.record(others, RecordKind::node, t + 3, t + 4);  // of a graph that is no more: within a run of the profile
+  recorder.record(others, RecordKind::node, t + 3, t + 4);  // a node of a graph that no longer exists, within a run of the profiled session
   recorder.record(mine, RecordKind::run, t + 2, t + 5);
   recorder.record(range, RecordKind::user, t, t + 6);
   const RecordFilter filter{.from = t, .names = {{mine, 0}, {mine + 1, 1}}, .texts = {{"run", {}, {}}, {"node", {}, {}}}};
@@ -213,7 +213,7 @@ TEST(RecordWindow, WhenFullTheOldestGoOrTheNewAreLeftOut) {
     EXPECT_LE(records.size(), 4096U);
     if (keep_last) {
       EXPECT_EQ(records.back().start, from + 9999);
-      EXPECT_EQ(recording.complete_from, records.front().start);  // where the last one that went ended
+      EXPECT_EQ(recording.complete_from, records.front().start);  // the end of the last record that was discarded
     } else {
       EXPECT_EQ(records.front().start, from);
       EXPECT_EQ(recording.complete_until, records.back().start + 1);
@@ -229,7 +229,7 @@ std::vector<Record> ranges_named(const Recording& recording, const std::string& 
   return ranges;
 }
 
-// What nobody had room for is not known: ranges last no longer than up to there.
+// Records beyond the window's limit are lost, maybe with the ends of ranges. Such ranges are shown up to the last time that was recorded.
 TEST(RecordWindow, RangesWhoseEndsAreLostLastNoLongerThanTheRecording) {
   Recorder recorder(0);
   const uint32_t serve = recorder.intern("serve"), batch = recorder.intern("batch");
@@ -280,7 +280,7 @@ TEST(RecordWindow, ARangeWhoseBeginTheRingDroppedIsThereWhenItHasEnded) {
   EXPECT_EQ(ranges_named(recording, "batch").size() + recording.dropped, 5000U + 1) << "its begin is counted";
 }
 
-// Counts against what was written: none lost, none invented.
+// Compares the number of collected records with the number written: none may be lost or invented.
 TEST(RecordWindow, WindowsComeAndGoWhileThreadsRecord) {
   Recorder recorder(0);
   const uint32_t name = Recorder::reserve_names(1);
@@ -310,7 +310,7 @@ TEST(RecordWindow, WindowsComeAndGoWhileThreadsRecord) {
   for (int t = 1; t <= kThreads; ++t) EXPECT_EQ(next[static_cast<size_t>(t)], kRecords);
 }
 
-// Ranges that begin on one thread and end on the next, or never.
+// Threads that begin ranges, each of which the next thread ends; some ranges never end.
 class RangesAcrossThreads {
  public:
   static constexpr int kThreads = 8, kRanges = 20'000;
@@ -332,19 +332,19 @@ class RangesAcrossThreads {
   void work(int t) {
     uint64_t last = 0;
     for (int i = 0; i < kRanges; ++i) {
-      last = std::max(read_ticks(), last + 1);  // tells a range from the others of its name
+      last = std::max(read_ticks(), last + 1);  // a unique start within the thread's name
       recorder_.begin(name(t), RecordKind::user, last);
-      handed_on_[index(t)].exchange(last);  // one that is still there never ends
+      handed_on_[index(t)].exchange(last);  // a range that is still here when the next begins never ends
       if (const uint64_t start = handed_on_[index(t + kThreads - 1)].exchange(0))
         recorder_.record(name(t + kThreads - 1), RecordKind::user, start, std::max(read_ticks(), start));
     }
     --running_;
-    may_end_.wait(false);  // the thread sanitizer has threads that ended before a fork leak in the child
+    may_end_.wait(false);  // under the thread sanitizer, threads that ended before a fork leak in the child
   }
 
   Recorder& recorder_;
   std::array<uint32_t, kThreads> names_{};
-  std::array<std::atomic<uint64_t>, kThreads> handed_on_{};  // starts
+  std::array<std::atomic<uint64_t>, kThreads> handed_on_{};  // the start of the last range of each thread; 0: none
   std::atomic<int> running_{kThreads};
   std::atomic<bool> may_end_{false};
   std::vector<std::jthread> threads_;
@@ -360,7 +360,7 @@ int count_ranges(const Recording& recording, const std::string& name) {
 }
 
 #if defined(__unix__)
-/// A child that records 100 ranges, of which every second ends, sees these.
+/// True if a forked child that records 100 ranges and ends every second one sees exactly these.
 bool a_forked_child_records_its_ranges(Recorder& recorder) {
   const pid_t child = fork();
   if (child == 0) {
@@ -378,7 +378,7 @@ bool a_forked_child_records_its_ranges(Recorder& recorder) {
 }
 #endif
 
-// Counts against what was begun, of a window, of one that writes to a file, and of those that come and go.
+// Compares the numbers of ranges begun and collected, for a window in memory, one that streams to a file, and short-lived ones.
 TEST(RecordWindow, RangesAcrossThreadsAreNeitherLostNorInvented) {
   Recorder& recorder = Recorder::of_process();
   RecordWindow all(recorder, {}), streaming(recorder, {.streams = true});
@@ -417,13 +417,13 @@ TEST(Recording, TimesFollowAClockThatChangesItsSpeed) {
   recording.start_ticks = 1500;
   recording.ns_per_tick = 1;
   EXPECT_EQ(recording.to_ns(1700), 200);
-  // Two nanoseconds a tick up to 2000, then four.
+  // Two nanoseconds per tick up to tick 2000, then four.
   recording.anchors = {{1000, 50, 0}, {2000, 2050, 0}, {3000, 6050, 0}};
   EXPECT_EQ(recording.to_ns(1500), 0);
   EXPECT_EQ(recording.to_ns(1750), 500);
   EXPECT_EQ(recording.to_ns(2000), 1000);
   EXPECT_EQ(recording.to_ns(2500), 3000);
-  // Beyond the pairs by the rate over all.
+  // Beyond the anchors, to_ns() uses the average rate of them all.
   EXPECT_EQ(recording.to_ns(3100), 5100);
   EXPECT_EQ(recording.to_ns(900), -1100);
 }
@@ -432,7 +432,7 @@ TEST(RecordWindow, NotesTheWallClockWhileItRecords) {
   Recorder recorder;
   RecordWindow window(recorder, {});
   const RecordFilter filter{.from = window.start()};
-  // A new recorder takes pairs every few milliseconds, until it knows its rate.
+  // A new recorder records an anchor (ticks and clock) every few milliseconds until it knows its tick rate.
   for (int i = 0; i < 3; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(15));
     recorder.anchor_if_due();
@@ -463,7 +463,7 @@ TEST(Recorder, TicksConvertToTheSteadyClocksNanoseconds) {
   Recording recording = recorder.collect();
   double measured = recording.to_ns(end) - recording.to_ns(start);
   auto ns = [](auto duration) { return std::chrono::duration<double, std::nano>(duration).count(); };
-  // The bounds are facts of the order of the readings; a thousandth is left for the calibration.
+  // The clock readings around each tick reading bound the duration. The tick rate may be off by a thousandth.
   EXPECT_GE(measured, ns(before_end - after_start) * 0.999);
   EXPECT_LE(measured, ns(after_end - before_start) * 1.001);
 }

@@ -11,7 +11,7 @@
 namespace treadle {
 namespace {
 
-// A tensor as another framework would hand it over.
+// A managed DLPack tensor as another framework would export it.
 template <typename Managed>
 struct Foreign {
   Managed managed{};

@@ -83,7 +83,7 @@ TEST(FloatTypes, EveryFloat16DecodesAsTheCompilersDoes) {
 }
 
 TEST(FloatTypes, Float16EncodesAsTheCompilersDoes) {
-  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 3989) {  // a prime step meets all exponents and roundings
+  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 3989) {  // the prime step reaches all exponents and roundings
     auto value = std::bit_cast<float>(static_cast<uint32_t>(bits));
     if (std::isnan(value)) continue;
     ASSERT_EQ(Float16(value).bits, std::bit_cast<uint16_t>(static_cast<CompilersHalf>(value))) << value;
@@ -122,10 +122,10 @@ TEST(FloatTypes, NaNsWithLowPayloadDoNotBecomeInfinite) {
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(low))));
 }
 
-// Nearest by search over all codes; the tie goes to the even code.
+// Rounds to the nearest code by trying them all; a tie goes to the even code.
 template <typename T>
 uint8_t nearest_by_search(float value) {
-  value = std::min(value, 2 * static_cast<float>(T::from_bits(T::kMax)));  // beyond, differences of doubles would all look alike
+  value = std::min(value, 2 * static_cast<float>(T::from_bits(T::kMax)));  // above, all distances would round to the same double
   double best = std::numeric_limits<double>::infinity();
   unsigned best_code = 0;
   for (unsigned code = 0; code <= T::kMax; ++code) {
@@ -155,7 +155,7 @@ TYPED_TEST(MiniFloats, EncodingFindsTheNearestCode) {
     auto value = std::bit_cast<float>(static_cast<uint32_t>(bits));
     ASSERT_EQ(TypeParam(value).bits, nearest_by_search<TypeParam>(value)) << value;
   }
-  for (unsigned code = 0; code < TypeParam::kMax; ++code) {  // the ties
+  for (unsigned code = 0; code < TypeParam::kMax; ++code) {  // halfway between two codes
     float tie = (static_cast<float>(TypeParam::from_bits(static_cast<uint8_t>(code))) +
                  static_cast<float>(TypeParam::from_bits(static_cast<uint8_t>(code + 1)))) /
                 2;
@@ -172,18 +172,18 @@ TYPED_TEST(MiniFloats, SaturationTakesInfinityToTheLargestNumber) {
 
 TEST(FloatTypes, ScalesFollowOnnxTables) {
   using enum ScaleRounding;
-  // saturate + up
+  // With saturation, rounded up.
   EXPECT_EQ(Float8E8M0(0.0F).bits, 0);
   EXPECT_EQ(Float8E8M0(kNaN).bits, 0xFF);
   EXPECT_EQ(Float8E8M0(kInf).bits, 0xFE);
   EXPECT_EQ(Float8E8M0(3e38F).bits, 0xFE);
   EXPECT_EQ(Float8E8M0(1e-40F).bits, 0);
-  // non-saturate + nearest
+  // Without saturation, rounded to the nearest.
   EXPECT_EQ(Float8E8M0(0.0F, false, nearest).bits, 0xFF);
   EXPECT_EQ(Float8E8M0(kInf, false, nearest).bits, 0xFF);
   EXPECT_EQ(Float8E8M0(3e38F, false, nearest).bits, 0xFF);
   EXPECT_EQ(Float8E8M0(1e-40F, false, nearest).bits, 0xFF);
-  // values of the ONNX 1.23 reference for [0.124, 0.25, 1.1, 1.5, 3.1] (up, down, nearest)
+  // Results of the ONNX 1.23 reference for [0.124, 0.25, 1.1, 1.5, 3.1], rounded up, down and to the nearest.
   const float values[] = {0.124F, 0.25F, 1.1F, 1.5F, 3.1F};
   const uint8_t ups[] = {124, 125, 128, 128, 129}, downs[] = {123, 125, 127, 127, 128}, nearests[] = {124, 125, 127, 128, 129};
   for (int i = 0; i < 5; ++i) {
