@@ -86,7 +86,7 @@ TEST(Contract, AnOutputThatAnOldOperatorNeverHadIsRefused) {
   EXPECT_TRUE(says(error, "the operator has no output 1")) << error;
 }
 
-// Only control flow has bodies, whose captures are operands behind the formal ones: another operator would take these for its own.
+// Only control flow has bodies, whose captured values follow the formal inputs. Another operator would take captures for its own operands.
 TEST(Contract, ABodyOfAnOperatorThatHasNoneIsRefused) {
   GraphBuilder b;
   const ValueId x = b.input("x", {2});
@@ -108,7 +108,7 @@ TEST(Contract, AFileMayLeaveOutRequiredOutputs) {
   EXPECT_EQ(testing::values<int64_t>(y.tensor()), (std::vector<int64_t>{2, 2}));
 }
 
-// The optimiser's own operators trust what makes them.
+// The optimiser's own operators do not check their operands, so a file must not name them.
 TEST(Contract, AFileCannotNameTheOptimizersOperators) {
   ModelBuilder b;
   b.input("x", {4, 4}).output("y", {4, 4});

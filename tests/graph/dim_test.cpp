@@ -13,7 +13,7 @@ namespace {
 
 class DimTest : public ::testing::Test {
  protected:
-  // The value of `dim` under a = 7, b = 5, c = 3.
+  // Returns the value of `dim` for a = 7, b = 5, c = 3.
   int64_t value(const Dim& dim) {
     std::vector<int64_t> values(table.size(), 0);
     std::vector<int32_t> all;
@@ -33,7 +33,7 @@ TEST_F(DimTest, EqualNamesAreOneSymbol) {
   EXPECT_EQ(table.symbol("a"), a);
   EXPECT_NE(a, b);
   EXPECT_NE(table.fresh_symbol("a", false), table.fresh_symbol("a", false));
-  // Models may call a symbol as inference does.
+  // A model may use a name that inference would give to a new symbol.
   for (const bool data_dependent : {false, true}) {
     const std::string name = "n#" + std::to_string(table.size() + 1);
     const Dim named = table.symbol(name), fresh = table.fresh_symbol("n", data_dependent);
@@ -44,7 +44,7 @@ TEST_F(DimTest, EqualNamesAreOneSymbol) {
     EXPECT_EQ(to_string(first), later);
     EXPECT_NE(table.symbol(later), first);
     EXPECT_EQ(table.symbol(later), table.symbol(later));
-    // A copy with a bound of 0 looks as the symbol does.
+    // A copy of the symbol with a bound of 0 is spelled as the symbol is, but is another expression.
     EXPECT_NE(Dim(table.intern(Expr(*fresh.expr()))), Dim(table.intern(Expr(*fresh.expr()))));
   }
 }
@@ -97,7 +97,7 @@ TEST_F(DimTest, BroadcastingTakesTheOtherOfAOne) {
   EXPECT_EQ(broadcast(a, a), a);
   EXPECT_EQ(broadcast(a, Dim(4)), Dim(4));  // a is 4 or 1 in every run that succeeds
   EXPECT_EQ(broadcast(a, b), broadcast(b, a));
-  EXPECT_EQ(broadcast(broadcast(a, b), a), broadcast(a, b));  // once more changes nothing
+  EXPECT_EQ(broadcast(broadcast(a, b), a), broadcast(a, b));  // a second time changes nothing
   EXPECT_EQ(broadcast(b, broadcast(a, b)), broadcast(a, b));
   EXPECT_THROW(broadcast(Dim(3), Dim(4)), Error);
 }
@@ -147,7 +147,7 @@ TEST_F(DimTest, TextReadsLikeArithmetic) {
   EXPECT_EQ(to_string(Dim(64)), "64");
 }
 
-// As a tree, what reads its predecessor twice grows exponentially.
+// Each expression reads the one before twice: written as a tree, it has exponentially many parts.
 TEST_F(DimTest, ExpressionsThatShareTheirOperandsAreLookedIntoForALimitedTime) {
   Dim shared = a, repeated = broadcast(a, b);
   for (int i = 0; i < 300; ++i) {
@@ -189,7 +189,7 @@ TEST_F(DimTest, BoundsOfDeepExpressionsAreFound) {
   EXPECT_EQ(UpperBounds(values).of(deep), 3);
 }
 
-// Whatever the simplification, an expression keeps its value: random expressions against plain arithmetic.
+// Compares random expressions with plain arithmetic: simplification must not change an expression's value.
 TEST_F(DimTest, SimplifiedExpressionsKeepTheirValues) {
   std::mt19937 random(5);
   std::vector<std::pair<Dim, int64_t>> pool = {{a, 7}, {b, 5}, {c, 3}, {Dim(2), 2}, {Dim(1), 1}, {Dim(12), 12}};

@@ -14,7 +14,7 @@ namespace {
 TEST(Graph, AValueMayBeNamedAfterAnother) {
   Graph graph(std::make_shared<SymbolTable>());
   ValueId first = graph.add_input("a", {});
-  // The name lies inside the pool that grows, short enough to be stored in place.
+  // Passes a reference to a short name, stored within the pool of values, while the pool grows and moves.
   for (int i = 0; i < 100; ++i) graph.add_value(graph.value(first).name);
   EXPECT_EQ(graph.value(ValueId{100}).name, "a_100");
   EXPECT_NO_THROW(verify(graph));
@@ -39,7 +39,7 @@ TEST(Graph, UsesOfAValueWithThousandsOfReadersComeAndGoInAnyOrder) {
   graph.replace_uses(other, x);
   for (size_t i = 0; i < 500; ++i) graph.set_input(nodes[i], 0, other);
   verify(graph);
-  // 4,500 changes of a list of thousands: some look through all of it once, most through none.
+  // Most of 4,500 changes search none of a value's thousands of readers, some search all of them.
   EXPECT_LT(graph.num_searched() - before, 60 * 4500);
   for (NodeId id : graph.order()) graph.remove_node(id);
   EXPECT_TRUE(graph.value(x).uses.empty());

@@ -36,7 +36,7 @@ TEST(Infer, ListsOfOperandsHaveOneType) {
   }
 }
 
-// What a cache has is the difference of two lengths: an extent, though it is 0 where both are equal.
+// The free rows of a cache are the difference of two lengths. It counts as an extent though it is 0 if both are equal.
 TEST(Infer, ADifferenceOfSymbolsIsAnExtent) {
   GraphBuilder b;
   const ValueId first = b.op("first", "Shape", {b.input("a", {b.symbol("A")})}),
@@ -116,7 +116,7 @@ TEST(Infer, WhatOnlyTheRunCanTellIsASymbolOfItsOwn) {
   ASSERT_EQ(type.rank(), 2);
   EXPECT_TRUE((*type.shape)[0].is_const(1));
   EXPECT_TRUE((*type.shape)[1].data_dependent());
-  // … and is followed from there on like any other.
+  // Later nodes see this extent as any other.
   ValueId columns = b.op("columns", "Transpose", {where});
   EXPECT_EQ((*b.graph().type(columns).shape)[0], (*type.shape)[1]);
 }
@@ -157,7 +157,7 @@ TEST(Infer, MergingTakesWhatEachTypeKnows) {
   EXPECT_TRUE(contradiction);
 }
 
-// Errors name the place, what is wrong with both values, and the operands.
+// Returns the error's text: where the error is, both values that disagree, and the node's operands.
 std::string error_of(const std::function<void(GraphBuilder&)>& build) {
   GraphBuilder b;
   try {

@@ -10,7 +10,7 @@ namespace {
 
 using testing::GraphBuilder;
 
-// A rule from a name and a function.
+// A rule made of a name and a function.
 class TestRule final : public Rule {
  public:
   using Match = std::function<std::optional<Patch>(const Graph&, const Node&)>;
@@ -29,7 +29,7 @@ std::vector<std::unique_ptr<Rule>> one(std::string name, TestRule::Match match) 
   return rules;
 }
 
-// Neg -> 0 - x, in two nodes: the constant is scaled first, so that there is something between.
+// Replaces Neg(x) by Abs(0) - x: a patch with two nodes.
 std::optional<Patch> subtract(const Graph&, const Node& node) {
   if (!node.is("Neg")) return std::nullopt;
   Patch patch;
@@ -140,7 +140,7 @@ TEST(Patch, AnInputDoesNotTakeOverADeclaration) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n")});
   ValueId y = b.op("y", "Identity", {x});
-  b.graph().value(y).type = Type::tensor(DType::float32, SymbolicShape{4});  // what a file may say of an intermediate value
+  b.graph().value(y).type = Type::tensor(DType::float32, SymbolicShape{4});  // as a file may declare it wrongly
   b.output(y);
   auto remove = [](const Graph&, const Node& node) { return std::optional(Patch::replacement(node.outputs[0], node.inputs[0])); };
   EXPECT_EQ(apply_rules(b.graph(), one("remove", remove)), 1);

@@ -74,7 +74,7 @@ void Array::keep(size_t at, double computed) {
 Array Array::as_computed() const {
   Array result = *this;
   for (size_t k = 0; k < result.f.size(); ++k)
-    if (round_to(dtype, unrounded[k]) == f[k]) result.f[k] = unrounded[k];  // else it was written since
+    if (round_to(dtype, unrounded[k]) == f[k]) result.f[k] = unrounded[k];  // otherwise set() has not written this element last
   return result;
 }
 
@@ -120,19 +120,19 @@ double smallest_normal(DType dtype) { return dtype == DType::float64 ? 0x1p-1022
 
 double Noise::operator()(double value, DType dtype, double ulps) {
   if (!on_) return value;
-  // Numbers too small to be normal may be taken for zero.
+  // An implementation may flush subnormal numbers to zero.
   if (std::fabs(value) < smallest_normal(dtype) && random_() % 2 == 0) return 0;
   if (few_ && random_() % 16 != 0) return value;
   const double size = least_ + (most_ - least_) * static_cast<double>(random_() % 1024) / 1024;
   const bool up = direction_ == 0 ? random_() % 2 == 0 : direction_ > 0;
   const double noisy = value + std::fabs(value) * (up ? size : -size) * ulps * epsilon_of(dtype);
-  return is_16(dtype) ? noisy : round_to(dtype, noisy);  // a number of the type: 1 + x may be 0
+  return is_16(dtype) ? noisy : round_to(dtype, noisy);  // rounds so that 1 + x may be 0
 }
 
 void Noise::reorder(std::vector<double>& values) {
   if (random_() % 2 == 0)
     std::shuffle(values.begin(), values.end(), random_);
-  else  // the most likely to overflow; NaN may be anywhere
+  else  // the order that overflows most likely; NaN may be anywhere
     std::sort(values.begin(), values.end(),
               [](double a, double b) { return std::fabs(a) > std::fabs(b) || (std::isnan(a) && !std::isnan(b)); });
 }
@@ -216,7 +216,7 @@ int64_t normalize_axis(int64_t axis, int64_t rank) {
 
 namespace {
 
-// Calls f with a null pointer to the C++ type that holds an element; 16-bit floats as uint16_t.
+// Calls f with a null pointer of the C++ type that holds an element of the dtype; for 16-bit floats that is uint16_t.
 template <typename F>
 void with_type(DType dtype, F f) {
   switch (dtype) {

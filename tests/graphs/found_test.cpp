@@ -157,7 +157,7 @@ feed x [1,1,0,1] =
 )");
 }
 
-// Only a run knows the extents: with channels innermost the image is seen as [N,1,-1,1], and N is 0.
+// N is known only during the run. With channels last, the image is viewed as [N,1,-1,1], which is ambiguous where N is 0.
 TEST(FoundGraphs, ConvolutionOfNoImagesBehindAnIf) {
   expect_right(R"(
 opset 21
@@ -184,7 +184,7 @@ feed take [] = 0
 )");
 }
 
-// Nothing but rounding decides whether the first is 0 or 1, the second 0 or -3e-7.
+// Rounding alone decides whether y is 0 or 1, and whether z is 0 or -3e-7.
 TEST(FoundGraphs, ResultsThatRoundingDecides) {
   expect_right(R"(
 opset 21
@@ -202,7 +202,7 @@ feed x [] = 5.059406280517578
 )");
 }
 
-// The last element is the mean, but for rounding.
+// But for rounding, the last element equals the mean.
 TEST(FoundGraphs, RoundingDecidesWhichElementsAreZero) {
   expect_right(R"(
 opset 21
@@ -217,7 +217,8 @@ feed x [1,3] = -1.7326732873916626 2.2475247383117676 0.2574257552623749
 )");
 }
 
-// The product is infinite in 16 bits, and -146,000 for who keeps float32 between the nodes: the row's only element less its mean is 0.
+// The cube overflows in 16 bits, but is -146,000 if float32 is kept between nodes. Then y is 0, the only element less its mean; otherwise
+// NaN.
 TEST(FoundGraphs, PrecisionIsKeptThroughAMinOfSeveral) {
   expect_right(R"(
 opset 21
@@ -237,7 +238,7 @@ feed x [1] = -52.71875
 )");
 }
 
-// Rows behind an empty piece, which others begin at.
+// A piece without elements begins at the same byte as the next piece.
 TEST(FoundGraphs, ConcatOfAnEmptyPieceAndItsNeighbor) {
   expect_right(R"(
 opset 21
@@ -260,7 +261,7 @@ feed x [6] = 5 -2 -4 6 -4 5
 )");
 }
 
-// v17 lies over v3, which is older than v14: made anew after it all the same.
+// v17 is computed in place over v3, which is older than v14. Under a memory budget, it must still be recomputed after v14.
 TEST(FoundGraphs, ValuesThatAreMadeAnewInTheOrderOfTheirLastSteps) {
   const Case c = parse(R"(
 opset 21
@@ -308,7 +309,7 @@ feed x1 [3] = -1.2277227640151978 -2.3366336822509766 0
   }
 }
 
-// The shape is -1 or 0 by the run.
+// Depending on the run, the shape is -1 or 0.
 TEST(FoundGraphs, ReshapeToAComputedNegativeExtent) {
   expect_right(R"(
 opset 21
@@ -387,7 +388,7 @@ feed x [4] = 1 2 3 4
 )");
 }
 
-// Bound to the memory of x, which is read after it was made.
+// Output a is bound to the memory of x, which is read after a is computed.
 TEST(FoundGraphs, OutputBoundToAFeedThatIsStillToBeRead) {
   expect_right(R"(
 opset 21
@@ -402,7 +403,7 @@ feed x [4] = 1 2 3 4
 )");
 }
 
-// Each is bound to the memory of the other.
+// Inputs a and b are outputs too, each bound to the memory of the other.
 TEST(FoundGraphs, InputsAsOutputsChangePlaces) {
   expect_right(R"(
 opset 21
@@ -418,7 +419,7 @@ feed b [2] = 3 4
 )");
 }
 
-// The If hands x on without a copy.
+// The If returns x without a copy.
 TEST(FoundGraphs, OutputBoundToAFeedThatANodeHandsOn) {
   expect_right(R"(
 opset 21
@@ -445,7 +446,7 @@ feed x [1,2] = 5 7
 )");
 }
 
-// -1 by way of min(-1, elements).
+// The shape is -1, computed as min(-1, number of elements).
 TEST(FoundGraphs, ReshapeToTheLeastOfMinusOneAndASize) {
   expect_right(R"(
 opset 21
@@ -460,7 +461,7 @@ feed x [1,1,1,1] = 0.5
 )");
 }
 
-// The same where there are so many symbols that samples of the size are beyond 64 bits.
+// As above, with so many symbols that sampled sizes exceed 64 bits.
 TEST(FoundGraphs, ReshapeToTheLeastOfMinusOneAndALargeSize) {
   expect_right(R"(
 opset 21
@@ -475,7 +476,7 @@ feed a [1,1,1,1,1,1] = 0.5
 )");
 }
 
-// -1 by way of ceil(k / 2) - k, where k is the second third of N.
+// The shape is -1, computed as ceil(k / 2) - k, where k is the extent of the second third of N.
 TEST(FoundGraphs, ReshapeToTheNegativeOfASplitsExtent) {
   expect_right(R"(
 opset 21
@@ -494,7 +495,7 @@ feed x0 [4,1,4,1] = 1 0 0 0 1 1 1 1 0 1 1 0 1 0 1 0
 )");
 }
 
-// In the exported file the product's sums of integers were sums of floats.
+// In the exported file, sums of integer products had become sums of floats.
 TEST(FoundGraphs, AnExportedProductOfBytesWhoseSumIsZero) {
   expect_right(R"(
 opset 21
@@ -516,7 +517,7 @@ feed a_zero [] = 221
 )");
 }
 
-// min(-1, elements) and ceil(k / 2) - k are never an extent; M - 2 is none where M is 1.
+// min(-1, elements) and ceil(k / 2) - k are never valid extents. M - 2 is one unless M is 1.
 TEST(FoundGraphs, ReshapeToADifferenceThatIsMinusOneInOneRun) {
   expect_right(R"(
 opset 21
@@ -544,7 +545,7 @@ feed y [4] = 0 1 1 0
 )");
 }
 
-// The sum of a row is rounded by more than what is between its elements.
+// The sum of a row has a larger rounding error than the elements have differences.
 TEST(FoundGraphs, LayerNormalizationOfLargeElementsThatAreEqual) {
   expect_right(R"(
 opset 21
@@ -560,7 +561,7 @@ feed x [6] = 7001.1 7001.1 7001.1 7001.1 7001.1 7001.1
 )");
 }
 
-// The symbol of the result's extent has a bound of 0.
+// Nothing is selected, so the symbol of the result's extent has the bound 0.
 TEST(FoundGraphs, NothingThatIsCompressed) {
   expect_right(R"(
 opset 21
@@ -573,7 +574,7 @@ feed x [1,1,1,0] =
 )");
 }
 
-// Nothing is above 1.
+// No result may exceed 1.
 TEST(FoundGraphs, ATangentThatIsCutOffAtOne) {
   expect_right(R"(
 opset 21

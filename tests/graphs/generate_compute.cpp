@@ -1,4 +1,4 @@
-// Nodes that compute element by element or along axes, and idioms of them that passes look for.
+// Generates nodes that compute elementwise or along axes, and the patterns of such nodes that passes look for.
 #include <algorithm>
 #include <cmath>
 
@@ -16,7 +16,7 @@ bool bools(const Array& a) { return a.dtype == DType::boolean; }
 
 using Names = std::vector<std::string>;
 
-// An operand for x: another value, x itself, or a constant that broadcasts.
+// Returns a second operand for x: another value, x itself, or a constant that broadcasts.
 std::string partner(Generator& g, const std::string& x) {
   const Array& a = g.array(x);
   if (g.one_in(8)) return x;
@@ -190,7 +190,7 @@ bool nonzero(Generator& g) {
   return !x.empty() && !g.add("NonZero", {x}).empty();
 }
 
-// A scalar constant of x's dtype.
+// Makes a scalar constant of x's dtype.
 std::string number(Generator& g, const std::string& x, double value) {
   Array c(g.array(x).dtype, {});
   c.set(0, value);

@@ -1,4 +1,4 @@
-// Control flow with bodies that capture, and sequences.
+// Generates control flow, with bodies that capture values, and sequences.
 #include <algorithm>
 
 #include "tests/graphs/generator.h"
@@ -24,7 +24,7 @@ std::string condition(Generator& g) {
   return sum.empty() ? sum : g.add_one("Greater", {sum, g.constant(zero)});
 }
 
-// A value that the body computed, else a copy of one that it captures.
+// Returns a value that the body computed; if there is none, a copy of a captured one.
 std::string result_of(Generator& inner, const Generator::Condition& fits) {
   std::string y = inner.pick_own(fits);
   if (!y.empty()) return y;
@@ -32,7 +32,7 @@ std::string result_of(Generator& inner, const Generator::Condition& fits) {
   return x.empty() ? x : inner.add_one("Identity", {x});
 }
 
-// A sequence as an output of both branches.
+// Makes a sequence an output of both branches.
 bool add_sequences(Generator& one, Generator& other) {
   std::string a = one.pick_sequence(), b = other.pick_sequence();
   if (a.empty() || b.empty() || one.value(a).array.dtype != other.value(b).array.dtype) return false;
@@ -105,7 +105,7 @@ bool loop(Generator& g) {
   inner.add_output(again);
   for (const std::string& state : carried) {
     const Array like = inner.array(state);
-    const bool may_change = g.one_in(4);  // from iteration to iteration
+    const bool may_change = g.one_in(4);  // true: the state's extents may change between iterations
     const std::string next = result_of(inner, [&](const Array& a) {
       return a.dtype == like.dtype && (may_change ? a.dims.size() == like.dims.size() : a.dims == like.dims);
     });
@@ -121,7 +121,7 @@ bool loop(Generator& g) {
   return !g.add("Loop", inputs, attributes(body("body", inner.take_graph())), carried.size() + static_cast<size_t>(rows)).empty();
 }
 
-// Rows collected in a sequence, as exporters write lists that a loop appends to.
+// Collects rows in a sequence, as exporters write a loop that appends to a list.
 bool collecting_loop(Generator& g) {
   if (g.depth() > 1) return false;
   const std::string x = g.pick([](const Array& a) { return a.rank() < 4 && a.size() < 60; });
@@ -152,7 +152,7 @@ bool collecting_loop(Generator& g) {
   return !g.add("Loop", {g.constant(Array::scalar(g.between(0, 4))), "", list, x}, attributes(body("body", inner.take_graph())), 2).empty();
 }
 
-// What a Scan takes slices of: others have the same extent, along an axis of their own.
+// An input that a Scan slices. All have the same extent along their own axis.
 struct Scanned {
   std::string name;
   int64_t axis;
@@ -291,7 +291,7 @@ bool sequence_read(Generator& g) {
               .empty();
 }
 
-// A body over the elements of a sequence, of one shape.
+// Maps a body over the elements of a sequence, which have equal shapes.
 bool sequence_map(Generator& g) {
   if (g.depth() > 1) return false;
   const std::string s = g.pick_sequence();

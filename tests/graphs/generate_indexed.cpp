@@ -1,4 +1,4 @@
-// Nodes whose data say which elements they read or write, or how many there are.
+// Generates nodes whose data say which elements they read or write, or how many there are.
 #include <algorithm>
 #include <numeric>
 
@@ -7,7 +7,7 @@
 namespace treadle::graphs {
 namespace {
 
-// Tuples of `length` indices into the axes of `dims` from `first` on.
+// Makes tuples of `length` indices into the axes of `dims` from `first` on.
 Array tuples_into(Generator& g, const Dims& heads, const Dims& dims, size_t first, int64_t length) {
   Dims shape = heads;
   shape.push_back(length);
@@ -111,18 +111,18 @@ bool einsum(Generator& g) {
   const Array a = g.array(x);
   const std::string letters = std::string("abcd").substr(0, a.dims.size());
   std::string order = letters;
-  if (g.one_in(3)) {  // one operand: permuted, summed
+  if (g.one_in(3)) {  // one operand, whose axes are permuted or summed
     for (int64_t swaps = g.below(3); swaps > 0; --swaps) std::swap(order[static_cast<size_t>(g.below(a.rank()))], order[0]);
     order.resize(static_cast<size_t>(g.between(g.one_in(4) ? 0 : 1, a.rank())));
     return !g.add("Einsum", {x}, attributes(text("equation", letters + "->" + order))).empty();
   }
-  // Another with the same extents under some of the letters.
+  // The other operand has the same extents for some of the letters.
   std::string theirs, y;
   Dims dims;
   if (g.one_in(2)) {
     y = g.pick([&](const Array& b) { return b.dtype == a.dtype && b.dims == a.dims; });
     theirs = letters;
-    if (a.rank() > 1 && g.one_in(2)) {  // what attention writes: bhid,bhjd->bhij
+    if (a.rank() > 1 && g.one_in(2)) {  // as attention writes it: bhid,bhjd->bhij
       theirs[theirs.size() - 2] = 'z';
       order[order.size() - 1] = 'z';
       if (a.rank() > 2 && g.one_in(4)) order.erase(0, 1);

@@ -1,4 +1,4 @@
-// Nodes that move elements.
+// Generates nodes that move elements.
 #include <algorithm>
 #include <numeric>
 
@@ -31,7 +31,7 @@ bool transpose(Generator& g) {
 bool reshape(Generator& g) {
   const std::string x = g.pick(any);
   if (x.empty()) return false;
-  // Neighbouring extents are joined, or one of them cut; or all is new.
+  // Joins neighbouring extents, cuts one, or chooses all of them anew.
   Dims dims = g.array(x).dims;
   for (int64_t changes = g.between(1, 3); changes > 0; --changes) {
     const int64_t d = g.below(static_cast<int64_t>(dims.size()));
@@ -102,7 +102,7 @@ bool slice(Generator& g) {
   return !g.add("Slice", inputs).empty();
 }
 
-// Parts that fit to `first` along `axis`: itself, others of its kind, what is put together or cut from it.
+// Returns parts that can be concatenated to `first` along `axis`: itself, values of the same kind, Concats or Slices of it.
 std::vector<std::string> parts_like(Generator& g, const std::string& first, int64_t axis) {
   std::vector<std::string> parts{first};
   for (int64_t count = g.between(1, 3); count > 0; --count) {
@@ -113,7 +113,7 @@ std::vector<std::string> parts_like(Generator& g, const std::string& first, int6
         if (static_cast<int64_t>(d) != axis && a.dims[d] != like.dims[d]) return false;
       return true;
     }));
-    // Something made for the purpose, so that it can lie in the result's bytes.
+    // A new value, which can be computed directly in the result's bytes.
     if (g.one_in(3) && like.floats()) {
       const std::string fresh = g.add_one(g.one_of<std::string>({"Neg", "Relu", "Tanh", "Abs", "Identity"}), {parts.back()});
       if (!fresh.empty()) parts.back() = fresh;
@@ -153,7 +153,7 @@ bool split(Generator& g) {
   return !g.add("Split", {x, g.constant_ints(lengths)}, attributes(integer("axis", on.i)), static_cast<size_t>(count)).empty();
 }
 
-// Cut along one axis, some parts changed, put together along the same or another one.
+// Splits a value along an axis, changes some of the parts, and joins them along the same or another axis.
 bool split_and_join(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.rank() > 0 && *std::max_element(a.dims.begin(), a.dims.end()) >= 2; });
   if (x.empty()) return false;

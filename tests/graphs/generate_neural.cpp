@@ -1,4 +1,4 @@
-// Products, convolutions and their neighbours, also quantised.
+// Generates matrix products, convolutions and related nodes, also quantised ones.
 #include <algorithm>
 #include <cmath>
 
@@ -115,7 +115,7 @@ bool pool(Generator& g) {
   return !g.add("AveragePool", {x}, std::move(list)).empty();
 }
 
-// Squeeze and excite: channels scaled by what their means say.
+// Squeeze-and-excitation: scales each channel by a function of the channels' means.
 bool excite(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() == 4 && a.size() > 0; });
   if (x.empty()) return false;
@@ -163,7 +163,7 @@ bool attention(Generator& g) {
   return !g.add_one("MatMul", {g.add_one("Softmax", {scores}, attributes(integer("axis", -1))), v}).empty();
 }
 
-// Scales that no product of small numbers hits half way between two codes.
+// Makes scales for which no product of small numbers lies half-way between two codes.
 Array scale_of(Generator& g, const Dims& dims) {
   Array scale(DType::float32, dims);
   for (size_t k = 0; k < scale.size(); ++k) scale.set(k, 0.0137 + static_cast<double>(g.below(1000)) * 3.17e-5);
@@ -180,7 +180,7 @@ Codes codes(Generator& g, DType dtype) {
   return {g.constant(scale_of(g, {})), g.constant(zero)};
 }
 
-// x coded and decoded: fake quantisation, as exporters put it around operators.
+// Quantises x and dequantises it: the pair that exporters put around operators (fake quantisation).
 std::string coded(Generator& g, const std::string& x, const Codes& c) {
   const std::string q = g.add_one("QuantizeLinear", {x, c.scale, c.zero});
   return q.empty() ? q : g.add_one("DequantizeLinear", {q, c.scale, c.zero});
@@ -199,7 +199,7 @@ bool dequantize_codes(Generator& g) {
   return !g.add("DequantizeLinear", {x, c.scale, c.zero}).empty();
 }
 
-// Decoded weights, with a scale for all or one for each place along `axis`.
+// Makes quantised weights and dequantises them, with one scale for all or one per index along `axis`.
 std::string coded_weights(Generator& g, const Dims& dims, int64_t axis, std::string* scale = nullptr) {
   const DType dtype = g.one_in(3) ? DType::uint8 : DType::int8;
   Array weights(dtype, dims);
@@ -257,7 +257,7 @@ bool quantized_conv(Generator& g) {
   Names inputs{a, coded_weights(g, dims, 0, &weight_scale)};
   if (g.one_in(2)) {
     Array bias = g.random_array(DType::float32, {outputs});
-    if (!g.one_in(4)) {  // in units of the sums
+    if (!g.one_in(4)) {  // as multiples of the integer sums' scale
       const Array unit = g.array(weight_scale);
       for (size_t m = 0; m < bias.size(); ++m)
         bias.set(m, static_cast<double>(g.between(-3000, 3000)) * g.array(input_codes.scale).f[0] * unit.f[unit.size() == 1 ? 0 : m]);
@@ -272,7 +272,7 @@ bool quantized_conv(Generator& g) {
 
 bool bytes(const Array& a) { return a.dtype == DType::uint8 || a.dtype == DType::int8; }
 
-// Codes to compute with: bytes that are there, or those of floats.
+// Returns codes to compute with: an existing value of bytes, or quantised floats.
 std::string some_codes(Generator& g, const Generator::Condition& fits, const Codes& c, DType dtype) {
   std::string x = g.pick([&](const Array& a) { return a.dtype == dtype && fits(a); });
   if (!x.empty() && g.one_in(2)) return x;
@@ -326,7 +326,7 @@ bool qlinear_conv(Generator& g) {
   return !y.empty();
 }
 
-// The nodes that dynamic quantisation puts in place of a product.
+// Makes the nodes by which dynamic quantisation replaces a product.
 bool dynamically_quantized_matmul(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() == 2 && a.size() > 0; });
   if (x.empty()) return false;

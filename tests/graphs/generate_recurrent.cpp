@@ -1,4 +1,4 @@
-// Recurrent networks, and images that grow.
+// Generates recurrent networks, caches, and nodes that enlarge images.
 #include <algorithm>
 
 #include "tests/graphs/generator.h"
@@ -14,7 +14,7 @@ Array small_array(Generator& g, DType dtype, const Dims& dims) {
   return a;
 }
 
-// A network over [length, batch, features], and what exporters put around it.
+// Makes a recurrent network over [length, batch, features], with the nodes that exporters put around it.
 bool recurrent(Generator& g) {
   std::string x = g.pick([](const Array& a) {
     return (a.dtype == DType::float32 || (a.dtype == DType::float64 || a.dtype == DType::float16)) && a.size() > 0 && a.rank() >= 1 &&
@@ -113,7 +113,7 @@ bool conv_transpose(Generator& g) {
                          integers("output_padding", more), integer("group", groups));
   if (g.one_in(4)) {
     list.push_back(text("auto_pad", g.one_of<std::string>({"SAME_UPPER", "SAME_LOWER", "VALID"})));
-  } else if (g.num_sets() == 1 && g.one_in(4)) {  // a little is cut away
+  } else if (g.num_sets() == 1 && g.one_in(4)) {  // output_shape cuts a little off the full size
     Dims wanted;
     for (size_t d = 0; d < rank; ++d) {
       const int64_t whole = strides[d] * (a.dims[d + 2] - 1) + more[d] + (side - 1) * dilations[d] + 1;
@@ -128,7 +128,7 @@ bool conv_transpose(Generator& g) {
   return !y.empty();
 }
 
-// What a cache does: rows behind those of an input, which may be fed back (settings.h, `states`).
+// Appends rows to an input, as a cache does. The result may be fed back as that input (settings.h, `states`).
 bool append(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.rank() >= 1; });
   if (x.empty() || x[0] != 'x') return false;
@@ -185,7 +185,7 @@ bool resize(Generator& g) {
   if (mode == "nearest" && g.one_in(2))
     list.push_back(text("nearest_mode", g.one_of<std::string>({"floor", "ceil", "round_prefer_ceil", "round_prefer_floor"})));
   const bool keeps_ratio = list.back().name == "keep_aspect_ratio_policy";
-  if (first > 0 && (keeps_ratio || g.one_in(3))) {  // of some axes only, in any order
+  if (first > 0 && (keeps_ratio || g.one_in(3))) {  // resizes some axes only, named in any order
     Dims axes;
     for (size_t d = a.dims.size(); d-- > first;) axes.push_back(static_cast<int64_t>(d) - (g.one_in(2) ? a.rank() : 0));
     Array some_scales(DType::float32, {static_cast<int64_t>(axes.size())}), some_sizes(DType::int64, some_scales.dims);
@@ -197,7 +197,7 @@ bool resize(Generator& g) {
     scales = some_scales, sizes = some_sizes;
   }
   std::string roi;
-  if (crops) {  // ends off the grid, so that rounding does not decide what is inside
+  if (crops) {  // crops at positions between pixels, so that rounding cannot decide what is inside
     Array ends(DType::float32, {2 * static_cast<int64_t>(scales.size())});
     for (size_t n = 0; n < scales.size(); ++n) {
       ends.set(n, scales.f[n] == 1 ? 0 : g.one_of<double>({0, 0.137, -0.211}));

@@ -1,4 +1,4 @@
-// Arithmetic on extents, and what reads it.
+// Generates arithmetic on extents, and nodes that read its results.
 #include <algorithm>
 
 #include "tests/graphs/generator.h"
@@ -22,7 +22,7 @@ bool size(Generator& g) {
   return !x.empty() && !g.add("Size", {x}).empty();
 }
 
-// One extent, as a scalar or a vector.
+// Selects one extent, as a scalar or a vector.
 bool extent(Generator& g) {
   const std::string s = g.pick(ints_1d);
   if (s.empty()) return false;
@@ -55,7 +55,7 @@ bool join(Generator& g) {
          !g.add("Concat", parts, attributes(integer("axis", 0))).empty();
 }
 
-// x to its own or another value's shape, which was taken apart and put together; exporters write much of this.
+// Reshapes x to a shape that was taken apart and put together again, its own or another value's. Exporters often write this.
 bool reshape_by_extents(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.rank() > 0 && a.rank() < 5; });
   if (x.empty()) return false;
@@ -77,7 +77,7 @@ bool reshape_by_extents(Generator& g) {
   return !target.empty() && !g.add("Reshape", {x, target}).empty();
 }
 
-// Reshape, Expand, Tile, Slice … by integers that happen to be there.
+// Uses any integers for Reshape, Expand, Tile, Slice and the like.
 bool use(Generator& g) {
   const std::string x = g.pick(any), s = g.pick(ints_1d);
   if (x.empty() || s.empty()) return false;

@@ -1,4 +1,4 @@
-// Strings, which move as numbers do, and optionals.
+// Generates strings, which move as numbers do, and optionals.
 #include "tests/graphs/generator.h"
 
 namespace treadle::graphs {

@@ -9,7 +9,8 @@
 namespace treadle::graphs {
 namespace {
 
-// Most graphs are small, as the interpreter is slow; some have loops that threads share and kernels of whole tiles.
+// Limits on the elements of a value. Most graphs are small, as the interpreter is slow; some are large enough for parallel loops and whole
+// tiles.
 constexpr size_t kFewElements = 600, kManyElements = 20'000;
 
 const std::vector<Kind>& all_kinds() {
@@ -29,7 +30,7 @@ Generator::Generator(uint32_t seed) : random_(std::make_shared<std::mt19937>(see
   is_large_ = one_in(150);
   scopes_.resize(one_in(2) ? 1 : static_cast<size_t>(between(2, 3)));
   feeds_.resize(scopes_.size());
-  // Every graph has favourites and things that it lacks, so that rare combinations are met (swarm testing, Groce et al. 2012).
+  // Each graph prefers some kinds of nodes and lacks others, so that rare combinations occur (swarm testing, Groce et al. 2012).
   for (const Kind& kind : all_kinds()) weights_.push_back(kind.weight * one_of<int>({0, 1, 1, 2, 8}));
 }
 
@@ -60,7 +61,7 @@ Array Generator::random_array(DType dtype, Dims dims) {
 
 void Generator::add_inputs() {
   const bool symbolic = num_sets() > 1;
-  std::vector<std::vector<int64_t>> symbols(2);  // N, M, per set
+  std::vector<std::vector<int64_t>> symbols(2);  // values of the symbols N and M, per set of feeds
   for (auto& extents : symbols)
     for (size_t set = 0; set < num_sets(); ++set)
       extents.push_back(is_large_ ? one_of<int64_t>({1, 16, 33, 64}) : one_of<int64_t>({1, 2, 3, 4, 5, 7, one_in(6) ? 0 : 2}));
@@ -138,7 +139,7 @@ std::string Generator::constant(Array content) {
   stored.is_stored = true;
   for (Scope& scope : scopes_) scope.set(name, stored);
   graph_.initializers.push_back(initializer(name, content));
-  // For others to read, unless arithmetic on it would overflow.
+  // Lets other nodes read the constant, unless its numbers are so large that arithmetic on them would overflow.
   const bool small = std::all_of(content.i.begin(), content.i.end(), [](int64_t x) { return x > -1'000'000 && x < 1'000'000; });
   if (small && one_in(6)) names_.push_back(name);
   return name;
@@ -174,7 +175,7 @@ std::vector<std::string> Generator::add(const std::string& op, std::vector<std::
       for (const std::string& output : node.outputs)
         if (!tame(scope.get(output))) return {};
     }
-    // Ranks are static: a graph in which they change is not one that exporters write.
+    // Ranks must be the same for all feeds: exporters do not write other graphs.
     for (size_t set = 1; set < scopes_.size(); ++set)
       for (const std::string& output : node.outputs)
         if (value(output, set).array.dims.size() != value(output).array.dims.size()) return {};
@@ -225,7 +226,7 @@ void Generator::grow(int num_nodes) {
   for (int tries = 0; tries < 20 * num_nodes && static_cast<int>(graph_.nodes.size()) < num_nodes; ++tries) {
     try {
       kinds[choose(*random_)].make(*this);
-    } catch (const Invalid&) {  // it asked for a value that it did not get
+    } catch (const Invalid&) {  // it needed a value that the graph lacks
     }
   }
 }

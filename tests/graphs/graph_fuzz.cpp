@@ -73,7 +73,7 @@ void work(const Options& options, uint32_t first, uint32_t last, std::chrono::st
       const std::string failure = run_case(c, judgement, settings[i]);
       if (failure.empty()) continue;
       if (options.beyond_plain && !run_apart(c, Setting{.level = GraphOptimizationLevel::disable_all}).empty()) break;
-      // Shapes have a limit of axes, wherever one is made: ONNX has none.
+      // Our shapes have a maximal number of axes, ONNX's have none.
       if (failure.starts_with("error not_implemented") || failure.find("axes are supported") != std::string::npos) {
         ++progress.unsupported;
         std::fprintf(stderr, "unsupported, seed %u: %.300s\n", seed, failure.c_str());
@@ -101,7 +101,7 @@ void write(const Options& options, uint32_t seed, const Shrunk& shrunk) {
   onnx::write_model_file(shrunk.graph.model, stem + ".onnx");
 }
 
-// The operators of a graph: a failure of the same ones is most often the same.
+// Returns the failure's class and the graph's operators. Failures for which both are equal most often have one cause.
 std::string kind_of(const Shrunk& shrunk) {
   std::string kind = class_of(shrunk.failure);
   for (const auto& node : shrunk.graph.model.graph.nodes) kind += " " + node.op_type;

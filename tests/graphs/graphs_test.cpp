@@ -51,7 +51,7 @@ feed x [2,3] = 0 1 2 0 1 3
   EXPECT_EQ(outputs[3].value.array.f, (std::vector<double>{2, 3}));
 }
 
-// A length that no row has, though there is no element to reverse; elements of other ranks; an order of NaN.
+// A length beyond the row in an empty tensor; elements of different ranks in a sequence; NaN where operators compare.
 TEST(Graphs, TheInterpreterRefusesWhatOnnxDoesNotDefine) {
   const char* cases[] = {R"(
 opset 21

@@ -10,7 +10,7 @@ namespace treadle::graphs {
 namespace {
 
 constexpr double kAnything = std::numeric_limits<double>::infinity();
-// Errors of an implementation may all point the same way; random ones partly cancel.
+// Allows for more error than the random runs show: their errors partly cancel, while an implementation's may all have the same sign.
 constexpr double kWorse = 8;
 
 std::vector<Value> interpret_with(const Case& c, const Feeds& feeds, Noise noise) {

@@ -112,7 +112,8 @@ Values sequence_construct(Call& c) {
   return {sequence_of(std::move(elements), dtype)};
 }
 
-// Which element the position input names; `beyond`: one past the last is allowed, and what is meant if the input is absent.
+// Returns the index that the position input names. @param beyond  the position may be one past the last, which is also the default;
+// otherwise the default is the last
 size_t position(Call& c, size_t input, bool beyond) {
   const auto count = static_cast<int64_t>(c.value(0).elements.size());
   if (!c.has(input)) {
@@ -164,7 +165,7 @@ Values sequence_map(Call& c) {
   return sequences;
 }
 
-// Of a tensor or a sequence; of nothing, where its type says of what.
+// Makes an optional that holds the input; without input, an empty one of the declared type.
 Values optional_of(Call& c) {
   Value result;
   if (c.has(0)) {
@@ -183,7 +184,7 @@ Values optional_of(Call& c) {
   return {std::move(result)};
 }
 
-// Accepts inputs that are no optional, too.
+// Also accepts inputs that are not optional.
 Values has_element(Call& c) {
   Array y(DType::boolean, {});
   y.i[0] = c.has(0) && (!c.value(0).is_optional || c.value(0).has_element);
