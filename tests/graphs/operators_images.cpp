@@ -1,4 +1,4 @@
-// Images that grow: ConvTranspose and Resize.
+// Operators that enlarge images: ConvTranspose and Resize.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -27,7 +27,7 @@ Values conv_transpose(Call& c) {
   for (size_t d = 0; d < rank; ++d) {
     require(more[d] < std::max(strides[d], dilations[d]), "output_padding as large as the stride");
     const int64_t whole = strides[d] * (x.dims[d + 2] - 1) + more[d] + (w.dims[d + 2] - 1) * dilations[d] + 1;
-    if (same || !wanted.empty()) {  // what the image is to lose says how much is cut away at both ends
+    if (same || !wanted.empty()) {  // pads follow from the size that is wanted
       const int64_t total = whole - (wanted.empty() ? x.dims[d + 2] * strides[d] : wanted[d]);
       require(total >= 0, "an image larger than what the windows reach");
       pads[d] = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
@@ -66,7 +66,7 @@ struct Tap {
   double weight;
 };
 
-// An axis of an image that is resized; `begin` and `end` are what tf_crop_and_resize cuts out, in parts of the axis.
+// An axis that Resize changes. `begin` and `end` are the bounds of tf_crop_and_resize's region, as fractions of the axis.
 struct ResizedAxis {
   int64_t in, out;
   double scale, begin = 0, end = 1;
@@ -84,7 +84,7 @@ double place_in_source(Call& c, const ResizedAxis& axis, int64_t to) {
   throw Invalid("a coordinate_transformation_mode that the interpreter does not know");
 }
 
-// How much an element counts at this distance.
+// Returns the weight of an element at this distance.
 double filter(Call& c, double distance) {
   const double d = std::fabs(distance);
   if (c.text("mode", "nearest") == "linear") return std::max(0.0, 1 - d);
@@ -93,10 +93,10 @@ double filter(Call& c, double distance) {
   return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
 }
 
-// Which elements along an axis an output element is made of; none: it lies outside of what is cut out.
+// Returns the elements along an axis that an output element is computed from; none if it lies outside of the region.
 std::vector<Tap> taps_of(Call& c, int64_t to, const ResizedAxis& axis) {
   double from = place_in_source(c, axis, to);
-  // Places are differences of numbers of the size of x.
+  // Positions are differences of numbers as large as `size`, so they may have rounding errors of that size.
   const double size = static_cast<double>(to) / axis.scale + 1;
   from += c.noise()(size, DType::float32, 2) - size;
   if (c.text("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize" &&
@@ -154,8 +154,8 @@ Array resize_axis(Call& c, const Array& x, size_t d, const ResizedAxis& axis) {
   return y;
 }
 
-// What the axes become; keep_aspect_ratio_policy gives all of them one scale. `by_length`: places follow from lengths. There ONNX's
-// reference takes a length with parts of an element, extent times scale, and ONNX Runtime the rounded one, as ONNX's text does.
+// Returns the axes as resized; keep_aspect_ratio_policy gives all of them one scale. `by_length`: positions are computed from the output
+// length. ONNX's reference takes the unrounded length (extent times scale) there; ONNX Runtime takes the rounded one, as ONNX's text says.
 std::vector<ResizedAxis> resized_axes(Call& c, const Array& x, const std::vector<size_t>& axes, bool by_length) {
   std::vector<ResizedAxis> result;
   const std::string policy = c.text("keep_aspect_ratio_policy", "stretch");

@@ -11,10 +11,10 @@ namespace {
 
 using Values = std::vector<Value>;
 
-// Where an index of GatherND or ScatterND begins in `x`, and how many elements it names.
+// The elements that one index tuple of GatherND or ScatterND refers to.
 struct Tuple {
-  Dims begin;    // coordinates: of the batch, and those that the index gives
-  size_t inner;  // elements behind them
+  Dims begin;    // coordinates of the first one: batch axes, then the tuple
+  size_t inner;  // how many follow each other
 };
 
 Tuple tuple_at(const Array& x, const Array& indices, size_t number, size_t batch_dims) {
@@ -88,7 +88,7 @@ Values scatter_nd(Call& c) {
   return {std::move(y)};
 }
 
-// The elements of x with the places along `axis` in this order, which may leave some out.
+// Returns the slices of x along `axis` at these indices, in this order.
 Array chosen(const Array& x, size_t axis, const std::vector<int64_t>& order) {
   Dims dims = x.dims;
   dims[axis] = static_cast<int64_t>(order.size());
@@ -125,13 +125,13 @@ Values unique(Call& c) {
   const auto axis = along ? static_cast<size_t>(normalize_axis(c.integer("axis", 0), x.rank())) : 0;
   require(x.dtype != DType::boolean && x.size() > 0, "Unique's operand");
   require_ordered(x);
-  // An implementation decides if sums that differ by rounding alone are equal.
+  // Sums that differ only by rounding may be equal or not, depending on the implementation; so rounds x to a grid.
   double grid = 0;
   if (c.noise().merges() && (x.dtype == DType::float32 || x.dtype == DType::float64)) {
     for (double v : x.f) grid = std::isfinite(v) ? std::max(grid, std::fabs(v)) : grid;
     grid *= 16 * epsilon_of(x.dtype);
   }
-  // The numbers at each place along the axis.
+  // For each index along the axis, the numbers of its slice.
   std::vector<std::vector<double>> slices(static_cast<size_t>(x.dims[axis]));
   for (size_t k = 0; k < x.size(); ++k) {
     const double v = x.number(k);

@@ -1,4 +1,4 @@
-// Products, convolutions, pools and normalisation.
+// Matrix products, convolutions, pools and normalisations.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -115,7 +115,7 @@ Array convolve(Call& c, const Array& x, const Array& w, DType dtype, double x_ze
       }
     });
     if (y.floats())
-      y.f[k] = sum.value();  // rounded once, behind the bias
+      y.f[k] = sum.value();  // not rounded: the caller rounds after adding the bias
     else
       y.set(k, sum.value());
   }
@@ -132,7 +132,7 @@ Values conv(Call& c) {
   for (size_t k = 0; k < y.size(); ++k) {
     const double bias = c.has(2) ? c.in(2).f.at(static_cast<size_t>(coordinates(k, dims)[1])) : 0;
     if (c.has(2)) require(c.in(2).dims == Dims{w.dims[0]}, "Conv's bias");
-    // Ways like Winograd's round several times.
+    // Algorithms such as Winograd's round several times.
     y.set(k, c.noise()(y.f[k] + bias, y.dtype, 4));
   }
   return {std::move(y)};
@@ -205,7 +205,7 @@ void normalize(Call& c, const Array& x, const std::vector<size_t>& places, doubl
   const auto n = static_cast<double>(places.size());
   Total sum(c.noise(), x.dtype), squares(c.noise(), x.dtype);
   for (size_t at : places) sum.add(x.f[at]);
-  const double mean = c.noise()(sum.value() / n, x.dtype);  // a number of the type: an element may be equal to it
+  const double mean = c.noise()(sum.value() / n, x.dtype);  // rounded to the dtype, as an element may equal the mean
   for (size_t at : places) squares.add((x.f[at] - mean) * (x.f[at] - mean));
   const double variance = squares.value() / n;
   for (size_t at : places) y.f[at] = c.noise()((x.f[at] - mean) / std::sqrt(variance + epsilon), x.dtype, 4);
@@ -247,7 +247,7 @@ Values batch_normalization(Call& c) {
     const size_t channel = channel_of(k, x);
     require(c.in(4).f[channel] >= 0, "a negative variance");
     const double factor = c.in(1).f[channel] / std::sqrt(c.in(4).f[channel] + c.real("epsilon", 1e-5));
-    // Folded into a factor and a term, which are larger than their sum.
+    // An implementation may fold the formula into a factor and a term. Both may be larger than their sum, and so may their errors.
     const double scaled = c.noise()(x.f[k] * factor, x.dtype, 4), shift = c.noise()(c.in(3).f[channel] * factor, x.dtype, 4);
     y.set(k, scaled - shift + c.noise()(c.in(2).f[channel], x.dtype, 2));
   }

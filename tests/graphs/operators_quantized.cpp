@@ -1,4 +1,4 @@
-// Codes of 8 bits and back.
+// Quantisation to codes of 8 bits, and back.
 #include <algorithm>
 #include <cmath>
 
@@ -66,13 +66,13 @@ Values matmul_integer(Call& c) {
   return {std::move(y)};
 }
 
-// The codes of sums, of which one is `scale`.
+// Returns the code of an integer sum, where `scale` is the value of one unit of the sum.
 int64_t requantized(Call& c, double sum, double scale, double zero, DType dtype) {
   const auto [low, high] = bounds_of(dtype);
   return static_cast<int64_t>(std::clamp(std::nearbyint(c.noise()(sum * scale, DType::float32, 3)) + zero, low, high));
 }
 
-// Of a matrix or a batch of them, and one matrix.
+// Multiplies a matrix, or a batch of them, by one matrix.
 Values qlinear_matmul(Call& c) {
   const Array &a = c.in(0), &b = c.in(3);
   require(a.rank() >= 2 && b.rank() == 2 && a.dims.back() == b.dims[0], "two matrices");

@@ -10,7 +10,7 @@ namespace {
 using Values = std::vector<Value>;
 using Row = std::vector<double>;
 
-// A layer in one direction, and what its cells have in common.
+// One direction of a layer: what LSTM, GRU and RNN have in common.
 class Layer {
  public:
   Layer(Call& call, int64_t num_gates) : c(call), gates(num_gates), hidden(call.integer("hidden_size", 0)) {
@@ -58,7 +58,7 @@ class Layer {
     for (int64_t i = 0; i < hidden; ++i) sum.add(state[static_cast<size_t>(i)] * r.f[place({d, gate * hidden + h, i}, r.dims)]);
     return sum.value();
   }
-  // With numbers of float32 on the way where rounding is tried: a gate may then be 1.
+  // In runs with rounding errors, rounds intermediate results to float32, so that a gate may become exactly 1.
   double rounded_on_the_way(double x) { return c.noise().on() ? round_to(precision(), x) : x; }
   /// Function `index` of a direction's cell.
   double apply(int64_t d, int64_t index, double x) {
@@ -107,7 +107,7 @@ class Layer {
     double alpha, beta;
   };
 
-  // Alphas and betas are lists for those functions only that have such a parameter.
+  // The lists activation_alpha and activation_beta have an element only for each function with such a parameter.
   void read_functions() {
     const int64_t directions = both ? 2 : 1;
     const auto *names = c.attribute("activations"), *alphas = c.attribute("activation_alpha"), *betas = c.attribute("activation_beta");

@@ -1,4 +1,4 @@
-// Reductions, and what orders or sums along an axis.
+// Reductions, and operators that sort or sum along an axis.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ using Values = std::vector<Value>;
 // Terms are rounded as an implementation may: in any order, with at least float32's precision.
 double term(Call& c, double value, DType dtype) { return c.noise()(value, dtype == DType::float64 ? dtype : DType::float32, 4); }
 
-// Calls f(elements' places) for each group of elements that an output element is made of.
+// Calls f(indices of elements) for each output element, with the input elements that it is computed from.
 template <typename F>
 Array reduce_over(const Array& x, DType dtype, const std::vector<bool>& reduced, bool keepdims, F f) {
   Dims kept, full;
@@ -44,7 +44,7 @@ std::vector<bool> axes_of(Call& c, const Array& x) {
   return reduced;
 }
 
-// `f` of each term, summed, then `g` of the sum.
+// Computes g(sum of f(x)) along the reduced axes.
 template <typename F, typename G>
 Values reduce_sum(Call& c, F f, G g) {
   const Array& x = c.in(0);
@@ -158,7 +158,7 @@ Values cumulative_sum(Call& c) {
   for (auto line : lines_along(x, static_cast<size_t>(normalize_axis(c.in(1).i[0], x.rank())))) {
     if (c.integer("reverse", 0) != 0) std::reverse(line.begin(), line.end());
     double sum = 0;
-    const bool rounds = x.floats() && c.noise().on();  // partial sums, so that a sum that cancels may be 0
+    const bool rounds = x.floats() && c.noise().on();  // partial sums are rounded, so that numbers may cancel to 0
     for (size_t at : line) {
       if (exclusive) y.set(at, c.noise()(sum, x.dtype));
       sum += !rounds ? x.number(at) : c.noise().nearest() ? x.number(at) : term(c, x.number(at), x.dtype);

@@ -28,7 +28,7 @@ std::string scratch_file(const char* extension) {
   return (std::filesystem::temp_directory_path() / ("treadle_graph_" + std::to_string(getpid()) + extension)).string();
 }
 
-// A file that goes when this does.
+// A temporary file, removed by the destructor.
 struct ScratchFile {
   std::string path;
   ~ScratchFile() { std::filesystem::remove(path); }
@@ -76,7 +76,7 @@ class SessionRunner : public Runner {
     if (setting_.cancelled != 0) cancel_a_run(data);
     if (setting_.bound) return run_bound(data);
     if (setting_.budget == 0) return session_->run(data);
-    // Where the limit is too small for this graph, the run says so before it begins.
+    // Measures the peak without a limit first. If the limit is then too small for this graph, the run throws before it begins.
     session_->set_memory_limit(size_t{1} << 30U);
     session_->reset_memory_peaks();
     session_->run(data);
@@ -93,11 +93,11 @@ class SessionRunner : public Runner {
 
  private:
   std::vector<Datum> run_in_parts(const std::map<std::string, Datum>& data) {
-    if (random_() % 4 == 0) session_->partial_run(data).advance_steps(random_() % 8);  // given up
+    if (random_() % 4 == 0) session_->partial_run(data).advance_steps(random_() % 8);  // an abandoned run
     std::map<std::string, Datum> late;
     PartialRun run = begin_in_parts(data, late);
     for (int steps = 0; (run.steps_left() > 0 || !late.empty()) && steps < 1000; ++steps) {
-      if (random_() % 8 == 0) session_->run(data);  // between the parts of another one
+      if (random_() % 8 == 0) session_->run(data);  // a whole run between two parts of a partial one
       if (!late.empty() && (run.steps_left() == 0 || random_() % 4 == 0)) {
         run.feed(late.begin()->first, late.begin()->second);
         late.erase(late.begin());
@@ -108,7 +108,7 @@ class SessionRunner : public Runner {
     return run.outputs();
   }
 
-  // Without some of the feeds, unless only they tell extents.
+  // Begins without some of the feeds; with all of them if the extents are otherwise unknown.
   PartialRun begin_in_parts(const std::map<std::string, Datum>& data, std::map<std::string, Datum>& late) {
     std::map<std::string, Datum> now;
     for (const auto& feed : data) (setting_.partial % 2 == 1 && random_() % 3 == 0 ? late : now).insert(feed);
@@ -169,8 +169,8 @@ class SessionRunner : public Runner {
   std::unique_ptr<Session> session_;
 };
 
-// Random pairs of an input and an output of the same dtype and rank. The inputs' extents are left open if one of the outputs has others,
-// else `fixed`.
+// Chooses random pairs of an input and an output with the same dtype and rank, as states. Inputs get free extents if an output has other
+// extents; otherwise `fixed` is set.
 std::vector<StatePair> choose_states(Case& c, const std::vector<Expected>& outputs, uint32_t seed, bool& fixed) {
   std::minstd_rand random(seed);
   std::vector<StatePair> pairs;
@@ -311,7 +311,7 @@ std::map<std::string, Value> values_of(const Case& c) {
   return values;
 }
 
-// The value becomes an input, with other numbers if it is of floats.
+// Makes the value an input, with changed numbers if they are floats.
 void feed_instead(Case& c, const std::string& name, Array value) {
   for (auto& node : c.model.graph.nodes) std::replace(node.outputs.begin(), node.outputs.end(), name, name + "_not_fed");
   c.model.graph.inputs.push_back(declare(name, value.dtype));
@@ -343,7 +343,7 @@ std::string run_fetches(const Case& original, const Setting& setting) {
     Judgement expected;
     try {
       expected = judge(c);
-    } catch (const Invalid&) {  // with these numbers
+    } catch (const Invalid&) {  // the changed numbers are not valid
       continue;
     }
     std::map<std::string, Datum> feeds;

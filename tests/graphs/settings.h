@@ -18,12 +18,12 @@ struct Setting {
   int64_t max_patches = INT64_MAX;
   bool reuse_memory = true;
   int threads = 1;
-  /// "": a session. Others are separate implementations: "readiness": parallel, even if nothing is gained; "sim", "several": streams of one
-  /// or three devices, which check every access; "nodes": node by node, as jobs on a device with a memory limit.
+  /// "": a session. Otherwise an executor of its own: "readiness": the parallel one, even if it gains nothing; "sim", "several": streams of
+  /// one or three simulated devices, which check every access; "nodes": node by node, as a session does under a device memory limit.
   std::string where;
   // Options of a session:
   bool parallel = false;
-  bool device = false;  ///< sim
+  bool device = false;  ///< on a simulated device
   bool job = false;
   double share = 0;        ///< SessionOptions::memory_fraction
   double recomputed = -1;  ///< SessionOptions::recompute_fraction

@@ -22,7 +22,7 @@ class Shrinker {
   Shrinker(const Case& c, const Setting& setting, std::string failure) : best_{clone(c), setting, failure}, class_(class_of(failure)) {}
 
   Shrunk run() {
-    // What threads decide does not fail every time.
+    // A failure that depends on the timing of threads does not occur in every run.
     int failed = 0;
     for (int i = 0; i < 4; ++i) failed += class_of(run_apart(best_.graph, best_.setting)) == class_;
     times_ = failed == 4 ? 1 : failed > 1 ? 5 : 20;
@@ -104,7 +104,7 @@ class Shrinker {
     return any;
   }
 
-  // An output becomes what its node reads.
+  // Replaces an output by an input of its node.
   bool move_outputs_up() {
     bool any = false;
     for (size_t i = 0; i < best_.graph.model.graph.outputs.size(); ++i) {
@@ -119,13 +119,14 @@ class Shrinker {
           return true;
         });
         any |= moved;
-        if (moved) input = SIZE_MAX;  // from the start, of the new producer
+        if (moved) input = SIZE_MAX;  // starts again with the new output's node
       }
     }
     return any;
   }
 
-  // Much at once: the first nodes become inputs, or the last ones go and what one of the others makes is the output.
+  // Removes many nodes at once: replaces the first ones by inputs, or removes the last ones and makes the output of a remaining one an
+  // output.
   bool cut_ends() {
     bool any = false;
     for (const double part : {0.9, 0.75, 0.5, 0.25, 0.1}) {
@@ -156,7 +157,7 @@ class Shrinker {
     return any;
   }
 
-  // What a node makes becomes inputs with the same values; not if it makes a sequence.
+  // Replaces a node by inputs with the values that it computes; not if one is a sequence.
   bool replace_by_inputs(Case& c, size_t n) {
     std::vector<std::map<std::string, Value>> values;
     for (size_t set = 0; set < c.sets.size(); ++set) values.push_back(values_of(best_.graph, set));
@@ -299,7 +300,7 @@ class Shrinker {
         }
   }
 
-  // Uses only: what makes `from` stays, and goes if nothing reads it.
+  // Changes the readers only. The producer of `from` is removed later if nothing reads it.
   static void rename(onnx::GraphDef& graph, const std::string& from, const std::string& to) {
     for (auto& node : graph.nodes) {
       std::replace(node.inputs.begin(), node.inputs.end(), from, to);
@@ -391,7 +392,7 @@ std::string run_apart(const Case& c, const Setting& setting) {
 
 std::string class_of(const std::string& failure) {
   std::string result = failure.substr(0, failure.find(':'));
-  // Of an error, the words of its second line, too: the first names the node.
+  // For an error, adds the text of the second line, without quoted names: the first line names the node.
   const size_t second = failure.find('\n');
   if (!failure.starts_with("error") || second == std::string::npos) return result;
   bool quoted = false;

@@ -22,7 +22,7 @@ std::vector<float> random_numbers(int64_t count, uint32_t seed) {
 
 HeadStrides rows_first(int64_t heads, int64_t length, int64_t size) { return {heads * length * size, size, heads * size}; }
 
-/// All in [batch, length, heads, size], in double, element by element.
+/// The expected gradients, computed element by element in double. All arrays are [batch, length, heads, size].
 struct Plain {
   const AttentionParams& p;
   std::vector<double> dq, dk, dv;

@@ -1,6 +1,6 @@
-// What kernels do with inputs that nobody wishes them: extents of zero and one, extents that are no multiple of any tile, rows far apart,
-// arrays at any address that end where memory does, NaN, infinities, numbers too small to be normal and as large as can be. One table of
-// kernels, each beside its definition in double; one test that runs all of them over all of that.
+// Kernels with unusual inputs: extents of zero and one or no multiple of any tile, rows far apart, unaligned arrays that end at the end of
+// readable memory, NaN, infinities, subnormal and huge numbers. A table lists the kernels with their definitions in double; one test runs
+// each with all of these.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,19 +43,19 @@ enum class Numbers : uint8_t { ordinary, nan, infinity, both, denormal, huge };
 constexpr Numbers kAllNumbers[] = {Numbers::ordinary, Numbers::nan, Numbers::infinity, Numbers::both, Numbers::denormal, Numbers::huge};
 constexpr const char* kNames[] = {"ordinary", "NaN", "infinities", "NaN and infinities", "denormal", "huge"};
 
-/// The result of a case, and that of the definition.
+/// A case's result and the expected one.
 struct Outcome {
   std::vector<float> y;
   std::vector<double> expected;
-  double largest = 0;  // that errors are measured by, where sums of it may cancel
+  double largest = 0;  // scale of the errors if sums may cancel
 };
 
-/// Hands out the arrays of one run.
+/// Makes the arrays of one run.
 class Inputs {
  public:
   Inputs(Random& random, Numbers numbers, float huge) : random(random), numbers_(numbers), huge_(huge) {}
 
-  /// The kernel's input proper: the numbers that the run is about.
+  /// Returns the kernel's main input, with the special numbers of the run.
   const Guarded<float>& floats(int64_t n) {
     std::vector<float> values = random.vector(n);
     const float scale = numbers_ == Numbers::denormal ? 1e-39F : numbers_ == Numbers::huge ? huge_ : 1.0F;
@@ -71,7 +71,7 @@ class Inputs {
     }
     return arrays_.emplace_back(values);
   }
-  /// Weights and the like: ordinary numbers, of which some are zero.
+  /// Returns weights or similar operands: ordinary numbers, some of which are zero.
   const Guarded<float>& weights(int64_t n) {
     std::vector<float> values = random.vector(n);
     for (float& v : values)
@@ -79,13 +79,13 @@ class Inputs {
     return arrays_.emplace_back(values);
   }
   const Guarded<float>& output(int64_t n) { return arrays_.emplace_back(std::vector<float>(static_cast<size_t>(n), 77.0F)); }
-  /// Aligned as kernels ask of packed weights and scratch, and full of NaN.
+  /// Returns memory filled with NaN, aligned as kernels require for packed weights and scratch.
   template <typename T = float>
   T* aligned(int64_t bytes) {
     auto& room = rooms_.emplace_back(static_cast<size_t>(bytes) / 4 + 32, std::numeric_limits<float>::quiet_NaN());
     return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64);
   }
-  /// An extent: now and then 1, else anything.
+  /// Returns a random extent: sometimes 1, otherwise any up to `high`.
   int64_t extent(int64_t high) { return random.integer(0, 4) == 0 ? 1 : random.integer(1, high); }
 
   Random& random;
@@ -100,8 +100,8 @@ class Inputs {
 struct Case {
   const char* name;
   std::function<Outcome(Inputs&)> run;
-  double tolerance = 3e-6;  ///< of the largest finite expected element
-  float huge = 1e36F;       ///< the magnitude of huge numbers: what the definition can bear
+  double tolerance = 3e-6;  ///< relative to the largest finite expected element
+  float huge = 1e36F;       ///< magnitude of huge numbers, small enough for the definition
   bool takes_denormals = true;
 };
 
@@ -179,7 +179,7 @@ Outcome blocked_product(Inputs& in) {
 Outcome int8_weights_product(Inputs& in) {
   const int64_t M = in.extent(12), N = in.extent(90), K = in.extent(90);
   std::vector<float> b;
-  for (int64_t i = 0; i < K * N; ++i) b.push_back(i < N ? 127.0F : static_cast<float>(in.random.integer(-127, 127)));  // nothing is rounded
+  for (int64_t i = 0; i < K * N; ++i) b.push_back(i < N ? 127.0F : static_cast<float>(in.random.integer(-127, 127)));  // exact when packed
   const auto& a = in.floats(M * K);
   const auto& c = in.output(M * N);
   std::vector<float> scales(static_cast<size_t>(packed_int8_scales(N)));
@@ -277,7 +277,7 @@ Outcome nhwc_bf16_of(Inputs& in, const ConvParams& p) {
 }
 
 Outcome conv_transpose_of(Inputs& in) {
-  ConvParams p = random_conv(in);  // from y to x: the roles of in and out are changed
+  ConvParams p = random_conv(in);  // describes the convolution from y to x
   const ConvRun run(in, p);
   const int64_t from = p.window.out_size(), to = p.window.in_size(), taps = p.window.kernel_size();
   const auto& x = in.floats(p.N * p.C * from);
@@ -709,7 +709,7 @@ const Case kCases[] = {
     {"resize_axis", resized},
 };
 
-/// @param lost  what an element may be off by in any case: half of the distance of denormal numbers, for each of some sums
+/// @param lost  absolute error that is always allowed: half of the smallest subnormal number, for each of some sums
 void expect_as_defined(const Outcome& o, double tolerance, double lost = 3e-43) {
   ASSERT_EQ(o.y.size(), o.expected.size());
   constexpr double kLargestFloat = std::numeric_limits<float>::max();
@@ -745,7 +745,7 @@ TEST_P(HardInputs, GiveWhatTheDefinitionGives) {
   }
 }
 
-// Denormal numbers are then lost, and nothing else.
+// With flush-to-zero, subnormal numbers become zero, and nothing else may change.
 TEST_P(HardInputs, GiveTheSameWithDenormalNumbersTakenForZero) {
   const Case& c = GetParam();
   Random random(98);

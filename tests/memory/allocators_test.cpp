@@ -85,7 +85,7 @@ TEST(Allocators, ThePatternIsInNewAndRenewedAndFreedMemoryAndDiffers) {
   pattern->renew(data, 256);
   const std::byte renewed = byte();
   EXPECT_NE(fresh, renewed);
-  void* other = arena->allocate(64, kOther);  // so that the block stays with the arena
+  void* other = arena->allocate(64, kOther);  // keeps the arena from freeing its block
   pattern->free(data, 256, kOther);
   EXPECT_NE(data[100], renewed);
   arena->free(other, 64, kOther);

@@ -1,4 +1,4 @@
-// Buffers that leave memory for a while: checked by replaying the plan, byte by byte.
+// Plans in which buffers leave memory for a while. The tests replay each plan byte by byte.
 #include "memory/budget.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using Use = BudgetBuffer::Use;
 
-/// Plays a plan: every buffer's content is followed through the arena, the file and the recipes.
+/// Replays a plan, and follows every buffer's content through the arena, the file and recomputation.
 class Player {
  public:
   Player(size_t num_steps, std::vector<BudgetBuffer> buffers, std::vector<Recipe> recipes)
@@ -95,7 +95,7 @@ class Player {
   size_t num_steps_;
   std::vector<BudgetBuffer> buffers_;
   std::vector<Recipe> recipes_;
-  std::vector<std::string> arena_;  // who wrote each byte
+  std::vector<std::string> arena_;  // for each byte, the buffer that wrote it last
   std::map<int32_t, std::string> saved_;
   std::vector<int> version_;
 };
@@ -106,7 +106,7 @@ BudgetBuffer buffer(size_t size, std::vector<int32_t> steps) {
   return made;
 }
 
-// A chain forwards and back: value i is made at step i and read again at step 2n - 1 - i.
+// A chain and its reverse: value i is written at step i and read at steps i + 1 and 2n - 1 - i.
 std::vector<BudgetBuffer> there_and_back(int32_t n) {
   std::vector<BudgetBuffer> buffers;
   for (int32_t i = 0; i < n; ++i) buffers.push_back(buffer(64, {i, i + 1, 2 * n - 1 - i}));
@@ -137,7 +137,7 @@ TEST(Budget, TheLeastThereIsComesBackWhereTheBudgetCannotBeMet) {
 }
 
 TEST(Budget, CheapRecipesAreTakenBeforeAnythingIsSpilled) {
-  // Value 2k + 1 is made of value 2k, cheaply, at its last use.
+  // Odd values can be recomputed from the value before, cheaply, for their last use.
   auto buffers = there_and_back(10);
   std::vector<Recipe> recipes;
   for (int32_t i = 1; i < 10; i += 2) recipes.push_back({i, 19 - i, 1.0, {i - 1}, 64});
@@ -167,7 +167,7 @@ TEST(Budget, RandomPlansKeepEveryContent) {
         if (random() % 6 == 0) made.uses.push_back({t, made.uses.empty() || random() % 4 == 0});
       if (!made.uses.empty()) buffers.push_back(made);
     }
-    // Recipes that hold: what they read is alive, and was not written since the buffer was.
+    // Only valid recipes: their inputs are alive and were not written again since the buffer was computed.
     std::vector<Recipe> recipes;
     for (size_t b = 0; b < buffers.size(); ++b) {
       int32_t written = -1;
@@ -199,7 +199,7 @@ TEST(Budget, RandomPlansKeepEveryContent) {
       Player(static_cast<size_t>(steps), buffers, recipes).play(plan);
       if (HasFatalFailure()) return;
 
-      // An estimate is of the plan that is found at one try: its time, and its bytes but for holes.
+      // With one try, the plan costs as much time as estimated, and needs as many bytes apart from gaps.
       const BudgetOptions at_once{.one_try = true};
       plan = plan_budget(static_cast<size_t>(steps), buffers, recipes, capacity, at_once);
       const BudgetEstimate estimate = estimate_budget(static_cast<size_t>(steps), buffers, recipes, capacity, at_once);

@@ -28,7 +28,7 @@ std::vector<Buffer> random_buffers(std::mt19937& random, size_t count, int32_t s
   return buffers;
 }
 
-// Lives and heights of an arena that is full at every step, cut at random: the optimum is known to be its height.
+// Cuts an arena that is full at every step into random buffers, so that the optimal height is known.
 std::vector<Buffer> cut_arena(std::mt19937& random, size_t height, int32_t steps, int cuts) {
   struct Piece {
     size_t low, high;
@@ -138,7 +138,7 @@ TEST(ExactPlanner, RefusesALifeOfNoTime) {
   EXPECT_THROW(plan_arena_exactly(buffers), Error);
 }
 
-// The eleven challenging instances of MiniMalloc, whose optimum is at or near the capacity; no greedy planner fits one of them.
+// MiniMalloc's eleven challenging instances. Their optimum is at or near the capacity, and no greedy planner solves one.
 class ChallengingInstances : public testing::TestWithParam<char> {};
 
 TEST_P(ChallengingInstances, AreFittedIntoTheirCapacity) {

@@ -9,7 +9,7 @@
 namespace treadle::memory {
 namespace {
 
-// Each step writes the value of its own number and reads some before it.
+// Step s writes value s and reads some earlier ones.
 std::vector<Step> random_steps(std::mt19937& random, int32_t count) {
   std::vector<Step> steps(static_cast<size_t>(count));
   for (int32_t s = 0; s < count; ++s) {
@@ -33,7 +33,7 @@ bool respects_reads(std::span<const Step> steps, std::span<const int32_t> order)
   return true;
 }
 
-// For each step, the sum of all values that were written by then and are read then or later (or were just written).
+// The largest sum, over all steps, of the values that are already written and still to be read, or just written.
 size_t peak_by_definition(std::span<const Step> steps, std::span<const size_t> bytes, std::span<const int32_t> order) {
   size_t peak = 0;
   for (size_t now = 0; now < order.size(); ++now) {
@@ -105,7 +105,7 @@ TEST(Order, IsMostlyTheBestOfAllOrders) {
 }
 
 TEST(Order, FinishesOneBranchBeforeTheNext) {
-  // Four branches that widen a small value and reduce it again, written breadth first: 4 wide values at once, one suffices.
+  // Four branches that widen a small value and reduce it again. In the given order 4 wide values are alive at once; one suffices.
   std::vector<Step> steps;
   std::vector<size_t> bytes;
   for (int32_t branch = 0; branch < 4; ++branch) steps.push_back({{}, {branch}, {}, {}}), bytes.push_back(100);
@@ -123,7 +123,7 @@ TEST(Order, CountsAReusedValueOnce) {
   std::vector<size_t> bytes{64, 64};
   std::vector<int32_t> order{0, 1};
   EXPECT_EQ(peak_of_order(steps, bytes, order), 64U);
-  steps.push_back({{0}, {2}, {}, {}});  // a second reader: now both live
+  steps.push_back({{0}, {2}, {}, {}});  // a second reader keeps the value alive
   bytes.push_back(64);
   order.push_back(2);
   EXPECT_EQ(peak_of_order(steps, bytes, order), 128U);

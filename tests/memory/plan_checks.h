@@ -16,7 +16,7 @@ namespace treadle::memory {
 
 inline bool alive_together(const Buffer& a, const Buffer& b) { return a.first < b.last && b.first < a.last; }
 
-// Checks a plan pair by pair, without the planner's structures.
+// Checks every pair of buffers, without the planner's data structures.
 inline void expect_valid(std::span<const Buffer> buffers, const ArenaPlan& plan, size_t alignment) {
   ASSERT_EQ(plan.offsets.size(), buffers.size());
   EXPECT_GE(plan.size_bytes, plan.lower_bound_bytes);
@@ -34,7 +34,8 @@ inline void expect_valid(std::span<const Buffer> buffers, const ArenaPlan& plan,
   }
 }
 
-// Finds the smallest arena: lowest-gap placement reaches it for some order, that of an optimal plan's offsets.
+// Finds the smallest arena by trying all orders. Placing buffers at the lowest free offset, in the order of an optimal plan's offsets, is
+// optimal.
 inline size_t optimum_by_search(std::span<const Buffer> buffers) {
   std::vector<size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), size_t{0});

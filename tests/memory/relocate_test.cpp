@@ -1,4 +1,4 @@
-// Values change places within a block: nobody is written over before it has left, whatever stands in whose way.
+// Values move within a block in an order in which none is overwritten before it has moved.
 #include "memory/relocate.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace treadle::memory {
 namespace {
 
-// Runs the moves over a block in which value i is filled with the letter 'a' + i % 26. @return how many went aside.
+// Executes the moves on a block in which value i consists of the letter 'a' + i % 26. @return how many values were moved out temporarily
 int check(size_t block_bytes, const std::vector<Relocation>& moves) {
   std::vector<std::byte> block(block_bytes);
   const auto letter = [](size_t i) { return static_cast<std::byte>('a' + i % 26); };
@@ -64,7 +64,7 @@ TEST(Relocate, ArrangesAnything) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<size_t> sizes(1 + any(12));
     for (size_t& size : sizes) size = any(5) * 64;
-    // Two arrangements of the same values with gaps, each in an order of its own.
+    // Arranges the values in random order with gaps. Two arrangements give the places before and after.
     const auto arrange = [&](size_t most_gaps) {
       std::vector<size_t> order(sizes.size()), at(sizes.size());
       std::iota(order.begin(), order.end(), size_t{0});

@@ -110,7 +110,7 @@ std::string compare_elements(const Tensor& a, const Tensor& b, int64_t i, double
 
 std::string compare_tensors(const Tensor& a, const Tensor& b, double rtol, double atol) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return fmt::format("{} instead of {}", describe(a), describe(b));
-  // The reference rounds after every step; a result that is rounded once may be two units in the last place away.
+  // The reference rounds after every step. A result that is rounded once may differ by two units in the last place.
   if (a.dtype() == DType::float16) rtol = std::max(rtol, 0x1p-9);
   if (a.dtype() == DType::bfloat16) rtol = std::max(rtol, 0x1p-6);
   for (int64_t i = 0; i < a.num_elements(); ++i)

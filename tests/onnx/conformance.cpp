@@ -1,8 +1,7 @@
 // Runs ONNX's own test cases: `treadle_conformance [--list FILE] [--write FILE] [--optimize] [--device WHERE] FOLDER [SUBSTRING ...]`.
-// FOLDER holds kind/case/model.onnx. --list FILE: the cases that must pass (exit 1 if one does not); --write FILE: writes those that pass;
-// --device gpu:0: on a GPU, or what stands for one (gpu/gpu_type.h).
-// --device sim: on a simulated accelerator, which checks every access; several: nodes in turn on the host and two of them; job: node by
-// node, as jobs with a memory limit run.
+// FOLDER contains kind/case/model.onnx. --list FILE: exits with 1 if a case listed in FILE fails. --write FILE: writes the list of passing
+// cases. --device gpu:0: runs on a GPU or its substitute (gpu/gpu_type.h); sim: on a simulated accelerator, which checks every access;
+// several: nodes alternate between the host and two such accelerators; job: node by node, as under a memory limit.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -50,7 +49,7 @@ Tolerance read_tolerance(const fs::path& path) {
   };
   number("\"rtol\"", tolerance.rtol);
   number("\"atol\"", tolerance.atol);
-  // Near zero the cases' own noise is larger than their absolute tolerance.
+  // Near zero, the cases' own rounding errors exceed their absolute tolerance.
   tolerance.atol = std::max(tolerance.atol, 1e-5);
   return tolerance;
 }
@@ -79,7 +78,7 @@ std::unique_ptr<exec::Executor> place_on_gpu(const testing::HostProgram& program
                                                std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/false));
 }
 
-// Null: the host.
+// Returns the executor for --device; null for the host.
 std::unique_ptr<exec::Executor> place(const testing::HostProgram& program, const std::string& where) {
   if (where.empty()) return nullptr;
   if (is_gpu(where)) return place_on_gpu(program, where);
@@ -92,7 +91,7 @@ std::unique_ptr<exec::Executor> place(const testing::HostProgram& program, const
       if (placement.of_instruction[i] != exec::DevicePlacement::kHost)
         placement.of_instruction[i] = static_cast<int>(index_of(i) * 2 + 1) % 3;
   const auto count = static_cast<int>(devices.size());
-  auto memory = std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/where == "job");  // node by node, as where a limit holds
+  auto memory = std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/where == "job");  // with a limit, runs go node by node
   return std::make_unique<exec::PlacedProgram>(program, devices, exec::plan_streams(program, placement, count, {.compute_streams = 2}),
                                                memory);
 }
@@ -136,7 +135,7 @@ std::string judge_random(const std::string& name, const Expectation& set, const 
   return random.verdict();
 }
 
-// Empty if the case passes, else why not.
+// Runs a case. @return the reason it failed; empty if it passes
 std::string run_case(const fs::path& root, const std::string& name, bool optimize, const std::string& where) {
   const fs::path folder = root / name;
   try {

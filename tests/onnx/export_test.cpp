@@ -20,7 +20,7 @@ namespace {
 
 using treadle::testing::GraphBuilder;
 
-// The model as another program would read it.
+// Exports the graph and reads the model back.
 ModelDef written(const Graph& graph, const ModelDef* original = nullptr, const ExportOptions& options = {}) {
   std::string bytes = serialize_model(export_model(graph, original, options));
   return parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
@@ -48,7 +48,7 @@ std::unique_ptr<Graph> simple() {
   return graph;
 }
 
-// BatchNormalization in training mode; its variance is the biased one, in files.
+// BatchNormalization in training mode. In files, its variance is the biased one.
 std::unique_ptr<Graph> normalization(bool unbiased) {
   GraphBuilder b;
   std::vector<ValueId> inputs{b.input("x", {4, 3})};
@@ -161,7 +161,7 @@ TEST(Export, CapturesVanishAndNamesStayUniqueAcrossBodies) {
   EXPECT_EQ(body.inputs.size(), 3U);
   EXPECT_EQ(body.nodes.at(0).inputs, (std::vector<std::string>{"state", "scale"}));
   EXPECT_EQ(body.nodes.at(0).outputs[0], "x_1");
-  EXPECT_EQ(body.nodes.back().op_type, "Identity");  // the condition, an input, is an output
+  EXPECT_EQ(body.nodes.back().op_type, "Identity");  // copies the condition, an input of the body that is also an output
   std::vector<Datum> feeds = treadle::testing::random_feeds(*graph);
   EXPECT_TRUE(equal(treadle::testing::run_graph(*graph, feeds)[0].tensor(), treadle::testing::run_graph(*read(model), feeds)[0].tensor()));
 }
@@ -170,7 +170,7 @@ TEST(Export, ABodysCopyOfACapturedConstantIsWrittenOnce) {
   auto graph = with_loop();
   NodeId loop = graph->first();
   while (!graph->node(loop).is("Loop")) loop = graph->next(loop);
-  // The body reads a constant of the graph around it, as optimisation leaves it.
+  // The body reads a constant of the outer graph, as it may after optimisation.
   Tensor weights = GraphBuilder::random_tensor(Shape{2}, 3);
   graph->add_constant("weights", weights);
   Graph& body = *graph->node(loop).bodies[0].graph;
@@ -183,7 +183,7 @@ TEST(Export, ABodysCopyOfACapturedConstantIsWrittenOnce) {
 }
 
 TEST(Export, TheLowestOpsetIsThatOfTheNodeThatNeedsMost) {
-  EXPECT_EQ(opset_of(export_model(*simple())), 13);  // Clip 13, Concat 13, Mul 13
+  EXPECT_EQ(opset_of(export_model(*simple())), 13);  // the versions of Clip, Concat and Mul
   GraphBuilder b;
   ValueId x = b.input("x", {2, 3});
   b.output(b.op("y", "LayerNormalization", {x, b.floats("scale", {1, 1, 1})}));
@@ -316,7 +316,7 @@ TEST(Export, AProductWithBlocksOfCodesIsALocalFunction) {
     std::vector<ValueId> inputs{b.input("x", {5, 48}), codes("codes", form.codes), b.weights("scales", form.scales)};
     if (form.zeros) inputs.push_back(codes("zeros", form.scales));
     b.output(b.node("y", "BlockedMatMul", inputs, {{"axis", form.inner}, {"block_size", form.block}}, 1, "treadle")[0]);
-    expect_same_results(b.graph(), 2e-3);  // of sums of some 1,000
+    expect_same_results(b.graph(), 2e-3);  // sums of about 1,000 terms
   }
 }
 
@@ -347,7 +347,7 @@ TEST(Export, AFusedChainIsALocalFunction) {
   expect_same_results(b.graph(), 1e-6);
 }
 
-// They differ behind the place to which a list is shortened for people.
+// Their texts differ only beyond the length at which messages shorten such a list.
 TEST(Export, ChainsThatDifferLateHaveAFunctionEach) {
   GraphBuilder b;
   ValueId x = b.input("x", {2, 5}), one = b.scalar("one", 1);

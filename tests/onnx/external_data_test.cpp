@@ -49,7 +49,7 @@ TEST(OnnxExternalData, IsReadInPlaceAndKeepsTheFileAlive) {
       EXPECT_EQ(w.external.checksum, "abc");
       EXPECT_EQ(w.external.other, (Properties{{"basepath", "?"}}));
       value = w.value;
-    }  // the model and the file's name are gone, the memory is not
+    }  // the model is destroyed and the file deleted, but the memory stays valid
     EXPECT_EQ(value.storage()->size_bytes(), 4064u);
     EXPECT_EQ(raw_bytes(value), floats(1000));
     EXPECT_EQ(value.storage()->writable(), !use_mmap);

@@ -1,4 +1,4 @@
-// Models in ONNX Runtime's format say what their ONNX files say, and whatever their bytes are, they are read or refused.
+// Models in ONNX Runtime's format are read like the ONNX files they were made from; damaged ones are read or refused.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -36,7 +36,7 @@ void strip(GraphDef& graph) {
   for (TensorDef& tensor : graph.initializers) tensor.metadata_props.clear();
   for (auto* list : {&graph.inputs, &graph.outputs})
     for (ValueInfoDef& info : *list) info.metadata_props.clear();
-  graph.value_info.clear();  // of values that nodes make, it has a list of its own
+  graph.value_info.clear();  // the format lists the types of all values instead
   for (NodeDef& node : graph.nodes) strip(node);
 }
 ModelDef stripped(ModelDef model) {
@@ -68,7 +68,7 @@ TEST(OrtFormat, SaysWhatTheOnnxFileSays) {
 TEST(OrtFormat, OfRandomModelsReadsAsTheirOnnxFiles) {
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     ModelDef model = stripped(parse(serialize_model(graphs::Generator(seed).generate().model)));
-    for (ValueInfoDef& output : model.graph.outputs)  // a name has one type
+    for (ValueInfoDef& output : model.graph.outputs)  // the format stores one type per name
       for (const ValueInfoDef& known : model.graph.inputs)
         if (known.name == output.name) output = known;
     ModelDef read = parse(OrtWriter::write(model));
@@ -101,7 +101,7 @@ TEST(OrtFormat, IsKnownByTheNameOrTheFirstBytesOrIsAskedFor) {
   ReadOptions as_onnx;
   as_onnx.format = Format::onnx;
   EXPECT_EQ(parse_model_file(named, as_onnx).producer_name, "maker");
-  // An ONNX file that has the letters at their place: its producer's name.
+  // An ONNX file whose producer name puts the letters "ORTM" where the other format has them.
   ModelDef model = full();
   model.producer_name = "ORTM";
   const std::string bytes = serialize_model(model);
@@ -140,7 +140,7 @@ TEST(OrtFormat, CutOffIsRefused) {
   for (size_t size = 0; size < bytes.size() - 8; ++size) EXPECT_NE(refusal(bytes.substr(0, size), Format::ort), kNone) << size;
 }
 
-// An offset of four bytes may lead to anything, again and again.
+// Offsets may refer to one table many times, so that a small file describes a huge graph.
 TEST(OrtFormat, WithTablesThatAreUsedAgainAndAgainIsRefused) {
   flatbuffers::FlatBufferBuilder b;
   auto table = [&](std::initializer_list<std::pair<int, flatbuffers::uoffset_t>> fields) {
@@ -166,7 +166,7 @@ TEST(OrtFormat, WithATextThatIsUsedAgainAndAgainIsRefused) {
   EXPECT_NE(refusal(bytes).find("more often than it has bytes"), std::string::npos) << refusal(bytes);
 }
 
-// A name of four bytes stands for a whole type.
+// A name of four bytes may refer to a large type many times.
 TEST(OrtFormat, WithATypeThatIsUsedAgainAndAgainIsRefused) {
   ModelDef model = full();
   model.graph.inputs[0].type.shape->resize(2000);

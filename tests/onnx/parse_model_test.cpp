@@ -1,4 +1,4 @@
-// The reader on models built by hand: every field arrives where it belongs, and faults are refused with their place.
+// The reader with models built by hand: it stores every field in the right place, and errors tell where the fault is.
 #include <gtest/gtest.h>
 
 #include "onnx/parse.h"
@@ -124,11 +124,11 @@ TEST(OnnxParse, EveryTruncationIsAnErrorOrAModel) {
   std::string bytes = full_model();
   size_t errors = 0;
   for (size_t size = 0; size < bytes.size(); ++size) {
-    // A copy of exactly this size: an address sanitizer then sees a read behind the end.
+    // An exact copy, so that an address sanitizer reports reads behind its end.
     std::vector<char> cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
     errors += code_of([&] { parse_model_bytes(std::as_bytes(std::span(cut)), nullptr, {}); }) == ErrorCode::invalid_model;
   }
-  EXPECT_GT(errors, bytes.size() * 9 / 10);  // a cut between two fields of the model leaves a model
+  EXPECT_GT(errors, bytes.size() * 9 / 10);  // if cut between two fields, the bytes are still a model
 }
 
 TEST(OnnxParse, EveryChangedByteIsAnErrorOrAModel) {
@@ -189,7 +189,7 @@ TEST(OnnxParse, RowsOfNumbersEndWhereAnotherFieldBegins) {
 }
 
 TEST(OnnxParse, ARowThatIsCutOffIsAnError) {
-  // The key of one more element, and nothing behind it; a varint without an end.
+  // The last element is cut off after its key, or within its varint.
   for (std::string rest : {std::string("\x40"), std::string("\x40\xff\xff")}) {
     std::string cut = message([&](Writer& a) {
       a.add_string(1, "pads");
@@ -239,7 +239,7 @@ TEST(OnnxParse, AnAttributeMustHoldWhatItSays) {
                 .find("holds a int and a float"),
             std::string::npos);
   for (int type : {4, 5, 11, 13}) EXPECT_NE(typed(type, [](Writer&) {}).find("holds none"), std::string::npos);
-  EXPECT_EQ(typed(2, [](Writer&) {}), "no error");  // proto3 leaves zeros out
+  EXPECT_EQ(typed(2, [](Writer&) {}), "no error");  // proto3 omits zeros
   EXPECT_NE(typed(99, [](Writer&) {}).find("type 99"), std::string::npos);
   EXPECT_NE(error_of_model(attribute([](Writer&) {})).find("without a type"), std::string::npos);
   EXPECT_NE(typed(2,
@@ -249,7 +249,7 @@ TEST(OnnxParse, AnAttributeMustHoldWhatItSays) {
                   })
                 .find("\"outer\""),
             std::string::npos);
-  ModelDef old = parse(attribute([](Writer& a) { a.add_int64(3, 5); }));  // IR 1 did not state the type
+  ModelDef old = parse(attribute([](Writer& a) { a.add_int64(3, 5); }));  // IR version 1 has no types of attributes
   EXPECT_EQ(old.graph.nodes[0].attributes[0].type, AttributeType::i);
 }
 

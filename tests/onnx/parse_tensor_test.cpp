@@ -1,4 +1,4 @@
-// Tensors in every form in which ONNX stores them, against bytes and values written down here.
+// Tensors in every form in which ONNX stores them; the expected bytes and values are written here.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,7 +12,7 @@ namespace {
 
 Tensor parse(const std::string& bytes, const ReadOptions& options = {}) { return parse_tensor_bytes(bytes_of(bytes), options).value; }
 
-/// A tensor whose elements stand in int32_data (5), int64_data (7) or uint64_data (11).
+/// Parses a tensor whose elements are stored in int32_data (5), int64_data (7) or uint64_data (11).
 Tensor from_varints(int data_type, int field, std::initializer_list<int64_t> dims, std::vector<int64_t> values, bool packed = true) {
   return parse(tensor_message(dims, data_type, [&](Writer& w) {
     if (packed)
@@ -28,8 +28,8 @@ std::string error_of_varints(int data_type, int field, std::initializer_list<int
 
 struct TypedCase {
   DType dtype;
-  std::vector<int64_t> values;  // as they stand in int32_data
-  std::string packed;           // the elements in memory, which is also their raw_data
+  std::vector<int64_t> values;  // the elements as int32_data stores them
+  std::string packed;           // the elements in memory, the same as raw_data
   int64_t num_elements;
 };
 
@@ -177,7 +177,7 @@ TEST(OnnxParseTensor, BooleansBecomeZeroOrOne) {
             std::string("\1\0\1", 3));
 }
 
-/// A model with one initializer of `count` bytes of a dtype of 8, in a field, placed so that its data begins at `residue` modulo 8.
+/// Returns a model with one initializer of `count` bytes of a dtype of 8 bytes, stored in `field`. Its data begins at `residue` modulo 8.
 std::shared_ptr<Storage> model_in_storage(int data_type, uint32_t field, size_t count, size_t residue, size_t& size) {
   for (size_t padding = 1;; ++padding) {
     std::string data(count, '\x5a');
@@ -207,9 +207,9 @@ TEST(OnnxParseTensor, LargeAlignedDataStaysInPlaceAndTheRestIsCopied) {
   const std::pair<int, uint32_t> forms[] = {{7, 9}, {11, 10}, {14, 4}};
   for (const auto& [data_type, field] : forms) {
     EXPECT_TRUE(in_place(data_type, field, 4096, 0, true)) << field;
-    EXPECT_EQ(in_place(data_type, field, 4096, 4, true), data_type == 14) << field;  // others cannot be read there
-    EXPECT_FALSE(in_place(data_type, field, 4096, 0, false)) << field;               // nobody keeps the bytes alive
-    EXPECT_FALSE(in_place(data_type, field, 64, 0, true)) << field;                  // not worth keeping the file for
+    EXPECT_EQ(in_place(data_type, field, 4096, 4, true), data_type == 14) << field;  // other dtypes need an aligned address
+    EXPECT_FALSE(in_place(data_type, field, 4096, 0, false)) << field;               // nothing would keep the bytes alive
+    EXPECT_FALSE(in_place(data_type, field, 64, 0, true)) << field;                  // too small to keep the file open for it
   }
 }
 
@@ -231,7 +231,7 @@ TEST(OnnxParseTensor, SparseIndicesMustBeInsideAndDiffer) {
   EXPECT_NE(sparse({3, 4}, 2, {2}, {-1, 2}), "no error");
   EXPECT_NE(sparse({3, 4}, 2, {2, 2}, {0, 4, 2, 0}).find("is 4 on axis 1 of extent 4"), std::string::npos);
   EXPECT_NE(sparse({3, 4}, 2, {2}, {2, 2}).find("two values for its element 2"), std::string::npos);
-  EXPECT_EQ(sparse({3, 4}, 2, {2}, {5, 2}), "no error");  // in any order, as onnxruntime takes them
+  EXPECT_EQ(sparse({3, 4}, 2, {2}, {5, 2}), "no error");  // any order is valid, as for onnxruntime
   EXPECT_NE(sparse({3, 4}, 2, {3}, {1, 2, 3}).find("have the shape [3]"), std::string::npos);
   EXPECT_NE(sparse({}, 1, {1}, {0}).find("without dimensions"), std::string::npos);
   EXPECT_NE(sparse({int64_t{1} << 62, 8}, 1, {1}, {0}).find("overflow"), std::string::npos);

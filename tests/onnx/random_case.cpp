@@ -33,14 +33,14 @@ std::vector<double> numbers(const Datum& datum) {
 
 bool RandomCase::is_random(std::string_view name) { return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames); }
 
-// An element is either 0 or, with its probability, `kept_values_`.
+// For each element: its probability to be nonzero, and its value in that case (`kept_values_`).
 RandomCase::RandomCase(std::string_view name, std::span<const Datum> feeds) {
   const std::vector<double> x = numbers(feeds[0]);
   if (name.find("dropout") != std::string_view::npos) {
     const double ratio = numbers(feeds[1])[0];
     for (double value : x) kept_values_.push_back(value / (1 - ratio)), probabilities_.push_back(1 - ratio);
   } else {
-    // The written-out form has `random > x`, which is 1 as often as Bernoulli is 0.
+    // The expanded form computes `random > x`, which is 1 with the probability that Bernoulli gives 0.
     const bool reversed = name.ends_with("_expanded");
     for (double value : x) kept_values_.push_back(1), probabilities_.push_back(reversed ? 1 - value : value);
   }

@@ -1,4 +1,4 @@
-// Models that real exporters wrote, if the folder of test data is there.
+// Models written by real exporters; skipped if the folder of test data is missing.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The writer: a written model reads back as the same one, and files appear whole or not at all.
+// The writer: a written model reads back as the same, and a file is either written completely or not at all.
 #include "onnx/serialize.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST(OnnxSerialize, ACopyHasEveryFieldAndSharesTheElements) {
 }
 
 TEST(OnnxSerialize, WritesTheBytesThatProtobufWrites) {
-  // Built in ascending order of fields, as protobuf writes them, and with nothing empty in it that the writer would leave out.
+  // Fields are in ascending order, as protobuf writes them, and none is empty, as the writer omits empty ones.
   std::string graph = message([](Writer& g) {
     g.add_message(1, message([](Writer& n) {
                     n.add_string(1, "x");
@@ -167,12 +167,12 @@ TEST(OnnxSerialize, WritesExternalDataThatIsAlignedAndShared) {
   EXPECT_EQ(initializers[2].external.offset % 4096, 0u);
   EXPECT_EQ(initializers[2].external.length, 80000u);
   EXPECT_EQ(initializers[3].external.offset, initializers[2].external.offset);
-  EXPECT_FALSE(initializers[4].is_external);  // strings stay
+  EXPECT_FALSE(initializers[4].is_external);  // tensors of strings stay in the model
   EXPECT_TRUE(again.graph.nodes[0].attributes[0].g->initializers[0].is_external);
-  EXPECT_FALSE(initializers[2].value.storage()->writable());  // in place
+  EXPECT_FALSE(initializers[2].value.storage()->writable());  // mapped from the file
   EXPECT_LT(folder.read("m.data").size(), 100000u);
   EXPECT_EQ(folder.num_files(), 2u);
-  // Over the files that the tensors are mapped from.
+  // Overwrites the files that the tensors are mapped from.
   write_model_file(again, folder.file("m.onnx"), {.external_data_file = "m.data"});
   EXPECT_EQ(first_difference(model, parse_model_file(folder.file("m.onnx"))), "");
   EXPECT_EQ(first_difference(model, again), "");
@@ -190,7 +190,7 @@ TEST(OnnxSerialize, RefusesBadOptions) {
   unread.is_external = true;
   unread.external.location = "m.data";
   model.graph.initializers.push_back(unread);
-  EXPECT_EQ(code({.external_data_file = "m.data"}), ErrorCode::invalid_argument);  // would overwrite what is still needed
+  EXPECT_EQ(code({.external_data_file = "m.data"}), ErrorCode::invalid_argument);  // would overwrite data that is still to be read
   EXPECT_EQ(folder.num_files(), 0u);
 }
 

@@ -1,5 +1,5 @@
-// Extents that inference took to be equal, as they were symbols, and that a feed contradicts: an error that names both, at the latest when
-// a kernel is bound. A kernel that believed one of them would read or write beyond an operand.
+// Inference assumes that symbolic extents are equal, and a feed contradicts that. There must be an error that names both extents, at the
+// latest when a kernel is bound: a kernel that trusted one of them would access memory beyond an operand.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -26,7 +26,7 @@ struct Contradiction {
   int num_outputs = 1;
 };
 
-// Every extent is a symbol of its own.
+// Builds a graph in which every extent is a separate symbol.
 std::shared_ptr<Graph> graph_of(const Contradiction& node) {
   testing::GraphBuilder b;
   std::vector<ValueId> inputs;
@@ -93,13 +93,13 @@ TEST(ContradictingExtents, AreErrors) {
       ADD_FAILURE() << node.op << " takes extents that contradict each other";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
-      const std::string message = error.what();  // of extents that no node has alone: both symbols
+      const std::string message = error.what();  // extents of several nodes are named by both symbols
       EXPECT_TRUE(message.find(node.op) != std::string::npos || message.find("do not broadcast") != std::string::npos) << message;
     }
   }
 }
 
-// x [10, 20, 30] in the shape [1, 200, d], where d is an extent of another input.
+// Reshapes x [10, 20, 30] to [1, 200, d], where d is an extent of another input.
 TEST(ContradictingExtents, OfAViewAreErrors) {
   testing::GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("a"), b.symbol("b"), b.symbol("c")});
@@ -114,10 +114,10 @@ TEST(ContradictingExtents, OfAViewAreErrors) {
   for (int64_t d : {3000, 2})
     EXPECT_THROW(program.run(std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {d})}, outputs, {}), Error);
   program.run(std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {0})}, outputs, {});
-  EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 200, 30}));  // 0 copies
+  EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 200, 30}));  // 0 in a shape copies the extent
 }
 
-// Small integers that are known when binding have no bytes that a view could share.
+// The elements of small integer tensors are known during binding. They are not in memory, so a view cannot share them.
 TEST(ContradictingExtents, AViewOfAKnownValueHasItsElements) {
   testing::GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), b.symbol("m")});

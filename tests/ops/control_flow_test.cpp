@@ -111,7 +111,7 @@ TEST(Loop, CarriedRanksThatChangeAreUnknown) {
   EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 1, 2}));
 }
 
-// What follows such a loop is computed for the extents that inference took the empty stack to have.
+// Later nodes are computed with the extents that inference gave the empty stack.
 TEST(Loop, OfNoTripsStacksSlicesOfTheShapeThatItsFeedsTell) {
   auto symbols = std::make_shared<SymbolTable>();
   const Type rows = Type::tensor(DType::float32, SymbolicShape{symbols->symbol("n"), 3});
@@ -142,7 +142,7 @@ TEST(Loop, DrawsAnewInEachIteration) {
   EXPECT_EQ(std::set<float>(numbers.begin(), numbers.end()).size(), 100U);
 }
 
-// A decomposition asks for ranks, in bodies too: of what is captured, and of what nodes before it make.
+// Decompositions need ranks in bodies too: of captured values and of results of earlier nodes.
 TEST(If, BodiesAreRewrittenWithTheTypesOfWhatTheyRead) {
   auto symbols = std::make_shared<SymbolTable>();
   auto made_branch = [&](ValueId& x) {

@@ -17,7 +17,7 @@ using testing::values;
 
 using Ints = std::vector<int64_t>;
 
-// A two-dimensional convolution by its definition; zeros outside.
+// A two-dimensional convolution by its definition, with zeros outside of the image.
 struct Scalar2d {
   int64_t stride = 1, dilation = 1, group = 1, pad_top = 0, pad_left = 0;
   double operator()(const std::vector<double>& x, const Shape& xs, const std::vector<double>& w, const Shape& ws, int64_t n, int64_t m,
@@ -63,7 +63,7 @@ void check_conv(double tolerance) {
           EXPECT_NEAR(static_cast<double>(y.data<T>()[i]), reference(x, xs, w, ws, n, m, oh, ow) + b[static_cast<size_t>(m)], tolerance);
 }
 
-// Negative pads cut the image: scalar sums over what is left.
+// The expected sums use only the part of the image that negative pads leave.
 TEST(Conv, NegativePadsCutTheImage) {
   for (const int64_t group : {int64_t{1}, int64_t{2}, int64_t{4}}) {
     const Shape xs{1, 4, 8, 8}, ws{4, 4 / group, 3, 3};
@@ -71,7 +71,7 @@ TEST(Conv, NegativePadsCutTheImage) {
     for (const Ints& pads : {Ints{-1, 0, 0, 0}, Ints{0, -1, 0, 0}, Ints{0, 0, -1, 0}, Ints{0, 0, 0, -1}, Ints{-1, 2, 1, -3}}) {
       const Tensor y = run_op({"Conv", 22, {as<float>(xs, x), as<float>(ws, w)}, {{"group", group}, {"pads", pads}}})[0];
       ASSERT_EQ(y.shape(), (Shape{1, 4, 6 + pads[0] + pads[2], 6 + pads[1] + pads[3]}));
-      // Beyond a cut there is nothing either: windows that begin behind it meet no element before it.
+      // The removed part must not be read: windows that begin behind it meet no element before.
       const Scalar2d reference{.group = group, .pad_top = pads[0], .pad_left = pads[1]};
       for (int64_t m = 0, i = 0; m < 4; ++m)
         for (int64_t oh = 0; oh < y.shape()[2]; ++oh)
@@ -89,7 +89,7 @@ TEST(Conv, OfEveryFloatTypeFollowsItsDefinition) {
 }
 
 TEST(Conv, PadsTheSameWayUpOrDown) {
-  // A window of two over three elements: one element of padding, behind or before.
+  // A window of two over three elements needs one element of padding, before or behind.
   Tensor x = floats({1, 1, 3}, {1, 2, 3}), w = floats({1, 1, 2}, {1, 10});
   EXPECT_EQ(values<float>(run_op({"Conv", 11, {x, w}, {{"auto_pad", std::string("SAME_UPPER")}}})[0]), (std::vector<float>{21, 32, 3}));
   EXPECT_EQ(values<float>(run_op({"Conv", 11, {x, w}, {{"auto_pad", std::string("SAME_LOWER")}}})[0]), (std::vector<float>{10, 21, 32}));
@@ -138,7 +138,7 @@ TEST(ConvTranspose, IsTheGradientOfAConvolution) {
 
 TEST(ConvTranspose, PadsToTheShapeThatIsAskedFor) {
   Tensor x = floats({1, 1, 2}, {1, 2}), w = floats({1, 1, 3}, {1, 1, 1});
-  // Unpadded: 1 1 3 2 2 at a stride of 2.
+  // Without pads, the result at stride 2 is 1 1 3 2 2.
   Attributes attributes{{"strides", Ints{2}}, {"output_shape", Ints{4}}};
   EXPECT_EQ(values<float>(run_op({"ConvTranspose", 11, {x, w}, attributes})[0]), (std::vector<float>{1, 3, 2, 2}));
   attributes.set("auto_pad", std::string("SAME_UPPER"));
@@ -152,7 +152,7 @@ TEST(MaxPool, CountsIndicesOverTheWholeTensor) {
   EXPECT_EQ(values<int64_t>(y[1]), (Ints{0, 7}));
   auto columns =
       run_op({"MaxPool", 12, {floats({1, 1, 2, 3}, {1, 2, 9, 3, 4, 5})}, {{"kernel_shape", Ints{2, 3}}, {"storage_order", int64_t{1}}}, 2});
-  EXPECT_EQ(values<int64_t>(columns[1]), (Ints{4}));  // row 0, column 2, rows running fastest
+  EXPECT_EQ(values<int64_t>(columns[1]), (Ints{4}));  // row 0, column 2, counted down the columns
 }
 
 TEST(MaxPool, RoundsUpWithoutWindowsThatStartOutside) {
@@ -161,12 +161,12 @@ TEST(MaxPool, RoundsUpWithoutWindowsThatStartOutside) {
   EXPECT_EQ(values<float>(run_op({"MaxPool", 12, {x}, attributes})[0]), (std::vector<float>{1, 4}));
   attributes = {{"kernel_shape", Ints{2}}, {"strides", Ints{2}}, {"pads", Ints{1, 1}}, {"ceil_mode", int64_t{1}}};
   EXPECT_EQ(values<float>(run_op({"MaxPool", 12, {x}, attributes})[0]), (std::vector<float>{1, 3, 4}));
-  // The third window would start behind the input and its begin pad.
+  // A further window would begin behind the image and its padding.
   attributes = {{"kernel_shape", Ints{3}}, {"strides", Ints{4}}, {"pads", Ints{0, 3}}, {"ceil_mode", int64_t{1}}};
   EXPECT_EQ(run_op({"MaxPool", 12, {x}, attributes})[0].shape(), (Shape{1, 1, 1}));
 }
 
-// PyTorch's pools with ceil_mode: rounded up, one window is left that is larger than the input.
+// As PyTorch's pools with ceil_mode: the output size is rounded up to one window, which is larger than the input.
 TEST(Pools, RoundUpToAWindowThatIsLargerThanTheInput) {
   Attributes attributes{{"kernel_shape", Ints{3}}, {"strides", Ints{2}}, {"ceil_mode", int64_t{1}}};
   Tensor x = floats({1, 1, 2}, {3, 5});
@@ -216,7 +216,7 @@ TEST(MaxUnpool, RefusesPlacesOutsideOfItsOutput) {
   EXPECT_THROW(run_op({"MaxUnpool", 11, {x, tensor<int64_t>({1, 1, 1}, {-1})}, attributes}), Error);
 }
 
-// PyTorch's max_pool2d(x, 2, 2, return_indices=True) of a picture of 3 x 5, undone by max_unpool2d(…, output_size=(3, 5)).
+// PyTorch's max_pool2d(x, 2, 2, return_indices=True) of a 3 x 5 image, undone by max_unpool2d(…, output_size=(3, 5)).
 TEST(MaxUnpool, PlacesCountInTheShapeThatIsAskedFor) {
   Attributes attributes{{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}};
   auto unpooled = [&](std::vector<int64_t> places, const Shape& shape) {
@@ -229,11 +229,11 @@ TEST(MaxUnpool, PlacesCountInTheShapeThatIsAskedFor) {
   Tensor y = unpooled({5, 2}, {1, 1, 3, 5});
   EXPECT_EQ(y.shape(), (Shape{1, 1, 3, 5}));
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 0, 2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(values<float>(unpooled({0, 2}, {1, 1, 1, 3})), (std::vector<float>{1, 0, 2}));  // as a pool that rounds up leaves it
+  EXPECT_EQ(values<float>(unpooled({0, 2}, {1, 1, 1, 3})), (std::vector<float>{1, 0, 2}));  // the indices of a pool that rounds up
   EXPECT_THROW(unpooled({0, 15}, {1, 1, 3, 5}), Error);
 }
 
-// With offsets of zero a deformable convolution is a convolution; an offset of one is a shift.
+// With zero offsets this is a convolution; with offsets of one the image is shifted.
 TEST(DeformConv, LooksWhereItsOffsetsPoint) {
   const Shape xs{1, 2, 5, 4}, ws{4, 1, 2, 2};
   const std::vector<double> x = wave(xs.num_elements(), 0.9), w = wave(ws.num_elements(), 1.7);
@@ -242,7 +242,7 @@ TEST(DeformConv, LooksWhereItsOffsetsPoint) {
   const Scalar2d reference{.group = 2};
   for (float shift : {0.0F, 1.0F}) {
     for (float& v : offset.span<float>()) v = 0;
-    // Rows of every tap, of both groups of offsets.
+    // The row offsets of all taps, for both offset groups.
     for (int64_t tap = 0; tap < 8; ++tap)
       for (int64_t i = 0; i < 12; ++i) offset.data<float>()[tap * 24 + i] = shift;
     Tensor y = run_op({"DeformConv", 19, {as<float>(xs, x), as<float>(ws, w), offset}, attributes})[0];

@@ -1,4 +1,4 @@
-// Bounds of com.microsoft's attention: lengths of sequences and of caches, positions, blocks.
+// Bounds of com.microsoft's attention operators: lengths of sequences and caches, positions, blocks.
 #include "tests/ops/data_bounds.h"
 
 namespace treadle::testing {
@@ -26,20 +26,20 @@ BoundsCase known(std::vector<Datum> inputs, Attributes attributes) {
   return c;
 }
 
-// A new key and the value 9, behind a past of the values 1 and 2 whose keys are the same.
+// The past has the values 1 and 2, the new value is 9. All keys are equal, so the result is the mean of the values.
 BoundsCase group_query(int64_t last, int64_t total) {
   return known({filled({1, 1, 1}, 1), filled({1, 1, 1}, 0), filled({1, 1, 1}, 9), filled({1, 1, 2, 1}, 0), counting({1, 1, 2, 1}),
                 ints32({narrow(last)}), ints32({narrow(total)})},
                one_head(true));
 }
-// A token that counts or does not, so that there are two keys in all.
+// The new token counts or does not; with it, there are two keys.
 BoundsCase padded_query(int64_t count) {
   BoundsCase c = group_query(1, 3);
   c.inputs[3] = filled({1, 1, 3, 1}, 0), c.inputs[4] = counting({1, 1, 3, 1});
   c.inputs.resize(16), c.inputs.push_back(ints32({narrow(count)}));
   return c;
 }
-// Two features that a position turns.
+// A rotary position that rotates two features.
 BoundsCase turned_query(int64_t position) {
   Attributes attributes = one_head(true);
   attributes.set("do_rotary", int64_t{1});
@@ -65,7 +65,7 @@ std::vector<BoundsRow> cache_rows() {
   auto masked_multi_head = [masked](int64_t v) {
     BoundsCase c = masked(v);
     c.attributes = one_head(false);
-    c.inputs.insert(c.inputs.begin() + 3, Datum());  // the bias
+    c.inputs.insert(c.inputs.begin() + 3, Datum());  // an absent bias
     return c;
   };
   auto seen_by_decoder = [](int64_t v) {
@@ -85,7 +85,7 @@ std::vector<BoundsRow> cache_rows() {
        Beyond::refused,
        [](int64_t) { return Numbers{9}; },
        {2}},
-      // Padding sees the row of the cache that is its own.
+      // A padding token attends to all rows of its own cache.
       {"com.microsoft", "GroupQueryAttention", 16, padded_query, 0, 1, Beyond::refused,
        [](int64_t v) {
          return Numbers{v == 0 ? mean({1, 2, 3}) : mean({1, 9})};
@@ -99,7 +99,7 @@ std::vector<BoundsRow> cache_rows() {
   };
 }
 
-// How many of the two keys count; where none does, all are as good as each other.
+// Gives how many of two keys count. If none counts, both have equal weight.
 std::vector<BoundsRow> mask_rows() {
   auto seen = [](int64_t v) { return Numbers{v == 1 ? 1 : 1.5}; };
   auto multi_head = [](int64_t v) {
@@ -142,7 +142,7 @@ std::vector<BoundsRow> position_rows() {
   };
 }
 
-// One query at position 1 of two keys, in blocks of one; its row of the layout begins at entry 1.
+// One query at position 1 and two keys, in blocks of one. Its row of the layout begins at entry 1.
 struct Layout {
   int64_t end = 3, column = 1, key_total = 2, total = 2;
 };
@@ -198,7 +198,7 @@ std::vector<BoundsRow> layout_rows() {
                     {},
                     named_less});
   };
-  // The caches behind the output: keys, and the past's first value beside the new one.
+  // The outputs after the first: the cached keys, then the first past value and the new one.
   auto with_caches = [](double y) { return Numbers{y, 0, 0, 1, 9}; };
   add(
       &Layout::end, 2, 5, 1, 3,
@@ -212,7 +212,7 @@ std::vector<BoundsRow> layout_rows() {
         return v == 0 ? Numbers{0, kHidden} : Numbers{0, 0};
       },
       [=](int64_t v) { return with_caches(v == 0 ? 1 : 5); }, 0);
-  // The query is at the last of the keys.
+  // The query is at the position of the last key.
   add(
       &Layout::key_total, 4, 8, 1, 2,
       [=](int64_t v) {
@@ -222,7 +222,7 @@ std::vector<BoundsRow> layout_rows() {
         return v == 1 ? Numbers{9, 0, 0, 9, 2} : with_caches(5);
       },
       1);
-  // A total equal to the number of queries means a prompt.
+  // If the total equals the number of queries, the run is a prompt.
   rows.push_back({"treadle", "SparseBlocks", 5,
                   [](int64_t v) {
                     return sparse_blocks({3, 1, 2, v});

@@ -133,7 +133,7 @@ std::vector<BoundsRow> selection_rows() {
   };
 }
 
-// Elements of an axis that is named by data.
+// The axis is an input.
 std::vector<BoundsRow> axis_rows() {
   std::vector<BoundsRow> rows;
   const struct {

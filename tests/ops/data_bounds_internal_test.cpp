@@ -1,4 +1,4 @@
-// Bounds of the operators of the domain `treadle`: gradients of what takes indices, caches, searches, rows that are updated.
+// Bounds of operators of the domain `treadle`: gradients of indexing operators, caches, beam searches, updates of rows.
 #include <cmath>
 
 #include "tests/ops/data_bounds.h"
@@ -60,7 +60,7 @@ std::vector<BoundsRow> gather_gradient_rows() {
 }
 
 std::vector<BoundsRow> slice_gradient_rows() {
-  // Of a slice of two elements of four.
+  // The gradient of a slice of two of four elements.
   auto axes = [](int64_t v) { return BoundsCase{{counting({1, 2}), ints({2, 2}), ints({1}), Datum(), ints({v})}}; };
   auto steps = [](int64_t v) { return BoundsCase{{counting({2}), ints({4}), ints({0}), Datum(), ints({0}), ints({v})}}; };
   auto shape = [](int64_t v) { return BoundsCase{{counting({2}), ints({v}), ints({0})}}; };
@@ -102,7 +102,7 @@ std::vector<BoundsRow> pool_gradient_rows() {
   auto max_pool = [](int64_t index, int64_t extent) {
     return BoundsCase{{counting({1, 1, 2}), tensor<int64_t>({1, 1, 2}, {0, index}), ints({1, 1, extent})}};
   };
-  // A window over nothing but padding has the index -1, as has any other that is negative.
+  // A window that covers only padding has the index -1. All negative indices are treated so.
   auto at_index = [](int64_t v) { return v < 0 ? zeros_with(4, {{0, 1}}) : zeros_with(4, {{0, 1}, {v, 2}}); };
   auto region = [](size_t operand) {
     return [operand](int64_t v) {
@@ -128,7 +128,7 @@ std::vector<BoundsRow> pool_gradient_rows() {
   };
 }
 
-// Rows of gradient operators that are given a shape: any other than the right one is refused.
+// Gradient operators with the shape as an input, which must be the right one.
 std::vector<BoundsRow> given_shape_rows() {
   std::vector<BoundsRow> rows;
   auto add = [&](const char* op, size_t operand, std::vector<Datum> inputs, std::vector<int64_t> shape, size_t axis, Attributes attributes,
@@ -165,7 +165,7 @@ std::vector<BoundsRow> given_shape_rows() {
 }
 
 std::vector<BoundsRow> update_rows() {
-  // New keys at a place of a cache of three, whose past has two.
+  // Writes new keys at an index of a cache of three rows, with a past of two.
   auto cache = [](int64_t place, int64_t length) {
     return BoundsCase{{filled({1, 1, 1}, 9), ints({place}), ints({length}), counting({1, 1, 2, 1})}};
   };
@@ -221,7 +221,7 @@ std::vector<BoundsRow> update_rows() {
       {"treadle", "CachePositions", 2, positions(2), 0, 1, Beyond::refused,
        [places](int64_t v) { return places(static_cast<double>(v), 2); }},
       {"treadle", "CachePositions", 3, positions(3), 1, 3, Beyond::refused, [places](int64_t v) { return places(0, v == 3 ? 3 : 2); }, {2}},
-      // They are looked up, and held against a table, elsewhere.
+      // The ids are only looked up in a table, where another row tests their bounds.
       {"treadle", "CachePositions", 4, ids, 0, 1, Beyond::defined,
        [](int64_t v) {
          return Numbers{0, 1, static_cast<double>(v), 2};
@@ -231,7 +231,7 @@ std::vector<BoundsRow> update_rows() {
 
 std::vector<BoundsRow> sparse_update_rows() {
   std::vector<BoundsRow> rows;
-  // With a rate of 0 the old value stays.
+  // With a learning rate of 0 the values do not change.
   const struct {
     const char* name;
     size_t states;
@@ -253,14 +253,14 @@ std::vector<BoundsRow> sparse_update_rows() {
       c.num_compared = 1;
       return c;
     };
-    // Places of rows that there are not are negative.
+    // Negative indices mark rows that do not exist.
     rows.push_back({"treadle", o.name, 4 + o.states, make, kMin, 2, Beyond::refused, [](int64_t) { return Numbers{1, 2, 3}; }, {-1, 0}});
   }
   return rows;
 }
 
 std::vector<BoundsRow> loss_and_search_rows() {
-  // Two steps of three classes, each as likely as the others; the blank is class 0. A negative label ends the sequence.
+  // Two steps with three equally likely classes; class 0 is the blank. A negative label ends the sequence.
   auto labels = [](int64_t v) { return BoundsCase{{filled({1, 2, 3}, std::log(1.0F / 3)), tensor<int64_t>({1, 1}, {v})}}; };
   auto loss = [](int64_t v) { return Numbers{-std::log((v < 0 ? 1.0 : 3.0) / 9)}; };
   auto flow = [](int64_t v) {
@@ -272,7 +272,7 @@ std::vector<BoundsRow> loss_and_search_rows() {
     return v == 1 ? Numbers{blank, label, 0, blank, label, 0} : Numbers{blank, 0, label, blank, 0, label};
   };
   auto running = [](int64_t v) { return BoundsCase{{counting({2, 2}), filled({2, 2}, 1), scalar(v)}}; };
-  // The input's gradient of a running product over ones: sums of the output's gradient from each element on.
+  // The gradient of a cumulative product over ones: at each element, the sum of the output's gradient from there on.
   auto summed = [](int64_t v) { return from_front(v, 2) == 0 ? Numbers{4, 6, 3, 4} : Numbers{3, 2, 7, 4}; };
   auto gathered = [](int64_t v) {
     SparseTensor rows{SparseTensor::Format::coo, Shape{4, 1}, floats({2, 1}, {5, 7}), ints({1, 3}).tensor(), {}};
@@ -290,7 +290,7 @@ std::vector<BoundsRow> loss_and_search_rows() {
     y[static_cast<size_t>(v)] /= 2;
     return y;
   };
-  // A beam of one token, beside a hypothesis of the tokens 5 and 6 or less.
+  // A beam with one token, and a finished hypothesis with up to two tokens, 5 and 6.
   auto beams = [](int64_t num_found, bool is_done) {
     return std::vector<Datum>{tensor<float>({1, 2}, {1, 2}),      tensor<int32_t>({1, 1}, {4}), filled({1}, 1),
                               tensor<int32_t>({1, 1, 2}, {5, 6}), ints32({narrow(num_found)}),  tensor<bool>({1}, {is_done})};

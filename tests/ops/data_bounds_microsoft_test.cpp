@@ -1,4 +1,4 @@
-// Bounds of com.microsoft's operators, as onnxruntime has them.
+// Bounds of com.microsoft's operators, with onnxruntime's behaviour as the expected one.
 #include <cmath>
 #include <cstring>
 
@@ -27,7 +27,7 @@ std::vector<BoundsRow> image_rows() {
   };
 }
 
-// Rows of a table, normalised: -1 and 1, or 1 and -1. Numbers from the end are taken as Gather takes them.
+// Looks up rows of a table, which are then normalised to (-1, 1) or (1, -1). Negative indices count from the end, as in Gather.
 std::vector<BoundsRow> embedding_rows() {
   std::vector<BoundsRow> rows;
   auto embed = [](size_t operand) {
@@ -75,7 +75,7 @@ std::vector<BoundsRow> embedding_rows() {
     c.whole_rank_known = true;
     return c;
   };
-  // The character 0 ends a word.
+  // Character 0 ends a word.
   rows.push_back({"com.microsoft",
                   "WordConvEmbedding",
                   0,
@@ -121,11 +121,11 @@ std::vector<BoundsRow> token_rows() {
   };
 }
 
-// A [1, 16] of ones times a row of codes less 8, each column times the scale of its group.
+// Multiplies ones [1, 16] by codes less 8, with one scale for each group of columns.
 std::vector<BoundsRow> product_rows() {
   auto grouped = [](int64_t v) {
     Tensor codes(DType::uint8, Shape{1, 2, 8});
-    std::memset(codes.raw(), 0x99, 16);  // 9 - 8
+    std::memset(codes.raw(), 0x99, 16);  // each code less its zero point is 1
     std::vector<int32_t> groups(32, 0);
     groups[5] = narrow(v);
     return BoundsCase{{filled({1, 32}, 1), codes, tensor<float>({2}, {1, 100}), Datum(), ints32(groups)},
@@ -142,7 +142,7 @@ std::vector<BoundsRow> product_rows() {
   return rows;
 }
 
-// Sums of four ones, along a sequence up to `ends[1]` and one behind it.
+// Cumulative sums of four ones, over a sequence up to `ends[1]` and the one that follows.
 BoundsCase delta_net(std::vector<int32_t> ends, Datum captured = {}, Datum active = {}) {
   const Datum ones = filled({4, 1, 1}, 1);
   BoundsCase c{{ones, ones, ones, ints32(std::move(ends))}, {{"update_rule", std::string("linear")}, {"scale", 1.0F}}};
@@ -159,7 +159,7 @@ std::vector<BoundsRow> sequence_packing_rows() {
     for (int64_t t = 0; t < 4; ++t) y.push_back(static_cast<double>(t < v ? t + 1 : t - v + 1));
     return y;
   };
-  // The sums, the last one, and the decay, key and value of one token, if they are kept.
+  // The sums, the final state, and one token's decay, key and value; zeros if the token is not captured.
   auto kept = [](bool kept) { return kept ? Numbers{1, 2, 3, 4, 4, 1, 1, 1} : Numbers{1, 2, 3, 4, 4, 0, 0, 0}; };
   auto packed = [](int64_t v) {
     Tensor rows(DType::float32, {2, 1});
@@ -190,7 +190,7 @@ std::vector<BoundsRow> sequence_packing_rows() {
          return delta_net({0, 4}, ints32({1}), ints32({narrow(v)}));
        },
        0, 1, Beyond::defined, [kept](int64_t v) { return kept(v != 0); }},
-      // A row that there is not is the first one.
+      // An index out of range selects the first row.
       {"com.microsoft", "GatherPacked", 1, packed, 0, 1, Beyond::defined, [](int64_t v) { return Numbers{v == 1 ? 7.0 : 5.0}; }},
   };
 }

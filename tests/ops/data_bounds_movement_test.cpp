@@ -1,4 +1,4 @@
-// Bounds of operators that cut, pad, repeat and resize by numbers that are data.
+// Bounds of operators that cut, pad, repeat and resize by numbers from data.
 #include <algorithm>
 
 #include "tests/ops/data_bounds.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min(), kMax = std::numeric_limits<int64_t>::max();
 using Numbers = std::vector<double>;
 
-/// first, first + 1 ... last
+/// Returns first, first + 1, …, last.
 Numbers range(int64_t first, int64_t last) {
   Numbers x;
   for (int64_t i = first; i <= last; ++i) x.push_back(static_cast<double>(i));
@@ -42,7 +42,7 @@ std::vector<BoundsRow> slice_rows() {
       {"ai.onnx", "Slice", 1, starts, -5, 5, Beyond::defined, to_the_end},
       {"ai.onnx", "Slice", 2, ends, -5, 5, Beyond::defined, up_to},
       {"ai.onnx", "Slice", 1, backwards, -5, 4, Beyond::defined,
-       // In front of the axis, the first element is taken: the specification clamps a start to [0, extent - 1].
+       // A start before the axis selects the first element: the specification clamps it to [0, extent - 1].
        [reversed](int64_t v) { return reversed(range(1, std::min<int64_t>(clamped(v, 5), 4) + 1)); }},
       {"ai.onnx", "Slice", 2, backwards_to, -5, 4, Beyond::defined,
        [reversed](int64_t v) { return reversed(range(v < -5 ? 1 : std::min<int64_t>(clamped(v, 5), 4) + 2, 5)); }},
@@ -81,7 +81,7 @@ std::vector<BoundsRow> pad_rows() {
     row.resize(static_cast<size_t>(4 + v), 0);
     return row;
   };
-  // Both ends are far away, and what is left is as long as the data: all of it is padding.
+  // Shifts the data so far that only padding remains, with the data's length.
   auto shifted = [](int64_t v) {
     const int64_t by = std::clamp(v, -(kMax / 2), kMax / 2);
     return BoundsCase{{counting({3}), ints({by, -by})}};
@@ -107,7 +107,7 @@ std::vector<BoundsRow> pad_rows() {
 
 std::vector<BoundsRow> repeat_rows() {
   auto cut = [](int64_t v) { return BoundsCase{{counting({4}), ints({v})}}; };
-  // What is cut off, or added, in front is half of all, rounded down.
+  // Half of the difference, rounded down, is cut off or added in front.
   auto centered = [](int64_t v) {
     const int64_t first = v < 4 ? (4 - v) / 2 : -((v - 4) / 2);
     Numbers row;

@@ -1,4 +1,4 @@
-// Bounds of layers that take lengths, classes, positions and regions from data; and of operators over sequences.
+// Bounds of layers that get lengths, classes, positions and regions from data; and of operators on sequences.
 #include <cmath>
 
 #include "tests/ops/data_bounds.h"
@@ -11,13 +11,14 @@ constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 int64_t from_front(int64_t index, int64_t extent) { return index < 0 ? index + extent : index; }
 
-/// A layer of one feature over the steps 1 and 2, of which the first `v` count. Weights are 0, but for the candidate's input, which is 1.
+/// A recurrent layer with one feature. The inputs of the two steps are 1 and 2, and the first `v` steps count. All weights are 0 except the
+/// candidate's input weight, 1.
 BoundsCase layer_case(int gates, int candidate, int64_t v) {
   Tensor w(DType::float32, Shape{1, gates, 1}), r(DType::float32, Shape{1, gates, 1});
   for (int gate = 0; gate < gates; ++gate) w.data<float>()[gate] = gate == candidate ? 1.0F : 0.0F, r.data<float>()[gate] = 0;
   return {{counting({2, 1, 1}), w, r, Datum(), ints32({static_cast<int32_t>(v)})}, {{"hidden_size", int64_t{1}}}};
 }
-/// Of each step the output, 0 behind the last that counts.
+/// Returns the output of each step, 0 after the last one that counts.
 Numbers steps_of(int64_t count, double (*next)(double x, double& state)) {
   Numbers y(2, 0);
   double state = 0;

@@ -1,4 +1,4 @@
-// Bounds of operators whose outputs are as large as data say: shapes, ranges, windows, transforms.
+// Bounds of operators whose output extents come from data: shapes, ranges, windows, transforms.
 #include <cmath>
 #include <numbers>
 
@@ -28,7 +28,7 @@ std::vector<BoundsRow> filling_rows() {
          return BoundsCase{{counting({2, 3}), ints({v, 3})}};
        },
        -1, 0, Beyond::too_large, [](int64_t) { return counted(1, 6); }},
-      // Without elements, a product that wraps to 0 would be as good as any.
+      // The tensor is empty, so that an overflow of the product to 0 would look valid.
       {"ai.onnx", "Reshape", 1,
        [](int64_t v) {
          return BoundsCase{{counting({0, 4}), ints({v, 4})}, {{"allowzero", int64_t{1}}}};
@@ -98,7 +98,7 @@ std::vector<BoundsRow> window_rows() {
                       }
                       return y;
                     }});
-  // Of bands that all lie at 0 Hz, each has its peak at the first bin.
+  // All bands are at 0 Hz, so that each peaks in the first bin.
   auto mel = [](int64_t bands, int64_t length, int64_t rate) {
     return BoundsCase{{scalar(bands), scalar(length), scalar(rate), Tensor::scalar(0.0F), Tensor::scalar(0.0F)}};
   };
@@ -116,7 +116,7 @@ std::vector<BoundsRow> window_rows() {
   return rows;
 }
 
-/// Bins of the transform of x, zeros behind its end, as real and imaginary parts.
+/// Returns the bins of the transform of x, padded with zeros, as real and imaginary parts.
 Numbers transformed(const Numbers& x, int64_t length, int64_t bins) {
   Numbers y;
   for (int64_t k = 0; k < bins; ++k) {
@@ -171,7 +171,7 @@ std::vector<BoundsRow> column_rows() {
     const int64_t blocks = v >= 2 && v <= 6 ? v - 1 : 0;
     return BoundsCase{{counting({1, 2, blocks}), ints({v}), ints({2})}};
   };
-  // An element of the image is the first of one block and the second of the one before.
+  // Blocks overlap by half: an element is the first of one block and the second of the block before.
   auto summed = [](int64_t v) {
     Numbers y(static_cast<size_t>(v), 0);
     const int64_t blocks = std::max<int64_t>(v - 1, 0);

@@ -1,4 +1,4 @@
-// Bounds that no row of the table can say: iterations of a loop, conditions, coordinates and scales, operands of too few elements.
+// Bounds that the table cannot express: iterations of a loop, conditions, coordinates and scales, operands with too few elements.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ ErrorCode code_of(const OpCase& test) {
 }
 Tensor of_floats(const Shape& shape, std::vector<float> x) { return floats(shape, std::move(x)); }
 
-/// Counts its iterations, up to the `last` one, where the condition ends it.
+/// Runs a loop whose condition becomes false after `last` iterations. @return how many it ran
 int64_t iterations(const Tensor& most, int64_t last) {
   GraphBuilder outer;
   const ValueId m = outer.graph().add_input("m", Type::tensor(DType::int64, most.shape()));
@@ -106,7 +106,7 @@ TEST(DataBoundsOf, ThresholdsOfBoxesAreNumbers) {
 const std::vector<float> kCoordinates{-kInfinity, -3e38F, -1e19F, -9.3e18F, -2.2e9F, -1.5F, -1,        0,
                                       1,          1.5F,   2.2e9F, 9.3e18F,  1e19F,   3e38F, kInfinity, kNaN};
 
-// Outside of the image are zeros; the border and reflections are elements of it.
+// Outside of the image, samples are zero, or with padding modes border and reflection elements of the image.
 TEST(DataBoundsOf, GridsMayPointAnywhere) {
   for (const char* mode : {"linear", "nearest", "cubic"}) {
     for (const char* padding : {"zeros", "border", "reflection"}) {
@@ -150,12 +150,12 @@ TEST(DataBoundsOf, RegionsMayLieAnywhere) {
       OpCase crop{"CropAndResize", 1, {image, of_floats({1, 4}, corners), tensor<int32_t>({1}, {0}), ints({1, 1}).tensor()}};
       crop.domain = "com.microsoft";
       EXPECT_EQ(code_of(crop), ErrorCode::ok);
-      // Parts that span as many elements as none has are refused: their samples would take for ever.
+      // Huge regions are refused: sampling them would take for ever.
       if (!(std::abs(at) < 1e3F)) {
         EXPECT_NE(code_of({"RoiAlign", 16, {image, of_floats({1, 4}, corners), ints({0}).tensor()}}), ErrorCode::internal);
       }
     }
-    // The image that a region lies in is a number among the corners.
+    // The first of a region's numbers is the index of its image.
     const Attributes pooled{{"pooled_shape", std::vector<int64_t>{1, 1}}};
     const OpCase test{"MaxRoiPool", 1, {of_floats({1, 1, 2, 2}, {4, 4, 4, 4}), of_floats({1, 5}, {at, 0, 0, 1, 1})}, pooled};
     if (at <= -1 || at >= 1) {
@@ -180,7 +180,7 @@ TEST(DataBoundsOf, ScalesArePositiveAndFinite) {
   }
 }
 
-// Columns are cut off the result of the convolution, or added where a pad is negative; what is added has the bias.
+// Pads remove columns from the result; negative ones add columns, which contain the bias.
 TEST(DataBoundsOf, PadsOfATransposedConvolutionMayBeNegative) {
   auto convolved = [](int64_t pad) {
     OpCase test{"ConvTransposeWithDynamicPads",
@@ -197,7 +197,7 @@ TEST(DataBoundsOf, PadsOfATransposedConvolutionMayBeNegative) {
   for (const int64_t pad : {kMin + 1, -(int64_t{1} << 62)}) EXPECT_EQ(code_of(convolved(pad)), ErrorCode::resource_exhausted) << pad;
 }
 
-// Padding that repeats elements goes on as often as need be.
+// Reflecting and wrapping pads repeat as often as necessary.
 TEST(DataBoundsOf, PadsMayBeLongerThanWhatTheyRepeat) {
   const struct {
     const char* mode;
@@ -223,7 +223,7 @@ TEST(DataBoundsOf, RangesHaveSteps) {
             ErrorCode::invalid_argument);
 }
 
-// Bits that leave the number are gone, however far they are shifted.
+// Bits shifted out of the number are lost, however large the shift.
 TEST(DataBoundsOf, ShiftsMayBeFartherThanTheNumberIsWide) {
   auto shifted = [](auto x, std::vector<uint64_t> by, const char* direction) {
     using T = decltype(x);

@@ -1,5 +1,5 @@
-// Every operator that reads indices, lengths or sizes from data, with values at, before and behind its bounds, and far away; in memory that
-// ends where the process's does.
+// Tests every operator that gets indices, lengths or sizes from data with values at, around and far beyond its bounds. All arrays end
+// directly before an inaccessible page.
 #include "tests/ops/data_bounds.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ using fuzz::fenced;
 constexpr int64_t kMin64 = std::numeric_limits<int64_t>::min(), kMax64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMin32 = std::numeric_limits<int32_t>::min(), kMax32 = std::numeric_limits<int32_t>::max();
 
-/// How the node gets its operands.
+/// How the node gets its operands: as constants or feeds, with or without known ranks, as int32, in an optimised graph.
 struct Way {
   bool constant, rank_known, others_rank_known, narrow, optimized;
 };
@@ -65,7 +65,7 @@ bool is_int64(const Datum& datum) { return datum.is_tensor() && datum.tensor().d
 
 const Port& port_of(const OpDef& op, size_t input) { return op.inputs[std::min(input, op.inputs.size() - 1)]; }
 
-/// The operand under test, and those that are of the same type by the operator's definition, as int32. False if they cannot be.
+/// Converts the operand under test to int32, and with it all operands that must have the same type. False if not possible.
 bool narrow_operands(const OpDef& op, size_t operand, std::vector<Datum>& inputs) {
   const Port& own = port_of(op, operand);
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -119,7 +119,7 @@ Made graph_of(const BoundsRow& row, const BoundsCase& c, const Way& way) {
   return made;
 }
 
-/// Every value, in memory of its own that ends where the process's does.
+/// Runs the nodes; every value is in separate memory that ends directly before an inaccessible page. @return all values
 std::vector<Datum> run_fenced(const Made& made) {
   const Graph& graph = *made.graph;
   std::map<ValueId, Datum> values;
@@ -154,7 +154,7 @@ std::vector<Datum> run_whole(const Made& made) {
 }
 
 void expect_refused(const Error& error, const BoundsRow& row, int64_t value) {
-  // A number that no size has, or whose sums and products have none.
+  // A size that is impossible, or whose sums and products overflow.
   const bool large = row.beyond == Beyond::too_large && (value > row.highest || value < kMin32);
   if (large && error.code() == ErrorCode::resource_exhausted) return;
   EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
@@ -208,12 +208,12 @@ std::set<int64_t> values_of(const BoundsRow& row) {
     if (value > kMin64) values.insert(value - 1);
     if (value < kMax64) values.insert(value + 1);
   }
-  // Far away, where sums and products wrap.
+  // Values so far away that sums and products with them overflow.
   for (const int64_t far : {kMin64, kMin64 + 1, kMin64 + 4, -(kMax64 / 2), -(int64_t{1} << 62), kMin32, kMin32 - 1, -kMax32, kMax32,
                             kMax32 + 1, int64_t{1} << 32, (int64_t{1} << 32) + 1, int64_t{1} << 61, int64_t{1} << 62, kMax64 - 1, kMax64}) {
     values.insert(far);
   }
-  // Sizes that memory might just have are of no use.
+  // Leaves out sizes that might just fit into memory.
   if (row.beyond == Beyond::too_large)
     std::erase_if(values,
                   [&](int64_t v) { return (v > row.highest && v < int64_t{1} << 50) || (v < row.lowest - 1 && v > -(int64_t{1} << 50)); });
@@ -237,7 +237,7 @@ Datum of_other_count(const Datum& operand, const Shape& shape) {
   return other;
 }
 
-// More elements than the operator reads, or fewer, or none: whether it takes that or not, it reads nothing that is not there.
+// Operands with more or fewer elements than the operator expects, or none: it may refuse them, but reads no element that does not exist.
 TEST_P(DataBounds, AreOfAsManyElementsAsThereAre) {
   const BoundsRow& row = GetParam();
   if (!row.make(row.lowest).inputs[row.operand].is_tensor()) return;
@@ -268,7 +268,7 @@ std::vector<BoundsRow> all_rows() {
 
 INSTANTIATE_TEST_SUITE_P(All, DataBounds, ::testing::ValuesIn(all_rows()), test_name);
 
-// A new operator with an operand of integers has a row, or a reason why none of them says where or how much.
+// Each integer operand of a new operator needs a row in the table or an exemption with a reason.
 TEST(DataBoundsTable, HasEveryOperatorThatTakesIntegers) {
   std::set<std::string> covered;
   for (const BoundsRow& row : all_rows()) covered.insert(row.name());
@@ -279,7 +279,7 @@ TEST(DataBoundsTable, HasEveryOperatorThatTakesIntegers) {
     if (exempt.erase(name) > 0) continue;
     for (const Port& port : op.inputs) {
       if (!port.types.has(DType::int32) && !port.types.has(DType::int64)) continue;
-      if (port.types.has(DType::float32)) continue;  // elements like any others
+      if (port.types.has(DType::float32)) continue;  // arithmetic operands, as for floats
       const std::string operand = fmt::format("{}.{}", name, port.name);
       if (exempt.erase(operand) > 0) continue;
       EXPECT_TRUE(covered.contains(operand)) << operand << " has no row in the table, and no reason why it needs none";
@@ -306,7 +306,7 @@ void check_bounds(const BoundsRow& row) {
       check_value(row, value, {false, false, false, narrow, false});
       check_value(row, value, {false, false, true, narrow, true});
     }
-    if (::testing::Test::HasFailure()) return;  // one value shows it
+    if (::testing::Test::HasFailure()) return;  // one failing value is enough
   }
 }
 

@@ -46,7 +46,8 @@ TEST(Arithmetic, OfIntegersWrapsAround) {
 }
 
 TEST(Pow, OfRootsFollowsIEEE754) {
-  // pow(±0, y) is +0 for y > 0 that is no odd integer, +inf for y < 0; pow(-inf, y) is +inf and +0. A square root has -0 and NaN there.
+  // IEEE 754: pow(±0, y) is +0 for y > 0 unless y is an odd integer, and +inf for y < 0; pow(-inf, y) is +inf or +0. A square root would
+  // give -0 or NaN.
   for (DType dtype : {DType::float32, DType::float64}) {
     auto power = [&](double exponent) {
       if (dtype == DType::float64)
@@ -94,8 +95,8 @@ TEST(Pow, TakesAnyPairOfTypes) {
             (std::vector<int32_t>{-32, 243}));
 }
 
-// What pow() of double gives.
-// What the specification leaves open, as the processor's conversion and onnxruntime give it.
+// Computed by pow() in double. Beyond the integers' range, where ONNX defines nothing, the result is the processor's, which is also
+// onnxruntime's.
 TEST(Pow, OfIntegersThatGrowsTooLargeIsTheLowestOne) {
   const float exponents[] = {kInfinity, 70, 2, std::numeric_limits<float>::quiet_NaN()};
   const Tensor exponent = tensor<float>({4}, {exponents[0], exponents[1], exponents[2], exponents[3]});
@@ -211,7 +212,7 @@ TEST(BitShift, BeyondTheWidthLeavesTheSign) {
   EXPECT_EQ(values<int8_t>(run_op({"BitShift", 28, {x, by}, {{"direction", std::string("LEFT")}}})[0]), (std::vector<int8_t>{0, 0, 0}));
 }
 
-// Shape chains: what inference says of a node's integers.
+// Arithmetic on shapes, and what inference knows of the integers.
 TEST(KnownValues, FlowThroughArithmeticOnShapes) {
   Graph graph(std::make_shared<SymbolTable>());
   Dim h = graph.symbols().symbol("h");
@@ -228,11 +229,11 @@ TEST(KnownValues, FlowThroughArithmeticOnShapes) {
   EXPECT_EQ(known(node("Div", {node("Mul", {shape, ints({6, 3})}), ints({3, -2})})), (std::vector<Dim>{h * 2, Dim(-6)}));
   EXPECT_EQ(known(node("ReduceProd", {shape})), (std::vector<Dim>{h * 4}));
   EXPECT_EQ(known(node("Max", {shape, ints({3})})), (std::vector<Dim>{maximum(h, Dim(3)), Dim(4)}));
-  // An extent is never -1, whatever the symbol's value: what Expand's exporters ask.
+  // No extent is -1, whatever the symbol's value. Exporters ask that before an Expand.
   ValueId is_minus_one = node("Equal", {shape, ints({-1})});
   EXPECT_EQ(known(is_minus_one), (std::vector<Dim>{Dim(0), Dim(0)}));
   EXPECT_EQ(known(node("Where", {is_minus_one, ints({7}), shape})), (std::vector<Dim>{h, Dim(4)}));
-  // Rounding towards zero of a number that may be negative is not known.
+  // Division of a number that may be negative rounds towards zero, which an expression cannot represent.
   EXPECT_TRUE(known(node("Div", {node("Sub", {shape, ints({9})}), ints({2})})).empty());
 }
 

@@ -27,7 +27,7 @@ Tensor random_floats(const Shape& shape, unsigned seed) {
   return t;
 }
 
-// One element of the product of matrices, by the definition.
+// Computes one element of a matrix product by the definition.
 double element(const Tensor& a, const Tensor& b, int64_t a_first, int64_t a_step, int64_t b_first, int64_t b_step, int64_t K) {
   double sum = 0;
   for (int64_t k = 0; k < K; ++k)
@@ -67,7 +67,7 @@ TEST(MatMul, OfIntegersWrapsAround) {
 }
 
 TEST(MatMul, RoundsHalfPrecisionOnce) {
-  // 2048 + 1 is no binary16 number; the sum of 2048 and 1 and 1 is one.
+  // In binary16, 2048 + 1 rounds to 2048, but 2048 + 1 + 1 is exact.
   Tensor a = tensor<Float16>({1, 3}, {Float16(2048.0F), Float16(1.0F), Float16(1.0F)}),
          b = tensor<Float16>({3, 1}, {Float16(1.0F), Float16(1.0F), Float16(1.0F)});
   EXPECT_EQ(static_cast<float>(run_op({"MatMul", 13, {a, b}})[0].data<Float16>()[0]), 2050);
@@ -146,12 +146,12 @@ TEST(Gemm, TransposesAndScales) {
   Tensor a = floats({2, 1}, {1, 2}), b = floats({3, 2}, {1, 2, 3, 4, 5, 6}), c = floats({3}, {1, 1, 2});
   Tensor y = run_op({"Gemm", 13, {a, b, c}, {{"transA", int64_t{1}}, {"transB", int64_t{1}}, {"alpha", 2.0F}, {"beta", -1.0F}}})[0];
   EXPECT_EQ(values<float>(y), (std::vector<float>{9, 21, 32}));
-  // In integers, too.
+  // Integer matrices as well.
   Tensor i = tensor<int64_t>({1, 2}, {3, 4}), k = tensor<int64_t>({1, 2}, {5, 6});
   EXPECT_EQ(values<int64_t>(run_op({"Gemm", 13, {i, k}, {{"transB", int64_t{1}}, {"alpha", 2.0F}}})[0]), (std::vector<int64_t>{78}));
 }
 
-// C as large as the product comes from a node, so that Y takes its place; deep products keep sums of a part of the depth in Y.
+// C is a node's result with the product's shape, so that Y is computed in its memory. Deep products keep partial sums in Y.
 TEST(Gemm, AddsToCWhereItLies) {
   struct Case {
     DType dtype;
@@ -210,7 +210,7 @@ TEST(Gemm, OfOpset6HasAFlagForTheBroadcast) {
   EXPECT_EQ(values<float>(run_op({"Gemm", 6, {a, b, c}, {{"broadcast", int64_t{1}}}})[0]), (std::vector<float>{4, 6, 7, 10}));
 }
 
-// numpy.einsum of the same operands.
+// Compares with numpy.einsum.
 TEST(Einsum, TakesDiagonalsSumsAndProducts) {
   Tensor m = floats({2, 2}, {1, 2, 3, 4}), x = floats({2}, {10, 100});
   auto einsum = [](const char* equation, std::vector<Tensor> operands) {

@@ -78,7 +78,7 @@ TEST(Concat, OfOpset1JoinsAlongAxis1) {
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 0, 1, 1, 2, 3}));
 }
 
-// Two symbols that inference took to be one: the output has room for three rows of five at most.
+// Inference assumed that two symbols are equal, so the output has memory for three rows of five at most.
 TEST(Concat, ExtentsBesideTheAxisThatDifferInTheRunAreAnError) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n"), b.symbol("a")}), y = b.input("y", {b.symbol("m"), b.symbol("b")});
@@ -158,7 +158,7 @@ TEST(Pad, RepeatsReflectionsAndTiles) {
   EXPECT_EQ(values<float>(wrapped), (std::vector<float>{3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 6, 4, 5, 6, 4, 5, 6, 4, 5, 6, 4, 5}));
 }
 
-// As PyTorch's circular padding: what a negative pad removes does not come back on the other side.
+// As in PyTorch's circular padding, elements that a negative pad removes do not return on the other side.
 TEST(Pad, RepeatsNothingThatANegativePadHasRemoved) {
   auto padded = [](const char* mode, int64_t before, int64_t after) {
     return values<float>(run_op({"Pad", 19, {counting({5}), ints({before, after})}, {{"mode", std::string(mode)}}})[0]);
@@ -212,7 +212,7 @@ TEST(Transpose, OfPackedIntegersAndStrings) {
   EXPECT_NE(error_of({"Transpose", 13, {counting({2, 2})}, {{"perm", std::vector<int64_t>{0, 0}}}}).find("given twice"), std::string::npos);
 }
 
-// The products of these repeats leave 64 bits, and their output is empty; a shape whose other extents overflow is none.
+// The product of these repeats overflows 64 bits, but the output is empty. Without a zero extent the overflow is an error.
 TEST(Tile, OfNothingAsOftenAsYouLike) {
   const int64_t huge = int64_t{1} << 62;
   EXPECT_EQ(run_op({"Tile", 13, {counting({0, 8, 0}), ints({huge, 1, huge})}})[0].shape(), (Shape{0, 8, 0}));
@@ -325,7 +325,7 @@ TEST(Col2Im, IsTorchFold) {
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 5, 0, 5, 0, 16, 0, 6, 0, 4, 0, 1, 0, 9, 0, 0, 0, 10, 0, 3, 0, 8, 0, 3}));
 }
 
-// The middle pixel is 60,000 + 60,000 - 60,000; the first sum is infinite in 16 bits.
+// The middle pixel is 60,000 + 60,000 - 60,000, whose first partial sum overflows 16 bits.
 TEST(Col2Im, SumsOf16BitsDoNotOverflowOnTheWay) {
   std::vector<Float16> x(9, Float16(0.0F));
   x[2] = x[4] = Float16(60000.0F), x[6] = Float16(-60000.0F);
@@ -334,7 +334,7 @@ TEST(Col2Im, SumsOf16BitsDoNotOverflowOnTheWay) {
   EXPECT_EQ(static_cast<float>(values<Float16>(y)[1]), static_cast<float>(x[2]));
 }
 
-// Its square is 0 in 64 bits.
+// The block size's square overflows to 0 in 64 bits.
 TEST(DepthToSpace, ABlockWhoseSquareOverflowsIsAnError) {
   for (const char* op : {"DepthToSpace", "SpaceToDepth"})
     for (int64_t block : {int64_t{1} << 62, int64_t{1} << 32, int64_t{0}, int64_t{-2}})
@@ -343,7 +343,7 @@ TEST(DepthToSpace, ABlockWhoseSquareOverflowsIsAnError) {
           << op;
 }
 
-// With a new axis every element has the shape of the first: one that has the axis already is no part of it.
+// With a new axis, all elements must have the shape of the first.
 TEST(ConcatFromSequence, ElementsOfAnotherRankAreErrors) {
   for (int64_t new_axis : {0, 1})
     for (const SymbolicShape& other : {SymbolicShape{3, 2}, SymbolicShape{1, 2}, SymbolicShape{}}) {

@@ -1,4 +1,4 @@
-// Normalisations, resizing, sampling, recurrent layers and attention, where ONNX's own cases leave something out.
+// Cases of normalisation, resizing, sampling, recurrent layers and attention that ONNX's own tests lack.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -188,7 +188,7 @@ TEST(RoiAlign, RefusesImagesThatAreNotThere) {
   EXPECT_THROW(run_op({"RoiAlign", 16, {x, floats({1, 4}, {0, 0, 1e30F, 1e30F}), tensor<int64_t>({1}, {0})}}), Error);
 }
 
-// Every sample of the region one by one: ONNX's definition. Those far outside of the image count as 0.
+// Pools by ONNX's definition, sample by sample. Samples far outside of the image count as 0.
 double pooled_by_samples(const std::vector<float>& x, int64_t extent, const std::vector<float>& roi, int64_t ratio, bool maximum) {
   const double top = roi[1] - 0.5, left = roi[0] - 0.5, height = roi[3] - roi[1], width = roi[2] - roi[0];
   const auto along = [&](double size) { return ratio > 0 ? ratio : static_cast<int64_t>(std::ceil(size)); };
@@ -200,7 +200,7 @@ double pooled_by_samples(const std::vector<float>& x, int64_t extent, const std:
       const double w = left + (static_cast<double>(k) + 0.5) * width / static_cast<double>(columns), end = static_cast<double>(extent);
       const bool inside = h >= -1 && h <= end && w >= -1 && w <= end;
       const double y = std::clamp(h, 0.0, end - 1), z = std::clamp(w, 0.0, end - 1);
-      if (y == std::floor(y) || z == std::floor(z)) largest = std::max(largest, 0.0);  // two of its four neighbours weigh nothing
+      if (y == std::floor(y) || z == std::floor(z)) largest = std::max(largest, 0.0);  // two of the sample's four neighbours have weight 0
       for (int64_t r = 0; r < extent; ++r) {
         for (int64_t c = 0; c < extent; ++c) {
           const double weight =
@@ -233,7 +233,7 @@ TEST(RoiAlign, CountsSamplesOutsideOfTheImageAsZeros) {
   }
 }
 
-// A run would not end that looked at each of the 10^10 samples.
+// The region has 10^10 samples: a run that computed each would not end.
 TEST(RoiAlign, ARegionFarLargerThanTheImageCostsNoMoreThanTheImage) {
   Tensor y =
       run_op({"RoiAlign",
@@ -252,7 +252,7 @@ TEST(LSTM, EqualsPyTorchs) {
   expect_near(y[0], {-0.08486888F, 0.03641834F, -0.08976864F, 0.06029604F}, 1e-6);
   expect_near(y[1], {-0.08976864F, 0.06029604F}, 1e-6);
   expect_near(y[2], {-0.13893886F, 0.15585500F}, 1e-6);
-  // The batch first, and 16 bits.
+  // With batches first, and in 16 bits.
   Tensor turned =
       run_op({"LSTM", 14, {floats({1, 2, 2}, values<float>(x)), w, r}, {{"hidden_size", int64_t{2}}, {"layout", int64_t{1}}}})[0];
   EXPECT_EQ(turned.shape(), (Shape{1, 2, 1, 2}));

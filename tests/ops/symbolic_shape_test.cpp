@@ -1,4 +1,4 @@
-// Shape chains of real exporters, with symbols: what comes out must be exact.
+// Shape arithmetic as real exporters write it, with symbols: the inferred shapes must be exact.
 #include <gtest/gtest.h>
 
 #include "tests/graph/graph_builder.h"
@@ -25,7 +25,7 @@ TEST(SymbolicShapes, HeadsAreSplitAndMergedExactly) {
   EXPECT_EQ(inferred(b, b.op("flat", "Flatten", {turned}, {{"axis", int64_t{2}}})), "f32[12*N,64*past + 64*seq]");
 }
 
-// 0 copies an extent of the data, also where it is computed.
+// 0 in a shape copies the data's extent, also if the 0 is computed.
 TEST(SymbolicShapes, AnExtentThatMayBeZeroInARunIsCopiedThen) {
   GraphBuilder b;
   Dim n = b.symbol("N"), a = b.symbol("a"), s = b.symbol("s");

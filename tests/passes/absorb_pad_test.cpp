@@ -34,7 +34,7 @@ std::unique_ptr<Graph> graph_of(const Case& c) {
   return b.take();
 }
 
-// @return the reader's pads in the end; all results are the same
+// Applies the pass and compares results. @return the reader's pads afterwards
 Ints absorbed(const Case& c) {
   auto graph = graph_of(c);
   testing::changed(*graph, testing::pass(passes::absorb_pad), 1, 1e-6);
@@ -62,7 +62,7 @@ TEST(AbsorbPad, AMeanThatCountsZeros) {
             (Ints{2, 3, 3, 1}));
   stays({.op = "AveragePool", .attributes = {{"pads", Ints{1, 1, 0, 0}}}});
   stays({.op = "AveragePool", .attributes = {{"ceil_mode", int64_t{1}}}});
-  stays({.op = "AveragePool", .attributes = {{"kernel_shape", Ints{3, 3}}}});  // a window of three zeros
+  stays({.op = "AveragePool", .attributes = {{"kernel_shape", Ints{3, 3}}}});  // a window of 3 x 3 may contain zeros only
 }
 
 TEST(AbsorbPad, AMaximumOfWhatIsNeverLess) {
@@ -73,9 +73,9 @@ TEST(AbsorbPad, AMaximumOfWhatIsNeverLess) {
   stays({.op = "MaxPool", .number = -1e30F});
 }
 
-// The maximum of pads alone is theirs: 0 of a Pad, and no number at all of the pool's own.
+// Over a window of padding only, the maximum is the Pad's 0, but for the pool's own padding there is no maximum.
 TEST(AbsorbPad, LeavesAMaximumWhoseWindowMayHoldPadsAlone) {
-  stays({.op = "MaxPool", .is_positive = true});  // of an image without rows
+  stays({.op = "MaxPool", .is_positive = true});  // an image without rows
   stays({.op = "MaxPool", .pads = {0, 0, 1, 2, 0, 0, 2, 1}, .is_positive = true, .attributes = {{"dilations", Ints{2, 1}}}});
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using test::Random;
 
-// Of y = conv(x): dx and dw of dy, all images with channels innermost, in double.
+// The expected gradients dx and dw of y = conv(x), computed from dy in double. Images have channels last.
 struct Gradients {
   std::vector<double> dx, dw;
   Gradients(const ConvParams& p, const std::vector<float>& x, const std::vector<float>& weights, const std::vector<float>& dy)
@@ -40,7 +40,7 @@ struct Gradients {
   }
 };
 
-// Memory aligned as a run's scratch is, with a pattern where nothing has been written.
+// Scratch memory, aligned as a run's, and filled with NaN.
 class Scratch {
  public:
   explicit Scratch(size_t bytes) : memory_(bytes / sizeof(float) + 32, std::numeric_limits<float>::quiet_NaN()) {}
@@ -64,7 +64,7 @@ void expect_near_the_largest(const std::vector<float>& actual, const std::vector
 }
 
 void check(Random& random, const ConvParams& p, Bf16Choice bf16 = {}, const ConvChoice& choice = {}) {
-  // Numbers that the narrow type holds: what is computed in it is then as exact as float32.
+  // Numbers that bfloat16 holds exactly, so that the result is as exact as float32's.
   auto numbers = [&](int64_t count) { return bf16 ? test::as_read(random.vector(count), *bf16) : random.vector(count); };
   const auto x = numbers(p.N * p.C * p.window.in_size()), weights = numbers(p.M * (p.C / p.group) * p.window.kernel_size()),
              dy = numbers(p.N * p.M * p.window.out_size());
@@ -188,7 +188,7 @@ TEST(ConvGradientNhwc, WeightsByWinograd) {
                                     << p.window.in[2] << ", pads " << p.window.pad_begin[1]);
     check(random, p, {}, winograd_always());
   }
-  // Several blocks of images, of rows of one, and several ranges of filters.
+  // More than one block of images, of rows of an image, and of filters.
   for (const ConvParams& p :
        {three_by_three(9, 64, 64, 40, 36, 1), three_by_three(1, 96, 80, 90, 70, 1), three_by_three(2, 260, 70, 7, 7, 1)})
     check(random, p, {}, winograd_always());
@@ -208,7 +208,7 @@ TEST(ConvGradientNhwc, AnInfinityStaysWithItsChannels) {
   const ConvParams p = three_by_three(2, 20, 18, 11, 9, 1);
   auto x = random.vector(p.N * p.C * p.window.in_size());
   const auto dy = random.vector(p.N * p.M * p.window.out_size());
-  x[4 * 20 + 7] = std::numeric_limits<float>::infinity();  // in the first row, so that no window has it in its last one
+  x[4 * 20 + 7] = std::numeric_limits<float>::infinity();  // in the first row, which is never the last row of a window
   std::vector<float> by_winograd(static_cast<size_t>(p.M * p.C * 9)), direct(by_winograd.size());
   ConvChoice never;
   never.max_weight_expansion = 1;
@@ -275,7 +275,7 @@ TEST(PoolGradientNhwc, EqualsThePlacesOfMaxPool) {
     const int64_t N = 2, C = random.integer(1, 70);
     const Window w = test::random_window(random, 2, 12, random.coin());
     std::vector<float> x = random.vector(N * C * w.in_size()), planes(x.size());
-    for (float& v : x) v = static_cast<float>(random.integer(-3, 3));  // ties
+    for (float& v : x) v = static_cast<float>(random.integer(-3, 3));  // few distinct numbers, so that maxima tie
     if (random.coin())
       x[static_cast<size_t>(random.integer(0, static_cast<int64_t>(x.size()) - 1))] = std::numeric_limits<float>::quiet_NaN();
     for (int64_t n = 0; n < N; ++n)

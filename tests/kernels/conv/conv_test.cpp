@@ -43,7 +43,7 @@ void check(Random& random, const ConvParams& p) {
     std::vector<float> y(y_size, 77);
     conv(p, x.data(), weights.data(), y.data(), e, scratch.data(), threads, nullptr);
     test::expect_near(y, expected, 2e-5);
-    if (e.residual) {  // added in place
+    if (e.residual) {  // the residual may be y itself
       y = residual;
       ConvEpilogue in_place = e;
       in_place.residual = y.data();
@@ -151,7 +151,7 @@ TEST(ConvTranspose, IsTheGradientOfTheConvolution) {
   }
 }
 
-// Rows longer than what is summed at a time, and strides with and without vectors of their own.
+// Rows longer than a block of sums; strides with and without special vector code.
 TEST(ConvTranspose, LongRowsOfEveryStride) {
   Random random(35);
   for (const int64_t stride : {1, 2, 3, 5})
@@ -170,7 +170,7 @@ TEST(ConvTranspose, LongRowsOfEveryStride) {
       }
 }
 
-// As many outputs as the image is wide, of a convolution that leaves pixels out: its columns are not the image's.
+// The output has as many pixels as the input has columns, so it is easily mistaken for the input; but the stride skips pixels.
 TEST(Conv, StridedOneByOneIsNotTakenForTheImage) {
   const int64_t in[] = {4, 64}, out[] = {2, 32}, one[] = {1, 1}, two[] = {2, 2};
   ConvParams p{.N = 12, .C = 3, .M = 2, .window = make_window(in, out, one, two, {}, {})};

@@ -29,7 +29,7 @@ std::vector<T> channels_last(const std::vector<T>& x, int64_t planes, int64_t ch
 
 constexpr float kUntouched = 77;
 
-/// Pixels of `channels` floats as a part of ones of `step`, of which channel `first` is the first; the others are NaN.
+/// Returns x as part of a wider image with `step` channels, at channels `first` to `first` + `channels`. The other channels are NaN.
 std::vector<float> part_of(const std::vector<float>& x, int64_t channels, int64_t step, int64_t first) {
   std::vector<float> whole(x.size() / static_cast<size_t>(channels) * static_cast<size_t>(step), std::nanf(""));
   for (size_t i = 0; i < x.size(); ++i)
@@ -38,7 +38,7 @@ std::vector<float> part_of(const std::vector<float>& x, int64_t channels, int64_
   return whole;
 }
 
-/// That y, of rows of `channels` floats, lies in `whole`, from channel `first` on, and that nothing beside it was written to.
+/// Checks that `whole` contains y from channel `first` on, and that its other channels are untouched.
 void expect_part(const std::vector<float>& whole, const std::vector<float>& y, int64_t channels, int64_t step, int64_t first) {
   for (int64_t i = 0; i < static_cast<int64_t>(whole.size()); ++i) {
     const int64_t c = i % step - first;
@@ -47,9 +47,9 @@ void expect_part(const std::vector<float>& whole, const std::vector<float>& y, i
   }
 }
 
-/// Runs one way with 1 and 3 threads against the definition, in double; then with x and y parts of wider images, and with x in planes: the
-/// same bits.
-/// @param tolerance  of the largest output
+/// Checks one method, with 1 and 3 threads, against the definition in double. Then checks that it gives the same bits if x and y are parts
+/// of wider images, and if x has channels first.
+/// @param tolerance  relative to the largest output
 void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activation, double tolerance = 3e-6) {
   const int64_t y_size = p.N * p.M * p.window.out_size();
   const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.M * (p.C / p.group) * p.window.kernel_size()),
@@ -112,7 +112,7 @@ TEST(NhwcConv, DirectEqualsTheDefinition) {
   }
 }
 
-// Panels too large for the caches pass in parts, runs of whole segments or pieces of them.
+// Packed weights that are too large for the caches are used in parts: some segments of the window at a time, or parts of a segment.
 TEST(NhwcConv, DeepWindowsAreSummedInParts) {
   Random random(58);
   for (const auto& [channels, kernel, dilation] :
@@ -127,7 +127,7 @@ TEST(NhwcConv, DeepWindowsAreSummedInParts) {
   }
 }
 
-// So few filters that several channels share a vector: by two and four, and not at all where their number is odd.
+// With few filters, several channels share a vector: two or four; one if the number of channels is odd.
 TEST(NhwcConv, FewFiltersFoldTheChannels) {
   Random random(59);
   for (const auto& [channels, filters, kernel] :
@@ -139,7 +139,7 @@ TEST(NhwcConv, FewFiltersFoldTheChannels) {
       const int64_t out[] = {pool_out_extent(in[0], kernel, stride[0], 1, pad, pad, false),
                              pool_out_extent(in[1], kernel, stride[1], 1, pad, pad, false)};
       p.window = make_window(in, out, k, stride, pads, {});
-      // Plain C++ adds nine thousand products up in two chains.
+      // Without vector instructions, nine thousand products are added up in only two sums.
       const double tolerance = channels > 1000 ? 1e-5 : 3e-6;
       for (Unary activation : kActivations) check(p, NhwcMethod::direct, random, activation, tolerance);
     }
@@ -153,7 +153,7 @@ TEST(ConvDepthwise, EqualsTheTwoOneAfterTheOther) {
     const bool large = round % 5 == 0;
     const bool pointwise = random.coin();
     ConvParams first{.N = random.integer(0, 2), .C = random.integer(1, pointwise ? 30 : 4), .M = random.integer(2, large ? 100 : 40)};
-    // The widest are cut into strips.
+    // Wide rows are split into strips.
     const int64_t extent[] = {random.integer(1, large ? 20 : 9), random.integer(1, large ? 300 : 9)}, one[] = {1, 1};
     first.window = pointwise ? make_window(extent, extent, one, {}, {}, {}) : test::random_window_over(random, extent);
     ConvParams second{.N = first.N, .C = first.M, .M = first.M, .group = first.M};
@@ -235,7 +235,7 @@ TEST(NhwcConv, WinogradsWeightsArePackedFromAnyAddress) {
     std::vector<char> odd(weights.size() * sizeof(float) + 1);
     std::memcpy(odd.data() + 1, weights.data(), weights.size() * sizeof(float));
     nhwc_pack(p, method, reinterpret_cast<const float*>(odd.data() + 1), again.data());
-    ASSERT_EQ(again, packed);  // of no NaN: all is written
+    ASSERT_EQ(again, packed);  // without NaN: every element was written
   }
 }
 
@@ -253,7 +253,7 @@ TEST(NhwcConv, DepthwiseEqualsTheDefinition) {
   Random random(53);
   for (int round = 0; round < 300; ++round) {
     ConvParams p;
-    // Windows of 3, 5 and 7 taps have ways of their own, with borders.
+    // Windows of 3, 5 and 7 taps have special code, with and without borders.
     const int64_t extents[] = {random.integer(1, 12), random.integer(1, 40)};
     p.window = random.coin() ? test::random_window_over(random, extents)
                              : test::random_window(random, static_cast<int>(random.integer(1, 2)), random.coin() ? 8 : 30);

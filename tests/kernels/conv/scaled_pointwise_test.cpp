@@ -11,7 +11,7 @@
 namespace treadle::kernels {
 namespace {
 
-// Small and large images: the weights are scaled for these, the image for those.
+// For small images the kernel scales the image, for large ones the weights.
 TEST(ScaledPointwise, EqualsTheDefinition) {
   test::Random random(61);
   for (int round = 0; round < 200; ++round) {

@@ -111,8 +111,8 @@ TEST(Chain, NaNStaysInMaxAndBecomesTheLowestCodeInQuantize) {
   EXPECT_EQ(quantized[3], 0);
 }
 
-// quantize(dequantize(a) + dequantize(b)) for every zero point of both dtypes, at lengths around the blocks, in steps that are taken
-// together (load, sub, mul and div, quantize) and, with b as an operand of add, in steps that are not.
+// quantize(dequantize(a) + dequantize(b)) for every zero point of both dtypes, at lengths around the block size. Once with steps that are
+// fused (load, sub, mul and div, quantize), and once, with b as an operand of add, with steps that are not.
 template <typename T>
 void check_quantized_sums(DType dtype) {
   constexpr uint8_t kSlot = kMaxChainInputs;
@@ -158,7 +158,7 @@ TEST(Chain, QuantizedSumsAreThoseOfTheFormula) {
   check_quantized_sums<int8_t>(DType::int8);
 }
 
-// Whatever a code cannot be becomes the one at that end, at every place of a block.
+// Numbers outside of the codes' range become the lowest or highest code, at every position of a block.
 template <typename T>
 void check_extremes(DType dtype) {
   constexpr int kLow = std::numeric_limits<T>::min(), kHigh = std::numeric_limits<T>::max();
@@ -195,7 +195,7 @@ TEST(Chain, ExtremesBecomeTheCodesAtTheEnds) {
 }
 
 #if defined(__x86_64__)
-// Whether upper halves of vector registers are in use, by what the processor would have to save of them; nothing if it does not tell.
+// Tells, from the state that the processor would have to save, whether upper halves of vector registers are in use; nullopt if unknown.
 std::optional<bool> upper_halves_are_in_use() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kTells = 1U << 2;
@@ -205,7 +205,7 @@ std::optional<bool> upper_halves_are_in_use() {
   return (a & (kUpperOfYmm | kUpperOfZmm)) != 0;
 }
 
-// While they are, SSE instructions are slow: a chain must not slow down what runs after it.
+// While upper halves are in use, SSE instructions are slow. A chain must clear them, so that later code is not slowed down.
 TEST(Chain, LeavesNoUpperHalvesInUse) {
   ChainProgram program;
   program.inputs = {DType::float32};
@@ -245,7 +245,8 @@ TEST(Chain, TruthValuesAreBytes) {
   }
 }
 
-// (x - mean[c]) * factor[c] + bias[c] over an output that is x, in pieces that begin anywhere: short periods, and one too long to be kept.
+// (x - mean[c]) * factor[c] + bias[c] in place, in pieces that begin anywhere. Short periods are kept repeated in memory, long ones are
+// not.
 TEST(Chain, PiecesOfPeriodicOperandsInPlace) {
   ChainProgram program;
   program.inputs = {DType::float32, DType::float32, DType::float32, DType::float32};
@@ -271,7 +272,7 @@ TEST(Chain, PiecesOfPeriodicOperandsInPlace) {
   }
 }
 
-// Against an operand of as many copies, which takes the steps that read memory: infinities, NaN and zeros of both signs on both sides.
+// A scalar operand must give the same bits as an array of copies of it, which takes other steps. Includes infinities, NaN and both zeros.
 TEST(Chain, AnOperandOfOneNumberGivesTheBitsOfItsCopies) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> special{0.0F, -0.0F, 1.5F, -2.0F, kInf, -kInf, kNaN, 1e-40F};

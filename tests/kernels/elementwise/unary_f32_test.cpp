@@ -20,9 +20,9 @@ struct Case {
   Unary op;
   float a, b;
   std::function<double(double)> truth;
-  double low, high;     // arguments
+  double low, high;     // range of the arguments
   double relative;      // allowed error, relative to the result
-  double absolute = 0;  // and absolute, where the result cancels
+  double absolute = 0;  // allowed absolute error, where the result cancels
 };
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
@@ -105,7 +105,7 @@ TEST(UnaryF32, StaysWithinItsErrorBound) {
   }
 }
 
-// A root of 1 - y^2, or an arc sine of y, would be NaN.
+// These results must stay within [-1, 1]: a root of 1 - y^2 or an arc sine would otherwise be NaN.
 TEST(UnaryF32, FunctionsWithinOneStayThere) {
   std::vector<float> x;
   for (int i = -12000; i <= 12000; ++i) x.push_back(static_cast<float>(i) / 1000);
@@ -137,7 +137,7 @@ TEST(UnaryF32, AnElementsValueDoesNotDependOnItsPlace) {
 
 TEST(UnaryF32, NaNStaysNaN) {
   for (const Case& c : cases()) {
-    if (c.op == Unary::thresholded_relu) continue;  // NaN is not above the threshold
+    if (c.op == Unary::thresholded_relu) continue;  // NaN is not above the threshold, so the result is 0
     const float x = NAN;
     float y = 0;
     unary_f32(c.op, c.a, c.b, &x, &y, 1);
@@ -145,7 +145,7 @@ TEST(UnaryF32, NaNStaysNaN) {
   }
 }
 
-// Every 1031st float there is: magnitudes from subnormal to infinite, of both signs, and what is no argument.
+// Every 1031st bit pattern: subnormal to infinite numbers of both signs, and NaN.
 TEST(UnaryF32, InverseAndHyperbolicFunctionsFollowTheCLibraryEverywhere) {
   std::vector<float> x;
   for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 1031) x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));

@@ -36,7 +36,7 @@ std::vector<float> multiply(int64_t M, const std::vector<float>& A, int64_t lda,
   return C;
 }
 
-// The processor's products and the emulated ones, against double, of the operands as they are rounded: what is left is float32 sums.
+// Checks products by the processor and emulated ones against double precision. Operands are rounded first, so only float32 sums differ.
 void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
   Random random(71 + static_cast<uint32_t>(form));
   for (int round = 0; round < rounds; ++round) {
@@ -69,7 +69,7 @@ void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
         expected[m * ldc + n] = sum, size[m * ldc + n] = magnitude;
       }
     }
-    // Of hi + lo, lo lo is missing, and what their rounding leaves: some 2^-16 of each product.
+    // The form `three` omits the product of the low parts and rounds these parts: an error of about 2^-16 of each product.
     const double tolerance = form == Bf16Form::three ? 4e-5 : 1e-6;
     for (bool emulated : {false, true}) {
       const std::vector<float> before(expected.size(), 123);
@@ -85,7 +85,7 @@ TEST(GemmBf16, MultipliesRoundedOperandsAndSumsInFloat32) { products_equal_the_d
 TEST(GemmBf16, MultipliesOperandsRoundedToFloat16) { products_equal_the_definition(Bf16Form::float16, 80, 3000); }
 TEST(GemmBf16, ThreeProductsOfSplitOperandsAreNearlyExact) { products_equal_the_definition(Bf16Form::three, 80, 3000); }
 
-// Neither operand is packed beforehand, either may be transposed, and matrices of a batch may be broadcast.
+// Neither operand is packed before the run. Either may be transposed, and matrices of a batch may be broadcast.
 TEST(GemmBf16, BatchesOfComputedMatricesEqualTheDefinition) {
   Random random(74);
   for (int round = 0; round < 120; ++round) {
@@ -111,7 +111,7 @@ TEST(GemmBf16, BatchesOfComputedMatricesEqualTheDefinition) {
       std::vector<char> scratch(gemm_bf16_batched_scratch_bytes(shape, Bf16Form::one, threads) + 64);
       void* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63});
       std::vector<float> C(static_cast<size_t>(batch * M * N), 123);
-      if (adds) C = residual, e.residual = C.data(), e.residual_row = N;  // in place
+      if (adds) C = residual, e.residual = C.data(), e.residual_row = N;  // the residual is C itself
       gemm_bf16_batched(shape, strides, A.data(), B.data(), C.data(), e, Bf16Form::one, aligned, threads, &pool);
       for (int64_t i = 0; i < batch * M * N; ++i) {
         const int64_t at = i / (M * N), m = i / N % M, n = i % N;
@@ -172,7 +172,7 @@ TEST(GemmBf16, RoundsTiesToEvenAndKeepsNanAndInfinity) {
   }
 }
 
-// Of float16's range: the largest, what becomes infinity, denormal numbers and what becomes zero. Sums are float32's.
+// The limits of float16: the largest number, numbers that round to infinity, subnormal ones, and ones that round to zero. Sums are float32.
 TEST(GemmBf16, Float16HasItsOwnRange) {
   const std::vector<float> A = {65504.0F, 65519.0F, 65520.0F, -1e6F, 6.1e-5F, 5.96e-8F, 2.9e-8F, 1.00048828125F, 1.0004882812F};
   const int64_t M = static_cast<int64_t>(A.size());

@@ -10,7 +10,7 @@
 namespace treadle::kernels {
 namespace {
 
-// Against sums in 64 bits, over sizes that are no multiple of any tile, all signs and zero points.
+// Compares with sums in 64 bits, over sizes that are no multiple of any tile, all signs and zero points.
 TEST(GemmBytes, IsTheExactProductTimesTheScales) {
   std::mt19937 generator(5);
   for (int round = 0; round < 60; ++round) {
@@ -46,7 +46,7 @@ TEST(GemmBytes, IsTheExactProductTimesTheScales) {
   }
 }
 
-// With the largest bytes, pairs of whose products do not fit 16 bits, now and then.
+// Sometimes uses the largest bytes: the sum of two such products does not fit into 16 bits.
 TEST(GemmBytes, TilesOfEveryInstructionSetAreThePlainOne) {
   if (!has_fast_byte_products()) GTEST_SKIP() << "this machine has none but the plain one";
   std::mt19937 generator(6);

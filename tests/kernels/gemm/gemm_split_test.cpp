@@ -19,7 +19,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::
 #define TREADLE_NEEDS_TILES() \
   if (!has_split_tiles()) GTEST_SKIP() << "the processor has no AMX"
 
-/// A product with its matrices, and its result in double.
+/// A product's matrices and expected result in double.
 struct Product {
   GemmShape shape;
   std::vector<float> A, B, before;
@@ -54,7 +54,7 @@ struct Product {
     return C;
   }
 
-  /// Every element by its definition; `tolerance` is of the sum of magnitudes.
+  /// Compares each element with its definition. @param tolerance  relative to the sum of the products' magnitudes
   void expect_right(double tolerance, int threads = 1) {
     const std::vector<float> C = run(threads);
     for (int64_t m = 0; m < shape.M; ++m) {
@@ -95,7 +95,7 @@ TEST(GemmSplit, PartsAddUpToTheNumber) {
     auto part = [](const uint16_t* tiles, int64_t i, int64_t place) {
       return std::bit_cast<float>(static_cast<uint32_t>(tiles[i * kSplitRows * kSplitTerms + place]) << 16);
     };
-    // A's rows and B's columns, each as rows of terms and as columns of them.
+    // Splits both A's rows and B's columns, each with terms stored contiguously and with terms stored apart.
     for (bool turned : {false, true}) {
       std::vector<float> from = numbers;
       if (turned)
@@ -117,7 +117,7 @@ TEST(GemmSplit, PartsAddUpToTheNumber) {
   }
 }
 
-// Edges of blocks, chunks of the terms and rows that are split together; every epilogue; any number of threads.
+// Sizes at the edges of blocks, of chunks of terms and of rows that are split together; every epilogue; several numbers of threads.
 TEST(GemmSplit, ProductsEqualTheDefinition) {
   Random random(6);
   for (int round = 0; round < 36; ++round) {
@@ -134,7 +134,7 @@ TEST(GemmSplit, ProductsEqualTheDefinition) {
     }
     p.residual = random.vector(M * N);
     if (random.coin()) e.residual = p.residual.data(), e.residual_row = N;
-    if (random.coin()) e.residual = p.before.data(), e.residual_row = p.shape.ldc;  // C itself
+    if (random.coin()) e.residual = p.before.data(), e.residual_row = p.shape.ldc;  // the residual is C itself
     const Unary activations[] = {Unary::none, Unary::none, Unary::relu, Unary::tanh};
     e.activation = activations[random.integer(0, 3)];
     p.expect_right(1e-6);
@@ -143,7 +143,7 @@ TEST(GemmSplit, ProductsEqualTheDefinition) {
   }
 }
 
-// Against the product by vectors, which a B that is packed beforehand has.
+// Compares with the errors of the vector kernel, which products use whose B is packed before the run.
 TEST(GemmSplit, ErrorsAreNoLargerThanThoseOfFloat32Sums) {
   Random random(7);
   for (int64_t K : {64, 384, 1536, 5000}) {
@@ -165,7 +165,7 @@ TEST(GemmSplit, ErrorsAreNoLargerThanThoseOfFloat32Sums) {
   }
 }
 
-// What parts do not represent: infinities, NaN, the largest and the smallest numbers; in the first rows, in later ones, in B.
+// Infinities, NaN, and numbers too large or too small to be split, in the first rows of A, in later ones, or in B.
 TEST(GemmSplit, NumbersBeyondTheRangeOfPartsAreComputedByVectors) {
   Random random(8);
   for (int round = 0; round < 24; ++round) {
@@ -182,7 +182,7 @@ TEST(GemmSplit, NumbersBeyondTheRangeOfPartsAreComputedByVectors) {
   }
 }
 
-// Weights whose parts are kept, and nothing else: they are joined again for rows beyond the range, and for panels.
+// If only B's parts are kept, B is restored from them for the vector kernel, which computes rows that cannot be split.
 TEST(GemmSplit, PartsAreEnough) {
   TREADLE_NEEDS_TILES();
   Random random(11);
@@ -203,7 +203,7 @@ TEST(GemmSplit, PartsAreEnough) {
         ASSERT_EQ(unpacked[static_cast<size_t>(k * s.N + n)], p.b(k, n)) << k << " " << n;
       }
     }
-    const std::vector<float> expected = p.run(1);  // which the tests above compare with the definition
+    const std::vector<float> expected = p.run(1);  // the tests above compare run() with the definition
     std::vector<float> C = p.before;
     for (int threads : {1, 3}) {
       ThreadPool pool(threads);
@@ -215,7 +215,8 @@ TEST(GemmSplit, PartsAreEnough) {
   }
 }
 
-// Of a deep product that adds to C, some terms are too small for parts if looked at by themselves: what C had is added once.
+// Some of a deep product's terms are too small to be split when one chunk is looked at alone. The residual must still be added exactly
+// once.
 TEST(GemmSplit, SomeTermsMayBeSmall) {
   Random random(12);
   for (bool first : {false, true}) {
@@ -227,7 +228,7 @@ TEST(GemmSplit, SomeTermsMayBeSmall) {
     p.epilogue.residual = nullptr;
     p.expect_right(1e-6);
   }
-  for (int64_t K : {130, 1600}) {  // all of some rows
+  for (int64_t K : {130, 1600}) {  // all terms of some rows are too small
     Product p(300, 210, K, random.coin(), random.coin(), random);
     p.epilogue.residual = p.before.data(), p.epilogue.residual_row = p.shape.ldc;
     for (int64_t m = 64; m < 96; ++m)
@@ -253,7 +254,7 @@ TEST(GemmSplit, SmallNumbersKeepTheirBits) {
   }
 }
 
-// Of a batch whose products share B, one has numbers that need it in float32: B's parts are made anew for the next.
+// One product of a batch with a shared B needs the vector kernel. For the next product, B's parts must be computed again.
 TEST(GemmSplit, BatchesGoOnBehindAProductBeyondTheRange) {
   Random random(10);
   constexpr int64_t kProducts = 5, M = 220, N = 220, K = 64;

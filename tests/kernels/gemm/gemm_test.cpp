@@ -13,7 +13,7 @@ namespace {
 using test::expect_near;
 using test::Random;
 
-// C = f(alpha A B + beta bias + residual), in double, with everything as an index.
+// Computes C = f(alpha A B + beta bias + residual) in double, element by element.
 template <typename T>
 std::vector<T> reference(int64_t M, int64_t N, int64_t K, const T* A, int64_t a_row, int64_t a_col, const T* B, int64_t b_row,
                          int64_t b_col, const Epilogue<T>& e) {
@@ -73,14 +73,14 @@ void random_packed_products(double tolerance) {
     gemm<T>(M, {A.data(), a_row, a_col}, backwards, again.data(), ldc, e, nullptr);
     ASSERT_EQ(again, C) << "other bits, last columns first";
 
-    // The same product with B packed, or read, during the run.
+    // Computes the same with a B that is packed, or read unpacked, during the run.
     GemmShape shape{.M = M, .N = N, .K = K, .a_row = a_row, .a_col = a_col, .ldb = ldb, .b_transposed = b_transposed, .ldc = N};
     std::vector<char> memory(gemm_scratch_bytes<T>(shape, 1) + 64);
     std::vector<T> direct(static_cast<size_t>(M * N), guard);
     gemm_batched(shape, {}, A.data(), B.data(), direct.data(), e, memory.data(), 1, nullptr);
     expect_near(direct, expected, tolerance);
 
-    // In place: the residual is C itself.
+    // The residual may be C itself.
     if (e.residual != nullptr) {
       std::vector<T> in_place = residual;
       e.residual = in_place.data();
@@ -146,7 +146,7 @@ TEST(Gemm, BatchesBroadcast) {
         gemm_batched(shape, batch, A.data(), B.data(), C.data(), {}, memory.data(), threads, nullptr);
         if (count(c.b) == 1) gemm_batched(shape, batch, A.data(), pack_b(B.data(), K, N, N, false).view, packed_C.data(), {}, nullptr);
         for (int64_t i = 0; i < count(c.c); ++i) {
-          // The product's place in A and B, from its place in C.
+          // Returns the product's offset in A or B, from its index in the batch.
           auto place = [&](const std::vector<int64_t>& dims) {
             int64_t rest = i, offset = 0, stride = 1;
             for (size_t d = 0; d < c.c.size(); ++d) {
@@ -169,7 +169,7 @@ TEST(Gemm, BatchesBroadcast) {
   }
 }
 
-// Gradients of weights in small batches.
+// Gradients of weights for small batches have this form.
 TEST(Gemm, FewTermsAreWrittenRowByRow) {
   test::Random random(18);
   ThreadPool threads(2);
@@ -192,8 +192,8 @@ TEST(Gemm, FewTermsAreWrittenRowByRow) {
         }
 }
 
-// A whose rows are long is brought together first, as gradients of weights have it: turned, or in blocks of rows where all panels of B are
-// as wide as there are registers.
+// A transposed A, as in gradients of weights, is copied to contiguous memory first: transposed, or (if all panels of B have the full width)
+// in blocks of rows.
 TEST(Gemm, LargeTransposedAIsBroughtTogether) {
   test::Random random(17);
   ThreadPool threads(3);
@@ -248,7 +248,7 @@ TEST(Gemm, NaNInAPassesARelu) {
   EXPECT_TRUE(std::isnan(C[0]));
 }
 
-// 0.1f is no power of two: one chain of sums as long as the row would be off by a thousandth.
+// 0.1f is no power of two: a single float32 sum over the whole row would have an error of a thousandth.
 TEST(Gemm, RoundsLongSumsLikeShortOnes) {
   constexpr int64_t K = 1'000'000, N = 3;
   const std::vector<float> B(static_cast<size_t>(K * N), 0.1F);

@@ -56,7 +56,7 @@ TEST(GridSample, TakesNothingFromBeyondTheImage) {
   }
 }
 
-// 0 times infinity is NaN: what is not taken is not multiplied.
+// A pixel with weight 0 must not be multiplied: 0 times infinity is NaN.
 TEST(GridSample, KeepsInfinitiesFromPointsOutside) {
   const float inf = std::numeric_limits<float>::infinity();
   const GridSampleParams p{.in = {2, 2, 1}, .points = 4, .align_corners = true};

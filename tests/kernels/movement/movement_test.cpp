@@ -169,7 +169,8 @@ TEST(Copy, BlocksMakeAConcatenation) {
   EXPECT_THROW(fill(3, &value, filled, 1, nullptr), Error);
 }
 
-// Three heads of a cache get a row more each: all that there was moves down within one block of memory, also where loops are cut.
+// Three heads of a cache grow by a row each, so that all rows move within one block of memory. The copy must also be right if threads share
+// it.
 TEST(Copy, BlocksThatMoveDownMayOverlap) {
   ThreadPool pool(2);
   constexpr int64_t kBlock = 100'000, kRow = 8, kCount = 3;
@@ -183,7 +184,7 @@ TEST(Copy, BlocksThatMoveDownMayOverlap) {
   EXPECT_TRUE(std::equal(before.begin() + kRow, before.begin() + kBlock, memory.begin()));
 }
 
-// numpy.pad of what negative pads leave, one axis at a time, index by index.
+// The source index by the definition of numpy.pad, after negative pads have cut the array.
 int64_t pad_source(PadMode mode, int64_t i, int64_t n) {
   if (mode == PadMode::edge) return std::clamp<int64_t>(i, 0, n - 1);
   if (mode == PadMode::wrap) {

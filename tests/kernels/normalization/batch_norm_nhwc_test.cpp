@@ -15,12 +15,12 @@ using test::Random;
 
 struct Case {
   int64_t rows, C;
-  float offset = 0;  // of x from 0
+  float offset = 0;  // mean of x
   BatchNormGate::Passes passes = BatchNormGate::Passes::always;
   bool is_computed = false, in_place = false;
 };
 
-/// Rows that lie in memory, or twice their halves.
+/// Rows of dy: read from memory, or computed as twice their halves.
 class Rows final : public GradientRows {
  public:
   Rows(const std::vector<float>& dy, int64_t C, bool is_computed) : dy_(dy.data()), C_(C), is_computed_(is_computed) {}
@@ -82,7 +82,7 @@ void check(Random& random, const Case& t) {
     batch_norm_gradient_nhwc(rows, C, gradient, t.is_computed, gate, image.data(), scale.data(), of_mean.data(), inverse.data(), to,
                              ds.data(), db.data(), scratch.data(), pool);
     if (t.in_place) ours = image;
-    test::expect_near(ours, dx, 1e-4);  // of one or two rows: the deviation is nearly 0
+    test::expect_near(ours, dx, 1e-4);  // with one or two rows, the deviation is nearly 0
     test::expect_near(ds, dscale, 5e-5);
     test::expect_near(db, dbias, 2e-5);
     if (pool) {

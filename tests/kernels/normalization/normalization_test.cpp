@@ -19,7 +19,7 @@ template <typename T>
 void check_softmax(double tolerance) {
   Random random(61);
   for (int round = 0; round < 150; ++round) {
-    const bool pairs = round % 5 == 0;  // of two classes, many of them
+    const bool pairs = round % 5 == 0;  // many rows of two classes
     const int64_t outer = pairs ? random.integer(0, 70) : random.integer(0, 5), n = pairs ? 2 : random.integer(1, 90);
     const int64_t inner = pairs || random.coin() ? 1 : random.integer(1, round % 7 == 0 ? 1200 : 40);
     const auto x = random.vector<T>(outer * n * inner, -20, 20);
@@ -42,7 +42,7 @@ void check_softmax(double tolerance) {
       }
     }
     expect_near(y, soft, tolerance);
-    expect_near(z, logs, 2 * tolerance);  // of a sum of up to 90 terms, one after the other
+    expect_near(z, logs, 2 * tolerance);  // sums up to 90 terms in sequence
     expect_near(h, hard, 0);
     std::vector<T> in_place = x;
     softmax(outer, n, inner, in_place.data(), in_place.data(), nullptr);
@@ -50,7 +50,7 @@ void check_softmax(double tolerance) {
   }
 }
 
-// As numpy.argmax, which ONNX's reference takes: NaN is the largest, and the first counts. Wide planes go another way than narrow ones.
+// Like numpy.argmax, which ONNX's reference uses: NaN counts as largest, and the first of equals wins. Wide planes take another code path.
 TEST(Hardmax, FindsTheFirstLargestAndTakesNaNForIt) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> column{1, 3, 3, 2}, with_nan{1, nan, 3, nan};
@@ -186,7 +186,7 @@ TEST(Norm, ALargeMeanDoesNotSpoilTheVariance) {
   EXPECT_NEAR(deviation, 1 / std::sqrt(variance), 1e-5 / std::sqrt(variance));
 }
 
-// The rounding of their sum is larger than what is between them.
+// The sum of these elements has a larger rounding error than the elements have differences.
 TEST(Norm, LargeElementsThatAreEqualHaveNoNegativeVariance) {
   Random random(64);
   for (int64_t n : {1, 3, 6, 7, 16, 31, 64, 100, 700}) {

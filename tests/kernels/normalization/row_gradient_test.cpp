@@ -53,7 +53,7 @@ TEST(RowGradient, NormalizationsFollowTheirFormula) {
       test::expect_near(dx.values(), expected.dx, length == 1 ? 1e-2 : 1e-5);
       test::expect_near(dscale.values(), expected.dscale, 1e-5);
       test::expect_near(dbias.values(), expected.dbias, 1e-5);
-      // In place, on one thread: the same bits.
+      // In place and on one thread, the result has the same bits.
       const std::vector<float> apart = dx.values(), apart_scale = dscale.values();
       job.dx = dy.data();
       norm_gradient(job, scratch.data(), nullptr);

@@ -53,7 +53,7 @@ TEST(Regex, KnowsClasses) {
   EXPECT_TRUE(matches("(?s).", "\n"));
 }
 
-// One set, once or more, is found without the automaton: written as x{1,} or x, then as often as may be, it is not.
+// A repeated set such as [a-c]+ is matched by a special loop. Written as x x* or x, it is matched by the automaton.
 TEST(Regex, RunsOfOneSetAreWhatTheAutomatonFinds) {
   for (const std::string set : {"[a-c]", "[^a-c]", "(?i)\xe9", "."}) {
     const Regex run(set + "+"), automaton("(?:" + set + "(?:" + set + ")*)|(?:" + set + ")");
