@@ -19,7 +19,7 @@ int count(const Graph& graph, std::string_view type, std::string_view domain = "
   return n;
 }
 
-/// The pass must give the same results, up to rounding; returns how many nodes moved.
+/// Applies the pass, and checks that results agree up to rounding. @return how many nodes moved
 int64_t same_results(Graph& graph, double tolerance = 3e-6) {
   std::unique_ptr<Graph> original = graph.clone();
   const int64_t moved = everything(graph) + testing::pass(passes::fuse_conv)(graph);
@@ -201,7 +201,7 @@ ValueId pair_of(GraphBuilder& b, ValueId x, int64_t inputs, int64_t channels, co
               {{"group", channels}, {"pads", Ints{1, 1, 1, 1}}, {"strides", Ints{2, 1}}});
 }
 
-// The passes over graphs with channels innermost, as sessions run them: one that nobody calls is noticed by its users only.
+// In a session's pipeline, these passes must run: without them only speed would change, which no other test notices.
 TEST(FuseDepthwise, IsPartOfThePipeline) {
   GraphBuilder b;
   b.output(pair_of(b, b.input("x", {1, 5, b.symbol("h"), b.symbol("w")}), 5, 20, ""));
@@ -233,7 +233,7 @@ TEST(FuseDepthwise, JoinsAPointwiseConvolutionWithTheDepthwiseOneThatReadsIt) {
   EXPECT_LE(testing::relative_difference(after[0], before[0]), 3e-6);
 }
 
-// A network's first convolution and the depthwise one behind it, with any windows, of an input that is read as it is given.
+// A network's first convolution, which reads images with channels first, and a depthwise one behind it, with any windows.
 TEST(FuseDepthwise, JoinsAConvolutionOfColorsToo) {
   for (int64_t colors : {3, 5}) {
     GraphBuilder b;

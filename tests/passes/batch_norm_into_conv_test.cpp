@@ -6,7 +6,7 @@ namespace {
 
 using testing::GraphBuilder;
 
-// Elements in [0.5, 1.5): variances must be positive.
+// Returns a constant with elements in [0.5, 1.5), as variances must be positive.
 ValueId positive(GraphBuilder& b, std::string_view name, int64_t count, uint32_t seed) {
   Tensor tensor = GraphBuilder::random_tensor(Shape{count}, seed);
   for (float& x : tensor.span<float>()) x = x / 2 + 1;
@@ -121,9 +121,9 @@ TEST(BatchNormIntoConv, LeavesConstantsOfOtherShapesAndQuotientsByTheConvolution
     auto graph = b.take();
     testing::expect_unchanged(*graph, testing::pass(passes::batch_norm_into_conv));
   };
-  unchanged("Mul", Shape{6}, false);  // along the last axis
+  unchanged("Mul", Shape{6}, false);  // applies to the last axis, not to channels
   unchanged("Add", Shape{6, 6}, false);
-  unchanged("Add", Shape{2, 6, 1, 1}, false);  // the sum is larger
+  unchanged("Add", Shape{2, 6, 1, 1}, false);  // the sum is larger than the convolution's output
   unchanged("Div", Shape{6, 1, 1}, true);
   unchanged("Sub", Shape{6, 1, 1}, true);
 }

@@ -15,7 +15,7 @@ int64_t convert(Graph& graph) {
   return passes::compute_in_float32(graph, limits, INT64_MAX);
 }
 
-/// Uniform in [-1, 1), rounded.
+/// Returns random numbers, uniform in [-1, 1), rounded to the 16-bit type.
 template <typename Half>
 std::vector<Half> halves(int64_t count, uint32_t seed) {
   const Tensor random = GraphBuilder::random_tensor(Shape{count}, seed);
@@ -55,7 +55,7 @@ TEST(ComputeInFloat32, CastsStandAtTheBordersOnly) {
   EXPECT_EQ(convert(*graph), 0);
 }
 
-// Against sums in double of the rounded operands: one rounding is left, that of the result.
+// Compares with sums in double of the same operands. Only the result's rounding may differ.
 template <typename Half>
 void expect_one_rounding(int digits) {
   constexpr int64_t kRows = 5, kDepth = 70, kColumns = 9;
@@ -126,7 +126,7 @@ TEST(ComputeInFloat32, LeavesOthersAlone) {
   testing::expect_unchanged(*graph, convert);
 }
 
-// Weights above the limit stay as they are: they would be held twice.
+// Weights above the limit stay in 16 bits: the session would otherwise hold them in both types.
 TEST(ComputeInFloat32, LargeWeightsStay) {
   GraphBuilder b;
   ValueId x = b.input("x", {2, 3}, DType::float16);

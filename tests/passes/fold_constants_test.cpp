@@ -111,7 +111,7 @@ TEST(FoldConstants, WhatIsLetGoMayBeSpentAgain) {
   EXPECT_EQ(limits.bytes, 10'000 - 4096);
 }
 
-// A kernel looks through a constant that it packs, for each of its nodes.
+// Each node that reads a large constant adds to its cost, since kernels look through constants that they may pack.
 TEST(FoldConstants, WhatManyReadCostsThemAll) {
   auto with = [](int readers) {
     GraphBuilder b;

@@ -56,7 +56,7 @@ TEST(FuseAttention, ScaleSplitBetweenQueriesAndKeysAndAChosenConstant) {
 TEST(FuseAttention, RowsOfNaNThatBecomeZeros) {
   GraphBuilder b;
   auto [q, k, v] = heads(b);
-  // The first query sees no key.
+  // The mask hides all keys from the first query.
   std::vector<float> mask(35, 0);
   std::fill_n(mask.begin(), 7, -INFINITY);
   ValueId masked = b.op("masked", "Add", {scores(b, q, k), b.constant<float>("mask", Shape{5, 7}, mask)});
@@ -101,7 +101,7 @@ TEST(FuseAttention, LeavesAMaskThatStretchesTheScores) {
   testing::expect_unchanged(*graph, testing::pass(passes::fuse_attention));
 }
 
-// The scores' rows and columns may be one in a run.
+// The extent n of the scores may be 1 in a run. The mask would then broadcast them.
 TEST(FuseAttention, LeavesAMaskThatMayStretchTheScores) {
   GraphBuilder b;
   const Dim n = b.symbol("n");
@@ -124,7 +124,7 @@ TEST(FuseAttention, LeavesAnotherAxisAndProbabilitiesThatAreRead) {
   testing::expect_unchanged(*graph, testing::pass(passes::fuse_attention));
 }
 
-// Transposes around it.
+// Transposes before and after attention.
 
 std::string layouts(Graph& graph, int64_t count) {
   testing::changed(graph, testing::pass(passes::attention_layouts), count);

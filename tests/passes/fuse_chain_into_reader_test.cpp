@@ -7,7 +7,7 @@ using testing::GraphBuilder;
 
 constexpr int64_t kRows = 7, kChannels = 5;
 
-/// A batch normalisation's gradient behind what `gate` makes of dy and of the normalised image.
+/// A batch normalisation's gradient, which reads what `gate` computes from dy and the normalised image.
 struct Built {
   std::unique_ptr<Graph> graph;
   explicit Built(const std::function<ValueId(GraphBuilder& b, ValueId y, ValueId dy)>& gate, bool is_read_twice = false) {
@@ -40,7 +40,7 @@ ValueId clip_gate(GraphBuilder& b, ValueId y, ValueId dy) {
   return b.op("passed", "Where", {b.op("outside", "Or", {below, above}), b.scalar("none", 0), dy});
 }
 ValueId sigmoid_gate(GraphBuilder& b, ValueId y, ValueId dy) { return b.op("passed", "Mul", {dy, b.op("s", "Sigmoid", {y})}); }
-// Like a Relu's, but for one number.
+// Like a Relu's gradient, except for one number.
 ValueId other_gate(GraphBuilder& b, ValueId y, ValueId dy) {
   return b.op("passed", "Where", {b.op("above", "Greater", {b.op("r", "Relu", {y}), b.scalar("half", 0.5F)}), dy, b.scalar("none", 0)});
 }
@@ -51,7 +51,7 @@ ValueId other_filling(GraphBuilder& b, ValueId y, ValueId dy) {
 TEST(FuseChainIntoReader, AGradientIsComputedOnItsWayIn) {
   for (auto gate : {relu_gate, clip_gate, sigmoid_gate, other_gate, other_filling}) {
     auto graph = Built(gate).graph;
-    testing::changed(*graph, fuse, 1, 2e-6);  // sums of blocks in float
+    testing::changed(*graph, fuse, 1, 2e-6);  // a kernel sums blocks in float
     EXPECT_EQ(graph->num_nodes(), 1U);
   }
 }

@@ -82,14 +82,14 @@ TEST(FuseElementwise, LeavesWhatOthersReadOtherShapesAndOtherTypes) {
   ValueId read = b.op("read", "Neg", {x});
   b.output(read);
   b.output(b.op("y", "Abs", {read}));
-  b.output(b.op("z", "Add", {x, b.op("exp", "Exp", {row})}));  // once for every row would be more work
+  b.output(b.op("z", "Add", {x, b.op("exp", "Exp", {row})}));  // Exp would be computed again for every row
   b.output(b.op("w", "Neg", {b.op("abs", "Abs", {i})}));
-  b.output(b.op("v", "Abs", {b.op("power", "Pow", {x, b.scalar("half", 0.5F)})}));  // of -inf it is inf, a root is NaN
+  b.output(b.op("v", "Abs", {b.op("power", "Pow", {x, b.scalar("half", 0.5F)})}));  // pow(-inf, 0.5) is inf, but a square root is NaN
   auto graph = b.take();
   testing::expect_unchanged(*graph, fuse);
 }
 
-// What others read as well is computed once more where that reads nothing that is not there anyway.
+// A result with several readers is computed again by each, if it is cheap and reads only values that are kept anyway.
 TEST(FuseElementwise, AResultOfAKeptImageIsComputedByEachReader) {
   GraphBuilder b;
   ValueId x = b.input("x", {4, 50}), dy = b.input("dy", {4, 50});
@@ -98,7 +98,7 @@ TEST(FuseElementwise, AResultOfAKeptImageIsComputedByEachReader) {
   b.output(b.op("product", "MatMul", {y, b.weights("w", Shape{50, 3})}));
   ValueId passes = b.op("passes", "Greater", {y, b.scalar("zero", 0)});
   ValueId dx = b.op("dx", "Where", {passes, dy, b.scalar("none", 0)});
-  b.output(b.op("dproduct", "MatMul", {b.op("turned", "Transpose", {dx}), x}));  // reads x behind
+  b.output(b.op("dproduct", "MatMul", {b.op("turned", "Transpose", {dx}), x}));  // keeps x alive until after the gradient
   auto graph = b.take();
   EXPECT_EQ(testing::changed(*graph, fuse, 2), R"(graph g(%x f32[4,50], %dy f32[4,50]) {
   %row = constant f32[50] {...}
@@ -147,7 +147,7 @@ TEST(FuseElementwise, AGroupOfManyInputsIsCut) {
   b.output(x);
   auto graph = b.take();
   testing::changed(*graph, fuse, 3);
-  EXPECT_EQ(graph->num_nodes(), 4U);  // the last Add is left by itself
+  EXPECT_EQ(graph->num_nodes(), 4U);  // the last Add is not fused
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ int count(const Graph& graph, std::string_view type, std::string_view domain = "
   return n;
 }
 
-/// QuantizeLinear and DequantizeLinear with constants.
+/// Adds quantised nodes with constant scales and zero points.
 class Builder : public GraphBuilder {
  public:
   ValueId quantize(std::string_view name, ValueId x, float scale, uint8_t zero) {
@@ -35,7 +35,7 @@ class Builder : public GraphBuilder {
     return op(name, "DequantizeLinear", {x, this->scalar(std::string(name) + "_s", scale), byte(name, zero)});
   }
   ValueId byte(std::string_view name, uint8_t zero) { return constant<uint8_t>(std::string(name) + "_z", Shape{}, {zero}); }
-  /// Multiples of the sums' unit.
+  /// Makes a bias of multiples of the integer sums' unit.
   ValueId bias(std::string_view name, int count, float unit) {
     std::vector<float> values;
     for (int i = 0; i < count; ++i) values.push_back(static_cast<float>(i * 911 - 3000) * unit);
@@ -53,7 +53,8 @@ class Builder : public GraphBuilder {
   }
 };
 
-/// How far the bytes of the first output move, at most, by the whole pipeline: against the graph as written, in float.
+/// Returns the largest difference between codes of the first output before and after the whole pipeline. Before, the graph computes in
+/// float.
 int largest_step(Graph& graph, const Datum& feed) {
   const auto before = testing::run_graph(graph, {feed});
   passes::PipelineOptions options;
@@ -85,7 +86,7 @@ TEST_F(FuseQuantizedConv, BytesStayBytesFromConvolutionToConvolution) {
   ValueId last = b.op("last", "Conv", {pooledd, b.dequantized_weights("w3", {5, 8, 1, 1}, std::vector<float>(5, 0.01F))});
   b.output(b.quantize("y", last, 0.05F, 128));
   auto graph = b.take();
-  // Ties between two numbers may fall either way where floats are summed: at most one step a layer.
+  // A value half-way between two codes may be rounded either way by float sums: at most one step per layer.
   EXPECT_LE(largest_step(*graph, GraphBuilder::random_tensor({2, 3, 12, 10}, 5)), 2);
   EXPECT_EQ(count(*graph, "NhwcQLinearConv", "treadle"), 3);
   EXPECT_EQ(count(*graph, "NhwcByteMaxPool", "treadle"), 1);
@@ -103,7 +104,7 @@ TEST_F(FuseQuantizedConv, ABiasBetweenTwoSumsStaysWithTheFloats) {
   EXPECT_EQ(count(*graph, "NhwcQLinearConv", "treadle"), 0);
 }
 
-// From QLinearConv on nothing is rounded otherwise, so that no bit changes.
+// These passes start from QLinearConv and change no rounding, so all bits stay.
 TEST_F(FuseQuantizedConv, JoinsAndTablesChangeNothing) {
   Builder b;
   ValueId x = b.input("x", {1, 4, 9, 9}, DType::uint8);
@@ -146,9 +147,9 @@ TEST_F(FuseQuantizedConv, LeavesOthersAlone) {
   ValueId x = b.input("x", {1, 4, 6, 6}), s = b.input("s", {});
   ValueId xq = b.quantize("xq", x, 0.01F, 120), xd = b.dequantize("xd", xq, 0.01F, 120);
   ValueId conv = b.op("conv", "Conv", {xd, b.dequantized_weights("w", {2, 4, 1, 1}, {0.1F, 0.2F})});
-  b.output(conv);  // read as it is
+  b.output(conv);  // also read without quantisation
   b.output(b.quantize("y", conv, 0.1F, 0));
-  // A Relu that saturation cannot stand for, weights of float, and a scale that is computed.
+  // A Relu that the codes' range does not express, float weights, and a scale that a node computes.
   ValueId other = b.op("other", "Conv", {xd, b.dequantized_weights("w2", {2, 4, 1, 1}, {0.1F, 0.2F})});
   b.output(b.quantize("z", b.op("relu", "Relu", {other}), 0.1F, 5));
   b.output(b.quantize("real", b.op("third", "Conv", {xd, b.weights("w3", {2, 4, 1, 1})}), 0.1F, 5));

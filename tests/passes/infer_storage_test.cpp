@@ -18,7 +18,7 @@ Tensor floats(const Shape& shape, std::vector<float> values) {
 
 Tensor ints(std::vector<int64_t> values) { return Tensor::vector<int64_t>(values); }
 
-// The same elements as a dense tensor [3, 4] and in each format.
+// The elements of a tensor [3, 4]; the same in each sparse format.
 const std::vector<float> kElements = {0, 2, 0, -3, 0, 0, 0, 0, 5, 0, 0, 7};
 SparseTensor csr() { return {SparseTensor::Format::csr, Shape{3, 4}, floats({4}, {2, -3, 5, 7}), ints({1, 3, 0, 3}), ints({0, 2, 2, 4})}; }
 SparseTensor row_sparse() { return {SparseTensor::Format::coo, Shape{3, 4}, floats({2, 4}, {0, 2, 0, -3, 5, 0, 0, 7}), ints({0, 2}), {}}; }
@@ -29,7 +29,7 @@ struct Changed {
   std::vector<std::string> fallbacks;
 };
 
-// Infers storage for x, and compares the outputs with those of the dense graph.
+// Applies the pass with this storage for x, and compares the outputs with the dense graph's.
 Changed infer_for(Graph& graph, const std::string& storage, const SparseTensor& x, std::vector<Datum> others = {}) {
   std::vector<Datum> feeds{floats({3, 4}, kElements)};
   feeds.insert(feeds.end(), others.begin(), others.end());

@@ -20,7 +20,7 @@ std::unique_ptr<Graph> conditional(bool constant) {
   ValueId condition = constant ? b.graph().add_constant("c", Tensor::scalar<bool>(false)) : b.input("c", {}, DType::boolean);
   ValueId captured_then{}, captured_else{};
   auto then_branch = branch(symbols, "Relu", captured_then), else_branch = branch(symbols, "Neg", captured_else);
-  // Inference needs the bodies, so that the node is inferred only once it has them.
+  // The node's types are inferred only after its bodies are set, since inference needs them.
   NodeId id = b.graph().add_node({.op_type = "If", .inputs = {condition}, .name = "choose", .output_names = {"y"}});
   Graph& graph = b.graph();
   graph.node(id).bodies.push_back({"then_branch", std::move(then_branch), {{captured_then, graph.add_capture(id, x)}}});
@@ -75,7 +75,7 @@ TEST(InlineIf, LeavesAConditionThatIsFed) {
 TEST(RemoveDead, CapturesThatNoBodyReadsGoAndWhatMadeThemToo) {
   auto graph = conditional(/*constant=*/false);
   NodeId choose = graph->first();
-  // Only the else branch goes on reading x.
+  // Makes the then branch read another value, so that only the else branch reads x.
   Graph& then_branch = *graph->node(choose).bodies[0].graph;
   NodeId relu = then_branch.first();
   then_branch.set_input(relu, 0, then_branch.find_value("half"));

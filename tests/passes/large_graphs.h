@@ -52,7 +52,7 @@ class LargeGraph {
   ValueId scalar(float value) { return b_.scalar(name("c"), value); }
   ValueId ints(const std::vector<int64_t>& values) { return b_.ints(name("i"), values); }
 
-  // x [batch, length, width] as [batch, length, heads, size], by arithmetic on its shape, as exporters write it.
+  // Reshapes x [batch, length, width] to [batch, length, heads, size], with arithmetic on its shape, as exporters write it.
   ValueId split_heads(ValueId x) {
     std::vector<ValueId> parts;
     for (int64_t axis : {0, 1}) {

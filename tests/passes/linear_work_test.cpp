@@ -1,4 +1,4 @@
-// The optimiser's work grows linearly: four times the nodes, four times the work. bench/optimizer.cpp measures it in seconds.
+// The optimiser's work must grow linearly: four times the nodes may take four times the work. bench/optimizer.cpp measures seconds.
 #include "passes/pipeline.h"
 #include "tests/passes/large_graphs.h"
 #include "tests/passes/pass_test.h"

@@ -18,7 +18,7 @@ int64_t count(const Graph& graph, std::string_view op) {
   return n;
 }
 
-// MobileViT's patches of 2x2 pixels, out of an image with channels innermost and back: rows of channels move as they are.
+// MobileViT cuts an image with channels last into patches of 2x2 pixels, and joins them again. Each pixel's channels stay together.
 TEST(MergeMovements, ImagesAreCutIntoPatchesInOneMove) {
   GraphBuilder b;
   ValueId image = transpose(b, "first", b.input("x", {2, 6, 8, 5}), {0, 3, 1, 2});
@@ -44,7 +44,7 @@ TEST(MergeMovements, WhatComesToNothingIsAView) {
   EXPECT_EQ(count(*graph, "Transpose"), 0);
 }
 
-// Factors of 48 in random order under every shape: what comes out is the same, merged or not.
+// Random chains of reshapes and transposes of 48 elements: results stay the same, merged or not.
 TEST(MergeMovements, RandomChainsStayTheSame) {
   test::Random random(61);
   int64_t merged = 0;
@@ -93,12 +93,12 @@ TEST(MergeMovements, RandomChainsStayTheSame) {
 
 TEST(MergeMovements, LeavesOthersAlone) {
   GraphBuilder b;
-  // 8 is no multiple of 6: no piece ends there.
+  // 8 is no multiple of 6, so the Reshape splits no axis evenly.
   b.output(transpose(b, "a2", reshape(b, "a1", transpose(b, "a0", b.input("a", {4, 6}), {1, 0}), {8, 3}), {1, 0}));
-  // An extent that is not known.
+  // An extent is unknown.
   ValueId open = transpose(b, "b0", b.input("b", {b.symbol("n"), 6}), {1, 0});
   b.output(transpose(b, "b2", reshape(b, "b1", open, {2, 3, -1}), {2, 0, 1}));
-  // Read by others, too.
+  // The first transpose has another reader.
   ValueId shared = transpose(b, "c0", b.input("c", {4, 6}), {1, 0});
   b.output(transpose(b, "c2", reshape(b, "c1", shared, {6, 2, 2}), {2, 0, 1}));
   b.output(shared);

@@ -39,7 +39,8 @@ std::vector<Options> option_sets() {
           {"chosen convolutions", {.conv_choice = {.max_weight_expansion = 1}}}};
 }
 
-/// The first pass that loses a node's sources, and the node; empty if none does. Adds the passes that changed something to `ran`.
+/// Applies the passes, and returns the first that loses a node's sources, with the node; empty if none does. Adds passes that changed the
+/// graph to `ran`.
 std::string first_loss_of_passes(Graph& graph, passes::PipelineOptions options, std::set<std::string>& ran) {
   std::string lost;
   options.verify = true;
@@ -73,7 +74,7 @@ TEST(Provenance, SourcesAndMarksSurviveEveryPassOfRealModels) {
   EXPECT_GE(ran.size(), 28U) << "the other passes have tests of their own only, which check the same";
 }
 
-// A network with its backward part: convolutions, statistics, products and a normalisation.
+// A network with gradients: convolutions, statistics, matrix products and a normalisation.
 TEST(Provenance, SourcesAndMarksSurviveOnJointGraphs) {
   for (const bool packed : {false, true}) {
     GraphBuilder b;

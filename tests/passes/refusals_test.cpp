@@ -1,4 +1,5 @@
-// Why passes leave nodes alone: the reasons say what was found and what is needed. Which graphs are left alone is tested with each pass.
+// The reasons that passes give for leaving a node alone: each says what was found and what is needed. The tests of each pass say which
+// graphs it leaves alone.
 #include "kernels/gemm/gemm_bytes.h"
 #include "passes/layout.h"
 #include "passes/trace.h"
@@ -11,7 +12,7 @@ namespace {
 using testing::GraphBuilder;
 using Ints = std::vector<int64_t>;
 
-// @return the pass's reason for leaving the node alone; the node must not change
+// Applies the pass, which must not change the node. @return the reason it gives
 std::string refused(Graph& graph, const std::function<int64_t(Graph&)>& change, const std::string& node) {
   passes::PassTrace trace;
   const passes::PassTrace::Scope scope(trace);
@@ -253,7 +254,7 @@ TEST(Refusals, OfLayouts) {
   wide.output(wide.op("y", "Conv", {wide.input("x", {1, 2, 8, 8}, DType::float64), double_weights}));
   EXPECT_EQ(refused(*wide.take(), pass, "y_node"), "it reads f64[1,2,8,8]; float32 of rank 3 or 4 goes with channels innermost");
 
-  // What follows a convolution: a node of which more operands have stayed than moved, and one without a form of its own.
+  // After a convolution: a node whose operands mostly have channels first, and one whose operator supports only that layout.
   auto behind = [](const std::function<ValueId(GraphBuilder&, ValueId)>& add) {
     GraphBuilder b;
     b.output(add(b, b.op("c", "Conv", {b.input("x", {1, 2, 8, 8}), b.constant("w", {2, 2, 1, 1}, std::vector<float>(4))})));

@@ -37,7 +37,7 @@ TEST(RemoveNoOp, ATransposeThatMovesOnlyAnAxisOfOneElementGoesWhereTheShapeStays
 TEST(RemoveNoOp, LeavesWhatChangesSomething) {
   GraphBuilder b;
   ValueId x = b.input("x", {4, 4});
-  b.output(b.op("transposed", "Transpose", {x}));  // the shape is the same, the order is not
+  b.output(b.op("transposed", "Transpose", {x}));  // the shape stays, but elements move
   b.output(b.op("reversed", "Slice", {x, b.ints("starts", {-1}), b.ints("ends", {INT64_MIN}), b.ints("axes", {0}), b.ints("steps", {-1})}));
   b.output(b.op("shifted", "Pad", {x, b.ints("pads", {1, 0, -1, 0})}));
   b.output(b.op("flat", "Reshape", {x, b.ints("shape", {16})}));

@@ -11,7 +11,7 @@ ValueId gather(GraphBuilder& b, const std::string& name, ValueId data, int64_t i
   return b.op(name, "Gather", {data, b.constant<int64_t>(name + "_index", Shape{}, {index})}, {{"axis", axis}});
 }
 
-// A cache of three layers, which each takes, appends to and stacks again.
+// A stacked cache of three layers: each layer takes its part and appends to it, and the parts are stacked again.
 TEST(SplitInputs, AStackedCacheIsReadWhereItLies) {
   GraphBuilder b;
   ValueId past = b.input("past", {3, 2, b.symbol("n"), 4}), row = b.input("row", {2, 1, 4}), axis = b.ints("axis", {0});
@@ -28,7 +28,7 @@ TEST(SplitInputs, AStackedCacheIsReadWhereItLies) {
   EXPECT_EQ(text.find("Gather"), std::string::npos) << text;
   EXPECT_NE(text.find("= Split(%past) {axis=0, num_outputs=3}"), std::string::npos) << text;
   testing::expect_unchanged(*graph, kPass);
-  // All layers lie in the input: nothing of the cache has a place in the arena.
+  // All layers are used within the input, so no part of the cache needs memory in the arena.
   const exec::Program program(std::shared_ptr<const Graph>(std::move(graph)), {.pieces_in_place = true});
   for (const auto& buffer : program.buffers())
     EXPECT_TRUE(buffer.slot == exec::kNoSlot || program.name(buffer.slot).find("layer") == std::string::npos);
@@ -40,7 +40,7 @@ TEST(SplitInputs, LeavesOthersAlone) {
   ValueId lists = b.input("lists", {2, 4}), computed = b.op("computed", "Exp", {inner});
   for (int64_t k : {0, 1}) {
     const std::string suffix = std::to_string(k);
-    b.output(gather(b, "some" + suffix, some, k));  // the third is taken by nobody
+    b.output(gather(b, "some" + suffix, some, k));  // no node takes the third layer
     b.output(gather(b, "inner" + suffix, inner, k, 1));
     b.output(gather(b, "open" + suffix, open, k));
     b.output(gather(b, "computed" + suffix, computed, k));

@@ -20,7 +20,7 @@ Model model_of(GraphBuilder& builder) {
   return Model::from_bytes(std::as_bytes(std::span(bytes)));
 }
 
-// y = Relu(x * w + b); s = Softmax(y); z = s * y + x: elementwise nodes on both sides of a Softmax, with an edge around it.
+// y = Relu(x * w + b); s = Softmax(y); z = s * y + x. Elementwise nodes come before and after a Softmax, and y is read on both sides.
 Model around_softmax() {
   GraphBuilder builder;
   const ValueId x = builder.input("x", DType::float32, {Dim(2), Dim(3)});
@@ -46,7 +46,7 @@ TEST(Backend, SubgraphsAreConvexAndGiveTheSameResults) {
   backend.register_as("around");
   const Model model = around_softmax();
   EXPECT_EQ(run(model, "around"), run(model, ""));
-  // One subgraph before the Softmax and one behind it: a single one would need what it feeds.
+  // A single subgraph would depend on the Softmax, which reads its output. So there is one before it and one after it.
   EXPECT_EQ(backend.compiled, 2);
   EXPECT_EQ(backend.runs, 2);
   EXPECT_EQ(backend.released, 2);
@@ -78,7 +78,7 @@ TEST(Backend, PropertiesAreTriedInTheOrderThatTheSessionNames) {
   EXPECT_EQ(run(model, "second, first"), expected);
   EXPECT_EQ(second.compiled, 2);
   EXPECT_EQ(first.compiled, 0);
-  EXPECT_EQ(run(model, "first.multiply"), expected);  // single multiplications: below its min_nodes
+  EXPECT_EQ(run(model, "first.multiply"), expected);  // single multiplications are fewer than its min_nodes
   EXPECT_EQ(first.compiled, 0);
   EXPECT_EQ(run(model, "NONE"), expected);
   EXPECT_EQ(first.compiled, 0);
@@ -134,7 +134,7 @@ TEST(Backend, SubgraphsLieOnOneDevice) {
   const ValueId x = builder.input("x", DType::float32, {Dim(2), Dim(3)});
   const ValueId a = in_group("Mul", {in_group("Relu", {x}, "left"), x}, "left");
   const ValueId b = in_group("Relu", {in_group("Add", {a, x}, "right")}, "right");
-  const ValueId c = in_group("Add", {b, a}, "left");  // one of `left` with the first two would need what `right` gives
+  const ValueId c = in_group("Add", {b, a}, "left");  // depends on "right", which depends on the first two
   builder.output(in_group("Mul", {c, b}, "host"), "z");
   const Model model = model_of(builder);
   TestBackend of_host, of_sim;

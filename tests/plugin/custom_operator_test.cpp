@@ -21,7 +21,7 @@ struct Counters {
   std::atomic<int> created{0}, destroyed{0};
 };
 
-// y = x * factor, an attribute that defaults to 1; the same type as x.
+// y = x * factor, where the attribute `factor` defaults to 1. y has x's type.
 int infer_scale(void*, const treadle_host* host, const treadle_node* node, treadle_value_type* outputs) {
   host->node_input_type(node, 0, &outputs[0]);
   if (outputs[0].dtype == TREADLE_FLOAT32) return 1;
@@ -102,7 +102,7 @@ TEST(CustomOperator, RunsBetweenOperatorsOfTheLibrary) {
   EXPECT_EQ(counters.created, counters.destroyed);
 }
 
-// A model in which four more values are alive while the operator runs.
+// Makes a model in which four more values are alive while the operator runs.
 Model scaled_late(int64_t elements) {
   GraphBuilder builder;
   builder.graph().opsets["test.custom"] = 1;
@@ -139,7 +139,7 @@ TEST(CustomOperator, FindsItsInputsUnderTheLeastLimit) {
   for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(y.tensor().data<float>()[i], 2 * x.data<float>()[i]);
 }
 
-// Asks for an output of a billion elements. What it makes of the answer is its `user`.
+// Asks for an output of a billion elements; `user` says how to go on after the refusal.
 int run_greedy(void* user, void*, const treadle_host* host, treadle_call* call) {
   treadle_tensor_view x;
   host->call_input(call, 0, &x);

@@ -1,4 +1,4 @@
-// Operators that return TREADLE_PENDING: the executor goes on with other nodes, and errors and cancellation reach the caller.
+// Operators that return TREADLE_PENDING: the executor runs other nodes meanwhile, and errors and cancellation reach the caller.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ using testing::floats;
 using testing::ModelBuilder;
 using testing::values_of;
 
-// Completes the pending calls of the operator "Later" as the test asks, and counts them.
+// Counts the pending calls of the operator "Later", and completes them as the test asks.
 struct Laters {
   std::mutex mutex;
   std::vector<std::thread> threads;
@@ -33,7 +33,7 @@ struct Laters {
   void join() {
     std::vector<std::thread> begun;
     {
-      std::lock_guard lock(mutex);  // a run that its caller has left may begin one more
+      std::lock_guard lock(mutex);  // an abandoned run may still start a thread
       begun.swap(threads);
     }
     for (std::thread& thread : begun) thread.join();
@@ -75,12 +75,12 @@ class DeferredOperator : public ::testing::Test {
       laters->threads.emplace_back([host, call] { laters->end(host, call); });
       return TREADLE_PENDING;
     });
-    // Ends while its run is still on the way.
+    // Completes on another thread before it returns TREADLE_PENDING.
     const treadle_operator at_once = operator_of("AtOnce", [](void*, void*, const treadle_host* host, treadle_call* call) {
       std::thread([&] { host->call_complete(call, add_one(host, call), ""); }).join();
       return TREADLE_PENDING;
     });
-    // Lets all pending ones end.
+    // Completes all pending calls.
     const treadle_operator release = operator_of("Release", [](void*, void*, const treadle_host* host, treadle_call* call) {
       laters->released.set_value();
       return add_one(host, call);
@@ -102,7 +102,7 @@ class DeferredOperator : public ::testing::Test {
   Laters laters_;
 };
 
-// y_i = Later(x) + Later's own one; eight wait for a node that none of two threads would come to if pending ones held them.
+// Eight outputs y_i = -Later(x), which wait for the node "release". Two threads can run it only if pending calls do not block them.
 Model eight_and_a_release() {
   ModelBuilder b;
   b.input("x", {2});
@@ -160,7 +160,7 @@ TEST_F(DeferredOperator, ItsErrorNamesTheNodeAndTheSessionStaysUsable) {
         EXPECT_NE(std::string(error.what()).find("first"), std::string::npos) << error.what();
       }
       laters_.join();
-      // An output that was not made.
+      // Completes without having made the output.
       laters_.end = [](const treadle_host* host, treadle_call* call) { host->call_complete(call, 1, ""); };
       EXPECT_THROW(made.run({{"x", floats({1, 2})}}), Error);
       laters_.join();
@@ -199,7 +199,7 @@ TEST_F(DeferredOperator, ACancelledRunTellsItAndEndsWithIt) {
   }
 }
 
-// The caller's options are gone by the time that it asks.
+// The caller has returned, and its options are gone, before the operator asks about the run.
 TEST_F(DeferredOperator, ARunThatPassesItsDeadlineTellsItAndDoesNotWaitForIt) {
   for (auto [parallel, device] : {std::pair{true, ""}, {false, ""}, {false, "sim"}}) {
     std::promise<void> caller_gone;

@@ -1,5 +1,5 @@
-// Devices of plugins, through treadle/plugin.h alone: what each callback is given. examples/device/tin.cpp, which
-// tests/python/test_device_plugin.py runs, computes.
+// Tests what each callback of a plugin's device gets, using only treadle/plugin.h. A device that computes is tested by
+// tests/python/test_device_plugin.py, with examples/device/tin.cpp.
 #include "plugin/device.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ namespace {
 
 using testing::GraphBuilder;
 
-/// A device whose work is done when it is enqueued. Each of its callbacks notes which device it was called for.
+/// A device that does its work as soon as it is enqueued. Each callback records the device it was called for.
 struct Probe {
   struct Made {
     Probe& of;
@@ -36,7 +36,7 @@ struct Probe {
     std::map<std::string, std::string> entries;
   };
   std::mutex mutex;
-  std::map<std::string, std::set<std::string>> calls;  // by device
+  std::map<std::string, std::set<std::string>> calls;  // names of callbacks, by device
   std::map<std::string, std::map<std::string, std::string>> entries;
   std::string refused;
   const treadle_host* host = nullptr;
@@ -150,7 +150,7 @@ TEST(PluginDevice, OneThatIsNotThereIsAnErrorWithThePluginsText) {
   EXPECT_EQ(probe.alive, 0);
 }
 
-// One whose work reaches the host's memory. It sees that what it is told is of memory that it has given.
+// A device with unified memory. It checks that every address it gets lies in memory that it has provided.
 struct UnifiedProbe : Probe {
   size_t room = 0, reserved = 0, peak = 0, discarded = 0;
   size_t moved[3] = {0, 0, 0};
@@ -278,13 +278,13 @@ TEST(PluginDevice, OlderPluginsRegister) {
 }
 
 struct Case {
-  size_t room_values;   // the device's memory
-  size_t limit_values;  // of the session; 0: none
-  size_t job_values;    // of the job on its devices; 0: no job
-  bool in_files;        // the job's host has next to no memory
+  size_t room_values;   // the device's memory, in values
+  size_t limit_values;  // the session's limit, in values; 0: none
+  size_t job_values;    // the job's limit on its devices, in values; 0: no job
+  bool in_files;        // the job's limit on host memory is nearly 0
 };
 
-// With values that are read again, last ones first, after others have been made.
+// A chain of values, which are read again in reverse order.
 TEST(PluginDevice, ABusIsToldWhatMovesAndItsMemoryIsNeverOverfull) {
   for (const Case& c : {Case{1000, 0, 0, false}, Case{4, 0, 0, false}, Case{1, 0, 0, false}, Case{0, 0, 0, false}, Case{1000, 4, 0, false},
                         Case{5, 4, 0, false}, Case{1000, 0, 4, false}, Case{4, 0, 3, true}}) {

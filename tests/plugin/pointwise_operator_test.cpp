@@ -1,5 +1,5 @@
-// A pointwise operator that the library has never heard of, registered through treadle/plugin.h: what it says of itself is all that passes,
-// planners and training ask, so that it is treated like one of the library's own.
+// A pointwise operator that the library does not know, registered through treadle/plugin.h. Passes, planners and training ask only for its
+// declared properties, so they treat it like a built-in operator.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -165,7 +165,7 @@ TEST_F(PointwiseOperator, HasTheGradientOfItsPlugin) {
   for (int64_t i = 0; i < at.num_elements(); ++i) EXPECT_NEAR(found.data<float>()[i], 3 * at.data<float>()[i] * at.data<float>()[i], 1e-5);
 }
 
-// A trainer fuses behind autodiff, where a node of ONNX's operators would be fused too.
+// A trainer fuses it after autodiff, as it fuses ONNX's operators.
 TEST_F(PointwiseOperator, TrainsLikeAnOperatorOfTheLibrary) {
   const auto model = [](bool written_out) {
     Builder b;
@@ -228,7 +228,7 @@ TEST_F(PointwiseOperator, OlderPluginsRegister) {
   treadle_operator op{
       .size = offsetof(treadle_operator, facts), .domain = kDomain, .op_type = "Old", .min_inputs = 1, .max_inputs = 1, .num_outputs = 1};
   op.run = [](void*, void*, const treadle_host*, treadle_call*) { return 0; };
-  op.facts = 0xFFFFFFFF;  // beyond what it says to have
+  op.facts = 0xFFFFFFFF;  // beyond the struct's declared size
   plugin::register_operator(op);
   EXPECT_FALSE(find_op(kDomain, "Old")->pointwise);
   op.size = 8;

@@ -107,14 +107,14 @@ TEST(ProfileAnalysis, NodesAreReadyWhenTheLastOfTheirInputsIsThere) {
   EXPECT_EQ(profile.nodes[3].waited_ns, (std::vector<double>{2000, 0}));
   EXPECT_EQ(profile.runs[0].waited_ns, 4020);
   EXPECT_EQ(profile.runs[1].waited_ns, 10);
-  // Traces say it from a microsecond on.
+  // Traces show waits of a microsecond or more.
   EXPECT_EQ(waited, (std::unordered_map<const Record*, int64_t>{{&recording.threads[1].records[0], 2000},
                                                                 {&recording.threads[0].records[2], 2000}}));
   for (const ProfiledEvent& event : profile.slowest_run)
     EXPECT_EQ(event.waited_ns, profile.nodes[static_cast<size_t>(event.node)].waited_ns[0]);
 }
 
-// Another graph of the same client ran: the main graph's nodes were never ready.
+// The run was of another graph of the same client, so the main graph's nodes were never ready.
 TEST(ProfileAnalysis, NodesThatDidNotRunWereNotReady) {
   const Profile p = [] {
     Recording recording;
@@ -152,7 +152,7 @@ TEST(ProfileAnalysis, AHelpersNodeIsOfTheRunItWorkedFor) {
   EXPECT_EQ(p.events_unknown, 0);
 }
 
-// One that began before the profile, or has not ended, has no record.
+// A run that began before the profile, or has not ended, has no record.
 TEST(ProfileAnalysis, NodesOfRunsWithoutARecordAreNobodys) {
   const Profile p = analyzed({{run(0, 50)}, {node(kConv, 10, 20, 2)}, {node(kConv, 42, 48)}});
   EXPECT_EQ(p.nodes[0].calls, 1);
@@ -160,7 +160,7 @@ TEST(ProfileAnalysis, NodesOfRunsWithoutARecordAreNobodys) {
   EXPECT_EQ(p.events_unknown, 0);
 }
 
-// There are 65,535 numbers only.
+// Runs have numbers of 16 bits, so numbers repeat.
 TEST(ProfileAnalysis, RunsOfTheSameNumberAreToldApartByTheirTimes) {
   const Profile p = analyzed({{node(kConv, 10, 20), run(0, 50), node(kConv, 70, 95), run(60, 100)}});
   EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 25}));
@@ -198,7 +198,7 @@ TEST(ProfileAnalysis, PhasesOfKernelsAreOfAllThreadsAndWithoutThoseWithin) {
   EXPECT_EQ(phases[1].calls, 2);
   EXPECT_EQ(phases[2].name, "compute");
   EXPECT_EQ(phases[2].self_ns, std::vector<double>{28 - 5 + 18 - 2});
-  // They take nothing from the nodes, and are no nodes.
+  // Phases are not nodes, and do not reduce the nodes' time.
   EXPECT_EQ(p.nodes[0].self_ns, std::vector<double>{40});
   EXPECT_EQ(p.nodes[0].calls, 1);
   EXPECT_EQ(p.runs[0].kernel_ns, 40);

@@ -37,7 +37,7 @@ TEST(CriticalPath, OfAChainIsAllOfIt) {
 }
 
 TEST(CriticalPath, GoesThroughViewsAndValuesWrittenInPlace) {
-  // `v` is a view of b, and b is written over a: no node makes v.
+  // No node has the output v, a view of b, where b is computed in place over a. The path goes through it all the same.
   Profile p = graph_of({step({"x"}, "a"), step({"a"}, "b", "a"), step({}, "c")});
   p.nodes[2].inputs.push_back({.name = "v", .shares = "a"});
   EXPECT_EQ(critical_path(p, std::vector<double>{1, 2, 4}).nodes, (std::vector<int32_t>{0, 1, 2}));

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Ten runs of 100 us: a product for 60, a copy for 20; 1 GFLOP/ms and 10 bytes/ns at best.
+// Ten runs of 100 us: a product takes 60 us, a copy 20 us. The peaks are 1 GFLOP/ms and 10 bytes/ns.
 Profile known_profile() {
   Profile p;
   p.nodes.resize(2);
@@ -59,14 +59,14 @@ TEST(ProfileReport, SharesSumToTheWholeRun) {
   EXPECT_NEAR(ms, 0.102, 1e-6);
   EXPECT_EQ(ms_of(where, "compute"), 0.06);
   EXPECT_EQ(ms_of(where, "moves"), 0.02);
-  EXPECT_EQ(ms_of(where, "profiler"), 0.001);  // two nodes' events
+  EXPECT_EQ(ms_of(where, "profiler"), 0.001);  // the events of two nodes
   EXPECT_EQ(ms_of(where, "dispatch"), 0.008);
   EXPECT_EQ(ms_of(where, "outside"), 0.002);
 }
 
 TEST(ProfileReport, RatesFollowFromCostsAndPeaks) {
   const Json nodes = known_json()["nodes"];
-  EXPECT_EQ(nodes[0]["gflops"], 50);  // 3e6 in 60 us
+  EXPECT_EQ(nodes[0]["gflops"], 50);  // 3e6 operations in 60 us
   EXPECT_EQ(nodes[0]["bound"], "compute");
   EXPECT_EQ(nodes[0]["bound_ms"], 0.03);
   EXPECT_EQ(nodes[0]["of_peak"], 0.5);
@@ -78,7 +78,7 @@ TEST(ProfileReport, RatesFollowFromCostsAndPeaks) {
 TEST(ProfileReport, WhatIsNotKnownIsLeftOut) {
   Profile p = known_profile();
   p.nodes[0].flops.reset();
-  p.nodes[1].bytes = 1e9;  // in 20 us: it lay in place
+  p.nodes[1].bytes = 1e9;  // 50 bytes/ns, above the peak: the node moved nothing
   p.nodes[0].inputs[0].shape.reset();
   const Json json = Json::parse(profile_to_json(report_profile(p, known_context())));
   for (const char* field : {"flops", "gflops", "of_peak", "bound"}) EXPECT_FALSE(json["nodes"][0].contains(field)) << field;
@@ -162,7 +162,7 @@ TEST(ProfileTable, ShortensNamesWithoutCuttingCharacters) {
   EXPECT_NE(table.find("\xC3\xA4\xC3\xB6\xC3\xBC"), std::string::npos) << table;
 }
 
-// With something in every part.
+// A profile with data in every part.
 Profile full_profile() {
   Profile p = known_profile();
   p.nodes[0].unused_kernels = {{"plain", "packed goes before it"}};
@@ -201,7 +201,7 @@ TEST(ProfileFile, SaysTheSameWhenItHasBeenReadAndWritten) {
   const Json json = Json::parse(text);
   for (const char* part : {"remedies", "layers", "pool", "load", "ranges", "marks", "clock", "peaks", "phases"})
     EXPECT_TRUE(json.contains(part)) << part;
-  EXPECT_TRUE(json["profiler"].at("slowdown").is_null());  // no difference beyond the noise is not "not measured"
+  EXPECT_TRUE(json["profiler"].at("slowdown").is_null());  // null: no difference beyond the noise, which is not the same as missing
   EXPECT_EQ(profile_to_json(read_profile(text)), text);
 }
 
@@ -230,7 +230,7 @@ TEST(ProfileFile, PartsThatNestTooDeepAreErrors) {
   EXPECT_THROW(read_profile(json.dump()), Error);
 }
 
-// A profile with medians and intervals as given, nothing else.
+// A profile with only these medians and intervals.
 std::string crafted(double run, double width, const std::vector<std::tuple<std::string, double, double>>& nodes) {
   auto ms = [](double median, double half) {
     return Json{{"median", median}, {"interval", {median - half, median + half}}, {"p10", median}, {"p90", median}};
@@ -257,7 +257,7 @@ TEST(ProfileComparison, ToldApartFromNoise) {
   EXPECT_EQ(json["only_after"], Json{"new"});
   EXPECT_EQ(compare_files(after, before).run.verdict, Change::faster);
   EXPECT_EQ(compare_files(before, before).run.verdict, Change::unchanged);
-  EXPECT_EQ(compare_files(before, before, 0.001).run.verdict, Change::unclear);  // the intervals allow 2 %
+  EXPECT_EQ(compare_files(before, before, 0.001).run.verdict, Change::unclear);  // the intervals are 2 % wide
 }
 
 TEST(ProfileComparison, NamesakesAreMatchedInOrder) {

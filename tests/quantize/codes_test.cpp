@@ -40,7 +40,7 @@ TEST(Codes, ZerosAndTinyNumbersHaveAStepThatIsNoSubnormal) {
   EXPECT_EQ(b.scales[0], 1.0F);
 }
 
-// The error of a uniform quantiser is step^2 / 12, so that each bit is worth 6 dB; a zero point helps where numbers have one sign.
+// A uniform quantiser's error is step^2 / 12, so each bit gains 6 dB. A zero point helps if all numbers have the same sign.
 TEST(Codes, BlocksOfMoreBitsAndOfFewerNumbersAreNearer) {
   std::vector<float> values = normal_numbers(64 * 256);
   auto decibels = [&](int bits, int64_t block, bool symmetric) {
@@ -73,7 +73,7 @@ TEST(Codes, TheRangeOfAnActivationHoldsZero) {
 TEST(Histogram, OnePassGivesWhatSortingGives) {
   std::vector<float> values = normal_numbers(100'000);
   Histogram parts(true), other(true);
-  for (size_t i = 0; i < 10; ++i) {  // later parts are wider, so that the bins double
+  for (size_t i = 0; i < 10; ++i) {  // later parts have wider ranges, so the bins' width doubles
     for (size_t j = 0; j < 10'000; ++j) values[i * 10'000 + j] *= static_cast<float>(i + 1);
     EXPECT_TRUE((i < 5 ? parts : other).add(values.data() + i * 10'000, 10'000));
   }
@@ -100,7 +100,7 @@ TEST(Histogram, EntropyCutsFarTailsAndLeavesEvenOnes) {
   EXPECT_GT(even.range(CalibrationMethod::entropy, 0).high, 0.45);
 }
 
-// Outputs of a Relu: zeros have an exact code in any range, so that their number must not influence the range.
+// As outputs of a Relu: zero has an exact code in any range, so the number of zeros must not change the range.
 TEST(Histogram, ZerosDoNotMoveTheRangeOfEntropy) {
   std::vector<float> values = normal_numbers(100'000), with_zeros;
   for (float& x : values) x = std::fabs(x);
@@ -112,7 +112,7 @@ TEST(Histogram, ZerosDoNotMoveTheRangeOfEntropy) {
   plain.add(values.data(), std::ssize(values));
   spiked.add(with_zeros.data(), std::ssize(with_zeros));
   const Range expected = plain.range(CalibrationMethod::entropy, 0);
-  EXPECT_GT(expected.high, 3);  // of 100'000 normal numbers next to none are larger than 4
+  EXPECT_GT(expected.high, 3);  // nearly none of 100'000 normal numbers exceeds 4
   EXPECT_EQ(spiked.range(CalibrationMethod::entropy, 0).high, expected.high);
   const std::vector<float> none(50'000, 0.0F);
   zeros.add(none.data(), std::ssize(none));
@@ -121,7 +121,7 @@ TEST(Histogram, ZerosDoNotMoveTheRangeOfEntropy) {
   parts.merge(zeros);
   EXPECT_EQ(parts.count(), 200'000);
   EXPECT_EQ(parts.range(CalibrationMethod::entropy, 0).high, expected.high);
-  // A percentage of all values, zeros among them.
+  // The percentage counts all values, also zeros.
   Range half = parts.range(CalibrationMethod::percentile, 75);
   const int64_t above = std::count_if(values.begin(), values.end(), [&](float x) { return x > half.high; });
   EXPECT_NEAR(static_cast<double>(above), 50'000, 500);

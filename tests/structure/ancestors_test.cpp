@@ -1,4 +1,4 @@
-// docs/ancestors.md names symbols, tests and examples: all of them must exist.
+// All symbols, tests and examples named by docs/ancestors.md must exist.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// What a folder of src/ declares and a folder above it defines, all there is: stands in where the folder is linked without that one
-// (cmake/folders.cmake).
+// The only functions that a folder of src/ declares but a folder above it defines. This file replaces the definitions where the lower
+// folder is linked alone (cmake/folders.cmake).
 #include "graph/op_registry.h"
 #include "ops/training/gradient_operator.h"
 
@@ -9,7 +9,7 @@ __attribute__((weak)) std::span<const OperatorFamily> operator_families() { retu
 
 namespace ops {
 
-__attribute__((weak)) OpDef gradient_operator() { return {}; }  // of autodiff
+__attribute__((weak)) OpDef gradient_operator() { return {}; }  // defined in autodiff
 
 }  // namespace ops
 }  // namespace treadle

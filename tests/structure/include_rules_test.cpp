@@ -1,4 +1,4 @@
-// Which folder of src/ may include which, by src/folders.txt; and other rules about files.
+// Checks which folder of src/ includes which, by src/folders.txt, and other rules about files.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Direct permissions; what those may include is permitted as well.
+// Reads which folders each folder may include directly; includes of included folders are permitted too.
 std::map<std::string, std::set<std::string>> read_rules() {
   std::map<std::string, std::set<std::string>> rules;
   std::ifstream in(fs::path(TREADLE_SOURCE_DIR) / "src" / "folders.txt");
@@ -27,7 +27,7 @@ std::map<std::string, std::set<std::string>> read_rules() {
 }
 const std::map<std::string, std::set<std::string>> kMayInclude = read_rules();
 
-// The room that a file is in, by its path below src/; empty if it is in none.
+// Returns the folder of src/folders.txt that a file belongs to; empty if none.
 std::string room_of(const fs::path& path) {
   std::string room, found;
   for (const fs::path& part : path.parent_path()) {
@@ -64,7 +64,7 @@ TEST(Structure, FoldersIncludeOnlyWhatTheDesignAllows) {
   }
 }
 
-// They read and write whole vectors where no instruction masks memory.
+// Only one file handles parts of vectors: without masked instructions, these Highway functions access whole vectors, beyond an array's end.
 TEST(Structure, PartsOfVectorsAreLoadedAndStoredInOnePlace) {
   const std::regex masked("hn::(MaskedLoad|BlendedStore)\\(");
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src" / "kernels")) {
@@ -75,7 +75,7 @@ TEST(Structure, PartsOfVectorsAreLoadedAndStoredInOnePlace) {
   }
 }
 
-// By the indentation that clang-format gives: a body ends with a brace in the column where its signature begins.
+// Finds functions by clang-format's indentation: a body ends with a brace in the column where its signature begins.
 TEST(Structure, FunctionsAreShort) {
   constexpr int kMostLines = 80;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src")) {
@@ -97,7 +97,7 @@ TEST(Structure, FunctionsAreShort) {
   }
 }
 
-// cli/terminal.cpp escapes what names could do to a terminal.
+// Commands print through cli/terminal.cpp, which escapes control characters in names.
 TEST(Structure, CommandsPrintThroughOnePlace) {
   const std::regex prints("fmt::print|std::c(out|err|log)|\\bf?puts\\(|printf\\(");
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src" / "cli")) {
@@ -118,7 +118,7 @@ TEST(Structure, HeadersSayWhatTheyAreFor) {
   }
 }
 
-// Its templates take seconds to compile: files that write or read JSON include it themselves.
+// The JSON library takes seconds to compile, so only files that read or write JSON may include it.
 TEST(Structure, OneHeaderHasTheJsonLibrary) {
   for (const char* folder : {"src", "include"})
     for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / folder)) {
@@ -129,7 +129,7 @@ TEST(Structure, OneHeaderHasTheJsonLibrary) {
     }
 }
 
-// What users of C++ include is one header; the other three are C's, and the mark of what is exported.
+// C++ users include one header. The other three are for C and for the export macro.
 TEST(Structure, OneHeaderHasTheWholeInterface) {
   const fs::path folder = fs::path(TREADLE_SOURCE_DIR) / "include" / "treadle";
   std::ifstream in(folder / "treadle.hpp");

@@ -1,5 +1,5 @@
-// Passes give attributes to nodes of operators that have one of the name. ONNX, ONNX Runtime and custom operators may have one of the same
-// name that means another thing: it is not touched.
+// Passes set attributes of the library's own operators. Operators of ONNX, ONNX Runtime or plugins may have an attribute of the same name
+// with another meaning, which passes must not touch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kOwnDomain = "treadle";
 
-// A node with all formal inputs, each of shape [2, 2, 3, 3], which is one that products, convolutions and their gradients may have.
+// Adds a node with all inputs of shape [2, 2, 3, 3], which is valid for products, convolutions and their gradients.
 NodeId add_node_of(Graph& graph, const OpDef& op) {
   const SymbolicShape shape{2, 2, 3, 3};
   NodeSpec spec{.op_type = std::string(op.name), .domain = std::string(op.domain), .name = "node"};

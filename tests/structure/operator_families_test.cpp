@@ -1,4 +1,4 @@
-// src/ops/families.inc, by which a build takes only the operators that it is asked for, lists every operator and where it is defined.
+// src/ops/families.inc, which lets a build select operators, must list every operator and the file that defines it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

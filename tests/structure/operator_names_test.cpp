@@ -1,9 +1,9 @@
-// Facts about operators stand in OpDef: outside of src/ops no list of operators' names says which of them are pointwise, move elements or
-// have a state. A rule may name the operators of the pattern that it is about, its head. The test tells the two apart by form:
+// Properties of operators belong in OpDef: outside of src/ops, no list of names may say which operators are pointwise, move elements or
+// have a state. A rule may name the operators of its own pattern. The test distinguishes the two by form:
 //   - a braced list (a table, an array, the operand of a range-for) that holds two names or more is a list;
 //   - a statement that compares with three names or more is a list: a pattern may meet one operator or another (MatMul or Gemm);
 //   - three statements in a row that each begin with `if`, compare with a name and leave are a switch, which is a list.
-// Names that make nodes (`.op_type = "Add"`, `b.op("Add", …)`) are none of these. A name is that of an operator of any domain.
+// Names that make nodes (`.op_type = "Add"`, `b.op("Add", …)`) do not count. Operators of all domains count.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOwnFolder = "ops";
 
-// Lists that are allowed, with the reason.
+// Permitted lists, with the reason.
 const std::map<std::string, std::string> kExcepted = {
     {"onnx/opset_history.cpp", "ONNX's own table: in which opset which operator changed, also operators that this build lacks"},
     {"onnx/export_opset.cpp", "values of attributes that ONNX added in a later opset, which concerns files only"},
@@ -44,7 +44,7 @@ std::vector<Token> tokens_of(const std::string& source) {
   for (size_t i = 0; i < source.size();) {
     const char c = source[i];
     if (c == '\n') ++line;
-    if (source.compare(i, 2, "//") == 0 || c == '#') {  // directives name no operator
+    if (source.compare(i, 2, "//") == 0 || c == '#') {  // neither comments nor directives name operators
       while (i < source.size() && source[i] != '\n') ++i;
     } else if (source.compare(i, 2, "/*") == 0) {
       const size_t end = source.find("*/", i);
@@ -79,7 +79,7 @@ bool is_operator(const Token& token) {
   return token.kind == Token::Kind::text && names.contains(token.text);
 }
 
-/// Lines of the source at which a list of names begins or ends, with the names.
+/// Returns the lists of names in the source, each with the line where it begins or ends.
 std::map<int, std::string> lists_in(const std::string& source) {
   const std::vector<Token> tokens = tokens_of(source);
   std::map<int, std::string> found;
@@ -89,7 +89,7 @@ std::map<int, std::string> lists_in(const std::string& source) {
     std::string text;
   };
   std::vector<Bracket> open{{'{', 0, ""}};
-  std::set<std::string> compared;  // in the statement
+  std::set<std::string> compared;  // operators that the current statement compares with
   bool leads = false;              // the statement begins with `if`, or follows a condition that does
   int in_a_row = 0;
   auto symbol = [&](size_t i, const char* text) {

@@ -1,4 +1,4 @@
-// Artifacts: trainers that open them do what the trainers that wrote them do, bit for bit, and refuse what does not belong together.
+// Artifacts: a trainer opened from them gives the same bits as the one that wrote them, and refuses files that do not belong together.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -43,7 +43,7 @@ bool same_bits(const NamedTensors& a, const NamedTensors& b) {
   return true;
 }
 
-// The pools of tiny_network, with a Dropout behind them.
+// tiny_network with a Dropout after its pools.
 Model with_dropout() {
   return tiny_network(-1, [](onnx::GraphDef& graph) {
     for (onnx::NodeDef& def : graph.nodes)
@@ -256,7 +256,7 @@ TEST(Artifacts, AreModelsThatASessionRuns) {
     EXPECT_TRUE(model.unsupported().empty()) << file;
     Session session(model);
   }
-  // Weights that train are in the checkpoint and the inference model alone.
+  // Trained weights are in the checkpoint and in the inference model, not in this one.
   EXPECT_LT(fs::file_size(folder / "eval_model.onnx"), fs::file_size(folder / "inference_model.onnx") + 8192);
 }
 

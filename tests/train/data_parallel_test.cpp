@@ -1,4 +1,4 @@
-// Several trainers that train one model together, as threads of this process, beside one trainer with the joint batch.
+// Several trainers, as threads of one process, train one model together. Results equal one trainer's with the joint batch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace tiny;
 
-// Normalising by the statistics of a part of a batch is another function: without it, a mean over ranks is the joint batch's.
+// Without batch normalisation, since its statistics of a part of a batch differ from the joint batch's.
 Model plain_network() {
   return tiny_network(-1, [](onnx::GraphDef& graph) {
     std::erase_if(graph.nodes, [](const onnx::NodeDef& def) { return def.op_type == "BatchNormalization"; });
@@ -45,7 +45,7 @@ Batch part_of(const Batch& joint, int rank, int ranks) {
 }
 
 using OfRank = std::function<void(int rank, const std::shared_ptr<Communicator>& communicator)>;
-/// @return what each rank threw; empty for one that did not.
+/// Runs `work` on each rank. @return the error of each rank; empty if there was none
 std::vector<std::string> on_ranks(int ranks, const OfRank& work, double deadline_s = 60) {
   const auto communicators = make_thread_communicators(ranks, deadline_s);
   std::vector<std::string> errors(static_cast<size_t>(ranks));
@@ -93,7 +93,7 @@ Trained train_alone(const Model& model, const TrainerOptions& options, const std
 
 std::vector<Trained> train_together(int ranks, const Model& model, TrainerOptions options, const std::vector<Batch>& batches) {
   std::vector<Trained> made(static_cast<size_t>(ranks));
-  options.bucket_bytes = 256;  // several buckets of so small a model
+  options.bucket_bytes = 256;  // so small that the model has several buckets
   expect_no_errors(on_ranks(ranks, [&](int rank, const std::shared_ptr<Communicator>& communicator) {
     TrainerOptions own = options;
     own.communicator = communicator;
@@ -201,7 +201,7 @@ TEST(DataParallel, ReductionInBfloat16IsNearAndTheSameOnAllRanks) {
   EXPECT_FALSE(same_bits(ranks[0].parameters, joint.parameters));
   for (const Trained& rank : ranks) {
     EXPECT_TRUE(same_bits(rank.parameters, ranks[0].parameters));
-    // Sums of three in 8 bits: of gradients, so that six steps differ by a part of what they moved the parameters by.
+    // Gradients of three ranks are summed in 8 bits, so six steps differ by a fraction of the parameters' change.
     expect_near(rank.parameters, joint.parameters, 0.01F);
   }
 }
@@ -321,7 +321,7 @@ TEST(DataParallel, GradientsAreThoseOfTheJointBatch) {
   }));
 }
 
-// In the middle of what accumulates, so that the ranks' sums differ.
+// The checkpoint is taken between accumulation steps, when the ranks' sums differ.
 TEST(DataParallel, ACheckpointGoesOnWithAnotherNumberOfRanks) {
   const std::vector<Batch> batches = some_batches(12);
   TrainerOptions options{.optimizer = Optimizer::adam, .learning_rate = 0.01, .accumulation_steps = 2};

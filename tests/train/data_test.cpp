@@ -33,7 +33,7 @@ std::vector<int64_t> samples_of(const NamedTensors& batch) {
   return samples;
 }
 
-// Batches of so many epochs; an epoch ends with an empty one.
+// Returns the batches of several epochs; an empty batch marks the end of each.
 std::vector<std::vector<int64_t>> batches_of(DataLoader& loader, int epochs) {
   std::vector<std::vector<int64_t>> all;
   for (int i = 0; i < epochs;) {
@@ -116,7 +116,7 @@ TEST(DataLoader, OtherDataAndOptionsAreRefused) {
   EXPECT_NE(failure_of([] { DataLoader(nullptr); }), "");
 }
 
-// Fails at one sample.
+// A data set that throws when one sample is read.
 class FailingData final : public Dataset {
  public:
   int64_t num_samples() const override { return 10; }
@@ -161,7 +161,7 @@ TEST(Dataset, ArraysAndParts) {
   EXPECT_EQ(texts->read(std::vector<int64_t>{2, 0}).at("text").data<std::string>()[0], "c");
 }
 
-// Each of 6 orders of 3 samples comes up about as often as the others: a chi-square of 5 degrees of freedom below its 0.1 % point.
+// Each of the 6 orders of 3 samples is about equally frequent: chi-square with 5 degrees of freedom is below its 0.1 % point.
 TEST(Dataset, ShufflesAreUniform) {
   std::map<std::vector<int64_t>, int> counts;
   for (int64_t epoch = 0; epoch < 6000; ++epoch) ++counts[shuffled(3, 1, epoch)];

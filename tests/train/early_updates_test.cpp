@@ -1,4 +1,4 @@
-// TrainerOptions::early_updates: the bits of updates that come last, with less memory, and what a step that fails leaves behind.
+// TrainerOptions::early_updates: the same bits as late updates with less memory, and the state after a failed step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using testing::ModelBuilder;
 
 constexpr int64_t kWidth = 64, kLayers = 4, kRows = 4;
 
-// Layers of products with Steps in between, which tests let fail. Two layers have one weight; one more reads it turned round.
+// Layers of matrix products with Steps in between, which tests let fail. Two layers share a weight; a third reads it transposed.
 Model layers() {
   testing::register_fault_operators();
   ModelBuilder b;
@@ -120,7 +120,7 @@ TEST(EarlyUpdates, KeepNoGradients) {
   data.step(late), data.step(early);
   constexpr size_t kMatrix = sizeof(float) * kWidth * kWidth;
   EXPECT_GE(activations(late), 3 * kMatrix);
-  // The gradients of the weight that three layers read, and the next one.
+  // The late trainer also holds the gradients of the weight that three layers read, and of the next one.
   EXPECT_LT(activations(early), activations(late) - kMatrix / 2);
 }
 
@@ -168,11 +168,11 @@ TEST(EarlyUpdates, AStepThatFailsBehindTheFirstNeedsACheckpoint) {
     EXPECT_THROW(data.step(trainer), Error);
     testing::set_fault(-1, {});
   };
-  fail_at(2);  // in the forward part: nothing has changed
+  fail_at(2);  // fails in the forward pass, when nothing has changed
   EXPECT_EQ(data.step(trainer), data.step(other));
   EXPECT_EQ(trainer.to_bytes(), other.to_bytes());
 
-  fail_at(1);  // the gradient of the first layer: those behind it are updated
+  fail_at(1);  // fails in the first layer's gradient, when later layers are already updated
   auto expect_refused = [&](const std::function<void()>& call) {
     try {
       call();

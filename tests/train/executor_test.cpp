@@ -1,4 +1,4 @@
-// Executors from C++: bound tensors are read and written in place, and gradients equal those worked out by hand.
+// Executors from C++: they read and write bound tensors in place, and gradients equal those computed by hand.
 #include "treadle/executor.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ Tensor ramp(const Shape& shape, float first, float step) {
   return made;
 }
 
-// a[m,k] b[k,n], either of them transposed first.
+// Computes a[m,k] b[k,n]; a or b is transposed first if asked for.
 std::vector<float> product(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b) {
   const int64_t m = a.shape()[transpose_a ? 1 : 0], inner = a.shape()[transpose_a ? 0 : 1], n = b.shape()[transpose_b ? 0 : 1];
   std::vector<float> made(static_cast<size_t>(m * n));
@@ -70,7 +70,7 @@ TEST(Executor, PassesReadAndWriteWhatIsBound) {
   const Tensor to_w = ramp({kIn, kOut}, 9, 0), head = ramp({kRows, kOut}, 1, 0.5F);
   Executor executor(linear(), {{"x", x}, {"w", w}, {"b", b}}, {.gradients = {{"w", to_w}}});
   expect_near(executor.forward()[0].tensor(), product(x, w, false, false));
-  w.data<float>()[0] = 7;  // nobody is told
+  w.data<float>()[0] = 7;  // without a notification
   expect_near(executor.forward()[0].tensor(), product(x, w, false, false));
   for (int pass = 0; pass < 2; ++pass) {
     expect_near(executor.forward(ForwardMode::train)[0].tensor(), product(x, w, false, false));
@@ -98,13 +98,13 @@ TEST(Executor, GradientsAreAddedWithinTheGraphInTheirMemory) {
     EXPECT_NEAR(executor.gradients().at("b").tensor().data<float>()[0], 1 + 2 + 3 + 4, 1e-5);
   }
   EXPECT_FALSE(executor.gradients().contains("x"));
-  // The sum is a node of the graph that writes where it reads: a pass makes no gradient of its own beside it.
+  // Gradients are added by nodes of the graph that work in place, so a pass needs no memory for gradients.
   JointModule& module = executor.graphs().training(executor.requests());
   EXPECT_EQ(module.gradient_names(), (std::vector<std::string>{"w", "b"}));
   const auto gradients_now = [&] { return module.memory_statistics()[MemoryClass::gradients].bytes; };
   executor.forward(ForwardMode::train);
   EXPECT_EQ(gradients_now(), 0U);
-  executor.backward();  // ones
+  executor.backward();  // the output's gradient is 1
   EXPECT_EQ(executor.gradients().at("b").tensor().data<float>()[1], static_cast<float>(kRows));
 }
 
@@ -124,7 +124,7 @@ TEST(Executor, RunningStatisticsAreWrittenWhereTheyAreBound) {
   Executor executor(tiny::tiny_network(), batch.feeds, {.states = {{"bn.mean", mean}, {"bn.var", variance}}});
   const float before = executor.forward()[0].tensor().data<float>()[0];
   executor.forward(ForwardMode::train);
-  // ONNX: new = 0.9 old + 0.1 batch. The batch's mean of a channel of the convolution, by its definition.
+  // ONNX: new = 0.9 old + 0.1 batch. Computes the batch mean of a channel of the convolution by its definition.
   const Tensor image = batch.feeds.at("image").tensor(), weight = executor.arguments().at("conv.weight").tensor(),
                bias = executor.arguments().at("conv.bias").tensor();
   for (int64_t channel = 0; channel < 4; ++channel) {
@@ -143,7 +143,7 @@ TEST(Executor, RunningStatisticsAreWrittenWhereTheyAreBound) {
   }
   executor.backward();
   EXPECT_NE(variance.data<float>()[0], 1);
-  EXPECT_NE(executor.forward()[0].tensor().data<float>()[0], before);  // by the new ones
+  EXPECT_NE(executor.forward()[0].tensor().data<float>()[0], before);  // computed with the new statistics
 }
 
 TEST(Executor, ShapesAreMadeAndFollowBySymbols) {
@@ -152,7 +152,7 @@ TEST(Executor, ShapesAreMadeAndFollowBySymbols) {
   options.shared_buffer = &buffer;
   const Model model = linear();
   Executor executor = Executor::simple_bind(model, {{"x", {kRows, kIn}}}, options);
-  EXPECT_EQ(buffer.size(), 2U);  // x, and its gradient
+  EXPECT_EQ(buffer.size(), 2U);  // x and its gradient
   EXPECT_EQ(executor.arguments().at("x").tensor().raw(), buffer.at("x").raw());
   EXPECT_EQ(executor.gradients().at("x").tensor().raw(), buffer.at("grad of x").raw());
   const Executor smaller = executor.reshape({{"x", {2, kIn}}});
@@ -170,7 +170,7 @@ TEST(Executor, ShapesAreMadeAndFollowBySymbols) {
 TEST(Executor, ParametersAreSharedByName) {
   const Tensor x = ramp({kRows, kIn}, -1, 0.3F);
   Executor first(linear(), {{"x", x}});
-  Executor second(linear(), {{"x", x}}, {.shared = &first, .shared_names = {{"w"}}});  // another model with a parameter of this name
+  Executor second(linear(), {{"x", x}}, {.shared = &first, .shared_names = {{"w"}}});  // another model, with a parameter of the same name
   EXPECT_EQ(second.arguments().at("w").tensor().raw(), first.arguments().at("w").tensor().raw());
   EXPECT_NE(second.arguments().at("b").tensor().raw(), first.arguments().at("b").tensor().raw());
   first.copy_from({{"w", ramp({kIn, kOut}, 1, 1)}, {"b", ramp({kOut}, 0, 0)}});
@@ -193,7 +193,7 @@ TEST(Executor, AForwardPassGoesStepByStep) {
     while (left > 0) EXPECT_EQ(executor.partial_forward(++step, mode), --left);
     expect_near(executor.outputs()[0].tensor(), product(x, executor.arguments().at("w").tensor(), false, false));
     EXPECT_EQ(executor.partial_forward(all), 0U);
-    if (mode == ForwardMode::predict) continue;  // one node, of which no step is left
+    if (mode == ForwardMode::predict) continue;  // the whole graph is one node, so no step is left
     executor.partial_forward(0, mode);
     EXPECT_NE(error_of([&] { executor.partial_forward(9); }).find("step 9 does not follow"), std::string::npos);
   }

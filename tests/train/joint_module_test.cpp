@@ -1,4 +1,4 @@
-// Joint modules whose tensors are the caller's: by position, as treadle.torch uses them.
+// Joint modules that compute with the caller's tensors, given by position, as treadle.torch uses them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -115,7 +115,7 @@ TEST(JointModule, GradientsAreTheCallersOwn) {
   EXPECT_EQ(module.forward_in_order(feeds).backward_in_order(std::vector{Tensor()})[0].data<float>()[1], 0);
 }
 
-// y = Tanh(a x) b + c + d: the gradients of c and d are what is handed in, that of b is made before that of a.
+// y = Tanh(a x) b + c + d. The gradients of c and d are the output's gradient; b's is computed before a's.
 TEST(JointModule, GradientsComeGroupByGroup) {
   JointModule module(model_of({{"x", {3}}, {"a", {3}}, {"b", {3}}, {"c", {3}}, {"d", {3}}},
                               {{"Mul", {"a", "x"}, "ax"},
@@ -142,7 +142,7 @@ TEST(JointModule, GradientsComeGroupByGroup) {
     const std::vector<Tensor> made = run.advance_backward(std::vector{gradient});
     ASSERT_EQ(made.size(), 1U);
     for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(made[0].data<float>()[i], expected[gradient].data<float>()[i]) << gradient << " " << i;
-    for (float& element : Tensor(made[0]).span<float>()) element = 100;  // the caller's own: nothing later sees it
+    for (float& element : Tensor(made[0]).span<float>()) element = 100;  // belongs to the caller, so later gradients must not depend on it
   }
   EXPECT_THROW(run.advance_backward(groups[0]), Error);
   EXPECT_EQ(head.data<float>()[2], 3);
@@ -192,7 +192,7 @@ TEST(JointModule, OutputsThatTheBackwardPassReadsAreCopies) {
   EXPECT_NEAR(run.backward_in_order(std::vector{tensor_of({2}, 1)})[0].data<float>()[0], 0.25, 1e-6);
 }
 
-// The optimiser has no use for the first input, whose extents it knows.
+// Only the first input's extents matter, which are known, so the optimiser does not need it.
 TEST(JointModule, InputsAreThoseOfTheModelWithAndWithoutAMonitor) {
   JointModule module(model_of({{"like", {3}}, {"x", {1}}}, {{"Shape", {"like"}, "shape"}, {"Expand", {"x", "shape"}, "y"}}, {{"y", {3}}}),
                      {.inputs = {"x"}});
@@ -222,7 +222,7 @@ TEST(JointModule, WithoutABackwardPassNothingIsTrained) {
   }
 }
 
-// The forward part is numbered in order, and each arrow of a trace has both of its ends in every run.
+// Forward nodes are numbered in order, and each arrow of a trace has both ends in every run.
 TEST(JointModule, BackwardNodesKnowTheirForwardNodes) {
   constexpr size_t kRuns = 3;
   JointModule module(tiny::tiny_network(), {.outputs = {"scores"}});
@@ -295,7 +295,7 @@ std::vector<std::vector<float>> gradients_of(JointModule& module, float first, s
 TEST(JointModule, GradientsLieInTheArenaUntilTheyAreKept) {
   const JointOptions options{.inputs = {"a", "b"}};
   constexpr size_t kGradientBytes = size_t{2} * 256 * 128 * sizeof(float);
-  // Runs by readiness have memory of their own for them.
+  // Parallel runs have separate memory for gradients.
   JointOptions by_readiness = options;
   by_readiness.session.execution_mode = ExecutionMode::parallel;
   by_readiness.session.intra_op_num_threads = 2;
@@ -310,14 +310,14 @@ TEST(JointModule, GradientsLieInTheArenaUntilTheyAreKept) {
   const size_t arena = held(MemoryClass::activations);
   EXPECT_GE(arena, kGradientBytes);
 
-  // What is kept stays what it is. The run that finds it kept has another arena, and the old one shrinks to it.
+  // Kept gradients do not change. The next run gets another arena, and the old one shrinks to the kept part.
   std::vector<Tensor> kept;
   EXPECT_EQ(gradients_of(module, 0.5F, &kept), expected[1]);
   EXPECT_EQ(gradients_of(module, 1.0F), expected[2]);
   for (size_t g = 0; g < kept.size(); ++g)
     EXPECT_TRUE(std::equal(expected[1][g].begin(), expected[1][g].end(), kept[g].span<float>().begin())) << g;
   EXPECT_LE(held(MemoryClass::activations), arena);
-  // From then on gradients have memory of their own, which is the module's until they are handed over.
+  // From now on gradients have separate memory, which the module owns until the caller gets it.
   EXPECT_GE(module.memory_statistics()[MemoryClass::gradients].peak_bytes, kGradientBytes);
   kept.clear();
   EXPECT_EQ(gradients_of(module, 1.5F), expected[3]);

@@ -1,4 +1,4 @@
-// Running statistics of joint modules, on every schedule: they change when the pass that makes them has ended, or not at all.
+// Running statistics of joint modules, on every schedule: they change when the pass that computes them has succeeded, or not at all.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ constexpr Schedule kSchedules[] = {
 
 constexpr float kMean = 1, kVariance = 3;
 
-// y = Step(n) + Step(n), n = normalised x w of two features; the first Step is number 0. A Step's gradient is a Pass, number 1.
-// @param reads_behind  z = n * mean is an output too, whose gradient reads the running mean
+// y = Step(n) + Step(n), where n = batch_norm(x w) with two features. The first Step has id 0; its gradient is a Pass with id 1.
+// @param reads_behind  also outputs z = n * mean, whose gradient reads the running mean
 Model make_model(bool fed, bool reads_behind) {
   ModelBuilder b;
   b.input("x", {-1, 2}).output("y", {-1, 2});
@@ -46,7 +46,7 @@ Model make_model(bool fed, bool reads_behind) {
   return b.model();
 }
 
-// x = 0, 1, 2 in both features: h is x, and twice x.
+// x = 0, 1, 2; so the features are x and 2 x.
 Tensor rows() {
   Tensor x(DType::float32, {3, 2});
   for (int64_t i = 0; i < 6; ++i) x.data<float>()[i] = static_cast<float>(i / 2);
@@ -123,7 +123,7 @@ TEST_P(JointStates, ThoseThatTheBackwardPassReadsChangeBehindIt) {
   std::fill_n(ones.data<float>(), 6, 1.0F);
   JointModule::Run run = module.forward({{"x", rows()}});
   EXPECT_EQ(mean.data<float>()[0], kMean);
-  // Of the outputs' sum by bias: twice, and times the mean before the update.
+  // The gradient of all outputs by bias: 2 from y, and from z the mean before the update.
   EXPECT_NEAR(run.backward(std::vector{ones, ones}).at("bias").data<float>()[0], 3 * (2 + kMean), 1e-5);
   expect_updated(mean, var);
 }

@@ -1,4 +1,4 @@
-// Training in float16 with a scaled loss: steps that overflow are skipped, and the scale moves as PyTorch's GradScaler moves it.
+// Training in float16 with a scaled loss: steps that overflow are skipped, and the scale changes as PyTorch's GradScaler changes it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace tiny;
 
-constexpr double kTooLarge = 0x1p100;  // float16 has no such gradients
+constexpr double kTooLarge = 0x1p100;  // gradients overflow float16
 
 TrainerOptions in_float16(LossScaling scaling = {}) {
   TrainerOptions options{.optimizer = Optimizer::adam, .learning_rate = 0.01, .loss_scaling = scaling};
@@ -63,7 +63,7 @@ TEST(LossScale, AStepThatOverflowsHalvesTheScaleAndChangesNothingElse) {
   for (const auto& [way, options] : ways_to_run()) {
     SCOPED_TRACE(way);
     Trainer trainer(tiny_network(), options), expected(tiny_network(), options);
-    const int before = way == "first of a sum" ? 2 : 3;  // steps, so that there is something to change
+    const int before = way == "first of a sum" ? 2 : 3;  // number of steps first, so that there is a state that could change
     for (int i = 0; i < before; ++i) EXPECT_EQ(step(trainer, 1), step(expected, 1));
     const NamedTensors kept = everything(trainer);
     const TrainerPosition position = trainer.position();
@@ -77,7 +77,7 @@ TEST(LossScale, AStepThatOverflowsHalvesTheScaleAndChangesNothingElse) {
     EXPECT_EQ(trainer.position().num_steps, position.num_steps);
     EXPECT_EQ(trainer.position().num_updates, position.num_updates);
     EXPECT_EQ(trainer.position().accumulated_steps, position.accumulated_steps);
-    // And training goes on as if it had not been.
+    // Training then continues as if the step had not been tried.
     trainer.set_loss_scale(*expected.loss_scale());
     EXPECT_EQ(step(trainer, 2), loss);
     EXPECT_EQ(step(expected, 2), loss);
@@ -146,7 +146,7 @@ TEST(LossScale, ResumedTrainingHasTheSameBits) {
   for (uint32_t i = 15; i < 30; ++i) EXPECT_EQ(step(first, i), step(second, i));
   EXPECT_EQ(second.loss_scale()->scale, first.loss_scale()->scale);
   expect_same_bits(everything(first), everything(second));
-  // Other numbers are another training; with its own settings a trainer takes over where the scale is, or begins anew.
+  // A trainer with other scaling settings refuses the checkpoint. Its own settings may continue with the saved scale or start anew.
   Trainer other(tiny_network(), in_float16({.growth_interval = 5}));
   EXPECT_THROW(other.load_checkpoint(path), Error);
   EXPECT_EQ(other.loss_scale()->scale, 65536);
@@ -173,7 +173,7 @@ TEST(LossScale, RanksSkipTheSameSteps) {
         Trainer trainer(tiny_network(), options);
         for (uint32_t i = 0; i < 6; ++i) {
           Batch batch = make_batch(8, 2 * i + static_cast<uint32_t>(rank));
-          // One rank alone: the other learns it from the sum.
+          // The gradients of only one rank overflow; the other rank notices it in the sum.
           if (i == 4 && rank == 1)
             for (float& x : batch.feeds.at("image").tensor().span<float>()) x *= 1e7F;
           trainer.step(batch.feeds, batch.labels);

@@ -1,4 +1,4 @@
-// Predictions between steps: parameters are packed once a version, and never outdated.
+// Predictions between training steps: parameters are packed once per version, and never outdated.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using namespace tiny;
 
 const TrainerOptions kOptions{.learning_rate = 0.1, .momentum = 0.9};
 
-/// Two layers, without normalisation: a session computes with the weights as they are.
+/// Two layers without normalisation, so that a session computes with the unchanged weights.
 Model perceptron() {
   return tiny_network(-1, [](onnx::GraphDef& graph) {
     graph.nodes.clear();
@@ -195,7 +195,7 @@ TEST(Predict, OfHeldTensorsFollowsThem) {
     return Session(model, options).run(shown.feeds)[0].tensor();
   };
   EXPECT_LT(distance(module.forward(shown.feeds).outputs()[0], expected(held)), 1e-5);
-  held.at("fc.weight").data<float>()[3] = 4;  // where the module reads it, without a word
+  held.at("fc.weight").data<float>()[3] = 4;  // changes the module's parameters without a notification
   held.at("conv.weight").data<float>()[2] = 1;
   EXPECT_LT(distance(module.forward(shown.feeds).outputs()[0], expected(held)), 1e-5);
   NamedTensors other{{"fc.weight", Tensor(DType::float32, {36, 2})}};

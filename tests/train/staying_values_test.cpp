@@ -1,4 +1,4 @@
-// Values that steps on a device update stay there; the host gets them when they are read.
+// Values that training steps on a device update stay there, and are copied to the host when they are read.
 #include "train/run/staying_values.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using namespace tiny;
 
 bool same_bits(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && std::memcmp(a.raw(), b.raw(), a.size_bytes()) == 0; }
 
-/// A trainer on a device, and one on the host, which computes the same bits.
+/// A trainer on a device and one on the host, which must have the same bits.
 struct Pair {
   Trainer on_device, on_host;
   explicit Pair(TrainerOptions options) : on_device(tiny_network(), placed(options)), on_host(tiny_network(), options) {}
@@ -69,7 +69,7 @@ TEST(StayingValues, AreOnTheHostWheneverSomebodyLooks) {
         },
         [&] {
           for (Trainer* trainer : {&pair.on_device, &pair.on_host})
-            trainer->parameter_views().begin()->second.data<float>()[0] += 0.25F;  // through a view that is gone at the next step
+            trainer->parameter_views().begin()->second.data<float>()[0] += 0.25F;  // the view is released before the next step
         },
         [&] {
           pair.on_device.save_checkpoint(path);
@@ -91,7 +91,7 @@ TEST(StayingValues, AreOnTheHostWheneverSomebodyLooks) {
         for (int i = 0; i < 3; ++i) pair.step(seed++);
         look();
       }
-    // Views that are held see every step, and what is written to them counts.
+    // Views that are held show the values after every step, and writing to them changes the values.
     const NamedTensors views = pair.on_device.parameter_views(), others = pair.on_host.parameter_views();
     for (int i = 0; i < 3; ++i) {
       pair.step(seed++);
@@ -119,7 +119,7 @@ TEST(StayingValues, AreAsBeforeAStepThatFails) {
   for (uint32_t i = 0; i < 3; ++i) pair.step(i);
   const Batch batch = make_batch(8, 50);
   const HookId hook = register_hook(HookPoint::post_run, 0, [](const HookedRun&) { throw Error(ErrorCode::internal, "behind the run"); });
-  EXPECT_THROW(pair.on_device.step(batch.feeds, batch.labels), Error);  // when everything has been computed
+  EXPECT_THROW(pair.on_device.step(batch.feeds, batch.labels), Error);  // fails after everything has been computed
   unregister_hook(hook);
   RunOptions cancelled;
   cancelled.terminate = true;
@@ -151,7 +151,7 @@ TEST(StayingValues, TakeTurnsInTwoBlocksOnTheDevice) {
     on_device.copy_from(made);
     blocks.push_back(on_device.storage().get());
     feeds.clear();
-    values.take(std::vector<Datum>{Datum(), on_device, made});  // the second one came to the host
+    values.take(std::vector<Datum>{Datum(), on_device, made});  // the second value is copied to the host
     EXPECT_EQ(m.data<float>()[3], static_cast<float>(i + 2));
   }
   EXPECT_EQ(blocks[0], blocks[2]);

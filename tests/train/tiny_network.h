@@ -65,7 +65,7 @@ inline onnx::ValueInfoDef tensor_info(const char* name, std::vector<int64_t> ext
   return info;
 }
 
-// Two classes of images: bright left halves and bright right halves.
+// A classifier of images with a bright left half and images with a bright right half.
 using Edit = std::function<void(onnx::GraphDef&)>;
 inline Model tiny_network(int64_t batch = -1, const Edit& edit = {}) {
   onnx::ModelDef model;

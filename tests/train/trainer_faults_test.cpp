@@ -1,4 +1,4 @@
-// Training steps that go wrong: no error is lost, nothing of the trainer has changed (or with early updates, it says so), and the next step
+// Training steps with faults: no error is lost, the trainer is unchanged (or with early updates, reports that it is not), and the next step
 // gives the bits that it would have given. Part of the fault campaign (tests/session/fault_campaign_test.cpp).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ class TrainerCampaign {
     if (early_) reference_->save_checkpoint(path_);
     const bool trains = random_() % 4 != 0;
     const int64_t ids = 2 * num_steps_;
-    // Predictions have no backward pass: only the steps' own ids run.
+    // Predictions run no backward pass, so only Steps (even ids) can fail.
     const int64_t id = trains ? static_cast<int64_t>(random_()) % ids : 2 * (static_cast<int64_t>(random_()) % num_steps_);
     auto call = [&] {
       if (trains)
@@ -167,7 +167,7 @@ class TrainerCampaign {
     EXPECT_EQ(code_of(call), code);
   }
 
-  // Lets each allocation fail in turn, until the call needs fewer.
+  // Fails each allocation in turn, until the call needs no more.
   void fail_allocations(bool trains) {
     const bool all = random_() % 2;
     for (int64_t at = 0; at < 400; ++at) {
@@ -191,7 +191,7 @@ class TrainerCampaign {
     }
   }
 
-  // After a failure behind an early update, the trainer gives nothing until it has a checkpoint.
+  // A failure after an early update leaves the trainer unusable until a checkpoint is loaded, which this does.
   void make_whole() {
     if (!early_) return;
     try {
@@ -211,16 +211,16 @@ class TrainerCampaign {
 
   static constexpr int64_t kWidth = 5;
   const uint32_t seed_;
-  bool early_ = false;  // the tested one updates early, the other does not
-  std::string path_;    // of a checkpoint of the other one, as both were before a call
+  bool early_ = false;  // true: tested_ updates early; the other trainer never does
+  std::string path_;    // checkpoint of the other trainer, as both were before a call
   std::mt19937 random_;
-  int64_t num_steps_ = 0;  // their ids are even, those of their gradients odd
+  int64_t num_steps_ = 0;  // number of Steps, whose ids are even; their gradients have odd ids
   Feeds feeds_;
   Tensor labels_;
   std::optional<Trainer> tested_, reference_;
 };
 
-// It still reads the parameters: the next step writes them when it has ended.
+// The abandoned step still reads the parameters, so the next step must wait before it writes them.
 TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
   testing::register_fault_operators();
   ModelBuilder b;
@@ -236,7 +236,7 @@ TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
   trainer_options.learning_rate = 0.05;
   Trainer trainer(b.model(), trainer_options);
   const Tensor x = Tensor::of<float>({1, 2}, std::vector<float>{1, 1}), labels = Tensor::of<float>({1, 2}, std::vector<float>{0, 0});
-  trainer.step({{"x", x}}, labels);  // makes all that the first one makes
+  trainer.step({{"x", x}}, labels);  // allocates all that the first step allocates
   const NamedTensors& parameters = trainer.parameters();
   const std::vector<float> before = elements(parameters);
   std::vector<float> behind;
@@ -250,7 +250,7 @@ TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
   EXPECT_THROW(trainer.step({{"x", x}}, labels, &run), Error);
   testing::set_fault(-1, {});
   std::future<double> next = std::async(std::launch::async, [&] { return trainer.step({{"x", x}}, labels); });
-  next.wait_for(std::chrono::milliseconds(200));  // in which it would write them, if it did not wait
+  next.wait_for(std::chrono::milliseconds(200));  // enough time to write parameters, if the step did not wait
   gate->open();
   next.get();
   EXPECT_EQ(behind, before);

@@ -17,7 +17,7 @@ using namespace tiny;
 constexpr int64_t kWidth = 2048;
 constexpr size_t kMegabyte = size_t{1} << 20;
 
-/// Two layers, of which the first has 16 MB of weights.
+/// Two layers, the first with 16 MB of weights.
 onnx::ModelDef wide_network() {
   onnx::ModelDef model;
   model.ir_version = 8;
@@ -42,7 +42,7 @@ size_t resident_of_files() {
   return 0;
 }
 
-/// Trains one step, so that the code is there when others are measured.
+/// Trains one step. Called once before measuring, so that the code is in memory.
 void train(const Model& model, const TrainerOptions& options) {
   Trainer trainer(model, options);
   Tensor x(DType::float32, {1, kWidth}), labels(DType::int64, {1});

@@ -20,7 +20,7 @@ namespace {
 
 using namespace tiny;
 
-// As PyTorch's exporter writes parameters that are equal when they are written.
+// PyTorch's exporter writes an Identity for parameters that are equal when exported.
 TEST(Trainer, RunningStatisticsBehindAnIdentityAreANodesOwn) {
   const Model copied = tiny_network(-1, [](onnx::GraphDef& graph) {
     std::erase_if(graph.initializers, [](const auto& def) { return def.name == "bn.mean"; });
@@ -53,7 +53,7 @@ TEST(Trainer, RunningStatisticsThatNothingCanKeepAreAnError) {
   for (const Model& model : {computed, shared}) EXPECT_THROW(Trainer(model, {}), Error);
 }
 
-// In the words of sessions, wherever the option is given.
+// The error is the same as a session's, wherever the option is set.
 TEST(Trainer, PatternsOfPrecisionThatNoNodeHasAreErrors) {
   SessionOptions wrong, of_a_node, of_the_loss;
   wrong.precision = "normal_nod=bfloat16", of_a_node.precision = "conv*=bfloat16;scores_node=float32";
@@ -136,7 +136,7 @@ TEST(Trainer, RunningStatisticsMoveByOnnxsMomentum) {
   trainer.step(batch.feeds, batch.labels);
   const std::vector<float> once(trainer.states().at("bn.mean").span<float>().begin(), trainer.states().at("bn.mean").span<float>().end());
   trainer.step(batch.feeds, batch.labels);
-  // From 0: m1 = 0.1 b, m2 = 0.9 m1 + 0.1 b = 1.9 m1.
+  // From 0, with batch mean b: m1 = 0.1 b, m2 = 0.9 m1 + 0.1 b = 1.9 m1.
   for (size_t i = 0; i < once.size(); ++i) {
     EXPECT_NE(once[i], 0);
     EXPECT_NEAR(trainer.states().at("bn.mean").data<float>()[i], 1.9F * once[i], 1e-5);
@@ -163,7 +163,7 @@ TEST(Trainer, MeanSquaredErrorFitsALine) {
   EXPECT_LT(last, 0.1 * first);
 }
 
-// Images of 3 x 16 x 16 through six convolutions: most of its activations wait for the backward pass.
+// Images of 3 x 16 x 16 through six convolutions. Most activations stay in memory for the backward pass.
 Model deep_network(int64_t batch) {
   onnx::ModelDef model;
   model.ir_version = 8;
@@ -224,7 +224,7 @@ TEST(Trainer, LimitsWhatConvolutionsMakeOfTheirWeights) {
   EXPECT_THROW(step(), Error);
 }
 
-// Where all extents are known the nodes' order is chosen; updates in place must stay behind whoever reads the parameter.
+// If all extents are known, nodes are reordered; updates in place must stay after all readers of the parameter.
 TEST(Trainer, AFixedBatchTrainsAsAnOpenOne) {
   for (auto* make : {+[](int64_t batch) { return tiny_network(batch); }, +[](int64_t batch) { return deep_network(batch); }}) {
     Trainer fixed(make(8), {.learning_rate = 0.1, .momentum = 0.9}), open(make(-1), {.learning_rate = 0.1, .momentum = 0.9});
@@ -258,7 +258,7 @@ TEST(Trainer, AFusedUpdateGivesTheSameBits) {
     size_t updates = 0;
     for (size_t at = text.find("Momentum("); at != std::string::npos; at = text.find("Momentum(", at + 1)) ++updates;
     EXPECT_LE(updates, 1U) << text;
-    // Written between steps, as apart.
+    // The parameters are written between steps, equally for both trainers.
     one.parameters().at("fc.bias").data<float>()[0] = 3;
     many.parameters().at("fc.bias").data<float>()[0] = 3;
     const Batch batch = make_batch(8, 9);
@@ -291,7 +291,7 @@ TEST(Trainer, ByReadinessParametersAreWrittenInPlaceWithTheSameBits) {
     for (int i = 0; i < 3; ++i) EXPECT_EQ(in_order.step(batch.feeds, batch.labels), by_readiness.step(batch.feeds, batch.labels));
     EXPECT_EQ(by_readiness.parameters().at("wide").data<float>(), weights);
     EXPECT_EQ(in_order.to_bytes(), by_readiness.to_bytes());
-    // Copies of parameters and momentum would take two megabytes.
+    // If parameters and momentum were copied, that would need two megabytes.
     EXPECT_LT(by_readiness.memory_statistics()[MemoryClass::io].peak_bytes, size_t{1} << 20);
   }
 }
@@ -332,7 +332,7 @@ TEST(Trainer, KeepsToItsJobsLimitWithTheSameBits) {
     limited.step(images.feeds, images.labels);
     const size_t limit = standing + 3 * unlimited[MemoryClass::activations].peak_bytes / 5 + 4096;
     job->set_memory_limit(limit);
-    // By this thread, or by the job's, should that have noticed first.
+    // This thread frees the memory, or the job's own thread if that notices first.
     EXPECT_TRUE(testing::eventually([&] { return job->status().host_bytes <= limit; })) << "the idle arena is gone";
     for (int i = 1; i < 3; ++i) limited.step(images.feeds, images.labels);
     expect_same_parameters(limited, free);
@@ -370,7 +370,7 @@ TEST(JointModule, GradientsOfAnOutsideLossEqualTheTrainers) {
   for (const auto& [name, tensor] : expected)
     for (int64_t i = 0; i < tensor.num_elements(); ++i) ASSERT_NEAR(got.at(name).data<float>()[i], tensor.data<float>()[i], 1e-5) << name;
   EXPECT_THROW(run.backward(std::vector{gradient}), Error);
-  EXPECT_THROW(other.backward(std::vector{gradient}), Error);  // of 8 images, not of 4
+  EXPECT_THROW(other.backward(std::vector{gradient}), Error);  // the gradient has 8 rows, the run 4
 }
 
 }  // namespace
