@@ -1,4 +1,4 @@
-// Nodes that leave out an output which comes before one that they make: every rule of the optimiser meets them.
+// Nodes that omit an output before one that they have. All rules of the optimiser see them.
 #include <gtest/gtest.h>
 
 #include "tests/session/model_bytes.h"
@@ -19,7 +19,7 @@ TEST(AbsentOutput, MayComeFirst) {
   Session session(Model::from_bytes(onnx::test::bytes_of(bytes)));
   Tensor x(DType::float32, {4, 1, 2});
   for (float& value : x.span<float>()) value = 1;
-  EXPECT_EQ(session.run({{"x", x}})[0].tensor().data<float>()[0], 0);  // tanh(0), half of it forgotten at every step
+  EXPECT_EQ(session.run({{"x", x}})[0].tensor().data<float>()[0], 0);  // tanh(0), of which each step keeps half
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A wrong feed gives an error that names the input and both sides, and the session goes on.
+// A wrong feed gives an error that names the input, what was fed and what was expected. The session stays usable.
 #include <gtest/gtest.h>
 
 #include "tests/session/model_bytes.h"
@@ -36,7 +36,7 @@ class BadFeed : public ::testing::Test {
       std::string text = error.what();
       for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
     }
-    // The session goes on.
+    // The session is still usable.
     EXPECT_EQ(session_.run({{"a", floats({2, 3})}, {"b", floats({2})}})[0].tensor().data<float>()[0], 8);
   }
 

@@ -1,4 +1,4 @@
-// Loading a hostile or broken model gives an error that names the place, in little time and memory, and nothing else.
+// Loading a hostile or broken model either works or gives an error that names the place, in little time and memory.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -42,7 +42,7 @@ size_t peak_bytes() {
   return static_cast<size_t>(usage.ru_maxrss) * 1024;
 }
 
-/// Loading may fail or not; it must not take the machine.
+/// Loads bytes that may be valid or not, and checks the time and memory that it takes.
 void expect_cheap(const std::string& bytes) {
   ASSERT_LT(bytes.size(), 4096U);
   size_t before = peak_bytes();
@@ -204,7 +204,7 @@ TEST(BadModel, AbsurdExtentsOfInitializersAreRefused) {
 
 TEST(BadModel, AbsurdExtentsOfInputsFailWhereTheyOverflow) {
   const int64_t huge = int64_t{1} << 62;
-  // The declaration alone is harmless: nobody can feed it.
+  // The declaration alone does no harm, since no feed can be so large.
   std::string bytes = model(graph({.nodes = {node("Add", {"x", "z"}, {"a"}), node("MatMul", {"a", "a"}, {"y"})},
                                    .inputs = {value_info("x", kFloat, {huge, huge}), value_info("z", kFloat, {1, 1})},
                                    .outputs = {value_info("y", kFloat, {huge, huge})}}));
@@ -224,7 +224,7 @@ std::string head(uint32_t field, size_t length) {
 }
 
 TEST(BadModel, NestingTenThousandDeepIsRefused) {
-  // Every message ends with the one that it holds, so that the whole is the heads in a row: an If in an If in an If …
+  // Each message ends with the message that it contains, so the file is a sequence of headers: an If in an If in an If …
   std::vector<std::string> heads;
   size_t length = 0;
   auto wrap = [&](uint32_t field, const std::string& before) {
@@ -246,7 +246,7 @@ TEST(BadModel, NestingTenThousandDeepIsRefused) {
   expect_error(bytes, ErrorCode::invalid_model, {"deep"});
 }
 
-// Folding would create constants that the file does not hold.
+// Folding would make constants much larger than the file.
 TEST(BadModel, ConstantsThatAreHugeStayUnfolded) {
   const int64_t large = int64_t{1} << 36;
   auto with = [](std::vector<std::string> nodes, std::vector<std::string> initializers) {
@@ -289,7 +289,7 @@ TEST(BadModel, ConstantsThatAreHugeStayUnfolded) {
 }
 
 TEST(BadModel, FoldingManyConstantsHasALimitAltogether) {
-  // Each of 40 doublings fits; their sum would not.
+  // Each of 40 doublings is within the limit, but not all of them together.
   std::vector<std::string> nodes = {node("ConstantOfShape", {"s"}, {"v0"})};
   for (int i = 0; i < 40; ++i)
     nodes.push_back(node("Add", {"v" + std::to_string(i), "v" + std::to_string(i)}, {"v" + std::to_string(i + 1)}));

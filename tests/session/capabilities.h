@@ -1,4 +1,4 @@
-// Shared by the tables of capabilities: a model, and the ways and schedules of running it.
+// Shared by the tables of capabilities: a model, the kinds of clients that run it, and schedules.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ inline ModelBuilder build_model(const std::function<void(ModelBuilder&)>& add_on
 
 using Build = std::function<ModelBuilder()>;
 
-/// Adds a state: present = past with the products appended.
+/// Returns the model with a state: present is past with the products appended.
 inline Model with_state(ModelBuilder b) {
   b.input("past", {-1, 4}).output("present", {-1, 4}).node("Concat", {"past", "product"}, {"present"}, "append");
   b.def().graph.inputs.back().type.shape->at(0).param = "p";
@@ -181,7 +181,7 @@ class StatefulClient final : public SessionClient {
     for (int64_t i = 0; i < x.num_elements(); ++i) past_.push_back(x.data<float>()[i] * kWeights[static_cast<size_t>(i % 4)]);
     const std::vector<float> state = floats(runs_.state("past"));
     EXPECT_EQ(state.size(), past_.size());
-    for (size_t i = 0; i < std::min(state.size(), past_.size()); ++i) EXPECT_NEAR(state[i], past_[i], 1e-30) << i;  // which may be denormal
+    for (size_t i = 0; i < std::min(state.size(), past_.size()); ++i) EXPECT_NEAR(state[i], past_[i], 1e-30) << i;  // maybe subnormal
     return y;
   }
 

@@ -15,7 +15,7 @@ class GraphCapabilities : public Capabilities {};
 INSTANTIATE_TEST_SUITE_P(All, GraphCapabilities, ::testing::Combine(::testing::ValuesIn(kSchedules), ::testing::ValuesIn(kWays)),
                          name_of_case);
 
-// sum = product + 1: by a Step where the products' sum is above 0, otherwise by an Add.
+// sum = product + 1, computed by a Step if the sum of the products is positive, otherwise by an Add.
 void add_branches(ModelBuilder& b) {
   b.constant("none", Tensor::scalar(0.0F)).constant("one", Tensor::scalar(1.0F));
   b.node("ReduceSum", {"product"}, {"of_all"});
@@ -55,7 +55,7 @@ TEST_P(GraphCapabilities, BranchesAreTaken) {
   expect_right();
 }
 
-// sum = product + how many elements of x are not zero, by those that there are.
+// sum = product + the number of nonzero elements of x, which is an extent that only the run knows.
 TEST_P(GraphCapabilities, ExtentsComeOutInTheRun) {
   build_ = [] {
     return build_model([](ModelBuilder& b) {
@@ -134,7 +134,7 @@ TEST_P(GraphCapabilities, NodesEndLater) {
   EXPECT_EQ(std::ranges::count(ran, "step"), 1);
 }
 
-// sum = the value that the caller hands in for product.
+// sum = the value that the caller returns in place of product.
 ModelBuilder with_yield() {
   return build_model([](ModelBuilder& b) { b.node("Yield", {"product"}, {"sum"}, "stop", "treadle"); });
 }
@@ -182,7 +182,7 @@ TEST_P(GraphCapabilities, ValuesAreKeptAndReplaced) {
   EXPECT_EQ(y_of(cache), std::vector<float>(8, -9.0F));
 }
 
-// The state is the products of all runs but those that fail.
+// The state contains the products of all runs except failed ones.
 TEST_P(GraphCapabilities, StatesGrow) {
   if (!is_way("stateful")) GTEST_SKIP() << "has no states";
   for (int64_t count : {1, 3, 1}) expect_right(nullptr, count);

@@ -1,4 +1,4 @@
-// The table of capabilities: each of them in every way of running, on every schedule. What does not exist is refused in the same words.
+// Tests each capability with every kind of client and on every schedule. Where one is missing, all refuse it with the same message.
 #include "tests/session/capabilities.h"
 
 #include <fmt/format.h>
@@ -63,8 +63,9 @@ TEST_P(Capabilities, RunsEndAtTheirDeadline) {
   set_fault(0, [] { std::this_thread::sleep_for(std::chrono::milliseconds(60)); });
   const Error late = failure(&run);
   EXPECT_EQ(late.code(), ErrorCode::timed_out) << late.what();
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it may have been left behind: others wait for it
-  // A node that does not return is left behind. How long it takes until it begins is the machine's business.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the run may have been left behind, and later ones wait for it
+  // A run is left behind if a node does not return. A busy machine may reach the deadline before the node begins: then a longer one is
+  // tried.
   bool begun = false;
   for (run.deadline_ms = 200; !begun && run.deadline_ms <= 60'000; run.deadline_ms *= 4) {
     auto gate = std::make_shared<Gate>();
@@ -171,7 +172,7 @@ TEST_P(Capabilities, RunsAreRecorded) {
   const std::string path = client().end_profiling();
   std::ifstream in(path);
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  // Sessions write in ONNX Runtime's words, modules and trainers in PyTorch's.
+  // Traces of sessions have ONNX Runtime's names, those of modules and trainers have PyTorch's.
   EXPECT_TRUE(text.find("Step step") != std::string::npos || text.find("step_kernel_time") != std::string::npos) << text;
   EXPECT_TRUE(text.find("ProfilerStep#0") != std::string::npos || text.find("model_run") != std::string::npos);
   fs::remove(path);
@@ -238,7 +239,7 @@ TEST_P(Capabilities, NamesThatMeanNothingAreErrors) {
     RunOptions allocated, placed, aimed;
     allocated.output_allocators["yy"] = std::make_shared<FaultyAllocator>();
     expect_message(&allocated, {"output_allocators", "\"yy\"", "is it y"});
-    placed.output_devices["sum"] = "sim";  // a value that the run does not fetch
+    placed.output_devices["sum"] = "sim";  // a value that the run does not return
     expect_message(&placed, {"output_devices", "\"sum\"", "is it y"});
     aimed.targets = {"produkt"};
     expect_message(&aimed, {"\"produkt\"", "is it product"});
@@ -304,7 +305,7 @@ TEST_P(Capabilities, AJobKnowsOfItsRuns) {
   expect_right();
 }
 
-// A node takes 20 ms, at half of the machine's time.
+// Each node takes 20 ms, and the job's share is half of the machine.
 TEST_P(Capabilities, AJobKeepsToItsShare) {
   if (!options_.job) GTEST_SKIP() << "not in a job";
   expect_right();
@@ -415,7 +416,7 @@ TEST_P(Capabilities, MonitorsSeeValues) {
   EXPECT_TRUE(values.empty());
 }
 
-// z = (a * w) + 1 as soon as `a` is there, y = z - b.
+// z = (a * w) + 1 needs only `a`; y = z - b.
 TEST_P(Capabilities, FeedsComeLaterAndValuesAreFetchedEarly) {
   if (!is_way("partial")) GTEST_SKIP() << "does not stop";
   ModelBuilder b;
@@ -440,7 +441,7 @@ TEST_P(Capabilities, FeedsComeLaterAndValuesAreFetchedEarly) {
     EXPECT_EQ(floats(run.outputs()[1]), difference);
   }
   PartialRun run = session.partial_run({{"a", x}});
-  EXPECT_FALSE(run.advance());  // as far as it goes
+  EXPECT_FALSE(run.advance());  // up to the node that needs b
   EXPECT_EQ(run.steps_left(), 0U);
   EXPECT_EQ(floats(run.fetch(z)[0]), sum);
   EXPECT_THROW(run.fetch(y), Error);
@@ -517,7 +518,7 @@ TEST_P(Capabilities, AnyValueIsFetched) {
     const train::JointModule::Run run = module.forward({{"x", x}});
     values = {run.outputs()[1], run.outputs()[0]};
   } else if (is_way("trainer")) {
-    RunOptions run;  // nothing is fetched by name
+    RunOptions run;  // no value is fetched by name
     run.targets = {"sum"};
     EXPECT_NE(std::string(failure(&run).what()).find("training has no targets: watch the value with a monitor"), std::string::npos);
     return;

@@ -1,4 +1,4 @@
-// Compiled models: files of their own, and the folder that a session keeps.
+// Compiled models: files that users write, and the folder of files that a session keeps.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -48,7 +48,7 @@ std::map<std::string, Datum> feeds_of(int64_t batch = 1) {
   return {{"image", numbers(Shape{batch, 16, 12, 12}, 50)}, {"x", numbers(Shape{batch, 48}, 51)}, {"steps", numbers(Shape{5, 2, 8}, 52)}};
 }
 
-// The outputs' bytes.
+// Runs the session and returns the outputs' bytes.
 std::string bits(const Session& session, int64_t batch = 1) {
   std::string all;
   for (const Datum& output : session.run(feeds_of(batch))) {
@@ -123,7 +123,7 @@ TEST_F(CompiledModel, ComesFromTheCacheTheSecondTime) {
   EXPECT_TRUE(bits(second, 2) == bits(Session(folder / "m.onnx"), 2));
   EXPECT_EQ(fs::last_write_time(cached()[0]), written);
   EXPECT_TRUE(warnings.empty());
-  // The model is there to make other programs of.
+  // Other outputs need another program, which is made from the model.
   EXPECT_EQ(second.run(feeds_of(), std::vector<std::string>{"xa"}).size(), 1U);
 }
 
@@ -180,7 +180,7 @@ TEST_F(CompiledModel, TellsWhatItCannotDo) {
   SessionOptions others;
   others.disabled_passes = {"fuse-conv"};
   EXPECT_THROW(Session(folder / "m.treadle", others), Error);
-  // A file of another version.
+  // The file has another version.
   std::string bytes = contents(folder / "m.treadle");
   const size_t at = bytes.find("treadle ", 64);
   bytes[at + 8] = '9';
@@ -201,7 +201,7 @@ TEST_F(CompiledModel, CheckFindsEveryChangedByte) {
   const Session made(folder / "m.onnx", writing);
   compiled::File(folder / "m.treadle").verify();
   const std::string bytes = contents(folder / "m.treadle");
-  // The last block is a whole one: its end is the file's.
+  // Flips a bit at several positions, up to the last byte: the last block ends where the file ends.
   for (size_t at : {size_t{0}, size_t{9}, size_t{30}, size_t{70}, size_t{700}, bytes.size() - 1, bytes.size() - 100}) {
     std::string changed = bytes;
     changed[at] = static_cast<char>(changed[at] ^ 4);
@@ -214,7 +214,7 @@ TEST_F(CompiledModel, CheckFindsEveryChangedByte) {
   }
 }
 
-// The first extent of y, the symbol n, becomes the number 0: memory for nothing, where three images are written.
+// The declared extent of y is changed from the symbol n to 0, so that there would be no memory for the output.
 TEST_F(CompiledModel, TypesInItsDescriptionAreInferredAgain) {
   packing_model().model().save(folder / "m.onnx");
   SessionOptions writing;
@@ -230,7 +230,7 @@ TEST_F(CompiledModel, TypesInItsDescriptionAreInferredAgain) {
   EXPECT_TRUE(bits(Session(folder / "m.treadle"), 3) == bits(Session(folder / "m.onnx"), 3));
 }
 
-// The input "x", and what the file says of it elsewhere.
+// Changes the record of input "x", which other parts of the file contradict.
 TEST_F(CompiledModel, InputsAreOfTheKindThatItTellsOf) {
   packing_model().model().save(folder / "m.onnx");
   SessionOptions writing;
@@ -260,7 +260,7 @@ TEST_F(CompiledModel, InputsAreOfTheKindThatItTellsOf) {
   EXPECT_EQ(with(8, '\xe9'), ErrorCode::invalid_model) << "no UTF-8";
 }
 
-// A file by an attacker: every check but the last passes. The program may compute nonsense, but stays within its memory.
+// Random changes with correct checksums, as an attacker can make. The program may compute nonsense, but must stay within its memory.
 TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
   packing_model().model().save(folder / "m.onnx");
   SessionOptions writing;
@@ -272,7 +272,7 @@ TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
   std::mt19937_64 random(7);
   SessionOptions reading;
   reading.intra_op_num_threads = 1;
-  reading.memory_limit_bytes = 256 << 20;  // pads of some millions are allowed, and make images that fill a machine
+  reading.memory_limit_bytes = 256 << 20;  // pads of millions are valid, and would make images that fill the machine's memory
   int refused = 0;
   constexpr int kTrials = 1500;
   for (int trial = 0; trial < kTrials; ++trial) {
@@ -282,7 +282,7 @@ TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
       const char values[] = {0, 1, '\x7f', '\xff', static_cast<char>(byte ^ 1), static_cast<char>(byte + 1), static_cast<char>(random())};
       byte = values[random() % std::size(values)];
     }
-    if (trial % 50 == 0) {  // a description that ends early
+    if (trial % 50 == 0) {  // a shorter description
       const uint64_t less = random() % description_bytes;
       std::memcpy(changed.data() + 24, &less, 8);
     }

@@ -1,4 +1,4 @@
-// Feeds that contradict a symbol that the model gives to two of their extents.
+// The model gives two extents the same symbol, and a feed contradicts that.
 #include <gtest/gtest.h>
 
 #include "tests/session/model_bytes.h"
@@ -15,7 +15,7 @@ Tensor counted(const Shape& shape) {
   return tensor;
 }
 
-/// y[N, N] = relu(a[N] * b[N, 1]), z = a + 1, and the extents of a: with one symbol, y is a square and a's extent is b's.
+/// y[N, N] = relu(a[N] * b[N, 1]), z = a + 1, and a's extent. As declared, y is a square, and a and b have the same extent.
 std::string outer_product() {
   return model(graph(
       {.nodes = {node("Mul", {"a", "b"}, {"product"}), node("Relu", {"product"}, {"y"}), node("Shape", {"a"}, {"extent"}),
@@ -42,7 +42,7 @@ class ContradictedSymbols : public ::testing::Test {
     options.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
     return Session(Model::from_bytes(onnx::test::bytes_of(outer_product())), options);
   }
-  /// Extents that agree, that do not, others that do not, and that agree again.
+  /// Runs with extents that agree, that differ in two ways, and that agree again.
   template <typename Run>
   void expect_all(Run&& run) {
     for (const auto& [columns, rows] : std::vector<std::pair<int64_t, int64_t>>{{3, 3}, {2, 5}, {4, 1}, {3, 3}, {0, 2}})
@@ -99,7 +99,7 @@ TEST_F(ContradictedSymbols, PartialRuns) {
     while (!run.advance()) continue;
     return run.outputs();
   });
-  // What comes later is held to the program that was chosen without it.
+  // A later feed must fit to the program that was chosen without it.
   PartialRun run = made.partial_run({{"a", counted({2})}});
   EXPECT_THROW(run.feed("b", counted({5, 1})), Error);
 }

@@ -1,4 +1,4 @@
-// The source of a device's memory, and the copies that the host keeps beside it.
+// The allocator of a device's memory, and the copies of a device's values on the host.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -148,7 +148,7 @@ TEST(DeviceMemory, TheHostHasNoArenaForWhatADeviceComputes) {
   expect_right(on_device);
   EXPECT_GE(on_host.memory_statistics()[MemoryClass::activations].peak_bytes, (kLinks - 1) * kValueBytes);
   EXPECT_LT(on_device.memory_statistics()[MemoryClass::activations].peak_bytes, kValueBytes);
-  // Observers of values get them on the host.
+  // A monitor gets values on the host.
   std::vector<float> seen;
   on_device.set_monitor({.callback =
                              [&](const MonitorEvent& event) {

@@ -1,7 +1,7 @@
-// Random runs that go wrong: no error may be lost, nothing may leak or lock up, and the session must be as usable afterwards as before.
-// Sessions on the host (in order and parallel, whole and partial runs), on a simulated device and over several. The trainer's are in
-// tests/train/trainer_faults_test.cpp. TREADLE_FAULT_RUNS sets the number of runs, TREADLE_FAULT_SEED where they begin;
-// scripts/fault_campaign runs 10,000.
+// Random runs with faults: no error is lost, nothing leaks or blocks, and the session is as usable afterwards as before. Sessions run on
+// the host (sequential and parallel, whole and partial runs), on a simulated device and on several. tests/train/trainer_faults_test.cpp
+// does the same for trainers. TREADLE_FAULT_RUNS sets the number of runs, TREADLE_FAULT_SEED the first seed; scripts/fault_campaign runs
+// 10,000.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -24,7 +24,7 @@ int64_t setting(const char* name, int64_t otherwise) {
   return text ? std::atoll(text) : otherwise;
 }
 
-/// How a run ended, as far as its caller can tell.
+/// A run's result, as its caller sees it.
 struct Outcome {
   ErrorCode code = ErrorCode::ok;
   std::string what;
@@ -33,18 +33,18 @@ struct Outcome {
 
 enum class Fault {
   none,
-  allocator,     // one allocation of the session's allocator fails, or all from one on
-  operator_new,  // the same of the heap
+  allocator,     // the session's allocator fails once, or from then on
+  operator_new,  // the heap fails once, or from then on
   kernel_error,  // a kernel throws Error
   kernel_bad_alloc,
-  kernel_foreign,  // a kernel throws something that is no std::exception
-  hang,            // a kernel does not return, the run has a deadline
+  kernel_foreign,  // a kernel throws something not derived from std::exception
+  hang,            // a kernel does not return, and the run has a deadline
   late,            // a kernel returns after the deadline
-  cancel,          // by token, while a node runs
+  cancel,          // a token cancels the run while a node runs
   terminate,
   close,    // the session is closed by another thread while a node runs
   destroy,  // the session is destroyed by another thread while a node runs
-  abandon,  // a partial run is dropped on its way
+  abandon,  // a partial run is destroyed before its end
   count,
 };
 
@@ -95,7 +95,7 @@ class Campaign {
         set_fault(node, [past] { std::this_thread::sleep_until(past); });
         Outcome outcome = run(&options);
         if (outcome.code == ErrorCode::ok) {
-          check(outcome);  // the last node was the late one, or the fault's node does not run
+          check(outcome);  // the last node was late, or the node with the fault does not run
         } else {
           EXPECT_EQ(outcome.code, ErrorCode::timed_out) << outcome.what;
         }
@@ -174,7 +174,7 @@ class Campaign {
       outcome.code = error.code();
       keep_text(outcome, error);
     } catch (const std::bad_alloc& error) {
-      outcome.code = ErrorCode::resource_exhausted;  // where not even an Error could be made
+      outcome.code = ErrorCode::resource_exhausted;  // not even an Error could be allocated
       keep_text(outcome, error);
     }
     return outcome;
@@ -187,7 +187,7 @@ class Campaign {
     }
   }
 
-  // In one go, a few nodes at a time, or every part on a thread of its own.
+  // Runs to the end at once, a few nodes at a time, or each part on another thread.
   std::vector<Datum> partial_outputs(const Feeds& feeds, const RunOptions* options) {
     PartialRun partial = session_->partial_run(feeds, nullptr, options);
     const unsigned way = heap_fails_ ? random_() % 2 : random_() % 3;
@@ -238,7 +238,7 @@ class Campaign {
     }
   }
 
-  // The fault's node may have been the last one to run: then there was nothing left to cancel.
+  // Expects this error, or success if the node with the fault was the last one, after which nothing is cancelled.
   void expect_end(const Outcome& outcome, ErrorCode code) {
     if (outcome.code == ErrorCode::ok) {
       check(outcome);
@@ -247,7 +247,7 @@ class Campaign {
     }
   }
 
-  // Lets each allocation of the run fail in turn, until a run needs fewer.
+  // Fails each allocation of a run in turn, until the run needs no more.
   void fail_allocations(bool heap) {
     const bool all = random_() % 2;
     Feeds feeds{{"x", feed()}};
@@ -266,7 +266,7 @@ class Campaign {
       SCOPED_TRACE("allocation " + std::to_string(at));
       if (outcome.code == ErrorCode::ok) {
         check(outcome);
-        // Frames keep memory, so that later runs need less: go on until one was untouched for certain.
+        // Frames keep memory, so later runs need less. Continues until a run was certainly unaffected.
         if (at > 60) break;
         continue;
       }
@@ -305,7 +305,7 @@ class Campaign {
     while (session_->runs_in_flight() > 0) std::this_thread::yield();
   }
 
-  // On devices it may be ended before it is done.
+  // Runs once more while another run hangs. On devices this run may not finish.
   void beside_the_hanging_run() {
     SCOPED_TRACE("beside the run that hangs");
     if (!placed_ || partial_) {
@@ -335,7 +335,7 @@ class Campaign {
     Feeds feeds{{"x", feed()}};
     std::thread client([&] {
       outcome = run(feeds, nullptr);
-      reached.open();  // where no node waits
+      reached.open();  // opens the gate if no node waits at it
     });
     reached.wait();
     std::thread ender([&] {
@@ -361,11 +361,11 @@ class Campaign {
   std::atomic<int64_t> feeds_alive_{0};
   std::shared_ptr<FaultyAllocator> allocator_ = std::make_shared<FaultyAllocator>();
   const bool partial_;
-  bool placed_ = false;      // on devices
-  bool heap_fails_ = false;  // operator new does
+  bool placed_ = false;      // the session runs on devices
+  bool heap_fails_ = false;  // operator new fails too
   int last_fault_ = 0;
   RandomModel model_;
-  std::vector<float> x_;  // the last feed's elements
+  std::vector<float> x_;  // elements of the last feed
   std::optional<Session> session_;
 };
 

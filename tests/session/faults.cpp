@@ -41,7 +41,7 @@ struct Step {
   }
 };
 
-// In chunks of three elements, one of which is the faulty one.
+// Works in chunks of three elements; one chunk has the fault.
 struct WideStep {
   static constexpr int64_t kGrain = 3;
   int64_t id, count;
@@ -81,7 +81,7 @@ struct DynamicStep {
   }
 };
 
-// Expensive enough to be worth a thread of its own, wherever it stands.
+// So expensive that parallel execution always pays.
 Cost high_cost(const ShapeContext& /*context*/) { return {1e9, 0}; }
 
 onnx::AttributeDef int_attribute(const std::string& name, int64_t value) {
@@ -92,7 +92,7 @@ onnx::AttributeDef int_attribute(const std::string& name, int64_t value) {
   return attribute;
 }
 
-// Three times Step.
+// The body of a Loop with three Steps.
 onnx::AttributeDef loop_body(int64_t id) {
   onnx::AttributeDef body;
   body.name = "body";
@@ -126,7 +126,7 @@ float apply(const std::string& op, float a, float b) {
   if (op == "Sub") return a - b;
   if (op == "Max") return std::max(a, b);
   if (op == "Neg") return -a;
-  return a;  // Identity, Yield
+  return a;  // Identity and Yield
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ void register_fault_operators() {
     step.inputs = {{"x", kFloats}};
     step.outputs = {{"y", kFloats}};
     step.attributes = {{kAnyAttribute}};
-    step.deterministic = false;  // or equal nodes would be merged
+    step.deterministic = false;  // otherwise equal nodes would be merged
     OpDef dynamic = step;
     dynamic.name = "DynamicStep";
     dynamic.kernels = {kernel<DynamicStep>()};
@@ -196,7 +196,7 @@ RandomModel::RandomModel(std::mt19937& random, bool yields) {
     static const char* const kOps[] = {"Step", "Step", "WideStep", "WideStep", "DynamicStep", "Add", "Sub", "Max", "Neg", "Loop"};
     made.op = i == yield_at ? "Yield" : kOps[pick(std::size(kOps))];
     const bool binary = made.op == "Add" || made.op == "Sub" || made.op == "Max";
-    // Recent values mostly, so that chains and branches of some length come about.
+    // Mostly reads recent values, so that chains and branches become long.
     for (int k = 0; k < (binary ? 2 : 1); ++k) made.inputs.push_back(i - std::min(i, pick(4)));
     std::vector<std::string> inputs;
     for (size_t input : made.inputs) {

@@ -1,4 +1,4 @@
-// Small files that declare, or would compute, huge values: each is loaded or refused within the memory that the documents promise.
+// Small files that declare or would compute huge values. Each is loaded or refused within the memory that the documentation states.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 namespace treadle::testing {
 namespace {
 
-constexpr size_t kMostMemory = 64U << 20U;  // docs/fuzzing.md
+constexpr size_t kMostMemory = 64U << 20U;  // as docs/fuzzing.md states
 constexpr int64_t kDeclared = 1'000'000'007;
 
 /// A field of this process's status, in bytes.
@@ -25,12 +25,12 @@ size_t status_bytes(const std::string& field) {
 }
 
 struct Load {
-  bool ended = false;   // by itself
-  size_t memory = 0;    // the most that it took, beyond what the process had
-  std::string refusal;  // empty: it loaded
+  bool ended = false;   // not killed
+  size_t memory = 0;    // peak beyond the memory at the start, in bytes
+  std::string refusal;  // the error; empty: it loaded
 };
 
-/// Loads in a process of its own, whose peak is the load's.
+/// Loads in a child process, and measures its peak.
 Load load(const std::string& bytes) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -109,7 +109,7 @@ TEST(HostileLoad, ADeclaredRankHasALimit) {
                               .inputs = {value_info("x", kFloat, many)},
                               .outputs = {value_info("y", kInt64, {"n"})}})),
                  "at most 12");
-  // Axes that nodes add are axes, too.
+  // Axes that nodes add count as well.
   std::vector<std::string> nodes{node("Unsqueeze", {"x", "axes"}, {"y0"})};
   for (int i = 0; i < 11; ++i) nodes.push_back(node("Unsqueeze", {"y" + std::to_string(i), "axes"}, {"y" + std::to_string(i + 1)}));
   auto with = [&](size_t count) {
@@ -159,7 +159,7 @@ TEST(HostileLoad, SumsOfManyExtentsStaySmall) {
                             .outputs = {value_info("y", kFloat, {"n"})}})));
 }
 
-// What each carries grows in every iteration, so that its extent has to give way, whatever is declared.
+// Each loop's carried value grows in every iteration, so inference must give up its extent, whatever is declared.
 TEST(HostileLoad, NestsOfLoopsAreInferredInLittleTime) {
   for (const bool declares : {false, true}) {
     std::string inner = node("Concat", {"a24", "a24"}, {"r25"}, {int_attribute("axis", 0)});

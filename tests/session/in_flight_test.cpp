@@ -30,7 +30,7 @@ TEST(RunsInFlight, AnEntryThatOutlivesItsCallKeepsItsTag) {
   EXPECT_EQ(left[0].tag, std::string(64, 't'));
 }
 
-// The caller has its timed_out; whoever destroys the session then, be it the same thread, waits for the kernel.
+// The caller gets timed_out. Whoever then destroys the session, even the same thread, waits for the kernel.
 TEST(RunsInFlight, ASessionIsNotGoneBeforeTheRunThatItsOwnThreadHasLeft) {
   testing::register_fault_operators();
   testing::ModelBuilder b;
@@ -64,7 +64,7 @@ TEST(RunsInFlight, ASessionIsNotGoneBeforeTheRunThatItsOwnThreadHasLeft) {
       EXPECT_EQ(error.code(), ErrorCode::timed_out);
     }
     while (!entered && session->runs_in_flight() > 0) std::this_thread::yield();
-    if (!entered) {  // on a busy machine the time was up before the kernel began
+    if (!entered) {  // on a busy machine, the deadline passed before the kernel began
       testing::set_fault(0, {});
       deadline_ms *= 4;
       ASSERT_LT(deadline_ms, 10'000);

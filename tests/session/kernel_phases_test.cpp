@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRuns = 6;
 
-// Of [n, 64] and [64, 48], both fed: packed in each run.
+// Multiplies two inputs [n, 64] and [64, 48], so that each run packs the second.
 Session product_session(const SessionOptions& options) {
   return Session(
       Model::from_bytes(onnx::test::bytes_of(model(graph({.nodes = {node("MatMul", {"x", "w"}, {"p"}), node("Relu", {"p"}, {"y"})},
@@ -79,10 +79,10 @@ TEST(KernelPhases, OfAProductSumToNoMoreThanTheNode) {
     int64_t events = 0;
     for (const ProfiledRun& run : profile.runs) events += run.events;
     EXPECT_GE(events, kRuns * 4);
-    // A profile that did not ask has none.
+    // A profile without phases contains none.
     const Profile other = beside.profile();
     for (const ProfiledNode& node : other.nodes) EXPECT_TRUE(node.kernel_phases.empty());
-    // The run, and each node; on a device also what the host issued.
+    // Events of the run and of each node; on a device also those of the host, which issues them.
     const int64_t of_a_node = way.options.device.empty() ? 1 : 2;
     for (const ProfiledRun& run : other.runs) EXPECT_EQ(run.events, 1 + of_a_node * static_cast<int64_t>(other.nodes.size()));
   }

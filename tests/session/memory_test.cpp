@@ -1,4 +1,4 @@
-// The source and the uses of a session's memory, and how runs keep to a limit.
+// The allocator and the uses of a session's memory, and how runs keep within a limit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using Feeds = std::map<std::string, Datum>;
 
-/// Knows the most bytes that were in use at once, whatever the library's own statistics say.
+/// Measures the most bytes in use at once, independently of the library's statistics.
 class MeasuringAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "measuring"; }
@@ -123,7 +123,7 @@ TEST(SessionMemory, StatisticsTellWhatMemoryIsFor) {
   EXPECT_EQ(tensors[0].name[0], 'v');
 }
 
-// y = (x, x): each text twice as long as the one that is fed.
+// Concatenates each text with itself twice.
 ModelBuilder doubled_text() {
   ModelBuilder b;
   b.input("x", {-1}, DType::string).output("y", {-1}, DType::string);
@@ -190,7 +190,7 @@ TEST(SessionMemory, RunsKeepToALimitWithTheSameBits) {
   for (size_t values : {11, 9, 7, 5, 4}) {
     const size_t limit = values * kValueBytes + 4096;
     session.set_memory_limit(limit);
-    // Memory of idle frames is freed first.
+    // This run frees memory of idle frames first; the next one is measured.
     EXPECT_EQ(run_for(session), truth()) << limit;
     measuring->reset();
     EXPECT_EQ(run_for(session), truth()) << limit;
@@ -212,7 +212,7 @@ TEST(SessionMemory, AShareHoldsForAllExtents) {
     for (int64_t elements : {kElements, kElements / 4, 2 * kElements}) {
       std::vector<float> expected, y;
       const size_t whole = held_after(Session(there_and_back().model(), as_written()), elements, expected);
-      // A limit below every plan's need is not an error: the sum, a value and their result are needed at once.
+      // A limit below the minimum of any plan is not an error: the sum, a value and their result must be in memory together.
       const double reachable = std::max(fraction, 3.0 * static_cast<double>(elements) * sizeof(float) / static_cast<double>(whole));
       EXPECT_LE(static_cast<double>(held_after(limited, elements, y)), reachable * static_cast<double>(whole) + 1024) << fraction;
       EXPECT_EQ(y, expected) << fraction << " " << elements;
@@ -224,7 +224,7 @@ TEST(SessionMemory, ValuesThatCostLittleAreComputedTwice) {
   const auto arena_of = [](double fraction) {
     SessionOptions options = as_written();
     options.recompute_fraction = fraction;
-    options.spill_folder = "/nowhere";  // nothing is written there
+    options.spill_folder = "/nowhere";  // no file is written, so the folder need not exist
     Session session(there_and_back().model(), options);
     for (int run = 0; run < 2; ++run) EXPECT_EQ(run_for(session), truth()) << fraction;
     return session.memory_statistics()[MemoryClass::activations].bytes;
@@ -235,7 +235,7 @@ TEST(SessionMemory, ValuesThatCostLittleAreComputedTwice) {
   EXPECT_GE(most, 3 * kValueBytes);  // the sum, a value and their result
 }
 
-// Where a run's time goes is not told without them.
+// Both computations of a value must be recorded, or part of a run's time would be missing.
 TEST(SessionMemory, ValuesComputedTwiceAreRecordedTwice) {
   SessionOptions options = as_written();
   options.recompute_fraction = 0.2;
@@ -310,7 +310,8 @@ TEST(SessionMemory, ARefusalOfTextsIsRecorded) {
   EXPECT_GE(profile.measured_memory->refused[0].size_bytes, size_t{2} << 20);
 }
 
-// Its run has no plan for computing twice yet. A plan of the larger extents without one would take an arena that nobody has.
+// The second run has no plan that recomputes values yet. Without recomputation it fits into the arena only if planned for its own extents,
+// not for the larger ones.
 TEST(SessionMemory, FewerElementsFitIntoWhatMoreComputedTwiceHad) {
   auto held_after = [](const Session& session, int64_t elements) {
     Tensor x(DType::float32, Shape{elements});
@@ -366,7 +367,7 @@ TEST(SessionMemory, ALimitThatIsTooLowNamesTheLeast) {
   Session session(there_and_back().model(), options);
   const std::string message = refusal(session);
   const size_t least = least_named_by(message);
-  // Two operands and a result at the least, one of them in place; and the output.
+  // At least two operands and a result, one of them in place, and the output.
   EXPECT_LE(static_cast<double>(least), 1.05 * 3 * kValueBytes + 4096) << message;
   session.set_memory_limit(least);
   EXPECT_EQ(run_for(session), truth());
@@ -441,7 +442,7 @@ TEST(SessionMemory, TheLeastCountsBodies) {
       return std::string("at least 0");
     };
     size_t least = least_named_by(refused());
-    if (kind == "If") {  // the smaller branch; the larger one may be taken
+    if (kind == "If") {  // an If takes one of two branches; the message also names the larger one's need
       EXPECT_GE(least, kValueBytes);
       const std::string text = refused(), before = "can come out, ";
       const size_t most = static_cast<size_t>(std::stoull(text.substr(text.find(before) + before.size())));
@@ -480,7 +481,7 @@ TEST(SessionMemory, TheErrorSaysWhatSizesOfTheRunMayAdd) {
   const Tensor x = numbers();
   const auto others = std::count_if(x.data<float>(), x.data<float>() + kElements, [](float v) { return v != 0; });
   EXPECT_EQ(session.run({{"x", x}})[0].tensor().num_elements(), others);
-  // Few are found: then much less is enough.
+  // If few elements are nonzero, much less memory suffices.
   session.set_memory_limit(least + 8192);
   Tensor few(DType::float32, Shape{kElements});
   std::fill_n(few.data<float>(), kElements, 0.0F);
@@ -504,7 +505,7 @@ TEST(SessionMemory, TheLeastCountsOutputsThatNoNodeMakes) {
   EXPECT_EQ(outputs[2].tensor().data<int64_t>()[999], 3);
 }
 
-// Bounds beyond all memory are none: the run is not refused for them.
+// Bounds that exceed all memory mean nothing, so they are no reason to refuse a run.
 TEST(SessionMemory, BoundsWithoutMeaningDoNotCount) {
   const Model built = parsed(
       {.nodes = {node("NonZero", {"x"}, {"a"}), node("Cast", {"a"}, {"b"}, {int_attribute("to", kFloat)}), node("Transpose", {"b"}, {"c"}),
@@ -572,7 +573,7 @@ TEST(SessionMemory, APartialRunWaitsForWholeRuns) {
   gate.open();
   EXPECT_EQ(partial.get(), truth());
   EXPECT_EQ(whole.get(), truth());
-  // Nobody leaves by himself who is stopped: no run waits for it.
+  // A partial run that stands still does not free memory by itself, so other runs fail at once instead of waiting.
   PartialRun stopped = session.partial_run({{"x", numbers()}});
   stopped.advance_steps(1);
   EXPECT_THROW(session.partial_run({{"x", numbers()}}), OutOfMemory);
@@ -616,7 +617,7 @@ TEST(SessionMemory, ALimitThatLeavesRoomForWhatIsThereWritesNoFile) {
     options.memory_limit_bytes = size_t{1} << 40;
     options.spill_folder = "/nonexistent";
     Session session(there_and_back().model(), options);
-    // At the node 5 before the end of those that are summed, so many values are alive and stay so until the sums have come to them.
+    // At this node `values` many values are alive, or would be. With fewer, some must be written to a file, which is impossible here.
     set_fault(3, [&, limit = values * kValueBytes] { session.set_memory_limit(limit); });
     try {
       EXPECT_EQ(run_for(session), truth());
@@ -706,7 +707,7 @@ TEST(SessionMemory, AGuardFindsAKernelThatWritesTooFar) {
   SessionOptions options = as_written();
   options.allocator = make_allocator("guard");
   Session session(there_and_back().model(), options);
-  // The arena is the largest block; a kernel gone wrong writes behind it.
+  // The arena is the largest block. Writes behind it, as a faulty kernel would.
   run_for(session);
   std::byte* end = nullptr;
   size_t largest = 0;
@@ -740,9 +741,9 @@ TEST(SessionMemory, AParentAccountIsChargedWithWhatItsSessionsHold) {
   EXPECT_EQ(job->bytes(), 0U);
 }
 
-// A product's residual that is its own A as well, or has the bytes of it, is not written over while rows of A are still read.
+// A product must not be computed in place over its residual if that is also its A, or shares A's bytes, as rows of A are read later.
 TEST(SessionMemory, NoResultLiesOverAnOperandThatIsReadInAnotherOrder) {
-  constexpr int64_t kRows = 5, kColumns = 200;  // several panels of every instruction set
+  constexpr int64_t kRows = 5, kColumns = 200;  // several panels for every instruction set
   Tensor weight(DType::float32, {kColumns, kColumns}), x(DType::float32, {kRows, kColumns});
   for (int64_t i = 0; i < kColumns * kColumns; ++i) weight.data<float>()[i] = static_cast<float>(i * 31 % 101 - 50) / 800;
   for (int64_t i = 0; i < kRows * kColumns; ++i) x.data<float>()[i] = static_cast<float>(i * 17 % 23 - 11) / 11;

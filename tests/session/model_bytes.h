@@ -1,4 +1,4 @@
-// Small models as bytes, including malicious ones, made without the reader or writer under test.
+// Small models as bytes, also malicious ones, made without the library's reader and writer.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Small models for tests of sessions, as a file would hold them.
+// Small models for tests of sessions, as files would contain them.
 #pragma once
 
 #include <span>
@@ -78,7 +78,7 @@ class ModelBuilder {
   onnx::ModelDef def_;
 };
 
-/// y = (x + 1) * x through "sum"; z = -x. Six floats.
+/// y = (x + 1) * x, where the sum is named "sum"; z = -x. Vectors of any length.
 inline ModelBuilder two_outputs() {
   ModelBuilder b;
   b.input("x", {-1}).output("y", {-1}).output("z", {-1});

@@ -87,7 +87,7 @@ TEST(Options, EveryOptionThatATextCanSetTakesItsDefault) {
 }
 
 TEST(Options, DenormalsAreZeroInRunsOnly) {
-  constexpr int64_t kCount = 1 << 20;  // shared by the threads
+  constexpr int64_t kCount = 1 << 20;  // large enough for several threads
   constexpr float kSmall = 1e-40F;
   testing::ModelBuilder model;
   model.input("x", {kCount}).output("y", {kCount}).output("z", {kCount});
@@ -210,7 +210,7 @@ TEST(Options, TheRangeIsTheSameForTextsAndMembers) {
   options = {};
   options.intra_op_num_threads = 5000;
   EXPECT_NE(refused(options).find("up to 4096"), std::string::npos);
-  // Packages pass -1, as for onnxruntime.
+  // Existing programs pass -1, as ONNX Runtime accepts.
   options.intra_op_num_threads = options.inter_op_num_threads = -1;
   EXPECT_EQ(refused(options), "");
   set_option(options, "intra_op_num_threads", "-1");
@@ -348,11 +348,11 @@ Model convolution() {
   return model.model();
 }
 
-// Compiled models are found again by what graph_options() says.
+// The cache's key is graph_options(), so that options which leave the graph alone do not change it.
 TEST(Options, ThoseThatLeaveTheGraphAloneAreNotInTheCachesKey) {
   const Model model = convolution();
   SessionOptions usual;
-  usual.profile_file_prefix = ::testing::TempDir() + "treadle_options_";  // for the session that profiles, which is not asked to end it
+  usual.profile_file_prefix = ::testing::TempDir() + "treadle_options_";  // one row enables profiling, which writes a file
   const std::string graph = Session(model, usual).to_text("optimized");
   for (const Option<SessionOptions>& row : session_option_table().rows()) {
     if (!row.settable || !row.never_compiled.empty() || std::holds_alternative<ConfigMember>(row.member)) continue;
@@ -367,7 +367,7 @@ TEST(Options, ThoseThatLeaveTheGraphAloneAreNotInTheCachesKey) {
                : row.form == OptionForm::choice
                    ? std::string(row.choices[0].name == row.get(usual) ? row.choices[1].name : row.choices[0].name)
                    : std::string(row.get(usual) == "1" ? "0" : "1"));
-    if (!row.is_set(options, usual)) continue;  // its default is 1
+    if (!row.is_set(options, usual)) continue;  // 1 is the default
     EXPECT_EQ(graph_options(options) == graph_options(usual), row.leaves_graph) << row.name;
     if (row.leaves_graph) {
       EXPECT_EQ(Session(model, options).to_text("optimized"), graph) << row.name;
@@ -391,7 +391,7 @@ Packing packing(const Model& model, const SessionOptions& options) {
 
 TEST(Options, TransformedWeightsAreBoundedAndReported) {
   const Model model = convolution();
-  constexpr size_t kWeights = 64 * 64 * 9 * sizeof(float), kLine = 64;  // a line of the cache lies behind each transformed matrix
+  constexpr size_t kWeights = 64 * 64 * 9 * sizeof(float), kLine = 64;  // each transformed matrix is followed by a cache line
   const Packing free = packing(model, {});
   EXPECT_NE(free.plan.find("packs 592128 bytes (F(4,3))"), std::string::npos) << free.plan;
   EXPECT_EQ(free.bytes, 4 * kWeights + 36 * kLine);
@@ -435,10 +435,10 @@ TEST(Options, RatesOfAMachineChooseTheWayOfConvolutions) {
   const std::string rest = "winograd 220000\ncached 60000\nmemory 25000\n";
   EXPECT_NE(with("# a machine\ndirect 210000\ntransforms 60000\n" + rest).find("(F(4,3))"), std::string::npos);
   EXPECT_NE(with("direct 210000\ntransforms 60\n" + rest).find("(direct)"), std::string::npos);
-  EXPECT_THROW(with(rest), Error);                                         // two are missing
-  EXPECT_THROW(with("direct 0\ntransforms 60\n" + rest), Error);           // no rate
-  EXPECT_THROW(with("direct 1\ntransforms 60 7\n" + rest), Error);         // two numbers
-  EXPECT_THROW(with("direct 1\ntransforms 60\nspeed 3\n" + rest), Error);  // no such rate
+  EXPECT_THROW(with(rest), Error);                                         // two rates are missing
+  EXPECT_THROW(with("direct 0\ntransforms 60\n" + rest), Error);           // a rate must be positive
+  EXPECT_THROW(with("direct 1\ntransforms 60 7\n" + rest), Error);         // two numbers for a rate
+  EXPECT_THROW(with("direct 1\ntransforms 60\nspeed 3\n" + rest), Error);  // not the name of a rate
   SessionOptions missing;
   missing.conv_rates = path + ".none";
   EXPECT_THROW(Session(model, missing), Error);

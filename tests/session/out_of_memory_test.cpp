@@ -69,7 +69,7 @@ std::string failure_at(int64_t id, const Session& session) {
   return failure([&] { session.run({{"x", numbers()}}); });
 }
 
-// The values that the error lists, with what they are and their bytes.
+// Parses the list of values in the error: for each name, its kind and its bytes.
 std::map<std::string, std::pair<std::string, size_t>> listed(const std::string& text) {
   std::map<std::string, std::pair<std::string, size_t>> values;
   static const std::regex kItem("\"([^\"]+)\" \\((\\w+)[^\\n]*?\\) (\\d+) bytes");
@@ -160,7 +160,7 @@ TEST(OutOfMemory, RemediesHaveTheirBytes) {
   EXPECT_LT(least_arena, session.memory().arena_bytes);
 }
 
-// The arena of a session that is run with such a batch is the truth.
+// Returns the arena of a session that runs such a batch: what the error must state.
 size_t arena_of(const ModelBuilder& b, int64_t elements) {
   const Session session(b.model(), as_written());
   Tensor x(DType::float32, Shape{elements});
@@ -247,7 +247,7 @@ TEST(OutOfMemory, ByReadinessAllThatMayBeAliveIsListed) {
   EXPECT_NE(text.find("\"a1_node\""), std::string::npos);
   std::set<std::string> names;
   for (const auto& [name, value] : listed(text)) names.insert(name);
-  // The other branch may be anywhere; the sum has not begun.
+  // Values of the other branch may be alive at any time; the sum has not begun.
   EXPECT_EQ(names, (std::set<std::string>{"a0", "a1", "b0", "b1", "x", "y"}));
   EXPECT_EQ(number_before(text, "may be in use at this node"), 4 * kValueBytes);
 }
@@ -265,7 +265,7 @@ TEST(OutOfMemory, OnADeviceItsMemoryIsListed) {
     EXPECT_EQ(listed(text)[name], (std::pair<std::string, size_t>{"activations", kValueBytes})) << name;
 }
 
-// A loop whose body has a node that fails. @param extent  of its state; -1: a symbol
+// A Loop with a failing node in its body. @param extent  of its state; -1: a symbol
 ModelBuilder failing_loop(int64_t extent, int64_t fault) {
   register_fault_operators();
   ModelBuilder b;
@@ -307,7 +307,7 @@ TEST(OutOfMemory, OfABodyASmallerBatchIsARemedy) {
   const Session session(failing_loop(-1, 8).model(), as_written());
   const std::string text = failure_at(8, session);
   SCOPED_TRACE(text);
-  // Two values of the body are in its arena at once, each of half the elements.
+  // The body's arena contains two values at once, each with half of the elements.
   EXPECT_NE(text.find(fmt::format("with {} in place of {} as the first extent of", kElements / 2, kElements)), std::string::npos);
   EXPECT_EQ(number_behind(text, "the body's arena takes at most"),
             number_before(text.substr(text.find("body's arena: ")), "planned, the bound of any plan is") / 2);
@@ -321,7 +321,7 @@ TEST(OutOfMemory, OnADeviceASmallerBatchIsARemedy) {
   SCOPED_TRACE(text);
   EXPECT_NE(text.find(fmt::format("with {} in place of {} as the first extent of \"x\"", kElements / 2, kElements)), std::string::npos);
   const size_t half = number_behind(text, "the arena of sim takes at most");
-  // The device's arena for a batch of that size.
+  // The device's arena for half of the batch.
   Tensor x(DType::float32, {kElements / 2});
   for (float& value : x.span<float>()) value = 1;
   set_fault(2, [] { throw std::bad_alloc(); });
@@ -340,7 +340,7 @@ TEST(OutOfMemory, InTrainingGradientsAreListed) {
   add_step(b, "product", "y", 0);
   train::Trainer trainer(b.model(), {.loss = train::Loss::mean_squared_error, .session = as_written()});
   const Tensor x = numbers().reshaped({64, 64});
-  for (const int64_t at : {0, 1}) {  // the forward part, and the backward one
+  for (const int64_t at : {0, 1}) {  // in the forward pass and in the backward pass
     set_fault(at, [] { throw std::bad_alloc(); });
     const std::string text = failure([&] { trainer.step({{"x", x}}, x); });
     SCOPED_TRACE(text);
@@ -361,7 +361,7 @@ ModelBuilder products(int count) {
   for (int i = 0; i < count; ++i) {
     const std::string n = std::to_string(i), product = i + 1 == count ? "y" : "p" + n;
     Tensor w(DType::float32, Shape{64, 64});
-    for (int64_t k = 0; k < w.num_elements(); ++k) w.data<float>()[k] = 0.01F * static_cast<float>(k * (i + 1) % 977);  // no few steps
+    for (int64_t k = 0; k < w.num_elements(); ++k) w.data<float>()[k] = 0.01F * static_cast<float>(k * (i + 1) % 977);  // not 8-bit weights
     b.constant("w" + n, w).node("MatMul", {last, "w" + n}, {product}, "/body/dense" + n + "/MatMul");
     last = product;
   }
@@ -369,7 +369,7 @@ ModelBuilder products(int count) {
 }
 constexpr size_t kWeightBytes = 64 * 64 * sizeof(float);
 
-// Lets allocation after allocation fail, until there are no more. @return the errors' texts
+// Fails each allocation in turn, until there are no more. @return the errors' texts
 template <typename Make>
 std::vector<std::string> failures_of(FaultyAllocator& allocator, const Make& make) {
   std::vector<std::string> texts;
@@ -428,7 +428,7 @@ TEST(OutOfMemory, WithinAPassTheErrorListsWhatWasHeldThen) {
   const Model model = b.model();
   SessionOptions options;
   options.intra_op_num_threads = 1;
-  options.memory_limit_bytes = 2 * kWeightBytes + kWeightBytes / 2;  // two weights in float32 fit
+  options.memory_limit_bytes = 2 * kWeightBytes + kWeightBytes / 2;  // two of the weights fit in float32
   const std::string text = failure([&] { Session(model, options); });
   SCOPED_TRACE(text);
   EXPECT_NE(text.find("while the pass compute-in-float32 ran"), std::string::npos);
@@ -473,7 +473,7 @@ TEST(OutOfMemory, IsAClassOfErrors) {
   const Session session(stack_of_values().model(), as_written());
   set_fault(2, [] { throw std::bad_alloc(); });
   EXPECT_TRUE(of([&] { session.run({{"x", numbers()}}); }));
-  // The text speaks of bytes and of memory, but no memory ran out.
+  // The text mentions bytes and memory, but memory did not run out.
   set_fault(2, [] { throw Error(ErrorCode::resource_exhausted, "a pattern of more bytes than its memory has states"); });
   EXPECT_FALSE(of([&] { session.run({{"x", numbers()}}); }));
   MemoryAccount account("a test", 10);
@@ -491,7 +491,7 @@ TEST(OutOfMemory, APackedWeightBeyondTheLimitHasItsRemedies) {
   SCOPED_TRACE(text);
   EXPECT_NE(text.find("while weights were packed"), std::string::npos);
   EXPECT_EQ(number_behind(text, "in place of"), 3 * kWeightBytes);
-  options.share_weights = true;  // packed as one, and charged for at the end
+  options.share_weights = true;  // packed once for all, and counted at the end
   const std::string shared = failure([&] { Session(model, options); });
   EXPECT_NE(shared.find("while weights were packed"), std::string::npos) << shared;
   EXPECT_EQ(number_before(shared, "of 3 nodes"), 3U);

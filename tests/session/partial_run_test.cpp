@@ -1,4 +1,4 @@
-// Runs that stop: at a Yield, after a node, interleaved, abandoned, resumed elsewhere; and what their caches save.
+// Partial runs: they stop at a Yield or after a node, are interleaved, abandoned, or resumed elsewhere; and their caches save work.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -48,7 +48,7 @@ ModelBuilder two_inputs(std::vector<int64_t> shape_of_w) {
 }
 
 TEST(PartialRun, TakesFeedsAndGivesOutputsOnTheWay) {
-  for (const int64_t extent : {int64_t{-1}, int64_t{2}}) {  // that of x, or declared
+  for (const int64_t extent : {int64_t{-1}, int64_t{2}}) {  // the same as x's, or a constant
     for (const size_t limit : {size_t{0}, size_t{1} << 20}) {
       SessionOptions options;
       options.graph_optimization_level = GraphOptimizationLevel::disable_all;
@@ -90,12 +90,12 @@ TEST(PartialRun, TakesFeedsAndGivesOutputsOnTheWay) {
       EXPECT_THROW(run.feed("w", floats({10, 20})), Error);
       EXPECT_TRUE(run.advance());
       EXPECT_EQ(values_of(run.outputs()[1]), (std::vector<float>{144, 576}));
-      EXPECT_EQ(values_of(sum[0]), (std::vector<float>{12, 24}));  // it is the caller's
+      EXPECT_EQ(values_of(sum[0]), (std::vector<float>{12, 24}));  // a fetched value belongs to the caller
     }
   }
 }
 
-// On devices other inputs are copied before it, which is no reason for another answer.
+// On devices, the other input is copied first; the answer must be the same.
 TEST(PartialRun, SaysOnceThatItWaitsForAnInputWhereverItRuns) {
   ModelBuilder b;
   b.input("x", {2}).input("w", {2}).output("twice", {2}).output("y", {2});
@@ -137,7 +137,7 @@ TEST(PartialRun, TakesAnInputThatNothingReadsWhenItComes) {
 
 TEST(PartialRun, RefusesToWaitForWhatItCannotPlanFor) {
   ModelBuilder b = two_inputs({-1});
-  b.def().graph.inputs[1].type.shape->at(0).param = "m";  // nothing tells it
+  b.def().graph.inputs[1].type.shape->at(0).param = "m";  // w has a symbol of its own, whose value is unknown
   for (const char* device : {"", "sim"}) {
     SessionOptions options;
     options.device = device;
@@ -212,7 +212,7 @@ TEST(PartialRun, AdvancesUntilANodeHasRun) {
   }
 }
 
-// total = x + x + x, of which two nodes are made; y = -total.
+// total = x + x + x becomes two nodes; y = -total.
 TEST(PartialRun, AdvancesToTheEndOfANodeThatBecameSeveral) {
   for (const char* device : {"", "sim"}) {
     SessionOptions options;
@@ -231,7 +231,7 @@ TEST(PartialRun, AdvancesToTheEndOfANodeThatBecameSeveral) {
   }
 }
 
-// y = -relu(x + x) is one node: who waits for a part of it waits for all.
+// The optimiser fuses y = -relu(x + x) into one node. Waiting for a part of it means waiting for all of it.
 TEST(PartialRun, AdvancesToTheEndOfTheNodeThatANodeIsPartOf) {
   ModelBuilder b;
   b.input("x", {2}).input("z", {2}).output("y", {2}).output("product", {2});
@@ -269,7 +269,7 @@ TEST(PartialRun, GoesNodeByNodeAndTellsHowManyAreLeft) {
   EXPECT_FALSE(run.at_yield());
   EXPECT_EQ(run.advance_steps(), 0U);
   EXPECT_TRUE(run.at_yield());
-  EXPECT_EQ(run.advance_steps(), 0U);  // no further than the Yield
+  EXPECT_EQ(run.advance_steps(), 0U);  // stops at the Yield
   EXPECT_EQ(values_of(run.yielded()[0].second), (std::vector<float>{2, 8}));
   EXPECT_TRUE(run.resume(one({1, 1})));
   EXPECT_EQ(run.advance_steps(7), 0U);
@@ -287,15 +287,15 @@ TEST(PartialRun, AnyValueCanBeFed) {
 TEST(PartialRun, ACachedValueReplacesItsComputation) {
   Session session(two_yields());
   auto cache = std::make_shared<ValueCache>();
-  (*cache)["a"] = Datum();  // to be kept
+  (*cache)["a"] = Datum();  // asks the run to keep it
   PartialRun first = session.partial_run({{"x", floats({1, 2})}}, cache);
   first.advance();
   EXPECT_EQ(values_of(cache->at("a")), (std::vector<float>{2, 4}));
-  // In another run with another feed: the kept value, not the sum of this feed.
+  // Another run with another feed gets the kept value, not this feed's sum.
   PartialRun second = session.partial_run({{"x", floats({100, 100})}}, cache);
   second.advance();
   EXPECT_EQ(values_of(second.yielded()[0].second), (std::vector<float>{2, 4}));
-  // And one that the caller puts in on the way.
+  // The caller adds a value to the cache during the run.
   (*cache)["c"] = floats({7, 8});
   EXPECT_FALSE(second.resume(one({0, 0})));
   EXPECT_EQ(values_of(second.yielded()[0].second), (std::vector<float>{7, 8}));
@@ -306,7 +306,7 @@ TEST(PartialRun, ACachedValueReplacesItsComputation) {
   EXPECT_THROW(third.resume(one({0, 0})), Error);
 }
 
-// The extents of `places` come out in the run.
+// Only the run knows the extents of `places`.
 TEST(PartialRun, FetchesValuesToWhereTheOptionsWantThem) {
   ModelBuilder b;
   b.input("x", {-1}).output("y", {-1});

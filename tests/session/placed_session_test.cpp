@@ -51,7 +51,7 @@ TEST(PlacedSession, GivesWhatTheHostGives) {
   }
 }
 
-// y = x * of_branch if c, else x + x: what only the branch that is not taken reads need not be fed.
+// y = x * of_branch if c, otherwise x + x. An input that only the untaken branch reads need not be fed.
 TEST(PlacedSession, AnInputOfABranchThatIsNotTakenMayBeLeftOut) {
   auto branch = [](const char* op, const char* second) {
     return graph({.nodes = {node(op, {"x", second}, {"t"})}, .outputs = {value_info("t", kFloat, {int64_t{2}})}}, op);
@@ -118,7 +118,7 @@ TEST(PlacedSession, WritesBoundOutputs) {
   EXPECT_EQ(y.data<float>()[0], 9);
 }
 
-// Eight values on the way there, added up on the way back, between weights that a run cannot all have at once.
+// Eight values, which are added up in reverse order, and weights that do not all fit at once.
 ModelBuilder there_and_back() {
   ModelBuilder b;
   b.input("x", {64, 64}).output("y", {64, 64});
@@ -149,7 +149,7 @@ Tensor there_and_back_input() {
 SessionOptions limited_on_sim(const std::string& name, size_t limit_bytes) {
   SessionOptions options;
   options.config["treadle.device"] = "sim:" + name;
-  options.graph_optimization_level = GraphOptimizationLevel::disable_all;  // one node for all sums would use all values
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;  // otherwise one node would compute all sums, and use all values
   options.memory_limit_bytes = limit_bytes;
   return options;
 }
@@ -176,7 +176,7 @@ TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
     }
     EXPECT_EQ(device->peak_bytes(), 0U) << "the error comes before anything is on the device";
     EXPECT_GE(least, 3 * kValueBytes);
-    // From the least on, so that the device's own peak is that of the last run.
+    // In ascending order, so that the device's peak is the last run's.
     for (size_t limit : {least, least + kValueBytes / 2, 5 * kValueBytes, 12 * kValueBytes}) {
       session.set_memory_limit(limit);
       EXPECT_EQ(values_of(session.run({{"x", x}})[0]), expected) << limit;
@@ -185,7 +185,7 @@ TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
     }
     session.set_memory_limit(4 * kValueBytes);
     EXPECT_LE(device->allocated_bytes(), 4 * kValueBytes) << "weights that wait for the next run are moved out at once";
-    // Another program of the session: its runs move out what this one's leave behind.
+    // Another program of the session moves the values out that this one's runs leave on the device.
     for (int i = 0; i < 2; ++i) {
       EXPECT_EQ(session.run({{"x", x}}, std::vector<std::string>{"v7"}).size(), 1U);
       EXPECT_EQ(values_of(session.run({{"x", x}})[0]), expected);
@@ -199,7 +199,7 @@ TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
   EXPECT_EQ(device->allocated_bytes(), 0U);
 }
 
-// Two threads, each with a program of its own that has the other one's values moved out.
+// Two threads run different programs, each of which moves the other's values out.
 TEST(PlacedSession, ProgramsUnderOneLimitGiveWayToEachOther) {
   const Model built = there_and_back().model();
   const Tensor x = there_and_back_input();
@@ -221,7 +221,7 @@ TEST(PlacedSession, ProgramsUnderOneLimitGiveWayToEachOther) {
   EXPECT_GT(device->peak_bytes(), kLimit / 2);
 }
 
-/// y = (x + x) w on a group each, then a Cast that has none, and one to strings, which only the host has.
+/// y = (x + x) w, each node in a group; then a Cast without a group, and one to strings, which only the host supports.
 std::string grouped() {
   auto in_group = [](const std::string& encoded, const std::string& key, const std::string& group) {
     return encoded + message([&](Writer& w) {
@@ -307,7 +307,7 @@ TEST(PlacedSession, MonitorsSeeEveryNodeOnItsDevice) {
 }
 
 TEST(PlacedSession, ArgumentsThatTheModelLacksAreAnError) {
-  for (const char* name : {"ww", "p"}) {  // neither there, nor computed
+  for (const char* name : {"ww", "p"}) {  // neither in the model nor computed
     SessionOptions options;
     options.device = "sim:0";
     options.argument_devices[name] = "sim:1";
@@ -322,7 +322,7 @@ TEST(PlacedSession, ArgumentsThatTheModelLacksAreAnError) {
   }
 }
 
-// With a limit on the device's memory runs of a session take turns: those of one program, and those of all.
+// With a limit on the device's memory, a session's runs take turns, those of one program and those of different programs.
 TEST(PlacedSession, ARunThatWaitsForItsTurnCanBeCancelled) {
   register_fault_operators();
   for (const std::string other : {"y", "z"}) {

@@ -100,7 +100,7 @@ TEST_F(ProfileStream, IsTheProfileThatMemoryHolds) {
   ASSERT_TRUE(read.measured_memory);
   EXPECT_EQ(read.measured_memory->blocks.size(), expected.measured_memory->blocks.size());
   EXPECT_EQ(read.measured_memory->peak_bytes, expected.measured_memory->peak_bytes);
-  // With every single event.
+  // The trace contains single events.
   EXPECT_EQ(profile_to_trace(read, TraceFormat::folded).empty(), false);
   EXPECT_EQ(of_other.profile().runs.size(), 67U);
 }
@@ -124,7 +124,7 @@ TEST_F(ProfileStream, RangesThatAreOpenEndWhereTheFileDoes) {
   for (const ProfiledRange& range : whole.ranges) EXPECT_EQ(range.call_ns.size(), 1U) << range.name;
 }
 
-// A recording as versions before this one wrote it: 3 without begins of ranges is 2.
+// Rewrites a recording as older versions wrote it: version 2 is version 3 without the begins of ranges.
 std::string as_version(const std::string& recording, const std::string& version, bool keeps_begins) {
   struct Head {
     uint32_t kind, reserved;
@@ -166,7 +166,7 @@ std::string as_version(const std::string& recording, const std::string& version,
 TEST_F(ProfileStream, RecordingsOfTheVersionBeforeAreReadAndOthersAreRefused) {
   Session session = chain_session();
   Profile expected;
-  {  // nobody writes to the file while it is replaced
+  {  // the profiler must not write to the file that is replaced below
     const Profiler profiler = session.profiler({.memory = true, .stream_to = path_});
     const uint32_t handed_over = ProfileRange::name_id("handed over");
     const uint64_t begin = ProfileRange::begin(handed_over);
@@ -198,7 +198,7 @@ TEST_F(ProfileStream, RecordingsOfTheVersionBeforeAreReadAndOthersAreRefused) {
   }
 }
 
-// Nobody else wants the events: once the file has them, they leave memory.
+// No other profile needs the events, so they leave memory once they are in the file.
 TEST_F(ProfileStream, MemoryStaysBounded) {
   Session session = chain_session();
   constexpr int64_t kRuns = 30'000;  // 630,000 events of 24 bytes
@@ -224,7 +224,7 @@ TEST_F(ProfileStream, EventsWithoutRoomAreCountedAndTheirRunsLeftOut) {
   Profiler profiler = session.profiler({.max_events = 2048, .stream_to = path_});
   for (int i = 0; i < 5000; ++i) session.run(feeds_of());
   profiler.flush();
-  for (int i = 0; i < 10; ++i) session.run(feeds_of());  // there is room again
+  for (int i = 0; i < 10; ++i) session.run(feeds_of());  // these are recorded again
   const Profile profile = profiler.profile();
   EXPECT_GT(profile.events_lost, 0U);
   EXPECT_GE(profile.runs.size(), 10U);
@@ -268,7 +268,7 @@ TEST_F(ProfileStream, OfSeveralThreadsAndThreadsThatEnd) {
   std::remove((path_ + "2").c_str());
 }
 
-// Wherever a file ends, its part up to there is a profile, or an error says that there is none.
+// A file that is cut off anywhere gives a profile of its intact part, or an error that there is none.
 TEST_F(ProfileStream, ACutOffFileIsReadUpToTheLastMark) {
   Session session = chain_session();
   {

@@ -18,8 +18,8 @@
 namespace treadle::testing {
 namespace {
 
-// y = relu(x w + b), places = where y is not zero: a product of [n, 32] and [32, 48] (its weights computed in the run), and a node whose
-// extents only the run knows.
+// y = softmax(x w), places = where y is not zero: a product of [n, 32] and [32, 48], whose weights are an input, and a node whose extents
+// only the run knows.
 std::string product_model() {
   return model(graph({.nodes = {node("MatMul", {"x", "w"}, {"p"}), node("Softmax", {"p"}, {"y"}), node("NonZero", {"y"}, {"places"})},
                       .initializers = {},
@@ -74,11 +74,11 @@ TEST(SessionProfile, LoadingIsTakenApart) {
   Session session = product_session();
   session.run(product_feeds(4));
   const double wall_ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
-  const Profiler profiler = session.profiler({});  // it begins when all has been loaded
+  const Profiler profiler = session.profiler({});  // after loading
   session.run(product_feeds(4));
-  session.run(product_feeds(9));  // no first binding any more
+  session.run(product_feeds(9));  // not the first binding
   const Profile profile = profiler.profile();
-  std::map<std::string, std::string> around;  // by phase
+  std::map<std::string, std::string> around;  // name of the range around each phase
   std::vector<double> within(profile.load.size(), 0);
   double all_ns = 0;
   for (size_t i = 0; i < profile.load.size(); ++i) {
@@ -121,7 +121,7 @@ TEST(SessionProfile, NodesNameTheirPasses) {
   Session session = product_session();
   const Profiler profiler = session.profiler({.passes = true}), without = session.profiler({});
   session.run(product_feeds(4));
-  std::map<std::string, std::vector<std::string>> expected;  // as a trace of the optimiser at work has them
+  std::map<std::string, std::vector<std::string>> expected;  // as a PassTrace of the same optimisation shows them
   {
     passes::PassTrace trace;
     const passes::PassTrace::Scope scope(trace);
@@ -170,7 +170,7 @@ TEST(SessionProfile, OperationsAreThoseOfTheRunsExtents) {
   EXPECT_FALSE(find(profile, "NonZero").flops && find(profile, "NonZero").outputs.empty());
 }
 
-// A product of as many rows as the data say: bound in the run, which knows what it costs.
+// The product has as many rows as the data determine. It is bound during the run, which then knows its operations.
 TEST(SessionProfile, OperationsOfDataDependentShapesAreThoseOfTheRuns) {
   Session session(Model::from_bytes(onnx::test::bytes_of(
       model(graph({.nodes = {node("Compress", {"x", "keep"}, {"rows"}, {int_attribute("axis", 0)}), node("MatMul", {"rows", "w"}, {"y"})},
@@ -215,7 +215,7 @@ TEST(SessionProfile, OtherOutputsAreOtherNodes) {
   for (const ProfiledNode& node : profile.nodes) calls += node.calls;
   EXPECT_EQ(calls, 2);
   EXPECT_EQ(profile.runs[0].events, 3);
-  EXPECT_EQ(profile.steps.size(), 3U);  // of the main graph only
+  EXPECT_EQ(profile.steps.size(), 3U);  // nodes of the main graph only
 }
 
 TEST(SessionProfile, RunsOfSeveralThreadsKeepTheirNodes) {
@@ -263,7 +263,7 @@ TEST(Profiler, SeveralOfOneSessionDoNotDisturbEachOther) {
     session.run(product_feeds(1));
     EXPECT_EQ(second.profile().runs.size(), 2U);
   }
-  session.run(product_feeds(1));  // nobody records
+  session.run(product_feeds(1));  // while neither profile records
   first.resume();
   session.run(product_feeds(1));
   const Profile profile = first.profile();
@@ -360,14 +360,14 @@ TEST(ProfileRange, NestsAroundRunsOnAnyThread) {
   };
   double runs = 0;
   for (const ProfiledRun& run : profile.runs) runs += run.duration_ns;
-  EXPECT_NEAR(infer.run_ns, runs, 6);  // whole nanoseconds
+  EXPECT_NEAR(infer.run_ns, runs, 6);  // rounded to whole nanoseconds
   EXPECT_EQ(step.run_ns, infer.run_ns);
   EXPECT_NEAR(step.self_ns, total(step) - total(infer) - total(*by_name.at("load")), 1e-3);
   EXPECT_GE(total(infer), infer.run_ns);
   EXPECT_EQ(profile.spans.size(), 3U * 4 + 1);
 }
 
-// By name: the calls, and the name of the range around it.
+// Returns the times of each range, and the name of the range around it, by the range's name.
 std::map<std::string, std::pair<std::vector<double>, std::string>> ranges_of(const Profile& profile) {
   std::map<std::string, std::pair<std::vector<double>, std::string>> ranges;
   for (const ProfiledRange& range : profile.ranges)
@@ -428,7 +428,7 @@ TEST(ProfileRange, MayEndOnAnotherThread) {
   EXPECT_EQ(ranges.at("handed over").first.size(), 2U) << "none of them twice";
 }
 
-// An output of 4 * 48 n bytes and one that only the run knows; the arena has the product.
+// The blocks are the arena with the product, an output of 4 * 48 n bytes, and one whose size only the run knows.
 TEST(MeasuredMemory, BlocksAreThoseOfTheRuns) {
   Session session = product_session();
   Profiler profiler = session.profiler({.memory = true});
@@ -450,7 +450,7 @@ TEST(MeasuredMemory, BlocksAreThoseOfTheRuns) {
   ASSERT_TRUE(output);
   EXPECT_EQ(output->size_bytes, 4U * 64 * 48);
   EXPECT_EQ(output->memory_class, MemoryClass::io);
-  EXPECT_TRUE(output->returned_ns);  // handed over
+  EXPECT_TRUE(output->returned_ns);  // given to the caller
   ASSERT_TRUE(arena);
   EXPECT_GE(arena->size_bytes, profile.memory.arena_bytes);
   EXPECT_FALSE(arena->returned_ns);
@@ -494,7 +494,7 @@ TEST(SessionProfile, TheReportsSharesSumToOne) {
 TEST(MachinePeaks, AreWithinReason) {
   const MachinePeaks peaks = measure_machine_peaks(1);
   EXPECT_EQ(peaks.threads, 1);
-  EXPECT_GT(peaks.flops_per_second, 1e6);  // without optimisation and under a sanitizer 2e7
+  EXPECT_GT(peaks.flops_per_second, 1e6);  // even without optimisation and under a sanitizer it is 2e7
   EXPECT_LT(peaks.flops_per_second, 1e12);
   ASSERT_GE(peaks.bytes_per_second.size(), 2U);
   for (const auto& [bytes, rate] : peaks.bytes_per_second) {

@@ -45,7 +45,7 @@ std::vector<Datum> fetch(const Session& session, const Feeds& feeds, std::vector
 
 const Feeds kCount{{"start", Tensor::scalar<int64_t>(0)}};
 
-// The optimiser would see that a loop without nodes changes nothing.
+// Without optimisation, as the optimiser would remove a loop without nodes.
 SessionOptions as_written() {
   SessionOptions options;
   options.graph_optimization_level = GraphOptimizationLevel::disable_all;
@@ -67,7 +67,7 @@ TEST(SessionControl, ATokenEndsRunsInsideLoopsWithAndWithoutNodes) {
     EXPECT_EQ(code_of([&] { session.run(kCount, {}, &options); }, &message), ErrorCode::cancelled);
     ended = true;
     EXPECT_NE(message.find("by its token"), std::string::npos) << message;
-    // The loop itself, or the node of its body that was next.
+    // Names the loop, or the next node of its body.
     EXPECT_NE(message.find(" node \""), std::string::npos) << message;
     canceller.join();
   }
@@ -144,7 +144,7 @@ TEST(SessionControl, AnyValueCanBeFedAndWhatItReplacesIsNotComputed) {
   Session session(two_outputs().model());
   Tensor x = floats({1, 2}), sum = floats({10, 20});
   EXPECT_EQ(values_of(fetch(session, {{"x", x}, {"sum", sum}}, {"y"})[0]), (std::vector<float>{10, 40}));
-  // Fed and fetched: the feed itself. And nothing else needs to be fed for it.
+  // A value that is both fed and fetched is the feed itself, and no other input is needed.
   EXPECT_EQ(values_of(fetch(session, {{"sum", sum}}, {"sum"})[0]), (std::vector<float>{10, 20}));
   std::string message;
   EXPECT_EQ(code_of([&] { fetch(session, {{"sum", sum}}, {"y"}); }, &message), ErrorCode::invalid_argument);
@@ -154,8 +154,8 @@ TEST(SessionControl, AnyValueCanBeFedAndWhatItReplacesIsNotComputed) {
   EXPECT_EQ(code_of([&] { fetch(session, {{"x", x}, {"sum", Tensor(DType::int64, {2})}}, {"y"}); }), ErrorCode::invalid_argument);
 }
 
-// Mean of one value is that value, and gone when the model has been read: the name must still tell a type. The bytes of the other branch
-// are what a kernel is chosen for if nobody knows the dtype.
+// The reader replaces Mean of a single value by that value. The value must still be feedable under its name, with its dtype: a kernel
+// chosen without it could be one for the bytes of the other branch.
 TEST(SessionControl, AFedValueHasItsTypeThoughItsNodeIsRewrittenWhenTheModelIsRead) {
   ModelBuilder b;
   b.input("x", {3}).output("y", {3}).output("q", {3}, DType::uint8);
@@ -209,7 +209,7 @@ TEST(SessionControl, ProgramsAreCompiledOncePerSetOfNames) {
   EXPECT_EQ(session.cache_statistics().size, 9);
 }
 
-// Programs are kept for sets of names: the order in which a caller wants them is his own.
+// Programs are cached by sets of names, so the order of a caller's names does not matter.
 TEST(SessionCache, TheOrderOfNamesNeedsNoOtherProgram) {
   Session session(testing::two_outputs().model());
   const std::map<std::string, Datum> feeds{{"x", Tensor::vector<float>(std::vector<float>{2, 5})}};
@@ -228,13 +228,13 @@ TEST(SessionCache, TheOrderOfNamesNeedsNoOtherProgram) {
     for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(results[i].tensor().data<float>()[0], first.at(wanted[i]));
     for (size_t i = 0; i < bound.size(); ++i) EXPECT_EQ(bound[i].tensor().data<float>()[0], first.at(bound_names[i]));
   }
-  EXPECT_EQ(session.cache_statistics().misses, 1);  // that with the inner value
+  EXPECT_EQ(session.cache_statistics().misses, 1);  // the program that fetches the inner value
   PartialRun partial = session.partial_run(feeds);
   partial.advance();
   EXPECT_EQ(partial.outputs()[1].tensor().data<float>()[0], -2.0F);
 }
 
-// Two callers who want the same wait for one program, and those who want others do not wait for it.
+// Callers that need the same program wait for one to be made; others do not wait for it.
 TEST(SessionCache, IsAskedByManyThreadsAtOnce) {
   Session session(testing::two_outputs().model());
   const std::map<std::string, Datum> feeds{{"x", Tensor::vector<float>(std::vector<float>{2, 5})}};
@@ -381,7 +381,7 @@ TEST(SessionControl, TheFirstNodeWithAValueThatIsNotFiniteIsNamed) {
   ModelBuilder b;
   b.input("x", {2, 2}).output("y", {2, 2});
   b.node("Log", {"x"}, {"logs"}, "taking logs").node("Mul", {"logs", "x"}, {"y"}, "scaling");
-  Session session(b.model(), as_written());  // one node each: the optimiser would fuse them
+  Session session(b.model(), as_written());  // one node each, which the optimiser would fuse
   Tensor x(DType::float32, {2, 2});
   auto set = [&](float value) {
     std::fill_n(x.data<float>(), 4, 1.0F);

@@ -1,4 +1,4 @@
-// One session, many threads: cases for the thread sanitizer.
+// One session with many threads: tests for the thread sanitizer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 4, kRuns = 40;
 
-/// y = sum over rows of relu(x + 1), and the places of x's elements that are not zero.
+/// y = sum over rows of relu(x + 1), and the indices of x's nonzero elements.
 std::string rows_model() {
   return model(
       graph({.nodes = {node("Add", {"x", "one"}, {"a"}), node("Relu", {"a"}, {"r"}),
@@ -37,7 +37,7 @@ Session make_session(int threads) {
   return Session(Model::from_bytes(onnx::test::bytes_of(rows_model())), options);
 }
 
-/// Runs `body(thread, run)` in all threads at once; an exception is a failure.
+/// Runs `body(thread, run)` in all threads at once. An exception fails the test.
 void in_threads(const std::function<void(int, int)>& body) {
   std::vector<std::thread> threads;
   std::atomic<int> failures{0};
@@ -63,7 +63,7 @@ TEST(SessionThreads, RunsOfDifferentShapesAtOnceDoNotMix) {
   for (int pool : {1, 2}) {
     Session session = make_session(pool);
     in_threads([&](int t, int i) {
-      const int64_t rows = 1 + (t * 7 + i) % 23;  // more shapes than the cache of bindings holds
+      const int64_t rows = 1 + (t * 7 + i) % 23;  // more shapes than the binding cache holds
       const auto value = static_cast<float>(t);
       expect_rows(session.run({{"x", filled(rows, value)}}), rows, value);
     });

@@ -1,4 +1,4 @@
-// Sessions of one process that have the same weights.
+// Sessions of one process that use the same weights.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ Tensor matrix(int64_t seed) {
   return w;
 }
 
-// A product with one matrix, and a sum with another one, which is read as it is.
+// Multiplies by one matrix, which is packed, and adds another, which is not.
 ModelBuilder product(int64_t seed = 1) {
   ModelBuilder b;
   b.input("x", {-1, kSize}).output("y", {-1, kSize}).input("z", {kSize, kSize}).output("s", {kSize, kSize});
@@ -34,7 +34,7 @@ ModelBuilder product(int64_t seed = 1) {
   return b;
 }
 
-// y = Conv(x) with so many channels that the layout pass takes it: packed when it is bound.
+// y = Conv(x), with enough channels for the layout pass. Its weights are packed during binding.
 ModelBuilder convolution() {
   ModelBuilder b;
   b.input("x", {1, 16, 12, 12}).output("y", {1, 32, 10, 10});
@@ -166,7 +166,7 @@ TEST(SharedWeights, AllocatorsAndTheOptionKeepSessionsApart) {
   EXPECT_EQ(run(third), run(first));
 }
 
-// A file: mapped weights are told apart by where they are, and by the file's times.
+// Mapped weights are identified by their place in the file and the file's times.
 TEST(SharedWeights, AFileIsTheSameUntilItIsWritten) {
   const std::string path = ::testing::TempDir() + "shared_weights_" + std::to_string(getpid()) + ".onnx";
   for (bool mapped : {true, false}) {

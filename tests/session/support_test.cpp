@@ -37,8 +37,8 @@ onnx::NodeDef node(const std::string& name, const std::string& op, const std::st
   return made;
 }
 
-// Two nodes of one unknown operator, one of another, one with an unknown attribute, one whose input is of a dtype that the operator has
-// not.
+// A model with two nodes of one unknown operator, one of another, one with an unknown attribute, and one with an input of a dtype that its
+// operator does not support.
 Model faulty(bool good) {
   onnx::ModelDef model;
   model.ir_version = 10;
@@ -87,7 +87,7 @@ TEST(Support, ASessionSaysTheSame) {
 
 TEST(Support, AModelThatRunsLacksNothing) { EXPECT_TRUE(faulty(/*good=*/true).unsupported().empty()); }
 
-// The body of a SequenceMap has two outputs, the node has one: what is left to be looked at after the error is the node as it was.
+// The SequenceMap's body has two outputs, the node has one. After the error, the node must be unchanged for further checks.
 TEST(Support, ANodeThatCannotBeRewrittenKeepsItsBody) {
   onnx::ModelDef model;
   model.ir_version = 10;

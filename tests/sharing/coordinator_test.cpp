@@ -1,4 +1,4 @@
-// The coordinator: its socket, its files, what becomes of its grants when it dies; policies; how people write quantities.
+// The coordinator: its socket, its files, its grants after its death, policies, and the notation of quantities.
 #include "sharing/coordinator.h"
 
 #include <gtest/gtest.h>
@@ -128,7 +128,7 @@ TEST(Coordinator, RefusesBadRequestsAndGoesOn) {
   EXPECT_NE(error_of([] { ask_coordinator("set unharmed share=20 colour=red"); }).find("colour=red"), std::string::npos);
   EXPECT_NE(error_of([] { ask_coordinator("sing"); }).find("requests are ping, list, set and policy"), std::string::npos);
   EXPECT_NE(error_of([] { ask_coordinator("policy magic"); }).find("the policies are: give-way"), std::string::npos);
-  // One that never ends its line, and one that goes away in the middle.
+  // One client never ends its line, another disconnects in the middle of a line.
   const int rude = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -146,7 +146,7 @@ TEST(Coordinator, IsOneAtATime) {
     Running first;
     const std::string message = error_of([] { Coordinator second({}); });
     EXPECT_NE(message.find("a coordinator runs already: process " + std::to_string(getpid())), std::string::npos) << message;
-    // Nor in another process.
+    // A coordinator in another process is refused as well.
     const pid_t child = fork();
     if (child == 0) {
       alarm(30);
@@ -180,7 +180,7 @@ TEST(Coordinator, TakesOrdersFromAFileAlsoForJobsThatComeLater) {
   Job later({.name = "later"});
   EXPECT_TRUE(eventually([&] { return later.status().share_percent == 15; }));
   EXPECT_EQ(later.status().job_class, JobClass::opportunistic);
-  // A share set by hand afterwards stays, until the file changes.
+  // A share that is then set by hand stays until the file changes.
   early.set_share(80);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(early.status().share_percent, 80);
@@ -194,7 +194,7 @@ TEST(Coordinator, TakesOrdersFromAFileAlsoForJobsThatComeLater) {
   }));
 }
 
-// A coordinator that is killed leaves shares behind that it granted: jobs take them for void and go on.
+// A killed coordinator leaves its grants in the table. Jobs treat them as void and continue.
 TEST(Coordinator, GrantsEndWithIt) {
   auto job = std::make_shared<Job>(JobOptions{.name = "granted", .job_class = JobClass::opportunistic});
   SessionOptions options;
@@ -223,7 +223,7 @@ TEST(Coordinator, GrantsEndWithIt) {
     session.run({{"x", chain_input()}});
     return job->status().granted_percent == 100;
   }));
-  Running next;  // its socket is in the way of nobody
+  Running next;  // the old socket does not prevent a new coordinator
   EXPECT_EQ(ask_coordinator("ping"), "");
   close(ready[0]);
   close(ready[1]);
@@ -259,7 +259,7 @@ TEST(Policies, FeedbackGrowsUntilTheGuaranteedJobSuffersThenFalls) {
   EXPECT_LT(look(11), suffering);
   const uint32_t low = look(11), higher = look(10);
   EXPECT_GT(higher, low);
-  EXPECT_LT(higher, low * 1.1);  // additively now
+  EXPECT_LT(higher, low * 1.1);  // the increase is additive now
 }
 
 TEST(Policies, AntManGrantsWhatIsLeft) {
@@ -269,7 +269,7 @@ TEST(Policies, AntManGrantsWhatIsLeft) {
     const std::vector<sharing::JobView> jobs{view(1, JobClass::guaranteed, 10), view(2, JobClass::opportunistic, 3)};
     granted = policy->decide(jobs, 100e6, 2).granted[1];
   }
-  EXPECT_NEAR(granted, 5000, 50);  // it is busy half of the time
+  EXPECT_NEAR(granted, 5000, 50);  // the guaranteed job is busy half of the time
   const std::vector<sharing::JobView> jobs{view(1, JobClass::guaranteed, 12), view(2, JobClass::opportunistic, 3)};
   EXPECT_LT(policy->decide(jobs, 100e6, 2).granted[1], granted * 0.6);
 }
@@ -280,7 +280,7 @@ TEST(Policies, OperatorsHoldMemoryBoundNodesBackWhenTheyHurt) {
     const std::vector<sharing::JobView> jobs{view(1, JobClass::guaranteed, step_ms), view(2, JobClass::opportunistic, 3)};
     return policy->decide(jobs, 100e6, cpus);
   };
-  EXPECT_EQ(look(10, 1).beside, sharing::Beside::none);  // no CPU for them
+  EXPECT_EQ(look(10, 1).beside, sharing::Beside::none);  // no CPU is free for them
   EXPECT_EQ(look(10).beside, sharing::Beside::opposite);
   EXPECT_EQ(look(10).max_beside_ns, 250'000U);
   EXPECT_TRUE(look(10).guaranteed_publish);
@@ -288,7 +288,7 @@ TEST(Policies, OperatorsHoldMemoryBoundNodesBackWhenTheyHurt) {
   EXPECT_EQ(look(11).beside, sharing::Beside::none);
   sharing::Beside beside = sharing::Beside::none;
   for (int i = 0; i < 60; ++i) beside = look(10).beside;
-  EXPECT_EQ(beside, sharing::Beside::compute_bound);  // tried again
+  EXPECT_EQ(beside, sharing::Beside::compute_bound);  // tried again after a while
 }
 
 TEST(Quantities, AreReadAsPeopleWriteThem) {
@@ -301,8 +301,8 @@ TEST(Quantities, AreReadAsPeopleWriteThem) {
   for (const char* wrong : {"", "GiB", "-1", "1XB", "1GiBx", "1e300", "nan"}) EXPECT_THROW(sharing::parse_bytes(wrong), Error) << wrong;
 }
 
-// A seeded slice of what jobs may live through: shares, classes, suspension and cancelled runs at random, in several threads, beside a
-// coordinator that changes its mind. Every run that ends has the right bits, and everything ends.
+// A random sequence of what jobs may meet: shares, classes, suspension and cancelled runs, in several threads, with a coordinator whose
+// decisions change. Every run that ends has the right bits, and every run ends.
 TEST(Jobs, LiveThroughARandomLife) {
   const Model model = chain(6).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};
@@ -364,13 +364,13 @@ TEST(Jobs, LiveThroughARandomLife) {
   stop = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  // A run that its deadline left behind ends a moment later.
+  // A run that was left behind at its deadline ends a moment later.
   for (auto& job : jobs) EXPECT_TRUE(eventually([&] { return job->status().running == 0; }));
   EXPECT_EQ(sharing::JobTable::get().page().guaranteed_running.load(), 0U);
 }
 
-// Jobs and coordinators killed at any moment, in a random order: the runs of the one that is left have the right bits, and nothing of the
-// dead stays in its way.
+// Jobs and coordinators are killed in random order at random times. The surviving job's runs have the right bits, and nothing left by the
+// dead hinders it.
 TEST(Jobs, SurviveTheDeathOfOthersAtAnyMoment) {
   const Model model = chain(4).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};
@@ -396,7 +396,7 @@ TEST(Jobs, SurviveTheDeathOfOthersAtAnyMoment) {
         Session other(model, in_job("victim", kind == 1 ? JobClass::guaranteed : JobClass::opportunistic));
         for (;;) other.run(feeds);
       }
-    } catch (const Error&) {  // there is a coordinator already
+    } catch (const Error&) {  // another coordinator runs already
     }
     _exit(0);
   };
@@ -429,7 +429,7 @@ TEST(Jobs, SurviveTheDeathOfOthersAtAnyMoment) {
   }));
   for (const JobStatus& job : list_jobs()) EXPECT_NE(job.name, "victim");
   EXPECT_EQ(sharing::JobTable::get().page().guaranteed_running.load(), 0U);
-  const Coordinator last({});  // as it ends, what a killed one has said ends too, which holds for two seconds otherwise
+  const Coordinator last({});  // its end also voids the killed coordinators' grants, which would otherwise last two seconds
   RecordProperty("finished beside them", finished);
 }
 

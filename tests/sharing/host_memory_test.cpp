@@ -1,4 +1,4 @@
-// A job's limits on the host's memory: for sessions on the host, and for values that do not fit on a device.
+// A job's limit on host memory: for sessions on the host, and for values that do not fit on a device.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -36,7 +36,7 @@ class MeasuringAllocator final : public Allocator {
   std::atomic<size_t> live{0}, peak{0};
 };
 
-// v[i + 1] = v[i] + 1, and the sum of all: every value is needed twice, the first ones last.
+// v[i + 1] = v[i] + 1, then the sum of all in reverse order. Each value is read twice, the first ones last.
 ModelBuilder there_and_back() {
   register_fault_operators();
   ModelBuilder b;
@@ -67,7 +67,7 @@ Tensor numbers() {
   return x;
 }
 
-// The result of kLinks steps and their sum; exact in float32.
+// The sum of all values, computed in plain C++; exact in float32.
 const std::vector<float>& truth() {
   static const std::vector<float> values = [] {
     std::vector<float> sums = values_of(numbers());
@@ -106,7 +106,7 @@ Error refusal(const Session& session) {
   return Error(ErrorCode::ok, "the run ended");
 }
 
-/// While it lives, files cannot grow beyond a page: a disk that is full.
+/// While it lives, no file can grow beyond a page, as on a full disk.
 class FullDisk {
  public:
   FullDisk() {
@@ -136,7 +136,7 @@ TEST(JobHostMemory, RunsKeepToTheLimitWithTheSameBits) {
   EXPECT_EQ(job->status().moved_bytes, 0U);
   for (const size_t values : {11, 7, 5, 4}) {
     const uint64_t limit = values * kValueBytes + 4096;
-    if (values % 2 == 0)  // either limit counts
+    if (values % 2 == 0)  // each limit is tested alone
       job->set({.memory_limit_bytes = 0, .host_limit_bytes = limit});
     else
       job->set({.memory_limit_bytes = limit, .host_limit_bytes = 0});
@@ -148,7 +148,7 @@ TEST(JobHostMemory, RunsKeepToTheLimitWithTheSameBits) {
     const JobStatus after = job->status();
     EXPECT_LE(after.host_bytes, limit);
     EXPECT_GT(after.host_bytes, 0U);
-    if (values > 5) continue;  // a few values are computed again
+    if (values > 5) continue;  // with so many, recomputing a few values suffices
     EXPECT_GT(after.moved_bytes, before.moved_bytes);
     EXPECT_GT(after.moves, before.moves);
     EXPECT_GT(after.moving_ns, before.moving_ns);
@@ -181,7 +181,7 @@ TEST(JobHostMemory, AnIdleJobGivesUpItsArena) {
   run_for(session);
   EXPECT_GE(measuring->live, (kLinks - 1) * kValueBytes);
   job->set_host_limit(4 * kValueBytes + 4096);
-  // By this thread, or by the job's, should that have noticed first.
+  // This thread frees the memory, or the job's own thread if that notices first.
   EXPECT_TRUE(eventually([&] { return measuring->live <= 4 * kValueBytes && job->status().host_bytes <= 4 * kValueBytes; }));
   EXPECT_EQ(run_for(session), truth());
 }
@@ -191,7 +191,7 @@ TEST(JobHostMemory, AnotherProcessMaySetTheLimit) {
   Session session(there_and_back().model(), in_job(job));
   run_for(session);
   ASSERT_GT(job->status().host_bytes, 4 * kValueBytes);
-  const uint64_t id = job->id();  // the child's is another one
+  const uint64_t id = job->id();  // the forked child's job gets another id
   const pid_t child = fork();
   if (child == 0) {
     set_job(id, {.host_limit_bytes = 4 * kValueBytes + 4096});
@@ -295,7 +295,7 @@ TEST(JobHostMemory, WhatADeviceHasNoRoomForGoesToAFileBeyondTheLimit) {
       EXPECT_EQ(run_for(session), truth()) << on_device << ", " << on_host;
       set_fault(-1, {});
       EXPECT_LE(most, on_host * kValueBytes);
-      // Twelve values are alive at that node.
+      // Twelve values are alive at this node.
       EXPECT_GE(on_disk + (on_device + on_host) * kValueBytes, kLinks * kValueBytes);
       EXPECT_GT(job->status().moves, before.moves);
       EXPECT_EQ(job->status().disk_bytes, 0U) << "nothing lasts but constants";
@@ -306,7 +306,7 @@ TEST(JobHostMemory, WhatADeviceHasNoRoomForGoesToAFileBeyondTheLimit) {
 }
 
 TEST(JobHostMemory, ConstantsOfAnIdleJobGoToAFileAndComeBack) {
-  // Such as no kernel packs: of those that are packed the host has its own copy.
+  // The constants are read by no packing kernel: of packed ones the host would hold a second copy.
   ModelBuilder b;
   b.input("x", {64, 96}).output("y", {64, 96});
   for (const char* name : {"scale", "shift"}) {
@@ -357,7 +357,7 @@ TEST(JobHostMemory, AFullDiskUnderADevicesValuesIsAnErrorOfThatRunOnly) {
   EXPECT_EQ(job->status().disk_bytes + job->status().device_bytes + job->status().host_bytes, 0U);
 }
 
-// Both limits at random while runs are under way, on the host and on a device.
+// Both limits change at random during runs, on the host and on a device.
 TEST(JobHostMemory, LimitsMayChangeAtAnyMoment) {
   auto job = job_named("random");
   Session on_host(there_and_back().model(), in_job(job)), on_device(there_and_back().model(), on_sim(job));
@@ -370,7 +370,7 @@ TEST(JobHostMemory, LimitsMayChangeAtAnyMoment) {
         try {
           if (run_for(*session) != truth()) ++wrong;
         } catch (const Error& error) {
-          ADD_FAILURE() << error.what();  // every limit leaves each run room
+          ADD_FAILURE() << error.what();  // every limit is large enough for each run
         }
         ++runs;
       }

@@ -1,4 +1,4 @@
-// Jobs: the table, shares, suspension, giving way, forks and kills.
+// Jobs: their table, shares, suspension, yielding, forks and killed processes.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -38,7 +38,7 @@ using testing::endless_loop;
 using testing::eventually;
 using testing::values_of;
 
-// Keeps the tests' jobs apart from those of the user who runs them.
+// Separates the tests' jobs from those of the user who runs the tests.
 class OwnFolder : public ::testing::Environment {
  public:
   OwnFolder() { setenv("TREADLE_SHARING_DIR", folder_.path().c_str(), 1); }
@@ -87,7 +87,7 @@ TEST(Jobs, AreInTheTableForAsLongAsTheyLive) {
     EXPECT_EQ(job->status().memory_limit_bytes, 1U << 20);
     Session session(chain(2).model(), in_job(job));
     job.reset();
-    EXPECT_TRUE(find(list_jobs(), id));  // the session keeps it
+    EXPECT_TRUE(find(list_jobs(), id));  // the session holds a reference
   }
   EXPECT_FALSE(find(list_jobs(), id));
   EXPECT_EQ(code_of([&] { set_job(id, {.share_percent = 40}); }), ErrorCode::not_found);
@@ -114,7 +114,7 @@ TEST(Jobs, AreAsManyAsTheTableHolds) {
   Job one_more;
 }
 
-// Every executor gives the same results at a small share as alone, and has the idle slots.
+// Each executor gives the same results at a small share as alone, and idles in between.
 TEST(Jobs, ComputeTheSameBitsAtAnyShareInEveryExecutor) {
   const Model model = chain(12).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};
@@ -143,14 +143,14 @@ TEST(Jobs, ComputeTheSameBitsAtAnyShareInEveryExecutor) {
   }
 }
 
-// Idle slots are made in proportion to what the nodes took, so the ratio does not depend on the machine's speed.
+// Idle time is proportional to the nodes' time, so the ratio does not depend on the machine's speed.
 TEST(Jobs, HaveTheShareThatTheyAreGiven) {
   if (test::kThreadSanitizer) GTEST_SKIP() << "with every access recorded, the share is one of bookkeeping, and does not settle";
   const Model model = chain(24).model();
   auto job = std::make_shared<Job>(JobOptions{.name = "ratio", .share_percent = 30});
   Session session(model, in_job(job));
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};
-  // What a busy machine lets a thread sleep too long, later runs make up for.
+  // On a busy machine a thread may sleep too long; later runs make up for that.
   EXPECT_TRUE(eventually([&] {
     for (int run = 0; run < 20; ++run) session.run(feeds);
     const JobStatus now = job->status();
@@ -221,7 +221,7 @@ TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
     EXPECT_TRUE(eventually([&] { return opportunistic.status().active == 0; }));
     const int before = done;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_LE(done, before + 1);  // the helper ends the chunk that it had
+    EXPECT_LE(done, before + 1);  // the helper finishes its current chunk
     EXPECT_LT(done, kChunks);
     hurries = true;
   }
@@ -229,7 +229,7 @@ TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
   EXPECT_EQ(done, kChunks);
 }
 
-// A guaranteed run begins in the first chunk of the only node's loop.
+// A guaranteed run begins during the first chunk of the only node's loop.
 TEST(Jobs, OpportunisticOnesGiveWayWithinANodeThatIsWatched) {
   testing::register_fault_operators();
   testing::ModelBuilder b;
@@ -276,7 +276,7 @@ TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
   Session endless(endless_loop().model(), as_written), session(chain(4).model(), in_job(opportunistic));
   RunOptions stop;
   auto first = std::async(std::launch::async, [&] { endless.run({{"start", Tensor::scalar<int64_t>(0)}}, {}, &stop); });
-  struct AtEnd {  // also where an expectation fails: the future waits for the run
+  struct AtEnd {  // stops the run even if an expectation fails, as the future waits for it
     RunOptions& options;
     ~AtEnd() { options.terminate = true; }
   } at_end{stop};
@@ -286,22 +286,22 @@ TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
   ASSERT_TRUE(eventually([&] { return opportunistic->status().running == 1; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(opportunistic->status().runs, 0U);
-  // A suspended run blocks no other one.
+  // A suspended guaranteed run blocks no other run.
   guaranteed->suspend();
   second.get();
   EXPECT_GT(opportunistic->status().gave_way_ns, 0U);
   guaranteed->resume();
-  ASSERT_TRUE(eventually([&] { return sharing::JobTable::get().page().guaranteed_running.load() != 0; }));  // its thread is awake again
+  ASSERT_TRUE(eventually([&] { return sharing::JobTable::get().page().guaranteed_running.load() != 0; }));  // its thread is running again
   auto third = std::async(std::launch::async, [&] { return values_of(session.run(feeds)[0]); });
   ASSERT_TRUE(eventually([&] { return opportunistic->status().running == 1; }));
-  // Neither does one whose job is guaranteed no more.
+  // A run whose job is no longer guaranteed blocks no other run.
   guaranteed->set_class(JobClass::opportunistic);
   third.get();
   stop.terminate = true;
   EXPECT_THROW(first.get(), Error);
 }
 
-// The second begins where the first one does, on this thread's CPU.
+// The second guaranteed run begins on the CPU of the first, which is this thread's.
 TEST(Jobs, GuaranteedOnesThatMeetOnACpuSpread) {
   cpu_set_t before, after;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
@@ -315,7 +315,7 @@ TEST(Jobs, GuaranteedOnesThatMeetOnACpuSpread) {
   EXPECT_TRUE(CPU_EQUAL(&before, &after));
 }
 
-// Two sessions on one device meet at its engine: one node at a time, and both come to their ends with their own bits.
+// Two sessions share a device's engine: one node runs at a time, and both finish with their own results.
 TEST(Jobs, MeetAtTheEngineOfASharedDevice) {
   static std::atomic<int> inside{0}, most{0};
   static const bool registered = [] {
@@ -371,7 +371,7 @@ TEST(Jobs, MeetAtTheEngineOfASharedDevice) {
   EXPECT_EQ(most, 1);
 }
 
-// Preempted or not, a node computes the same bits as alone.
+// A node gives the same bits, whether it is preempted or not.
 TEST(Jobs, OnOneEngineComputeTheSameBits) {
   const Model model = chain(12).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};
@@ -401,7 +401,7 @@ TEST(Jobs, OnOneEngineComputeTheSameBits) {
   EXPECT_GE(runs, 6);
 }
 
-// A process that is killed in the middle of a guaranteed run neither keeps its slot nor holds others up for ever.
+// A process killed during a guaranteed run neither keeps its slot nor blocks others.
 TEST(Jobs, OfKilledProcessesAreForgotten) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
@@ -421,9 +421,9 @@ TEST(Jobs, OfKilledProcessesAreForgotten) {
     } catch (const Error& error) {
       std::fprintf(stderr, "the run that should not end: %s\n", error.what());
     }
-    _exit(1);  // with the watcher running, which cannot be destroyed
+    _exit(1);  // exits with the watcher running, which cannot be destroyed
   }
-  close(ready[1]);  // so that reading ends if the child does
+  close(ready[1]);  // so that read() ends if the child dies
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   bool seen = false;
@@ -433,12 +433,13 @@ TEST(Jobs, OfKilledProcessesAreForgotten) {
   waitpid(child, nullptr, 0);
   auto job = std::make_shared<Job>(JobOptions{.name = "left", .job_class = JobClass::opportunistic});
   Session session(chain(2).model(), in_job(job));
-  session.run({{"x", chain_input()}});  // would not end
+  session.run({{"x", chain_input()}});  // would not end if the killed run still counted
   for (const JobStatus& left : list_jobs()) EXPECT_NE(left.name, "killed");
   close(ready[0]);
 }
 
-// The thread that tells a job's clients of a limit holds mutexes that a child of a fork finds locked, and lacks the thread.
+// A thread tells the job's clients about a limit, and holds mutexes meanwhile. In a forked child they would stay locked, since the thread
+// does not exist there.
 TEST(Jobs, AForkWhileALimitIsToldLeavesTheChildFree) {
   struct Slow final : sharing::MemoryWatch::Client {
     std::binary_semaphore told{0}, go_on{0};
@@ -455,14 +456,14 @@ TEST(Jobs, AForkWhileALimitIsToldLeavesTheChildFree) {
   };
   auto job = std::make_shared<Job>(JobOptions{.name = "told"});
   sharing::MemoryWatch& watch = sharing::MemoryWatch::get();
-  watch.add(slow, *job->state());  // is told at once
+  watch.add(slow, *job->state());  // the client is told at once
   slow.told.acquire();
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
     Quick own;
     watch.add(own, *job->state());
-    own.told.acquire();  // the child has a thread of its own
+    own.told.acquire();  // the child has started its own thread
     watch.remove(own);
     _exit(0);
   }

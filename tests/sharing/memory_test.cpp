@@ -1,4 +1,4 @@
-// Device memory of jobs on the simulated device: limits that change, a device that is too small, the report's texts.
+// Limits on jobs' device memory, on the simulated device: limits that change, a device that is too small, the text of reports.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ uint64_t needed_bytes(const Model& model) {
   auto job = std::make_shared<Job>(JobOptions{.name = "alone"});
   Session(model, on_sim(job)).run(feeds());
   const JobStatus status = job->status();
-  EXPECT_EQ(status.device_bytes + status.host_bytes, 0U);  // the session is gone
+  EXPECT_EQ(status.device_bytes + status.host_bytes, 0U);  // the session has been destroyed
   return status.peak_bytes;
 }
 
@@ -45,7 +45,7 @@ TEST(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
   auto job = std::make_shared<Job>(JobOptions{.name = "limited"});
   Session session(model, on_sim(job));
   session.run(feeds());
-  const uint64_t moved_without_limit = job->status().moved_bytes;  // feeds and weights, to the device
+  const uint64_t moved_without_limit = job->status().moved_bytes;  // the feeds and the weights
   for (const double fraction : {0.8, 0.6, 0.3, 0.0001, 1.0, 0.5}) {
     job->set_memory_limit(static_cast<uint64_t>(fraction * static_cast<double>(needed)) + 1);
     const uint64_t before = job->status().moved_bytes;
@@ -56,15 +56,15 @@ TEST(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
       EXPECT_GT(status.moved_bytes - before, moved_without_limit) << fraction;
     }
   }
-  // Back to all of it: the weights stay where they are from the second run on.
+  // Without a limit again, the weights stay on the device from the second run on.
   job->set_memory_limit(0);
   session.run(feeds());
   const uint64_t before = job->status().moved_bytes;
   EXPECT_EQ(values_of(session.run(feeds())[0]), expected);
-  EXPECT_EQ(job->status().moved_bytes - before, 64U * 96 * 4);  // the feed
+  EXPECT_EQ(job->status().moved_bytes - before, 64U * 96 * 4);  // only the feed
 }
 
-// A constant that is fetched ahead of its node moves nothing out: the bus carries no more bytes than necessary.
+// Prefetching a constant does not move anything out, so that the bus carries no more bytes than necessary.
 TEST(JobMemory, ConstantsComeOverTheBusOnceARunWhereTheyDoNotFit) {
   constexpr int64_t kExtent = 96, kFeedBytes = 64 * kExtent * 4, kWeightBytes = kExtent * kExtent * 4;
   ModelBuilder b;
@@ -162,7 +162,7 @@ TEST(JobMemory, SessionsOfAJobThatRunAtOnceKeepToItsLimits) {
   EXPECT_GT(most, 0U);
 }
 
-// Limits at random while runs are under way.
+// Limits change at random during runs.
 TEST(JobMemory, LimitsMayChangeAtAnyMoment) {
   const Model model = chain(6).model();
   const auto expected = values_of(Session(model).run(feeds())[0]);
