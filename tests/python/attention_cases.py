@@ -1,5 +1,4 @@
-"""Cases of the attention operators of com.microsoft: a node with its operands, and those of GroupQueryAttention. TREADLE_CASES says how many
-cases each operator gets, TREADLE_SEED where they begin."""
+"""Random cases of com.microsoft's attention operators. TREADLE_CASES sets the number of cases per operator, TREADLE_SEED the first seed."""
 
 import os
 
@@ -16,14 +15,14 @@ SEED = int(os.environ.get("TREADLE_SEED", "0"))
 
 
 class Case:
-    """One node with its inputs by name (None: absent) and attributes; `compared` cuts outputs to what both define."""
+    """One node with its inputs by name (None: absent) and attributes. `compared` removes parts of outputs that the operator does not define."""
 
     def __init__(self, op, inputs, outputs, compared=None, tolerance=2e-5, **attributes):
         self.op, self.inputs, self.outputs, self.attributes = op, inputs, outputs, attributes
         self.compared, self.tolerance = compared or (lambda results: results), tolerance
 
     def model(self, fixed=False):
-        """`fixed`: inputs are declared with their extents; False: with symbols; None: not even with a rank."""
+        """Returns the model. `fixed`: True declares inputs with their extents, False with symbols, None without a rank."""
         names = [name if value is not None else "" for name, value in self.inputs]
         while names and not names[-1]:
             names.pop()
@@ -32,7 +31,7 @@ class Case:
             helper.make_tensor_value_info(
                 name,
                 helper.np_dtype_to_tensor_dtype(value.dtype),
-                # The caches of a rotary embedding are constants in models.
+                # In models, the cos and sin tables of a rotary embedding are constants.
                 None if fixed is None else list(value.shape) if fixed or name in ("cos", "sin") else [f"{name}{i}" for i in range(value.ndim)],
             )
             for name, value in self.inputs
@@ -64,7 +63,7 @@ class Case:
 
 
 class Source:
-    """Random choices."""
+    """Makes random choices."""
 
     def __init__(self, seed):
         self.rng = np.random.default_rng(seed)
@@ -141,7 +140,7 @@ def group_query(r):
     ]
 
     def compared(results):
-        """Without the queries behind a sample's own end, what they show of their scores, and the rows of caches that no sample has yet."""
+        """Removes queries beyond a sample's end with their scores, and rows of caches that no sample has filled."""
         y, key, value = results[:3]
         shown_scores = results[3:]
         assert key.shape == value.shape == (batch, kv_heads, max(past, total), size)
@@ -160,13 +159,13 @@ def group_query(r):
 
 
 def resident(total, capacity, window):
-    """How many keys a windowed cache holds, as the operator's schema defines it."""
+    """Returns how many keys a windowed cache holds, by the operator's schema."""
     gap = capacity - window + 1
     return total if total <= capacity else total - gap * -(-(total - capacity) // gap)
 
 
 def coded_query(r):
-    """GroupQueryAttention whose caches are codes of 8 or 4 bits."""
+    """Makes a GroupQueryAttention whose caches hold codes of 8 or 4 bits."""
     kv_heads, group, size, bits = r.between(1, 3), r.between(1, 3), r.one_of(16, 32), r.one_of(8, 4)
     heads, form = kv_heads * group, r.one_of("prompt", "decode", "more")
     batch, length = 1 if form == "more" else r.between(1, 3), 1 if form == "decode" else r.between(2, 5)
@@ -201,7 +200,7 @@ def coded_query(r):
 
 
 def windowed_query(r):
-    """GroupQueryAttention over caches that are no longer than their window has to be."""
+    """Makes a GroupQueryAttention whose caches are as short as their window allows."""
     kv_heads, group, size, window = r.between(1, 2), r.between(1, 3), r.one_of(16, 32), r.between(1, 5)
     heads, capacity = kv_heads * group, window + r.one_of(0, 0, r.between(1, 4))
     form = r.one_of("prompt", "decode", "more")
@@ -235,7 +234,7 @@ def windowed_query(r):
     ]
 
     def compared(results):
-        """Without the rows of caches that no key has."""
+        """Removes rows of caches that hold no key."""
         assert results[1].shape == results[2].shape == (batch, kv_heads, capacity, size)
         rows = [resident(int(end), capacity, window) for end in ends]
         return [results[0], *(cache[b, :, :n] for cache in results[1:] for b, n in enumerate(rows))]
@@ -245,7 +244,7 @@ def windowed_query(r):
 
 
 def padded_query(r):
-    """GroupQueryAttention over new tokens of which only the first ones count, as many for each sample as query_seqlens says."""
+    """Makes a GroupQueryAttention in which only the first query_seqlens[i] new tokens of sample i count."""
     kv_heads, group, size, batch, length = r.between(1, 2), r.between(1, 3), r.one_of(16, 32), r.between(1, 3), r.between(1, 5)
     heads, windowed, window = kv_heads * group, r.coin(0.4), r.between(1, 5)
     counts = r.rng.integers(0, length + 1, batch)
@@ -280,7 +279,7 @@ def padded_query(r):
     ]
 
     def compared(results):
-        """Without padding, and the rows of caches that no key has."""
+        """Removes padding, and rows of caches that hold no key."""
         assert results[1].shape == results[2].shape == (batch, kv_heads, room if windowed else max(room, total), size)
         rows = [resident(int(end), room, window) if windowed else int(end) for end in ends]
         return [*(results[0][b, :n] for b, n in enumerate(counts)), *(cache[b, :, :n] for cache in results[1:] for b, n in enumerate(rows))]

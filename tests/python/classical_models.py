@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Classical models on Treadle against the libraries that trained them: scikit-learn, LightGBM, XGBoost, CatBoost.
+"""Compares classical models on Treadle with the libraries that trained them: scikit-learn, LightGBM, XGBoost, CatBoost.
 
     tests/python/classical_models.py [NAME ...] [--rows 1,10000] [--verbose]
 
-Left out are estimators that skl2onnx has no converter for, and HistGradientBoosting and GaussianProcessClassifier, of which it makes files
-that the onnx package refuses to write, or that need an operator which only skl2onnx has. Every model is trained on random data, converted by skl2onnx, onnxmltools or the library, and run on data that it has not seen. Says for each
-model whether it agrees, and where it does not, whether onnxruntime disagrees as well (then the converter rounds, not the runtime).
+Each model is trained on random data, converted by skl2onnx, onnxmltools or its own library, and run on other data. The output says whether a model
+agrees; if not, also whether onnxruntime disagrees too, which means that the converter rounds and not the runtime. Left out are estimators without a
+converter, and HistGradientBoosting and GaussianProcessClassifier: skl2onnx converts these to files that the onnx package refuses to write, or that
+need an operator which only skl2onnx has.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OPSETS = {"": 21, "ai.onnx.ml": 3}
 
 @dataclass(frozen=True)
 class Data:
-    """Rows to train on, their targets, and rows to predict."""
+    """Rows to train on with their targets, and rows to predict."""
 
     x: np.ndarray
     y: np.ndarray
@@ -65,7 +66,8 @@ def _data(kind: str) -> Data:
 
 @dataclass(frozen=True)
 class Model:
-    """How a model is made and on what. `expected` names the methods of the estimator that give the model's outputs; an empty name, an output that is not compared."""
+    """How to make a model, and the kind of data to train it on. `expected` names the estimator's methods that give the model's outputs; an output
+    with an empty name is not compared."""
 
     make: Callable[[], Any]
     kind: str = "classes"
@@ -73,7 +75,7 @@ class Model:
     tolerance: float = 1e-4
     options: dict[str, Any] | None = None
     convert: Callable[[Any, np.ndarray], Any] | None = None
-    strays: float = 0.002  # part of the rows that may lie on the other side of a threshold, in float32
+    strays: float = 0.002  # share of rows that float32 may put on the other side of a threshold
 
 
 def _sklearn_models() -> dict[str, Model]:
@@ -128,7 +130,7 @@ def _sklearn_models() -> dict[str, Model]:
         lambda: search.GridSearchCV(linear.LogisticRegression(), {"C": [0.1, 1]}, cv=2),
         lambda: linear.SGDClassifier(loss="log_loss", random_state=0),
     )  # fmt: skip
-    # The converter leaves the threshold out.
+    # The converter ignores the tuned threshold, so labels are not compared.
     add("two classes", ("", "predict_proba"), lambda: search.TunedThresholdClassifierCV(linear.LogisticRegression(), cv=2))
     add("positive", both, bayes.MultinomialNB, bayes.ComplementNB)
     add("categories", both, bayes.CategoricalNB)
@@ -264,7 +266,7 @@ def models() -> dict[str, Model]:
 
 
 def _as_array(value: Any) -> np.ndarray:
-    """Outputs as arrays: probabilities that come as a list of maps too."""
+    """Converts an output to an array; probabilities may be a list of maps."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return np.array([[row[key] for key in sorted(row)] for row in value])
     if isinstance(value, list):
@@ -273,7 +275,7 @@ def _as_array(value: Any) -> np.ndarray:
 
 
 def strays(ours: Any, expected: Any, tolerance: float) -> float:
-    """The part of rows that differ."""
+    """Returns the share of rows that differ."""
     a, b = _as_array(ours), _as_array(expected)
     if b.ndim == 1 and a.ndim == 2 and a.shape[1] == 2 and a.dtype.kind == "f":
         a = a[:, 1]  # the margin of the second class
@@ -287,7 +289,7 @@ def strays(ours: Any, expected: Any, tolerance: float) -> float:
 
 
 def converted(model: Model) -> tuple[Any, Any, Data]:
-    """The trained estimator, its ONNX model, and the data."""
+    """Returns the trained estimator, its ONNX model, and the data."""
     data = _data(model.kind)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -310,7 +312,7 @@ def converted(model: Model) -> tuple[Any, Any, Data]:
 
 
 def check(name: str, model: Model, rows: tuple[int, ...]) -> list[str]:
-    """What is wrong with a model on Treadle; empty if nothing is."""
+    """Compares the model on Treadle with its estimator. Returns the differences; empty if it agrees."""
     import treadle
 
     estimator, onnx_model, data = converted(model)

@@ -1,4 +1,4 @@
-"""What all tests share: ONNX Runtime to compare with, and small models."""
+"""Fixtures that all tests share: ONNX Runtime to compare with, and small models."""
 
 import functools
 import os
@@ -25,7 +25,7 @@ SHARED_DATA = _find_shared_data()
 
 @pytest.fixture(scope="module")
 def ours():
-    """ONNX Runtime's C interface, of Treadle's library."""
+    """ONNX Runtime's C interface in Treadle's library."""
     from onnxruntime_c import LIBRARY, Api
 
     return Api(str(LIBRARY))
@@ -33,7 +33,7 @@ def ours():
 
 @pytest.fixture(scope="module")
 def theirs():
-    """The same of onnxruntime's own library; without it the test is skipped."""
+    """The C interface in onnxruntime's own library; tests are skipped without it."""
     from onnxruntime_c import their_api
 
     return their_api()
@@ -41,7 +41,7 @@ def theirs():
 
 @pytest.fixture(autouse=True, scope="session")
 def own_sharing_folder(tmp_path_factory):
-    # Read once, by the first job of the process: those of whatever test.
+    # The first job of a process reads this variable, whichever test makes it; so it is set before all tests.
     os.environ.setdefault("TREADLE_SHARING_DIR", str(tmp_path_factory.mktemp("jobs")))
 
 
@@ -55,8 +55,7 @@ def ort():
 
 @functools.cache
 def ort_saturates():
-    """Whether ONNX Runtime's products of uint8 and int8 saturate at 16 bits in between, as they do on processors without VNNI: its results are no
-    truth then."""
+    """True if ONNX Runtime's products of uint8 and int8 saturate at 16 bits, as on processors without VNNI: then its results are wrong."""
     import numpy as np
     import onnx
     import onnxruntime
@@ -71,14 +70,14 @@ def ort_saturates():
 
 
 def need_exact_bytes():
-    """Skips a test that holds ONNX Runtime's products of bytes for the truth, where they are none."""
+    """Skips a test that compares with ONNX Runtime's products of bytes if these saturate."""
     if ort_saturates():
         pytest.skip("ONNX Runtime's products of bytes saturate on this processor")
 
 
 @pytest.fixture(scope="session")
 def program():
-    """The path of the command line: TREADLE_CLI, else the one that is built here, else the one that is installed."""
+    """The path of the command-line program: TREADLE_CLI, otherwise the built one, otherwise the installed one."""
     candidates = [os.environ.get("TREADLE_CLI"), REPOSITORY / "build/release/src/cli/treadle", shutil.which("treadle")]
     found = next((str(path) for path in candidates if path and pathlib.Path(path).exists()), None)
     if not found:
@@ -88,8 +87,7 @@ def program():
 
 @pytest.fixture(scope="session")
 def mpi(tmp_path_factory):
-    """Skips a test where MPI is not installed. The plugin for it is TREADLE_MPI_PLUGIN, the package's, the one that is built here, or a new
-    one."""
+    """Skips the test if MPI is not installed. Its plugin is TREADLE_MPI_PLUGIN, the package's, the built one, or a newly built one."""
     if shutil.which("mpirun") is None:
         pytest.skip("there is no mpirun")
     from treadle import mpi

@@ -1,4 +1,4 @@
-"""Models of a single operator of com.microsoft, run here and by ONNX Runtime."""
+"""Helpers that run models of a single operator of com.microsoft on Treadle and on ONNX Runtime."""
 
 import numpy as np
 import onnx
@@ -41,12 +41,12 @@ def run(made, feeds):
 
 
 def compare(ort, op_type, inputs, outputs=1, attributes=None, constants=(), rtol=1e-5, atol=1e-5, steps=0, static=True, ranks=True, **more):
-    """Both must give the same, integers up to `steps`; with `ranks`, also where the model tells no rank of what is fed."""
+    """Compares both runtimes' outputs; integers may differ by `steps`. With `ranks`, also compares a model that declares no ranks of its inputs."""
     feeds = feeds_of(inputs, constants)
     made = model(op_type, inputs, outputs, attributes, constants, static, **more)
     session = ort.SessionOptions()
     session.log_severity_level = 4
-    session.intra_op_num_threads = 1  # what it rounds for the states of a recurrent layer depends on that
+    session.intra_op_num_threads = 1  # ONNX Runtime's rounding of recurrent states depends on the number of threads
     expected = ort.InferenceSession(made, session, providers=["CPUExecutionProvider"]).run(None, feeds)
     actual = run(made, feeds)
     what = f"{op_type} {attributes} {[(n, None if a is None else (a.dtype, a.shape)) for n, a in inputs.items()]}"

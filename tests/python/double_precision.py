@@ -1,4 +1,4 @@
-"""A model's copy that computes in float64: the truth that float32 results are measured against."""
+"""Converts a model to float64. Its results are the truth for float32 errors."""
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ def _type(type_proto):
 
 def _graph(graph):
     for tensor in graph.initializer:
-        _tensor(tensor)  # roi and scales of Resize as well: the reference implementation takes either
+        _tensor(tensor)  # includes Resize's roi and scales: the reference implementation accepts both dtypes
     for value in [*graph.input, *graph.output, *graph.value_info]:
         _type(value.type)
     for node in graph.node:
@@ -37,6 +37,6 @@ def _graph(graph):
 
 
 def to_double(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with float32 replaced by float64 everywhere."""
+    """Returns the model with float64 in place of float32 everywhere."""
     _graph(model.graph)
     return model

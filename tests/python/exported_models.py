@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Architectures that PyTorch exports, on Treadle against PyTorch itself: random weights, tiny configurations, both exporters.
+"""Compares architectures exported from PyTorch with PyTorch itself: small configurations with random weights, both exporters.
 
     tests/python/exported_models.py [NAME ...] [--exporter dynamo|torchscript] [--verbose]
 
-Each architecture is exported with symbolic extents where it has them, and is run with the example that it was exported with and, where its extents
-are symbolic, with another one.
+Each architecture is exported with symbolic extents where it allows them. It runs with the example that it was exported with and, if extents are
+symbolic, with another one.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ import numpy as np
 import torch
 from torch import nn
 
-TOLERANCE = 1e-4  # of an output's largest magnitude
+TOLERANCE = 1e-4  # relative to an output's largest magnitude
 EXPORTERS = ("dynamo", "torchscript")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """How the network is made, and its inputs for a size; 1 is the one that it is exported with."""
+    """How to make a network, and its inputs for a size; it is exported with those of size 1."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[int], tuple[torch.Tensor, ...]]
-    dynamic: dict[str, list[int]] = field(default_factory=dict)  # input → axes that are symbolic
+    dynamic: dict[str, list[int]] = field(default_factory=dict)  # by input, the axes that are symbolic
     names: tuple[str, ...] = ("x",)
 
 
@@ -97,7 +97,7 @@ def _plain(make: Callable[[], nn.Module], *shape: int) -> Architecture:
 
 
 class Recurrent(nn.Module):
-    """A recurrent network, and what it says of the last step."""
+    """A recurrent network that returns its output for the last step."""
 
     def __init__(self, kind: type[nn.Module]) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Recurrent(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down, up, and what was before beside it."""
+    """A U-Net: scales down and up again, with skip connections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class UNet(nn.Module):
 
 
 class Squeezed(nn.Module):
-    """A mobile block: expanded, depthwise, squeezed and excited."""
+    """A mobile block: expansion, depthwise convolution, and squeeze-and-excitation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,14 +137,14 @@ class Squeezed(nn.Module):
 
 
 class Attended(nn.Module):
-    """PyTorch's own attention with a causal mask."""
+    """PyTorch's scaled_dot_product_attention with a causal mask."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Detector(nn.Module):
-    """Boxes of a grid, their scores, and the best of them."""
+    """A detector: boxes of a grid with their scores, and non-maximum suppression."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Detector(nn.Module):
 
 
 class Resampled(nn.Module):
-    """Images brought to other sizes, a grid sampled, padding reflected."""
+    """Images that are resized, sampled by a grid, and padded by reflection."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = nn.functional.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
@@ -234,14 +234,14 @@ def _quiet() -> contextlib.ExitStack:
 
 
 def export(architecture: Architecture, module: nn.Module, exporter: str) -> bytes:
-    """The ONNX file of a module."""
+    """Exports the module, and returns the ONNX file's contents."""
     inputs = architecture.inputs(2)
     with _quiet(), torch.no_grad():
         if exporter == "dynamo":
             shapes = tuple(
                 {axis: torch.export.Dim.AUTO for axis in architecture.dynamic.get(name, [])} or None for name in architecture.names
             )
-            # A module that takes *values has one parameter: the tuple of all of them.
+            # A module that takes *values has a single parameter, the tuple of all values.
             nested = (shapes,) if isinstance(module, Outputs) else shapes
             program = torch.onnx.export(module, inputs, dynamo=True, dynamic_shapes=nested, input_names=list(architecture.names), verbose=False)
             return program.model_proto.SerializeToString()
@@ -252,7 +252,7 @@ def export(architecture: Architecture, module: nn.Module, exporter: str) -> byte
 
 
 def _spread(module: nn.Module) -> nn.Module:
-    """The module with weights of a size that keeps its values' size: what networks begin training with may be as good as zero."""
+    """Gives the module weights that keep activations in a normal range: with initial weights, outputs may be almost zero."""
     for parameter in module.parameters():
         if parameter.ndim > 1:
             nn.init.normal_(parameter, std=(parameter.numel() / parameter.shape[0]) ** -0.5)
@@ -262,11 +262,11 @@ def _spread(module: nn.Module) -> nn.Module:
 
 
 def difference(architecture: Architecture, exporter: str) -> float:
-    """The largest difference of an output, in parts of its largest magnitude."""
+    """Returns the largest difference of an output, relative to its largest magnitude."""
     import treadle
 
     torch.manual_seed(0)
-    torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which has no ONNX form
+    torch.backends.mha.set_fastpath_enabled(False)  # the fast path is one operator for a whole layer, without an ONNX form
     module = _spread(architecture.make().eval())
     options = treadle.SessionOptions()
     session = treadle.InferenceSession(export(architecture, module, exporter), options)

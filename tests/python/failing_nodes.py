@@ -1,6 +1,6 @@
-"""Nodes that fail in a run for what they are given, one model each, and what a session says of them.
+"""Models of one node that fails during a run because of its operands, and the errors that a session gives.
 
-`told()` gives, by name, the kind of exception, or what came out, and how the message begins.
+`told()` returns, by name, the exception's type and the beginning of its message; or the outputs' shapes if the run succeeds.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ case("ml onehot","OneHotEncoder",[i(9)],{"cats_int64s":[1,2],"zeros":0},domain="
 
 
 def model_of(op: str, feeds: dict, attributes: dict, outputs: int, domain: str, opset: int) -> bytes:
-    """Every input of a rank that is not declared."""
+    """Makes a model of the node whose inputs have undeclared ranks."""
 
     def dtype(value: np.ndarray) -> int:
         return 8 if value.dtype == object else helper.np_dtype_to_tensor_dtype(value.dtype)

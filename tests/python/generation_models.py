@@ -1,4 +1,4 @@
-"""Small decoders as onnxruntime's searches take them: GPT-2's and T5's inputs and outputs around one layer of attention with random weights."""
+"""Small decoders for onnxruntime's search operators: GPT-2's and T5's inputs and outputs around one layer of attention with random weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sizes:
 
 
 class Writer:
-    """Nodes and weights of one graph."""
+    """Collects the nodes and weights of a graph."""
 
     def __init__(self, rng: np.random.Generator, prefix: str) -> None:
         self.rng, self.prefix = rng, prefix
@@ -67,13 +67,13 @@ def attend(w: Writer, q: str, keys: str, values: str, added_mask: str, sizes: Si
 
 
 def mask_of_keys(w: Writer, mask: str) -> str:
-    """0 where a key counts and -10000 where not, [batch, 1, 1, keys]."""
+    """Adds nodes for [batch, 1, 1, keys]: 0 for keys that count, -10000 for others."""
     absent = w.op("Sub", w.constant(np.float32(1)), w.op("Cast", mask, to=TensorProto.FLOAT))
     return w.op("Unsqueeze", w.op("Mul", absent, w.constant(np.float32(-10000))), w.ints(1, 2))
 
 
 def causal_mask(w: Writer, q: str, k: str) -> str:
-    """-10000 where a key comes after the query, of as many queries and keys as there are; the last ones belong together."""
+    """Adds nodes for a causal mask: -10000 where a key comes after the query. The last query belongs to the last key."""
     queries, keys = (w.op("Slice", w.op("Shape", y), w.ints(2), w.ints(3), w.ints(0)) for y in (q, k))
     ones = w.op("ConstantOfShape", w.op("Concat", queries, keys, axis=0), value=numpy_helper.from_array(np.ones(1, np.float32)))
     seen = w.op("Trilu", ones, w.op("Squeeze", w.op("Sub", keys, queries)), upper=0)
@@ -81,7 +81,7 @@ def causal_mask(w: Writer, q: str, k: str) -> str:
 
 
 def gpt_decoder(rng: np.random.Generator, sizes: Sizes, fused: bool = False) -> onnx.GraphProto:
-    """input_ids, position_ids, attention_mask, past_0 … to logits, present_0 …; `fused`: by Attention of com.microsoft."""
+    """Makes a decoder from input_ids, position_ids, attention_mask, past_0 … to logits, present_0 …. `fused` uses com.microsoft's Attention."""
     w = Writer(rng, "gpt")
     words = w.weight(sizes.vocabulary, sizes.width)
     x = w.op("Add", w.op("Gather", words, "input_ids"), w.op("Gather", w.weight(sizes.positions, sizes.width), "position_ids"))
@@ -112,15 +112,15 @@ def gpt_decoder(rng: np.random.Generator, sizes: Sizes, fused: bool = False) -> 
 
 
 def encoder_decoder(rng: np.random.Generator, sizes: Sizes, hidden: bool = True, whisper: bool = False) -> tuple[onnx.GraphProto, onnx.GraphProto]:
-    """An encoder, which computes the first step as well, and its decoder: T5's, or Whisper's, which read sound [batch, width, frames] and
-    have no mask. `hidden`: the decoder has encoder_hidden_states."""
+    """Makes an encoder, which also computes the first step, and its decoder: T5's, or Whisper's, which reads sound [batch, width, frames] and has no
+    mask. `hidden`: the decoder gets encoder_hidden_states."""
     shared = int(rng.integers(2**31))
     mask = "" if whisper else "encoder_attention_mask"
 
     def decode(w: Writer, ids: str, past: list[str], cross: list[str]) -> None:
-        w.rng = np.random.default_rng(shared)  # encoder and decoder have the same weights
+        w.rng = np.random.default_rng(shared)  # the seed of weights that encoder and decoder share
         x = w.op("Gather", w.weight(sizes.vocabulary, sizes.width), ids)
-        # Without positions tokens could change places, and sequences would have equal scores.
+        # Without positional embeddings, permuted tokens would give sequences with equal scores.
         before = w.op("Slice", w.op("Shape", past[0]), w.ints(2), w.ints(3), w.ints(0)) if past else w.ints(0)
         end = w.op("Add", before, w.op("Slice", w.op("Shape", ids), w.ints(1), w.ints(2), w.ints(0)))
         places = w.op("Range", w.op("Squeeze", before), w.op("Squeeze", end), w.constant(np.int64(1)))
@@ -176,7 +176,7 @@ def encoder_decoder(rng: np.random.Generator, sizes: Sizes, hidden: bool = True,
 
 
 def search_model(op_type: str, inputs: dict[str, np.ndarray | None], num_outputs: int, fixed: tuple[str, ...] = (), **attributes: object) -> bytes:
-    """A model of one search. `inputs` by name, in the operator's order; those in `fixed` are initializers."""
+    """Makes a model of one search. `inputs` are by name, in the operator's order; those named in `fixed` are initializers."""
     names = [name if array is not None else "" for name, array in inputs.items()]
     outputs = ["sequences", "second", "third"][:num_outputs]
     node = helper.make_node(op_type, names, outputs, "search", domain="com.microsoft", **attributes)

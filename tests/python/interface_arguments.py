@@ -1,4 +1,4 @@
-"""Arguments of calls of ONNX Runtime's C interface, drawn by their types and names, and what is read of what a call gives."""
+"""Draws arguments for calls of ONNX Runtime's C interface by their types and names, and reads what calls return."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from interface_reading import described
 from onnxruntime_c import DTYPES, SEQUENCE, TENSOR, StatusError, handles, strings
 from test_onnxruntime_statuses import EnvironmentOptions
 
-ROOM = 1 << 13  # bytes behind every pointer that a function may write to
-NULLS = 0.008  # of pointers: onnxruntime looks at few of them
+ROOM = 1 << 13  # bytes of memory behind each pointer that a function may write to
+NULLS = 0.008  # share of null pointers; small, as onnxruntime checks few of them
 
 
 @dataclass(eq=False)
@@ -27,9 +27,9 @@ class Handle:
     number: int
     pointer: int
     parents: tuple[Handle, ...]
-    owned: bool  # it is to be released
-    keep: bool  # not within a sequence
-    role: str = ""  # of a value in a graph: which function has put it there
+    owned: bool  # the client has to release it
+    keep: bool  # lives longer than a sequence
+    role: str = ""  # for a value in a graph: the function that put it there
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Handle:
 class Argument:
     value: Any
     said: Any
-    read: Callable[[tuple[Handle, ...]], Any] | None = None  # what was written, of a call that succeeded
+    read: Callable[[tuple[Handle, ...]], Any] | None = None  # reads what a successful call has written
     after: Callable[[], None] | None = None
     handle: Handle | None = None
 
@@ -53,17 +53,17 @@ def bare(kind: str) -> str:
 
 
 class Arguments:
-    """Of one call."""
+    """The arguments of one call."""
 
     def __init__(self, machine: Any, function: Any, fixed: Handle | None) -> None:
         self.machine, self.function, self.fixed = machine, function, fixed
         self.api, self.draw = machine.api, machine.draw
         self.kept: list[Any] = []
         self.has_handles = True
-        self.owner: Handle | None = None  # of what the function takes over: its first handle
+        self.owner: Handle | None = None  # the first handle argument, for functions that take objects over
 
     def drawn(self) -> list[Argument] | None:
-        """Nothing if there is no handle of a kind that it takes."""
+        """Returns arguments; None if there is no handle of a kind that the function needs."""
         plan = self.function.fitting if self.function.fitting and self.draw.random() < 0.5 else self.function.plan
         made = [argument for make in plan for argument in make(self)]
         self.machine.kept.append((made, self.kept))
@@ -122,7 +122,7 @@ class Arguments:
     def handle(self, kind: str) -> Argument:
         if self.fixed and self.fixed.kind == kind:
             return Argument(c_void_p(self.fixed.pointer), self.fixed.name, handle=self.fixed)
-        if kind != "OrtLoraAdapter" and self.is_null():  # which onnxruntime takes, and reads in the run
+        if kind != "OrtLoraAdapter" and self.is_null():  # onnxruntime accepts a null adapter, and reads it during the run
             return Argument(c_void_p(), None)
         releases = self.function.name.startswith("Release")
         taken = releases or (self.function.name, kind) in TAKEN
@@ -144,7 +144,7 @@ class Arguments:
         if self.owner is not None and self.owner is not chosen:
             chosen.parents = (*chosen.parents, self.owner)
 
-    # What a function writes to.
+    # Arguments that a function writes to.
 
     def output(self, kind: str, plain: str, name: str) -> Argument:
         if self.is_null():
@@ -183,13 +183,13 @@ class Arguments:
         return c_int.from_buffer(room).value
 
     def clear(self, value: c_void_p) -> None:
-        """Memory that nobody has written to is anything."""
+        """Zeroes a new value's memory, which would otherwise be random."""
         if self.api.number("GetTensorElementType", self.api.made("GetTensorTypeAndShape", value), kind=c_int) != 8:
             size = self.api.number("GetTensorSizeInBytes", value)
             if size:
                 ctypes.memset(self.api.made("GetTensorMutableData", value).value, 0, size)
 
-    # What a function calls.
+    # Callbacks.
 
     def callback(self, plain: str, name: str) -> Argument:
         if self.is_null():
@@ -201,7 +201,7 @@ class Arguments:
         self.kept.append(function)
         return Argument(ctypes.cast(function, c_void_p), f"{name}()")
 
-    # Several parameters that belong together.
+    # Groups of parameters that belong together.
 
     def shape(self) -> list[Argument]:
         dims = self.draw.choice(material.SHAPES)
@@ -220,7 +220,7 @@ class Arguments:
         return Argument(strings(*chosen), [each.decode(errors="replace") if each is not None else None for each in chosen])
 
     def feeds(self, session: Handle | None) -> tuple[list[bytes], list[Handle | None]]:
-        """Mostly what the session takes, and now and then something else."""
+        """Chooses feeds: mostly the session's inputs, sometimes other values."""
         names: list[bytes] = []
         chosen: list[Handle | None] = []
         if session is None:
@@ -266,13 +266,13 @@ class Arguments:
         return names
 
 
-# Handles that a function keeps, which the client may not release any more.
+# Handles that a function takes over, so that the client must not release them.
 TAKEN = {("AddNodeToGraph", "OrtNode"), ("AddGraphToModel", "OrtGraph"), ("AddInitializerToGraph", "OrtValue"), ("ApplyModelToModelEditorSession", "OrtModel")}
-# What may be null: the others need one.
+# Kinds of handles that may be null.
 OPTIONAL_HANDLES = {"OrtRunOptions", "OrtThreadingOptions", "OrtArenaCfg", "OrtPrepackedWeightsContainer", "OrtSyncStream"}
-# What they give out is the library's.
+# Functions whose results belong to the library.
 LENDING = {"GetSharedAllocator", "CreateSharedAllocator", "GetAllocatorWithDefaultOptions", "KernelContext_GetAllocator"}
-# What ends with what it was made of.
+# Kinds of objects that must not outlive the object that they were made from.
 BELONGING = {"OrtIoBinding", "OrtAllocator", "OrtValue", "OrtGraph", "OrtOp", "OrtKernelInfo"}
 
 LOG = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p, c_char_p, c_char_p)

@@ -1,11 +1,11 @@
-"""Sequences of random calls of ONNX Runtime's C interface, made on two libraries: codes, values, names and numbers are the same.
+"""Makes random sequences of calls of ONNX Runtime's C interface on two libraries, and compares codes, values, names and numbers.
 
-    python interface_calls.py OURS THEIRS --seed 1 --count 100000      # differences without a reason, and how far it came
+    python interface_calls.py OURS THEIRS --seed 1 --count 100000      # prints differences without a known reason, and progress
 
-A sequence is drawn as it is made, in a process of its own, out of functions of one subject or of all: each argument by its type and name
-(interface_arguments.py, interface_groups.py), handles among those that there are by then. Both libraries draw the same as long as they
-answer the same. What a call gives goes into the next ones. Functions of kernels are called in a custom operator's. A process that dies is
-told of with the call that it died of.
+A sequence is drawn as it runs, in a separate process, from the functions of one subject or from all. Arguments are drawn by type and name
+(interface_arguments.py, interface_groups.py), handles from those that exist by then. Both libraries get the same calls as long as they answer the
+same. Results of calls become arguments of later calls. Functions of kernels are called within a custom operator's kernel. If a process dies, the
+report names the call that killed it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from onnxruntime_c import PLACES, Api, StatusError, type_of
 from test_onnxruntime_statuses import EnvironmentOptions
 
 RESULTS = {"bool": ctypes.c_bool, "size_t": c_size_t, "int64_t": c_int64, "uint32_t": c_uint32, "uint64_t": c_uint64, "int32_t": c_int32, "const char*": c_char_p, "void": None}
-MOST_BYTES = 4000  # of what is told of one call
+MOST_BYTES = 4000  # longest text that a call's report keeps
 
-# What a sequence is about: functions whose names match, the more of them the more often a name is written.
+# Subjects of sequences: patterns of functions' names. A name that matches several alternatives is drawn more often.
 SUBJECTS: dict[str, str] = {
     "all": r".",
     "values": r"Value|Tensor|String|Allocator|MemoryInfo|TypeInfo|^Fill|^Get(Dimen|Symbol)|^Set(Dimen|Symbol)|^HasValue",
@@ -60,7 +60,7 @@ WEIGHTS = [(r"^(CreateSession|Run|RunAsync|RunWithBinding|CreateSessionFromModel
            (r"^(CreateNode|AddNodeToGraph|CreateValueInfo|SetGraphInputs|SetGraphOutputs|AddGraphToModel|CreateModel|CreateGraph)$", 4), (r"AppendExecutionProvider_|ProviderOptions", 0.2)]
 KERNEL_CALLS = 6
 HANDLES = re.compile(r"Ort\w+\[\d+\]")
-FIRST = 100  # of so many sequences one has an environment of its own
+FIRST = 100  # every 100th sequence makes its own environment
 OF_KERNELS = ("OrtKernelInfo", "OrtKernelContext", "OrtShapeInferContext")
 
 
@@ -85,7 +85,7 @@ OF_KERNEL = {kind: [each for each in CALLED if each.kernel == kind] for kind in 
 
 
 class Library:
-    """One of the two, with the handles that each sequence begins with."""
+    """One of the two libraries, with the handles that each sequence starts with."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
@@ -108,7 +108,7 @@ class Library:
 
 
 def environment(api: Api, draw: Any, tell: Callable[[Any], None]) -> c_void_p:
-    """The first one of a process."""
+    """Creates the first environment of a process, in a random way."""
     how = draw.choice(["plain", "pools", "logger", "logger and pools", "options"])
     log, level = LOG(lambda *_: None), draw.choice([4, 4, 3, 2])
     threads = api.made("CreateThreadingOptions")
@@ -144,18 +144,18 @@ KEPT: list[Any] = []
 
 
 class Machine:
-    """Makes a sequence, and tells what it does."""
+    """Executes a sequence, and reports what it does."""
 
     def __init__(self, library: Library, draw: random.Random, tell: Callable[[Any], None]) -> None:
         self.library, self.api, self.draw, self.tell = library, library.api, draw, tell
         self.handles: dict[str, list[Handle]] = collections.defaultdict(list)
         self.counts: collections.Counter = collections.Counter()
-        self.kept: list[Any] = []  # what calls were given
+        self.kept: list[Any] = []  # keeps arguments of calls alive
         self.looked: set[str] = set()
         self.seed = draw.random()
         for kind, pointers in library.start.items():
             for pointer in pointers:
-                is_apis = kind in ("OrtEnv", "OrtAllocator", "OrtCustomOpDomain") or pointer is self.api.memory  # the Api's own
+                is_apis = kind in ("OrtEnv", "OrtAllocator", "OrtCustomOpDomain") or pointer is self.api.memory  # shared by all sequences
                 self.add(kind, pointer.value or 0, keep=is_apis)
         library.machine = self
 
@@ -166,7 +166,7 @@ class Machine:
         return handle.name
 
     def forget(self, handle: Handle) -> None:
-        """It, and what belongs to it."""
+        """Forgets a handle and all that belong to it."""
         gone = {id(handle)}
         while True:
             more = {id(each) for all_of in self.handles.values() for each in all_of if any(id(parent) in gone for parent in each.parents)} - gone
@@ -222,7 +222,7 @@ class Machine:
         return bool(result) if function.result.endswith("Ptr") else result
 
     def look(self, kind: str, pointer: int) -> None:
-        """Out of a custom operator, the first time that it is given this."""
+        """Draws calls within a custom operator, the first time that its kernel gets a handle of this kind."""
         if kind in self.looked:
             return
         self.looked.add(kind)
@@ -233,7 +233,7 @@ class Machine:
         for _ in range(KERNEL_CALLS):
             self.make(self.draw.choice(OF_KERNEL[kind]), handle)
         before["OrtOp"] = self.handles["OrtOp"]
-        self.handles = collections.defaultdict(list, before)  # what a kernel is given ends with it
+        self.handles = collections.defaultdict(list, before)  # handles that a kernel gets end with its call
         self.draw = outside
 
     def sequence(self, length: int, subject: str) -> None:
@@ -243,7 +243,7 @@ class Machine:
 
 
 def apart(body: Callable[[Callable[[Any], None]], None], folder: str) -> list:
-    """What it tells, in a process of its own, which may die."""
+    """Runs a sequence in a child process, which may die, and returns its report."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -272,12 +272,12 @@ def apart(body: Callable[[Callable[[Any], None]], None], folder: str) -> list:
 
 
 class Folder:
-    """With the files that sequences read; what they write is taken away."""
+    """A folder with the files that sequences read. Files that they write are removed."""
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="interface_calls_", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
         material.write_files(self.path)
-        self.own: dict[str, bytes | None] = {}  # None: a folder
+        self.own: dict[str, bytes | None] = {}  # contents of its own files; None: a folder
         for name in os.listdir(self.path):
             path = os.path.join(self.path, name)
             self.own[name] = None if os.path.isdir(path) else Path(path).read_bytes()
@@ -287,7 +287,7 @@ class Folder:
         return {each.name: each.stat().st_mtime_ns for each in os.scandir(self.path) if self.own.get(each.name) is not None}
 
     def new_files(self) -> list[str]:
-        """Their names, without what is random in them, and those that were written over."""
+        """Returns the names of new files, with numbers replaced, and of files that were overwritten; removes or restores these."""
         made = []
         for name in sorted(set(os.listdir(self.path)) - self.own.keys()):
             path = os.path.join(self.path, name)
@@ -306,7 +306,7 @@ class Folder:
 
 
 def told_by(library: Library, seed: int, number: int, length: int, folder: Folder, subject: str | None, is_first: bool = False) -> list:
-    """`is_first`: the environment is the process's first, made in one of several ways."""
+    """Returns a sequence's report. `is_first`: it makes the process's first environment, in one of several ways."""
     draw = random.Random(f"{seed} {number}")
     drawn = draw.choice(list(SUBJECTS))
 
@@ -321,19 +321,19 @@ def told_by(library: Library, seed: int, number: int, length: int, folder: Folde
     return [*said, json.dumps(["files", sorted(set(folder.new_files()))])]
 
 
-Difference = tuple[str, Any, Any, Any]  # function, arguments, ours, theirs
+Difference = tuple[str, Any, Any, Any]  # function, arguments, our answer, their answer
 
 
 def differences(ours: list[str], theirs: list[str]) -> Iterator[Difference]:
-    """As long as both do the same."""
+    """Yields differences, as long as both sequences are comparable."""
     function, said = "", None
-    outer: list[tuple[str, Any]] = []  # a custom operator calls within a call
+    outer: list[tuple[str, Any]] = []  # calls that are under way: a custom operator makes calls within a call
     died = '["died"'
     for have, want in zip(ours, theirs):
         if have.startswith('["call"') or want.startswith('["call"'):
             if have != want:
                 if outer and '["gave"' in (have[:7], want[:7]):
-                    function, said = outer[-1]  # the one that ends on one side
+                    function, said = outer[-1]  # only one library ends this call
                 if want.startswith('["gave"'):
                     yield function, said, ["ok", "calls of a kernel"], json.loads(want)[1]
                 elif have.startswith('["gave"'):
@@ -350,11 +350,11 @@ def differences(ours: list[str], theirs: list[str]) -> Iterator[Difference]:
         if outer and have.startswith('["gave"'):
             function, said = outer.pop()
         if have.startswith('["error"') and want.startswith('["error"'):
-            if "StatusError" not in want and "MemoryError" not in want:  # what was given could not be told
+            if "StatusError" not in want and "MemoryError" not in want:  # an argument could not be reported
                 yield "the test", said, have, want
             return
         if want.startswith(died):
-            return  # of what followed nothing can be said
+            return  # later answers cannot be compared
         if have.startswith(died):
             yield function, said, have, want
             return
@@ -364,12 +364,12 @@ def differences(ours: list[str], theirs: list[str]) -> Iterator[Difference]:
             except ValueError:
                 a, b = have, want
             if a[:2] == ["failed", b[1]] if isinstance(a, list) and isinstance(b, list) and a and b and b[0] == "failed" else a == b:
-                continue  # messages differ
+                continue  # only the messages differ
             yield function, said, a, b
             if HANDLES.findall(have) != HANDLES.findall(want):
-                return  # one has other handles
+                return  # the libraries have different handles from here on
             if isinstance(a, list) and isinstance(b, list) and a and b and a[0] != b[0]:
-                return  # one has a handle more
+                return  # one library has one handle more
 
 
 class Report:
@@ -407,13 +407,13 @@ def compare(paths: tuple[str, str], seed: int, numbers: range, length: int, subj
     libraries = [Library(path) for path in paths]
     folder = Folder()
     try:
-        # Onnxruntime has one environment in a process: before it is there, processes can make theirs in other ways.
+        # In a process, onnxruntime has one environment. Sequences that create it in other ways run first, each in its own process.
         for number in (each for each in numbers if each % FIRST == 0):
             yield (number, *[told_by(library, seed, number, length, folder, subject, is_first=True) for library in libraries])
         for library in libraries:
             library.prepare()
         gc.collect()
-        gc.freeze()  # collections would copy the pages of each process
+        gc.freeze()  # otherwise garbage collections would copy the pages of each forked process
         for number in (each for each in numbers if each % FIRST != 0):
             yield (number, *[told_by(library, seed, number, length, folder, subject) for library in libraries])
     finally:
@@ -433,7 +433,7 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="the sequences")
     arguments = parser.parse_args()
     report, start = Report(), time.perf_counter()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it says how far it came
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # an interrupted campaign still reports how far it came
     with contextlib.suppress(KeyboardInterrupt):
         for number, ours, theirs in compare((arguments.ours, arguments.theirs), arguments.seed, range(arguments.first, arguments.first + arguments.count), arguments.length, arguments.subject):
             if arguments.show:

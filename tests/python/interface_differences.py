@@ -1,4 +1,4 @@
-"""Where answers of libonnxruntime.so.1 differ from onnxruntime's own, and why; what random calls leave out."""
+"""Known differences between libonnxruntime.so.1's answers and onnxruntime's own, with the reasons; and calls that are never made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-# Functions that are not called, and why.
+# Functions that are never called, with the reason.
 LEFT_OUT = {
     r"^AllocatorFree$": "what is freed was read before",
     r"^(CreateStatus|GetErrorCode|GetErrorMessage|ReleaseStatus)$": "every call that fails makes, reads and releases one",
@@ -21,7 +21,7 @@ LEFT_OUT = {
     r"^GetEpApi|EpContextData|Weightless": "of execution providers in other libraries",
 }
 
-# Function, arguments for which onnxruntime ends the process, or reads what is not there, and why.
+# Calls that kill onnxruntime's process or make it read invalid memory: function, pattern of the arguments, reason.
 DIES: list[tuple[str, str, str]] = [
     (r"editor (CreateSessionFromModel|ApplyModel)|SetInputModel$", r"OrtModel\[1\]", "a model without a graph"),
     (r"^CreateAllocator$", r"OrtSession\[1\]", "a session under edit"),
@@ -35,7 +35,7 @@ _OTHER_MEMORY = "the CPU is the only device"
 _EDITED = "what is wrong with a model is told when its editing ends; external data has to be there before"
 _NULL = "a null is a wrong argument, where onnxruntime makes a text of it or takes it for nothing"
 
-# Function, arguments, what both gave (patterns over their JSON; have, want), and why.
+# Known differences: function, arguments, both answers (patterns over their JSON: ours, theirs), reason.
 DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"", r"null", r'^\[\["failed", 2, .*\["(failed", 6|ok")', _NULL),
     (r"", r"null", r'^\[\["failed", 2, "[^"]* is null', _NULL),

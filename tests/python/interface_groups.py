@@ -1,4 +1,4 @@
-"""Parameters of ONNX Runtime's C interface that belong together: shapes, lists with their counts, what a run is given."""
+"""Groups of parameters of ONNX Runtime's C interface that are drawn together: shapes, lists with their counts, arguments of runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from interface_arguments import ROOM, RUN_ENDS, Argument, Arguments, bare
 from interface_reading import described
 from onnxruntime_c import StatusError, handles, strings
 
-# Groups of parameters. Each: a pattern over the function, names, and what makes the arguments.
+# Each group: a pattern of functions, names of parameters, and the function that makes their arguments.
 
 
 def _memory(a: Arguments) -> list[Argument]:
-    if a.function.name == "CreateTensorWithDataAndDeleterAsOrtValue":  # which gives it back
+    if a.function.name == "CreateTensorWithDataAndDeleterAsOrtValue":  # this function frees the memory itself
         length, out = a.draw.choice([0, 24, 24, 48, 4096]), c_void_p()
         a.api.call("AllocatorAlloc", a.api.allocator, c_size_t(4096), byref(out))
         ctypes.memset(out.value, 0, 4096)
@@ -183,7 +183,7 @@ def _fitting_blocks(a: Arguments) -> list[Argument]:
 
 
 def _values_in_memory(a: Arguments) -> list[Argument]:
-    """With elements for which _fitting_indices() has places."""
+    """Draws data that are large enough for the indices of _fitting_indices()."""
     return [*_data(a), Argument((c_int64 * 2)(3, 3), [3, 3]), Argument(c_size_t(2), 2), Argument((c_int64 * 1)(3), [3]), Argument(c_size_t(1), 1), Argument(c_int(1), 1)]
 
 
@@ -231,7 +231,7 @@ def _indices(a: Arguments) -> list[Argument]:
 
 
 _LETTERS = [ctypes.create_string_buffer(bytes([97 + i % 26])) for i in range(64)]
-_POINTERS = (c_void_p * 64)(*[ctypes.addressof(each) for each in _LETTERS])  # for texts, and as good as any bytes for the others
+_POINTERS = (c_void_p * 64)(*[ctypes.addressof(each) for each in _LETTERS])  # pointers to texts; as plain bytes they are as good as any others
 
 
 def _data(a: Arguments) -> list[Argument]:
@@ -309,7 +309,7 @@ def _taken_values(a: Arguments) -> list[Argument]:
     def after() -> None:
         role = a.function.name
         for each in [each for each in a.machine.handles["OrtValueInfo"] if each.role == role and a.owner in each.parents]:
-            a.machine.forget(each)  # the new ones take their place
+            a.machine.forget(each)  # replaced by the new ones
         for each in chosen:
             a.take_over(each)
             each.role = role
@@ -375,7 +375,7 @@ def _bound_values(a: Arguments) -> list[Argument]:
     return [Argument(byref(values), "&output", read=read), Argument(byref(count), "&count")]
 
 
-# Those that are drawn in half of the calls only, so that some succeed.
+# Groups of fitting arguments, used in half of the calls so that some succeed.
 FITTING: list[tuple[str, str, Callable[[Arguments], list[Argument]]]] = [
     (r"^FillSparseTensorCoo$", "values_shape values_shape_len values indices_data indices_num", _fitting_coo),
     (r"^FillSparseTensorCsr$", "values_shape values_shape_len values inner_indices_data inner_indices_num outer_indices_data outer_indices_num", _fitting_csr),
@@ -450,7 +450,7 @@ def _matches(names: list[str], wanted: list[str]) -> bool:
 
 
 def _together(name: str, parameters: list[tuple[str, str]], groups: list) -> tuple[int, Callable[[Arguments], list[Argument]] | None]:
-    """How many of the parameters belong together, and what makes their arguments; None: one, by its type."""
+    """Returns how many parameters form a group and what makes their arguments; None: the parameter stands alone and is drawn by its type."""
     for pattern, wanted, make in groups:
         words = wanted.split()
         if re.search(pattern, name) and _matches([each for _, each in parameters], words) and ("*" not in wanted or bare(parameters[0][0]).endswith("**")):
@@ -459,7 +459,7 @@ def _together(name: str, parameters: list[tuple[str, str]], groups: list) -> tup
 
 
 def plan(name: str, parameters: list[tuple[str, str]], groups: list = GROUPS) -> list[Callable[[Arguments], list[Argument]]]:  # noqa: B006
-    """What makes the arguments of a function, one after the other."""
+    """Returns what makes the arguments of a function, in order."""
     made, place = [], 0
     while place < len(parameters):
         count, make = _together(name, parameters[place:], groups)

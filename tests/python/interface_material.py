@@ -1,4 +1,4 @@
-"""What calls of ONNX Runtime's C interface are given: models, names, numbers, and a custom operator that looks around in its kernel."""
+"""Material for calls of ONNX Runtime's C interface: models, names, numbers, and a custom operator that makes calls in its kernel."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _parameters(text: str) -> list[Parameter]:
 
 
 def functions() -> list[Function]:
-    """Those of the three tables, in their order."""
+    """Returns the functions of the three tables, in their order."""
     table = [("main", name, result, _parameters(text)) for name, result, text in _ENTRY.findall((HEADERS / "entries.inc").read_text())]
     text = (HEADERS / "editor_api.h").read_text()
     for kind, struct in (("editor", "OrtModelEditorApi"), ("compiler", "OrtCompileApi")):
@@ -132,7 +132,7 @@ def models() -> dict[str, bytes]:
         "external": _products([_external("w.bin", 0, 24)]),
         "no length": _products([_external("w.bin")]),
         "elsewhere": _products([_external("./w.bin", 0, 24)]),
-        # Wrong ones.
+        # External data with errors.
         "absent": _products([_external("absent.bin")]),
         "too short": _products([_external("w.bin", 8, 24)]),
         "wrong length": _products([_external("w.bin", 0, 12)]),
@@ -173,7 +173,7 @@ made.export_adapter(sys.argv[1])
 
 
 def adapter() -> bytes:
-    """Of LoRA, as ONNX Runtime's package writes it, which is not loaded here."""
+    """Returns a LoRA adapter, written by ONNX Runtime's package in another process, as it is not loaded here."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "adapter")
         subprocess.run([sys.executable, "-c", _ADAPTER, str(path)], check=True)
@@ -205,7 +205,7 @@ session.compile_only session.disable_model_compile session.collect_node_memory_s
 mlas.use_lut_gemm memory.enable_memory_arena_shrinkage optimization.constant_folding_max_output_size_in_bytes session.enable_quant_qdq_cleanup
 session.disable_qdq_constant_folding session.function_expansion_node_limit session.force_spinning_stop""".encode().split()
 
-# Texts by the parameter's name, or by the function's and the parameter's.
+# Texts by the parameter's name, or by the names of function and parameter.
 TEXTS: dict[str, list[bytes]] = {
     "config_key": [*KEYS, *KEYS[:1] * 40, b"a.key", b"", b"k" * 1024, b"k" * 1025],
     "config_value": [b"0", b"1", b"1", b"", b"2", b"-1", b"x", b"1,2;3", b"v" * 8192, b"v" * 8193],
@@ -296,7 +296,7 @@ STRINGS: list[bytes | None] = [b"a", b"bc", b"", b"x", "é".encode()]
 
 
 class Probe(operators.Operator):
-    """A custom operator, y = x. `look(kind, handle)` is called with the first information, shapes and context that it is given."""
+    """A custom operator, y = x. Calls `look(kind, handle)` with the first kernel info, shape context and kernel context that it gets."""
 
     def __init__(self, api: Api, look: Callable[[str, int], None]) -> None:
         super().__init__(api, "Probe", [1, 1], [1], self._create, self._compute)
@@ -321,7 +321,7 @@ class Probe(operators.Operator):
 
 
 def edited(api: Api) -> dict[str, list[c_void_p]]:
-    """A model that runs; a graph that is in none yet; a node and values that are in no graph."""
+    """Returns handles of a complete model, of a graph that no model has yet, and of a node and values that no graph has yet."""
     editor = Part(api, "GetModelEditorApi", EDITOR)
 
     def node() -> c_void_p:
@@ -345,7 +345,7 @@ COMPILER = [name for table, name, _, _ in functions() if table == "compiler"]
 
 
 def compiling(api: Api) -> c_void_p:
-    """Options with which a model is compiled."""
+    """Makes options for compiling a model."""
     compiler, data = Part(api, "GetCompileApi", COMPILER), MODELS["plain"]
     options = compiler.made("CreateModelCompilationOptionsFromSessionOptions", api.env, api.options())
     compiler.call("ModelCompilationOptions_SetInputModelFromBuffer", options, data, c_size_t(len(data)))
@@ -354,7 +354,7 @@ def compiling(api: Api) -> c_void_p:
 
 
 def starting(api: Api, probe: Probe) -> dict[str, list[c_void_p]]:
-    """Handles that sequences begin with, by their type."""
+    """Returns the handles that sequences start with, by type."""
     session, threads = api.session(MODELS["described"]), api.options()
     api.call("SetIntraOpNumThreads", threads, 2)
     told = api.options()

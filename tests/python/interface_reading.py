@@ -1,4 +1,4 @@
-"""What calls of ONNX Runtime's C interface give, as JSON has it."""
+"""Reads results of ONNX Runtime's C interface, in a form that JSON can represent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPARSE = 5
 
 
 def numbers(array: Any) -> Any:
-    """NaN and infinities have no JSON."""
+    """Returns a number or list without NaN and infinities, which JSON lacks."""
     return [str(each) if isinstance(each, float) and not math.isfinite(each) else each for each in np.asarray(array).ravel().tolist()[:64]]
 
 

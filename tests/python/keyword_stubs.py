@@ -1,4 +1,4 @@
-"""What the build writes for type checkers of the keywords of sessions, runs and trainers."""
+"""Reads the stubs of keywords of sessions, runs and trainers, which the build writes for type checkers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STUB = pathlib.Path(treadle.__file__).with_name("_keywords.pyi")
 
 
 def keyword_types(title: str) -> dict[str, str]:
-    """The type of each keyword of the stub's class, as it is written."""
+    """Returns the type of each keyword in the stub's class, as text."""
     if not STUB.exists():
         pytest.skip("this build of the package has no stubs")
     classes = {node.name: node for node in ast.parse(STUB.read_text()).body if isinstance(node, ast.ClassDef)}

@@ -1,4 +1,4 @@
-"""ONNX Runtime's C interface through ctypes: of Treadle's libonnxruntime.so.1, or of onnxruntime's own library."""
+"""ONNX Runtime's C interface through ctypes, from Treadle's libonnxruntime.so.1 or from onnxruntime's own library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CreateModelEditorSession CreateModelEditorSessionFromArray SessionGetOpsetForDom
 
 
 class StatusError(Exception):
-    """A call that failed."""
+    """A call returned an error status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -44,7 +44,7 @@ class _Base(ctypes.Structure):
 
 
 class Api:
-    """The functions of one library by name. Handles are integers."""
+    """One library's functions, by name. Handles are integers."""
 
     def __init__(self, path: str, version: int = 29, make_env: Callable[[Api], c_void_p] | None = None) -> None:
         self.library = ctypes.CDLL(path)
@@ -57,7 +57,7 @@ class Api:
         self.kept: list[Any] = []
 
     def call(self, name: str, *args: Any, result: Any = None) -> Any:
-        """Calls a function; a status becomes a StatusError. `result`: of one that returns something else."""
+        """Calls a function, and raises StatusError for an error status. `result` is the type of a function that returns something else."""
         is_status = RESULTS[name] == "OrtStatus*" and name != "CreateStatus"
         function = ctypes.CFUNCTYPE(c_void_p if is_status else result, *[type_of(a) for a in args])(self.table[PLACES[name]])
         value = function(*args)
@@ -66,7 +66,7 @@ class Api:
         return self.check(value)
 
     def call_at(self, address: int, *args: Any) -> None:
-        """Calls a function of another table, which returns a status."""
+        """Calls a function of another table, which must return a status."""
         self.check(ctypes.CFUNCTYPE(c_void_p, *[type_of(a) for a in args])(address)(*args))
 
     def check(self, given: int | None) -> None:
@@ -79,7 +79,7 @@ class Api:
         raise StatusError(code, message)
 
     def made(self, name: str, *args: Any) -> c_void_p:
-        """What a function gives in its last argument, a handle."""
+        """Calls a function, and returns the handle that it writes to its last argument."""
         out = c_void_p()
         self.call(name, *args, byref(out))
         return out
@@ -90,7 +90,7 @@ class Api:
         return out.value
 
     def text(self, name: str, *args: Any) -> str | None:
-        """What a function gives in memory of the allocator."""
+        """Calls a function, and returns the text that it allocates."""
         out = c_void_p()
         self.call(name, *args, self.allocator, byref(out))
         return self._taken(out)
@@ -138,7 +138,7 @@ class Api:
         return (kind,)
 
     def describe(self, session: c_void_p) -> dict[str, Any]:
-        """All that a session says of its model."""
+        """Returns all that a session tells about its model."""
         said: dict[str, Any] = {}
         for what in ("Input", "Output", "OverridableInitializer"):
             count = self.number(f"SessionGet{what}Count", session)
@@ -159,7 +159,7 @@ class Api:
         return said
 
     def value(self, array: np.ndarray) -> c_void_p:
-        """A tensor around an array's memory; strings in a tensor of the library's."""
+        """Makes a tensor in an array's memory; tensors of strings are in the library's memory."""
         dims = (c_int64 * max(array.ndim, 1))(*array.shape)
         out = c_void_p()
         if array.dtype == object:
@@ -172,7 +172,7 @@ class Api:
         return out
 
     def content(self, value: c_void_p) -> Any:
-        """A value as NumPy arrays, lists (sequences) and dicts (maps)."""
+        """Converts a value to NumPy arrays, lists (sequences) and dicts (maps)."""
         kind = self.number("GetValueType", value, kind=c_int)
         if kind in (SEQUENCE, MAP):
             parts = []
@@ -209,7 +209,7 @@ class Api:
 
 
 class Part:
-    """One of the tables beside the main one."""
+    """One of the additional function tables."""
 
     def __init__(self, api: Api, getter: str, names: list[str]) -> None:
         self.api, self.places = api, {name: place for place, name in enumerate(names)}
@@ -225,7 +225,7 @@ class Part:
 
 
 def their_api() -> Api:
-    """Of onnxruntime's own library; the test is skipped without it."""
+    """Returns onnxruntime's own interface; skips the test if it is not installed."""
     onnxruntime = pytest.importorskip("onnxruntime")
     found = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi", "libonnxruntime.so*"))
     return Api(found[0])

@@ -18,7 +18,7 @@ _VARIADIC = ctypes.CFUNCTYPE(c_int, c_void_p)
 _DESTROY = ctypes.CFUNCTYPE(None, c_void_p)
 
 
-KEPT: list[Operator] = []  # as long as their domains
+KEPT: list[Operator] = []  # operators live as long as their domains
 
 
 class _CustomOp(ctypes.Structure):
@@ -29,7 +29,7 @@ class _CustomOp(ctypes.Structure):
 
 
 class Operator:
-    """`create(info)` makes what `compute(kernel, context)` is given; both as handles of the interface. What they raise is the kernel's status."""
+    """A custom operator. `create(info)` returns the state that `compute(kernel, context)` gets. Exceptions become the kernel's status."""
 
     def __init__(self, api: Api, name: str, input_types: list[int], output_types: list[int], create: Callable[[c_void_p], Any], compute: Callable[[Any, c_void_p], None]) -> None:
         self.api, self.kernels = api, {}
@@ -61,7 +61,7 @@ class Operator:
         return None
 
     def options(self, domain: str) -> c_void_p:
-        """Session options with this operator."""
+        """Returns session options with this operator."""
         options, self.domain = self.api.options(), self.api.made("CreateCustomOpDomain", domain.encode())
         self.api.call("CustomOpDomain_Add", self.domain, byref(self.op))
         self.api.call("AddCustomOpDomain", options, self.domain)
@@ -69,7 +69,7 @@ class Operator:
         return options
 
     def release(self) -> None:
-        """When its sessions have ended."""
+        """Releases the domain, after its sessions have ended."""
         self.api.call("ReleaseCustomOpDomain", self.domain, result=None)
 
 

@@ -1,4 +1,4 @@
-"""What the ancestors were recorded to do (tests/ancestors), for the tests that replay it."""
+"""Recordings of what the ancestors did (tests/ancestors), for the tests that compare with them."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ import numpy as np
 
 from conftest import REPOSITORY
 
-sys.path.insert(0, str(REPOSITORY / "tests" / "ancestors"))  # the networks, which ancestors and tests share
+sys.path.insert(0, str(REPOSITORY / "tests" / "ancestors"))  # the networks that ancestors and tests share
 
 import networks
 import onnx_networks
@@ -18,7 +18,7 @@ __all__ = ["Recorded", "close", "networks", "onnx_networks", "operator_cases", "
 
 
 class Recorded:
-    """The scenarios of one ancestor. Those that were not asked for by a test are told by `unread`."""
+    """The recorded scenarios of one ancestor. `unread` lists those that no test has asked for."""
 
     def __init__(self, ancestor):
         content = json.loads((REPOSITORY / "tests" / "ancestors" / "recorded" / f"{ancestor}.json").read_text())
@@ -28,7 +28,7 @@ class Recorded:
         self._read = set()
 
     def __call__(self, scenario, inputs=None):
-        """A scenario's facts; `inputs` must be the numbers it was recorded with."""
+        """Returns a scenario's facts. `inputs` must be the numbers that it was recorded with."""
         facts = self._scenarios[scenario]
         self._read.add(scenario)
         assert ("inputs" in facts) == (inputs is not None)
@@ -42,7 +42,7 @@ class Recorded:
 
 
 def close(got, expected, rtol=1e-4, atol=2e-6):
-    """Numbers of one shape that agree as float32 computed in another order does."""
+    """Checks that shapes are equal and that values agree within float32's rounding for another order of operations."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.shape == expected.shape
     np.testing.assert_allclose(got, expected, rtol=rtol, atol=atol)

@@ -1,4 +1,4 @@
-"""Small models, made with onnx.helper, that ONNX Runtime runs as well."""
+"""Small models made with onnx.helper, which ONNX Runtime can run too."""
 
 import numpy as np
 import onnx
@@ -36,7 +36,7 @@ def node(op, inputs, outputs, domain="", **attributes):
 
 
 def affine():
-    """y = x * scale + shift, z = x + x; `shift` is an initializer that may be fed."""
+    """Returns y = x * scale + shift, z = x + x. The initializer `shift` may be fed."""
     return model(
         [node("Mul", ["x", "scale"], ["scaled"]), node("Add", ["scaled", "shift"], ["y"]), node("Add", ["x", "x"], ["z"])],
         [tensor("x", ["N", 3]), tensor("shift", [3])],
@@ -55,7 +55,7 @@ def affine():
 
 
 def convolution_classifier(stride=1, normalises=False, last="softmax"):
-    """conv (and bn), relu, product and the Softmax named `last`, of 8 channels of 28 x 28 pixels, with weights."""
+    """Returns a classifier of images [8, 28, 28]: conv (and bn), relu, a matrix product, and a Softmax named `last`."""
     random = np.random.default_rng(0)
     ones, zeros = np.ones(16, np.float32), np.zeros(16, np.float32)
     extent = 28 // stride
@@ -82,7 +82,7 @@ def identity(dtype, shape=("N",)):
 
 
 def endless_loop():
-    """Counts to 2^62: a run ends only if it is stopped."""
+    """Returns a model that counts to 2^62, so a run ends only if it is stopped."""
     body = helper.make_graph(
         [node("Add", ["count", "one"], ["next"]), node("Identity", ["go"], ["go_on"])],
         "body",

@@ -1,4 +1,4 @@
-"""LoRA adapters beside onnxruntime: the file format, and runs of every kind."""
+"""LoRA adapters compared with onnxruntime: the file format, and all kinds of runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ZERO_A, ZERO_B = np.zeros((6, 2), np.float32), np.zeros((2, 4), np.float32)
 
 
 def lora_model() -> bytes:
-    """y = x w + (x a) b, with a and b zeros that adapters replace."""
+    """Returns y = x w + (x a) b, where a and b are zeros that adapters replace."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["base"]),
         helper.make_node("MatMul", ["x", "a"], ["xa"]),
@@ -61,7 +61,7 @@ DTYPES = [np.float32, np.float16, np.float64, np.int8, np.uint8, np.int16, np.in
 @pytest.mark.parametrize("writer, reader", [(treadle, onnxruntime), (onnxruntime, treadle), (treadle, treadle)])
 def test_files_pass_between_the_two(tmp_path: pathlib.Path, writer, reader) -> None:
     parameters = {np.dtype(dtype).name: (RNG.standard_normal((2, 3)) * 9).astype(dtype) for dtype in DTYPES}
-    if onnxruntime not in (writer, reader):  # which refuses parameters without axes
+    if onnxruntime not in (writer, reader):  # onnxruntime refuses parameters without axes
         parameters |= {"scalar": np.array(2.5, np.float32), "empty": np.zeros((0, 3), np.float32)}
     read = reader.AdapterFormat.read_adapter(written_by(writer, tmp_path / "a.onnx_adapter", parameters))
     assert (read.get_format_version(), read.get_adapter_version(), read.get_model_version()) == (1, 3, 7)
@@ -137,7 +137,7 @@ def test_no_part_of_a_file_is_believed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "whole.onnx_adapter"
     written_by(treadle, path, {"a": RNG.standard_normal((3, 5)).astype(np.float32), "b": np.arange(7)})
     whole, broken = path.read_bytes(), tmp_path / "broken.onnx_adapter"
-    for length in range(len(whole) - 8):  # what may be missing at the end is padding
+    for length in range(len(whole) - 8):  # up to 8 bytes at the end are padding, which may be missing
         broken.write_bytes(whole[:length])
         with pytest.raises(treadle.errors.InvalidArgument):
             treadle.AdapterFormat.read_adapter(str(broken))
