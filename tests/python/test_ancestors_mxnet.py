@@ -1,6 +1,6 @@
-"""Graph executors against what MXNet's own did (tests/ancestors/recorded/mxnet.json): numbers, and behaviour as facts.
+"""Compares graph executors with MXNet's recorded behaviour (tests/ancestors/recorded/mxnet.json): numbers, and facts.
 
-Where Treadle differs on purpose, the fact of MXNet's stands in the test beside Treadle's, with the reason.
+Where Treadle differs on purpose, a test states MXNet's fact and Treadle's, with the reason.
 """
 
 import logging
@@ -50,12 +50,12 @@ def test_gradients_are_written_added_or_left_out():
     for _ in range(2):
         executor.forward(is_train=True)
         executor.backward(HEAD)
-    close_by_name(executor.grad_dict, facts["gradients"])  # "null": None in MXNet's dictionary, absent here
+    close_by_name(executor.grad_dict, facts["gradients"])  # for the request "null", MXNet's dictionary has None; here the gradient is absent
 
 
 def test_added_gradients_of_a_sum():
     facts = MXNET("added_gradients_of_a_sum")["gradients"]
-    # A fault of MXNet's: the second operand's gradient is a copy of the first's array, with all that has been added to it before.
+    # A fault of MXNet's: the second operand gets a copy of the first operand's gradient array, with all that was added to it before.
     assert facts == {"write write": [1, 1], "add write": [2, 2], "write add": [1, 2], "add add": [2, 3]}
     model = models.model(
         [models.node("Add", ["a", "b"], ["y"])], [], [models.value("y", [2])], {"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)}
@@ -72,8 +72,8 @@ def test_added_gradients_of_a_sum():
 def test_backward_belongs_to_one_forward_pass():
     facts = MXNET("order_of_calls", MLP)
     executor = bound_mlp("add")
-    # MXNet keeps all activations until the next pass and computes gradients again; here they are released on the way, and a second
-    # backward(), or one after a pass for inference, is an error instead of a silent repetition.
+    # MXNet keeps all activations until the next pass, so a second backward() repeats the gradients. Here they are released during the pass, and a
+    # second backward(), or one after a pass for inference, is an error.
     assert facts["second_backward_error"] == ""
     assert facts["second_backward_adds_the_same"]
     assert facts["backward_without_training_error"] == ""
@@ -84,7 +84,7 @@ def test_backward_belongs_to_one_forward_pass():
     executor.forward()
     with pytest.raises(RuntimeError, match="is_train"):
         executor.backward(HEAD)
-    # MXNet wants head gradients unless the output is a loss; ONNX models have no loss layers, and ones stand for sums.
+    # MXNet requires head gradients unless the output is a loss. ONNX models have no loss layers, so here the default is ones.
     assert facts["backward_without_head_gradients_error"] == "MXNetError"
     ones = bound_mlp()
     ones.forward(is_train=True)
@@ -93,7 +93,7 @@ def test_backward_belongs_to_one_forward_pass():
 
 
 def test_outputs_belong_to_the_caller():
-    # MXNet's next pass overwrites the arrays of the last one; a caller here may keep them.
+    # In MXNet the next pass overwrites the output arrays. Here outputs belong to the caller.
     assert MXNET("outputs_of_two_passes")["later_pass_overwrites_earlier_outputs"]
     executor = bound_mlp()
     (first,) = executor.forward(is_train=True)
@@ -115,7 +115,7 @@ def test_names_and_shapes_that_do_not_fit():
 
     assert (
         raises("forward_unknown_argument", ValueError, executor.forward, bogus=DATA) == "TypeError"
-    )  # a wrong name is a ValueError everywhere
+    )  # wrong names raise ValueError in all calls
     assert raises("forward_wrong_shape", ValueError, executor.forward, data=DATA[:2]) == "ValueError"
     assert raises("bind_too_few_in_a_list", ValueError, treadle.bind, models.mlp(), list(args.values())[:3]) == "ValueError"
     assert raises("unknown_request", ValueError, treadle.simple_bind, models.mlp(), "sometimes", data=(4, 5)) == "RuntimeError"
@@ -123,9 +123,9 @@ def test_names_and_shapes_that_do_not_fit():
     assert raises("copy_unknown_parameter", ValueError, executor.copy_params_from, {"bogus": DATA}) == "ValueError"
     executor.copy_params_from({"bogus": DATA}, allow_extra_params=True)
     assert facts["copy_unknown_parameter_allowed"] == ""
-    # MXNet ignores arrays for names that are not there; here they are taken for typing mistakes.
+    # MXNet ignores arrays of unknown names; here they are an error, as they are probably typing mistakes.
     assert raises("bind_unknown_argument", ValueError, treadle.bind, models.mlp(), {**args, "bogus": DATA}) == ""
-    # An ONNX model has values for its parameters, a symbol of MXNet's has none.
+    # An ONNX model contains values of its parameters, MXNet's symbols do not.
     assert facts["bind_missing_parameter"] == "ValueError"
     without = {name: array for name, array in args.items() if name != "fc1_bias"}
     np.testing.assert_array_equal(treadle.bind(models.mlp(), without).forward()[0], executor.forward()[0])
@@ -134,7 +134,7 @@ def test_names_and_shapes_that_do_not_fit():
 def test_arguments_in_a_list():
     facts = MXNET("arguments_in_a_list", MLP)
     executor = bound_mlp()
-    # MXNet's order is that of the graph; here inputs come first and parameters follow by name, which arg_dict tells.
+    # MXNet orders arguments by the graph. Here inputs come first, then parameters by name; arg_dict shows the order.
     assert list(executor.arg_dict) == ["data", "fc1_bias", "fc1_weight", "fc2_bias", "fc2_weight"]
     values = [{**nets.MLP, "data": DATA}[name] for name in executor.arg_dict]
     close(treadle.bind(models.mlp(), values).forward()[0], facts["outputs"])
@@ -187,7 +187,7 @@ def test_reshaping_some_of_several_inputs():
     assert facts["undetermined_error"] == "MXNetError"
     with pytest.raises(ValueError, match='"column" is not given'):
         loose.reshape(data=(4, 5))
-    # MXNet gives up on a shape that it cannot infer; here such an input keeps its own.
+    # If MXNet cannot infer a shape, it fails. Here such an input keeps its declared shape.
     assert facts["undetermined_partial_error"] == "MXNetError"
     assert shapes(loose.reshape(partial_shaping=True, data=(2, 5))) == {"data": [2, 5], "column": [4, 1]}
     assert shapes(loose.reshape(data=(2, 5), column=(2, 1))) == facts["all_named"]
@@ -196,7 +196,7 @@ def test_reshaping_some_of_several_inputs():
 def test_executors_share_parameters():
     facts = MXNET("shared_executor", MLP)
     first = bound_mlp()
-    second = treadle.simple_bind(models.mlp(), data=(2, 5), shared_exec=first)  # all parameters: MXNet has a list of them
+    second = treadle.simple_bind(models.mlp(), data=(2, 5), shared_exec=first)  # shares all parameters; MXNet takes a list
     second.arg_dict["data"][:] = DATA[:2]
     first.arg_dict["fc2_bias"][:] = nets.MLP["fc2_bias"] + 1
     assert facts["parameters_are_shared"] == all(np.shares_memory(second.arg_dict[name], first.arg_dict[name]) for name in nets.MLP)
@@ -209,11 +209,11 @@ def test_a_monitor_sees_the_same_values_in_the_same_order():
     executor = bound_mlp()
     executor.set_monitor_callback(lambda name, array: seen.append((name, np.array(array))))
     executor.forward()
-    computed = [(name, array) for name, array in seen if name != "data"]  # feeds are values, too, and come first
+    computed = [(name, array) for name, array in seen if name != "data"]  # feeds are reported too, and come first
     assert [name for name, _ in computed] == [name for name, _ in facts["values"]]
     for (_, got), (_, expected) in zip(computed, facts["values"], strict=True):
         close(got, expected)
-    # With inputs MXNet names a node's operand ("fc1_data"), Treadle the value ("data").
+    # For inputs, MXNet reports a node's operand ("fc1_data"), Treadle the value ("data").
     seen.clear()
     executor.set_monitor_callback(lambda name, array: seen.append(name), monitor_all=True)
     executor.forward()
@@ -221,7 +221,7 @@ def test_a_monitor_sees_the_same_values_in_the_same_order():
     assert facts["with_inputs"][6:9] == ["fc1_output", "act_input0", "act_output"]
     first, second = (["fc1_weight", "fc1_bias", "fc1_output"], ["fc2_weight", "fc2_bias", "fc2_output"])
     assert seen == ["data", "data", *first, "fc1_output", "act_output", "act_output", *second]
-    # In training both see the forward pass and the backward pass; MXNet names what the latter makes by nodes and places.
+    # In training, both report forward and backward values. MXNet names backward values by nodes and positions.
     assert facts["training"] == ["fc1_output", "act_output", "fc2_output"]
     assert "fc1_backward_output1" in facts["backward"]
     seen.clear()
@@ -237,17 +237,17 @@ def test_a_monitor_sees_the_same_values_in_the_same_order():
 def test_a_partial_forward_pass_counts_down_to_the_outputs():
     facts = MXNET("partial_forward", MLP)
     lefts = facts["steps_left"]
-    assert lefts == list(range(facts["nodes_and_variables"] - 1, -1, -1))  # MXNet's steps are nodes, variables among them
+    assert lefts == list(range(facts["nodes_and_variables"] - 1, -1, -1))  # MXNet counts variables as steps
     options = treadle.SessionOptions()
     options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
     executor = bound_mlp(options=options)
     got = [executor.partial_forward(0)]
     while got[-1] > 0:
         got.append(executor.partial_forward(len(got)))
-    assert got == [2, 1, 0] == lefts[-3:]  # nodes only
+    assert got == [2, 1, 0] == lefts[-3:]  # here only nodes count
     close(executor.outputs[0], facts["outputs"])
     assert executor.partial_forward(len(got) + 3) == facts["left_behind_the_last"] == 0
-    # MXNet runs whatever step it is told to, again or out of order; here operands have been released by then.
+    # MXNet runs any step that is asked for, even again or out of order. Here operands have been released by then, so this is an error.
     assert facts["left_when_a_step_is_repeated"] == lefts[2]
     executor.partial_forward(0)
     executor.partial_forward(1)
@@ -268,8 +268,8 @@ def test_a_convolution_network_with_running_statistics():
         before = {state: values.copy() for state, values in executor.aux_dict.items()}
         executor.forward(is_train=True, data=nets.CONV_DATA[name])
         close(executor.outputs[0], step["outputs"])
-        # Running statistics move by the batch's (the variance with the divisor N), running * momentum + batch * (1 - momentum), in both;
-        # MXNet does it in the backward pass, Treadle (as PyTorch and ONNX say) in the forward pass.
+        # In both, running statistics become running * momentum + batch * (1 - momentum), where the variance has the divisor N. MXNet updates them in
+        # the backward pass; Treadle, like PyTorch and ONNX, in the forward pass.
         close_by_name(before, step["states"], atol=1e-5)
         close_by_name(executor.aux_dict, step["states_after_backward"], atol=1e-5)
         executor.backward([nets.CONV_DATA["head"]])
@@ -315,7 +315,7 @@ def test_training_by_hand():
         chances = np.exp(scores - scores.max(1, keepdims=True))
         chances /= chances.sum(1, keepdims=True)
         losses.append(-np.log(chances[rows, nets.MLP_LABELS]).sum())
-        chances[rows, nets.MLP_LABELS] -= 1  # the gradient of the softmax's cross entropy, which is MXNet's SoftmaxOutput
+        chances[rows, nets.MLP_LABELS] -= 1  # the gradient of softmax and cross-entropy, which MXNet's SoftmaxOutput computes
         executor.backward(chances)
         for name in nets.MLP:
             executor.arg_dict[name] -= facts["rate"] * executor.grad_dict[name]
@@ -332,7 +332,7 @@ def test_groups_on_devices():
     executor.backward(HEAD)
     close_by_name(executor.grad_dict, facts["gradients"])
     assert facts["devices"] == {"data": 1, "fc1_weight": 1, "fc1_bias": 1, "fc2_weight": 2, "fc2_bias": 2}
-    assert facts["copies"] == 2  # of the hidden layer, there and back; outputs stay on their device, where Treadle hands them to the host
+    assert facts["copies"] == 2  # the hidden layer, to the other device and back; MXNet's outputs stay on their device
     options = treadle.SessionOptions()
     options.group2ctx = where
     options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -352,7 +352,7 @@ def test_a_product_of_csr(caplog):
     assert isinstance(output, np.ndarray)
     close(output, facts["outputs"])
     assert not caplog.records
-    # MXNet infers the storage type of the gradient; here it is asked for.
+    # MXNet infers the storage type of the gradient; here the caller chooses it.
     by_rows = treadle.simple_bind(model, {"matrix": "null", "dense": "write"}, storage={"matrix": "csr"}, grad_storage={"dense": "row_sparse"})
     for each in (executor, by_rows):
         each.forward(is_train=True, matrix=matrix)
@@ -374,14 +374,14 @@ def test_the_gradient_of_a_table():
     executor.forward(is_train=True, rows=nets.ROWS)
     close(executor.outputs[0], facts["outputs"])
     executor.backward(nets.TABLE["head"])
-    # docs/ancestors.md, open: gradients in row-sparse form. The dense one has zeros in all other rows.
+    # Still missing (docs/ancestors.md): row-sparse gradients. The dense gradient has zeros in the other rows.
     expected = np.zeros((6, 3), np.float32)
     expected[facts["rows"]] = facts["values"]
     assert facts["storage"] == "row_sparse"
     close(executor.grad_dict["table"], expected)
 
 
-# What keeps a storage type in MXNet and not here: products and sums of two sparse operands are computed with dense ones.
+# MXNet keeps a sparse result for sums and products of two sparse operands. Here these are computed with dense operands.
 DENSE_HERE = {"plus itself", "times itself"}
 
 
@@ -409,7 +409,7 @@ def test_storage_types_go_through_functions(storage, caplog):
         (output,) = executor.forward(matrix=nets.SPARSE["matrix"])
         kept = expected[storage] == storage and name not in DENSE_HERE
         assert isinstance(output, treadle.SparseTensor) == kept, name
-        assert ("made dense" in caplog.text) == (not kept), name  # MXNet logs its fallbacks as well
+        assert ("made dense" in caplog.text) == (not kept), name  # MXNet logs such fallbacks too
         close(treadle.executor._to_dense(output), expected["outputs"])
 
 
@@ -431,7 +431,7 @@ def operands_of(name, facts):
     return {"a": a, "b": b}
 
 
-# Where a derivative jumps: position, Treadle's gradient, MXNet's. ONNX's formulas count x = 0 to the linear part, and so does Treadle.
+# Points where a derivative jumps: position, Treadle's gradient, MXNet's. Like ONNX's formulas, Treadle counts x = 0 to the linear part.
 KINKS = {"Elu.a": [(3, 0.5, 0.35)], "LeakyRelu.a": [(3, 0.5, 0.05)]}  # 1 and alpha, times the head gradient
 
 
@@ -449,7 +449,7 @@ def test_gradients_of_operators():
             for position, ours, theirs in KINKS.get(f"{name}.{operand}", ()):
                 elsewhere[position] = False
                 assert (got[position], expected[position]) == pytest.approx((ours, theirs)), (name, operand, position)
-            if name == "Selu":  # MXNet takes gamma (alpha + y) where x < 0, which should be gamma alpha + y
+            if name == "Selu":  # MXNet computes gamma (alpha + y) for x < 0, but gamma alpha + y would be right
                 elsewhere = nets.POINTS >= 0
                 exact = 1.0507009873554805 * 1.6732632423543772 * np.exp(nets.POINTS.astype(np.float64)) * nets.HEAD
                 np.testing.assert_allclose(got[~elsewhere], exact[~elsewhere], rtol=1e-5)
@@ -464,11 +464,11 @@ def test_pools_with_ties():
         executor = treadle.bind(models.function(op, {"a": ties}, kernel_shape=[3, 3], pads=[1, 1, 1, 1]), {})
         close(executor.forward(is_train=True)[0], facts["y"])
         executor.backward(np.arange(16, dtype=np.float32).reshape(ties.shape))
-        close(executor.grad_dict["a"], facts["a"])  # of equal elements the first has the whole gradient, in both
+        close(executor.grad_dict["a"], facts["a"])  # in both, the first of equal elements gets the whole gradient
 
 
 def gradients_of_inputs(nodes, weights):
-    """Gradients of the input x, and of the weights, with the arrays full of nines before."""
+    """Returns gradients of the input x and of the weights, written to arrays that were full of nines."""
     model = models.model(nodes, [models.value("x", [8])], [models.value("y", [8])], weights)
     executor = treadle.bind(model, {"x": nets.POINTS.copy()})
     for gradient in executor.grad_dict.values():
@@ -497,12 +497,12 @@ def test_inputs_through_which_no_gradient_flows():
 
 @pytest.mark.parametrize("seed", range(random_graphs.COUNT))
 def test_random_graphs(seed):
-    """Two passes with the requests null, write and add: values that are used often or not at all, several outputs."""
+    """Two passes with the requests null, write and add, for values with many or no uses and graphs with several outputs."""
     facts = MXNET("random_graphs")["graphs"][seed]
     graph = random_graphs.random_graph(seed)
     model = models.random_model(graph)
     if not any(name[0] == "p" for name in graph.used):
-        # MXNet gives the gradients of inputs alone; a joint graph without a parameter is refused, and what is left is inference.
+        # MXNet can compute gradients of inputs alone. Here a joint graph without parameters is refused, so only inference is compared.
         outputs = treadle.bind(model, {name: array for name, array in graph.arrays.items() if name[0] == "x"}, grad_req="null").forward()
         close([output.ravel() for output in outputs], facts["outputs"], atol=1e-5)
         return
@@ -514,7 +514,7 @@ def test_random_graphs(seed):
         executor.forward(is_train=True)
         executor.backward(graph.heads)
     close([output.ravel() for output in executor.outputs], facts["outputs"], atol=1e-5)
-    # The recording is of one pass on top of zeros: see test_added_gradients_of_a_sum.
+    # The recording adds one pass to zeros: see test_added_gradients_of_a_sum.
     expected = {name: 1 + 2 * np.array(gradient) if requests[name] == "add" else gradient for name, gradient in facts["gradients"].items()}
     close_by_name({name: gradient.ravel() for name, gradient in executor.grad_dict.items()}, expected, rtol=1e-3, atol=1e-4)
 

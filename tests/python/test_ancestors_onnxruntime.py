@@ -1,4 +1,4 @@
-"""Joint modules, partial runs and the trainer against ONNX Runtime's training (tests/ancestors/recorded/onnxruntime-training.json)."""
+"""Compares joint modules, partial runs and the trainer with ONNX Runtime's training (tests/ancestors/recorded/onnxruntime-training.json)."""
 
 import numpy as np
 import onnx
@@ -41,7 +41,7 @@ def test_runs_are_interleaved_and_abandoned():
     facts = ORT("runs_interleaved", MLP)
     module = JointModule(models.mlp())
     first, second = (module.forward({"data": sign * DATA}) for sign in (1, -1))
-    module.forward({"data": DATA * 3})  # dropped
+    module.forward({"data": DATA * 3})  # abandoned
     close([first.outputs[0], second.outputs[0]], facts["outputs"])
     close(second.backward([HEAD])["fc1_weight"], facts["gradients"]["second"])
     close(first.backward([HEAD])["fc1_weight"], facts["gradients"]["first"])
@@ -61,8 +61,8 @@ def test_a_cached_value_replaces_the_computation_of_its_node():
 
     close(run(DATA, cache), facts["output"])
     assert list(cache.keys()) == facts["keys"]
-    # ONNX Runtime computes the tanh in place of the cached value, so that the next run finds tanh(hidden) in its cache. Here a cached
-    # value is never written to: nothing of the other data is left, and the output is the same once more.
+    # ONNX Runtime computes the tanh in place of the cached value, so its next run finds tanh(hidden) in the cache. Here cached values are never
+    # overwritten: the other data leave no trace, and the output repeats.
     spoiled = np.tanh(np.tanh(hidden)) @ nets.MLP["fc2_weight"].T + nets.MLP["fc2_bias"]
     close(spoiled, facts["output_for_other_data"])
     close(run(DATA * 100, cache), facts["output"])
@@ -77,12 +77,12 @@ def test_several_outputs():
     run = JointModule(model).forward({})
     close(run.outputs, facts["outputs"])
     close_by_name(run.backward([nets.HEAD, nets.POSITIVE]), facts["gradients"])
-    # Of an output whose gradient is None, ORTModule hands in zeros; JointModule can leave the output out.
+    # ORTModule passes zeros for an output without a gradient; a JointModule can leave the output out.
     close_by_name(JointModule(model, outputs=["y"]).forward({}).backward([nets.HEAD]), facts["gradients_of_the_first"])
 
 
-# Where a derivative jumps (at 0, or where operands are equal): positions, and the shares of the head gradient here and there, by operand.
-# Of equal operands the first has the whole gradient here, as in MXNet, and each has a half in ONNX Runtime.
+# Points where a derivative jumps (at 0, or where operands are equal): for each operand the positions, and the share of the head gradient here and
+# there. Of equal operands, the first gets the whole gradient here and in MXNet; in ONNX Runtime each gets half.
 KINKS = {
     "LeakyRelu": ([3], {"a": (1, 0.1)}),
     "Max": ([0, 3], {"a": (1, 0.5), "b": (0, 0.5)}),
@@ -104,8 +104,8 @@ def test_gradients_of_operators(name):
     run = JointModule(models.operator(case)).forward({})
     heads = case.heads([output.shape for output in run.outputs])
     gradients = run.backward(heads)
-    assert set(case.operands) <= set(gradients)  # those of float constants come, too
-    if not facts:  # ONNX Runtime has no rule; test_ancestors_mxnet.py has another witness
+    assert set(case.operands) <= set(gradients)  # constants of float type also have gradients
+    if not facts:  # ONNX Runtime has no gradient for it; test_ancestors_mxnet.py compares with MXNet
         return
     for got, expected in zip(run.outputs, facts["outputs"], strict=True):
         close(got, expected, atol=1e-5)
@@ -113,12 +113,12 @@ def test_gradients_of_operators(name):
         got = gradients[operand]
         expected = np.array(facts[operand], np.float32)
         if name == "Gelu tanh":
-            # ONNX Runtime derives the exact function also where the approximation was computed: off in the third digit.
+            # ONNX Runtime uses the exact function's derivative even where the approximation was computed, so the third digit differs.
             close(expected, ORT("gradients_of_operators")["operators"]["Gelu"]["a"])
             close(got, approximate_gelu_gradient(case.operands["a"]) * heads[0], atol=1e-5)
             return
         if name == "Where, broadcast" and operand == "b":
-            assert expected.shape == (3, 4)  # ONNX Runtime leaves out the sum over the axis that was broadcast
+            assert expected.shape == (3, 4)  # ONNX Runtime does not sum over the axis that was broadcast
             expected = expected.sum(0)
         if name in KINKS:
             positions, (ours, theirs) = KINKS[name][0], KINKS[name][1][operand]
@@ -156,7 +156,7 @@ def test_training_of_a_convolution_network():
 
 
 class AdamW:
-    """The AdamWOptimizer of ONNX Runtime's artifacts: epsilon is added before the bias is corrected, and there is no weight decay."""
+    """ONNX Runtime's AdamWOptimizer: epsilon is added before the bias correction, and there is no weight decay."""
 
     def __init__(self, parameters, rate, betas=(0.9, 0.999), epsilon=1e-6):
         self._parameters, self._rate, self._betas, self._epsilon = parameters, rate, betas, epsilon
@@ -174,7 +174,7 @@ class AdamW:
 
 
 def test_training_by_adamw():
-    """The trainer has SGD only; other optimisers work on a joint module's parameters, in place."""
+    """The artifacts' trainer has SGD only, so AdamW updates a joint module's parameters in place."""
     facts = ORT("training_adamw", {**nets.MLP, "batches": BATCHES, "targets": TARGETS})
     module = JointModule(models.mlp())
     optimiser = AdamW(module.parameters, facts["rate"])
@@ -194,7 +194,7 @@ def test_training_by_adamw():
 
 
 def test_gradients_accumulate():
-    """Until they are reset, in ONNX Runtime; with the request "add", here. The loss, and so its gradient, is a part of the model."""
+    """ONNX Runtime adds gradients until they are reset; here the request "add" does. The loss is a part of the model."""
     facts = ORT("gradient_accumulation", {**nets.MLP, "batches": BATCHES})
     model = onnx.load_from_string(models.mlp())
     model.graph.node.append(models.node("LogSoftmax", ["fc2_output"], ["chances"], axis=1))
@@ -203,7 +203,7 @@ def test_gradients_accumulate():
     requests = {"data": "null", **dict.fromkeys(nets.MLP, "add")}
     executor = treadle.simple_bind(model, requests, data=(4, 5))
     head = np.zeros((4, 3), np.float32)
-    head[np.arange(4), nets.MLP_LABELS] = -0.25  # of the mean of -chances[label]
+    head[np.arange(4), nets.MLP_LABELS] = -0.25  # the gradient of the mean of -chances[label]
 
     def step(batch):
         executor.forward(is_train=True, data=batch)

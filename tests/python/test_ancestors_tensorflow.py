@@ -1,4 +1,4 @@
-"""Sessions against TensorFlow's direct session (tests/ancestors/recorded/tensorflow.json)."""
+"""Compares sessions with TensorFlow's recorded direct session (tests/ancestors/recorded/tensorflow.json)."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ SHIFT = np.float32([0.5, -1, 0])
 
 
 def affine(options=None):
-    """y = x * scale + shift, z = x + x."""
+    """Returns a model y = x * scale + shift, z = x + x."""
     nodes = [
         models.node("Mul", ["x", "scale"], ["scaled"]),
         models.node("Add", ["scaled", "shift"], ["y"]),
@@ -57,13 +57,13 @@ def test_feeds_and_fetches_that_do_not_fit(session):
             session.run(fetches, feeds)
         return facts[fact][0]
 
-    # The classes are onnxruntime's: a missing input is a ValueError, everything else about feeds and fetches InvalidArgument.
+    # The exceptions are onnxruntime's: ValueError for a missing input, InvalidArgument for other faults of feeds and fetches.
     assert raises("missing", ValueError, "'x'", ["y"], {}) == "InvalidArgumentError"
     assert raises("unknown_fetch", errors.InvalidArgument, '"nothing"', ["nothing"], {"x": X}) == "ValueError"
     assert raises("unknown_feed", errors.InvalidArgument, '"nothing"', ["y"], {"x": X, "nothing": X}) == "TypeError"
     assert raises("wrong_shape", errors.InvalidArgument, r"axis 1 is 2, not 3", ["y"], {"x": X[:, :2]}) == "ValueError"
     assert raises("wrong_type", errors.InvalidArgument, "str", ["y"], {"x": np.array([["one", "two", "three"]])}) == "ValueError"
-    # TensorFlow converts feeds to the placeholder's type; here, as in onnxruntime, another type is an error.
+    # TensorFlow converts feeds to the placeholder's type. Here, as in onnxruntime, a wrong type is an error.
     close(facts["whole_numbers_are_converted"], [[1.5, 3, 9]])
     with pytest.raises(errors.InvalidArgument, match="i32"):
         session.run(["y"], {"x": X.astype(np.int32)})
@@ -93,7 +93,7 @@ def test_targets_and_metadata():
 
 
 def test_a_partial_run():
-    """TensorFlow is told the feeds and fetches of a partial run beforehand; here the graph tells, by a Yield where values go out and in."""
+    """In TensorFlow, the caller names the feeds and fetches of a partial run beforehand; here Yield nodes in the graph do."""
     facts = TF("partial_run")
     nodes = [
         models.node("Add", ["x", "x"], ["a"]),
@@ -109,7 +109,7 @@ def test_a_partial_run():
         return run, run.yielded["a"].numpy().copy()
 
     def advance_twice(run):
-        assert not run.advance()  # it waits for its input
+        assert not run.advance()  # waits for its input
         run.advance()
 
     def raises(fact, match, function, *arguments):
@@ -128,7 +128,7 @@ def test_a_partial_run():
     raises("undeclared_feed", "takes 1 values back, got 2", run.resume, [out, out])
     raises("set_up_without_a_needed_feed", '"x"', lambda: advance_twice(session.partial_run({})))
     raises("undeclared_feed", '"other"', lambda: session.partial_run({"x": x, "other": x}).advance())
-    # A fetch is consumed in TensorFlow; what a Yield hands out can be read until the run goes on.
+    # TensorFlow allows one fetch of a value; here the outputs of a Yield can be read until the run is resumed.
     assert facts["fetched_again"] == ["InvalidArgumentError", "The fetch a:0 has already been fetched."]
     close(run.yielded["a"].numpy(), out)
     close(run.resume([out * 10])[0], facts["outputs"])
@@ -139,7 +139,7 @@ def test_tensors_kept_by_handle(session):
     (handle,) = session.run_to_handles(["y"], {"x": X})
     close(handle.value().numpy(), facts["value"])
     close(session.run(["z"], {"x": handle})[0], facts["fed_by_handle"])
-    # A handle is an object that knows its session, not a name: it may be fed to another one.
+    # Here a handle is an object, not a name in its session, so another session can be fed with it.
     assert facts["in_another_session"][0] == "InvalidArgumentError"
     close(affine().run(["z"], {"x": handle})[0], facts["fed_by_handle"])
     handle.delete()
@@ -197,7 +197,7 @@ def logarithm():
 
 
 def hooked_run(*names, fails="", bad=False):
-    """What hooks of these names see of one run, the last to be registered in the highest group."""
+    """Returns the calls that hooks with these names get during a run; the last is registered in the highest group."""
     session = treadle.InferenceSession(logarithm())
     calls, computed, hooks = [], [], []
     session.set_monitor(lambda event: computed.append(event.value), "y")
@@ -234,7 +234,7 @@ def test_hooks():
         ("fails_after", hooked_run("first", "second", fails="after first")),
     ):
         assert run == facts[fact]
-    # When the computation fails, TensorFlow's hooks hear no more of it; post-run actions here are told the error.
+    # After a failure, TensorFlow's hooks are not called again; here post-run actions get the error.
     assert facts["run_fails"] == {"calls": ["before first"], "error": "InvalidArgumentError", "runs_computed": 0}
     run = hooked_run("first", bad=True)
     assert run["error"] == "InvalidArgument"
@@ -255,7 +255,7 @@ def test_numeric_checks():
 
 
 def loop():
-    """As many rounds of v = v / 2 + x as are asked for."""
+    """A Loop that computes v = v / 2 + x as often as asked."""
     body = helper.make_graph(
         [models.node("Mul", ["v", "half"], ["h"]), models.node("Add", ["h", "x"], ["next"]), models.node("Identity", ["go"], ["go_on"])],
         "body",
@@ -271,7 +271,7 @@ def loop():
 
 
 def branch():
-    """exp(x) where the sum is positive, else -x."""
+    """An If that returns exp(x) if the sum is positive, otherwise -x."""
     branches = {
         name: helper.make_graph([models.node(op, ["x"], [f"{op}_x"])], name, [], [small.tensor(f"{op}_x", ["N"])])
         for name, op in (("then_branch", "Exp"), ("else_branch", "Neg"))
@@ -295,7 +295,7 @@ def test_control_flow():
 
 
 def test_states():
-    """A variable in TensorFlow, a state of a StatefulRun here."""
+    """A variable in TensorFlow corresponds to a state of a StatefulRun here."""
     facts = TF("states")
     nodes = [
         small.node("Log", ["x"], ["checked"], name="logs"),

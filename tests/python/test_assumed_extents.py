@@ -43,7 +43,7 @@ def product(tmp_path):
 
 @pytest.fixture
 def window(tmp_path):
-    """A picture of one pixel is smaller than the window."""
+    """With the assumed extents, the image has one pixel, less than the window."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="window")]
     w = np.random.default_rng(0).standard_normal((8, 4, 3, 3)).astype(np.float32)
     return save(tmp_path / "window.onnx", nodes, {"x": [1, 4, "H", None]}, {"y": [1, 8, None, None]}, {"w": w})
@@ -81,7 +81,7 @@ def test_an_error_says_which_extents_to_give(call, window, command):
     shown = call(command, window, *(["--mode", "qdq"] if command == "quantize" else []))
     text = shown.stdout + shown.stderr
     assert "H=1, x axis 3=1" in text and "--dim NAME=EXTENT or --shapes INPUT:EXTENTS" in text
-    assert shown.returncode == (0 if command == "inspect" else 1)  # which shows the rest of the model
+    assert shown.returncode == (0 if command == "inspect" else 1)  # "inspect" shows the rest of the model
 
 
 @pytest.mark.parametrize("command", ["profile", "explain"])

@@ -1,4 +1,4 @@
-"""Batch normalisations in training, and what stands behind them: which computes the gradient on its way in, and what PyTorch gives."""
+"""Chains around batch normalisations in training: which node computes the gradient, and that it equals PyTorch's."""
 
 import copy
 
@@ -97,7 +97,7 @@ def test_gradients_are_those_of_doubles(activation, recompute_fraction):
     for name, parameter in exact.named_parameters():
         found = dict(ours.named_parameters())
         mine = found.get(name, found.get(f"module.{name}")).grad
-        size = max(parameter.grad.abs().max().item(), 0.05 * largest)  # terms of what stands before a normalisation cancel
+        size = max(parameter.grad.abs().max().item(), 0.05 * largest)  # in front of a normalisation, large terms of the gradient cancel
         error = (mine.double() - parameter.grad).abs().max().item() / size
         error_of_theirs = (of_theirs[name].grad.double() - parameter.grad).abs().max().item() / size
         assert error < max(2e-5, 4 * error_of_theirs), (name, error, error_of_theirs)
@@ -118,6 +118,6 @@ def test_the_activation_costs_the_gradient_no_node(activation, tmp_path):
     nodes = nodes_of_a_step(activation, tmp_path)
     assert sum(op == "NhwcBatchStatistics" for op, _ in nodes) == 6
     assert sum(op == "NhwcBatchNormalizationGrad" for op, _ in nodes) == 6
-    # Of the activation behind the sum of two images only, which the branches share, and of their sums.
+    # Only the activation behind a sum of two images needs a node, since both branches and the sums read its gradient.
     pointwise = [op for op, phase in nodes if phase == "backward" and op in ("FusedElementwise", "Where", "Mul", "Greater")]
     assert len(pointwise) <= 1, nodes

@@ -1,4 +1,4 @@
-"""The rules of the benchmarks: operations of layers, ratios, and the statistics of the regression check, against figures worked out by hand."""
+"""The rules of the benchmarks: operations per layer, ratios, and the statistics of the regression check. Expected numbers are computed by hand."""
 
 import json
 import math
@@ -25,21 +25,21 @@ import report
 
 def test_operations_of_convolutions():
     ones = [1, 1]
-    # 64 windows of 9 x 64 products for each of 56 x 56 pixels: 115,605,504 products.
+    # 64 x 9 x 64 products for each of 56 x 56 pixels: 115,605,504.
     assert ceilings.count_conv([1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 56, 56], 1, ones, ones) == ("winograd", 2 * 115_605_504)
     assert ceilings.count_conv([1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 28, 28], 1, [2, 2], ones) == ("gemm", 2 * 28_901_376)
     assert ceilings.count_conv([1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 56, 56], 1, ones, [2, 2])[0] == "gemm"
     assert ceilings.count_conv([1, 64, 56, 56], [64, 8, 3, 3], [1, 64, 56, 56], 8, ones, ones) == ("gemm", 2 * 14_450_688)
     assert ceilings.count_conv([2, 32, 10, 10], [32, 1, 5, 5], [2, 32, 10, 10], 32, ones, ones) == ("depthwise", 2 * 160_000)
     assert ceilings.count_conv([1, 3, 20], [4, 3, 3], [1, 4, 18], 1, [1], [1]) == ("gemm", 2 * 648)
-    # Every one of 16 x 5 x 5 inputs meets 8 x 2 x 2 weights.
+    # Each of 16 x 5 x 5 inputs is multiplied with 8 x 2 x 2 weights.
     assert ceilings.count_conv([1, 16, 5, 5], [16, 8, 2, 2], [1, 8, 10, 10], 1, [2, 2], ones, transposed=True) == ("gemm", 2 * 12_800)
 
 
 def test_operations_of_products_and_recurrent_networks():
     assert ceilings.count_product([12, 128, 64], [12, 64, 128], [12, 128, 128]) == 2 * 12 * 128 * 128 * 64
     assert ceilings.count_product([64], [64, 10], [10]) == 2 * 640
-    # Two directions of four gates of 160 units, each over 96 inputs and 160 states, 80 times.
+    # Two directions, four gates with 160 units, 96 inputs and 160 states, 80 steps.
     assert ceilings.count_recurrent("LSTM", [80, 1, 96], [2, 640, 96], [2, 640, 160]) == 2 * 80 * 2 * 640 * 256
     assert ceilings.count_recurrent("GRU", [5, 2, 4], [1, 9, 4], [1, 9, 3]) == 2 * 5 * 2 * 9 * 7
 
@@ -92,13 +92,13 @@ def test_no_ceiling_where_a_shape_is_unknown_or_products_are_in_bytes(tmp_path):
 @pytest.mark.skipif(ceilings.library() is None, reason="no C compiler")
 def test_yardsticks_do_what_they_count():
     library = ceilings.library()
-    # x -> x / 2 + 1/4 has its fixed point at 1/2; sixteen chains and the addend are summed.
+    # x -> x / 2 + 1/4 has the fixed point 1/2. The result is the sum of sixteen chains plus the addend.
     assert library.chains(200, 0.5, 0.25) == pytest.approx(16 * 0.5 + 0.25)
     data = np.arange(1, 257, dtype=np.float32)
     aligned = np.zeros(512, np.float32)
     aligned = aligned[(-aligned.ctypes.data % 64) // 4 :][:256]
     aligned[:] = data
-    # The first element of each vector, over all of them.
+    # The sum of each vector's first element.
     assert library.read_all(aligned.ctypes.data, aligned.nbytes, 3) == 3 * data.reshape(-1, library.lanes())[:, 0].sum()
     assert ceilings.read_times(ceilings.READ_BYTES // 2 - 1) == 2
     assert ceilings.read_times(10 * ceilings.READ_BYTES) == 1
@@ -131,7 +131,7 @@ def test_a_peer_that_computes_something_else_is_left_out():
     assert "1 (inf)*" in row
     assert "2.5 (1e-04) |" in row
     assert any(note.startswith("* ") for note in ratios.notes({"m": r}, {}))
-    # Where the exact results are ONNX Runtime's own, its error is none; float32's rounding is granted all the same.
+    # Against ONNX Runtime's own results its error is 0. Others may still have the error of float32 rounding.
     assert ratios.left_out(result(treadle=(1.0, 0.0), onnxruntime=(1.0, 0.0), openvino=(1.0, 0.9e-5), ncnn=(1.0, 1.1e-5))) == {"ncnn"}
     assert ratios.left_out(result(treadle=(1.0, 0.0), openvino=(1.0, 1.0))) == set()
 
@@ -229,7 +229,7 @@ def test_noise_is_half_of_the_middle_half():
 
 def test_a_change_beyond_the_noise_is_found_and_one_within_is_not():
     random = np.random.default_rng(1)
-    drift = np.linspace(1.0, 1.5, 30)  # a machine that slows down meets both
+    drift = np.linspace(1.0, 1.5, 30)  # the machine slows down, for both series
     before = drift * random.normal(10, 0.1, 30)
     for factor, word in ((1.1, "slower"), (0.9, "faster"), (1.0, "same")):
         verdict = regression.judge(list(before), list(drift * factor * random.normal(10, 0.1, 30)), least=0.02)
@@ -238,14 +238,14 @@ def test_a_change_beyond_the_noise_is_found_and_one_within_is_not():
         assert verdict.ratio == pytest.approx(factor, abs=0.01)
     noisy = regression.judge(list(random.normal(10, 3, 10)), list(random.normal(10.3, 3, 10)), least=0.02)
     assert noisy.word == "unclear"
-    # Three percent for certain: a matter of what is asked for.
+    # A certain change of three percent: `least` decides whether it matters.
     exact = [10.0] * 12, [10.3] * 12
     assert regression.judge(*exact, least=0.02).word == "slower"
     assert regression.judge(*exact, least=0.05).word == "same"
 
 
 def test_the_interval_of_a_median_is_that_of_its_order_statistics():
-    # The median of a sample drawn again from 1 .. 9 is at most 1 with a chance of (1/9)^5 and some; 99 % leave out 0.5 % on each side.
+    # The median of a sample redrawn from 1 … 9 is at most 1 with a probability just above (1/9)^5. A 99 % interval omits 0.5 % on each side.
     low, high = regression.interval_of([float(i) for i in range(1, 10)])
     chance_of_at_most = lambda k: sum(math.comb(9, i) * (k / 9) ** i * (1 - k / 9) ** (9 - i) for i in range(5, 10))
     expected = next(k for k in range(1, 10) if chance_of_at_most(k) >= 0.005)
@@ -266,7 +266,7 @@ def test_the_median_that_the_command_line_prints_is_understood():
 
 
 def test_a_regression_is_found_between_two_programs(tmp_path, monkeypatch, capsys):
-    """Two programs that print what `treadle bench` prints; the second says it is a fifth slower, or fails."""
+    """Compares two programs that print `treadle bench` output. The second claims to be a fifth slower, or fails."""
 
     def program(name, text, status=0):
         path = tmp_path / name
@@ -291,7 +291,7 @@ def test_the_plot_has_a_dot_for_every_time_and_a_hollow_one_for_who_is_left_out(
     name = "{http://www.w3.org/2000/svg}"
     dots = [c for c in svg.iter(f"{name}circle") if c.find(f"{name}title") is not None]
     at = {c.find(f"{name}title").text.split()[0]: float(c.get("cx")) for c in dots}
-    # From the scale's own lines: 0 and 1 are where they are, 3 is the end.
+    # Positions by the scale's own labels; a value above 3 is drawn at 3, the end.
     ticks = {t.text.split()[0]: float(t.get("x")) for t in svg.iter(f"{name}text") if t.get("text-anchor") == "middle"}
     assert at == {"ONNX": ticks["1.5"], "ncnn": ticks["0.5"], "MNN": ticks["3"]}
     assert [c.get("fill") == "white" for c in dots] == [False, True, False]
@@ -300,7 +300,7 @@ def test_the_plot_has_a_dot_for_every_time_and_a_hollow_one_for_who_is_left_out(
 
 
 def test_the_page_of_figures_is_that_of_the_results():
-    """bench/report.py --render writes it."""
+    """The page and its plots must be up to date: bench/report.py --render writes them."""
     for path, text in page.render().items():
         assert path.read_text() == text, path
 

@@ -1,4 +1,4 @@
-"""Bytes of booleans that are neither 0 nor 1, from wherever they come: every operator takes them for true, as NumPy and onnxruntime do."""
+"""Booleans stored as bytes other than 0 and 1, wherever they come from: every operator treats them as true, like NumPy and onnxruntime."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_feeds(op):
     binding.bind_output("y")
     session.run_with_iobinding(binding)
     np.testing.assert_array_equal(bits(binding.copy_outputs_to_cpu()[0]), bits(expected))
-    np.testing.assert_array_equal(RAW, BAD.view(np.uint8))  # the caller's memory is his
+    np.testing.assert_array_equal(RAW, BAD.view(np.uint8))  # the caller's memory is unchanged
 
 
 @pytest.mark.parametrize("op", OPERATORS)
@@ -101,7 +101,7 @@ def test_bits_of_other_types():
 
 
 def test_compiled_models(tmp_path):
-    """The booleans of a compiled model are checked as those of any file are."""
+    """Booleans in a compiled model are checked as in any other file."""
     made = model([helper.make_node("Where", ["c", "x", "z"], ["y"])], declared(["x", "z"]), [tensor("y", None)], [constant()])
     options = treadle.SessionOptions()
     options.compiled_model_filepath = str(tmp_path / "made.treadle")

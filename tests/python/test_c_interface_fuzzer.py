@@ -1,4 +1,4 @@
-"""The fuzzer of the C interface: it knows every function of the header, and a slice of its calls is clean (docs/fuzzing.md)."""
+"""The fuzzer of the C interface covers every function of the header, and a fixed part of its calls finds no fault (docs/fuzzing.md)."""
 
 import ctypes
 import pathlib
@@ -35,13 +35,13 @@ def test_what_the_header_says_of_null_and_of_lifetimes_is_read():
 
     assert nullable("treadle_model_from_bytes") == ["model_dir"]
     assert nullable("treadle_tensor_create") == []
-    assert nullable("treadle_session_run") == ["options", "output_names", "outputs"]  # NULL after an error, says the comment of the last
+    assert nullable("treadle_session_run") == ["options", "output_names", "outputs"]  # by its comment, "outputs" may be NULL after an error
     assert [p.name for p in functions["treadle_partial_run_create_with_options"].outlived_by()] == ["options"]
     assert "trainer" in [p.name for p in functions["treadle_trainer_start_profiler"].outlived_by()]
 
 
 def test_a_slice_is_clean():
-    """In a process without threads of other tests, as it forks."""
+    """Runs in another process, since the fuzzer forks and this one has threads."""
     ran = subprocess.run(
         [sys.executable, FUZZ / "c_interface.py", "--seed", "1", "--count", "4000"], capture_output=True, text=True, timeout=600, check=False
     )
@@ -51,11 +51,11 @@ def test_a_slice_is_clean():
 
 
 def test_a_fault_is_found_and_named():
-    """The fuzzer sees a crash, and an argument that is taken though it is wrong."""
+    """The fuzzer finds a crash, and a wrong argument that is accepted."""
     fuzzer = c_interface.Fuzzer()
 
     class Faulty:
-        """Strips what the library would check."""
+        """A library that removes wrong arguments before the real one can check them."""
 
         def __init__(self, library):
             self.library = library

@@ -1,4 +1,4 @@
-"""Checkpoints: what is resumed has the bits of what was never interrupted; damage, other models and other settings are refused."""
+"""Checkpoints: resumed training has the bits of uninterrupted training. Damaged checkpoints, other models and other settings are refused."""
 
 import json
 import os
@@ -31,7 +31,7 @@ OPTIMIZERS = {
 
 
 def small_model(hidden=5, slope=0.1):
-    """Gemm, BatchNormalization, LeakyRelu, Dropout, Gemm: parameters, running statistics and random numbers."""
+    """Returns a model of Gemm, BatchNormalization, LeakyRelu, Dropout, Gemm: with parameters, running statistics and random numbers."""
     rng = np.random.default_rng(3)
     weights = {
         "weight1": rng.normal(0, 0.5, (4, hidden)),
@@ -67,7 +67,7 @@ def make_trainer(optimizer="adamw", model=None, **settings):
 
 
 def train(trainer, last, first=0):
-    """Steps [first, last); each has a batch of its own."""
+    """Runs the steps [first, last), each with its own batch. Returns the losses."""
     losses = []
     for step in range(first, last):
         rng = np.random.default_rng(step)
@@ -89,7 +89,7 @@ def test_resumed_training_has_the_same_bits(optimizer, steps, tmp_path):
     train(first, steps)
     first.save_checkpoint(tmp_path / "checkpoint", {"epoch": "3", "é": "ü"})
     second = make_trainer(optimizer)
-    train(second, 3)  # what it has done so far does not count
+    train(second, 3)  # loading replaces these steps
     assert second.load_checkpoint(tmp_path / "checkpoint") == {"epoch": "3", "é": "ü"}
     assert (second.num_steps, second.num_updates) == (steps, steps // 2)
     assert train(second, 20, steps) == expected[steps:]
@@ -203,7 +203,7 @@ def test_safetensors_own_package_reads_the_tensors(tmp_path):
     assert metadata["user.epoch"] == "1" and metadata["treadle.num_steps"] == "5"
     assert ["optimizer", "rmsprop"] in json.loads(metadata["treadle.settings"])
     numpy_reader.save_file(read, path, metadata)
-    with pytest.raises(treadle.Error, match="no checkpoint|damaged"):  # written by its own package, in an order of its own
+    with pytest.raises(treadle.Error, match="no checkpoint|damaged"):  # another writer's file, with entries in another order
         trainer.load_checkpoint(path)
 
 
@@ -285,7 +285,7 @@ def test_a_loader_goes_on_where_the_checkpoint_says(tmp_path):
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path):
-    """A limit on the size of files stands for the disk."""
+    """A limit on file sizes has the effect of a full disk."""
     code = f"""
 import resource, signal, sys
 sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
@@ -316,7 +316,7 @@ STEPS = 400
 
 
 def train_until_killed(folder, asynchronous):
-    """Of a child process: resumes, and saves every few steps."""
+    """Runs in a child process: resumes, and saves every few steps."""
     trainer = make_trainer()
     checkpoints = CheckpointFolder(folder, keep_last=2, asynchronous=asynchronous)
     resumed = checkpoints.resume(trainer)
@@ -329,7 +329,7 @@ def train_until_killed(folder, asynchronous):
 
 
 def test_a_killed_process_always_leaves_a_checkpoint_to_go_on_from(tmp_path):
-    """TREADLE_KILLS=200 for a full run."""
+    """TREADLE_KILLS sets the number of kills; 200 for a full run."""
     kills = int(os.environ.get("TREADLE_KILLS", "10"))
     straight = make_trainer()
     train(straight, STEPS)

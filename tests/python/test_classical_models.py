@@ -1,4 +1,4 @@
-"""Every classical model that can be converted, at 1 and 10,000 rows, against the library that trained it."""
+"""Compares every convertible classical model with the library that trained it, for 1 and 10,000 rows."""
 
 import warnings
 
@@ -31,7 +31,7 @@ def test_model_agrees_with_its_library(name):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(5))
 def test_probabilities_of_a_nu_svc_are_as_exact_as_onnxruntimes(ort, seed):
-    """Its coefficients nearly cancel: sums of single precision were ten times as far from scikit-learn."""
+    """The coefficients nearly cancel. Sums in single precision would have ten times the error."""
     import numpy as np
     from skl2onnx import to_onnx
     from sklearn import datasets, svm

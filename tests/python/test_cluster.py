@@ -1,4 +1,4 @@
-"""docs/cluster: the scripts do what they say, the manifests can be read."""
+"""The scripts and manifests of docs/cluster: scripts do what they say, manifests can be parsed."""
 
 import importlib.util
 import os

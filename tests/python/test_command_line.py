@@ -1,4 +1,4 @@
-"""What the program treadle says of models, inputs and wrong calls; tests/python/test_memory.py has `treadle plan`."""
+"""Output of the program treadle for models, inputs and wrong calls; tests/python/test_memory.py tests `treadle plan`."""
 
 import json
 import pathlib
@@ -45,13 +45,13 @@ def save(path, nodes, inputs, outputs, initializers=()):
 
 @pytest.fixture
 def product(tmp_path):
-    """y = x @ w, of symbols N and an unnamed extent; the weights are a Constant node's."""
+    """Saves y = x @ w, with the symbol N and an unnamed extent; a Constant node holds the weights."""
     weights = numpy_helper.from_array(np.ones((6, 4), np.float32), "w")
     nodes = [helper.make_node("Constant", [], ["w"], value=weights), helper.make_node("MatMul", ["x", "w"], ["y"])]
     return save(tmp_path / "product.onnx", nodes, [("x", TensorProto.FLOAT, ["N", None, 6])], [("y", TensorProto.FLOAT, ["N", None, 4])])
 
 
-# Options that nothing would read, behind the command and the model.
+# Calls with options that would have no effect, and a part of the error that names it.
 WITHOUT_EFFECT = [
     (["run", DIGITS, "--labels", "classes.txt"], "--top"),
     (["run", DIGITS, "--mean", "0.5"], "a picture"),
@@ -277,9 +277,9 @@ def test_damaged_archives_are_refused(treadle, tmp_path, compressed):
     (np.savez_compressed if compressed else np.savez)(archive, x=np.arange(64) * 12345678901)
     assert treadle("run", model, str(archive)).returncode == 0
     whole = archive.read_bytes()
-    end = whole.index(b"PK\x01\x02")  # the directory
+    end = whole.index(b"PK\x01\x02")  # the archive's directory
     refused = 0
-    for at in range(end - 40, end - 4):  # of the elements, near their end
+    for at in range(end - 40, end - 4):  # bytes near the end of the array's data
         archive.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
         run = treadle("run", model, str(archive))
         assert run.returncode == 1, at
@@ -354,7 +354,7 @@ def test_lists_print_json(as_json):
 
 
 class TestPictures:
-    """Against NumPy's arithmetic on the pixels of a picture that needs no resizing."""
+    """Compares with NumPy's arithmetic on the pixels of an image that needs no resizing."""
 
     @pytest.fixture
     def picture(self, tmp_path):

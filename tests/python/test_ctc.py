@@ -1,4 +1,4 @@
-"""The loss "ctc" beside PyTorch's, and a recogniser that learns by it."""
+"""The loss "ctc" compared with PyTorch's, and a small text recogniser that learns with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper, TensorProto  # noqa: E402
 
 
 def linear(steps: int | str, width: int, classes: int, forward: bool = False) -> tuple[bytes, np.ndarray]:
-    """x [N, steps, width] to scores [N, steps, classes], or with the classes forward."""
+    """Returns a model from x [N, steps, width] to scores [N, steps, classes], or with `forward` to [N, classes, steps], and its weights."""
     weight = np.random.default_rng(1).normal(size=(width, classes)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["s"]), helper.make_node("Transpose", ["s"], ["y"], perm=[0, 2, 1] if forward else [0, 1, 2])]
     shape = ["n", classes, steps] if forward else ["n", steps, classes]
@@ -56,7 +56,7 @@ def test_padding_and_int32() -> None:
 
 
 def test_it_learns_to_read() -> None:
-    """Each label shows in two steps, with noise; greedy decoding reads them back."""
+    """Each label appears in two steps, with noise. After training, greedy decoding must read the labels."""
     random = np.random.default_rng(4)
     model, _ = linear("t", 8, 8)
     trainer = Trainer(model, loss="ctc", class_axis=-1, optimizer="adam", learning_rate=0.05)

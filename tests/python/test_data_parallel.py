@@ -1,4 +1,4 @@
-"""Training over several processes: mpirun and torch.distributed, beside one process with the joint batch."""
+"""Training with several processes by mpirun and torch.distributed, compared with one process that trains with the joint batch."""
 
 import json
 import os
@@ -26,7 +26,7 @@ BATCH, FEATURES, CLASSES, STEPS = 12, 20, 3, 5
 
 
 def network(path):
-    """Two layers, without what treats a part of a batch otherwise than the whole."""
+    """Saves a model of two layers without any layer that depends on the whole batch."""
     random = np.random.default_rng(1)
     first = random.normal(0, 0.2, (FEATURES, 32)).astype(np.float32)
     second = random.normal(0, 0.2, (32, CLASSES)).astype(np.float32)
@@ -73,7 +73,7 @@ def joint_losses(model):
     return [trainer.step({"x": x}, labels) for x, labels in (samples(BATCH, i) for i in range(STEPS))]
 
 
-# What each process runs: steps with its part of the joint batch, and a line with the losses.
+# Program of each process: steps with its part of the joint batch; prints the losses in a line.
 WORKER = """
 import json, os, sys
 sys.path.insert(0, os.environ["TEST_FOLDER"])
@@ -112,7 +112,7 @@ def environment(**more):
 
 
 def results(text):
-    # Lines of several ranks may be joined into one.
+    # Ranks share a pipe, so several results may be in one line.
     found = [json.JSONDecoder().raw_decode(part)[0] for part in text.split("RESULT ")[1:]]
     return sorted(found, key=lambda result: result["rank"])
 
@@ -218,7 +218,7 @@ def test_threads_are_ranks_too(model, joint_losses):
 
 
 class Alone:
-    """A communicator in Python: one rank, which counts."""
+    """A communicator in Python with one rank, which counts the calls."""
 
     rank, size = 0, 1
 
@@ -302,7 +302,7 @@ def test_the_command_has_the_losses_of_one_process(model, data, trained_alone, t
         if here["event"] == "epoch":
             np.testing.assert_allclose(here["validation_loss"], alone["validation_loss"], rtol=1e-5)
             assert here["validation_accuracy"] == pytest.approx(alone["validation_accuracy"])
-    assert ran.stdout.count("epoch 3/3  loss") == 1  # rank 0 alone speaks
+    assert ran.stdout.count("epoch 3/3  loss") == 1  # only rank 0 prints
 
 
 @needs_mpi

@@ -1,4 +1,4 @@
-"""Two network namespaces as two hosts: training over their link, with delay and loss where the kernel can make them, and without the link."""
+"""Two network namespaces serve as two hosts: training over their link, also with delay and loss if the kernel supports it, and with the link cut."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ def ip(*arguments, tool="ip"):
 
 @pytest.fixture
 def hosts():
-    """Names of two namespaces with the addresses 10.77.0.1 and 10.77.0.2."""
+    """Returns the names of two namespaces, with the addresses 10.77.0.1 and 10.77.0.2."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need root and iproute2")
     names = [f"treadle{os.getpid()}{end}" for end in "ab"]

@@ -1,4 +1,4 @@
-"""A device from a library of its own (examples/device/tin.cpp): its memory is where the host finds nothing, and it has kernels for four operators."""
+"""A device in a separate library (examples/device/tin.cpp) with kernels for four operators. The host cannot read its memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tin(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module")
 def zinc(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """Tin as a plugin of version 5 would have it: without a bus."""
+    """The device of tin.cpp as a plugin of version 5, without a bus."""
     folder = tmp_path_factory.mktemp("zinc")
     (folder / "zinc.cpp").write_text(f"""
         #define treadle_plugin_main tin_main
@@ -83,7 +83,7 @@ def values(*shape: int) -> np.ndarray:
 
 
 def network() -> bytes:
-    """Convolutions and products for the device, with what only the host has between them."""
+    """Returns a network of convolutions and products, which the device computes, and operators in between that only the host has."""
     node = helper.make_node
     return model_of(
         [node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]), node("Relu", ["c1"], ["r1"]),
@@ -222,7 +222,7 @@ def assert_equal(got: object, want: object) -> None:
 
 
 def test_all_cases_of_onnx_fall_back_where_the_device_has_no_kernel(tin: ctypes.CDLL) -> None:
-    """Against the host at the level that a device's graphs have: above it, 16-bit floats are computed in float32."""
+    """Compares with the host at the optimisation level of a device's graphs: above it, the host computes 16-bit floats in float32."""
     results = []
     for case in cases.collect_testcases(None):
         model = case.model.SerializeToString()
@@ -300,7 +300,7 @@ VALUE, WEIGHT = 4 * ROWS * WIDTH, 4 * WIDTH * WIDTH  # bytes of an activation an
 
 
 def deep() -> bytes:
-    """Layers whose results are all added up from the last to the first, so that they are read again after all have been made."""
+    """Returns layers whose results are added up in reverse order, so that all are read again after all have been computed."""
     node = helper.make_node
     nodes, constants, last = [], {}, "x"
     for k in range(LINKS):
@@ -324,7 +324,7 @@ def small(memory_bytes: int, device: str = "tin") -> treadle.SessionOptions:
     return options
 
 
-# Nothing fits; one node's values do; some do; all but some; all.
+# Sizes of the device's memory: too small for anything; for one node's values; for some; for all but some; for all.
 ROOMS = [1, 3 * VALUE + WEIGHT, 5 * VALUE, LINKS * (VALUE + WEIGHT), 1 << 20]
 
 
@@ -425,7 +425,7 @@ def test_a_job_limits_the_device_and_the_host_behind_it(tin: ctypes.CDLL) -> Non
 
 
 def test_data_dependent_values_that_do_not_fit(tin: ctypes.CDLL) -> None:
-    """Their sizes are known when the run comes to them; the device goes on with what has a known shape again."""
+    """The sizes are known only during the run. Later values with known shapes are computed on the device again."""
     node = helper.make_node
     model = model_of(
         [node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["found"]), node("Cast", ["found"], ["floats"], to=TensorProto.FLOAT),
@@ -433,7 +433,7 @@ def test_data_dependent_values_that_do_not_fit(tin: ctypes.CDLL) -> None:
         {"x": [ROWS, WIDTH]}, ["y", "floats"], w=values(WIDTH, WIDTH), shape=np.array([ROWS, WIDTH], np.int64))
     x = values(ROWS, WIDTH)
     x[np.unravel_index(np.argsort(x, axis=None)[:ROWS * WIDTH // 2], x.shape)] = -1
-    x[x >= 0] += 1  # as many as half of its elements, with two indices each
+    x[x >= 0] += 1  # half of the elements are positive; each gives two indices
     assert (x > 0).sum() == ROWS * WIDTH // 2
     for memory_bytes in (1, 2 * VALUE, 4 * VALUE):
         tin.tin_peak_bytes()
@@ -520,7 +520,7 @@ def test_without_a_bus_a_run_that_does_not_fit_fails(zinc: ctypes.CDLL) -> None:
 
 
 def layer(rows: int | str = 4) -> bytes:
-    """y = max(x @ w + b, 0)"""
+    """Returns y = max(x @ w + b, 0)."""
     node = helper.make_node
     return model_of([node("MatMul", ["x", "w"], ["product"]), node("Add", ["product", "b"], ["sum"]), node("Relu", ["sum"], ["y"])],
                     {"x": [rows, 16]}, ["y"], w=values(16, 16), b=values(16))
@@ -538,7 +538,7 @@ def over_the_bus(tin: ctypes.CDLL) -> int:
 def test_bound_values_stay_on_the_device(tin: ctypes.CDLL, rows: int | str) -> None:
     session = treadle.InferenceSession(layer(rows), on("tin"))
     x = values(4, 16)
-    session.run(None, {"x": x})  # weights are on the device from here on
+    session.run(None, {"x": x})  # the weights are on the device from now on
     held = tin.tin_allocated_bytes()
     value = treadle.OrtValue.ortvalue_from_numpy(x, "tin", 0)
     assert value.device_name() == "tin"
@@ -577,7 +577,7 @@ def test_a_bound_value_of_the_device_is_written_in_place(tin: ctypes.CDLL) -> No
     source.update_inplace(-values(4, 16))
     session.run_with_iobinding(binding)
     np.testing.assert_allclose(target.numpy(), of_layer(-values(4, 16)), rtol=1e-5, atol=1e-5)
-    binding.bind_ortvalue_output("y", source)  # the feed's own memory
+    binding.bind_ortvalue_output("y", source)  # bound to the feed's memory
     session.run_with_iobinding(binding)
     np.testing.assert_allclose(source.numpy(), of_layer(-values(4, 16)), rtol=1e-5, atol=1e-5)
 
@@ -585,7 +585,7 @@ def test_a_bound_value_of_the_device_is_written_in_place(tin: ctypes.CDLL) -> No
 @pytest.mark.parametrize("device", ["tin", "sim", "sim:a"])
 @pytest.mark.parametrize("where", ["device", "cpu"])
 def test_values_of_a_device_go_through_any_session(tin: ctypes.CDLL, device: str, where: str) -> None:
-    """Also through what the host computes: a feed that it reads, an output that it makes or reads, and one that is the feed itself."""
+    """Also through nodes of the host: a feed that it reads, outputs that it writes or reads, and an output that is the feed itself."""
     node = helper.make_node
     model = model_of(
         [node("Sigmoid", ["x"], ["s"]), node("Add", ["x", "s"], ["sum"]), node("Relu", ["sum"], ["r"]), node("Sin", ["r"], ["of_host"]),

@@ -1,4 +1,4 @@
-"""What README and docs/ name exists: files that they link, commands and options of the command line, scripts, passes, Python names."""
+"""Things that README and docs/ name must exist: linked files, commands and options, scripts, passes, Python names."""
 
 import ast
 import functools
@@ -32,7 +32,7 @@ def test_links_lead_somewhere(document):
 
 
 def test_named_files_exist(document):
-    """Paths in backticks or in plain text that begin with a folder of the repository."""
+    """Checks paths, in backticks or in plain text, that begin with a folder of the repository."""
     folders = "bench|docs|examples|include|python|scripts|src|tests"
     for path in re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*\w)", document.read_text()):
         if "<" in path or pathlib.Path(path).name in {"fuzz_model"}:
@@ -54,18 +54,19 @@ def test_commands_and_their_options_exist(document, program):
     for line in document.read_text().splitlines():
         for command, rest in re.findall(r"(?:^|`|\s{4})treadle (\w+)((?: [^`#|]*)?)", line):
             if command.upper() == command:
-                continue  # treadle COMMAND
+                continue  # a placeholder for any command
             assert command in commands, line
             for option in re.findall(r"(?<!\w)--([\w-]+)", rest):
                 assert option in options_of(program, command), line
 
 
 SHOWN = re.compile(r"(?:^ {4}|`)(treadle [a-z]+ [^`\n]*)", re.MULTILINE)
-NOT_CALLED = re.compile(r"\.\.\.|…|treadle coordinator|completion|[A-Z]+=|\b[A-Z]{3,}\b")  # what stands for other words, or does not end by itself
+NOT_CALLED = re.compile(r"\.\.\.|…|treadle coordinator|completion|[A-Z]+=|\b[A-Z]{3,}\b")  # placeholders, and commands that do not end by themselves
 
 
 def test_commands_are_written_as_the_program_takes_them(document, program, tmp_path):
-    """Blocks ```console run in test_tutorials.py. Of all others, the files are not there: a wrong option or value has the exit status 2."""
+    """Checks commands outside of ```console blocks, which test_tutorials.py runs. Files are missing, but a wrong option or value gives exit status
+    2."""
     environment = {**os.environ, "TREADLE_SHARING_DIR": str(tmp_path / "sharing")}
     text = re.sub(r"^```console.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
     for command in SHOWN.findall(text):
@@ -77,7 +78,7 @@ def test_commands_are_written_as_the_program_takes_them(document, program, tmp_p
 
 
 def python_blocks(text):
-    """Blocks ```python, and indented ones that begin with something that only Python has."""
+    """Returns ```python blocks, and indented blocks that begin with something only Python has."""
     yield from re.findall(r"^```python[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     without = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     for block in re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", without, re.MULTILINE):
@@ -102,7 +103,7 @@ def test_python_in_documents_is_python_and_names_what_exists(document):
 
 
 def check_attribute(name):
-    """`treadle.a.b` exists as far as it names modules, classes and functions."""
+    """Checks that `treadle.a.b` exists, as far as it names modules, classes and functions."""
     if not re.fullmatch(r"treadle(\.\w+)+", name):
         return
     value = treadle
@@ -115,13 +116,13 @@ def check_attribute(name):
 
 
 def test_blocks_have_a_form_that_the_site_knows(document):
-    """mkdocs shows others as plain text; scripts/docs_hook.py turns `console varies` into `console`."""
+    """mkdocs shows other forms as plain text; scripts/docs_hook.py turns `console varies` into `console`."""
     for information in re.findall(r"^ *```(\S.*)$", document.read_text(), re.MULTILINE):
         assert re.fullmatch(r'\w+( title="[^"]+")?|console varies', information), information
 
 
 def test_the_sites_pages_exist():
-    """`scripts/docs` builds the site and finds pages that mkdocs.yml does not list; it needs packages that tests do not."""
+    """Checks pages without building the site. `scripts/docs` does that, with packages that tests do not need."""
     pages = re.findall(r": ([\w/-]+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(), re.MULTILINE)
     assert len(pages) > 30
     for page in pages:

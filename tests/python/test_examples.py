@@ -1,4 +1,4 @@
-"""The programs of examples/: built against the library as a user builds them, they compute what onnxruntime does, learn, and resume."""
+"""The programs of examples/, built against the library as users build them: they agree with onnxruntime, learn, and resume training."""
 
 import pathlib
 import re
@@ -45,7 +45,7 @@ def test_a_digit_is_read_in_three_languages(source, ort, tmp_path):
     exact, rounded = re.findall(r"digit (\d), score (\S+?),?\s", made.stdout)
     pixels = re.search(r'PIXELS = """(.*?)"""', (path.parent / "classify.py").read_text(), re.DOTALL).group(1)
     image = np.array(pixels.split(), np.float32).reshape(1, 1, 8, 8) / 16
-    # The float model's scores in both cases: ONNX Runtime's products of bytes are no truth on every processor.
+    # Both models are compared with the float model's scores, as ONNX Runtime's products of bytes are wrong on some processors.
     scores = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"image": image})[0]
     for (digit, score), tolerance in ((exact, 1e-4), (rounded, 2e-2)):
         assert int(digit) == scores.argmax() == 0
@@ -66,7 +66,7 @@ def test_training_without_python(source, ort, tmp_path):
     model = EXAMPLES / "spirals.onnx"
     text = run(model, "first.onnx", "checkpoint")
     assert float(re.search(r"accuracy (\S+)", text).group(1)) > 0.97, text
-    sorted((tmp_path / "checkpoint").iterdir())[-1].unlink()  # as if the process had been killed after the one before
+    sorted((tmp_path / "checkpoint").iterdir())[-1].unlink()  # as if the process had been killed before the last checkpoint
     again = run(model, "second.onnx", "checkpoint")
     assert "goes on after step" in again
     assert (tmp_path / "second.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
@@ -95,11 +95,11 @@ def test_training_on_files_in_c_resumes_within_an_epoch(program, tmp_path):
 
     text = run("artifacts", "data.csv", "target", "0.0625", "6", "first.onnx", "one")
     assert float(re.findall(r"accuracy (\S+)", text)[-1]) > 0.9, text
-    sorted((tmp_path / "one").iterdir())[-1].unlink()  # as if the process had been killed after the one before
+    sorted((tmp_path / "one").iterdir())[-1].unlink()  # as if the process had been killed before the last checkpoint
     again = run("artifacts", "data.csv", "target", "0.0625", "6", "second.onnx", "one")
     assert "goes on after step" in again
     assert (tmp_path / "second.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
-    run(model, "data.csv", "target", "0.0625", "6", "third.onnx", "two")  # makes its graphs itself
+    run(model, "data.csv", "target", "0.0625", "6", "third.onnx", "two")  # without artifacts, the program makes its graphs
     assert (tmp_path / "third.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
     assert "240 samples" in run("artifacts", "data.npz", "labels", "0.0625", "1", "fourth.onnx", "three")
 

@@ -1,4 +1,4 @@
-"""Graph executors in the way of MXNet, against gradients worked out by hand and by PyTorch."""
+"""Graph executors in MXNet's style. Gradients are compared with hand-computed ones and with PyTorch's."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ G = RNG.standard_normal((4, 2)).astype(np.float32)
 
 
 def linear():
-    """y = x w + b"""
+    """Returns a model y = x w + b."""
     return small.model(
         [small.node("MatMul", ["x", "w"], ["product"]), small.node("Add", ["product", "b"], ["y"])],
         [small.tensor("x", ["N", 3])],
@@ -35,7 +35,7 @@ def test_forward_and_backward_work_on_the_bound_arrays():
     executor = treadle.bind(linear(), {"x": x, "w": w}, grads)
     (y,) = executor.forward()
     np.testing.assert_allclose(y, X @ (2 * W) + B, rtol=1e-5)
-    w[:] = W  # the array that was bound, not a copy of it
+    w[:] = W  # changes the bound array
     (y,) = executor.forward(is_train=True, x=X + 1)
     np.testing.assert_allclose(y, (X + 1) @ W + B, rtol=1e-5)
     np.testing.assert_array_equal(x, X + 1)
@@ -49,7 +49,7 @@ def test_forward_and_backward_work_on_the_bound_arrays():
         executor.backward([G])
 
 
-# Of opset 10, where which element is taken depends on whether an axis shrinks.
+# In opset 10, the elements that Resize takes depend on whether an axis shrinks.
 @pytest.mark.parametrize(
     ("op_type", "scales"),
     [("Resize", (0.7, 0.5)), ("Resize", (0.7, 2.0)), ("Resize", (1.6, 0.6)), ("Resize", (1.0, 1.7)), ("Resize", (1.0, 1.0)), ("Upsample", (1.0, 1.7))],
@@ -87,7 +87,7 @@ def test_scales_that_are_fed_choose_elements_by_their_axis(ort):
         np.testing.assert_array_equal(ours.run(None, feeds)[0], theirs.run(None, feeds)[0])
 
 
-# Its extents stay known, and it is no parameter, whatever chooses those.
+# A constant that determines extents stays a constant, and is never a parameter.
 def test_settings_are_no_parameters():
     model = small.model(
         [
@@ -111,12 +111,12 @@ def test_evaluation_follows_the_bound_arrays():
     for step in range(4):
         for _ in range(2):
             np.testing.assert_allclose(executor.forward()[0], x @ w + b, rtol=1e-5)
-        w[step % 3] += 1  # nobody is told
+        w[step % 3] += 1  # without a notification
         b *= 0.5
     other = RNG.standard_normal((3, 2)).astype(np.float32)
     executor.arg_dict["w"] = other  # another array
     np.testing.assert_allclose(executor.forward()[0], x @ other + b, rtol=1e-5)
-    executor.arg_dict["w"] = np.asfortranarray(other)  # one that no kernel reads in place
+    executor.arg_dict["w"] = np.asfortranarray(other)  # an array that no kernel can read in place
     np.testing.assert_allclose(executor.forward()[0], x @ other + b, rtol=1e-5)
     seen = []
     executor.set_monitor_callback(lambda name, array: seen.append(name))
@@ -137,7 +137,7 @@ def test_gradients_are_written_added_or_left_alone():
     np.testing.assert_allclose(executor.grad_dict["w"], 1 + 2 * X.T @ G, rtol=1e-4)
     np.testing.assert_allclose(executor.grad_dict["b"], G.sum(0), rtol=1e-5)
     executor.forward(is_train=True)
-    executor.backward()  # ones
+    executor.backward()  # the head gradient is ones
     np.testing.assert_allclose(executor.grad_dict["b"], [4, 4])
     with pytest.raises(ValueError, match='"sometimes"'):
         treadle.simple_bind(linear(), "sometimes", x=(4, 3))
@@ -166,14 +166,14 @@ def test_what_simple_bind_and_reshape_do_not_know_is_refused():
 
 @pytest.mark.parametrize("request_", ["write", "add"])
 def test_gradients_reach_arrays_that_the_library_cannot_write_to(request_):
-    to_w, own_x = np.ones((2, 3), np.float32).T, np.asfortranarray(X)  # with strides
+    to_w, own_x = np.ones((2, 3), np.float32).T, np.asfortranarray(X)  # arrays with unusual strides
     executor = treadle.bind(linear(), {"x": own_x}, {"w": to_w}, request_)
     for _ in range(2):
         executor.forward(is_train=True)
         executor.backward(G)
     assert executor.grad_dict["w"] is to_w
     np.testing.assert_allclose(to_w, 1 + 2 * X.T @ G if request_ == "add" else X.T @ G, rtol=1e-4)
-    replaced = executor.grad_dict["w"] = np.zeros((3, 2), np.float32)  # holds from the next pass on
+    replaced = executor.grad_dict["w"] = np.zeros((3, 2), np.float32)  # used from the next pass on
     own_x *= 2
     executor.forward(is_train=True)
     executor.backward(G)
@@ -181,7 +181,7 @@ def test_gradients_reach_arrays_that_the_library_cannot_write_to(request_):
 
 
 def test_inputs_without_a_gradient_are_left_out_of_the_backward_pass():
-    """One that the outputs do not depend on has none; asked for null, it does not stand in the way of the others."""
+    """An input that no output depends on has no gradient. If its request is "null", the others are computed."""
     model = onnx.load_from_string(linear())
     model.graph.input.append(small.tensor("beside", [2]))
     executor = treadle.simple_bind(model, {"x": "null", "w": "write", "b": "write"}, x=(4, 3))
@@ -207,7 +207,7 @@ def test_reshaping_shares_memory():
 
 
 def product():
-    """y = x z, whose shapes have a symbol in common; w stands beside them."""
+    """Returns a model y = x z, whose shapes share a symbol, with an additional input w."""
     return small.model(
         [small.node("Mul", ["x", "z"], ["p"]), small.node("Mul", ["p", "w"], ["y"])],
         [small.tensor("x", ["N", 3]), small.tensor("z", ["N", 3]), small.tensor("w", ["M", 1])],
@@ -216,7 +216,7 @@ def product():
 
 
 def test_inputs_that_are_not_named_follow_by_their_symbols():
-    executor = treadle.simple_bind(product(), "null", x=(4, 3), w=(1, 1))  # nor has this model anything to train
+    executor = treadle.simple_bind(product(), "null", x=(4, 3), w=(1, 1))  # this model has nothing to train
     assert executor.arg_dict["z"].shape == (4, 3)
     with pytest.raises(ValueError, match=r'"z" would change from \[4,3\] to \[2,3\], and partial_shaping is off'):
         executor.reshape(x=(2, 3), w=(1, 1))
@@ -241,7 +241,7 @@ def test_an_executor_shares_the_parameters_of_another():
 
 
 def unrolled(steps):
-    """A model for sequences of one length: h = tanh(x[t] w + h u), as MXNet's buckets are."""
+    """Returns h = tanh(x[t] w + h u) for sequences of one length, like one of MXNet's buckets."""
     lines = [f"g{t} = Constant <value_int = {t}> () x{t} = Gather <axis = 1> (x, g{t}) a{t} = MatMul(x{t}, w)" for t in range(steps)]
     lines.append("h0 = Tanh(a0)")
     lines += [f"b{t} = MatMul(h{t - 1}, u) c{t} = Add(a{t}, b{t}) h{t} = Tanh(c{t})" for t in range(1, steps)]
@@ -267,7 +267,7 @@ def test_executors_of_different_lengths_share_parameters_and_memory():
     assert np.shares_memory(short.grad_dict["x"], long.grad_dict["x"])
     x = np.random.default_rng(1).normal(size=(2, 2, 3)).astype(np.float32)
     for scale in (1, 0.5):
-        long.arg_dict["w"] *= scale  # a step of either is a step of both
+        long.arg_dict["w"] *= scale  # updates the shared parameters of both executors
         w, u = long.arg_dict["w"], long.arg_dict["u"]
         first = np.tanh(x[:, 0] @ w)
         np.testing.assert_allclose(short.forward(is_train=True, x=x)[0], np.tanh(x[:, 1] @ w + first @ u), rtol=1e-5, atol=1e-6)
@@ -320,7 +320,7 @@ def test_monitors_and_the_optimised_graph():
 
 
 def test_monitors_see_training_passes_too():
-    """Watched before the graph of a training pass is made, and behind it; gradients are among the values."""
+    """The monitor is set before and after the training graph is made. It must see gradients too."""
     executor = treadle.simple_bind(linear(), x=(4, 3))
     for made_before in (False, True):
         seen = {}
@@ -381,8 +381,8 @@ def test_profiles_tell_forward_passes_from_training(tmp_path):
         return [event["args"]["op_name"] for event in events if event["cat"] == "Node" and event["name"].endswith("_kernel_time")]
 
     assert inference != training
-    assert len(operators(inference)) in (2, 4)  # a product and a sum, or one of both, in each of two runs
-    trained = json.loads(pathlib.Path(training).read_text())["traceEvents"]  # in the words of PyTorch's profiler, as trainers write them
+    assert len(operators(inference)) in (2, 4)  # a product and a sum, or both fused, in each of two runs
+    trained = json.loads(pathlib.Path(training).read_text())["traceEvents"]  # named as in PyTorch's profiler, as trainers do
     assert sum(event.get("cat") == "cpu_op" for event in trained) >= 3, trained  # forward, and the gradients of x, w and b
     with pytest.raises(treadle.errors.InvalidArgument, match="profiling is not on"):
         executor.end_profiling()
@@ -420,7 +420,7 @@ def test_running_statistics_are_auxiliary_states():
 
 
 def grouped():
-    """y = relu(x w) + b, the product in the group "left", the rest in "right"."""
+    """Returns y = relu(x w) + b, with the product in the group "left" and the rest in "right"."""
     nodes = [small.node("MatMul", ["x", "w"], ["product"]), small.node("Relu", ["product"], ["r"]), small.node("Add", ["r", "b"], ["y"])]
     for made, group in zip(nodes, ["left", "right", "right"], strict=True):
         made.name = "make_" + made.output[0]
@@ -461,7 +461,7 @@ def test_groups_run_on_their_devices_and_give_the_same_bits(where, crossing):
 
 def test_profiles_are_of_all_graphs_of_an_executor():
     executor = treadle.bind(linear(), {"x": X, "w": W.copy()})
-    for around in (lambda: treadle.profile(executor), treadle.profile):  # its own, and one of the process
+    for around in (lambda: treadle.profile(executor), treadle.profile):  # a profile of the executor, and one of the process
         with around() as profile:
             for _ in range(3):
                 executor.forward(is_train=True)  # the first time, this makes the graph
@@ -497,11 +497,11 @@ def test_a_forward_pass_goes_step_by_step(is_train):
         steps.append(executor.partial_forward(len(steps), is_train))
     assert steps == list(range(left, -1, -1))
     np.testing.assert_allclose(executor.outputs[0], X @ (2 * W) + B, rtol=1e-5)
-    assert executor.partial_forward(len(steps)) == 0  # MXNet: behind the last one nothing happens
+    assert executor.partial_forward(len(steps)) == 0  # MXNet: nothing happens after the last step
     if is_train:
         executor.backward([G])
         np.testing.assert_allclose(executor.grad_dict["w"], X.T @ G, rtol=1e-4)
-    if not is_train:  # one node: behind it nothing is left
+    if not is_train:  # the whole graph is one node, so no step is left
         return
     executor.partial_forward(0, is_train, x=X)
     with pytest.raises(ValueError, match="step 3 does not follow"):
@@ -591,11 +591,11 @@ def test_training_reads_parameters_where_they_are_bound():
     joint = executor._core.training(executor._requests)
     assert np.shares_memory(joint.parameters["w"], w)
     executor.backward(G)
-    w *= 2  # behind the backward pass, as a step does
+    w *= 2  # after the backward pass, like an optimizer's step
     np.testing.assert_allclose(executor.forward(is_train=True)[0], X @ w + B, rtol=1e-5)
     executor.backward(G)
     np.testing.assert_allclose(executor.grad_dict["x"], G @ w.T, rtol=1e-5)
-    # What cannot be read as it lies is copied, and so is what another executor has bound.
+    # Arrays that kernels cannot read in place are copied, and so are arrays that another executor has bound.
     for other in (np.asfortranarray(W * 3), np.repeat(W, 2, axis=0)[::2]):
         executor.arg_dict["w"] = other
         np.testing.assert_allclose(executor.forward(is_train=True)[0], X @ other + B, rtol=1e-5)
@@ -604,7 +604,7 @@ def test_training_reads_parameters_where_they_are_bound():
     second = treadle.bind(linear(), {"x": X, "w": W * 5}, shared_exec=executor)
     first_run = executor.forward(is_train=True)[0]
     np.testing.assert_allclose(second.forward(is_train=True)[0], X @ (W * 5) + B, rtol=1e-5)
-    executor.backward(G)  # with the parameters that its pass began with
+    executor.backward(G)  # uses the parameters from the beginning of its pass
     np.testing.assert_allclose(executor.grad_dict["x"], G @ executor.arg_dict["w"].T, rtol=1e-5)
     np.testing.assert_allclose(first_run, X @ executor.arg_dict["w"] + B, rtol=1e-5)
 
@@ -622,7 +622,7 @@ def test_a_joint_module_holds_what_it_is_given():
     for wrong, message in (({"v": w}, 'no "v"; is it'), ({"w": W[:2]}, "the module holds"), ({"b": np.zeros(4, np.float32)[::2]}, "contiguous float32")):
         with pytest.raises((treadle.Error, ValueError), match=message):
             module.hold({"w": W * 7, **wrong})
-    np.testing.assert_allclose(module.forward({"x": X}).outputs[0], X @ w + B, rtol=1e-5)  # a call that fails changes nothing
+    np.testing.assert_allclose(module.forward({"x": X}).outputs[0], X @ w + B, rtol=1e-5)  # a failed call changes nothing
 
 
 def test_gradients_are_not_written_to_read_only_arrays():

@@ -1,4 +1,4 @@
-"""The optimised model, written as ONNX, is accepted by onnx.checker and gives the recorded outputs on ONNX Runtime."""
+"""The optimised model, exported as ONNX: onnx.checker accepts it, and ONNX Runtime computes the recorded outputs with it."""
 
 import numpy as np
 import onnx

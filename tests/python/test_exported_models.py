@@ -1,4 +1,4 @@
-"""Architectures from PyTorch's exporters against PyTorch: all by the one through TorchScript, a few by the slower one through torch.export."""
+"""Architectures exported from PyTorch, compared with PyTorch: all with the TorchScript exporter, a few with the slower torch.export."""
 
 import pytest
 

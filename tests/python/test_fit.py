@@ -1,4 +1,4 @@
-"""Trainer.fit: the parameters of a loop of one's own, metrics by their definitions, and callbacks that end the training."""
+"""Trainer.fit: it gives the parameters of a hand-written loop, metrics follow their definitions, and callbacks can end training."""
 
 import math
 
@@ -38,7 +38,7 @@ def test_the_bits_are_those_of_a_loop_of_ones_own_for_any_iterable():
     for data, options in (
         (BATCHES, {}),
         ([({"x": x}, labels) for x, labels in BATCHES], {}),
-        (lambda: (batch for batch in BATCHES), {}),  # a generator anew for each epoch
+        (lambda: (batch for batch in BATCHES), {}),  # a new generator for each epoch
         (arrays, {}),
         (as_dicts, {"labels": "kind"}),
         (iter(BATCHES * 3), {"steps_per_epoch": len(BATCHES)}),  # read once, over all epochs
@@ -60,7 +60,7 @@ def test_batches_of_pytorch():
 
 
 class Confusion:
-    """Precision of class 1, which is no mean over batches."""
+    """The precision of class 1, which is not a mean over batches."""
 
     def reset(self):
         self.told = self.right = 0
@@ -157,7 +157,7 @@ def test_early_stopping_brings_the_best_epoch_back():
     assert len(history) == 5 and stopping.best_epoch == 2 and stopping.best == 2.0
     assert repr(stopping) == "EarlyStopping(patience=3, monitor='scripted', best_epoch=2, best=2)"
     np.testing.assert_array_equal(own.parameters["w"], kept[1])
-    # The last epoch's are kept where that is asked for; more may be better, and little is nothing.
+    # With restore_best off, the last epoch's parameters stay. With maximize, more is better, and less than min_delta does not count.
     own, scripted, kept[:] = trainer(), iter([0.5, 0.6, 0.605, 0.5]), []
     stopping = EarlyStopping(1, monitor="scripted", maximize=True, min_delta=0.01, restore_best=False)
     assert len(own.fit(BATCHES, epochs=4, callbacks=[loss_by_script, stopping])) == 3

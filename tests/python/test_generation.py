@@ -1,4 +1,4 @@
-"""GreedySearch, Sampling, BeamSearch and WhisperBeamSearch of com.microsoft: the same tokens as ONNX Runtime, from small decoders with random weights."""
+"""com.microsoft's GreedySearch, Sampling, BeamSearch and WhisperBeamSearch give ONNX Runtime's tokens, with small random decoders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def actual(made: bytes, feeds: Feeds, **options: Any) -> list[np.ndarray]:
 
 
 class Draw:
-    """A prompt with padding in front, and parameters, each of which may be absent."""
+    """Random arguments of a search: a prompt, padded in front, and parameters, each of which may be absent."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = np.random.default_rng(seed)
@@ -51,7 +51,7 @@ class Draw:
         return array if self.rng.integers(2) else None
 
     def vocab_mask(self) -> np.ndarray:
-        """Some tokens; the end of text is among them."""
+        """Returns a mask that allows some tokens, always including the end of text."""
         mask = (self.rng.uniform(size=self.sizes.vocabulary) < 0.8).astype(np.int32)
         mask[1] = 1
         return mask
@@ -104,7 +104,7 @@ def test_greedy_search(ort: Any, seed: int) -> None:
     made = search_model("GreedySearch", inputs, 1, **draw.attributes(decoder=gpt_decoder(draw.rng, draw.sizes)))
     wanted, found = expected(ort, made, given(inputs))[0], actual(made, given(inputs))[0]
     assert found.shape == wanted.shape
-    # Behind the round in which the last text ends ONNX Runtime leaves its output unwritten.
+    # ONNX Runtime leaves its output unwritten after the round in which the last text ends.
     written = max(draw.length, int(np.nonzero((found != 0).any(0))[0].max()) + 1)
     np.testing.assert_array_equal(found[:, :written], wanted[:, :written])
     assert (found[:, written:] == 0).all()
@@ -123,7 +123,7 @@ def test_beam_search_of_a_decoder(ort: Any, seed: int, kind: str) -> None:
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_beams_that_may_improve_go_on(ort: Any, seed: int) -> None:
-    # One text at a time: of several, ONNX Runtime compares each with another one's best score.
+    # With one text only: with several, ONNX Runtime compares a text with another one's best score.
     draw = Draw(seed)
     draw.ids, draw.batch = draw.ids[:1], 1
     inputs = draw.beams(draw.length)
@@ -133,7 +133,7 @@ def test_beams_that_may_improve_go_on(ort: Any, seed: int) -> None:
     assert found[2].shape == wanted[2].shape
     rounds = len(found[2]) if not (found[2] == 0).all((1, 2, 3)).any() else int((found[2] == 0).all((1, 2, 3)).argmax())
     assert rounds > 0
-    np.testing.assert_allclose(found[2][:rounds], wanted[2][:rounds], rtol=1e-4, atol=1e-4)  # behind these it leaves its output unwritten
+    np.testing.assert_allclose(found[2][:rounds], wanted[2][:rounds], rtol=1e-4, atol=1e-4)  # the rest of ONNX Runtime's output is unwritten
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
@@ -248,7 +248,7 @@ def test_sampled_tokens_have_onnxruntimes_distribution(ort: Any, seed: int, cust
     made = sampling(draw, inputs, custom=custom, top_p=float(draw.rng.uniform(0.2, 0.95)), temperature=float(draw.rng.uniform(0.5, 2)), presence_penalty=0.5)
     counts = [np.bincount(run[0][:, -1], minlength=draw.sizes.vocabulary) for run in (actual(made, given(inputs)), expected(ort, made, given(inputs)))]
     both = counts[0] + counts[1]
-    # Chi-squared of two samples: five standard deviations and a little above its mean.
+    # Chi-squared of two samples: the bound is the mean plus five standard deviations.
     chi = ((counts[0] - counts[1])[both > 0] ** 2 / both[both > 0]).sum()
     freedom = max(int((both > 0).sum()) - 1, 1)
     assert chi < freedom + 5 * np.sqrt(2 * freedom) + 5, (counts, chi)

@@ -1,4 +1,4 @@
-"""Models on a GPU by Vulkan, or on what stands for one: values against NumPy in float64, networks against the host."""
+"""Models on a Vulkan GPU or its substitute: values are compared with NumPy in float64, networks with the host."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.vectorize(math.erf)(x)
 
 
-FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = {  # with the range of x
+FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = {  # function, and the range of x
     "Exp": (np.exp, -80, 80),
     "Log": (np.log, 1e-30, 1e30),
     "Tanh": (np.tanh, -12, 12),
@@ -224,7 +224,7 @@ def test_an_index_outside_is_an_error_and_the_next_run_is_fine(bad: int) -> None
     np.testing.assert_array_equal(session.run(None, {"x": x, "i": good})[0], x[good])
 
 
-# Vulkan need not take more than 65,535 groups in a dimension of a dispatch.
+# A dispatch may have only 65,535 groups in a dimension.
 def test_more_products_than_a_dispatch_has_groups() -> None:
     random = np.random.default_rng(14)
     a, b = random.standard_normal((70_000, 1, 2)).astype(np.float32), random.standard_normal((70_000, 2, 1)).astype(np.float32)
@@ -274,7 +274,7 @@ def test_special_values() -> None:
 
 
 def _network() -> bytes:
-    """A small convolutional network with all that the GPU computes, and a CumSum that the host computes in its middle."""
+    """Returns a small convolutional network that the GPU computes, except for a CumSum in its middle, which the host computes."""
     random = np.random.default_rng(12)
     initializers = []
 
@@ -335,7 +335,7 @@ def test_runs_give_the_same_bits_from_many_threads() -> None:
 
 
 def test_a_device_that_is_not_there_is_told_with_those_that_are() -> None:
-    on_gpu(_network())  # skips where there is none
+    on_gpu(_network())  # skips the test if there is no GPU
     options = treadle.SessionOptions()
     options.device = "gpu:99"
     with pytest.raises(treadle.Error, match='there is no device "gpu:99": gpu:0 is '):

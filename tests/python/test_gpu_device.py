@@ -1,4 +1,4 @@
-"""The GPU as a device: execution providers, memory, compiled pipelines, processes. Implementations on the CPU stand for one."""
+"""The GPU as a device: execution providers, memory, compiled pipelines, processes. A Vulkan driver on the CPU may serve as one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
 
 
 def on_host_and_gpu() -> bytes:
-    """y = relu(x) on the GPU; n, the places where it is not 0, on the host."""
+    """Returns y = relu(x), computed on the GPU, and n, the indices of y's nonzero elements, computed on the host."""
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"], "on the gpu"), helper.make_node("NonZero", ["y"], ["n"], "on the host")],
         "two",
@@ -52,13 +52,13 @@ def run_python(code: str, **environment: str) -> str:
 
 @functools.cache
 def gpus() -> list[str]:
-    """Numbers of all devices of Vulkan, those on the CPU as well."""
+    """Returns the ids of all Vulkan devices, those on the CPU included."""
     code = "import json, treadle.onnxruntime as ort; print(json.dumps([device.ep_options['device_id'] for device in ort.get_ep_devices()[1:]]))"
     return json.loads(run_python(code, TREADLE_SOFTWARE_GPU="1"))
 
 
 def session_on_gpu(model: bytes, options: treadle.SessionOptions | None = None) -> treadle.InferenceSession:
-    """On the first device, whatever it is."""
+    """Makes a session on the first device, whichever it is; skips the test if there is none."""
     try:
         return treadle.InferenceSession(model, options, providers=[(VULKAN, {"device_id": 0}), CPU])
     except treadle.Error as error:
@@ -221,7 +221,7 @@ def test_the_c_interface_has_the_provider() -> None:
 
 
 def test_parameters_of_functions_are_no_part_of_shaders() -> None:
-    """One compiled shader serves all values, and each gives its own results."""
+    """The parameter is not compiled into the shader: one shader serves all values."""
     for alpha in (0.0, 0.01, 0.5, -2.0):
         session = session_on_gpu(one_function("LeakyRelu", alpha=alpha))
         np.testing.assert_allclose(session.run(None, {"x": X})[0], np.where(X < 0, np.float32(alpha) * X, X), rtol=1e-6)
@@ -244,7 +244,7 @@ def test_out_of_memory_says_what_is_held() -> None:
 
 def test_pipelines_are_kept_and_damaged_files_made_anew(tmp_path: Path) -> None:
     def run() -> None:
-        """In a process of its own, which opens the device."""
+        """Runs a session in another process, which opens the device."""
         code = f"""
 import numpy as np, treadle
 options = treadle.SessionOptions()

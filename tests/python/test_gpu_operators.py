@@ -1,4 +1,4 @@
-"""Operators on a GPU whose operands are partly constants: values against NumPy and PyTorch in float64."""
+"""Operators on a GPU with constant and fed operands, compared with NumPy and PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import treadle
 
 
 def run(op_type: str, operands: dict[str, np.ndarray | None], fed: str = "x", output: int | None = None, outputs: int = 1, **attributes: Any) -> Any:
-    """Runs the node on the GPU. Operands are constants but for those whose names are in `fed`, a letter each; None is an absent one."""
+    """Runs the node on the GPU. `fed` lists the one-letter names of operands that are inputs; others are constants, and None is an absent operand."""
     feeds = {name: value for name, value in operands.items() if name in fed and value is not None}
     first = next(iter(value for value in operands.values() if value is not None))
     names = [f"out{i}" for i in range(outputs)]
@@ -133,7 +133,7 @@ def test_quantization(axis: int | None, dtype: Any) -> None:
     x = floats(3, 4, 5) * 10
     random, limits = np.random.default_rng(6), np.iinfo(dtype)
     count = () if axis is None else (x.shape[axis],)
-    scale = np.float32(2) ** random.integers(-5, 2, count).astype(np.float32)  # quotients are exact
+    scale = np.float32(2) ** random.integers(-5, 2, count).astype(np.float32)  # powers of two, so that quotients are exact
     scale, zero = np.asarray(scale, np.float32), np.asarray(random.integers(limits.min, limits.max, count), dtype)
     place = (Ellipsis,) if axis is None else (slice(None), None) if axis == 1 else (Ellipsis,)
     expected = np.clip(np.round(x.astype(np.float64) / scale[place]) + zero[place].astype(np.float64), limits.min, limits.max).astype(dtype)
@@ -188,7 +188,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def recurrent(op_type: str, x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, h: np.ndarray, c: np.ndarray, resets_last: bool) -> Any:
-    """One sequence in one direction by ONNX's formulas, in float64. Gates are in ONNX's order."""
+    """Computes one sequence in one direction by ONNX's formulas, in float64, with gates in ONNX's order."""
     gates, hidden, outputs = len(w) // len(h), len(h), []
     for token in x:
         of_x, of_h = (w @ token + b[: len(w)]).reshape(gates, hidden), (r @ h + b[len(w) :]).reshape(gates, hidden)

@@ -1,4 +1,4 @@
-"""ai.onnx.preview.training.Gradient: first and second derivatives, against PyTorch's."""
+"""ai.onnx.preview.training.Gradient: first and second derivatives, compared with PyTorch's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_gradients_of_a_network_are_pytorchs() -> None:
 
 
 def test_it_is_computed_at_the_values_that_it_is_given() -> None:
-    # y = a * z at a = b, z = 2 z; what is before z is no part of the function.
+    # y = a * z at a = b and z = twice. Nodes before z are not part of the differentiated function.
     nodes = [helper.make_node("Exp", ["a"], ["z"]), helper.make_node("Mul", ["a", "z"], ["y"]), helper.make_node("Add", ["z", "z"], ["twice"]),
              gradient(["b", "twice"], ["da"], xs=["a"], zs=["z"], y="y")]
     np.testing.assert_allclose(run(nodes, {"a": A, "b": B}, ["da"])[0], 2 * np.exp(A), rtol=1e-5)
@@ -75,7 +75,7 @@ def test_second_derivatives_are_pytorchs(operator: str) -> None:
 
 
 def test_a_penalty_of_gradients_is_pytorchs() -> None:
-    """The gradient by the weights of the squared length of the gradient by the input."""
+    """Computes d |dy/da|^2 / dw: the gradient of a gradient penalty."""
     nodes = [helper.make_node("MatMul", ["a", "w"], ["h"]), helper.make_node("Sigmoid", ["h"], ["s"]), helper.make_node("ReduceMean", ["s"], ["y"], keepdims=0),
              gradient(["a", "w"], ["da"], xs=["a"], zs=["w"], y="y"), helper.make_node("ReduceSumSquare", ["da"], ["penalty"], keepdims=0),
              gradient(["w", "a"], ["dw"], xs=["w"], zs=["a"], y="penalty")]
@@ -153,7 +153,7 @@ def test_bodies_stand_between_the_values(kind: str, sign: int) -> None:
 
 
 def second(function, arrays, of) -> None:
-    """The gradients by all operands of the squared length of the gradients, in float64, against PyTorch's double backward."""
+    """Returns the gradients, by all operands, of the squared norm of the gradients, in float64 like PyTorch's double backward."""
     names = list(arrays)
     total = [helper.make_node("Mul", ["f", "weights"], ["weighted"]), helper.make_node("ReduceSum", ["weighted"], ["y"], keepdims=0)]
     firsts, seconds = [f"d_{name}" for name in names], [f"dd_{name}" for name in names]
@@ -182,7 +182,7 @@ CONSTANTS = [numpy_helper.from_array(np.array(1, np.int64), "axis"), numpy_helpe
 @pytest.mark.parametrize("reverse", [0, 1])
 def test_second_derivatives_of_products_along_an_axis(exclusive: int, reverse: int) -> None:
     x = np.random.default_rng(1).normal(size=(2, 4, 3))
-    x[0, 1, 2] = x[1, :2, 0] = 0  # nothing is divided
+    x[0, 1, 2] = x[1, :2, 0] = 0  # zeros: a formula that divides by x would fail
 
     def of(x: torch.Tensor) -> torch.Tensor:
         x = x.flip(1) if reverse else x

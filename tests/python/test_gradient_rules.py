@@ -1,4 +1,4 @@
-"""Rules that the gradients' fuzzer does not reach: computed axes, indices down the columns, layers with a state, crops."""
+"""Gradient rules that the gradient fuzzer does not reach: computed axes, indices down columns, layers with states, crops."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_linear_attention(rule: str, heads: tuple[int, int], per_key: bool) -> N
     q_heads, kv_heads = heads
     length, batch, key, value = 7, 2, 3, 5
     features = kv_heads * key if per_key else kv_heads
-    shared = 1 if per_key else kv_heads  # of beta
+    shared = 1 if per_key else kv_heads  # number of betas per key
     proto = model(f"""agraph (float[n, l, {q_heads * key}] q, float[n, l, {kv_heads * key}] k, float[n, l, {kv_heads * value}] v, float[n, {kv_heads}, {key}, {value}] p,
                               float[n, l, {features}] d, float[n, l, {shared}] b) => (float[n, l, o] y, float[n, {kv_heads}, {key}, {value}] s) {{
       y, s = LinearAttention <q_num_heads = {q_heads}, kv_num_heads = {kv_heads}, update_rule = "{rule}"> (q, k, v, p, d, b)
@@ -167,7 +167,7 @@ def test_crops(mode: str) -> None:
     bound = executor.bind(proto, {"x": x, **arrays}, grad_req={"x": "write", "r": "null", "b": "null"})
     bound.forward(is_train=True)
     bound.backward([flow])
-    # A crop is linear in the image: the gradient is the transposed map, of one element at a time.
+    # A crop is linear in the image, so each element's gradient is the transposed map of that element.
     expected = np.zeros(x.shape)
     base = session.run(None, {"x": np.zeros_like(x), **arrays})[0]
     for place in np.ndindex(*x.shape):
@@ -184,8 +184,8 @@ def test_distances(metric: str) -> None:
     }}""", domains=', "com.microsoft" : 1')
     a, b = floats((5, 7), (20, 7))
     a += 10
-    b += 10  # far from the origin, where |a|^2 - 2 a.b + |b|^2 cancels
-    b[3] = a[2]  # no distance, and no direction
+    b += 10  # far from the origin, |a|^2 - 2 a.b + |b|^2 would cancel
+    b[3] = a[2]  # distance 0, which has no direction
     s, t = tensors(a, b)
     distances = torch.cdist(s, t, compute_mode="donot_use_mm_for_euclid_dist")
     if metric == "sqeuclidean":

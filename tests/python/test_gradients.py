@@ -1,4 +1,4 @@
-"""A slice of the gradients' fuzzer (tests/operators): its cases are the same in every run."""
+"""A fixed part of the gradient fuzzer (tests/operators), with the same cases in every run."""
 
 import sys
 

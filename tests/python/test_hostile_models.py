@@ -1,4 +1,4 @@
-"""A slice of the fuzzer of hostile models (tests/fuzz): its cases are the same in every run."""
+"""A fixed part of the fuzzer of hostile models (tests/fuzz), with the same cases in every run."""
 
 import random
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from conftest import REPOSITORY
 
-pytest.importorskip("onnxruntime")  # which the operators' makers import
+pytest.importorskip("onnxruntime")  # the operators' case makers import onnxruntime
 sys.path.insert(0, str(REPOSITORY / "tests" / "operators"))
 sys.path.insert(0, str(REPOSITORY / "tests" / "fuzz"))
 
@@ -36,7 +36,7 @@ def test_chains_and_nests_take_little(name):
 
 
 def test_a_load_that_takes_much_is_found():
-    """The measure itself."""
+    """Checks the measurement itself with a load that needs much memory."""
     hog = hostile_models.load_in_child(b"", lambda raw: bytearray(100 << 20))
     assert hog.verdict == "loaded" and hog.memory >= 90 << 20 and not hog.is_fine
 

@@ -1,4 +1,4 @@
-"""Operands whose shapes only a run can tell, and that fit no operator: errors of the caller, which name the node."""
+"""Operands whose shapes are known only during the run and that do not fit the operator: errors of the caller that name the node."""
 
 import numpy as np
 import pytest

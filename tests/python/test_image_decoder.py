@@ -1,4 +1,4 @@
-"""ImageDecoder compared with Pillow, which ONNX's own cases are made with."""
+"""ImageDecoder compared with Pillow, which also made ONNX's test cases."""
 
 import io
 
@@ -36,7 +36,7 @@ def decode(data, pixel_format="RGB"):
 
 
 def picture(rng, mode):
-    """Smooth with some noise: codecs that lose something lose little."""
+    """Returns a smooth image with some noise, in which lossy codecs lose little."""
     height, width = rng.integers(1, 40, 2)
     y, x = np.mgrid[:height, :width]
     planes = np.stack([120 + 60 * np.sin(x / 7 + k) + 50 * np.cos(y / 9 - k) + rng.normal(0, 4, x.shape) for k in range(4)], -1)
@@ -85,7 +85,7 @@ def test_pixels_are_those_of_pillow(kind, mode, options):
         image.save(file, kind, **options)
         expected = Image.open(io.BytesIO(file.getvalue())).convert("RGB")
         pixels = np.asarray(expected)
-        # Other versions of the same libraries round otherwise, where something is lost at all.
+        # For lossy formats, other versions of the libraries round differently.
         lost = 2 if kind in ("JPEG", "WEBP", "JPEG2000") else 0
         for actual, wanted in [
             (decode(file.getvalue()), pixels),
@@ -117,7 +117,7 @@ def test_broken_files_give_an_empty_image_or_what_is_left(kind):
         try:
             shape = decode(bytes(broken)).shape
         except errors.Error as error:
-            assert "pixels" in str(error)  # too large an image
+            assert "pixels" in str(error)  # the image is too large
             continue
         assert shape[2] == 3
 

@@ -35,7 +35,7 @@ def test_inputs_are_read_from_bound_memory(session):
     binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
     binding.bind_output("z")
     for i in range(3):
-        x[:] = X + i  # changed in place, bound once
+        x[:] = X + i  # the array was bound once, and is changed in place
         session.run_with_iobinding(binding)
         np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], 2 * x)
 
@@ -48,7 +48,7 @@ def test_values_are_bound_and_chained(session):
     binding.bind_ortvalue_output("z", target)
     session.run_with_iobinding(binding)
     np.testing.assert_array_equal(target.numpy(), X + X)
-    # The output becomes the input, without a copy.
+    # The previous output is now the input, without a copy.
     binding.bind_ortvalue_input("x", target)
     binding.bind_ortvalue_output("z", value)
     session.run_with_iobinding(binding)
@@ -113,7 +113,7 @@ def test_results_are_those_of_onnxruntime(session, ort):
 
 
 def test_an_output_that_there_is_not_is_an_error_of_the_run(ort):
-    """As in onnxruntime: programs bind outputs before they know which there are."""
+    """As in onnxruntime, the error comes when running: programs may bind outputs before they know which exist."""
     for module, error in ((ort, RuntimeError), (treadle, errors.InvalidArgument)):
         session = module.InferenceSession(small.affine(), providers=["CPUExecutionProvider"])
         binding = session.io_binding()
@@ -165,7 +165,7 @@ def test_outputs_that_are_constants_or_inputs_are_written_into_bound_memory():
 
 
 def read_only_arrays(tmp_path):
-    """Float32 arrays of X's shape that must not be written to, by how they came about."""
+    """Yields float32 arrays of X's shape that must not be written, by their origin."""
     path = tmp_path / "mapped"
     path.write_bytes(X.tobytes())
     marked = X.copy()
@@ -189,8 +189,8 @@ def test_read_only_memory_is_no_place_for_outputs(session, tmp_path):
         before = np.array(array)
         value = treadle.OrtValue.ortvalue_from_numpy(array)
         binding = session.io_binding()
-        binding.bind_cpu_input("x", array)  # to be read
-        if value.data_ptr() == array_address(array):  # of the others the value is a copy
+        binding.bind_cpu_input("x", array)  # as an input it is only read
+        if value.data_ptr() == array_address(array):  # otherwise the value is a copy
             with pytest.raises(errors.InvalidArgument, match='output "z".*read-only'):
                 binding.bind_ortvalue_output("z", value)
             with pytest.raises(errors.InvalidArgument, match="read-only"):
@@ -206,7 +206,7 @@ def test_read_only_memory_is_no_place_for_outputs(session, tmp_path):
 def test_what_dlpack_calls_read_only_is_no_place_for_outputs(session):
     marked = X.copy()
     marked.flags.writeable = False
-    # NumPy lends a read-only array to those who ask for a version that can say so.
+    # NumPy exports read-only arrays only to DLPack versions that can express this.
     value = treadle.OrtValue.from_dlpack(marked)
     binding = session.io_binding()
     with pytest.raises(errors.InvalidArgument, match='output "z".*read-only'):

@@ -1,4 +1,4 @@
-"""Tables of which an update touches only the rows that were read, against PyTorch's sparse gradients and plain loops over rows."""
+"""Updates that touch only the rows of a table that were read, compared with PyTorch's sparse gradients and with plain loops over rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, WIDTH, CLASSES = 50, 6, 4
 
 
 class Bag(nn.Module):
-    """Two gathers of one table, with indices that repeat, and a small network."""
+    """A table read by two Gathers with repeated indices, and a small network."""
 
     def __init__(self, *, sparse: bool = False, gathers: int = 2) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Bag(nn.Module):
 
 
 class Tied(nn.Module):
-    """A table that a product reads, too."""
+    """A table that a product reads as well."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def exported(module: nn.Module) -> bytes:
 
 
 def indices(step: int, batch: int = 5) -> torch.Tensor:
-    """Of a few rows, so that they repeat; the last rows of the table are never read."""
+    """Returns random indices of a few rows, so that they repeat. The table's last rows are never read."""
     return torch.randint(0, 12, (batch, 3), generator=torch.Generator().manual_seed(step)) * 3
 
 
@@ -88,7 +88,7 @@ def test_updates_are_those_of_pytorchs_sparse_gradients(optimizer: str, gathers:
                       sess_options=session_of(where), **options)
     both = [of_rows([module.table.weight]), of_all(module.out.parameters())]
     for step in range(8):
-        batch = 2 + step  # rows differ in number from step to step
+        batch = 2 + step  # the number of rows changes from step to step
         for each in both:
             each.zero_grad()
         loss = nn.CrossEntropyLoss()(module(indices(step, batch)), labels_of(step, batch))
@@ -102,7 +102,7 @@ def test_updates_are_those_of_pytorchs_sparse_gradients(optimizer: str, gathers:
 
 
 class ByRows:
-    """Updates written out for one row, as MXNet's lazy_update has them: what is not read stays, state and decay as well."""
+    """Updates one row at a time, like MXNet's lazy_update: for rows that were not read, state and weight decay do nothing."""
 
     def __init__(self, table: np.ndarray) -> None:
         self.table = table.astype(np.float64)
@@ -141,7 +141,7 @@ def test_state_and_decay_of_rows_that_were_not_read_stay(kind: str) -> None:
     truth = ByRows(trainer.parameters["table.weight"])
     for step in range(6):
         x, labels = indices(step), labels_of(step)
-        module = Bag()  # PyTorch's gradient at the trainer's parameters
+        module = Bag()  # computes PyTorch's gradient at the trainer's parameters
         module.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in trainer.parameters.items()})
         nn.CrossEntropyLoss()(module(x), labels).backward()
         truth.step(kind, module.table.weight.grad.numpy(), np.concatenate([x.numpy().ravel(), x[:, 0].numpy() + 1]))
@@ -166,7 +166,7 @@ def test_without_state_and_decay_the_bits_are_those_of_the_usual_update() -> Non
 def test_clipping_groups_averages_and_checkpoints_go_with_lazy_updates(tmp_path) -> None:
     model = exported(Bag())
     options = {"learning_rate": 0.5, "clip_norm": 0.2, "ema_decay": 0.5, "groups": [{"parameters": ["table.*"], "rate_factor": 0.5}]}
-    usual, lazy = Trainer(model, **options), Trainer(model, lazy_updates=True, **options)  # without decay the same, but for rounding
+    usual, lazy = Trainer(model, **options), Trainer(model, lazy_updates=True, **options)  # without weight decay they agree, apart from rounding
     for step in range(5):
         for trainer in (usual, lazy):
             trainer.step({"x": indices(step).numpy()}, labels_of(step).numpy())

@@ -1,4 +1,4 @@
-"""A small LLaMA as transformers writes it: rotary embedding, heads that queries share, masks, with and without a cache."""
+"""A small LLaMA as exported from transformers: rotary embedding, grouped queries, masks, with and without a cache."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ LAYERS, KV_HEADS, HEAD = 2, 2, 16
 
 
 class Decoder(torch.nn.Module):
-    """The model with its cache as plain inputs and outputs: keys and values of each layer."""
+    """The model with its cache as plain inputs and outputs, keys and values of each layer."""
 
     def __init__(self, cached):
         super().__init__()
@@ -53,7 +53,7 @@ def example(batch, length, past):
     states = [generator.standard_normal((batch, KV_HEADS, past, HEAD)).astype(np.float32) for _ in range(2 * LAYERS)]
     ids = generator.integers(0, CONFIG["vocab_size"], (batch, length))
     mask = np.ones((batch, past + length), np.int64)
-    mask[0, 0] = 0  # padded on the left
+    mask[0, 0] = 0  # padding on the left
     positions = np.tile(np.arange(past, past + length), (batch, 1))
     return [ids, mask, positions, *(states if past else [])]
 
@@ -94,7 +94,7 @@ def test_is_recognised(decoder):
     assert count(text, "= RMSNormalization") == 2 * LAYERS + 1
     for gone in ("Neg", "Slice", "Expand", "Softmax"):
         assert count(text, "= " + gone) == 0, gone
-    # Values go into the cache in another order than they come in; nothing else is moved.
+    # Only values are transposed, to the cache's order of axes.
     assert count(text, "= Transpose") == (LAYERS if cached else 0)
 
 
@@ -113,7 +113,7 @@ def test_values_are_those_of_torch_and_of_the_graph_as_written(decoder, batch, l
         results = session.run(None, feeds)
         assert len(results) == len(expected)
         for result, want in zip(results, expected, strict=True):
-            # A row that is masked as a whole is a mean of all keys in either.
+            # A row that is masked completely is the mean of all values in both.
             np.testing.assert_allclose(result, want, atol=3e-5 * np.abs(want).max())
 
 

@@ -1,4 +1,4 @@
-"""Model-local functions whose attributes are graphs: such a body reads what its caller has."""
+"""Model-local functions with attributes that are graphs. Such a body reads its caller's values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def node(op: str, inputs: list, output: str, **attributes: object) -> onnx.NodeP
 
 
 def choice(output: str = "y") -> onnx.NodeProto:
-    """An If whose then_branch is the function's attribute."""
+    """Returns an If whose then_branch is an attribute of the function."""
     return with_reference(node("If", ["c"], output, else_branch=graph([node("Neg", ["x"], "e")], "e")), "then_branch", "body")
 
 
@@ -96,7 +96,7 @@ def test_a_name_of_the_function_comes_first_as_in_onnxruntime() -> None:
 
 
 def test_an_attribute_within_a_body_is_that_of_the_function_that_gives_it() -> None:
-    """G gives F a body that asks for alpha: G's, though F has one, too."""
+    """G passes F a body that refers to alpha. It must mean G's attribute, though F has one too."""
     leaky = node("LeakyRelu", ["x"], "r")
     leaky.attribute.add(name="alpha", ref_attr_name="alpha", type=onnx.AttributeProto.FLOAT)
     inner = function("F", [choice()], ("body", "alpha"))

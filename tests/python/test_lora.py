@@ -1,4 +1,4 @@
-"""Low-rank adapters against a hand-written layer in PyTorch, and what is saved of them."""
+"""Low-rank adapters compared with a hand-written layer in PyTorch, and saved files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANK, ALPHA = 2, 6.0
 
 
 class Adapted(nn.Module):
-    """A layer, and B A beside it."""
+    """A layer with a low-rank addition B A."""
 
     def __init__(self, layer: nn.Linear | nn.Conv2d, first: np.ndarray) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Adapted(nn.Module):
 
 
 class Network(nn.Module):
-    """One convolution, products of rank 3 and 2, and a weight that is shared with an embedding."""
+    """A network with a convolution, two products with adapters of rank 3 and 2, and a weight shared with an embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,11 +90,11 @@ def test_steps_are_those_of_a_layer_with_adapters(images: torch.Tensor, ort, tmp
         for part in "AB":
             expected = getattr(getattr(module, name), f"lora_{part}").detach().numpy()
             np.testing.assert_allclose(trainer.parameters[f"{name}.lora_{part}.weight"], expected, rtol=1e-3, atol=1e-5, err_msg=name + part)
-    # What is saved has no adapters, and computes the same elsewhere.
+    # The saved model contains no adapters and computes the same.
     after = trainer.predict({"x": images.numpy()})[0]
     assert np.abs(after - before).max() > 0.1
     np.testing.assert_allclose(ort.InferenceSession(trainer.to_bytes()).run(None, {"x": images.numpy()})[0], after, rtol=1e-4, atol=1e-5)
-    # And the adapters alone bring another trainer there.
+    # Another trainer gets the same result from the adapters alone.
     trainer.save_adapters(tmp_path / "adapters.safetensors")
     other = Trainer(model, lora={**LORA, "seed": 5})
     other.load_adapters(tmp_path / "adapters.safetensors")
@@ -103,7 +103,7 @@ def test_steps_are_those_of_a_layer_with_adapters(images: torch.Tensor, ort, tmp
 
 def test_the_base_stays_and_named_parameters_train_beside(images: torch.Tensor) -> None:
     trainer = Trainer(exported(Network(), images), learning_rate=0.1, parameters=["head.bias"], lora={"rank": 1})
-    # Without targets: the products, not the convolution.
+    # By default, adapters are added to products, not to convolutions.
     assert "head.bias" in trainer.parameters and len(trainer.parameters) == 5
     assert not any(name.startswith("conv") for name in trainer.parameters)
     bias = trainer.parameters["head.bias"].copy()

@@ -1,4 +1,4 @@
-"""treadle.memory and `treadle plan`: every plan is checked pair by pair."""
+"""treadle.memory and `treadle plan`: all pairs of buffers of each plan are checked."""
 
 import csv
 import subprocess
@@ -76,7 +76,7 @@ def test_plan_names_the_line_it_cannot_read(program, tmp_path, text, message):
 
 
 def product_model():
-    """y = x w: one matrix of 64 KB."""
+    """Returns y = x w with one matrix of 64 KB."""
     onnx = pytest.importorskip("onnx")
     w = onnx.numpy_helper.from_array(np.random.default_rng(3).standard_normal((128, 128)).astype(np.float32), "w")
     graph = onnx.helper.make_graph(
@@ -108,7 +108,7 @@ def test_sessions_of_one_process_hold_weights_once():
 
 
 class Source:
-    """Memory from NumPy, aligned to 64 bytes."""
+    """An allocator that takes memory from NumPy, aligned to 64 bytes."""
 
     def __init__(self):
         self.blocks = {}
@@ -208,7 +208,7 @@ def test_memory_that_ran_out_is_an_error_of_its_own():
     assert isinstance(caught.value, treadle.errors.OutOfMemory)
     assert isinstance(caught.value, treadle.errors.RuntimeException), "as in ONNX Runtime"
     assert caught.value.code == "resource_exhausted"
-    # Another limit has the same code, and its pattern speaks of bytes.
+    # Another limit has the same error code, and its message speaks of bytes.
     pattern = helper.make_node("RegexFullMatch", ["x"], ["y"], pattern="((bytes{900}){900}){9}")
     with pytest.raises(treadle.errors.RuntimeException) as other:
         treadle.InferenceSession(model_with(pattern, TensorProto.STRING, TensorProto.BOOL))

@@ -1,4 +1,4 @@
-"""The attention operators of com.microsoft against ONNX Runtime, over random shapes and attributes."""
+"""com.microsoft's attention operators compared with ONNX Runtime, over random shapes and attributes."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from attention_cases import CASES, SEED, Case, Source, coded_query, group_query,
 
 
 def key_mask(r, batch, length, keys, lengths_only=()):
-    """A mask of every rank, and none."""
+    """Returns a mask of a random rank, or none."""
     rank = r.one_of(0, 1, 2, 3)
     if rank == 1:
         ends = r.rng.integers(1, keys + 1, batch)
@@ -20,7 +20,7 @@ def key_mask(r, batch, length, keys, lengths_only=()):
         return np.concatenate([ends, np.zeros(batch + 1), np.zeros(batch + 1)]).astype(np.int32)
     if rank in (2, 3):
         mask = (r.rng.random((batch, keys) if rank == 2 else (batch, length, keys)) < 0.7).astype(np.int32)
-        mask[..., 0] = 1  # where nothing is seen, scores have lost their digits to the mask
+        mask[..., 0] = 1  # in a fully masked row, scores would lose their digits to the mask
         return mask
     return None
 
@@ -58,7 +58,7 @@ def multi_head(r):
         ("past_key", r.floats(batch, heads, past, size) if past else None),
         ("past_value", r.floats(batch, heads, past, size) if past else None),
     ]
-    # Where a past is given and no present asked for, ONNX Runtime reads keys that are not there.
+    # With a past but without present outputs, ONNX Runtime reads keys that do not exist.
     count = 1 if form == "apart" else r.one_of(3, 4) if past else r.one_of(1, 3, 4)
     outputs = ["output", "present_key", "present_value", "qk"][:count]
     return Case("MultiHeadAttention", inputs, outputs, tolerance=2e-3 if mask is not None else 2e-5, **attributes)
@@ -116,10 +116,9 @@ def self_attention(r):
 
 
 def shared_heads(r):
-    """MultiHeadAttention whose past and present are one buffer, that beams may share.
+    """Makes a MultiHeadAttention whose past and present share one buffer, which beams may share too.
 
-    With beams, onnxruntime's kernel takes the biases of other samples than a query's own, and is wrong for several new tokens, and for masks
-    of ranks 1 and 3.
+    With beams, onnxruntime's kernel uses biases of other samples, and is wrong for several new tokens and for masks of ranks 1 and 3.
     """
     beams = r.one_of(0, 0, 1, 2, 3)
     groups, heads, size = r.between(1, 3), r.between(1, 3), r.one_of(4, 8)
@@ -145,7 +144,7 @@ def shared_heads(r):
     ]
 
     def compared(results):
-        """Without the rows of the buffers behind the last key."""
+        """Removes the buffers' rows after the last key."""
         return [results[0], *(cache[:, :, :total] for cache in results[1:3]), *results[3:]]
 
     outputs = ["output", "present_key", "present_value", "qk"][: r.one_of(3, 4)]

@@ -1,4 +1,4 @@
-"""Forms of com.microsoft's attention that random cases do not reach: shared memory, beams, masks, projections, and what is refused."""
+"""Forms of com.microsoft's attention that random cases do not reach: shared memory, beams, masks, projections, and errors."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from attention_cases import Case, Source, resident
 
 @pytest.mark.parametrize("form", ["one sample", "several", "a prompt", "by readiness", "verified"])
 def test_a_cache_that_past_and_present_share_is_onnxruntimes(ort, form):
-    """Bound to the memory of its past, a cache gets its new rows and nothing else, over several steps. What lies behind them is not read."""
+    """In memory shared with its past, a cache gets only its new rows, over several steps. Rows after them are not read."""
     batch, length, room = (1 if form == "one sample" else 3), (4 if form == "a prompt" else 1), 9
     first = length if form == "a prompt" else 3
     found = []
@@ -51,7 +51,7 @@ def test_a_cache_that_past_and_present_share_is_onnxruntimes(ort, form):
 @pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_numbers_between_two_codes_round_as_onnxruntimes(ort, bits, kind):
-    """Numbers that quotients and products with the reciprocal put on other sides of it."""
+    """Numbers for which division, and multiplication by the reciprocal, round to different codes."""
     most = 120 if bits == 8 else 6
     scales = np.linspace(0.01, 0.05, 4000, dtype=np.float32)
     numbers = ((np.arange(most, dtype=np.float64) + 0.5)[:, None] * scales).astype(np.float32)
@@ -71,7 +71,7 @@ def test_numbers_between_two_codes_round_as_onnxruntimes(ort, bits, kind):
 @pytest.mark.parametrize("past", [0, 2])
 @pytest.mark.parametrize("fixed", [False, None])
 def test_a_mask_of_rank_four_holds_a_row_for_each_query_that_there_may_be(ort, past, fixed):
-    """onnxruntime's CPU kernel takes none; the rows and columns of the queries and keys that there are make its mask of rank 3."""
+    """onnxruntime's CPU kernel accepts no such mask. The expected result is its own for a mask of rank 3, cut from the first rows and columns."""
     r, batch, length, most = Source(19), 2, 3, 7
     total = past + length
     mask = (r.rng.random((batch, 1, most, most)) < 0.6).astype(np.int32)
@@ -90,7 +90,8 @@ def test_a_mask_of_rank_four_holds_a_row_for_each_query_that_there_may_be(ort, p
 @pytest.mark.parametrize("slack", [0, 3])
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "in place"])
 def test_a_windowed_cache_gives_what_a_whole_one_gives(ort, shared, slack):
-    """However the tokens are cut into steps, and in memory that past and present share; onnxruntime's whole cache is the truth."""
+    """The tokens are cut into different steps, also with past and present in the same memory. The expected result is onnxruntime's with a whole
+    cache."""
     window, capacity, steps = 4, 4 + slack, [7, 1, 1, 1, 3, 1, 6, 1, 1, 1, 1, 2]
     r, total = Source(17), sum(steps)
     q, k, v = (r.floats(1, total, heads * 16) for heads in (4, 2, 2))
@@ -131,7 +132,7 @@ def multi_head_inputs(r, batch=2, length=3, heads=2, size=4):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("keys_too", [False, True])
 def test_packed_projections_are_the_separate_ones(ort, keys_too, bias):
-    """ONNX Runtime's CPU kernel takes no packed layouts; what they mean is what it computes from the parts."""
+    """ONNX Runtime's CPU kernel accepts no packed layouts; the expected result is its own for separate projections."""
     r = Source(3)
     (q, k, v), parts = multi_head_inputs(r)
     b = r.floats(24) if bias else None
@@ -161,7 +162,7 @@ def group(batch=1, length=1, past=4, total=None, ends=None, key=True, value=True
 
 
 def attended(q, k, v, bias):
-    """softmax(q k' / sqrt(size) + bias) v, [batch, heads, ...] each."""
+    """Computes softmax(q k' / sqrt(size) + bias) v, where all arrays are [batch, heads, ...]."""
     scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + bias
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ v
@@ -171,7 +172,7 @@ def attended(q, k, v, bias):
 @pytest.mark.parametrize("buffer", [True, False], ids=["in a buffer", "grows"])
 @pytest.mark.parametrize("length", [1, 3])
 def test_rows_of_the_past_are_those_of_the_beams_that_an_indirection_names(length, buffer, fixed):
-    """By NumPy: where onnxruntime is wrong, too, which are several new tokens and a bias for each sample."""
+    """Compares with NumPy, as onnxruntime is wrong for several new tokens and for a bias per sample."""
     r, groups, beams, heads, size, past = Source(3), 2, 3, 2, 4, 4
     batch, room = groups * beams, past + (3 if buffer else 0)
     q, k, v = (r.floats(batch, heads, length, size) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Mixtures of experts of com.microsoft compared with ONNX Runtime and with their definition."""
+"""com.microsoft's mixtures of experts, compared with ONNX Runtime and with their definition."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def moe(rng):
         "w2": floats(rng, experts, hidden, inner),
         "b2": floats(rng, experts, hidden) if rng.integers(2) else None,
     }
-    if rng.integers(3) == 0:  # as files of an older schema declare them: other extents, the same elements in the same order
+    if rng.integers(3) == 0:  # files of an older schema declare other extents for the same elements
         inputs["w1"], inputs["w2"] = inputs["w1"].reshape(experts, hidden, rows), inputs["w2"].reshape(experts, inner, hidden)
     return "MoE", inputs, {"attributes": attributes, "rtol": 1e-4, "atol": 1e-4}
 
@@ -60,14 +60,14 @@ def qmoe(rng):
     if rng.integers(2):
         names = ("w3", "s3", "b3", "z1", "z2", "z3")
         inputs |= dict.fromkeys(names) | {"weights": rng.uniform(0.1, 1, (tokens, experts)).astype(np.float32)}
-    # onnxruntime rounds the activations to bytes where blocks of bytes are the weights.
+    # For blocks of 8-bit weights, onnxruntime also rounds the activations to bytes.
     atol = 0.05 * (hidden + inner) if bits == 8 and block else 1e-3
     constants = tuple(name for name in inputs if name not in ("x", "router", "weights"))
     return "QMoE", inputs, {"attributes": attributes, "constants": constants, "rtol": 1e-2 if bits == 8 and block else 1e-3, "atol": atol}
 
 
 def dequantised(codes, scales, zeros, bits):
-    """Weights [experts, rows, K] of packed codes."""
+    """Dequantises packed weights [experts, rows, K]."""
     unpacked = codes if bits == 8 else np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], -1)
     if scales.ndim == 2:
         scales, zeros = scales[..., None], None if zeros is None else zeros[..., None]
@@ -77,7 +77,7 @@ def dequantised(codes, scales, zeros, bits):
 
 
 def pack_nibbles(codes):
-    """Two codes of the last axis in a byte, the first in the lower bits."""
+    """Packs two codes of the last axis into a byte, the first in the lower bits."""
     if codes.shape[-1] % 2:
         codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], 1), np.uint8)], -1)
     return codes[..., 0::2] | codes[..., 1::2] << 4
@@ -92,7 +92,7 @@ def test_results_are_those_of_onnxruntime(ort, case):
 
 @pytest.mark.parametrize("fusion", ["third", "halves", "interleaved"])
 def test_gates_of_experts_are_those_of_the_definition(fusion):
-    """Gates in a third layer, or beside the factors: onnxruntime has but one of these on its CPU."""
+    """Gates come from a third layer, or from the first in two layouts. onnxruntime's CPU kernel supports only one of these."""
     rng = np.random.default_rng(1)
     experts, hidden, inner, tokens = 3, 8, 6, 5
     x, router = floats(rng, tokens, hidden), floats(rng, tokens, experts)

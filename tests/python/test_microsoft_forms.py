@@ -1,4 +1,4 @@
-"""Forms of com.microsoft's operators that few models have, with onnxruntime's answers."""
+"""Rare forms of com.microsoft's operators, compared with onnxruntime."""
 
 import numpy as np
 import onnx
@@ -49,7 +49,7 @@ def test_the_zero_point_of_the_result_says_whether_a_product_is_quantised(ort, y
 
 @pytest.mark.parametrize("operand", ["scales1", "bias1", "scales2"])
 def test_scales_and_biases_of_experts_may_be_of_another_dtype(operand):
-    """Against the same numbers in float32: onnxruntime has no kernel for all of these."""
+    """Compares with the same numbers in float32, as onnxruntime lacks kernels for some of these."""
     inputs = {
         "x": floats(3, 16),
         "router": floats(3, 2),
@@ -74,9 +74,9 @@ def test_a_skipped_rms_normalisation_has_onnxruntimes_epsilon(ort):
 @pytest.mark.parametrize("static", [True, False, None])
 @pytest.mark.parametrize("shape", [(4, 1), (1, 4), (4,)])
 def test_scales_and_biases_of_columns_may_have_further_axes(ort, shape, static):
-    """Their elements count: of a bias always, of a scale where something tells that it has two axes."""
+    """Only the number of elements matters: always for a bias, for a scale if it is known to have two axes."""
     codes, zero = RNG.integers(0, 255, (8, 4)).astype(np.uint8), RNG.integers(90, 160, 4).astype(np.uint8)
-    own = () if static is None or shape[1:] == (1,) else shape  # onnxruntime refuses such a scale for several rows
+    own = () if static is None or shape[1:] == (1,) else shape  # for several rows, onnxruntime refuses such a scale
     scale = (abs(floats(4)) / 50).astype(np.float32)
     inputs = {"a": floats(3, 8), "b": codes, "b_scale": scale.reshape(own or 4), "b_zero": zero, "bias": floats(*shape)}
     compare(ort, "DynamicQuantizeMatMul", inputs, static=static, ranks=static is None, rtol=1e-4, atol=1e-4)
@@ -90,7 +90,7 @@ def test_a_gated_normalisation_goes_by_the_elements_of_its_scale(ort, shape):
         compare(ort, "GatedRMSNorm", {"x": floats(2, 3, 4), "scale": floats(*shape), "gate": floats(2, 3, 4)}, static=static)
 
 
-STREAMS = [  # the operator, its operands' shapes behind the batch, num_branches
+STREAMS = [  # operator, shapes of its operands without the batch, num_branches
     ("HyperConnectionPreMix", [(5, 7), (5,)], 0),
     ("HyperConnectionPreMix", [(5, 7), (5, 1)], 0),
     ("HyperConnectionPreMix", [(5, 7), (5, 7)], 0),
@@ -105,7 +105,7 @@ STREAMS = [  # the operator, its operands' shapes behind the batch, num_branches
 @pytest.mark.parametrize("batch", [(3,), (2, 3), (2, 3, 1)])
 @pytest.mark.parametrize(("op_type", "shapes", "branches"), STREAMS)
 def test_streams_of_no_declared_rank_have_that_of_the_other_operands(ort, op_type, shapes, branches, batch):
-    """Of the ranks that they may have, those that do not go with the others' are none."""
+    """Ranks that do not fit the other operands are ruled out."""
     inputs = {f"x{i}": None if shape is None else floats(*batch, *shape) for i, shape in enumerate(shapes)}
     attributes = {"num_branches": branches}
     compare(ort, op_type, inputs, attributes=attributes, ranks=len(batch) < 3)
@@ -125,7 +125,7 @@ def test_recurrent_layers_are_clipped_at_a_positive_number(op_type, clip):
 
 
 def test_a_word_is_as_long_as_it_has_characters(ort):
-    """Zeros within a word count as none of them."""
+    """A word is as long as its number of nonzero characters, even if there are zeros between them."""
     ids = np.array([[3, 0, 0, 1, 0], [4, 2, 1, 5, 3], [7, 0, 0, 0, 0]], np.int32)
     for window in (1, 2, 3):
         inputs = {"ids": ids, "w": floats(3, 1, window, 4), "b": floats(3), "c": floats(8, 4)}
@@ -134,7 +134,7 @@ def test_a_word_is_as_long_as_it_has_characters(ort):
 
 @pytest.mark.parametrize("version", [1, 2, 4])
 def test_of_labels_that_are_there_twice_one_counts(ort, version):
-    """Of keys the first one, of classes (version 1) the last one: ONNX says nothing of it."""
+    """Among equal keys the first counts, among equal classes (version 1) the last. ONNX does not define this."""
     attributes = {"classes_strings": ["a", "b", "a"]} if version == 1 else {"keys_strings": ["a", "b", "a"], "values_int64s": [10, 11, 12]}
     node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
     graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 8, [3])], [helper.make_tensor_value_info("y", 7, [3])])

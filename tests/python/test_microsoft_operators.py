@@ -1,4 +1,4 @@
-"""Operators of com.microsoft compared with ONNX Runtime over random shapes and attributes; TREADLE_TEST_ROUNDS sets how many."""
+"""com.microsoft's operators compared with ONNX Runtime, over random shapes and attributes. TREADLE_TEST_ROUNDS sets the number of cases."""
 
 import os
 
@@ -411,7 +411,7 @@ def test_results_are_those_of_onnxruntime(ort, case):
         op_type, inputs, options = case(np.random.default_rng(seed))
         try:
             compare(ort, op_type, inputs, static=seed % 2 == 0, **options)
-        except Exception as error:  # Fail of onnxruntime's own
+        except Exception as error:  # onnxruntime's exception class for this is its own
             if "not yet supported on this hardware platform" not in str(error):
                 raise
             pytest.skip("ONNX Runtime has no kernel for this processor")
@@ -419,7 +419,7 @@ def test_results_are_those_of_onnxruntime(ort, case):
 
 @pytest.mark.parametrize("static", [True, False, None], ids=["known extents", "symbols", "nothing declared"])
 def test_packed_causal_convolutions_are_those_of_each_sequence(static):
-    """By NumPy, from the schema: not every onnxruntime has a kernel for the CPU."""
+    """Compares with NumPy, by the schema: some versions of onnxruntime have no kernel for the CPU."""
     for seed in range(ROUNDS):
         rng = np.random.default_rng(seed)
         channels, taps, dilation, slots = small(rng), small(rng, 1, 5), small(rng, 1, 4), pick(rng, 0, 3)
@@ -449,7 +449,7 @@ def test_packed_causal_convolutions_are_those_of_each_sequence(static):
 
 
 def group_norm(x, gamma, beta, groups, epsilon):
-    """NumPy's, of channels innermost."""
+    """Computes group normalisation with channels last."""
     n, h, w, c = x.shape
     parts = x.reshape(n, h * w, groups, c // groups)
     mean, variance = (f(parts, axis=(1, 3), keepdims=True) for f in (np.mean, np.var))
@@ -529,7 +529,7 @@ def test_a_sparse_matrix_times_a_dense_one(ort, turned_a, turned_b, alpha):
     sparse = treadle.SparseTensor.sparse_coo_from_numpy(shape, stored.ravel()[at], at)
     actual = treadle.InferenceSession(made).run(None, {"a": sparse, "b": dense})[0]
     np.testing.assert_allclose(actual, alpha * (a @ b), rtol=1e-5, atol=1e-6)
-    if not turned_a and not turned_b:  # onnxruntime's own inference refuses the others
+    if not turned_a and not turned_b:  # onnxruntime's inference refuses transposed operands
         places = np.argwhere(stored).astype(np.int64).copy()
         theirs = ort.SparseTensor.sparse_coo_from_numpy(shape, stored[stored != 0], places, ort.OrtDevice.make("cpu", 0))
         session = ort.InferenceSession(made, providers=["CPUExecutionProvider"])
@@ -586,6 +586,6 @@ def test_bad_operands_are_refused(op_type, inputs, attributes, message, static):
         pytest.skip("an axis that turns out to be too short has no windows")
     with pytest.raises(errors.Error) as caught:
         run(model(op_type, inputs, 1, attributes, static=static), feeds)
-    if static:  # else what is wrong may show at the operators that it is made of
+    if static:  # otherwise the error may name a part of the decomposed operator
         assert message in str(caught.value)
         assert op_type in str(caught.value)

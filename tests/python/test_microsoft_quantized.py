@@ -1,4 +1,4 @@
-"""Quantised and fused operators of com.microsoft compared with ONNX Runtime; TREADLE_TEST_ROUNDS sets over how many random cases."""
+"""com.microsoft's quantised and fused operators compared with ONNX Runtime. TREADLE_TEST_ROUNDS sets the number of random cases."""
 
 import ml_dtypes
 import numpy as np
@@ -10,8 +10,8 @@ from conftest import need_exact_bytes
 from contrib import compare, model, run
 from test_microsoft_operators import ROUNDS, floats, pick, small, window
 
-# Not compared, because ONNX Runtime is at fault: QLinearSoftmax over one element (its 256 becomes 0), and QLinearAveragePool with ceil_mode
-# and count_include_pad (it counts what lies beyond the pads).
+# Not compared, since ONNX Runtime is wrong: QLinearSoftmax over one element (256 becomes 0), and QLinearAveragePool with ceil_mode and
+# count_include_pad (it counts elements beyond the pads).
 
 
 def codes(rng, *shape, dtype):
@@ -20,7 +20,7 @@ def codes(rng, *shape, dtype):
 
 
 def quantisation(rng, dtype, low=0.01, high=0.05):
-    """A scale and a zero point."""
+    """Returns a random scale and zero point."""
     return np.array(rng.uniform(low, high), np.float32), codes(rng, dtype=dtype)
 
 
@@ -116,7 +116,7 @@ def gemm(rng):
 
 
 def weights(rng):
-    """Weights with scales and zero points, and maybe a bias."""
+    """Returns random weights with scales and zero points, and sometimes a bias."""
     dtype, N, K = byte(rng), small(rng), small(rng, 1, 20)
     scale = np.asarray(rng.uniform(0.01, 0.05, pick(rng, (), (N,))).astype(np.float32))
     return codes(rng, K, N, dtype=dtype), scale, np.full(scale.shape, 0 if dtype == np.int8 else 128, dtype), floats(rng, N) if rng.integers(2) else None
@@ -223,14 +223,14 @@ def test_results_are_those_of_onnxruntime(ort, case):
 
 
 def packed_codes(codes, bits):
-    """Codes of the last axis, 8 / bits of them in a byte, the low ones first; the last byte of a row may have room left."""
+    """Packs codes along the last axis, 8 / bits per byte, low bits first. A row's last byte may be partly unused."""
     codes = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % (8 // bits))]).astype(np.uint8)
     parts = codes.reshape(*codes.shape[:-1], -1, 8 // bits)
     return np.bitwise_or.reduce([parts[..., i] << (bits * i) for i in range(8 // bits)]).astype(np.uint8)
 
 
 def gather_block_quantized(rng, bits):
-    """Codes in bytes (`bits`), or of 4 bits each; what its definition gives stands beside the inputs."""
+    """Returns inputs with codes of `bits` bits packed in bytes, or with a 4-bit dtype, and the expected result by definition."""
     block, blocks, rank = pick(rng, 16, 32), small(rng, 1, 6), small(rng, 2, 4)
     gather_axis, axis = (0, rank - 1) if bits else tuple(int(i) for i in rng.permutation(rank)[:2])
     extents = [small(rng, 2, 6) for _ in range(rank)]
@@ -263,7 +263,7 @@ def test_quantised_rows_are_those_of_the_table(ort, bits):
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"])
 def test_rows_of_small_floats_are_those_of_the_table(ort, name):
-    """Their scales may be one for a whole axis, and their blocks all of an axis (block_size = 0)."""
+    """A scale may be shared by a whole axis, and a block may be a whole axis (block_size = 0)."""
     dtype = getattr(ml_dtypes, name)
     for seed in range(ROUNDS):
         rng = np.random.default_rng(seed)
@@ -305,7 +305,7 @@ def test_quantised_rows_that_there_are_not_are_zeros(ort, index):
 
 
 def test_a_table_shared_with_the_last_product_is_gathered_by_rows(ort):
-    """What onnxruntime-genai writes for tied embeddings: the weights of the product, reshaped, are the table."""
+    """onnxruntime-genai writes tied embeddings so: the reshaped weights of the last product are the table."""
     rng, (vocabulary, width, block) = np.random.default_rng(3), (24, 64, 32)
     weights = {
         "q": rng.integers(0, 256, (vocabulary, width // block, block // 2)).astype(np.uint8),
@@ -361,7 +361,7 @@ def quantised_lstm(rng):
 
 
 def rounded_to_bytes(x):
-    """x as DynamicQuantizeLinear and DequantizeLinear leave it."""
+    """Quantises x as DynamicQuantizeLinear does, and dequantises it."""
     low, high = np.float32(min(x.min(), 0)), np.float32(max(x.max(), 0))
     scale = (high - low) / np.float32(255) if high > low else np.float32(1)
     zero = np.clip(np.rint(-low / scale), 0, 255)
@@ -369,7 +369,7 @@ def rounded_to_bytes(x):
 
 
 def lstm_of_bytes(x, w, r, b, lengths):
-    """One direction, by NumPy: the input is rounded, and in each step the states of the whole batch."""
+    """Computes one direction with NumPy. The input is rounded to bytes, and so are the whole batch's states in each step."""
     hidden, batch = r.shape[0], x.shape[1]
     h, c, y, x = np.zeros((batch, hidden)), np.zeros((batch, hidden)), np.zeros((*x.shape[:2], hidden)), rounded_to_bytes(x)
     sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
@@ -387,7 +387,7 @@ def test_a_quantised_lstm_rounds_inputs_and_states(ort):
     constants = ("w", "r", "b", "w_scale", "w_zero", "r_scale", "r_zero")
     for seed in range(ROUNDS):
         inputs, attributes = quantised_lstm(np.random.default_rng(seed))
-        ours = compare(ort, "DynamicQuantizeLSTM", inputs, 3, attributes, constants, rtol=1e-4, atol=1e-3)  # a state between two bytes
+        ours = compare(ort, "DynamicQuantizeLSTM", inputs, 3, attributes, constants, rtol=1e-4, atol=1e-3)  # states may tie
         if attributes["direction"] != "forward":
             continue
 
@@ -404,7 +404,7 @@ def test_a_quantised_lstm_rounds_inputs_and_states(ort):
 @pytest.mark.parametrize("accuracy_level", [0, 4])
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_weights_of_four_bits_stay_so(ort, rank, accuracy_level, rows):
-    """Whatever the activations' rank; `accuracy_level` 4 lets them be rounded to 8 bits, as onnxruntime does it."""
+    """Holds for activations of any rank. With `accuracy_level` 4, activations may be rounded to 8 bits, as onnxruntime does."""
     rng = np.random.default_rng(rows)
     k, n = 96, 80
     nodes = [helper.make_node("MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=32, accuracy_level=accuracy_level)]
@@ -416,5 +416,5 @@ def test_weights_of_four_bits_stay_so(ort, rank, accuracy_level, rows):
     session = treadle.InferenceSession(model)
     assert "BlockedMatMul" in session._sess.to_text("planned")
     have, want = session.run(None, {"x": x})[0], ort.InferenceSession(model).run(None, {"x": x})[0]
-    tolerance = 1e-4 if accuracy_level == 0 else 2e-2  # where one of the two has no instructions for bytes
+    tolerance = 1e-4 if accuracy_level == 0 else 2e-2  # one of the two may lack byte instructions
     np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance * np.abs(want).max())

@@ -1,5 +1,5 @@
-"""Operators and operands of com.microsoft that onnxruntime 1.32 brought: gated delta networks, routers of experts, tables of packed rows, padded
-queries. Random cases against ONNX Runtime, and NumPy in float64 where ONNX Runtime's CPU has no kernel, or for the definition's sake."""
+"""Operators and operands that are new in com.microsoft of onnxruntime 1.32: gated delta networks, routers of experts, tables of packed rows, padded
+queries. Random cases are compared with ONNX Runtime, and with NumPy in float64 where its CPU provider has no kernel."""
 
 import os
 
@@ -56,7 +56,7 @@ def gated_delta_net(rng):
     attributes = {"update_rule": rule, "gate_activation": gate, "qk_l2_norm": 1 if delta else int(rng.integers(2))}
     attributes |= {"beta_activation": pick(rng, "none", "sigmoid")} | ({"scale": 0.7} if rng.integers(2) else {})
     attributes |= {"state_update_capacity": capacity} if capacity else {}
-    # ONNX Runtime's sigmoid is a few percent off where it is all but 0; NumPy judges that more closely below.
+    # Near 0, ONNX Runtime's sigmoid has an error of a few percent. NumPy checks this more strictly below.
     tolerance = 5e-2 if gate in ("sigmoid", "kda") else 4e-3 if dtype == np.float16 else 2e-5
     return "GatedDeltaNet", inputs, {"attributes": attributes, "outputs": 3 if capacity else small(rng, 1, 2), "rtol": tolerance, "atol": tolerance}
 
@@ -77,7 +77,7 @@ def group_router(rng):
     return "MoEGroupRouter", inputs, {"attributes": attributes, "outputs": outputs, "rtol": 2e-3 if dtype == np.float16 else 1e-5}
 
 
-# Numbers and bytes of a block, by the format's number.
+# Per format number: numbers in a block, and bytes of a block.
 FORMATS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 6: (32, 22), 8: (32, 34), 13: (256, 176), 14: (256, 210), 20: (32, 18), 23: (256, 136), 30: (1, 2), 42: (64, 18)}
 SCALES_AT = {2: [0], 6: [0], 8: [0], 13: [0, 2], 14: [208], 20: [0], 23: [0], 42: [0]}
 
@@ -100,7 +100,7 @@ def gather_packed(rng):
 
 
 def causal_conv(rng):
-    """Channels in front of the positions or, on any number of axes, behind them."""
+    """Returns a case with channels before the positions or, on any number of axes, after them."""
     batch, channels, length, taps, dilation = small(rng), [small(rng, 1, 3) for _ in range(small(rng, 1, 3))], small(rng, 1, 9), small(rng), small(rng, 1, 3)
     past, count = (taps - 1) * dilation, int(np.prod(channels))
     last = int(rng.integers(2))
@@ -127,7 +127,7 @@ def test_results_are_those_of_onnxruntime(ort, case):
 
 @pytest.mark.parametrize("last_alone", [True, False])
 def test_windows_of_states_have_their_channels_behind_the_positions_too(last_alone):
-    """By the schema: slot j holds the state after position length - window + j, zeros where there is none. ONNX Runtime's CPU has no window."""
+    """By the schema: slot j holds the state after position length - window + j, or zeros. ONNX Runtime's CPU kernel has no window."""
     for seed in range(ROUNDS):
         rng = np.random.default_rng(seed)
         batch, channels, length, taps, dilation, window = small(rng), (2, 3), small(rng, 1, 5), small(rng, 2, 4), small(rng, 1, 2), small(rng, 1, 4)
@@ -150,7 +150,7 @@ def sigmoid(x):
 
 
 def delta_net(inputs, attributes):
-    """Output and state of the schema's recurrence, in float64, for query, key and value of one rank."""
+    """Computes output and state by the schema's recurrence, in float64, for query, key and value of equal rank."""
     x = {name: None if value is None else value.astype(np.float64) for name, value in inputs.items()}
     q, k, v = x["query"], x["key"], x["value"]
     heads, group, scale = v.shape[1], v.shape[1] // q.shape[1], attributes.get("scale") or q.shape[2] ** -0.5
@@ -194,7 +194,7 @@ def test_a_gated_delta_network_is_the_recurrence():
 
 @pytest.mark.parametrize("static", [True, None])
 def test_a_state_goes_on_from_where_it_was(static):
-    """The tokens in two steps, in the memory of the state, are those in one."""
+    """Two steps, with the state updated in place, give the same as one."""
     rng = np.random.default_rng(3)
     q, k = floats(rng, 7, 2, 4), floats(rng, 7, 2, 4)
     v, decay, beta, state = floats(rng, 7, 4, 3), -abs(floats(rng, 7, 4)), abs(floats(rng, 7, 4)) / 4, floats(rng, 1, 4, 3, 4)
@@ -244,7 +244,7 @@ def test_a_projected_gate_is_rounded_after_each_step(static):
 
 @pytest.mark.parametrize("op_type", ["MoE", "QMoE"])
 def test_the_activated_gate_of_experts_may_have_the_limit(op_type):
-    """By the schema: ONNX Runtime has it on graphics cards only."""
+    """By the schema, as ONNX Runtime has this only on GPUs."""
     rng, inner = np.random.default_rng(7), 16
     x, scores = floats(rng, 3, 16), floats(rng, 3, 1)
     first, second = rng.integers(0, 256, (1, 2 * inner, 16)).astype(np.uint8), rng.integers(0, 256, (1, 16, inner)).astype(np.uint8)
@@ -264,7 +264,7 @@ def test_the_activated_gate_of_experts_may_have_the_limit(op_type):
 
 @pytest.mark.parametrize("static", [True, None])
 def test_queries_and_keys_are_normalised_in_front_of_their_rotation(ort, static):
-    """ONNX Runtime's CPU refuses the weights: it gets what NumPy has normalised."""
+    """ONNX Runtime's CPU kernel refuses the normalisation weights, so it gets operands that NumPy has normalised."""
     rng, heads, shared, size = np.random.default_rng(8), 4, 2, 16
     weights = {"q_norm": 1 + floats(rng, size) / 4, "k_norm": 1 + floats(rng, size) / 4}
     q, k, v = floats(rng, 2, 3, heads * size), floats(rng, 2, 3, shared * size), floats(rng, 2, 3, shared * size)

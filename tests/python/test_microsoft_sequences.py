@@ -1,5 +1,4 @@
-"""Operators of com.microsoft that go along sequences: AttnLSTM, VarlenNGramHashMapping, and the windows of states that LinearAttention and
-CausalConvWithState keep."""
+"""com.microsoft's operators on sequences: AttnLSTM, VarlenNGramHashMapping, and the windows of states of LinearAttention and CausalConvWithState."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def draw_attn_lstm(rng: np.random.Generator) -> tuple[Inputs, dict[str, Any]]:
-    """Random operands; those that may be absent are so half of the time."""
+    """Returns random operands. Each optional one is absent half of the time."""
 
     def small() -> int:
         return int(rng.integers(1, 6))
@@ -58,7 +57,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def attend_from(d: int, b: int, h: np.ndarray, inputs: Inputs) -> np.ndarray:
-    """The attention's state after a step whose output is h."""
+    """Returns the attention's state after a step with output h."""
     length = inputs["M"].shape[1] if inputs["memory_seq_lens"] is None else inputs["memory_seq_lens"][b]
     memory = inputs["M"][b, :length]
     scores = (inputs["V"][d] * np.tanh(memory @ inputs["MW"][d] + h @ inputs["QW"][d])).sum(-1)
@@ -68,7 +67,7 @@ def attend_from(d: int, b: int, h: np.ndarray, inputs: Inputs) -> np.ndarray:
 
 
 def attn_lstm(inputs: Inputs, attributes: dict[str, Any]) -> list[np.ndarray]:
-    """The equations of the operator's description, one sample after the other."""
+    """Computes the equations of the operator's description, one sample at a time."""
     X, W, R = inputs["X"].astype(np.float64), inputs["W"], inputs["R"]
     steps, batch, width = X.shape
     count, _, hidden = R.shape
@@ -173,7 +172,7 @@ def test_packed_sequences_that_do_not_fit_are_named() -> None:
         run(model("VarlenNGramHashMapping", inputs, 1, attributes), inputs)
 
 
-# ONNX Runtime refuses windows on the CPU: each slot is what a run over fewer tokens leaves.
+# ONNX Runtime refuses windows on the CPU. The expected state in each slot is that after a run over fewer tokens.
 def prefix_states(op_type: str, inputs: Inputs, attributes: dict[str, Any], axis: int, along: tuple[str, ...], window: int) -> np.ndarray:
     length = inputs[along[0]].shape[axis]
     states = []

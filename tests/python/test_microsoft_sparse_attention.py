@@ -1,4 +1,4 @@
-"""SparseAttention of com.microsoft against ONNX Runtime, over random shapes and layouts of blocks."""
+"""com.microsoft's SparseAttention compared with ONNX Runtime, over random shapes and block layouts."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from attention_cases import CASES, SEED, Source
 
 
 def block_layouts(r, layouts, blocks):
-    """CSR rows and columns, lower triangles with the diagonal."""
+    """Returns CSR rows and columns of lower triangles with the diagonal."""
     chosen = [[[j for j in range(i + 1) if j == i or r.coin()] for i in range(blocks)] for _ in range(layouts)]
     rows = [np.cumsum([0] + [len(row) for row in layout]) for layout in chosen]
     width = max(int(row[-1]) for row in rows)
@@ -52,7 +52,7 @@ SPARSE_OUTPUTS = ["output", "present_key", "present_value"]
 
 
 def run_one_sample(ort, inputs, attributes, b, end):
-    """ONNX Runtime, which weighs the values wrongly where the samples of a batch have different lengths."""
+    """Runs ONNX Runtime with one sample at a time: for samples of different lengths, it weighs the values wrongly."""
     batched = ("query", "key", "value", "past_key", "past_value")
     own = {name: array[b : b + 1].copy() if name in batched and array is not None else array for name, array in inputs.items()}
     own["total_sequence_length"] = own["key_total_sequence_lengths"] = np.array([end], np.int32)
@@ -65,7 +65,7 @@ def run_one_sample(ort, inputs, attributes, b, end):
     for name, value in bound.items():
         binding.bind_ortvalue_input(name, value)
     binding.bind_output("output")
-    for name in ("key", "value"):  # the caches have to share their memory
+    for name in ("key", "value"):  # past and present must share their memory
         binding.bind_ortvalue_output(f"present_{name}", bound[f"past_{name}"])
     session.run_with_iobinding(binding)
     outputs = binding.get_outputs()
@@ -78,7 +78,7 @@ def test_sparse_attention_is_onnxruntimes(ort, seed):
     actual = contrib.run(contrib.model("SparseAttention", inputs, SPARSE_OUTPUTS, attributes), contrib.feeds_of(inputs, ()))
     for b, end in enumerate(ends):
         if not prompt and end == 1:
-            continue  # which one sample alone takes for a prompt
+            continue  # ONNX Runtime treats such a single sample as a prompt
         expected = run_one_sample(ort, inputs, attributes, b, end)
         np.testing.assert_allclose(actual[0][b], expected[0], rtol=1e-4, atol=1e-5)
         for mine, theirs in zip(actual[1:], expected[1:]):

@@ -1,4 +1,4 @@
-"""Training with products and convolutions in bfloat16 and float16: it comes where float32 comes, and what cannot be so is refused."""
+"""Training with products and convolutions in bfloat16 and float16: it reaches float32's loss, and unsupported settings are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def digits():
 
 
 class Transformer(nn.Module):
-    """Reads sixteen digits and sorts them."""
+    """A small transformer that sorts sixteen digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Transformer(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(64, 64) for _ in range(4))
         self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(3))
         self.first, self.second, self.head = nn.Linear(64, 128), nn.Linear(128, 64), nn.Linear(64, 10)
-        with torch.no_grad():  # the exporter makes one of those that are equal
+        with torch.no_grad():  # otherwise the exporter would merge equal parameters
             for norm in self.norms:
                 norm.weight += 0.01 * torch.randn(64)
                 norm.bias += 0.01 * torch.randn(64)
@@ -117,7 +117,7 @@ def test_float16_reaches_the_loss_of_pytorch_in_float32(digits) -> None:
     assert trainer.num_skipped == 0
 
 
-# Which steps overflow depends on the arithmetic; where the scale goes from there does not.
+# Which steps overflow depends on the arithmetic; the scale's changes after them do not.
 def test_the_scale_moves_as_that_of_pytorch(digits) -> None:
     model, images, labels = digits
     numbers = {"init_scale": 2.0**40, "growth_factor": 4.0, "backoff_factor": 0.125, "growth_interval": 3}
@@ -157,7 +157,7 @@ def test_a_transformer_reaches_the_loss_of_float32(sorting) -> None:
 def test_gradients_are_as_near_as_bfloat16_is(sorting) -> None:
     model, tokens, labels = sorting
     made = {name: Trainer(model, class_axis=-1, sess_options=options(name)).gradients({"x": tokens[0]}, labels[0]) for name in ("float32", "bfloat16", "bfloat16x3", "float16")}
-    # Over all parameters: where a ReLU is near 0, rounding may switch it, and a single bias then moves by more.
+    # Over all parameters together: near a ReLU's 0, rounding may switch it, which moves a single bias more.
     def distance(ours, theirs) -> float:
         return sum(float(np.sum((ours[name] - theirs[name]) ** 2)) for name in theirs) ** 0.5
 
@@ -169,7 +169,7 @@ def test_gradients_are_as_near_as_bfloat16_is(sorting) -> None:
 
 def test_nodes_are_chosen_by_pattern_with_their_gradients(sorting) -> None:
     text = Trainer(sorting[0], class_axis=-1, sess_options=options("float32;/first/*=bfloat16")).to_text()
-    assert len(re.findall(r"precision=.bfloat16", text)) == 3  # the product, and the gradients of both of its operands
+    assert len(re.findall(r"precision=.bfloat16", text)) == 3  # the product, and the gradients of its two operands
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
@@ -193,7 +193,7 @@ def test_adapters_beside_a_frozen_base_in_bfloat16(sorting) -> None:
     trainer = Trainer(model, class_axis=-1, optimizer="adamw", learning_rate=3e-3, lora={"rank": 4}, sess_options=options("bfloat16"))
     losses = mean_losses(trainer, [({"x": x}, y) for x, y in zip(tokens, labels)], 2)
     assert losses[1] < losses[0]
-    assert "FusedMatMul" in trainer.to_text()  # by weights that were packed once
+    assert "FusedMatMul" in trainer.to_text()  # uses weights that were packed once
 
 
 @pytest.mark.parametrize(("precision", "level", "message"), [

@@ -1,4 +1,4 @@
-"""Small networks of bytes and of 16-bit floats against ONNX Runtime without its optimiser."""
+"""Small networks of bytes and of 16-bit floats, compared with ONNX Runtime without optimisation."""
 
 import numpy as np
 import onnxruntime
@@ -11,7 +11,7 @@ from conftest import need_exact_bytes
 
 
 class Network:
-    """Nodes and constants of a model with one input and one output."""
+    """Collects nodes and constants of a model with one input and one output."""
 
     def __init__(self, seed):
         self.rng = np.random.default_rng(seed)
@@ -46,7 +46,7 @@ class Quantised(Network):
         self.dtype, self.info = dtype, np.iinfo(dtype)
 
     def point(self, low, high):
-        """Scale and zero point of a range."""
+        """Returns the scale and zero point of a range."""
         scale = np.float32((high - low) / 255)
         zero = np.clip(np.rint(self.info.min - low / scale), self.info.min, self.info.max)
         return self.constant(scale), self.constant(self.dtype(zero))
@@ -85,7 +85,7 @@ def test_convolutions_between_quantisations(dtype, seed):
     model = n.model([2, 3, height, width], moved)
     x = n.rng.normal(0, 1, (2, 3, height, width)).astype(np.float32)
     ours, peers = run_both(model, x)
-    # A sum that falls between two codes may become either of them, and what follows moves with it.
+    # A sum half-way between two codes may be rounded to either; later values change with it.
     steps = np.rint(np.abs(ours - peers) / (8 / 255))
     assert ours.shape == peers.shape
     assert steps.max() <= 2

@@ -1,4 +1,4 @@
-"""ONNX's own backend tests (onnx.backend.test) through treadle.backend: node, simple, light, PyTorch's models and PyTorch's operators."""
+"""ONNX's own backend tests (onnx.backend.test) run through treadle.backend: node, simple, light, PyTorch models and PyTorch operators."""
 
 import os
 import tempfile
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 onnx = pytest.importorskip("onnx")
-# Where onnx.backend.test copies the light models of its package to.
+# The folder to which onnx.backend.test copies its light models.
 os.environ.setdefault("ONNX_MODELS", tempfile.mkdtemp(prefix="onnx-models-"))
 
 import onnx.backend.test  # noqa: E402
@@ -16,7 +16,7 @@ from onnx import TensorProto, helper  # noqa: E402
 import treadle  # noqa: E402
 import treadle.backend as backend  # noqa: E402
 
-# Names of cases that are not passed, and why.
+# Patterns of cases that do not pass, with the reason.
 NOT_PASSED = {
     r"^test_bernoulli(_double|_seed)?(_expanded)?_cpu$": "the values are those of NumPy's generator",
     r"^test_training_dropout(_default)?(_mask)?_cpu$": "the values are those of NumPy's generator",
@@ -26,7 +26,7 @@ NOT_PASSED = {
     r"^test_maxunpool_export_with_output_shape_cpu$": "its indices count in another shape than output_shape, which is none that a MaxPool gives",
     "_cuda$": "there is no CUDA device",
 }
-# Cases that are compared more widely than ONNX's 1e-3 and 1e-7: sums of hundreds that should be 0, and half precision rounded step by step.
+# Cases with wider tolerances than ONNX's 1e-3 and 1e-7: sums of hundreds that should be 0, and half precision rounded step by step.
 TOLERANCES = {
     **{f"test_dft{name}": {"atol": 1e-5} for name in ("", "_axis", "_axis_opset19", "_opset19", "_rfft", "_rfft_opset19")},
     "test_attention_4d_causal_fp16_expanded": {"rtol": 2e-3},
@@ -34,7 +34,7 @@ TOLERANCES = {
 
 
 class Backend(backend.TreadleBackend):
-    """Accepts the tolerances of a case, which the runner hands to `prepare` as well."""
+    """A backend whose `prepare` accepts a case's tolerances, which the runner passes to it as well."""
 
     @classmethod
     def prepare(cls, model, device="CPU", **kwargs):
