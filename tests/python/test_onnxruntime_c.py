@@ -1,4 +1,4 @@
-"""Treadle's libonnxruntime.so.1 beside onnxruntime's own library: the same calls, the same answers."""
+"""Treadle's libonnxruntime.so.1 compared with onnxruntime's own library: equal calls must give equal answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.
 
 
 def affine() -> bytes:
-    """y = x w + b, with b an input that may be left out."""
+    """Returns a model y = x w + b, where the input b may be left out."""
     w, b = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([1, -1], np.float32)
     return model([helper.make_node("MatMul", ["x", "w"], ["xw"]), helper.make_node("Add", ["xw", "b"], ["y"])],
                  [tensor("x", 1, ["rows", 3]), tensor("b", 1, [2])], [tensor("y", 1, ["rows", 2])],
@@ -53,9 +53,9 @@ def test_models_are_described_alike(ours: Api, theirs: Api, path: pathlib.Path) 
         pytest.skip("onnxruntime does not load it")
     have, want = ours.describe(ours.session(str(path))), theirs.describe(expected)
     for said in (have, want):
-        said["Version"] %= 2**63 - 1  # onnxruntime's for none
+        said["Version"] %= 2**63 - 1  # the value that onnxruntime has for a model without a version
     for (_, ours_is), (_, theirs_is) in zip(have["Output"], want["Output"]):
-        if ours_is[0] == TENSOR:  # onnxruntime also knows what inference finds
+        if ours_is[0] == TENSOR:  # onnxruntime also reports inferred extents
             for i, extent in enumerate(theirs_is[2]):
                 if ours_is[2][i] == -1 and extent >= 0:
                     theirs_is[2][i], theirs_is[3][i] = -1, ours_is[3][i]
@@ -138,7 +138,7 @@ def test_outputs_are_written_to_the_clients_memory(ours: Api, theirs: Api) -> No
 
 
 def test_an_output_is_the_clients_own(ours: Api, theirs: Api) -> None:
-    """Neither what goes on with the feed, nor what the client writes to the output, reaches the other or the model."""
+    """Writing to the feed or to an output changes neither the other nor the model."""
     w = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
     data = model([helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["w"], ["z"])], [tensor("x", 1, [2])],
                  [tensor("y", 1, [2]), tensor("z", 1, [2])], [w])
@@ -212,7 +212,8 @@ def test_faults_are_statuses(ours: Api, theirs: Api, fault: str) -> None:
         FAULTS[fault](ours)
     assert have.value.code != 0
     assert have.value.message
-    # There a model that cannot be loaded is FAIL, INVALID_GRAPH or INVALID_PROTOBUF, as it comes, and some faults are exceptions that it did not foresee.
+    # For models that cannot be loaded, onnxruntime's code is FAIL, INVALID_GRAPH or INVALID_PROTOBUF without a rule, or comes from an unexpected
+    # exception.
     if want.value.code not in (1, 6, 7, 10):
         assert have.value.code == want.value.code
 
@@ -259,7 +260,7 @@ def test_a_model_may_import_no_opset_of_onnx(ours: Api, theirs: Api) -> None:
     graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "graph", [tensor("x", 1, [2, 2, 3])], [tensor("y", 1, [2, 2, 3])])
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3)], ir_version=10).SerializeToString()
     x = np.arange(12, dtype=np.float32).reshape(2, 2, 3) / 4
-    [y] = both(ours, theirs, data, {"x": x}, ["y"])  # of the newest opset: over the last axis
+    [y] = both(ours, theirs, data, {"x": x}, ["y"])  # the newest opset's Softmax, over the last axis
     np.testing.assert_allclose(y, np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-5)
 
 
@@ -452,7 +453,7 @@ def test_an_environment_is_made_with_options(ours: Api, theirs: Api) -> None:
         api.call("SetGlobalIntraOpNumThreads", threading_options, 1)
         given = Options(29, 3, b"id", None, None, threading_options.value, None)
         environment, options = api.made("CreateEnvWithOptions", byref(given)), api.options()
-        if api is ours:  # onnxruntime has one environment, which the fixture has made
+        if api is ours:  # onnxruntime already has the environment that the fixture made
             api.call("DisablePerSessionThreads", options)
         data = affine()
         session = api.made("CreateSessionFromArray", environment, data, c_size_t(len(data)), options)
@@ -517,7 +518,7 @@ def test_profiles_are_written(ours: Api, tmp_path: pathlib.Path) -> None:
 
 
 def test_places_are_those_of_the_interface() -> None:
-    """A client calls by place: a few of those that docs and compiled clients fix."""
+    """Compiled clients call functions by position. Checks some positions that the documentation or compiled clients fix."""
     assert [PLACES[name] for name in ("CreateStatus", "Run", "CreateTensorWithDataAsOrtValue", "ReleaseStatus", "RunWithBinding", "GetTensorData")] == [0, 9, 49, 93, 133, 378]
     assert TensorProto.FLOAT == 1
     assert onnx.__version__
@@ -529,7 +530,7 @@ SetGraphOptimizationLevel SetOutputModelWriteFunc SetOutputModelGetInitializerLo
 
 
 def gemm_graph(api: Api, editor: Part, weight: np.ndarray, source: bytes) -> c_void_p:
-    """z = 2 * source @ weight, with the weight in the caller's memory."""
+    """Builds a graph z = 2 * source @ weight, with the weight in the caller's memory."""
     graph = editor.made("CreateGraph")
     two = ctypes.c_float(2)
     alpha = api.made("CreateOpAttr", b"alpha", byref(two), 1, 3)
@@ -691,7 +692,7 @@ int main(void) { puts(OrtGetApiBase()->version()); return 0; }
 @pytest.mark.parametrize("release", ["1.17.0", "1.31.1", "1.32.0"])
 @pytest.mark.parametrize("binding", ["lazy", "now"])
 def test_a_client_that_asks_for_a_version_of_the_symbol_is_linked(binding: str, release: str, tmp_path: pathlib.Path) -> None:
-    """onnxruntime's symbol bears the release as its version, and clients' lists of libraries its name."""
+    """onnxruntime's symbol has the release as its version, and lists of libraries in clients contain its name."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -706,7 +707,7 @@ def test_a_client_that_asks_for_a_version_of_the_symbol_is_linked(binding: str, 
         subprocess.run([compiler, *arguments], cwd=tmp_path, check=True)
     (replaced / name).symlink_to(LIBRARY)
     run = subprocess.run([str(tmp_path / "client")], env={"LD_LIBRARY_PATH": str(replaced)}, capture_output=True, text=True, check=False)
-    assert (run.stdout, run.stderr) == ("1.32.0\n", "")  # not "no version information available"
+    assert (run.stdout, run.stderr) == ("1.32.0\n", "")  # no warning "no version information available"
 
 
 @pytest.mark.parametrize("getter, places", [("GetEpApi", 74), ("GetInteropApi", 13), ("GetModelPackageApi", 0)])

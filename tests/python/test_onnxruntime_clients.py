@@ -1,4 +1,4 @@
-"""Compiled packages that load onnxruntime's library run on Treadle's, unchanged, with the same answers."""
+"""Compiled packages that load onnxruntime's library run unchanged on Treadle's, with the same answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def needs(*packages: str) -> pytest.MarkDecorator:
 
 
 def answers(folder: pathlib.Path, program: str, *arguments: str, shim: bool = False, preload: bool = False) -> dict:
-    """What a program prints last, as JSON: `libraries` are those that the process has loaded under onnxruntime's name."""
+    """Runs a program, and returns the JSON that it prints last. `libraries` are those loaded under onnxruntime's name."""
     script = folder / "program.py"
     script.write_text(textwrap.dedent(program) + textwrap.dedent("""
         import json, re
@@ -99,7 +99,7 @@ GENERATE = """
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A LLaMA with random weights, as transformers saves it."""
+    """Saves a LLaMA with random weights as transformers does."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     folder = tmp_path_factory.mktemp("llama")
@@ -121,12 +121,12 @@ def test_genai_generates_the_same_tokens(tmp_path: pathlib.Path, llama: pathlib.
     theirs, ours = (answers(tmp_path, GENERATE, str(tmp_path / "model"), shim=shim) for shim in (False, True))
     assert [pathlib.Path(path).resolve() for path in ours["libraries"]] == [pathlib.Path(treadle.onnxruntime_library()).resolve()]
     if precision == "int4" and "avx512_vnni" not in pathlib.Path("/proc/cpuinfo").read_text():
-        del ours["result"]["sampled"], theirs["result"]["sampled"]  # only onnxruntime rounds the activations there: draws may fall apart
+        del ours["result"]["sampled"], theirs["result"]["sampled"]  # only onnxruntime rounds the activations here, so sampled tokens may differ
     assert ours["result"] == theirs["result"]
 
 
-# What transformers' small configurations of families add to `small`, and what genai's builder writes of them by default: weights of 4 bits that the last
-# product shares with the table of tokens (GatherBlockQuantized), caches as long as a window (sliding_window_cache).
+# Settings that transformers' small configurations add to `small`, and what genai's builder writes for them: 4-bit weights that the last product
+# shares with the table of tokens (GatherBlockQuantized), caches as long as a window (sliding_window_cache).
 BUILD = """
     import json, pathlib, runpy, sys
     import tokenizers, torch, transformers
@@ -198,7 +198,7 @@ FAMILIES = ("Llama", "Qwen2", "Qwen3", "SmolLM3", "Gemma2", "Gemma3", "GptOss")
 
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict, dict]:
-    """The folder of models, and the tokens of each by onnxruntime and here."""
+    """Returns the folder of models, and each one's tokens by onnxruntime and by Treadle."""
     folder = tmp_path_factory.mktemp("families")
     script = folder / "build.py"
     script.write_text(textwrap.dedent(BUILD))
@@ -224,8 +224,8 @@ def test_families_generate_the_same_tokens(families: tuple[pathlib.Path, dict, d
     for length in (5, 21):
         name = f"{family}-{precision} {length}"
         assert len(theirs[name]) == length + 20
-        # With 4-bit weights activations are rounded to 8 bits, in another order of sums on each machine: random weights have tokens that are
-        # as likely as others.
+        # With 4-bit weights, activations are rounded to 8 bits, and the order of sums depends on the machine. With random weights, tokens are nearly
+        # tied.
         compared = length + (20 if precision == "fp32" else 8)
         assert ours[name][:compared] == theirs[name][:compared]
 
@@ -284,7 +284,7 @@ MASKS = """
 
 
 def token_classifier(folder: pathlib.Path, labels: list[str]) -> None:
-    """A model of random weights that names a label for each token, with its tokenizer, as transformers saves them."""
+    """Saves a token classifier with random weights and its tokenizer, as transformers does."""
     import numpy as np
     import tokenizers
     from onnx import helper, numpy_helper
@@ -319,7 +319,7 @@ def token_classifier(folder: pathlib.Path, labels: list[str]) -> None:
 
 @needs("koredact", "tokenizers", "onnxruntime")
 def test_a_client_in_rust_gives_the_same(tmp_path: pathlib.Path) -> None:
-    """koredact is compiled Rust over the crate ort, which loads the library that it is told."""
+    """koredact is written in Rust with the crate ort, which loads the library that it is given."""
     import koredact
 
     token_classifier(tmp_path, ["O", *(f"{place}-{kind}" for kind in koredact.ENTITY_TYPES for place in "BI")])
@@ -334,7 +334,7 @@ JAR = os.environ.get("TREADLE_ONNXRUNTIME_JAR", "")
 
 @pytest.mark.skipif(not JAR or shutil.which("javac") is None, reason="TREADLE_ONNXRUNTIME_JAR names no jar with the classes ai.onnxruntime, or there is no javac")
 def test_a_client_in_java_gives_the_same(tmp_path: pathlib.Path) -> None:
-    """The classes and the library beside them are onnxruntime's own; only libonnxruntime.so is replaced."""
+    """onnxruntime's classes and native library stay; only libonnxruntime.so is replaced."""
     with zipfile.ZipFile(JAR) as jar:
         for name in jar.namelist():
             if name.startswith("ai/onnxruntime/native/linux-x64/"):

@@ -1,4 +1,4 @@
-"""What custom operators may be, in libonnxruntime.so.1 and in onnxruntime's own library."""
+"""Custom operators in all forms that the interface allows, in libonnxruntime.so.1 and in onnxruntime's own library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = np.arange(3, dtype=np.float32)
 
 
 class Operator(operators.Operator):
-    """Of version 18 of the interface. `same`: variadic operands are of one type; `infer(context)` says shapes."""
+    """A custom operator of version 18. `same`: variadic operands have one type. `infer(context)` sets output shapes."""
 
     def __init__(self, api: Api, name: str, input_types: list[int], output_types: list[int], compute: Callable, *, inputs: list[int] | None = None,
                  outputs: list[int] | None = None, least: int = 1, same: bool = True, infer: Callable | None = None, create: Callable = lambda _info: None) -> None:
@@ -52,7 +52,7 @@ def type_of(api: Api, value: c_void_p) -> tuple[int, list[int]]:
 
 
 def copier(api: Api) -> Callable:
-    """Each output is a copy of the input at its place."""
+    """Returns a kernel function that copies each input to the output at its position."""
 
     def compute(_kernel: object, context: c_void_p) -> None:
         for place in range(api.number("KernelContext_GetOutputCount", context)):

@@ -1,4 +1,4 @@
-"""Which nodes are custom operators, and what these are told of them, in libonnxruntime.so.1 and in onnxruntime's own library."""
+"""Which nodes are custom operators, and what their kernels learn of them, in libonnxruntime.so.1 and in onnxruntime's own library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def api(request: pytest.FixtureRequest) -> Api:
 
 
 def scaler(api: Api, name: str, factor: float, *, start: int = 1, end: int = NEWEST, inputs: int = 1) -> Operator:
-    """The first input times `factor`."""
+    """Returns an operator that multiplies its first input by `factor`."""
 
     def compute(_kernel: object, context: c_void_p) -> None:
         given = operators.input_of(api, context, 0)
@@ -44,7 +44,7 @@ def scaler(api: Api, name: str, factor: float, *, start: int = 1, end: int = NEW
 
 @pytest.fixture(autouse=True)
 def domains(api: Api) -> Iterator[None]:
-    """Operators of a test are gone behind it."""
+    """Releases a test's operators after it."""
     yield
     while DOMAINS:
         api.call("ReleaseCustomOpDomain", DOMAINS.pop(), result=None)
@@ -73,7 +73,7 @@ def relu(api: Api, own: list[Operator], opset: int = 21) -> list:
 @pytest.mark.parametrize(("start", "opset", "is_own"), [(1, 21, True), (1, 7, True), (14, 21, True), (22, 21, False), (15, 14, False)])
 def test_an_operator_of_onnx_is_replaced_from_a_version_on(api: Api, start: int, opset: int, is_own: bool) -> None:
     assert relu(api, [scaler(api, "Relu", 10, start=start)], opset) == ([-10, 0, 20] if is_own else [0, 0, 2])
-    assert relu(api, []) == [0, 0, 2]  # in other sessions it is what it was
+    assert relu(api, []) == [0, 0, 2]  # other sessions still use ONNX's operator
 
 
 def test_replaced_operators_are_not_optimised_as_what_they_were(api: Api) -> None:
@@ -125,7 +125,7 @@ def test_each_session_has_its_own_operators_first(api: Api) -> None:
 
 
 def told(api: Api, kinds: list[int], reads: list[str], output_kinds: list[int] = (REQUIRED,), makes: list[str] = ("y",), **more: object) -> list:
-    """What the kernel is told: how many operands there are, which of them are there."""
+    """Returns what a kernel sees: how many operands the node has, and which are present."""
     seen = []
 
     def compute(_kernel: object, context: c_void_p) -> None:
@@ -182,7 +182,7 @@ def test_outputs_that_are_required_are_there(api: Api, makes: list) -> None:
 
 
 def inferred(api: Api, dims: list, declared: list | None, told_dims: list | None) -> tuple[list[int], list[str]]:
-    """The output's extents, where the operator tells these: None, its input's own."""
+    """Returns the output's extents if the operator infers `told_dims`; None: those of its input."""
 
     def infer(context: c_void_p) -> None:
         info = c_void_p()
@@ -207,7 +207,7 @@ def test_symbols_of_outputs(api: Api, dims: list, declared: list | None, told_di
 
 
 def told_to_kernel(api: Api, nodes: list, own: list[str], inputs: list, outputs: list, *, tells: bool = True) -> dict[str, list]:
-    """Of each node's operands, by its name: names, extents and their symbols."""
+    """Returns, by node, what kernels see of the operands: names, extents and their symbols."""
     told: dict[str, list] = {}
 
     def text(function: str, info: c_void_p, *place: object) -> str:
@@ -265,7 +265,7 @@ def test_kernels_are_told_names_and_symbols_of_their_operands(api: Api) -> None:
     told = told_to_kernel(api, nodes, ["Copy"], inputs, [tensor("y", FLOAT, None)])
     assert told["first"][0] == ["x", 1, [-1, 4], ["rows", ""]]
     assert told["second"] == [["a", 1, [-1, 4], ["rows", ""]], ["w", 1, [-1, -1], ["", "columns"]], ["b", 1, [-1, 4], ["rows", ""]]]
-    assert told["third"][1:] == [["", 10], ["y", 1, [-1, 4], ["rows", ""]]]  # what is not there has no type
+    assert told["third"][1:] == [["", 10], ["y", 1, [-1, 4], ["rows", ""]]]  # an absent operand has no type
 
 
 @pytest.mark.parametrize(("declared", "expected"), [(["out", 4], ([-1, 4], ["out", ""])), ([3, None], ([3, -1], ["", ""])), ([], ([], [])), (None, ([], []))])

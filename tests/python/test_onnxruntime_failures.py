@@ -1,4 +1,4 @@
-"""A node that fails in a run has the exception, and the words, that it has under onnxruntime."""
+"""A node that fails during a run raises the exception, with the message, that it raises in onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from test_onnxruntime_shim import on_both
 
 pytest.importorskip("onnxruntime")
 
-# Of which the two have no common opinion, and why.
+# Cases in which the two libraries differ, by reason.
 APART = {
     "the operator has the other code as a rule": ["gather elements rank", "slice starts lengths", "gemm rank", "conv kernel too large", "unsqueeze twice", "cumsum axis vector", "reverse lengths shape", "argmax empty"],
     "another operator fails, of which it is made": ["layernorm scale", "msft attention", "msft mha", "msft skipln", "msft biasgelu", "msft embed range"],

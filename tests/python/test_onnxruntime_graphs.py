@@ -1,5 +1,5 @@
-"""What ONNX Runtime's C interface says of graphs that a client has put together. onnxruntime's own library reads only sessions' graphs, for
-execution providers; what is expected here is what the client has said."""
+"""Graphs that a client has built, as ONNX Runtime's C interface reports them. onnxruntime's own library reports only graphs of sessions, to execution
+providers, so the expected values are what the client passed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def api() -> Api:
 
 
 class Made:
-    """y = Gemm(x, w, b; alpha=2), i, j = Split(y), z = Relu(j); with w an initializer, and b an input that has a default."""
+    """A client's graph: y = Gemm(x, w, b; alpha=2), i, j = Split(y), z = Relu(j). w is an initializer, b an input with a default."""
 
     def __init__(self, api: Api) -> None:
         self.api, self.editor = api, Part(api, "GetModelEditorApi", EDITOR)

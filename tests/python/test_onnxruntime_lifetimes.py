@@ -1,4 +1,4 @@
-"""Handles of libonnxruntime.so.1 live as long as another one uses them."""
+"""Handles of libonnxruntime.so.1 stay alive as long as other objects use them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, POINTER(c_void_p), c_size_t, c_void_
 
 
 def products() -> bytes:
-    """Long enough that a run has not ended when the next call is made."""
+    """Returns a model that runs so long that the next call is made during the run."""
     w = numpy_helper.from_array(np.eye(SIZE, dtype=np.float32), "w")
     nodes = [helper.make_node("MatMul", [f"x{k}", "w"], [f"x{k + 1}"]) for k in range(LAYERS)]
     return model(nodes, [tensor("x0", 1, [SIZE, SIZE])], [tensor(f"x{LAYERS}", 1, [SIZE, SIZE])], [w])
 
 
 def owned(api: Api, array: np.ndarray) -> c_void_p:
-    """A tensor in memory of the library's."""
+    """Makes a tensor in the library's memory."""
     out = c_void_p()
     api.call("CreateTensorAsOrtValue", api.allocator, (c_int64 * array.ndim)(*array.shape), c_size_t(array.ndim), 1, byref(out))
     ctypes.memmove(api.made("GetTensorMutableData", out).value, array.ctypes.data, array.nbytes)
@@ -33,7 +33,7 @@ def owned(api: Api, array: np.ndarray) -> c_void_p:
 
 
 class Asynchronous:
-    """A run whose arguments are all released at once. `then` is called in the callback."""
+    """A run whose arguments are all released right after it starts. `then` is called in the callback."""
 
     def __init__(self, api: Api, session: c_void_p, then: object = None) -> None:
         self.api, self.done, self.then, self.failed, self.result = api, threading.Event(), then, False, None
@@ -64,7 +64,7 @@ def test_a_session_is_released_while_it_runs(ours: Api) -> None:
             under_way = [Asynchronous(ours, session) for _ in range(runs)]
             ours.call("ReleaseSession", session, result=None)
             for run in under_way:
-                assert run.done.is_set()  # it has waited for the callbacks
+                assert run.done.is_set()  # the release waited for the callbacks
                 assert not run.failed
                 assert (run.result == 1).all()
 
@@ -87,7 +87,7 @@ def test_values_outlive_the_allocator_that_they_are_of(ours: Api) -> None:
     ours.call("AllocatorAlloc", allocator, c_size_t(4000), byref(block))
     ours.call("CreateTensorWithDataAndDeleterAsOrtValue", allocator, block, c_size_t(4000), (c_int64 * 1)(1000), c_size_t(1), 1, byref(around))
     ours.call("ReleaseAllocator", allocator, result=None)
-    others = [ours.made("CreateAllocator", ours.session(products()), ours.memory) for _ in range(8)]  # which may be given its memory
+    others = [ours.made("CreateAllocator", ours.session(products()), ours.memory) for _ in range(8)]  # new objects, which may get the released memory
     for value in (made, around):
         ctypes.memset(ours.made("GetTensorMutableData", value).value, 0, 4000)
         assert not ours.content(value).any()

@@ -1,4 +1,4 @@
-"""The numbers of libonnxruntime.so.1's enums are those of ONNX Runtime's interface."""
+"""The numbers of libonnxruntime.so.1's enums equal those of ONNX Runtime's interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = ENUMS["ONNXTensorElementDataType"]
 
 
 def members(text: str) -> dict[str, int]:
-    """Of the body of an enum."""
+    """Returns names and numbers from the body of an enum."""
     found, value = {}, -1
     for entry in re.sub(r"//[^\n]*", "", text).split(","):
         if not (name := entry.strip()):
@@ -68,7 +68,7 @@ def test_numbers_of_no_dtype_are_refused(ours: Api, theirs: Api, number: int) ->
 
 @pytest.mark.parametrize("dtype", ["uint4", "int4", "float4e2m1", "uint2", "int2", "float8e8m0", "float8e5m2fnuz"])
 def test_a_model_says_and_takes_the_interfaces_number(ours: Api, dtype: str) -> None:
-    """ONNX numbers some of them otherwise."""
+    """ONNX numbers some element types differently."""
     onnx_number = getattr(onnx.TensorProto, dtype.upper())
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "graph", [tensor("x", onnx_number, [4])], [tensor("y", onnx_number, [4])])
     session = ours.session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=13).SerializeToString())

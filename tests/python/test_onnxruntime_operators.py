@@ -1,4 +1,4 @@
-"""Operators that custom kernels call through ONNX Runtime's C interface: Treadle's library beside onnxruntime's own."""
+"""Operators that custom kernels call through ONNX Runtime's C interface, in Treadle's library and in onnxruntime's own."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def session_with(api: Api, op: Operator, name: str, inputs: list, outputs: list)
 
 
 def gemm_operator(api: Api, name: str) -> Operator:
-    """2 a b + c, through Gemm."""
+    """Creates an operator for 2 a b + c (Gemm)."""
 
     def create(info: c_void_p) -> c_void_p:
         attributes = [float_attribute(api, b"alpha", 2), float_attribute(api, b"beta", 1), int_attribute(api, b"transA", 0), int_attribute(api, b"transB", 1)]
-        return create_op(api, info, "Gemm", "", 13, {"T": FLOAT}, attributes, 3, 1)  # onnxruntime knows no defaults here
+        return create_op(api, info, "Gemm", "", 13, {"T": FLOAT}, attributes, 3, 1)  # onnxruntime has no defaults here
 
     def compute(op: c_void_p, context: c_void_p) -> None:
         a, b, c = [input_of(api, context, i) for i in range(3)]
@@ -112,7 +112,7 @@ def test_a_kernel_calls_an_operator_of_two_outputs_and_two_types(api: Api) -> No
 
 
 def test_a_kernel_calls_an_operator_of_com_microsoft_and_one_of_its_own_making(api: Api) -> None:
-    """The operands are partly the kernel's own tensors; an old opset is meant as it was."""
+    """Some operands are the kernel's own tensors. An old opset keeps its old meaning."""
 
     def create(info: c_void_p) -> dict[str, c_void_p]:
         kept = api.made("CopyKernelInfo", info)
@@ -140,7 +140,7 @@ def test_a_kernel_calls_an_operator_of_com_microsoft_and_one_of_its_own_making(a
 
 
 def creation(api: Api, *arguments: Any) -> str:
-    """What making a session says if its kernel creates this operator."""
+    """Returns the error of making a session whose kernel creates this operator."""
 
     def create(info: c_void_p) -> c_void_p:
         return create_op(api, info, *arguments)
@@ -232,5 +232,5 @@ def test_a_name_may_be_given_again_when_its_operator_is_gone(api: Api) -> None:
         assert y.tolist() == [factor, 5 * factor]
         api.call("ReleaseSession", session, result=None)
         op.release()
-        ctypes.memset(ctypes.addressof(op.op), 0xFF, ctypes.sizeof(op.op))  # as freed memory
+        ctypes.memset(ctypes.addressof(op.op), 0xFF, ctypes.sizeof(op.op))  # as if the memory had been freed and reused
         assert not op.errors

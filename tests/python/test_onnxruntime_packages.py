@@ -1,4 +1,4 @@
-"""Packages from PyPI that call onnxruntime give the same answers on Treadle: those of scripts/onnxruntime_packages.toml that are installed."""
+"""Packages from PyPI that use onnxruntime give the same answers on Treadle: the installed ones of scripts/onnxruntime_packages.toml."""
 
 from __future__ import annotations
 

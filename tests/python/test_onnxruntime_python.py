@@ -1,4 +1,4 @@
-"""What programs that are written for onnxruntime's Python package meet at its edges: faults of files, settings as entries, libraries."""
+"""Details of onnxruntime's Python package that programs rely on: errors of files, settings as entries, libraries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The shim: import onnxruntime gives Treadle.
+"""The shim: `import onnxruntime` imports Treadle.
 
-Each test runs in a process of its own, as the shim changes what a process imports. What code computes with Treadle is compared with
-what it computes with ONNX Runtime itself. test_onnxruntime_packages.py has packages from PyPI.
+Each test runs in a separate process, as the shim changes what a process imports. The results of a program on Treadle are compared with those on ONNX
+Runtime. test_onnxruntime_packages.py tests packages from PyPI.
 """
 
 import json
@@ -18,7 +18,7 @@ SHIM = "import treadle.onnxruntime_shim\n"
 
 
 def run_python(*arguments):
-    """The JSON that a Python program prints last."""
+    """Runs a Python program, and returns the JSON that it prints last."""
     environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -120,7 +120,7 @@ def test_a_program_may_be_started_on_treadle(tmp_path):
 
 
 def on_both(code):
-    """What the program prints on Treadle and on ONNX Runtime."""
+    """Returns what the program prints on Treadle and on ONNX Runtime."""
     guard = "import onnxruntime; assert onnxruntime.InferenceSession.__module__.startswith({!r})\n"
     code = textwrap.dedent(code)
     return run_code(SHIM + guard.format("treadle") + code), run_code(guard.format("onnxruntime") + code)
@@ -223,7 +223,7 @@ def test_the_backend_is_there_without_onnxruntime():
     ) == [True, [0.0, 2.0], [0.0, 2.0]]
 
 
-# Names of onnxruntime's package that are not offered, and why. A newer onnxruntime adds to them: what it adds is named by the test that fails.
+# Names of onnxruntime's package that the shim lacks, with the reason. If a newer onnxruntime adds names, the failing test lists them.
 LEFT_OUT = {
     "ModelPackage": "packages of models are chosen among by execution providers, of which there is one",
     "ModelPackageComponentContext": "as ModelPackage",

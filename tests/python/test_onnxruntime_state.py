@@ -1,4 +1,4 @@
-"""What programs find in onnxruntime's extension module, under the shim and in onnxruntime itself: the same code, the same answers."""
+"""Names in onnxruntime's extension module, under the shim and in onnxruntime itself: the same code gives the same answers."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ UNPACK = """
 
 
 def test_weights_are_cut_into_the_same_blocks():
-    """The places behind K have any code in onnxruntime, and are left out."""
+    """Codes beyond K are arbitrary in onnxruntime, so they are not compared."""
     ours, theirs = on_both(
         UNPACK
         + """
@@ -69,7 +69,7 @@ def test_weights_are_cut_for_dequantize_linear_alike():
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_weights_are_cut_for_dequantize_linear_in_2_bits(dtype, symmetric):
-    """Judged by onnx's reference of DequantizeLinear: onnxruntime writes codes of 4 bits there, behind the end of its array."""
+    """Compares with onnx's reference of DequantizeLinear, since onnxruntime writes 4-bit codes beyond the end of its array here."""
     k, n, block = 100, 7, 32
     worst, bound, signed = shimmed(
         f"""
@@ -102,9 +102,9 @@ def test_weights_are_cut_for_dequantize_linear_in_2_bits(dtype, symmetric):
     assert signed == symmetric
 
 
-# ONNX took its experimental operators back in opset 10. The last two copy between devices.
+# ONNX withdrew its experimental operators in opset 10. The last two names copy between devices.
 def test_kernels_are_listed_by_operator_and_versions():
-    """Every kernel of onnxruntime's has a counterpart, apart from those of its own layout and of its copies between devices."""
+    """Each of onnxruntime's kernels has a counterpart, except those for its blocked layout and for copies between devices."""
     ours, theirs = on_both(
         """
         import json
@@ -132,7 +132,7 @@ def test_kernels_are_listed_by_operator_and_versions():
 
 
 def test_sessions_behind_the_python_class_are_called_alike():
-    """onnx-diagnostic and others call `session._sess`, the extension module's own."""
+    """onnx-diagnostic and others call `session._sess`, the session of the extension module."""
     ours, theirs = on_both(
         """
         import json
@@ -321,7 +321,7 @@ def test_values_are_made_for_devices():
 
 
 def test_values_are_made_in_the_memory_of_the_cpu():
-    """onnxruntime needs an allocator to be registered for it."""
+    """In onnxruntime, an allocator must be registered first."""
     assert shimmed(
         """
         import json
@@ -415,7 +415,7 @@ def schemas():
     )
 
 
-# Treadle takes more, or asks for less: inputs and outputs that may be left out, an attribute that is not read.
+# Operators for which Treadle accepts more, or requires less: optional inputs and outputs, an attribute that it does not read.
 OTHER_COUNTS = {
     "::CausalConvWithState", "::LinearAttention", "com.microsoft::CausalConvWithState", "com.microsoft::QEmbedLayerNormalization",
     "com.microsoft::QLinearConcat", "com.microsoft::QLinearGlobalAveragePool", "com.microsoft::QLinearSoftmax", "com.microsoft::QLinearWhere",
@@ -428,7 +428,7 @@ OTHER_ATTRIBUTES = {
 
 
 def test_operators_have_the_schemas_that_they_have_in_onnxruntime():
-    """Of the same version; Treadle has newer ones, too. Names of inputs are the library's own."""
+    """Compares operators with equal versions; Treadle also has newer ones. Names of inputs may differ."""
     ours, theirs = schemas()
     common = {key for key in ours.keys() & theirs.keys() if ours[key]["since"] == theirs[key]["since"]}
     assert len(common) > 280
@@ -531,7 +531,7 @@ def test_places_that_cannot_be_are_refused(info):
 
 
 def test_the_public_value_is_made_from_the_extension_modules():
-    """As onnxruntime-easy does it: `onnxruntime.OrtValue(value of the extension module, what holds its memory)`."""
+    """onnxruntime-easy calls `onnxruntime.OrtValue(value of the extension module, object that holds its memory)`."""
     ours, theirs = on_both(
         """
         import json
@@ -555,7 +555,7 @@ def test_the_public_value_is_made_from_the_extension_modules():
 
 
 def test_an_input_declared_without_axes_takes_any_rank():
-    """Writers that do not know a shape write an empty one (onnx-array-api's light interface): onnxruntime does not look at the rank then."""
+    """Writers that do not know a shape write an empty one (onnx-array-api's light interface). onnxruntime then does not check the rank."""
     ours, theirs = on_both(
         """
         import json

@@ -1,4 +1,4 @@
-"""Failing calls of libonnxruntime.so.1 have onnxruntime's status codes, and the words that programs look for in their messages."""
+"""Failing calls of libonnxruntime.so.1 return onnxruntime's status codes, and messages with the words that programs search for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unread() -> bytes:
 
 
 def bodies() -> bytes:
-    """y = x, less k if c is false, and t times j added to it in a loop."""
+    """Returns a model: y = -x if c, otherwise x - k; then a loop adds j to it t times."""
     then, other = (helper.make_graph([helper.make_node(op, reads, [op])], op, [], [tensor(op, 1, [2])]) for op, reads in (("Neg", ["x"]), ("Sub", ["x", "k"])))
     step = helper.make_graph([helper.make_node("Add", ["a", "j"], ["b"]), helper.make_node("Identity", ["go"], ["on"])], "step", [tensor("i", 7, []), tensor("go", 9, []), tensor("a", 1, [2])],
                              [tensor("on", 9, []), tensor("b", 1, [2])])
@@ -124,7 +124,7 @@ CompileModel SetFlags SetEpContextBinaryInformation SetGraphOptimizationLevel Se
 
 
 def edited(api: Api, opsets: dict[bytes, int] | list[tuple[bytes, int]], op_type: bytes = b"Relu", domain: bytes = b"", source: bytes = b"x") -> c_void_p:
-    """A session of a model that is put together."""
+    """Makes a session from a model that the client builds."""
     editor = Part(api, "GetModelEditorApi", EDITOR)
     graph = editor.made("CreateGraph")
     made = editor.made("CreateNode", op_type, domain, b"node", strings(source), c_size_t(1), strings(b"y"), c_size_t(1), handles(), c_size_t(0))
@@ -181,7 +181,7 @@ def write_fails(api: Api) -> None:
     compiled(api, ("SetOutputModelWriteFunc", write, c_void_p()))
 
 
-# What is called, the code, and words that both messages have.
+# For each faulty call: the call, its code, and words that both messages contain.
 FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "an input is missing": (lambda api: run(api, {}), FAIL, "Missing Input: x"),
     "an input of the branch that runs is missing": (lambda api: run_bodies(api, False, 0), FAIL, "Missing Input: k"),
@@ -312,7 +312,7 @@ def chain(*nodes: tuple, initializers: tuple = ()) -> bytes:
 
 
 def beside(folder: str, offset: int, length: int) -> Callable[[Api], object]:
-    """A model of external data that does not fit its file, of 8 bytes."""
+    """Makes a session of a model whose external data exceed their file of 8 bytes."""
 
     def made(api: Api) -> None:
         Path(folder, "two.bin").write_bytes(bytes(8))
@@ -403,7 +403,7 @@ FAULTS |= {
 
 
 def loud_options(api: Api) -> c_void_p:
-    """Of a level that there is not."""
+    """Sets a log level that does not exist."""
     options = api.options()
     api.call("SetSessionLogSeverityLevel", options, 99)
     return options

@@ -1,4 +1,4 @@
-"""Threads that clients of libonnxruntime.so.1 make and join, and the processors that they name."""
+"""Threads that clients of libonnxruntime.so.1 create and join, and processors that they assign."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JOIN = ctypes.CFUNCTYPE(None, c_void_p)
 
 
 class Client:
-    """Makes threads, and keeps what it was asked."""
+    """Creates and joins threads, and records the calls."""
 
     def __init__(self) -> None:
         self.threads: dict[int, threading.Thread] = {}
@@ -94,7 +94,7 @@ def test_threads_that_cannot_be_made_or_joined(ours: Api, theirs: Api) -> None:
 
 
 def test_an_environments_threads_are_the_clients(ours: Api) -> None:
-    """onnxruntime has one environment, which others have made."""
+    """Only Treadle's library is tested, as onnxruntime's single environment exists already."""
     client, threads = Client(), ours.made("CreateThreadingOptions")
     ours.call("SetGlobalIntraOpNumThreads", threads, 3)
     ours.call("SetGlobalCustomCreateThreadFn", threads, client.create)

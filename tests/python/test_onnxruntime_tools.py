@@ -1,4 +1,4 @@
-"""onnxruntime's tools in plain Python look for patterns in models that sessions save: they give the same graphs over Treadle's."""
+"""onnxruntime's tools in Python search saved models for patterns. They must find the same in models that Treadle's sessions save."""
 
 import pathlib
 import warnings
@@ -12,15 +12,15 @@ DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples/digits/digits.o
 
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
-# Model -> what onnxruntime's optimizer takes it for.
+# By model, the type that onnxruntime's optimizer is given.
 KINDS = {"bert": "bert", "bert of sdpa": "bert", "gpt2": "gpt2", "t5": "t5", "vit": "vit", "whisper": "bart", "whisper of sdpa": "bart"}
-SAMPLES = {"vit": (2, 3, 32, 32), "whisper": (2, 16, 64)}  # of floats, where the input is no text
+SAMPLES = {"vit": (2, 3, 32, 32), "whisper": (2, 16, 64)}  # shapes of float inputs; other models read text
 
 
 def exported(kind: str, path: pathlib.Path) -> None:
-    """A small model of random weights, as torch.onnx writes it."""
+    """Exports a small model with random weights by torch.onnx."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    torch.manual_seed(0)  # the same weights whatever ran before: quantised values may lie on a tie
+    torch.manual_seed(0)  # the same weights in every test, as quantised values may tie
     ids = torch.arange(18).reshape(2, 9)
     feeds = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if kind.startswith("bert"):
@@ -58,7 +58,7 @@ def exported(kind: str, path: pathlib.Path) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Where a model lies, by kind."""
+    """Returns the paths of models by kind."""
     folder = tmp_path_factory.mktemp("models")
 
     def path_of(kind: str) -> pathlib.Path:
@@ -93,10 +93,10 @@ def test_the_optimizer_of_transformers_fuses_the_same(models, kind):
             ours.pop("Constant", 0), theirs.pop("Constant", 0)
             assert ours == theirs, level
             assert kind != "bert" or ours["Attention"] == 2, "it fuses them"
-        elif (kind, level) != ("vit", 99):  # onnxruntime's blocked layout hides normalisations from it there
+        elif (kind, level) != ("vit", 99):  # there onnxruntime's blocked layout hides normalisations from its optimizer
             fused = {op: count for op, count in theirs.items() if op.endswith(("Attention", "Normalization", "Gelu", "Bias")) or op == "MatMul"}
             assert {op: ours.get(op, 0) for op in fused} == fused, level
-            # Arithmetic on extents may differ.
+            # Nodes that compute extents may differ in number.
             assert sum(ours.values()) - ours.get("Constant", 0) <= 1.1 * (sum(theirs.values()) - theirs.get("Constant", 0)), level
 
 
@@ -146,7 +146,7 @@ def test_quantised_transformers_are_the_same(models, kind):
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("opset", [13, 17, 21])
 def test_a_quantised_model_has_the_same_opset(tmp_path, opset, bits):
-    """The quantizer decides by the opset of the prepared model, which a session saved, what it writes."""
+    """The quantizer decides what it writes by the opset of the prepared model, which a session saved."""
     ours, theirs = on_both(
         f"""
         import collections, json, numpy as np, onnx

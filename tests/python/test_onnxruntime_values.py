@@ -1,4 +1,4 @@
-"""Sequences, maps, optionals and sparse tensors of libonnxruntime.so.1 beside onnxruntime's own library."""
+"""Sequences, maps, optionals and sparse tensors of libonnxruntime.so.1, compared with onnxruntime's own library."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ NESTED = {
 
 
 def innermost(api: Api, kind: c_void_p) -> list:
-    """The shape in sequences and optionals, and whether there is one."""
+    """Returns the tensor's shape within sequences and optionals, and whether it has one."""
     number = api.number("GetOnnxTypeFromTypeInfo", kind, kind=c_int)
     if number == 1:
         info = api.made("CastTypeInfoToTensorInfo", kind)

@@ -1,4 +1,4 @@
-"""Where ONNX's reference and onnxruntime differ, Treadle gives what the table of docs/onnxruntime.md says."""
+"""Where ONNX's reference and onnxruntime differ, Treadle gives the result listed in the table of docs/onnxruntime.md."""
 
 import sys
 

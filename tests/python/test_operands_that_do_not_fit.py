@@ -1,4 +1,4 @@
-"""Operands that a model declares with a rank only, and that turn out not to be what the operator takes: refused, as onnxruntime refuses them."""
+"""Operands declared with a rank only whose extents do not fit the operator: both Treadle and onnxruntime refuse them."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_a_node_of_a_tree_is_not_its_own_child(branch):
 
 @pytest.mark.parametrize("static", [True, False, None])
 def test_offsets_of_a_deformed_convolution_have_two_for_each_tap(static):
-    """As many elements in another shape are not taken for them."""
+    """Another shape with the same number of elements is refused."""
     inputs = {"x": np.ones((1, 2, 3, 4), np.float32), "w": np.ones((1, 2, 1, 3), np.float32), "offset": np.ones((1, 18, 1, 2), np.float32)}
     with pytest.raises(treadle.Error, match="offset"):
         run(model("DeformConv", inputs, 1, static=static, domain=""), inputs)

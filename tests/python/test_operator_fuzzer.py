@@ -1,4 +1,4 @@
-"""A slice of the operator fuzzer (tests/operators): its cases are the same in every run. And the comparison of whole models."""
+"""A fixed part of the operator fuzzer (tests/operators), with the same cases in every run; and the comparison of whole models."""
 
 import sys
 
@@ -25,7 +25,7 @@ def lines(tally, verdicts=(*QUIET, "refused", "accepted")):
 def test_operators_agree_with_their_judges():
     tally = fuzz_operators.fuzz(range(0, 500))
     assert not lines(tally, QUIET)
-    tally.findings = [f for f in tally.findings if f.case.domain != "com.microsoft"]  # whose definition is onnxruntime's own code
+    tally.findings = [f for f in tally.findings if f.case.domain != "com.microsoft"]  # onnxruntime's code is their definition, so it cannot disagree
     assert not lines(tally)
     assert len(tally.ops) > 180
     assert tally.verdicts["same"] > 0.85 * sum(tally.verdicts.values())
@@ -38,7 +38,7 @@ def test_broken_cases_end_in_an_error_or_a_value():
 
 
 def test_a_shrunk_case_fails_like_the_one_it_comes_from(monkeypatch):
-    """Of an Add that is wrong for sums of more than one element, one with two elements is left."""
+    """If Add is wrong for more than two elements in total, a case with the fewest elements that still fails is left."""
 
     def verdict_of(case):
         wrong = case.inputs[0].size + case.inputs[1].size > 2
@@ -52,7 +52,7 @@ def test_a_shrunk_case_fails_like_the_one_it_comes_from(monkeypatch):
 
 
 def test_models_are_compared_on_feeds_that_onnxruntime_takes(tmp_path, monkeypatch):
-    """The two operands broadcast for few of the extents that are drawn."""
+    """The two operands broadcast only for some of the extents that are drawn."""
     value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     graph = helper.make_graph([node], "product", [value("x", "batch", None), value("w", 3, 2)], [value("y", "batch", 2)])
@@ -66,7 +66,7 @@ def test_models_are_compared_on_feeds_that_onnxruntime_takes(tmp_path, monkeypat
 
 
 def test_varied_cases_agree_with_their_judges():
-    """Within the operators' contracts; what one of the runtimes refuses by intention, and another does not, is named in disagreements.py."""
+    """Cases are within the operators' contracts. What one runtime refuses on purpose and another accepts is listed in disagreements.py."""
     tally = fuzz_operators.fuzz(range(1000, 1400), mode="vary")
     assert not lines(tally)
     assert len(tally.ops) > 200

@@ -1,4 +1,4 @@
-"""Operators of ONNX in forms that few models use, by NumPy and by ONNX Runtime, with extents, symbols or nothing declared."""
+"""Rare forms of ONNX's operators, compared with NumPy and ONNX Runtime, with known extents, symbols, or nothing declared."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def floats(*shape):
 
 
 def agree(ort, op_type, inputs, expected, attributes=None, opset=21, domain="", constants=(), rtol=1e-5, atol=1e-5):
-    """What NumPy says is what onnxruntime says, and what comes out however much of the shapes is declared."""
+    """Compares NumPy's result with onnxruntime's and with Treadle's, for each degree of declared shapes."""
     for static in (True, False):
         ours = compare(ort, op_type, inputs, 1, attributes, constants, rtol, atol, static=static, domain=domain, opset=opset)
         np.testing.assert_allclose(ours[0], expected, rtol=rtol, atol=atol)
@@ -33,7 +33,7 @@ def refused(op_type, inputs, attributes=None, match=None, opset=21, domain=""):
 @pytest.mark.parametrize("alpha", [-0.5, -2.0, 0.5, 3.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_celu_takes_a_negative_alpha(alpha, dtype):
-    """NumPy alone: onnxruntime has the operator for float32."""
+    """Compares with NumPy only, as onnxruntime has the operator only for float32."""
     x = np.linspace(-4, 4, 41).astype(dtype)
     wide = x.astype(np.float64)
     expected = np.maximum(wide, 0) + np.minimum(0, alpha * np.expm1(wide / np.float32(alpha)))
@@ -138,7 +138,7 @@ def test_overlaps_are_fractions(threshold):
 
 
 def loop(iteration_shape, condition_shape):
-    """Collects the iteration numbers, in a body that declares number and condition in these shapes."""
+    """Returns a loop that collects iteration numbers. Its body declares the number and the condition with these shapes."""
     i = helper.make_tensor_value_info("i", TensorProto.INT64, iteration_shape)
     condition = helper.make_tensor_value_info("c", TensorProto.BOOL, condition_shape)
     total, more = (helper.make_tensor_value_info(name, TensorProto.INT64, None) for name in ("t", "t2"))

@@ -1,4 +1,4 @@
-"""Options, enums and the module's functions: names, defaults and values are those of ONNX Runtime."""
+"""Options, enums and the module's functions have ONNX Runtime's names, defaults and values."""
 
 import json
 import subprocess
@@ -89,7 +89,7 @@ def test_every_row_of_the_tables_is_in_python(program, kind, table):
 @pytest.mark.parametrize("kind", ["SessionOptions", "RunOptions"])
 def test_every_name_says_what_it_is(kind):
     options = getattr(treadle, kind)
-    said = {name: (getattr(options, name).__doc__ or "").split("\n\n")[-1] for name in public_names(options)}  # of methods behind the signature
+    said = {name: (getattr(options, name).__doc__ or "").split("\n\n")[-1] for name in public_names(options)}  # behind the signature
     assert [name for name, text in said.items() if not text or text.startswith(("(self", f"{name}("))] == []
 
 
@@ -105,7 +105,7 @@ def test_options_of_numbers_keep_to_their_range():
         options.precision = "bfloat17"
     options.optimized_model_data_file, options.optimized_model_data_threshold = "weights.bin", 10
     assert (options.optimized_model_data_file, options.optimized_model_data_threshold) == ("weights.bin", 10)
-    options.intra_op_num_threads = -1  # as packages for onnxruntime do
+    options.intra_op_num_threads = -1  # as programs written for onnxruntime pass it
 
 
 def test_lists_and_maps_are_read_only():
@@ -197,7 +197,7 @@ def test_a_free_dimension_that_no_input_has_is_a_warning(caplog):
     options = treadle.SessionOptions()
     options.add_free_dimension_override_by_name("M", 1)
     session = treadle.InferenceSession(small.affine(), options)
-    session.run(None, {"x": np.vstack([X, X])})  # as onnxruntime, which ignores it
+    session.run(None, {"x": np.vstack([X, X])})  # onnxruntime ignores the declared extent too
     assert "is it N" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""Models in ONNX Runtime's own format (.ort), which onnxruntime writes: both libraries give the same from the same bytes."""
+"""Models in ONNX Runtime's format (.ort), written by onnxruntime: both libraries give the same results from the same bytes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_what_the_optimiser_fuses(tmp_path: pathlib.Path) -> None:
 
 
 def blocked_model(channels: int, opset: int) -> onnx.ModelProto:
-    """What onnxruntime writes in blocks of channels: convolutions of every kind, pools, joined and enlarged values, and edges to others."""
+    """Returns a model with nodes that onnxruntime stores in blocks of channels: all kinds of convolutions, pools, joined and enlarged values, and
+    edges to other nodes."""
     rng = np.random.default_rng(channels)
     weights = {"w1": (channels, 3, 3, 3), "b1": (channels,), "w2": (channels, channels, 1, 1), "w3": (channels, 1, 3, 3), "w4": (20, 2 * channels, 3, 3), "b4": (20,), "w5": (20, 20, 1, 1), "w6": (32, 16, 3, 3)}
     initializers = [constant(name, (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) or 1)).astype(np.float32)) for name, shape in weights.items()]
@@ -250,7 +251,7 @@ def test_what_the_converter_writes(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.onnx").write_bytes(given.SerializeToString())
     convert.convert_onnx_models_to_ort(tmp_path, optimization_styles=list(convert.OptimizationStyle))
     written = sorted(path.name for path in tmp_path.glob("*.ort"))
-    assert written == ["model.ort", "model.with_runtime_opt.ort"]  # the second holds optimisations that are still to be made
+    assert written == ["model.ort", "model.with_runtime_opt.ort"]  # the second contains optimisations that are applied when it is loaded
     for name in written:
         have, want = (library.InferenceSession(tmp_path / name).run(None, {"x": image})[0] for library in (treadle, onnxruntime))
         np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 class Array(np.ndarray):
-    """An array that weak references may point to."""
+    """An array to which weak references are possible."""
 
 
 def tracked(shape=(3,), dtype=np.float32):
@@ -58,7 +58,7 @@ def test_values_share_the_memory_of_arrays_and_keep_them_alive():
     assert reference() is not None
     del value
     gc.collect()
-    assert reference() is not None  # the view is there still
+    assert reference() is not None  # the view keeps it alive
     assert view[0] == 7
     del view
     gc.collect()

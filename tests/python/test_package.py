@@ -1,4 +1,4 @@
-"""What the package shows: its own names in dir(), those of ONNX Runtime and MXNet in modules of theirs, and old ways to both."""
+"""Names in the package: its own in dir(), those of ONNX Runtime and MXNet in separate modules, and old names that still work."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ import pytest
 
 import treadle
 
-# Names that programs have used from `treadle` since before they had modules of their own.
+# Names that programs imported from `treadle` before these modules existed.
 OF_ONNXRUNTIME = ("IOBinding", "LoraAdapter", "ModelCompiler", "NodeArg", "OrtDevice", "OrtMemoryInfo", "copy_tensors", "get_available_providers", "get_device", "onnxruntime_library", "set_default_logger_severity", "set_seed")
 OF_MXNET = ("Executor", "bind", "simple_bind")
 OF_RESULTS = ("CacheStatistics", "Explanation", "HookedRun", "MemoryReport", "NodeCounter", "NodeExplanation", "PartialRun", "PrecisionChoice", "ProfiledNode", "RunMetadata", "StatefulRun", "UnfinishedRun", "ValueCache")
@@ -28,7 +28,7 @@ def test_a_newcomer_sees_what_treadle_does():
 def test_everything_shown_is_there_and_says_what_it_is():
     for name in treadle.__all__:
         value = getattr(treadle, name)
-        assert inspect.getdoc(value) or name.endswith("Options"), name  # each option has a text of its own
+        assert inspect.getdoc(value) or name.endswith("Options"), name  # each option has a docstring
 
 
 @pytest.mark.parametrize(("module", "names"), [("onnxruntime", OF_ONNXRUNTIME), ("mxnet", OF_MXNET)])
@@ -69,7 +69,7 @@ def test_torch_comes_when_it_is_named():
 
 
 def public_names(tree):
-    """Names of classes and functions, of their parameters, and of fields."""
+    """Returns names of classes and functions, of parameters and of fields."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
@@ -80,7 +80,7 @@ def public_names(tree):
 
 
 def test_names_are_spelled_as_the_field_spells_them():
-    """optimize, quantize, maximize ...: -ise is for prose only."""
+    """Identifiers are spelled optimize, quantize, maximize ...; -ise is for prose only."""
     for path in sorted(pathlib.Path(treadle.__file__).parent.rglob("*.py")):
         for name in public_names(ast.parse(path.read_text())):
-            assert name == "normalise" or not re.search(r"(im|al|nt|og)is(e|ed|er|ing|ation)(_|$)", name), f"{path.name}: {name}"  # the extension calls it
+            assert name == "normalise" or not re.search(r"(im|al|nt|og)is(e|ed|er|ing|ation)(_|$)", name), f"{path.name}: {name}"  # for the extension

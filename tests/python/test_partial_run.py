@@ -1,4 +1,4 @@
-"""Runs that stop at a Yield, or after a node."""
+"""Runs that stop at a Yield or after a node."""
 
 import threading
 
@@ -11,7 +11,7 @@ from treadle import errors
 
 
 def model():
-    """a = x + x; b = Yield(a); y = b * x"""
+    """Returns a model a = x + x; b = Yield(a); y = b * x."""
     value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
     graph = helper.make_graph(
         [

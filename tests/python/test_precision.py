@@ -1,4 +1,4 @@
-"""The option `precision`: what is computed in less than float32, and how far that is from float32."""
+"""The option `precision`: which nodes compute in less than float32, and how large the errors are."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_a_convolution_has_the_error_of_its_precision(precision, least, most):
 
 @pytest.mark.parametrize("opset", [13, 23])
 def test_quantize_linear_keeps_its_own_attribute_precision(opset):
-    """It says in which dtype the division takes place; the optimiser's has the same name."""
+    """ONNX's attribute chooses the division's dtype. The optimiser's attribute of the same name must not replace it."""
     scale, zero = numpy_helper.from_array(np.float32(0.25), "scale"), numpy_helper.from_array(np.uint8(128), "zero")
     own = {"precision": TensorProto.FLOAT} if opset == 23 else {}
     nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], **own), helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"])]
@@ -88,7 +88,7 @@ def test_a_wrong_precision_is_an_error_that_lists_the_right_ones():
 
 
 def deep_model():
-    """Eight products behind one another, of which the last ones are large."""
+    """Returns a chain of eight products, the last of which are large."""
     rng = np.random.default_rng(3)
     nodes, weights, value = [], [], "x"
     for i in range(8):

@@ -1,4 +1,4 @@
-"""Profiles: `treadle profile`, its page, and treadle.profile(), against counts and operations worked out apart."""
+"""Profiles: `treadle profile`, its page, and treadle.profile(), compared with independent counts of calls and operations."""
 
 import html
 import importlib.util
@@ -56,10 +56,10 @@ def test_parts_of_a_run_sum_to_it(conv_profile):
     kernels = {"compute", "memory", "moves", "unknown", "other_numbers", "control_flow"}
     nodes = sum(node["mean_ms"] for node in data["nodes"])
     computing = sum(p["ms"] for p in data["where"] if p["id"] in kernels)
-    recording = sum(p["ms"] for p in data["where"] if p["id"] == "profiler")  # a part of it lies within nodes
+    recording = sum(p["ms"] for p in data["where"] if p["id"] == "profiler")  # partly within the nodes' times
     assert computing <= nodes + 1e-5 and nodes <= computing + recording + 1e-5
     assert math.isclose(sum(op["ms"] for op in data["operators"]), nodes, rel_tol=1e-3, abs_tol=1e-5)
-    # Every node waits for the one before it.
+    # Nodes run one after the other, so all are on the critical path.
     path = data["critical_path"]
     assert path["nodes"] == data["memory"]["steps"]
     assert math.isclose(path["ms"], nodes, rel_tol=1e-3, abs_tol=1e-5)
@@ -80,7 +80,7 @@ def test_operations_are_those_counted_by_hand(conv_profile):
     nodes = json.loads(conv_profile.read_text())["nodes"]
     conv = next(node for node in nodes if "Conv" in node["op"])
     _, expected = ceilings.count_conv([2, 8, 28, 28], [16, 8, 3, 3], [2, 16, 14, 14], 1, [2, 2], [1, 1])
-    # The fused ReLU and what inference counts of borders may add a little; a factor would be a fault.
+    # The fused ReLU and the inferred handling of borders may add a little.
     assert expected <= conv["flops"] <= 1.02 * expected
     product = next(node for node in nodes if "MatMul" in node["op"] or "Gemm" in node["op"])
     assert 2 * 2 * 3136 * 10 <= product["flops"] <= 1.02 * 2 * 2 * 3136 * 10
@@ -184,7 +184,7 @@ def browser():
 
 
 def rendered(page, tmp_path, *options):
-    """The page's document after its script has run."""
+    """Returns the page's document after its script has run."""
     command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}", *options, "--dump-dom"]
     run = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
@@ -198,7 +198,7 @@ def test_the_page_stands_alone(program, conv_profile, tmp_path):
     assert "/*SCRIPT*/" not in text
     assert "/*STYLE*/" not in text
     assert text.count("</script>") == 2, "a name from the model must not end a script"
-    # Addresses of the SVG namespace are names, nothing is loaded from them.
+    # SVG namespaces look like addresses; nothing else may be loaded from outside.
     assert not [part for part in ("src=", "@import", "url(", "https://") if part in text]
 
 
@@ -236,7 +236,7 @@ def test_the_headline_has_units_that_fit(program, conv_profile, tmp_path):
     assert "sharing saves 50 %" in arena
 
 
-# What a reader does, and what the page then shows.
+# Actions of a reader, and what the page shows after them.
 SESSION = """
 const rows = () => [...document.querySelectorAll('#node-table tr[data-node]')];
 document.querySelector('#node-table th button').click();
@@ -257,7 +257,7 @@ seen.push(document.querySelector('#node-table tr.chosen').dataset.node);
 
 
 def seen_in(program, profile, script, tmp_path, *options):
-    """What a script sees in a profile's page: it pushes to `seen`, which comes back."""
+    """Runs a script in a profile's page. Returns what it pushes to `seen`."""
     page = tmp_path / "report.html"
     call(program, profile, "-o", page)
     end = "document.body.append(Object.assign(document.createElement('pre'), {id: 'seen', textContent: JSON.stringify(seen)}));"
@@ -367,7 +367,7 @@ def luminance(colour):
 @pytest.mark.skipif(browser() is None, reason="no Chromium here")
 @pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
 def test_texts_of_the_page_can_be_read(program, conv_profile, tmp_path, scheme):
-    """WCAG's contrast of 4.5, of texts on cards and of titles on every colour."""
+    """Checks WCAG's contrast of 4.5 for texts on cards and for titles on every colour."""
     script = "for (const c of ['--text', '--soft', '--accent', '--warn']) seen.push([css(c), css('--card')], [css(c), css('--back')]);"
     script += "for (const c of allColours) seen.push([css(inkVariable(c)), css(c)]);"
     pairs = seen_in(program, conv_profile, script, tmp_path, f"--blink-settings=preferredColorScheme={scheme}")
@@ -399,10 +399,10 @@ def test_axe_finds_nothing_that_readers_of_screens_lack(program, conv_profile, c
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium here")
 def test_the_page_has_every_event(program, conv_profile, tmp_path):
-    """Packed in the page, and unpacked by it: nodes, threads, times and phases, of more events than a screen has pixels."""
+    """The page packs events and unpacks them again: nodes, threads, times and phases, for more events than a screen has pixels."""
     data = json.loads(conv_profile.read_text())
     count, nodes = 300_000, len(data["nodes"])
-    start = [round(7.25 * i - (5000 if i >= count // 2 else 0), 3) for i in range(count)]  # another thread begins anew
+    start = [round(7.25 * i - (5000 if i >= count // 2 else 0), 3) for i in range(count)]  # the second thread's times start again
     events = {
         "events": count + 5,
         "node": [i * 7 % nodes for i in range(count)],
@@ -413,7 +413,7 @@ def test_the_page_has_every_event(program, conv_profile, tmp_path):
     }
     data["timeline"] = {"threads": ["one", "two"], "median": events, "slowest": events}
     for node in data["nodes"]:
-        node.pop("layers", None)  # they are events of their own
+        node.pop("layers", None)  # layers would be additional events
     path = tmp_path / "long.json"
     path.write_text(json.dumps(data))
     script = """
@@ -508,13 +508,13 @@ def test_sessions_are_profiled_in_python(conv_model, tmp_path):
             session.run(None, feeds)
     session.run(None, feeds)
     assert p.data["runs"]["recorded"] == 12
-    # The parts are means of the middle half of the runs.
+    # The parts are means over the middle half of the runs.
     assert p.data["runs"]["ms"]["p10"] <= sum(p.where.values()) + 1e-4
     assert sum(p.where.values()) <= p.data["runs"]["ms"]["p90"] + 1e-4
     conv = next(node for node in p.nodes if "Conv" in node.op_type)
     assert conv.calls == 1
     assert conv.output_shapes[0] in {(3, 16, 14, 14), (3, 14, 14, 16)}
-    assert conv.flops >= 2 * 3 * 16 * 14 * 14 * 8 * 7  # borders take some of the nine places
+    assert conv.flops >= 2 * 3 * 16 * 14 * 14 * 8 * 7  # at borders, windows have fewer than nine elements
     assert conv.of_peak is None
     assert "where a run went" in p.table(top=2)
     for name in ("p.html", "p.json"):

@@ -1,4 +1,4 @@
-"""`treadle profile --attach`: profiles of a process that is running, asked for from another one."""
+"""`treadle profile --attach`: profiles of a running process, requested by another process."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_it_may_be_asked_again_and_for_more(server: Server) -> None:
 
 def test_who_has_no_job_is_named(server: Server) -> None:
     assert 'no process, job id or job name of this user is "nobody"' in server.attach("--attach", "nobody", status=1)
-    # Of this one there is a process, but no job.
+    # This process exists, but has no job.
     assert f'is "{os.getpid()}"' in server.attach("--attach", str(os.getpid()), status=1)
 
 
@@ -113,7 +113,7 @@ def test_one_process_at_a_time_asks(server: Server) -> None:
     for file in server.sharing.glob("profile-*"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "another process records job" in server.attach("--attach", "serve", status=1)
-    # Ctrl-C shows what there is.
+    # After Ctrl-C, the profile so far is shown.
     first.send_signal(signal.SIGINT)
     out, error = first.communicate(timeout=60)
     assert first.returncode == 0, error
@@ -139,7 +139,7 @@ def test_a_job_stops_recording_for_an_asker_that_is_killed(server: Server) -> No
     assert not list(server.sharing.glob("profile-*"))
     time.sleep(0.5)
     assert not list(server.sharing.glob("profile-*")), "runs that begin later are not recorded either"
-    # Nothing keeps the next one from asking.
+    # The next request works.
     assert profile_of(server.attach("--attach", "serve", "--seconds", "0.3", "--json"))["runs"]["recorded"] >= 1
     assert left_in(server) == []
 
@@ -186,7 +186,7 @@ else:
 
 
 def ended_meanwhile(server: Server, when: str, how: str) -> tuple[int, int, str, str]:
-    """The process, and the asker's exit status, output and errors."""
+    """Returns the process's id, and the requesting command's exit status, output and errors."""
     environment = dict(server.environment, TREADLE_JOB_CLASS="guaranteed", TREADLE_JOB_NAME="ending")
     command = [sys.executable, "-c", textwrap.dedent(ENDING), str(server.model), when, str(server.sharing), how]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -195,7 +195,7 @@ def ended_meanwhile(server: Server, when: str, how: str) -> tuple[int, int, str,
     command = [sys.executable, "-m", "treadle", "profile", "--attach", str(process.pid), "--seconds", "60", "--json"]
     asker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=server.environment)
     if when == "before a run":
-        time.sleep(3)  # nothing says that it has asked
+        time.sleep(3)  # there is no sign that the request was made
         process.stdin.write("\n")
         process.stdin.flush()
     assert process.wait(60) == 0
@@ -216,7 +216,7 @@ def test_a_process_that_ends_before_a_run(server: Server) -> None:
     for _ in range(5):
         pid, status, _, error = ended_meanwhile(server, "before a run", "at once")
         assert status == 1
-        if "no process" not in error:  # else it had ended before it was asked
+        if "no process" not in error:  # otherwise it had ended before the request
             break
     assert f"process {pid} (ending) ended after" in error and "before a run of it was recorded" in error
 
@@ -257,7 +257,7 @@ def test_a_trainer_and_its_forked_child(server: Server) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        # Both have the name.
+        # Waits until both processes have the job's name.
         deadline = time.monotonic() + 60
         while sum(job.name == "training" for job in jobs_in(server)) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)

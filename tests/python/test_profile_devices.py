@@ -1,4 +1,4 @@
-"""Profiles of runs over devices: kernels and copies on a simulated one, what launched them, and tools for traces of accelerators."""
+"""Profiles of runs on devices: kernels and copies on a simulated device, the calls that launched them, and tools for traces of accelerators."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_copies_are_nodes_of_their_own(profile: treadle.Profile) -> None:
     assert found[COPIES[1]].bytes == 2 * 5 * 3 * 4
     assert sum(part["share"] for part in profile.data["where"]) == pytest.approx(1, abs=1e-4)
     assert "moves" in (parts := {part["id"] for part in profile.data["where"]}) and "control_flow" not in parts
-    # A run, its nodes and copies, and a launch for each.
+    # The run, its nodes and copies, and a launch for each of these.
     assert profile.data["profiler"]["events_per_run"] == 1 + 2 * len(found)
     assert all(name.split(" ", 1)[1] in profile.table(top=0) for name in found)
 
@@ -133,7 +133,7 @@ print("RESULT" + json.dumps({
 
 @pytest.mark.skipif(not TRACE_TOOLS.exists(), reason="scripts/setup --traces was not run")
 def test_holistic_trace_analysis_reads_them(session: treadle.InferenceSession, tmp_path: pathlib.Path) -> None:
-    feeds = {"x": np.ones((50_000, 8), np.float32)}  # its times are in whole microseconds
+    feeds = {"x": np.ones((50_000, 8), np.float32)}  # large, as the trace tool reads times in whole microseconds
     session.run(None, feeds)
     with treadle.profile(session, peaks=False) as profile:
         for _ in range(RUNS):
@@ -144,7 +144,7 @@ def test_holistic_trace_analysis_reads_them(session: treadle.InferenceSession, t
     found = json.loads(run.stdout.split("RESULT")[1])
     events = events_of(profile, tmp_path)
     assert set(found["kernels"]) == set(NODES + COPIES)
-    # It leaves out the last step.
+    # The tool leaves out the last step.
     last = max(event["ts"] for event in events if event["name"].startswith("ProfilerStep#"))
     launches = [event["args"]["correlation"] for event in events if event.get("cat") == "cuda_runtime" and event["ts"] < last]
     assert found["launches"] == sorted(launches) and len(launches) == (RUNS - 1) * len(NODES + COPIES)

@@ -1,4 +1,4 @@
-"""The files a profile is written to, read by the programs they are meant for, or by a reader of their format."""
+"""The files of profiles, read by the programs that they are written for, or by a reader of their format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ["product", "über;relu", 'sum "of" rows']
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Three nodes, with names that formats have to escape."""
+    """Saves a model of three nodes with names that formats must escape."""
     weights = np.random.default_rng(0).standard_normal((64, 48), dtype=np.float32)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"], NAMES[0]),
@@ -61,12 +61,12 @@ def profile(model: pathlib.Path) -> treadle.Profile:
 
 
 def names_of(profile: treadle.Profile) -> list[str]:
-    """As traces name the nodes: with the operator."""
+    """Returns the nodes' names as traces show them, with the operator."""
     return [f"{node.op_type} {node.name}" for node in profile.nodes]
 
 
 def chrome_ranges(path: pathlib.Path) -> list[dict[str, typing.Any]]:
-    """Without those of loading, which have a row of their own."""
+    """Returns the ranges without those of loading, which have a separate row."""
     events = json.loads(path.read_text())["traceEvents"]
     titles = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
     assert [title for title in titles.values() if title.startswith("load ")]
@@ -96,7 +96,7 @@ def test_pytorch_finds_no_fault_in_them(profile: treadle.Profile, tmp_path: path
 
 
 def slices_of(path: pathlib.Path) -> list[tuple[str, int, dict[str, str]]]:
-    """Name, duration in nanoseconds and arguments of every slice, as Perfetto's own classes read them."""
+    """Returns name, duration in nanoseconds and arguments of every slice, as Perfetto's classes read them."""
     perfetto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     trace = perfetto.Trace()
     trace.ParseFromString(path.read_bytes())
@@ -238,7 +238,7 @@ def test_the_program_writes_them(program: str, model: pathlib.Path, tmp_path: pa
 
 
 def linear_model() -> bytes:
-    """y = x w + b."""
+    """Saves a model y = x w + b."""
     weights = [
         onnx.numpy_helper.from_array(np.ones((8, 3), np.float32), "w"),
         onnx.numpy_helper.from_array(np.zeros(3, np.float32), "b"),

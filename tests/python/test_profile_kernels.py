@@ -1,4 +1,4 @@
-"""Kernels that do not compute a node, and why."""
+"""Kernels that do not compute a node, with the reasons."""
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -47,7 +47,7 @@ def check_unused(unused):
     assert ("packed", "B is not constant") in unused["by_computed"], unused
     assert not any("B is not constant" in why for _, why in unused["by_constant"]), unused
     assert ("plain", "packed goes before it") in unused["by_constant"], unused
-    # Every element type that the operator has and the node has not.
+    # The kernel's element types, none of which is the node's.
     assert any(why.startswith("for ") and "float64" in why and why.endswith(", not float32") for _, why in unused["rest"]), unused
 
 

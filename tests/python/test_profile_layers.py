@@ -1,4 +1,4 @@
-"""Layers of the model in profiles: as ranges of every trace, as a tree, and on the page."""
+"""The model's layers in profiles: as ranges of every trace, as a tree, and on the page."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def trained() -> treadle.Profile:
 
 
 def nests(parts: list[str]) -> bool:
-    """Whether each layer of a stack is a child, by its path, of the one around it."""
+    """Checks that each layer of a stack is a child, by its path, of the layer around it."""
     return all(inner.startswith(outer + ".") for outer, inner in zip(parts, parts[1:]))
 
 
 def layers_of_stacks(path: pathlib.Path) -> dict[tuple[str, ...], set[str]]:
-    """From a file of collapsed stacks: of each stack's layers, the nodes at its tip."""
+    """Reads a file of collapsed stacks. Returns, by stack of layers, the nodes at its end."""
     found: dict[tuple[str, ...], set[str]] = collections.defaultdict(set)
     for line in path.read_text().splitlines():
         stack = line.rpartition(" ")[0].split(";")[1:]
@@ -84,7 +84,7 @@ def test_modules_are_around_what_ran_for_them(trained: treadle.Profile, tmp_path
     assert {name.split(" ")[0] for name in of_conv1} >= {"NhwcConv", "NhwcConvGradWeights", "NhwcConvGradInput"}, "forward and backward"
     assert any(name.startswith("Gemm ") for name in stacks["head",]) and any("_grad/" in name for name in stacks["head",])
     assert any(name.startswith("FusedElementwise ") and "relu" in name for name in stacks["layer1", "layer1.0"]), "a function is of the module that calls it"
-    # As nodes say it themselves.
+    # The nodes report the same layers.
     by_name = {f"{node.op_type} {node.name}": node.layers for node in trained.nodes}
     for stack, names in stacks.items():
         for name in names & by_name.keys():
@@ -107,7 +107,7 @@ def test_traces_have_each_module_once_a_part_of_a_step(trained: treadle.Profile,
     assert len(runs) == trained.data["runs"]["recorded"]
     inside = lambda inner, outer: outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 1e-6  # noqa: E731
     assert all(any(inside(event, run) for run in runs) for event in ranges)
-    # conv1 has one operator forward, and backward its gradients without a break.
+    # Forward, conv1 is one operator; backward, its gradients are adjacent. So each run has two ranges.
     assert sum(event["name"] == "layer1.0.conv1" for event in ranges) == 2 * RUNS
     gradients = [event for event in events if event["ph"] == "X" and event["name"].startswith("NhwcConvGradWeights node_conv2d_1_")]
     assert len(gradients) == RUNS
@@ -151,7 +151,7 @@ def test_layers_and_the_tree_sum_to_the_nodes(trained: treadle.Profile, tmp_path
 
 
 def path_model() -> bytes:
-    """Nodes whose names are paths, as TorchScript's exporter and TensorFlow's converter write them, and a loop."""
+    """Saves a model with a loop, whose nodes have paths as names, as TorchScript's exporter and TensorFlow's converter write them."""
     body = helper.make_graph(
         [helper.make_node("Mul", ["s", "half"], ["t"], "/decoder/step/Mul"), helper.make_node("Identity", ["c"], ["go"], "/decoder/step/Identity")],
         "body",
@@ -185,7 +185,7 @@ def test_paths_of_names_are_layers_too(tmp_path: pathlib.Path, streams: bool) ->
     stacks = {line.rpartition(" ")[0].split(";", 1)[1] for line in (tmp_path / "p.folded").read_text().splitlines()}
     assert "run;encoder;encoder/dense;MatMul /encoder/dense/MatMul" in stacks
     assert "run;encoder;Softmax /encoder/Softmax" in stacks
-    # What is in the loop's body lies within the loop, and says only what the loop has not said.
+    # Nodes of the loop's body are shown within the loop, without the layers that the loop already shows.
     assert "run;decoder;Loop /decoder/Loop;decoder/step;Mul /decoder/step/Mul" in stacks
     tree = profile.tree()
     assert tree.index("encoder/dense") < tree.index("MatMul /encoder/dense/MatMul") < tree.index("Loop /decoder/Loop") < tree.index("Mul /decoder/step/Mul")
@@ -200,7 +200,7 @@ def test_models_of_pytorchs_exporters_have_their_modules(tmp_path: pathlib.Path)
         session = treadle.InferenceSession(str(tmp_path / f"{name}.onnx"))
         with treadle.profile(session, peaks=False) as profile:
             session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        # conv2 has the sum and the activation behind it, which are of the block: it is in the layer of the first.
+        # conv2 is fused with the block's sum and activation, but belongs to the layer of its first node.
         assert [node.layers for node in profile.nodes if "Conv" in node.op_type].count(inner) == 1, name
         tree = profile.tree(nodes=False)
         assert all(f" {layer} " in tree for layer in inner), tree

@@ -65,9 +65,9 @@ def test_ranges_are_context_managers_however_they_are_used(session):
         made = treadle.profile.range("by hand")
         assert made.__enter__() is made
         assert made.__exit__(None, None, None) is None
-        with made:  # once more
+        with made:  # a range can be used again
             pass
-        made.__exit__(None, None, None)  # it is over already
+        made.__exit__(None, None, None)  # no effect, as it has ended already
         session.run(None, FEEDS)
     assert {r.path: r.calls for r in p.ranges} == {("stacked",): 1, ("by hand",): 2}
     for arguments in [(None,), (None, None), (None, None, None, None)]:
@@ -164,7 +164,7 @@ def test_measured_memory_balances(session):
     assert measured.before["weights"] + measured.before.get("packed", 0) >= 16 * 8 * 9 * 4 + 16 * 28 * 28 * 10 * 4
     assert max(sum(values[i] for values in measured.timeline.values()) for i in range(len(measured.times_ms))) == measured.peak_bytes
     blocks = p.data["memory"]["measured"]["blocks"]
-    assert [b["bytes"] for b in blocks if b.get("name") == "y"] == [128] * 3  # 80 bytes, in multiples of 64
+    assert [b["bytes"] for b in blocks if b.get("name") == "y"] == [128] * 3  # 80 bytes are rounded up to a multiple of 64
     assert len({b["id"] for b in blocks}) == len(blocks)
     assert len(outputs) == 3
     assert "held at the peak" in p.table()
@@ -186,7 +186,7 @@ def test_lists_say_what_they_leave_out(session, tmp_path):
     assert f"... and {len(p.memory().nodes) - 1} more steps: --top 0 shows all" in cut
     assert f"... and {len(p.nodes) - 1} more nodes" in cut
     assert "... and" not in whole
-    # A profile has the largest holders only.
+    # A profile lists the largest holders only.
     data = json.loads(json.dumps(p.data))
     data["memory"]["measured"]["peak"].update(more_holders=7, more_holders_bytes=3_000_000)
     path = tmp_path / "many.json"
@@ -229,7 +229,7 @@ def test_bounded_profiles_count_what_they_lost(session, when_full, tmp_path):
     assert p.events_lost >= (runs - recorded - 2) * (nodes + 1)
     assert all(node.calls == 1 for node in p.nodes)
     assert f"{p.events_lost} lost" in p.table()
-    for ending in ("trace.json", "pftrace", "speedscope.json", "onnxruntime.json"):  # the others have no moments
+    for ending in ("trace.json", "pftrace", "speedscope.json", "onnxruntime.json"):  # other formats have no moments
         p.save(tmp_path / f"p.{ending}")
         assert (tmp_path / f"p.{ending}").read_bytes().count(f"{p.events_lost} events lost".encode()) == 1, ending
     assert not p.marks, "the program has marked nothing"
@@ -284,14 +284,14 @@ def test_all_clients_of_a_process_are_profiled(session, model):
             session.run(None, FEEDS)
         made_within = treadle.InferenceSession(str(model))
         made_within.run(None, FEEDS)
-        with torch.no_grad():  # its graph comes to be here
+        with torch.no_grad():  # makes the module's graph
             module(torch.ones(2, 16))
         later = treadle.torch.Module(torch.nn.Linear(16, 4))
         later(torch.ones(2, 16)).sum().backward()
     runs = sorted(g.data["runs"]["recorded"] for g in p.graphs)
     assert runs == [1, 1, 2, 3], "the module that trains has a forward and a backward part"
     assert p.graphs[0].data["runs"] == p.data["runs"]
-    session.run(None, FEEDS), idle.run(None, FEEDS)  # not recorded any more
+    session.run(None, FEEDS), idle.run(None, FEEDS)  # these runs are not recorded
     assert not module.__dict__["_manager"].observers
     assert not later.__dict__["_manager"].observers
     with treadle.profile(peaks=False) as again:
@@ -367,7 +367,7 @@ def explained(program, *arguments):
 def test_explain_tells_what_became_of_nodes(program, model):
     document = json.loads(explained(program, model, "--dim", "batch=2", "--json"))
     assert document["nodes_as_read"] == 6
-    # Every node of the model is accounted for: it runs, in itself or in another, or a pass took it out.
+    # Every node of the model runs, is part of another node, or was removed by a pass.
     alive = {name for node in document["nodes"] for name in node.get("sources", [node["name"]])}
     gone = {change["name"] for step in document["passes"] for change in step["changes"] if change["what"] in ("removed", "folded")}
     views = {name for view in document["views"] for name in view["sources"]}
@@ -448,7 +448,7 @@ def test_explain_is_a_function(model):
 
 
 def test_explain_gives_reasons(tmp_path):
-    """Attention whose scores somebody else reads."""
+    """Attention whose scores have another reader."""
     tensors = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3, 8, 8]) for name in ("q", "k", "v", "y", "scores")}
     nodes = [
         helper.make_node("Transpose", ["k"], ["t"], "turn", perm=[0, 1, 3, 2]),
@@ -491,7 +491,7 @@ def test_passes_of_trainers_are_named(model):
     seen = {name for passes in named.values() for name in passes}
     assert "assign-layout" in seen
     assert any(passes and "grad" in name for name, passes in named.items()), "nodes of the backward pass, too"
-    # What a pass made is not made without it.
+    # Nodes that the skipped pass would make do not exist.
     assert "assign-layout" not in {name for passes in passes_of("assign-layout").values() for name in passes}
 
 
@@ -528,7 +528,7 @@ def test_loading_is_taken_apart(model, tmp_path):
         if len(path) > 1:
             assert phase.total_ms <= phases[path[:-1]].total_ms + 1e-3
     assert "loading" in p.table()
-    p.save(tmp_path / "trace.json.gz")  # a profile, whatever it is called
+    p.save(tmp_path / "trace.json.gz")  # still a profile, as only .trace.json means a trace
     p.save(tmp_path / "p.trace.json")
     events = json.loads((tmp_path / "p.trace.json").read_text())["traceEvents"]
     names = [event.get("name") for event in events if event.get("ph") == "X"]
@@ -584,7 +584,7 @@ def test_nodes_are_counted(model):
         assert sum(count for _, _, count in c.histogram) == 7
         assert c.histogram[0][0] / 1e3 <= c.p50_us <= c.p90_us <= c.p99_us <= c.histogram[-1][1] / 1e3
         assert abs(c.mean_us * 7 / 1e3 - c.total_ms) < 1e-2
-    assert all(c.calls == 8 for c in session.node_counters())  # beside a profile, too
+    assert all(c.calls == 8 for c in session.node_counters())  # a profile does not disturb the counters
     session.reset_node_counters()
     assert all(c.calls == 0 and c.histogram == () for c in session.node_counters())
     with pytest.raises(treadle.errors.InvalidArgument, match="node_counters"):
@@ -592,7 +592,7 @@ def test_nodes_are_counted(model):
 
 
 def test_counters_outlive_their_graphs():
-    """A session keeps eight graphs for other outputs. What those that went had counted stays."""
+    """A session keeps eight graphs for other outputs. Counts of graphs that it dropped must stay."""
     outputs = 12
     nodes = [helper.make_node("Exp", ["x"], ["e"], "exp"), helper.make_node("Add", ["e", "x"], ["y0"], "add0")]
     nodes += [helper.make_node("Mul", ["e", f"y{i - 1}"], [f"y{i}"], f"mul{i}") for i in range(1, outputs)]

@@ -1,4 +1,4 @@
-"""What profiles know of nodes: strides and values of operands, when inputs were there, marks."""
+"""Details of nodes in profiles: strides and values of operands, the times when inputs were ready, marks."""
 
 import csv
 import gzip
@@ -40,7 +40,7 @@ def test_values_of_operands_that_are_known_without_running():
     with treadle.profile(session, peaks=False) as p:
         session.run(None, {"x": random(5, 3), "z": random(12), "computed": np.array([0])})
     values = {operand.name: operand.value for node in p.nodes for operand in node.inputs}
-    # 12 elements in rows of 3, the width of x.
+    # 12 elements, in rows of x's width 3.
     expected = {"target": "[-1, 3]", "low": "-0.25", "high": "0.5", "starts": "[1, 0]", "ends": "[100, 2]", "dims": "[0, 1]", "steps": "[2, 1]"}
     for name, value in expected.items():
         if name in values:
@@ -49,7 +49,7 @@ def test_values_of_operands_that_are_known_without_running():
     assert values["matrix"] is None, "matrices are no lists"
     assert values["computed"] is None and values["shaped"] is None
 
-    # Another width: what the shapes determine follows.
+    # With another width, values that follow from shapes change too.
     with treadle.profile(session, peaks=False) as again:
         session.run(None, {"x": random(5, 4), "z": random(12), "computed": np.array([0])})
     found = {operand.name: operand.value for node in again.nodes for operand in node.inputs}
@@ -57,7 +57,7 @@ def test_values_of_operands_that_are_known_without_running():
 
 
 def test_values_follow_the_shapes(tmp_path):
-    # The kernel of Expand reads its operand: it is there whatever becomes of Shape.
+    # Expand's kernel reads the shape, so its value is known even if the node Shape is removed.
     model = model_of(
         [helper.make_node("Shape", ["x"], ["extents"], "shape"), helper.make_node("Expand", ["z", "extents"], ["y"], "expand")],
         [info("x", ["n", "m"]), info("z", [1])],
@@ -74,7 +74,7 @@ def test_values_follow_the_shapes(tmp_path):
 
 @pytest.fixture
 def joined():
-    """Two convolutions whose outputs are columns of one value."""
+    """Returns a model of two convolutions whose outputs are joined along the channels."""
     nodes = [
         helper.make_node("Conv", ["x", "v"], ["a"], "first", kernel_shape=[1, 1]),
         helper.make_node("Conv", ["x", "w"], ["b"], "second", kernel_shape=[1, 1]),
@@ -93,7 +93,7 @@ def check_strides(array, strides):
 
 
 def test_strides_of_rows_within_rows(joined, tmp_path):
-    both = np.empty((1, 6, 6, 48), np.float32)  # channels are innermost
+    both = np.empty((1, 6, 6, 48), np.float32)  # channels last
     outputs = {node.name: node.outputs[0] for node in joined.nodes if node.op_type == "NhwcConv"}
     parts = {operand.shape[-1]: operand for operand in outputs.values() if operand.shares}
     assert set(parts) == {16, 32}, "the Concat copies nothing"
@@ -134,7 +134,7 @@ WIDTH = 96
 
 @pytest.fixture
 def branches():
-    """Three chains of products behind one, and their sum."""
+    """Returns a model with three chains of products after a first product, and their sum."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "head")]
     reads, ends = {"head": []}, []
     for b in range(3):
@@ -176,7 +176,7 @@ def test_nodes_wait_from_the_last_of_their_inputs_on(branches, parallel, tmp_pat
         assert ran[node.name]["args"].get("waited_ns", 0) == pytest.approx(waited * 1e3 if waited >= 1 else 0, abs=20 if abs(waited - 1) > 0.02 else 1100)
         total += waited / 1e3
     if not parallel:
-        # The second chain's first product was ready when the head had ended, and had its turn behind another chain's.
+        # The second chain's first product was ready when the first product ended, but ran after another chain's.
         assert sorted(node.waited_ms > 0.001 for node in p.nodes).count(True) >= 2
     assert p.data["waited_ms"] == pytest.approx(total, abs=2e-4)
     assert "for their turn" in p.table()
@@ -211,7 +211,7 @@ def test_marks_are_in_all_exports(marked, tmp_path):
         marked.save(tmp_path / f"p{ending}")
         return (tmp_path / f"p{ending}").read_bytes()
 
-    # Each lies between the runs that it was made between.
+    # Each mark lies between the runs around it.
     events = json.loads(saved(".trace.json"))["traceEvents"]
     points = {e["name"]: e["ts"] for e in events if e["ph"] == "i"}
     runs = sorted(e["ts"] for e in events if e.get("name", "").startswith("ProfilerStep"))

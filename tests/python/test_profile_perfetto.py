@@ -1,4 +1,4 @@
-"""Trace files in Perfetto's trace processor: it finds no fault, drops nothing, and counts what the profile counts."""
+"""Trace files in Perfetto's trace processor: it reports no errors, drops nothing, and counts what the profile counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEEDS = {"x": np.ones((64, 96), np.float32)}
 
 
 def network() -> bytes:
-    """Two branches that may run at once, with names that formats have to escape, and layers."""
+    """Returns a network of two branches that may run concurrently, with layers and with names that formats must escape."""
     rng = np.random.default_rng(0)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"], "/left/über \"product\""),
@@ -99,7 +99,7 @@ def test_it_has_what_the_profile_has(profile: treadle.Profile, ending: str, tmp_
     assert all(row["dur"] >= 0 for row in slices), "every range has an end"
     on_device = any(node.op_type == "Memcpy" for node in profile.nodes)
     for node in profile.nodes:
-        # On a device, the host's launch has the name of what it launches. Helpers' parts of a node have it, too.
+        # On a device, the host's launch has its kernel's name. So have helpers' parts of a node.
         expected = RUNS * (2 if on_device else 1)
         found = names[f"{node.op_type} {node.name}"]
         assert found >= expected if profile.pool else found == expected, (node.name, names)

@@ -1,4 +1,4 @@
-"""What kernels do within a node: phases of products, convolutions and attention, in every kind of file."""
+"""Phases within a node, as kernels report them: of products, convolutions and attention, in every kind of file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recurrent(op: str) -> bytes:
 
 
 def cases() -> dict[str, tuple[bytes, dict[str, Array], set[str]]]:
-    """Model, inputs, and the phases that its largest node has on one thread."""
+    """For each case: the model, its inputs, and the phases of its largest node on one thread."""
     node = helper.make_node
     a, b = random(96, 64), random(64, 80)
     image, weights = random(1, 32, 20, 20), random(32, 32, 3, 3)
@@ -104,7 +104,7 @@ def profile_of(model: bytes, feeds: dict[str, Array], threads: int = 1, **option
 
 
 def marked(profile: treadle.Profile) -> list[treadle.profiling.ProfiledNode]:
-    """Nodes that mark phases of their own: not those that only move data, which the optimiser may put around them."""
+    """Returns nodes with phases, except those that only move data, which the optimiser may add."""
     return [n for n in profile.nodes if {p.name for p in n.kernel_phases} - {"move"}]
 
 
@@ -142,7 +142,7 @@ def test_a_node_that_only_moves_data_is_one_phase(op: str) -> None:
 
 
 def test_attention_has_its_phases_for_each_head() -> None:
-    model, feeds, _ = cases()["attention"]  # of 2 batches and 4 heads, whose 24 queries are one tile each
+    model, feeds, _ = cases()["attention"]  # 2 batches and 4 heads; the 24 queries of each are one tile
     (node,) = marked(profile_of(model, feeds, kernel_phases=True))
     assert {phase.name: phase.calls for phase in node.kernel_phases} == {"pack": 16, "scores": 8, "softmax": 8, "values": 8, "epilogue": 8}
 
@@ -175,7 +175,7 @@ def test_phases_are_in_every_kind_of_file(tmp_path: pathlib.Path) -> None:
     contents = (tmp_path / "p.pftrace").read_bytes()
     assert b"pack" in contents and b"compute" in contents and b"phase" in contents
 
-    profile.save(tmp_path / "p.onnxruntime.json")  # whose format has whole nodes
+    profile.save(tmp_path / "p.onnxruntime.json")  # this format has whole nodes only
     names = [e["name"] for e in json.loads((tmp_path / "p.onnxruntime.json").read_text())]
     assert not [n for n in names if n in ("pack", "compute")]
     assert len([n for n in names if n.endswith("_kernel_time")]) == RUNS * len(profile.nodes)
@@ -192,7 +192,7 @@ def test_several_threads_have_phases_of_their_own(tmp_path: pathlib.Path) -> Non
     events = [e for e in json.loads((tmp_path / "p.trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
     phases = [e for e in events if e["cat"] == "kernel_phase"]
     whole = [e for e in events if e["name"].startswith("MatMul ")]
-    for phase in phases:  # each is in a node, or in a helper's part of it, on its own thread
+    for phase in phases:  # each phase lies within the node, or within a helper's part of it, on the same thread
         assert [w for w in whole if w["tid"] == phase["tid"] and w["ts"] <= phase["ts"] + 1e-9 and phase["ts"] + phase["dur"] <= w["ts"] + w["dur"] + 1e-9]
     (node,) = profile.nodes
     assert {phase.name for phase in node.kernel_phases} == {"pack", "compute"}

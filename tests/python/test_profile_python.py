@@ -1,4 +1,4 @@
-"""Python's calls in profiles, and profiles that are written while they are taken."""
+"""Python calls in profiles, and profiles that are written while they are recorded."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def serve(session: treadle.InferenceSession) -> None:
 
 
 def calls_of(profile: treadle.Profile, function: str) -> int:
-    """Of a function, wherever it was called from. One name: PyCode and C functions are told apart by what stands behind it."""
+    """Returns the number of calls of a function from all callers. Python functions' names are followed by their place in brackets."""
     return sum(r.calls for r in profile.ranges if r.python and (r.name == function or r.name.startswith(function + " (")))
 
 
@@ -71,7 +71,7 @@ def test_every_call_is_counted(session: treadle.InferenceSession) -> None:
     assert not [r for r in profile.ranges if "__exit__" in r.name], "the profiler's own calls"
     (served,) = [r for r in profile.ranges if r.name.startswith("serve (")]
     assert "test_profile_python.py" in served.name
-    assert 0 < served.runs_ms <= served.total_ms  # the runs are within it
+    assert 0 < served.runs_ms <= served.total_ms  # the runs take place within the call
     assert sys.getprofile() is None
 
 
@@ -114,10 +114,10 @@ def test_generators_and_exceptions_end(session: treadle.InferenceSession) -> Non
 
     profile = profiled(session, work)
     assert calls_of(profile, "fails") == 8
-    # A stretch from each resumption to its yield or end: four of the first, two of the second.
+    # Each resumption of a generator up to its yield or end counts: four of the first, two of the second.
     assert calls_of(profile, "numbers") == 6
     assert calls_of(profile, "list.pop") == 1
-    # What comes after an exception is within none of what it ended.
+    # Calls after an exception are not shown within the calls that it ended.
     (served,) = [r for r in profile.ranges if r.name.startswith("serve (")]
     assert not any(name.startswith(("fails", "numbers")) or "pop" in name for name in served.path)
 
@@ -171,7 +171,7 @@ def test_another_profiler_is_not_pushed_aside(session: treadle.InferenceSession)
 
 
 class Monitoring:
-    """sys.monitoring as its documentation has it, as far as the profiler uses it."""
+    """Imitates sys.monitoring as documented, as far as the profiler uses it."""
 
     PROFILER_ID = 2
     events = types.SimpleNamespace(
@@ -214,16 +214,16 @@ def test_monitoring_callbacks(session: treadle.InferenceSession, monkeypatch: py
     with treadle.profile(session, peaks=False, python_calls=True) as profile:
         assert monitoring.tools == {2: "another", 3: "treadle"}
         outer, inner, generator = serve.__code__, fib.__code__, numbers.__code__
-        monitoring.fire("C_RETURN", outer, 0, threading.Lock().__exit__)  # in start(), which is not recorded
+        monitoring.fire("C_RETURN", outer, 0, threading.Lock().__exit__)  # within start(), which is not recorded
         monitoring.fire("PY_RETURN", treadle._python_calls.start.__code__, 0, None)
-        monitoring.fire("PY_RETURN", calls_of.__code__, 0, None)  # began before
+        monitoring.fire("PY_RETURN", calls_of.__code__, 0, None)  # began before the recording
         monitoring.fire("PY_START", outer, 0)
         with treadle.profile.range("range") as made:
             pass
-        for callable_of_range in (treadle.profile.range, made.__exit__, type(made).__exit__):  # the profiler's own
+        for callable_of_range in (treadle.profile.range, made.__exit__, type(made).__exit__):  # the profiler's own calls
             monitoring.fire("CALL", outer, 1, callable_of_range, made)
             monitoring.fire("C_RETURN", outer, 1, callable_of_range, made)
-        monitoring.fire("CALL", outer, 2, fib, 3)  # a function of Python's: its start says so
+        monitoring.fire("CALL", outer, 2, fib, 3)  # a Python function, which reports its start itself
         monitoring.fire("PY_START", inner, 0)
         monitoring.fire("CALL", inner, 2, len, [])
         monitoring.fire("C_RETURN", inner, 2, len, [])
@@ -234,7 +234,7 @@ def test_monitoring_callbacks(session: treadle.InferenceSession, monkeypatch: py
         monitoring.fire("PY_YIELD", generator, 2, 1)
         monitoring.fire("PY_THROW", generator, 2, ValueError())
         monitoring.fire("PY_UNWIND", generator, 2, ValueError())
-        monitoring.fire("CALL", outer, 6, sorted, [])  # which never says that it ended
+        monitoring.fire("CALL", outer, 6, sorted, [])  # its end is never reported
         monitoring.fire("PY_RETURN", outer, 8, None)
         session.run(None, FEEDS)
     assert monitoring.tools == {2: "another"} and monitoring.on == 0 and not any(monitoring.callbacks.values())
@@ -289,7 +289,7 @@ def test_a_killed_process_leaves_its_profile(tmp_path: pathlib.Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "many\n"
-    # One part may be half written; the second begins when the first is there.
+    # A part may be incomplete until the next one begins.
     sizes: set[int] = set()
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and len([size for size in sizes if size > 50_000]) < 3:
@@ -353,7 +353,7 @@ def test_modules_of_pytorch_are_ranges() -> None:
             return torch.relu(self.linear(x))
 
     class Outer(torch.nn.Module):  # type: ignore[misc, name-defined]
-        """Which no exporter takes: the way depends on the data."""
+        """Has data-dependent control flow, which no exporter supports."""
 
         def __init__(self) -> None:
             super().__init__()

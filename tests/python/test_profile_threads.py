@@ -1,4 +1,4 @@
-"""What threads of the pool do during runs, which forward nodes backward nodes are of, and the clock of a recording."""
+"""Profiles of the thread pool: its threads' states during runs; links from backward to forward nodes; and a recording's clock."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_helpers_are_in_every_kind_of_file(profile: treadle.Profile, tmp_path: p
     (run_tid,) = {event["tid"] for event in events if event["name"].startswith("ProfilerStep#")}
     helping = collections.Counter(event["tid"] for event in states if event["name"] == "running")
     assert run_tid not in helping
-    # Ranges of a row nest: none is shifted to a row of its own.
+    # Ranges in a row nest properly, so none is moved to a row "overlapping".
     assert not any("overlapping" in event["args"]["name"] for event in events if event["ph"] == "M")
     perfetto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     profile.save(tmp_path / "p.pftrace")

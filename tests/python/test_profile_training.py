@@ -1,4 +1,4 @@
-"""Profiles of training: phases of a step, also among ranks, and classes of memory."""
+"""Profiles of training: phases of a step, also with several ranks, and classes of memory."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def rounded_up(size):
 
 
 def test_memory_has_the_classes_of_training(model):
-    # Adam keeps two numbers for each parameter.
+    # Adam keeps two numbers per parameter.
     trainer = Trainer(model, **OPTIONS, fused_update=False)
     statistics = trainer.memory()
     sizes = [4 * int(np.prod(shape)) for shape in PARAMETERS.values()]
@@ -84,7 +84,7 @@ def test_the_planned_arena_has_the_classes_of_training(model):
     p = profile_of(Trainer(model, **OPTIONS, fused_update=False))
     buffers = p.data["memory"]["buffers"]
     of_class = {kind: [b for b in buffers if b["class"] == kind] for kind in ("activations", "gradients", "scratch")}
-    # What the model and the loss compute are its activations, whatever is called otherwise is a gradient.
+    # Outputs of forward nodes count as activations, even if named otherwise; others are gradients.
     forward = {output["name"] for node in p.data["nodes"] if node["phase"] == "forward" for output in node["outputs"]}
     assert {"hidden", "scores"} & {b["name"] for b in of_class["activations"]}
     assert {b["name"] for b in of_class["activations"]} <= forward
@@ -104,7 +104,7 @@ def test_the_planned_arena_has_the_classes_of_training(model):
 
 def test_measured_memory_names_what_lies_in_the_arena(model):
     trainer = Trainer(model, **OPTIONS, fused_update=False)
-    trainer.step({"x": samples(BATCH, 0)[0]}, samples(BATCH, 0)[1])  # the arena is there before the profile
+    trainer.step({"x": samples(BATCH, 0)[0]}, samples(BATCH, 0)[1])  # allocates the arena before the profile
     p = profile_of(trainer, memory=True)
     memory, buffers = p.memory(), p.data["memory"]["buffers"]
     measured = memory.measured
@@ -115,7 +115,7 @@ def test_measured_memory_names_what_lies_in_the_arena(model):
     assert held.get(("arena", "activations"), 0) == memory.arena_bytes - sum(b["bytes"] for b in fullest)
     for kind in measured.at_peak:
         assert measured.at_peak[kind] == sum(size for _, of, size in measured.holders if of == kind)
-    # The classes rise and fall with the nodes, within a sum that stays.
+    # The use by class changes with the nodes, while the arena's total stays.
     assert max(measured.timeline["gradients"]) == max(memory.live["gradients"])
     assert measured.timeline["gradients"][0] == measured.timeline["gradients"][-1] == 0
     assert len({sum(each) for each in zip(*measured.timeline.values())}) <= 2
@@ -154,7 +154,7 @@ def test_out_of_memory_names_the_classes(model):
 
 
 def phases_among_ranks(p):
-    """Of each phase the operators, and the parts of the phase table."""
+    """Returns the operators of each phase, and the rows of the phase table."""
     operators = {}
     for node in p.nodes:
         operators.setdefault(node.phase, set()).add(node.op_type)

@@ -1,4 +1,5 @@
-"""treadle.quantize: files that onnx.checker passes, that ONNX Runtime runs as we do, and that are near the float model."""
+"""treadle.quantize: its files pass onnx.checker, ONNX Runtime and Treadle compute the same with them, and the error against the float model is
+small."""
 
 import json
 import subprocess
@@ -32,7 +33,8 @@ def make(nodes, inputs, outputs, initializers, opset):
 
 
 def products(opset=17):
-    """Products with every kind of weights: MatMul, Gemm with and without transB and alpha, a tied pair; K = 72 is no multiple of 32."""
+    """Returns a model with products of all kinds of weights: MatMul, Gemm with and without transB and alpha, a tied pair; K = 72 is no multiple of
+    32."""
     node = helper.make_node
     nodes = [
         node("MatMul", ["x", "w1"], ["a"], name="first"),
@@ -50,7 +52,7 @@ def products(opset=17):
 
 
 def convolutions(opset=13):
-    """A residual block with batch normalisation, a depthwise convolution with Clip, a Concat of branches, a pool and a Gemm."""
+    """Returns a residual block with batch normalisation, a depthwise convolution with Clip, a Concat of branches, a pool and a Gemm."""
     node = helper.make_node
     norm = [numpy_helper.from_array(RANDOM.uniform(0.5, 1.5, 16).astype(np.float32), n) for n in ("gamma", "beta", "mean", "var")]
     low, high = (numpy_helper.from_array(np.float32(v), n) for v, n in ((0, "low"), (6, "high")))
@@ -89,14 +91,14 @@ def run(data, x, ort=None):
     if ort:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
-        # It makes MatMulNBits of DequantizeLinear and MatMul, by default with activations in int8.
+        # ONNX Runtime fuses DequantizeLinear and MatMul to MatMulNBits, by default with activations in int8.
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "0")
         return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
     return treadle.InferenceSession(data).run(None, {"x": x})[0]
 
 
 def check(model, result, x, tmp_path, ort, least_db, near):
-    """Against the float model, and against ONNX Runtime on the same file. Returns the model that was written."""
+    """Compares the quantised file with the float model, and with ONNX Runtime on the same file. Returns the written model."""
     path = str(tmp_path / "quantised.onnx")
     result.model.save(path)
     onnx.checker.check_model(path, full_check=True)
@@ -229,7 +231,8 @@ def test_an_outlier_widens_the_range_of_minmax_only(tmp_path):
 
 
 def divergence(magnitudes, bins, levels):
-    """KL divergence of the tensor from its codes, if the first `bins` bins share `levels` codes evenly and the last code takes the rest."""
+    """Returns the KL divergence between the values and their codes: the first `bins` bins share `levels` codes evenly, the last code takes the
+    rest."""
     reference = magnitudes[:bins].copy()
     reference[-1] += magnitudes[bins:].sum()
     edges = np.arange(levels + 1) * bins // levels
@@ -244,8 +247,8 @@ def divergence(magnitudes, bins, levels):
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("zeros", [0, 0.7])
 def test_entropy_finds_the_range_of_least_divergence(tmp_path, zeros, signed):
-    """As TensorRT publishes it (S. Migacz, 8-bit Inference with TensorRT, 2017), over all ranges; zeros, which every range has a code for,
-    do not count."""
+    """Compares with TensorRT's published method (S. Migacz, 8-bit Inference with TensorRT, 2017), over all ranges. Zeros do not count, as every range
+    has a code for them."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     model = make([node], [("x", ["n", 64])], [("y", ["n", 32])], [weights("w", 64, 32)], 13)
     x = np.random.default_rng(5).laplace(size=(4000, 64)).astype(np.float32)
@@ -263,7 +266,7 @@ def test_entropy_finds_the_range_of_least_divergence(tmp_path, zeros, signed):
 
 
 def test_entropy_on_a_relu_is_as_near_as_minmax(tmp_path, ort):
-    """Most of the values that a Relu gives are zeros."""
+    """Most outputs of a Relu are zeros."""
     model = convolutions()
     samples = [{"x": RANDOM.standard_normal((2, 3, 32, 32)).astype(np.float32)} for _ in range(8)]
     errors = {}
@@ -277,7 +280,7 @@ def test_entropy_on_a_relu_is_as_near_as_minmax(tmp_path, ort):
 def test_a_model_that_is_far_from_the_float_one_is_told(tmp_path, program):
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
     w = np.ones((32, 32), np.float32)
-    w[0] = 1e6  # the other rows have no code but 0 beside it
+    w[0] = 1e6  # makes all other rows round to 0
     broken = load(make([node], [("x", ["n", 32])], [("y", ["n", 32])], [numpy_helper.from_array(w, "w")], 13), tmp_path)
     x = np.ones((4, 32), np.float32)
     x[:, 0] = 0

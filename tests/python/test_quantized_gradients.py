@@ -1,4 +1,5 @@
-"""Gradients through quantised integers: straight through the rounding, against the same networks in floats; or an error that names the node."""
+"""Gradients through quantised integers: straight through the rounding, equal to those of the same networks in floats; or an error that names the
+node."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def test_parameters_before_a_dynamically_quantised_product_learn():
 
 
 def test_both_factors_of_an_integer_product_learn():
-    """Weights that the model itself quantises, and a bias of int32 between the product and the Cast."""
+    """The model quantises the weights itself, and adds an int32 bias between the product and the Cast."""
     text = """agraph (float[4, 6] x, float[6, 5] w, float xs, float ws, int32[5] bias) => (float[4, 5] y) {
       zx = Constant <value = uint8 {128}> ()
       zw = Constant <value = int8[5] {3, 0, -2, 1, 0}> ()
@@ -120,7 +121,7 @@ def test_integers_that_only_move_carry_gradients():
 
 
 def rounded(real, scale, zero, low, high):
-    """Codes, straight through: the gradient of the rounding is 1 where nothing is cut off."""
+    """Returns codes with a straight-through gradient: 1 inside the range, 0 where values are cut off."""
     torch = pytest.importorskip("torch")
     steps = real / scale
     codes = torch.round(steps.detach()) + zero
@@ -226,7 +227,7 @@ def test_bits_of_another_type_have_no_gradient():
 )
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_scales_of_lines_and_blocks_have_gradients(shape, scales, axis, block, symbolic) -> None:
-    """y = (x - zero) scale: a scale's gradient is the sum of what flows into its elements, times these."""
+    """y = (x - zero) scale, so the scale's gradient is the sum of dy (x - zero) over its elements."""
     random = np.random.default_rng(3)
     x, s = random.integers(-100, 100, shape).astype(np.int8), random.uniform(0.25, 2, scales).astype(np.float32)
     extents = ", ".join(f"e{i}" if symbolic else str(n) for i, n in enumerate(scales))

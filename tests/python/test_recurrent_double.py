@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM of float64 compute in double: beside PyTorch's layers, also of double."""
+"""RNN, GRU and LSTM in float64 compute in double precision, like PyTorch's layers in double."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = {"RNN": (torch.nn.RNN, [0]), "GRU": (torch.nn.GRU, [1, 0, 2]), "LSTM": (
 
 
 def onnx_weights(layer, kind: str, bidirectional: bool) -> list[np.ndarray]:
-    """W, R and B, whose gates stand in another order."""
+    """Returns W, R and B of PyTorch's layer, with gates in ONNX's order."""
     found = []
     for parts in (["weight_ih"], ["weight_hh"], ["bias_ih", "bias_hh"]):
         directions = []

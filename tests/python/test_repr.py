@@ -1,4 +1,4 @@
-"""What objects say of themselves, and what a wrong call is told to write."""
+"""The repr() of objects, and the advice in errors of wrong calls."""
 
 import importlib
 import re
@@ -9,7 +9,7 @@ import pytest
 import small_models as small
 import treadle
 from conftest import REPOSITORY
-from treadle.backend import TreadleBackend  # is no object's class: its methods are the class's
+from treadle.backend import TreadleBackend  # has class methods only, no objects
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -66,7 +66,7 @@ def test_values_without_names_are_told_the_names(session):
 def test_a_wrong_dtype_is_told_the_conversion(session):
     with pytest.raises(treadle.errors.InvalidArgument, match=re.escape('write "x": array.astype(np.float32)')):
         session.run(None, {"x": X.astype(np.float64)})
-    with pytest.raises(treadle.errors.InvalidArgument) as error:  # another fault: no word of conversions
+    with pytest.raises(treadle.errors.InvalidArgument) as error:  # an error of another kind mentions no conversion
         session.run(None, {"x": X[0]})
     assert "astype" not in str(error.value)
 

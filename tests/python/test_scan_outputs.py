@@ -1,4 +1,4 @@
-"""Scan outputs of a Loop and a Scan that make no trip: as long as no trip is, and else of the shape that is known or that the body declares."""
+"""Scan outputs of a Loop or Scan without iterations: their length is 0, and the other extents are known or declared by the body."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def value(name: str, dtype: int, shape: list | None) -> onnx.ValueInfoProto:
 
 
 def loop(outside: list, inside: list, declared: list) -> bytes:
-    """A Loop that gives its state, and stacks the state's negative."""
+    """Returns a model with a Loop that returns its state, and stacks the negated state."""
     nodes = [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Identity", ["s"], ["s2"]), helper.make_node("Neg", ["s"], ["y"])]
     body = helper.make_graph(nodes, "body", [value("i", INT64, []), value("c", BOOL, []), value("s", FLOAT, inside)], [value("c2", BOOL, []), value("s2", FLOAT, inside), value("y", FLOAT, declared)])
     node = helper.make_node("Loop", ["n", "c", "s"], ["last", "stacked"], body=body)

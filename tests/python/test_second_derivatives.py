@@ -1,4 +1,5 @@
-"""Gradients of gradients (ai.onnx.preview.training.Gradient), in float64 against PyTorch's: operators whose first gradient has a kernel of its own."""
+"""Gradients of gradients (ai.onnx.preview.training.Gradient) in float64, compared with PyTorch's, for operators whose first gradient is one
+kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def declared(name: str, value: np.ndarray, symbolic: bool) -> str:
 
 
 def derivatives(nodes: str, feeds: dict[str, np.ndarray], by: list[str], symbolic: bool = False) -> list[np.ndarray]:
-    """Of the sum of tanh(h) r: the first gradients by `by`, and those of their sum with the feeds u_*, by `by` and r."""
+    """Differentiates sum(tanh(h) r). Returns the gradients by `by`; and the gradients, by `by` and r, of the first ones' sum weighted with the feeds
+    u_*."""
     names = ", ".join(f'"{name}"' for name in by)
     first = ", ".join(f"g_{name}" for name in by)
     parts = "\n".join(f"p_{name} = Mul(g_{name}, u_{name}) t_{name} = ReduceSum <keepdims = 0> (p_{name})" for name in by)
@@ -149,7 +151,7 @@ def test_third_derivatives_of_softmax_and_normalization() -> None:
     x, w = normal(2, 4), normal(4)
     (ours,) = treadle.InferenceSession(parser.parse_model(text).SerializeToString()).run(None, {"x": x, "w": w})
     xt, wt = torch.tensor(x, requires_grad=True), torch.tensor(w)
-    centred = xt - xt.mean(-1, keepdim=True)  # PyTorch's own layer_norm has wrong third derivatives
+    centred = xt - xt.mean(-1, keepdim=True)  # PyTorch's layer_norm has wrong third derivatives
     y = (F.softmax(centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + 0.125) * wt, -1) ** 2).sum()
     for _ in range(2):
         (g,) = torch.autograd.grad(y, xt, create_graph=True)

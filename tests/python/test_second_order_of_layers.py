@@ -1,4 +1,4 @@
-"""Second derivatives of RNN, GRU, LSTM and LinearAttention, against PyTorch's double backward through ONNX's formulas."""
+"""Second derivatives of RNN, GRU, LSTM and LinearAttention, compared with PyTorch's double backward of ONNX's formulas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BETA = {"ScaledTanh": [0.5], "Affine": [0.125]}
 
 
 def formula(kind: str, attributes: dict[str, Any], x: Any, w: Any, r: Any, b: Any, lengths: Any, h: Any, c: Any, p: Any) -> tuple[Any, ...]:
-    """Y, Y_h and Y_c of ONNX's specification, one sequence and one step at a time."""
+    """Computes Y, Y_h and Y_c by ONNX's specification, one sequence and one step at a time."""
     usual = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}[kind]
     directions = w.shape[0]
     names = attributes.get("activations", usual * directions)
@@ -78,7 +78,7 @@ def formula(kind: str, attributes: dict[str, Any], x: Any, w: Any, r: Any, b: An
     return tuple(outputs)
 
 
-CASES: list[tuple[str, dict[str, Any], bool]] = [  # kind, attributes, whether sequences have lengths of their own
+CASES: list[tuple[str, dict[str, Any], bool]] = [  # kind, attributes, whether sequences have different lengths
     *[(kind, {"direction": direction}, lengths) for kind in GATES for direction in ("forward", "reverse", "bidirectional") for lengths in (False, True)],
     *[(kind, {"layout": 1, "direction": "bidirectional"}, True) for kind in GATES],
     *[(kind, {"clip": 0.5}, False) for kind in GATES],
@@ -130,7 +130,7 @@ def check(kind: str, attributes: dict[str, Any], has_lengths: bool, dtype: type,
 @pytest.mark.parametrize(("heads", "shared"), [((2, 2), False), ((4, 2), True), ((2, 4), False)], ids=str)
 @pytest.mark.parametrize("known", [True, False])
 def test_linear_attention(rule: str, heads: tuple[int, int], shared: bool, known: bool) -> None:
-    """:param shared: whether heads have one beta, and each key a decay"""
+    """:param shared: whether all heads share one beta, and each key has a decay"""
     q_heads, kv_heads = heads
     key, value = 3, 2
     shapes = {"q": q_heads * key, "k": kv_heads * key, "v": kv_heads * value, "d": kv_heads * (key if shared else 1), "b": 1 if shared else kv_heads}

@@ -1,4 +1,4 @@
-"""Gradients through sequences, in loops too, and through bodies that draw random numbers."""
+"""Gradients through sequences, also in loops, and through bodies that draw random numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
 from test_gradient_rules import bind, floats, gradients_of, model, tensors  # noqa: E402
 
-# Sequences.
+# Sequences
 
 SEQUENCES = {
     "construct and take": ("s = SequenceConstruct(a, b, c) p = Constant <value = int64 {-2}> () q = Constant <value = int64 {0}> () t = SequenceAt(s, p) u = SequenceAt(s, q) y = Mul(t, u)",
@@ -100,7 +100,7 @@ def test_a_sequence_that_each_iteration_reads_is_refused() -> None:
         gradients_of(proto, n=np.array(2), x=floats((2,))[0])
 
 
-# Random numbers in bodies: the backward pass has those that were drawn.
+# Random numbers in bodies: the backward pass reuses those of the forward pass.
 
 def test_random_numbers_in_a_branch() -> None:
     proto = model("""agraph (bool c, float[4, 300] x, float[300] w) => (float[4, 300] y) {
@@ -131,7 +131,7 @@ def test_dropout_in_a_loop() -> None:
     bound = bind(proto, n=np.array(3), x=x, w=w)
     y, ys = (np.array(v) for v in bound.forward(is_train=True))
     bound.backward([np.ones_like(y), np.zeros_like(ys)])
-    # Elements that stay are multiplied by w / 0.6 in each of three rounds.
+    # Elements that are kept are multiplied by w / 0.6 in each of three iterations.
     stays = ys[-1] != 0
     assert 10 < stays.sum() < 90 and not np.array_equal(ys[0] == 0, ys[1] == 0)
     np.testing.assert_allclose(y, np.where(stays, x * (w / 0.6) ** 3, 0), rtol=1e-4)

@@ -123,7 +123,7 @@ def test_bad_feeds_are_invalid_arguments_that_name_the_input(session, names, fee
     for word in words:
         assert word in str(caught.value)
     assert caught.value.code == "invalid_argument"
-    session.run(None, {"x": X})  # and the session goes on
+    session.run(None, {"x": X})  # the session is still usable
 
 
 @pytest.mark.parametrize("value", [np.array(["2026-11-21"], "datetime64[D]"), np.zeros(3, np.longdouble)])
@@ -271,7 +271,7 @@ def undeclared(nodes, inputs, weights, declared):
 @pytest.mark.parametrize("declared", ["nothing", "a type", "symbols"])
 @pytest.mark.parametrize("what", SHAPES)
 def test_outputs_have_the_extents_that_onnxruntime_infers(ort, what, declared):
-    """Where onnxruntime knows nothing of an extent there may be something to know."""
+    """Treadle may know extents that onnxruntime does not know."""
     nodes, inputs, weights = SHAPES[what]
     shape = "nothing" if declared == "nothing" else None
     theirs = ort.InferenceSession(undeclared(nodes, inputs, weights, shape)).get_outputs()[0]
@@ -324,7 +324,7 @@ def test_outputs_stay_valid_after_session_and_later_runs():
     session.run(["z"], {"x": X + 100})
     del session
     np.testing.assert_array_equal(first, X + X)
-    first += 1  # and belong to the caller
+    first += 1  # outputs belong to the caller
 
 
 def test_outputs_that_are_inputs_or_constants_are_copies():
@@ -362,7 +362,7 @@ def test_profiles_are_written_where_asked(tmp_path):
     options = treadle.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "profile_")
-    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL  # the node as the model has it
+    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL  # keeps the model's node
     session = treadle.InferenceSession(small.affine(), options)
     session.run(None, {"x": X})
     assert session.get_profiling_start_time_ns() > 0

@@ -221,7 +221,7 @@ options.on_metadata = seen
 
 
 def model_of_python_nodes(op_type, count):
-    """`count` nodes of a Python operator side by side, and their sum."""
+    """Returns a model of `count` Python operators, which may run concurrently, and their sum."""
     nodes = [helper.make_node(op_type, ["x"], [f"y{i}"], f"{op_type}_{i}", domain="test.control") for i in range(count)]
     graph = helper.make_graph(
         [*nodes, helper.make_node("Sum", [f"y{i}" for i in range(count)], ["y"])], "g", [small.tensor("x", [4])], [small.tensor("y", [4])]
@@ -237,7 +237,7 @@ def test_a_run_computes_in_the_pool_that_it_is_given():
     def meet(x):
         threads.add(threading.get_ident())
         if meeting:
-            all_there.wait(30)  # nobody goes on before three threads are in such a node
+            all_there.wait(30)  # continues only when three threads are in such a node
         return x
 
     treadle.register_operator("test.control", "Meet", meet, infer=lambda x, **_: [x])

@@ -1,6 +1,6 @@
-"""Every model of the shared collection against its recorded outputs.
+"""Compares every model of the shared collection with its recorded outputs.
 
-The folder (with manifest.json) is $TREADLE_TEST_DATA, or shared/data beside or above the repository; without it the tests are skipped.
+The folder (with manifest.json) is $TREADLE_TEST_DATA, or shared/data in or above the repository; without it these tests are skipped.
 """
 
 import functools
@@ -14,9 +14,9 @@ import treadle
 
 from conftest import SHARED_DATA
 
-# float32: of the largest magnitude of an output.
+# Allowed error of float32, relative to an output's largest magnitude …
 FLOAT32_TOLERANCE = 1e-4
-# … or this many times what ONNX Runtime's own float32 differs from a run in float64.
+# … or this multiple of the error of ONNX Runtime's float32 against a run in float64.
 ORT_ERROR_FACTOR = 3
 
 
@@ -31,7 +31,8 @@ def cases():
 
 
 def tolerances(model):
-    """Absolute (for magnitudes up to 1, in proportion above) and relative to the largest magnitude, from the manifest's words."""
+    """Reads tolerances from the manifest's text: an absolute one for magnitudes up to 1 (proportional above), and one relative to the largest
+    magnitude."""
     words = model["tolerance"]
     number = r"([0-9.]+(?:e-?[0-9]+)?)"
     absolute, relative = re.search("atol " + number, words), re.search("rtol " + number, words)
@@ -47,7 +48,7 @@ def session_of(path):
 
 @functools.lru_cache(maxsize=1)
 def exact_outputs(path, ref):
-    """What the model gives when everything is computed in float64, by the reference implementation of the onnx package."""
+    """Returns the model's outputs in float64, computed by the onnx package's reference implementation."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 
@@ -100,4 +101,4 @@ def test_outputs_are_those_recorded(model, ref):
             assert ours.dtype == reference.dtype, name
             assert np.abs(ours.astype(np.int64) - reference.astype(np.int64)).max(initial=0) <= 1, name
         else:
-            np.testing.assert_array_equal(ours, reference, err_msg=name)  # labels, indices, strings
+            np.testing.assert_array_equal(ours, reference, err_msg=name)  # labels, indices and strings must be equal

@@ -1,4 +1,4 @@
-"""Jobs that share a device, from Python and from the command line's side of the table."""
+"""Jobs that share a device, controlled from Python and from the command line."""
 
 import multiprocessing
 import os
@@ -101,7 +101,7 @@ def test_a_job_gives_way_to_one_of_another_process():
         job = treadle.Job("gives-way", job_class="opportunistic")
         session = session_in(job, model())
 
-        def run_until_seen():  # a run gets through where the other process has no CPU for a moment
+        def run_until_seen():  # several runs, as one may get through while the other process has no CPU
             while not seen.is_set():
                 session.run(None, {"x": np.zeros(8, np.float32)})
 
@@ -181,11 +181,11 @@ def test_a_devices_values_beyond_the_hosts_limit_are_in_a_file():
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
     job.host_limit = 3 * x.nbytes
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
-    assert job.status().disk_bytes == 0  # after the run
+    assert job.status().disk_bytes == 0  # no file is left after the run
 
 
 def test_training_belongs_to_a_job():
-    """A run that waits for its gradients is not under way, and each of its two halves counts as a run."""
+    """A run that waits for its gradients does not count as running, and each of its two halves counts as a run."""
     from treadle.train import JointModule, Trainer
 
     weight = numpy_helper.from_array(np.ones((4, 3), np.float32), "w")

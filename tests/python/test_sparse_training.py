@@ -1,4 +1,4 @@
-"""Training on features in CSR, against PyTorch on the same features made dense."""
+"""Training on features in CSR, compared with PyTorch on the same features as dense tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEATURES, HIDDEN, CLASSES = 40, 5, 3
 
 
 class Wide(nn.Module):
-    """A product in both forms: a matrix [features, hidden] on the right, and a layer whose weight is [classes, features]."""
+    """A product with the weight on the right, [features, hidden], and a layer with the weight [classes, features]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def exported(module: nn.Module) -> bytes:
 
 
 def features(step: int, batch: int = 6) -> np.ndarray:
-    """Few elements, columns that no row has, and a row without any."""
+    """Returns sparse features with few elements, empty columns and an empty row."""
     rng = np.random.default_rng(step)
     dense = np.where(rng.random((batch, FEATURES)) < 0.1, rng.standard_normal((batch, FEATURES)), 0).astype(np.float32)
     dense[step % batch] = 0

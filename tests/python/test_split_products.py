@@ -1,4 +1,4 @@
-"""Products by constant weights with few rows and with many: where the processor has AMX, the latter are computed from parts of the numbers."""
+"""Products with constant weights and few or many rows. On processors with AMX, many rows are computed with numbers split in parts."""
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ def weights(seed: int = 0) -> np.ndarray:
 
 
 def model(w: np.ndarray, transposed: bool = False, rows: int | str = "rows") -> bytes:
-    """y = relu(x W + bias) + x V, with everything fused that can be."""
+    """Returns y = relu(x W + bias) + x V, in which all that can be is fused."""
     rng = np.random.default_rng(1)
     bias = rng.standard_normal(N).astype(np.float32)
     nodes = [
@@ -54,7 +54,7 @@ def test_any_order_of_rows(transposed: bool, threads: int) -> None:
     options = treadle.SessionOptions()
     options.intra_op_num_threads = threads
     rng = np.random.default_rng(3)
-    for sizes in ([1, 300, 4, 300, 64, 1], [300, 1, 700, 2]):  # either form is made of the other
+    for sizes in ([1, 300, 4, 300, 64, 1], [300, 1, 700, 2]):  # weights in either form are converted to the other
         session = treadle.InferenceSession(model(weights(), transposed), options)
         for rows in sizes:
             x = rng.standard_normal((rows, K)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""States that go from run to run inside the runtime: the same values as feeding them by hand."""
+"""States that stay in the runtime from run to run: the values are the same as when a caller feeds them."""
 
 import types
 
@@ -14,7 +14,7 @@ PAIRS = {"past_key": "present_key", "past_value": "present_value"}
 
 
 def accumulator(axis):
-    """present = Concat(past, x), total = the sum of present; [?, ?] floats, and a counter of fixed shape."""
+    """Returns present = Concat(past, x), total = sum of present; with [?, ?] floats, and a counter of fixed shape."""
     graph = helper.make_graph(
         [
             helper.make_node("Concat", ["past", "x"], ["present"], axis=axis),

@@ -1,4 +1,4 @@
-"""Attention whose mask has more batches, heads or rows than its scores, by extents that only a run tells: it broadcasts, as without fusion."""
+"""Attention whose mask has more batches, heads or rows than the scores, known only during the run: results must be as without fusion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MASKS = [(3, 1, 1, 5), (1, 4, 1, 5), (1, 1, 6, 5), (3, 4, 6, 5), (4, 6, 5), (6, 
 
 
 def attention(mask_rank: int, boolean: bool, turned: bool) -> bytes:
-    """softmax(Q K^T + mask) V of symbolic extents, from [batch, length, heads, size] if `turned`."""
+    """Returns softmax(Q K^T + mask) V with symbolic extents, from [batch, length, heads, size] if `turned`."""
     letters = "nthd" if turned else "nhtd"
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [f"{axis}{name if axis == 't' and name == 'q' else ''}" for axis in letters]) for name in "qkv"]
     inputs.append(helper.make_tensor_value_info("mask", TensorProto.BOOL if boolean else TensorProto.FLOAT, [f"m{i}" for i in range(4 - mask_rank, 4)]))

@@ -1,4 +1,4 @@
-"""Texts that files hold: what is not UTF-8 is refused by name and place, and nothing that they say drives a terminal."""
+"""Texts in files: those that are not UTF-8 are refused by name and place, and none controls a terminal."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from small_models import model, tensor
 import treadle
 from treadle.data import read_csv
 
-HOLE = "Zm9vYmFy"  # stands in the file for eight bytes that no Python string has
+HOLE = "Zm9vYmFy"  # replaced in the file by bytes that are not UTF-8
 BAD = b"\xff\xfe name"
 
 
@@ -82,7 +82,7 @@ def hostile_model(tmp_path):
 
 
 def on_a_terminal(*arguments) -> bytes:
-    """What the program writes to a terminal that is its standard output and standard error."""
+    """Returns what the program writes when a terminal is its standard output and error."""
     ours, its = pty.openpty()
     process = subprocess.Popen([*map(str, arguments)], stdin=subprocess.DEVNULL, stdout=its, stderr=its)
     os.close(its)
@@ -90,7 +90,7 @@ def on_a_terminal(*arguments) -> bytes:
     while True:
         try:
             part = os.read(ours, 65536)
-        except OSError:  # the other end is closed
+        except OSError:  # the other end was closed
             break
         if not part:
             break

@@ -1,4 +1,4 @@
-"""Several Python threads in one session, the GIL, and forks."""
+"""Several Python threads with one session, the GIL, and forks."""
 
 import concurrent.futures
 import multiprocessing
@@ -16,7 +16,7 @@ import small_models as small
 
 
 def big_model():
-    """Enough elements for every thread of the pool to take part."""
+    """Returns a model with enough elements for all threads of the pool."""
     nodes = [small.node("Mul", ["x", "x"], ["s0"])]
     nodes += [small.node("Tanh", [f"s{i}"], [f"s{i + 1}"]) for i in range(4)]
     nodes += [small.node("Identity", ["s4"], ["y"])]
@@ -59,7 +59,7 @@ def test_threads_use_their_own_bindings():
 
 
 def test_the_gil_is_free_during_a_run_and_another_thread_may_end_it():
-    # The loop would count to 2^62: that the run ends at all proves that the other thread got to run.
+    # The loop would count to 2^62, so the run ends only if the other thread gets to run.
     session = treadle.InferenceSession(small.endless_loop())
     options = treadle.RunOptions()
     stopper = threading.Timer(0.05, lambda: setattr(options, "terminate", True))
@@ -88,7 +88,7 @@ def test_sessions_are_made_in_several_threads():
 
 
 def in_child(function):
-    """Calls the function in a forked child; its exit status tells whether all went well. A child that hangs is killed."""
+    """Calls the function in a forked child. The exit status tells whether it succeeded; a child that hangs is killed."""
     child = os.fork()
     if child == 0:
         signal.alarm(20)
@@ -109,7 +109,7 @@ def test_a_session_works_in_a_forked_child(threads):
     options.intra_op_num_threads = threads
     session = treadle.InferenceSession(big_model(), options)
     x = inputs(1)[0]
-    expected = session.run(None, {"x": x})[0]  # starts the threads, which the child will lack
+    expected = session.run(None, {"x": x})[0]  # starts the pool's threads, which do not exist in a child
 
     def work():
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""treadle.torch.Module within torch.utils.checkpoint and under torch.autocast, beside PyTorch itself."""
+"""treadle.torch.Module within torch.utils.checkpoint and under torch.autocast, compared with PyTorch."""
 
 import copy
 from functools import partial
@@ -30,7 +30,7 @@ def test_checkpointed_calls(reentrant, gradients):
 
 
 def bytes_of_runs(module):
-    """Those that wait for a backward pass included."""
+    """Returns the bytes of all runs, including those that wait for a backward pass."""
     plans = [plan for plans in module.__dict__["_manager"]._plans.values() for plan in plans]
     return sum(plan.joint.memory_statistics()["activations"]["bytes"] for plan in plans)
 
@@ -54,7 +54,7 @@ def test_a_share_of_the_activations():
     whole = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.GELU())), nn.Linear(128, 8))
     shares = [{"recompute_fraction": 0.0}, {"memory_fraction": 0.6}, {"recompute_fraction": 0.2}]
     modules = [treadle.torch.Module(copy.deepcopy(whole), **share, **OPTIONS) for share in shares]
-    is_less = []  # with what is computed twice; extents that are new have no plan for that yet
+    is_less = []  # with recomputation; new extents have no such plan at first
     for rows in (256, 64, 256, 256):
         x = torch.randn(rows, 128)
         held = []
@@ -75,7 +75,7 @@ def test_a_share_of_the_activations():
             treadle.torch.Module(whole, **{name: 2})
 
 
-@pytest.mark.parametrize("planes", [True, False])  # channels innermost, and as ONNX has them
+@pytest.mark.parametrize("planes", [True, False])  # channels first, as in ONNX, or last
 def test_normalisations_are_computed_twice_although_their_statistics_have_moved(planes):
     torch.manual_seed(0)
     if planes:
@@ -122,7 +122,7 @@ def test_gradients_lie_where_activations_were_until_they_are_kept():
     for _ in range(3):
         step(512, before_forward=True)
     in_arena = bytes_of_gradients()
-    # The loops that let a run begin while gradients are there: they are zeroed behind it, or summed.
+    # These loops begin a run while gradients exist, which are zeroed or added to after it.
     for _ in range(3):
         step(512, before_forward=False)
     assert in_arena < bytes_of_gradients()
@@ -200,7 +200,7 @@ def test_autocast_rounds_products(dtype, gradients):
     for (name, a), b, c in zip(ours.named_parameters(), theirs.parameters(), exact.parameters(), strict=True):
         assert a.grad.dtype == torch.float32, name
         error = [float((gradient.double() - c.grad).norm() / c.grad.norm()) for gradient in (a.grad, b.grad)]
-        assert 0 < error[0] < max(1.5 * error[1], 1e-3), (name, error)  # rounded, and no worse than PyTorch
+        assert 0 < error[0] < max(1.5 * error[1], 1e-3), (name, error)  # rounded, but no worse than PyTorch
 
 
 def test_autocast_has_a_graph_of_its_own():
@@ -231,7 +231,7 @@ def test_autocast_without_gradients(pack):
 
 
 def test_autocast_between_modules_of_pytorch():
-    """What comes in is in 16 bits, and so is its gradient."""
+    """The input has 16 bits, and so has its gradient."""
     results = []
     for wrap in (treadle.torch.Module, lambda module: module):
         torch.manual_seed(0)

@@ -1,4 +1,5 @@
-"""treadle.torch.Module in two processes with Gloo, under what averages gradients and shards parameters, beside one with both halves of the batch."""
+"""treadle.torch.Module in two processes with Gloo, with averaged gradients and sharded parameters, compared with one process and both halves of the
+batch."""
 
 import copy
 import os
@@ -61,7 +62,7 @@ def _in_two_processes(work, *args):
 
 
 def _averages(rank, kind, folder):
-    # Buckets and groups of 1 KB: several all-reduces a step, which begin while the rest is computed.
+    # With buckets and groups of 1 KB, a step has several all-reduces, which begin during the backward pass.
     module = treadle.torch.Module(_module(kind), gradient_group_mb=0.001)
     parallel = nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.001)
     half = BATCH // 2
@@ -103,7 +104,7 @@ def _shards(rank, how, folder):
     wrapped = [treadle.torch.Module(block) for block in _blocks()]
     module = nn.Sequential(*wrapped)
     optimizer_of = torch.optim.Adam
-    if how == "fully_shard":  # each block's weights are freed behind its forward pass, and gathered again, elsewhere, for its backward pass
+    if how == "fully_shard":  # frees each block's weights after its forward pass, and gathers them again for its backward pass
         for block in module:
             fully_shard(block, reshard_after_forward=True)
         fully_shard(module)
@@ -119,7 +120,7 @@ def _shards(rank, how, folder):
     losses = torch.stack(_losses(module, optimizer_of(module.parameters(), lr=0.01), x[rank * half : (rank + 1) * half]))
     torch.distributed.all_reduce(losses)
     for block in wrapped:
-        assert [event.what for event in treadle.torch.explain(block).events] == ["exported"]  # nothing runs in PyTorch, or is exported again
+        assert [event.what for event in treadle.torch.explain(block).events] == ["exported"]  # nothing falls back to PyTorch or is exported again
     if rank == 0:
         torch.save(losses / 2, os.path.join(folder, "losses.pt"))
 

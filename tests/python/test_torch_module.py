@@ -1,4 +1,4 @@
-"""treadle.torch.Module beside PyTorch itself: the same module, weights, inputs and optimizer."""
+"""treadle.torch.Module compared with PyTorch: the same modules, weights, inputs and optimizers."""
 
 import copy
 import io
@@ -34,7 +34,7 @@ def test_evaluation_sees_every_change_of_the_weights():
         optimizer.step()
 
     def write(module):
-        module[0].weight.data[1, 2] = 4.0  # which PyTorch does not count
+        module[0].weight.data[1, 2] = 4.0  # PyTorch does not count writes to .data
 
     def replace(module):
         module[2].weight.data = torch.full((3, 8), 0.25)
@@ -82,7 +82,7 @@ def test_training_goes_as_in_pytorch(kind, gradients):
     assert list(ours.state_dict()) == list(theirs.state_dict())
     for name, value in theirs.state_dict().items():
         close(ours.state_dict()[name], value, 5e-3)
-    assert graphs(ours) == 1  # another batch size is no reason for another graph
+    assert graphs(ours) == 1  # another batch size needs no other graph
     ours.eval(), theirs.eval()
     with torch.no_grad():
         close(ours(x), theirs(x), 5e-3)
@@ -132,7 +132,7 @@ def test_gradients_of_inputs_and_of_some_outputs(gradients):
     results = []
     for module in (ours, theirs):
         x = torch.linspace(-1, 1, 8).reshape(2, 4).requires_grad_()
-        module({"x": x}).mean.sum().backward()  # the other outputs have no gradient
+        module({"x": x}).mean.sum().backward()  # the other outputs get no gradient
         results.append(x.grad)
     close(*results)
 
@@ -178,7 +178,7 @@ def test_several_forwards_before_a_backward(kind, gradients):
     batches = [inputs(3), inputs(5), inputs(3)]
     for module in (ours, theirs):
         outputs = [module(x) for x in batches]
-        module(batches[0])  # nobody goes back from here
+        module(batches[0])  # has no backward pass
         for y in reversed(outputs):
             y.square().mean().backward()
     close_gradients(ours, theirs)
@@ -197,7 +197,7 @@ def test_retained_graphs_go_back_again(gradients):
         with pytest.raises(RuntimeError, match="second time"):
             loss.backward()
     close_gradients(ours, theirs)
-    for name, value in theirs.state_dict().items():  # statistics have taken the batch in once
+    for name, value in theirs.state_dict().items():  # statistics have been updated once
         close(ours.state_dict()[name], value)
 
 
@@ -217,7 +217,7 @@ def test_outputs_may_be_written_to():
             self.linear = nn.Linear(4, 4)
 
         def forward(self, x):
-            return torch.sigmoid(self.linear(x))  # whose gradient reads its output
+            return torch.sigmoid(self.linear(x))  # the gradient of sigmoid reads its output
 
     ours, theirs = pair(Gate)
     x = torch.randn(3, 4)
@@ -237,7 +237,7 @@ def test_without_gradients():
             y = ours(x)
             assert not y.requires_grad
             close(y, theirs(x))
-    for name, value in theirs.state_dict().items():  # a module in training keeps its statistics all the same
+    for name, value in theirs.state_dict().items():  # a module in training mode updates statistics even without gradients
         close(ours.state_dict()[name], value)
     ours.eval(), theirs.eval()
     close(ours(x), theirs(x))
@@ -259,7 +259,7 @@ def test_evaluation_sees_weights_that_were_written_behind_autograd():
         for factor in (1.0, 2.0, 3.0):
             for module in (ours, theirs):
                 module[2].weight.data.mul_(factor)
-                module[0].weight.data = module[0].weight.data * factor  # other memory
+                module[0].weight.data = module[0].weight.data * factor  # replaces the memory
             for _ in range(4):
                 close(ours(x), theirs(x))
 
@@ -296,7 +296,7 @@ def test_frozen_parts(gradients):
 
     ours, theirs = pair(make)
     for module in (ours, theirs):
-        module[3].eval()  # its normalisations keep their statistics
+        module[3].eval()  # its normalisations do not update statistics
     x = modules.images(4)
     for module in (ours, theirs):
         module(x).square().sum().backward()
@@ -484,7 +484,7 @@ def test_another_class_is_the_wrappers_own():
         pass
 
     module = treadle.torch.Module(mlp())
-    module.__class__ = Other  # as torch.distributed.fsdp does
+    module.__class__ = Other  # torch.distributed.fsdp does this
     assert type(module) is Other
     assert type(module.wrapped) is nn.Sequential
     assert module(torch.ones(1, 4)).shape == (1, 3)
@@ -538,7 +538,7 @@ def test_an_attribute_that_changes_with_every_call_fills_no_memory():
     manager = ours._manager
     assert explain(ours).num_graphs == _manager._MAX_GRAPHS
     assert len(manager._all_attributes) <= _manager._MAX_ATTRIBUTES and len(manager._refused) <= _manager._MAX_ATTRIBUTES
-    module.calls = 3  # a graph that is there is found again
+    module.calls = 3  # an existing graph is used again
     events = len(explain(ours).events)
     close(ours(x), module(x))
     assert len(explain(ours).events) == events and any(plan.joint for plan in manager._known.values())
@@ -551,7 +551,7 @@ def test_batches_of_one_are_no_other_graph():
         x = modules.images(batch)
         close(ours(x), theirs(x))
     assert graphs(ours) == 1
-    x = torch.randn(2, 3, 24, 24)  # images of another size are: once
+    x = torch.randn(2, 3, 24, 24)  # another image size needs one more graph
     close(ours(x), theirs(x))
     x = torch.randn(2, 3, 32, 32)
     close(ours(x), theirs(x))
@@ -570,14 +570,14 @@ def test_dropout_drops_by_pytorchs_generator():
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     dropped = float((first == 0).double().mean())
-    assert abs(dropped - 0.3) < 0.02  # of 10,000: the deviation is 0.0046
+    assert abs(dropped - 0.3) < 0.02  # of 10,000; the standard deviation is 0.0046
     close(first[first != 0], (module.wrapped[0](x) / 0.7)[first != 0])
     module.zero_grad()
     first.sum().backward(retain_graph=True)
     close(module[0].bias.grad, ((first != 0) / 0.7).sum(0))
     gradient = module[0].bias.grad.clone()
     module.zero_grad()
-    first.sum().backward()  # drawn once, however often the pass is computed
+    first.sum().backward()  # random numbers are drawn once, even if the pass is repeated
     assert torch.equal(module[0].bias.grad, gradient)
     module.eval()
     close(module(x), module.wrapped[0](x))
@@ -597,7 +597,7 @@ def test_what_cannot_be_exported_runs_in_pytorch_by_parts(monkeypatch):
             module(value).square().sum().backward()
     close_gradients(ours, theirs)
     assert [event.what for event in explain(ours).parts["body"].events] == ["exported"]
-    assert tried == [modules.Branching, nn.Sequential]  # once each
+    assert tried == [modules.Branching, nn.Sequential]  # each once
     assert "forward" not in ours.body.__dict__
     copy.deepcopy(ours)
 
@@ -656,7 +656,7 @@ def test_other_tracers_see_the_module_itself():
 def test_threads_share_a_module():
     ours, theirs = pair(mlp)
     batches = [torch.randn(2 + i, 4) for i in range(4)]
-    parameters = list(ours.parameters())  # while a call exports the module, others must not ask it for them
+    parameters = list(ours.parameters())  # taken before, since the module must not be asked for them during an export
 
     def gradient(x):
         return torch.autograd.grad(ours(x).square().sum(), parameters)
@@ -670,13 +670,13 @@ def test_threads_share_a_module():
 
 
 def test_an_export_leaves_the_module_to_other_threads():
-    """What others see of the module while it is traced: its own parameters, and its own mode."""
+    """While the module is traced, other threads see its own parameters and its own mode."""
 
     class Watching(nn.Module):
         def __init__(self):
             super().__init__()
             self.norm, self.out = nn.BatchNorm1d(4), nn.Linear(4, 3)
-            self.all = [self.norm, self.out]  # the same modules by another way
+            self.all = [self.norm, self.out]  # the same modules under another name
 
         def forward(self, x):
             seen.append(([id(p) for p in watched[0].parameters()], watched[0].norm.training))
@@ -691,7 +691,7 @@ def test_an_export_leaves_the_module_to_other_threads():
     own = [id(p) for p in ours.parameters()]
     wrapped = treadle.torch.Module(ours, num_threads=1)
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.5) for module in (ours, theirs)]
-    for _ in range(3):  # parameters are inputs of the graph, not its constants
+    for _ in range(3):  # parameters are inputs of the graph, not constants
         x = torch.randn(8, 4)
         for module, optimizer in zip((wrapped, theirs), optimizers, strict=True):
             optimizer.zero_grad()
@@ -704,7 +704,7 @@ def test_an_export_leaves_the_module_to_other_threads():
 
 
 def test_a_forward_function_of_a_closure_trains_too():
-    """A copy of such a module would read the parameters of the first."""
+    """A copy of such a module would still read the original's parameters."""
     torch.manual_seed(2)
     ours, theirs = nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Linear(4, 3))
     theirs.load_state_dict(ours.state_dict())
@@ -748,10 +748,10 @@ def test_wrong_uses_say_so():
         _ = module.nothing_of_that_name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # PyTorch's own words
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # PyTorch's own message
             module(torch.randn(2, 5))
         module(torch.randn(2, 4))
-    assert graphs(module) == 1  # a wrong call says nothing about later ones
+    assert graphs(module) == 1  # one failed call does not affect later ones
 
 
 def test_torchs_profiler_shows_the_graphs_ranges():

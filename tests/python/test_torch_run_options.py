@@ -1,4 +1,4 @@
-"""treadle.torch.run_options: what ends, checks and watches the graphs of PyTorch modules."""
+"""treadle.torch.run_options: limits, checks and monitors for the graphs of PyTorch modules."""
 
 import threading
 

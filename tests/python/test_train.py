@@ -1,4 +1,4 @@
-"""Training: the digits network against PyTorch, partial runs, and the way back to ONNX."""
+"""Training: the digits network compared with PyTorch, partial runs, and export to ONNX."""
 
 import importlib.util
 import pathlib
@@ -32,7 +32,7 @@ def data(digits):
 
 
 def as_torch(model):
-    """The same network in PyTorch, with the same weights."""
+    """Returns the same network in PyTorch, with the same weights."""
     weights = {i.name: torch.tensor(onnx.numpy_helper.to_array(i)) for i in model.graph.initializer}
     first, second = weights["block1.conv.weight"].shape[0], weights["block2.conv.weight"].shape[0]
     net = torch.nn.Sequential(
@@ -63,8 +63,8 @@ def as_torch(model):
 
 
 def test_losses_equal_pytorchs_over_100_steps(digits, data):
-    # In float64. Where two elements of a pool's window are nearly the same, rounding decides which one gets the gradient: from then on float32 goes
-    # another way (3e-3 away after 70 steps), PyTorch's as ours. So the bound is a hundredth from step 60 on, or what PyTorch's own float32 has been away so far.
+    # Compared in float64. If two elements of a pool's window are nearly equal, rounding decides which gets the gradient, and float32 then diverges
+    # (by 3e-3 after 70 steps), in PyTorch as here. So from step 60 on the bound is 0.01, or the largest error of PyTorch's float32 so far.
     images, labels = data[0], data[1]
     model = digits.build_model(seed=3, channels=(8, 16))
     trainer = Trainer(model, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
@@ -192,7 +192,7 @@ def test_a_memory_limit_and_a_fused_update_keep_the_bits(digits, data):
     model = digits.build_model(seed=8, channels=(8, 16))
     images, labels = data[0][:64], data[1][:64]
     options = {"learning_rate": 0.05, "momentum": 0.9}
-    free = Trainer(model, recompute_fraction=0.0, **options)  # what is computed again by default leaves a limit little to free
+    free = Trainer(model, recompute_fraction=0.0, **options)  # otherwise a limit could free little more
     free.step({"image": images}, labels)
     use = free.memory()
     limit = sum(use[name].bytes for name in ("weights", "packed", "other")) + int(0.7 * use["activations"].peak_bytes) + 8192
@@ -211,7 +211,7 @@ def test_a_memory_limit_and_a_fused_update_keep_the_bits(digits, data):
 
 
 def test_a_fixed_batch_trains_as_pytorch_does(digits, data):
-    """Where all extents are known the order of nodes is chosen; updates in place must come behind all who read a parameter."""
+    """If all extents are known, nodes are reordered; updates in place must stay after all readers of the parameter."""
     model = digits.build_model(seed=9, channels=(8, 16))
     for info in (*model.graph.input, *model.graph.output):
         info.type.tensor_type.shape.dim[0].dim_value = 32
@@ -230,7 +230,7 @@ def test_a_fixed_batch_trains_as_pytorch_does(digits, data):
 
 
 def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
-    """The same bits, and the activations of later steps are as much smaller."""
+    """A memory_fraction gives the same bits, and later steps' activations shrink accordingly."""
     random = np.random.default_rng(0)
     widths = [256] * 8
     weights = [onnx.numpy_helper.from_array(random.normal(size=(a, b)).astype(np.float32) / 16, f"w{i}") for i, (a, b) in enumerate(zip(widths, widths[1:]))]
@@ -255,7 +255,7 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
         np.testing.assert_array_equal(same_parameters[name], value)
     whole = free.memory()["activations"].bytes
     assert limited.memory()["activations"].bytes <= 0.6 * whole + 100_000
-    twice, same_losses, same_parameters = train(recompute_fraction=0.5)  # products, as nothing costs less here
+    twice, same_losses, same_parameters = train(recompute_fraction=0.5)  # recomputes products, the cheapest nodes here
     assert same_losses == losses
     for name, value in parameters.items():
         np.testing.assert_array_equal(same_parameters[name], value)
@@ -264,13 +264,14 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
         for wrong in (1.5, float("nan")):
             with pytest.raises(Exception, match=name):
                 Trainer(model, loss="mean_squared_error", **{name: wrong})
-    least, same_losses, _ = train(memory_fraction=0.01)  # what a step cannot do without
+    least, same_losses, _ = train(memory_fraction=0.01)  # the least that a step needs
     assert same_losses == losses
     assert least.memory()["activations"].bytes < limited.memory()["activations"].bytes
 
 
 def test_by_default_values_are_computed_again_where_that_pays():
-    """A percent of the time has to free four of the memory: activations do, products of square matrices do not."""
+    """Spending 1 % of the time must free 4 % of the memory: recomputing activation functions does, recomputing products of square matrices does
+    not."""
     random = np.random.default_rng(0)
     x, y = random.normal(size=(2, 2048, 256)).astype(np.float32)
 
@@ -302,7 +303,7 @@ def test_the_package_has_the_module():
 
 
 def test_other_batches_are_computed_again_in_the_memory_in_hand():
-    """What is planned for one batch serves smaller ones, which would need more memory by themselves: the bits are those without."""
+    """The plan for one batch is used for smaller ones, which would otherwise need more memory. The bits must be those without recomputation."""
     random = np.random.default_rng(0)
     weights = [onnx.numpy_helper.from_array(random.normal(size=(64, 64)).astype(np.float32) / 8, f"w{i}") for i in range(6)]
     nodes, value = [], "x"

@@ -1,4 +1,4 @@
-"""Attention that trains: one node forward, one backward, with the gradients that PyTorch computes."""
+"""Training of attention: one node forward and one backward, with PyTorch's gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WIDTH = HEADS * SIZE
 
 
 def repeated(x):
-    """One head of keys or values for all queries."""
+    """Attention with one head of keys or values for all queries."""
     return x.unsqueeze(2).expand(BATCH, 1, HEADS, LENGTH, SIZE).reshape(BATCH, HEADS, LENGTH, SIZE)
 
 
 class Attention(torch.nn.Module):
-    """Queries, keys and values of one product ("packed") or of three; scores changed by `kind`."""
+    """Attention with queries, keys and values from one product ("packed") or from three. `kind` changes the scores."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def exported(kind: str):
         warnings.simplefilter("ignore")
         torch.onnx.export(module, (x,), file, opset_version=17, input_names=["x"], output_names=["y"], dynamo=False, do_constant_folding=False)
     torch.nn.functional.mse_loss(module.double()(x.double()), labels.double()).backward()
-    # The exporter transposes the weights of products, and renames them.
+    # The exporter transposes and renames the weights of products, so gradients are compared by values.
     gradients = [p.grad.numpy() for p in module.parameters() if p.grad is not None]
     return file.getvalue(), x.numpy(), labels.numpy(), gradients
 
@@ -128,7 +128,7 @@ def test_a_joint_module_has_the_gradient_of_its_input() -> None:
 
 
 def test_long_sequences_go_a_block_of_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "LENGTH", 700)  # some 90 queries a block
+    monkeypatch.setattr(sys.modules[__name__], "LENGTH", 700)  # about 90 queries per block
     for kind in ("packed causal", "shared"):
         model, x, labels, expected = exported(kind)
         trainer = Trainer(model, loss="mean_squared_error", learning_rate=0.1)

@@ -1,4 +1,4 @@
-"""Models that were written for one size of the batch (`Trainer(dynamic_batch=True)`)."""
+"""Models exported with a fixed batch size, trained with another one (`Trainer(dynamic_batch=True)`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_any_batch_trains(batch: int, shape: list[int], tmp_path) -> None:
     assert isinstance(session.get_inputs()[0].shape[0], str) and session.get_outputs()[0].shape[1] == 5
     onnx.checker.check_model(onnx.load(str(tmp_path / "any.onnx")), full_check=True)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], trainer.predict({"x": x})[0], rtol=1e-4, atol=1e-5)
-    # The gradients are those of the model that has the batch from the start.
+    # The gradients equal those of a model exported with this batch size.
     written = {name: np.array(value) for name, value in trainer.parameters.items()}
     other = Trainer(network(7, [7, 12]))
     for name, value in written.items():

@@ -1,4 +1,4 @@
-"""`treadle train`: what it writes runs elsewhere, what is resumed has the same bits, and wrong data are errors."""
+"""`treadle train`: other runtimes run its models, resumed training has the same bits, and wrong data are errors."""
 
 import importlib.util
 import json
@@ -30,7 +30,7 @@ CSV = ["--labels", "target", "--scale", "0.0625"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The untrained digits network, and scikit-learn's digits in every format."""
+    """A folder with the untrained digits network, and scikit-learn's digits in every format."""
     spec = importlib.util.spec_from_file_location("train_digits", REPOSITORY / "scripts" / "train_digits.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -77,7 +77,7 @@ def test_some_steps_are_profiled(train, folder, tmp_path):
     assert held and held - {None} <= set(initializers(folder / "cnn.onnx"))
     train(*arguments, "--profile", page)
     assert "Training step" in page.read_text()
-    # Fewer steps than that: what there is, or a word that there is none.
+    # With fewer steps, the profile covers those that there are, or a message says that there are none.
     few = [160 if argument == "64" else argument for argument in arguments]  # 1,438 samples
     assert "steps 6 to 9" in train(*few, "--profile", short).stdout
     fewer = [500 if argument == "64" else argument for argument in arguments]
@@ -213,7 +213,7 @@ def test_the_curve_has_all_epochs_after_a_resumed_run_too(train, tmp_path):
 
 
 def crc32c(data):
-    """Bit by bit."""
+    """Computes the checksum bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -223,7 +223,7 @@ def crc32c(data):
 
 
 def events_of(path):
-    """The records of an event file, whose checksums are right, by google.protobuf."""
+    """Returns the records of an event file, parsed by google.protobuf, after checking their checksums."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = {"double": 1, "float": 2, "int64": 3, "string": 9, "message": 11}
@@ -371,7 +371,7 @@ def test_a_model_of_one_batch_takes_any_with_dynamic_batch(train, folder, ort, t
 
 
 def test_labels_are_of_the_new_heads_classes(train, folder, tmp_path):
-    """A loss whose labels are like the output: as it is with the new last layer, not as the model has it."""
+    """The loss compares labels with the new last layer's output, whose shape differs from the model's."""
     digits = datasets.load_digits()
     labels = (digits.target[:, None] == np.arange(3)).astype(np.float32)
     np.savez(tmp_path / "three.npz", image=digits.images[:, None].astype(np.float32), labels=labels)
@@ -434,7 +434,7 @@ def test_labels_of_text_and_of_numbers(train, ort, tmp_path):
     metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
     assert metadata["classes"].split("\n") == names
 
-    # A regression on two of the columns; the labels [n] become [n, 1] as the output is.
+    # A regression on two columns. Labels [n] are reshaped to [n, 1], like the output.
     mlp(tmp_path / "width.onnx", 2, 1)
     columns = [*data[:2], "--labels", "d", "--features", "a", "--features", "c"]
     train(*columns, *settings, "--loss", "mean_squared_error", model=tmp_path / "width.onnx")
@@ -537,7 +537,7 @@ def test_a_terminal_has_a_bar_with_the_time_left(program, folder, tmp_path):
     while time.monotonic() < end:
         try:
             text += os.read(ours, 65536)
-        except OSError:  # closed by the other side
+        except OSError:  # the other end was closed
             break
     os.close(ours)
     assert process.wait() == 0

@@ -1,4 +1,4 @@
-"""A new last layer with another number of classes (`Trainer(head=...)`, `treadle train --head`)."""
+"""Replacing the last layer for another number of classes (`Trainer(head=...)`, `treadle train --head`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses that are ONNX graphs, against PyTorch's autograd."""
+"""Losses given as ONNX graphs, compared with PyTorch's autograd."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tensor(name: str, *shape: int | str, dtype: int = TensorProto.FLOAT) -> onnx
 
 
 def model(opset: int = 18) -> onnx.ModelProto:
-    """Two outputs of one hidden layer: scores [batch, 5] and a vector [batch, 3]."""
+    """Returns a model with two outputs of one hidden layer: scores [batch, 5] and a vector [batch, 3]."""
     rng = np.random.default_rng(0)
     weights = {"w1": (FEATURES, 8), "w2": (8, CLASSES), "w3": (8, 3)}
     nodes = [
@@ -41,7 +41,7 @@ def model(opset: int = 18) -> onnx.ModelProto:
 
 
 def loss_of(nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], constants: dict[str, np.ndarray] | None = None, opset: int = 18) -> onnx.ModelProto:
-    """A model whose output is "loss"."""
+    """Returns a loss model, whose output is named "loss"."""
     made = helper.make_graph(nodes, "loss", inputs, [tensor("loss")], [numpy_helper.from_array(v, k) for k, v in (constants or {}).items()])
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
@@ -61,7 +61,7 @@ def batch(seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_gradients(trainer: Trainer, feeds: dict[str, np.ndarray], labels: np.ndarray | None, formula: Callable[..., "torch.Tensor"]) -> None:
-    """The loss and each parameter's gradient are those of a formula of (parameters, hidden, scores, vector)."""
+    """Checks the loss and each parameter's gradient against a formula of (parameters, hidden, scores, vector)."""
     p = parameters()
     hidden = torch.tanh(torch.tensor(feeds["x"]) @ p["w1"])
     expected = formula(p, hidden, hidden @ p["w2"], hidden @ p["w3"])
@@ -80,7 +80,7 @@ def test_a_graph_in_place_of_a_name_gives_the_same_steps() -> None:
         assert by_graph.step({"x": x}, target) == pytest.approx(by_name.step({"x": x}, target), rel=1e-6)
 
 
-@pytest.mark.parametrize("opset", [9, 13, 21])  # of the loss; the model's is 18
+@pytest.mark.parametrize("opset", [9, 13, 21])  # opset of the loss; the model's is 18
 def test_focal_loss(opset: int) -> None:
     nodes = [
         helper.make_node("LogSoftmax", ["scores"], ["log"], axis=1),
@@ -105,7 +105,7 @@ def test_focal_loss(opset: int) -> None:
 
 
 def test_inputs_take_values_parameters_labels_and_feeds() -> None:
-    # Names of extents say nothing across the two: "batch" is the loss's word for the classes.
+    # Extents' names are not shared between loss and model: here "batch" is the loss's name for the classes.
     nodes = [
         helper.make_node("Sub", ["prediction", "target"], ["d"]),
         helper.make_node("Abs", ["d"], ["distance"]),
@@ -156,7 +156,7 @@ def test_the_saved_model_has_no_loss(tmp_path: object) -> None:
 
 def test_artifacts_keep_the_loss(tmp_path: object) -> None:
     x, labels = batch()[0], np.ones((BATCH, CLASSES), np.float32)
-    for loss in (squared(), "l1"):  # the second time over the files of the first
+    for loss in (squared(), "l1"):  # the second time, files of the first exist
         written = Trainer(model(), loss=loss)
         written.write_artifacts(str(tmp_path))
         opened = Trainer.open_artifacts(str(tmp_path))

@@ -1,4 +1,4 @@
-"""The trainer's losses, optimizers, schedules and gradients' treatment, against PyTorch's."""
+"""The trainer's losses, optimizers, schedules and options for gradients, compared with PyTorch's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def classes_of(*extents: int) -> torch.Tensor:
 
 def follow(trainer: Trainer, module: nn.Module, optimizer: torch.optim.Optimizer, loss_of, x: torch.Tensor, labels, steps: int, *,
            after=lambda: None, scheduler=None, tolerance: float = 2e-5) -> None:
-    """Both take the steps; losses and parameters stay together."""
+    """Takes the same steps with both, and checks losses and parameters."""
     for _ in range(steps):
         optimizer.zero_grad()
         loss = loss_of(module(x), labels)
@@ -101,7 +101,7 @@ def test_losses_over_classes_are_pytorchs(options: dict, axis: int) -> None:
 
 
 class Permuted(nn.Module):
-    """With the classes at axis 0."""
+    """A module that moves the classes to axis 0."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def test_averages_of_running_statistics_are_pytorchs(buffers: bool, tmp_path) ->
     averaged = torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8), use_buffers=buffers)
     averaged.update_parameters(module)  # the first call copies
     module.train()
-    mean, variance = torch.zeros(8), torch.ones(8)  # as ONNX has it: of the batch over n
+    mean, variance = torch.zeros(8), torch.ones(8)  # as in ONNX, the batch variance is over n
     for step in range(6):
         batch = x * (1 + step)
         optimizer.zero_grad()
@@ -446,7 +446,7 @@ def test_a_step_that_fails_changes_nothing(optimizer: str) -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_an_accumulating_step_whose_update_fails_may_be_repeated(optimizer: str) -> None:
-    """Gradients of 1e25 are finite, the sum of their squares is not: the run of the update fails."""
+    """Gradients of 1e25 are finite, but the sum of their squares is not, so the update fails."""
     x = [inputs(4, 6), inputs(4, 6) * 2 + 1]
     options = {"loss": "l1", "optimizer": optimizer, "learning_rate": 0.1, "accumulation_steps": 2, "clip_norm": 1.0}
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))

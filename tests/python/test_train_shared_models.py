@@ -1,4 +1,4 @@
-"""Networks of others' exporters take training steps, and the saved model runs elsewhere."""
+"""Models from other exporters can be trained, and other runtimes run the saved models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import SHARED_DATA
 
 onnx = pytest.importorskip("onnx")
 
-# The error says why these do not learn: outputs of float16 or bytes, weights that are bytes or within bodies, and a state of a loop whose
+# Models that cannot be trained, with a part of the error: outputs of float16 or bytes, weights of bytes or within bodies, and a loop's state whose
 # shape changes.
 REFUSED = {
     "squeezenet_fp16": "f16",
@@ -21,7 +21,7 @@ REFUSED = {
     "silero_vad": "nothing to train",
     "slanet_plus_loop": "in one iteration and",
 }
-# An average over the classes' errors says little of these: their outputs are of hundreds, or their statistics of one picture.
+# Smaller learning rates for models whose outputs are in the hundreds, or whose statistics come from one image.
 RATES = {"mnist_cntk": 1e-9, "style_candy": 1e-7, "char_gpt_kv_dynq": 1e-6, "sinet_portrait_seg": 1e-4, "smart_turn_v3_qdq": 1e-11}
 
 
@@ -60,7 +60,7 @@ def test_every_network_learns_or_says_why_not(name: str) -> None:
 
 @pytest.mark.skipif(SHARED_DATA is None, reason="the shared models are not there")
 def test_weights_that_are_constant_nodes_learn(tmp_path, ort) -> None:
-    """PaddlePaddle's exporter writes every weight as a Constant node."""
+    """PaddlePaddle's exporter writes weights as Constant nodes."""
     name = "ppocr_cls_v2"
     inputs, outputs = case_of(name)
     (output,) = outputs

@@ -1,4 +1,4 @@
-"""Weights that an exporter merged because they were equal, told apart (`untied`), against PyTorch."""
+"""Equal weights that an exporter merged, trained separately (`untied`), compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 
 class Network(torch.nn.Module):
-    """Biases that begin as one number and scales that begin as ones, as any new network has."""
+    """Has equal biases and scales at first, as new networks usually have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Network(torch.nn.Module):
         self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
         self.norm1, self.norm2 = torch.nn.LayerNorm(6), torch.nn.LayerNorm(6)
         for layer in (self.first, self.second):
-            torch.nn.init.constant_(layer.bias, 0.1)  # the newer exporter leaves biases of zeros out
+            torch.nn.init.constant_(layer.bias, 0.1)  # the newer exporter omits biases of zeros
 
     def forward(self, x: "torch.Tensor") -> "torch.Tensor":
         return self.norm2(torch.relu(self.second(self.norm1(torch.relu(self.first(x))))))
@@ -77,7 +77,7 @@ def torch_steps() -> list[float]:
 
 def test_untied_weights_train_as_in_pytorch(merged: bytes) -> None:
     np.testing.assert_allclose(steps(merged, untied=["*"]), torch_steps(), rtol=1e-4)
-    assert abs(np.array(steps(merged)) - torch_steps()).max() > 1e-3  # merged, they do not: the test would see it
+    assert abs(np.array(steps(merged)) - torch_steps()).max() > 1e-3  # without untying, the steps differ
 
 
 def test_a_trainer_warns_of_merged_weights(merged: bytes, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +97,7 @@ def test_names_are_those_of_the_layers() -> None:
 
 
 def shared(name: str = "") -> onnx.ModelProto:
-    """y = tanh(x w) w, with w in a body too."""
+    """Returns y = tanh(x w) w, where a body reads w too."""
     then = helper.make_graph([helper.make_node("MatMul", ["h", "w"], ["t"])], "then", [], [helper.make_tensor_value_info("t", TensorProto.FLOAT, None)])
     other = helper.make_graph([helper.make_node("Identity", ["h"], ["e"])], "else", [], [helper.make_tensor_value_info("e", TensorProto.FLOAT, None)])
     nodes = [
@@ -141,5 +141,5 @@ def test_joint_modules_take_it() -> None:
 def test_a_pattern_that_fits_nothing_is_refused() -> None:
     with pytest.raises(treadle.Error, match='untied: "bias".*the nearest'):
         untied(exported(False), ["bias"])
-    with pytest.raises(treadle.Error, match='untied: "first.weight".*'):  # one reader
+    with pytest.raises(treadle.Error, match='untied: "first.weight".*'):  # the weight has only one reader
         Trainer(exported(False), loss="mean_squared_error", untied=["first.weight"])

@@ -1,4 +1,4 @@
-"""The keywords of trainers are the options of the core's table."""
+"""The keywords of trainers equal the options in the core's table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treadle.train import Trainer
 from keyword_stubs import keyword_types
 
 SPIRALS = pathlib.Path(__file__).parents[2] / "examples" / "train" / "spirals.onnx"
-# Given otherwise in Python than the core has them.
+# Options that Python passes in another form than the core.
 OTHERWISE = {"loss", "schedule", "groups", "initialize", "lazy_updates", "communicator", "communicator_deadline_s"}
 
 

@@ -1,8 +1,8 @@
-"""The README and the pages of docs/ do what they show: programs in them are written to files, commands run, and the output is compared.
+"""Checks that README and the pages of docs/ do what they show: writes their programs to files, runs their commands, and compares the output.
 
-A block ```console has commands behind "$ " and what they print; ```python title="NAME" is the file NAME. Numbers may differ by 2 %, since
-kernels differ between machines; in a block ```console varies they may be any. A line "..." stands for any lines, and " ..." at the end of
-one for any rest.
+A block ```console contains commands after "$ " and their output. A block ```python title="NAME" is the file NAME. Numbers may differ by 2 %, since
+kernels differ between machines; in a block ```console varies they may be any. A line "..." matches any lines, and " ..." at the end of a line matches
+the rest of it.
 """
 
 import os
@@ -24,7 +24,7 @@ PAGES = [
 
 
 def split(line):
-    """The words of a line, its numbers replaced, and these."""
+    """Returns the line with its numbers replaced, and the numbers."""
     return " ".join(NUMBER.sub("#", line).split()), [float(number) for number in NUMBER.findall(line)]
 
 
@@ -39,7 +39,7 @@ def matches(shown, printed, varies):
 
 
 def first_difference(shown, printed, varies):
-    """The line of `shown` that `printed` lacks, None if they agree."""
+    """Returns the first line of `shown` that is missing in `printed`; None if they agree."""
     if not shown:
         return None if not printed else f"more is printed: {printed[0]}"
     if shown[0].strip() == "...":
@@ -52,7 +52,7 @@ def first_difference(shown, printed, varies):
 
 
 def commands_of(block):
-    """Pairs of a command and the lines that it prints."""
+    """Returns pairs of a command and the lines that it prints."""
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         command, *lines = part.splitlines()
         yield command, lines
@@ -64,7 +64,7 @@ def test_what_a_page_shows_is_what_happens(page, program, tmp_path):
         shutil.copy(REPOSITORY / "examples" / example, tmp_path)
     folders = [str(pathlib.Path(program).resolve().parent), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
     environment = {**os.environ, "PATH": os.pathsep.join(folders), "COLUMNS": "80", "TREADLE_SHARING_DIR": str(tmp_path / "sharing")}
-    if "PYTHONPATH" in environment:  # of the build folder, relative to the repository
+    if "PYTHONPATH" in environment:  # may be relative to the repository
         environment["PYTHONPATH"] = os.pathsep.join(str(pathlib.Path(folder).resolve()) for folder in environment["PYTHONPATH"].split(os.pathsep))
     for language, title, text in FENCE.findall(page.read_text(encoding="utf-8")):
         if language == "python" and title.startswith("title="):

@@ -1,4 +1,4 @@
-"""The package and its stubs under mypy: what the package itself says, and what a user's program gets told."""
+"""The package and its stubs under mypy: the package itself has no errors, and users' programs get the right types."""
 
 import pathlib
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 import treadle
 
-# What nanobind generates says "list" and "dict" without what they hold.
+# nanobind's stubs say "list" and "dict" without element types.
 STRICT = ("--strict", "--allow-any-generics", "--allow-untyped-defs", "--allow-incomplete-defs")
 PACKAGE = pathlib.Path(treadle.__file__).parent
 
@@ -19,7 +19,7 @@ if not (PACKAGE / "_treadle.pyi").exists():
 
 
 def mypy(*arguments, cwd):
-    """What mypy prints; empty if it finds nothing."""
+    """Returns mypy's output; empty if it finds nothing."""
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", "--cache-dir", str(cwd / "cache"), *map(str, arguments)],
         capture_output=True,

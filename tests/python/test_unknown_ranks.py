@@ -1,4 +1,4 @@
-"""Values whose rank a model does not say: what old opsets and normalisations count from the front is settled by the run."""
+"""Values of undeclared rank: axes that old opsets and normalisations count from the front are determined during the run."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Values of every type on their way in and out, compared with ONNX Runtime where it has the type."""
+"""Inputs and outputs of every type, compared with ONNX Runtime for the types that it has."""
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ def run(bytes_, **feeds):
 
 
 def echo(dtype, x):
-    """The array after a way through the library."""
+    """Returns the array after an Identity."""
     return run(small.identity(dtype, [None] * np.ndim(x)), x=x)[0]
 
 
@@ -144,7 +144,7 @@ def test_strings_come_back_as_in_onnxruntime(ort, x):
     ours = run(bytes_, x=x)[0]
     assert ours.dtype == object
     assert ours.shape == x.shape
-    if "\0" not in "".join(map(str, x.ravel())):  # ONNX Runtime cuts strings at a zero
+    if "\0" not in "".join(map(str, x.ravel())):  # ONNX Runtime cuts strings at a zero character
         theirs = ort.InferenceSession(bytes_, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
         assert ours.tolist() == theirs.tolist()
     else:
@@ -225,7 +225,7 @@ def test_none_is_an_empty_optional():
 
 @pytest.mark.parametrize("op_type", ["Identity", "SequenceAt", "SequenceLength", "SequenceConstruct", "Optional", "If"])
 def test_operators_take_no_sequences_of_sequences(ort, op_type):
-    """The type constraints of ONNX have none; a graph may still hand one on."""
+    """ONNX's type constraints contain no sequences of sequences; only the graph's inputs and outputs may have such types."""
     tensors = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     nested = helper.make_sequence_type_proto(tensors)
     s, i = helper.make_value_info("s", nested if op_type != "SequenceConstruct" else tensors), helper.make_tensor_value_info("i", TensorProto.INT64, [])

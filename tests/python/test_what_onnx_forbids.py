@@ -1,4 +1,4 @@
-"""Nodes that ONNX's text forbids, or leaves undefined, and onnxruntime refuses: they are refused here, whether the model declares their shapes or not."""
+"""Nodes that ONNX's text forbids or leaves undefined and that onnxruntime refuses: Treadle refuses them too, whether or not shapes are declared."""
 
 import numpy as np
 import onnx
@@ -56,7 +56,7 @@ def test_it_is_refused(ort, case, static):
     ],
 )
 def test_just_one_attribute_tells_the_values(op, inputs, attributes, words):
-    """Onnxruntime takes the last one of a Constant, and the strings of a TfIdfVectorizer."""
+    """onnxruntime takes a Constant's last attribute, and a TfIdfVectorizer's strings."""
     domain = "ai.onnx.ml" if op == "Imputer" else ""
     node = helper.make_node(op, ["x"][: len(inputs)], ["y"], domain=domain, **attributes)
     fed = [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for x in inputs]
@@ -68,14 +68,14 @@ def test_just_one_attribute_tells_the_values(op, inputs, attributes, words):
 
 @pytest.mark.parametrize("static", [True, False, None], ids=["extents", "symbols", "nothing"])
 def test_split_is_told_its_parts(static):
-    """Onnxruntime refuses this where the extents are declared, and else takes equal parts."""
+    """onnxruntime refuses this if extents are declared, and otherwise splits into equal parts."""
     with pytest.raises(treadle.Error, match="neither the input split nor the attribute num_outputs"):
         run(model("Split", {"x": X}, 2, {"axis": 1}, (), static, domain="", opset=18), {"x": X})
 
 
 @pytest.mark.parametrize("static", [True, False, None], ids=["extents", "symbols", "nothing"])
 def test_pad_names_each_axis_once(static):
-    """ONNX says that more is undefined."""
+    """ONNX says that naming an axis twice is undefined."""
     inputs = {"x": X, "pads": np.array([1, 0, 0, 1]), "": None, "axes": np.array([0, 0])}
     with pytest.raises(treadle.Error, match="axes names axis 0 twice"):
         run(model("Pad", inputs, 1, {}, (), static, domain="", opset=18), {name: value for name, value in inputs.items() if value is not None})

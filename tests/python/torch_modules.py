@@ -1,4 +1,4 @@
-"""Small modules of well-known kinds for the tests of treadle.torch."""
+"""Small modules of well-known kinds, for the tests of treadle.torch."""
 
 import dataclasses
 
@@ -59,7 +59,7 @@ class Vit(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Attention to what came before, and an output layer that is the embedding."""
+    """A language model with causal attention, whose output layer shares the embedding's weight."""
 
     def __init__(self, width=32, vocabulary=40):
         super().__init__()
@@ -124,7 +124,7 @@ class Scores:
 
 
 class Nested(nn.Module):
-    """Takes and gives everything that may hold tensors."""
+    """Has inputs and outputs of all types that may contain tensors."""
 
     def __init__(self):
         super().__init__()
@@ -140,7 +140,7 @@ class Nested(nn.Module):
 
 
 class Branching(nn.Module):
-    """Asks its values which way to go, which no exporter can follow; its parts can be exported."""
+    """Has data-dependent control flow, which no exporter supports; its parts can be exported."""
 
     def __init__(self):
         super().__init__()
@@ -152,7 +152,7 @@ class Branching(nn.Module):
 
 
 class Counting(nn.Module):
-    """Writes to a buffer of its own."""
+    """Writes to its own buffer."""
 
     def __init__(self):
         super().__init__()
@@ -165,7 +165,7 @@ class Counting(nn.Module):
 
 
 class Replacing(nn.Module):
-    """Keeps a tensor of the last call in a buffer."""
+    """Stores a tensor of each call in a buffer."""
 
     def __init__(self):
         super().__init__()

