@@ -238,7 +238,7 @@ def mlp():
 
 
 class First(nn.Module):
-    """A recurrent network without its final states."""
+    """Returns a recurrent network's output sequence without its final states."""
 
     def __init__(self, body):
         super().__init__()
@@ -249,7 +249,7 @@ class First(nn.Module):
 
 
 class Attention(nn.Module):
-    four_axes = False  # the same with no tensor of five, for converters that know none
+    four_axes = False  # true: without five-dimensional tensors, which some converters do not support
 
     def __init__(self, width, heads):
         super().__init__()
@@ -265,7 +265,7 @@ class Attention(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Pre-norm (ViT) or post-norm (BERT) encoder over embedded tokens."""
+    """A pre-norm (ViT) or post-norm (BERT) encoder over embedded tokens."""
 
     def __init__(self, width, heads, layers, pre_norm, expansion=4, act=nn.GELU):
         super().__init__()
@@ -301,7 +301,7 @@ class VisionTransformer(nn.Module):
 
 
 class MobileViTBlock(nn.Module):
-    """Mehta and Rastegari, MobileViT (2021), figure 1: pixels at the same place of all 2x2 patches attend to each other."""
+    """A MobileViT block (Mehta and Rastegari 2021, figure 1): pixels at the same position of all 2x2 patches attend to each other."""
 
     def __init__(self, channels, width, layers):
         super().__init__()
@@ -386,7 +386,7 @@ ARCHITECTURES = {
 
 
 def make(name, batch=1):
-    """The module of `name` with reproducible random weights, and its example input."""
+    """Returns the module `name` with reproducible random weights, and its example input."""
     build, example = ARCHITECTURES[name]
     torch.manual_seed(0)
     module = build().eval()

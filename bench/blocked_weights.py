@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Decoders with 4-bit weights: tokens a second beside ONNX Runtime's MatMulNBits, and float32 for comparison.
+"""Speed of decoders with 4-bit weights, in tokens per second, compared with ONNX Runtime's MatMulNBits and with float32.
 
     bench/blocked_weights.py [--threads 1] [--layers 8] [--width 1024] [--hidden 2816] [--vocabulary 8000]
 
-The model is a LLaMA without its cache's Concat: RMS normalisation, four projections and a gated feed-forward part a layer, of random
-weights; one token a run (or --tokens of them). All engines run in one process in turn; the median of their ratios is printed. Both are
+The model is a LLaMA without the Concat of its cache: in each layer RMS normalisation, four projections and a gated feed-forward part, with random
+weights. A run computes one token (or --tokens). All engines run alternately in one process, and the medians of their ratios are printed. Both are
 measured with accuracy_level 0 (float32 kernels) and 4 (activations in int8).
 """
 
@@ -51,7 +51,7 @@ def decoder(layers, width, hidden, vocabulary):
     for i in range(layers):
         n = norm(x, f"norm{i}a")
         q, k, v = (op("MatMul", [n, weight(f"w{i}{c}", width, width)], f"{c}{i}") for c in "qkv")
-        mixed = op("Mul", [op("Add", [q, k], f"qk{i}"), v], f"mixed{i}")  # stands for attention over a short cache
+        mixed = op("Mul", [op("Add", [q, k], f"qk{i}"), v], f"mixed{i}")  # in place of attention over a short cache
         x = op("Add", [x, op("MatMul", [mixed, weight(f"w{i}o", width, width)], f"o{i}")], f"r{i}")
         n = norm(x, f"norm{i}b")
         gate = op("MatMul", [n, weight(f"w{i}g", width, hidden)], f"g{i}")

@@ -1,9 +1,9 @@
-"""Four independent branches at once against one after the other, here and in ONNX Runtime.
+"""Four independent branches, run concurrently and one after the other, in Treadle and in ONNX Runtime.
 
     python bench/branches.py [--rounds 7]
 
-Engines take turns in every round; the median of the rounds is printed. Two models: branches of 20 elementwise nodes over 200,000 floats, and of
-4 products of 384 x 384 matrices.
+Engines alternate in every round, and the medians over the rounds are printed. In one model a branch is 20 elementwise nodes over 200,000 floats, in
+the other 4 products of 384 x 384 matrices.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def model(kind):
         for step in range(20 if kind == "elementwise" else 4):
             out = f"b{branch}_{step}"
             if kind == "elementwise":
-                # Different in every branch, so that no optimiser merges them.
+                # The branches differ, so that no optimiser merges them.
                 nodes.append(helper.make_node(("Sin", "Tanh", "Exp", "Sigmoid")[(branch + step) % 4], [value], [out]))
                 if step % 4 == 3:
                     nodes.append(helper.make_node("Sigmoid", [out], [out + "s"]))

@@ -1,9 +1,9 @@
-"""What a model could take at best: operations of every layer, and the peak of the machine, measured on the spot.
+"""Upper bounds of a model's speed: operations of each layer, and the machine's peak, measured at the same time.
 
-The ceiling is a bound that nobody reaches: matrix products, plain convolutions and recurrent networks at 97 % of the peak, depthwise
-convolutions at 92 %, 3x3 convolutions of stride 1 at 2.6 times the peak (Winograd's F(4,3) takes a quarter of the multiplications, and some work
-around them), and nothing else costs anything: no elementwise work, no normalisation. Where it takes longer to read all weights once, at the speed of a plain
-loop over as many bytes, that is the ceiling instead (networks of products with few rows).
+The ceiling is a bound that no engine reaches. It grants matrix products, ordinary convolutions and recurrent networks 97 % of the peak, depthwise
+convolutions 92 %, and 3x3 convolutions with stride 1 2.6 times the peak (Winograd's F(4,3) needs a quarter of the multiplications, and additional
+work). All else, such as elementwise nodes and normalisations, is free. If reading all weights once takes longer, at the speed of a plain loop over as
+many bytes, that time is the ceiling instead (networks of products with few rows).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Speed of a kind of layer, over the peak.
+# Speed of each kind of layer, relative to the peak.
 RATES = {"gemm": 0.97, "rnn": 0.97, "depthwise": 0.92, "winograd": 2.6}
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A node that multiplies: its name in the model, its kind (a key of RATES), operations, and a line that says what it is."""
+    """A node that multiplies: its name in the model, its kind (a key of RATES), its number of operations, and a description."""
 
     name: str
     op: str
@@ -36,9 +36,9 @@ class Layer:
 
 
 def count_conv(x: list[int], weights: list[int], y: list[int], group: int, strides: list[int], dilations: list[int], transposed: bool = False) -> tuple[str, int]:
-    """Kind and operations (a product and a sum are two) of a convolution: shapes of its operands and its result."""
+    """Returns kind and number of operations of a convolution (a product and a sum are two), from the shapes of its operands and its result."""
     window = math.prod(weights[2:])
-    if transposed:  # weights are [C, M / group, ...], and every input element meets all of them
+    if transposed:  # weights are [C, M / group, ...], and each input element is multiplied with all of its channel
         return "gemm", 2 * math.prod(x) * weights[1] * window
     flops = 2 * math.prod(y) * weights[1] * window
     if group > 1 and weights[1] == 1:
@@ -48,24 +48,25 @@ def count_conv(x: list[int], weights: list[int], y: list[int], group: int, strid
 
 
 def count_product(a: list[int], b: list[int], y: list[int]) -> int:
-    """Operations of a MatMul: one product and one sum for every element of the result and every column of `a`."""
+    """Returns the operations of a MatMul: a product and a sum for each element of the result and each column of `a`."""
     return 2 * math.prod(y) * a[-1] if a and b else 0
 
 
 def count_recurrent(op: str, x: list[int], weights: list[int], recurrence: list[int]) -> int:
-    """Operations of LSTM, GRU, RNN: x [steps, batch, inputs], weights [directions, gates * hidden, inputs], recurrence [.., .., hidden]."""
+    """Returns the operations of LSTM, GRU and RNN: x [steps, batch, inputs], weights [directions, gates * hidden, inputs], recurrence [.., ..,
+    hidden]."""
     steps, batch, inputs = x
     directions, hidden = weights[0], recurrence[-1]
     return 2 * steps * batch * directions * GATES[op] * hidden * (inputs + hidden)
 
 
 def ceiling_flops(layers: Iterable[Layer]) -> float:
-    """The operations a machine at its peak would do in the time that the ceiling grants."""
+    """Returns the operations that the machine would do at its peak in the time of the ceiling."""
     return sum(layer.flops / RATES[layer.kind] for layer in layers)
 
 
 def read_with_shapes(path: Path, feeds: dict):
-    """The model with the shapes of all values, for these feeds. Large weights are inputs in it: inference needs their shapes only."""
+    """Returns the model with the shapes of all values for these feeds. Large weights become inputs, as inference needs only their shapes."""
     import onnx
     from onnx import helper, shape_inference
 
@@ -83,7 +84,7 @@ def read_with_shapes(path: Path, feeds: dict):
         if tensor.name not in stated:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         graph.initializer.remove(tensor)
-    # What the exporter wrote for these values may name other extents than those of the feeds.
+    # The exporter's shapes may name other extents than those of the feeds.
     del graph.value_info[:]
     for value in graph.output:
         if value.type.HasField("tensor_type"):
@@ -92,7 +93,7 @@ def read_with_shapes(path: Path, feeds: dict):
 
 
 def layers_of(path: Path, feeds: dict) -> list[Layer] | None:
-    """The layers that the ceiling counts; None where a shape is not known or products stand in bodies or in bytes."""
+    """Returns the layers that count; None if a shape is unknown, or if products are in bodies or compute with bytes."""
     from onnx import helper
 
     graph = read_with_shapes(path, feeds).graph
@@ -139,7 +140,7 @@ def describe(name: str, op: str, attributes: dict, operands: list[list[int]], y:
     return Layer(name, op, "gemm", count_product(x, weights, y), f"MatMul {f'{batch} x ' if batch > 1 else ''}{rows}x{x[-1]}x{y[-1] if y else 1}")
 
 
-# Sixteen chains of multiply-adds in registers: enough for two units of a latency of four, and none goes to memory.
+# Sixteen chains of multiply-adds in registers, enough for two units with a latency of four. None accesses memory.
 PEAK_SOURCE = """
 #if defined(__AVX512F__)
 #define BYTES 64
@@ -175,7 +176,7 @@ CHAINS = 16
 
 
 def compile_shared(source: str, folder: str | Path, flags: Iterable[str] = ("-O3", "-march=native")) -> ctypes.CDLL | None:
-    """The C source as a loaded library; None where there is no compiler."""
+    """Compiles the C source, and returns the loaded library; None without a compiler."""
     compiler = next((c for c in ("gcc", "cc", "clang") if shutil.which(c)), None)
     if not compiler:
         return None
@@ -198,7 +199,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def on_threads(threads: int, work: Callable[[int], object]) -> Callable[[], None]:
-    """A function that calls work(0) … work(threads - 1) at once; calls into a loaded library let other threads run."""
+    """Returns a function that calls work(0) … work(threads - 1) concurrently. Calls into a loaded library release the GIL."""
 
     def run() -> None:
         others = [threading.Thread(target=work, args=[i]) for i in range(1, threads)]
@@ -211,13 +212,13 @@ def on_threads(threads: int, work: Callable[[int], object]) -> Callable[[], None
     return run
 
 
-# A run takes milliseconds, beside which the start of a thread is little.
+# So many that a run takes milliseconds, far longer than starting its threads.
 PEAK_STEPS = 1_000_000
 READ_BYTES = 1 << 26
 
 
 def peak_runner(threads: int = 1) -> Callable[[], None]:
-    """A function that computes at the peak of `threads` cores: peak_flops(threads) operations."""
+    """Returns a function that performs peak_flops(threads) operations at the peak speed of `threads` cores."""
     chains = library().chains
     return on_threads(threads, lambda _: chains(PEAK_STEPS, 0.5, 0.25))
 
@@ -227,7 +228,7 @@ def peak_flops(threads: int = 1) -> int:
 
 
 def read_runner(size_bytes: int, threads: int = 1) -> Callable[[], None]:
-    """A function that reads so many bytes read_times(size_bytes) times."""
+    """Returns a function that reads so many bytes read_times(size_bytes) times."""
     import numpy as np
 
     memory = np.ones(size_bytes // 4 + 64, np.float32)
@@ -242,7 +243,7 @@ def read_times(size_bytes: int) -> int:
 
 
 def weight_bytes(path: Path) -> int:
-    """Bytes of the model's constants: what a run reads at least once, if it reads all of them."""
+    """Returns the bytes of the model's constants, which a run reads at least once if it uses all of them."""
     import onnx
 
     sizes = {onnx.TensorProto.FLOAT: 4, onnx.TensorProto.DOUBLE: 8, onnx.TensorProto.INT64: 8, onnx.TensorProto.FLOAT16: 2, onnx.TensorProto.INT32: 4}

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ceilings import compile_shared
 
-# (operator, second operand, the same in C): cheap operators, two inputs, and nothing that algebra would take away.
+# (operator, second operand, the same in C). The operators are cheap, have two inputs, and algebra cannot remove them.
 EIGHT = [
     ("Mul", 1.5, "t = t * 1.5f;"),
     ("Add", "y", "t = t + y[i];"),
@@ -55,7 +55,7 @@ def chain(operators: list, size: int) -> bytes:
 
 
 def bound(library, model: bytes, arrays: dict, out: np.ndarray, threads: int):
-    """A function that runs the model from and to these arrays."""
+    """Returns a function that runs the model with these arrays bound as inputs and outputs."""
     options = library.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3
     session = library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -68,7 +68,7 @@ def bound(library, model: bytes, arrays: dict, out: np.ndarray, threads: int):
 
 
 def measure(runs: dict, rounds: int, seconds: float, clock) -> dict[str, list[float]]:
-    """us a run, one figure a round of each in turn."""
+    """Returns the microseconds per run of each, for each round. They alternate."""
     times = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():

@@ -54,7 +54,7 @@ def work(session, feeds, end):
 
 
 def measure(engines, feeds, clients, seconds, rounds):
-    """(requests a second, p99 in ms) of every engine: medians over the rounds. An engine is the sessions that its clients take in turn."""
+    """Returns (requests per second, p99 in ms) of every engine, as medians over the rounds. An engine's sessions are distributed over its clients."""
     rates, tails = {name: [] for name in engines}, {name: [] for name in engines}
     for sessions in engines.values():
         for session in sessions:
@@ -71,7 +71,7 @@ def measure(engines, feeds, clients, seconds, rounds):
 
 
 def write_feeds(path, feeds):
-    """The format that bench/clients.cpp reads."""
+    """Writes the feeds in the format that bench/clients.cpp reads."""
 
     def text(value):
         encoded = value.encode()
@@ -87,7 +87,7 @@ def write_feeds(path, feeds):
 
 
 def measure_program(program, path, feeds, options, sessions):
-    """As measure(), by C++ clients."""
+    """Like measure(), with C++ clients."""
     library = next((pathlib.Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
     with tempfile.NamedTemporaryFile() as file:
         write_feeds(file.name, feeds)

@@ -29,7 +29,7 @@ STEPS, WARM_UP = 12, 3
 
 
 def work(model: str, batch: int, launcher: str, options: dict[str, object]) -> None:
-    """One rank: prints the seconds that its steps took."""
+    """Runs one rank, and prints the seconds that its steps took."""
     import numpy as np
 
     import treadle.communicator
@@ -42,7 +42,7 @@ def work(model: str, batch: int, launcher: str, options: dict[str, object]) -> N
         torch.distributed.init_process_group("gloo")
     if launcher in ("mpi", "torch"):
         communicator = treadle.communicator.find()
-    if launcher != "alone":  # one CPU each, in the order of the ranks
+    if launcher != "alone":  # gives each rank one CPU
         place = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", os.environ.get("BENCH_PLACE", 0))))
         cpus = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpus[place % len(cpus)]})
@@ -57,12 +57,12 @@ def work(model: str, batch: int, launcher: str, options: dict[str, object]) -> N
     start = time.perf_counter()
     for _ in range(STEPS):
         trainer.step({"x": x}, labels)
-    sys.stdout.write(f"SECONDS {time.perf_counter() - start}\n")  # in one piece: ranks share a pipe
+    sys.stdout.write(f"SECONDS {time.perf_counter() - start}\n")  # written at once, as ranks share a pipe
     sys.stdout.flush()
 
 
 def seconds(ranks: int, launcher: str, model: Path, batch: int, options: dict[str, object]) -> float:
-    """The slowest rank's."""
+    """Returns the time of the slowest rank."""
     own = [sys.executable, __file__, "--work", str(model), str(batch), launcher, json.dumps(options)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     if launcher == "mpi":

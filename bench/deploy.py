@@ -31,7 +31,7 @@ JOBS = ("ray_data", "spark")
 
 
 def environment(runtime: str, **more: str) -> dict[str, str]:
-    """Of a process that runs an example; Ray tells nobody how it is used, and starts no dashboard."""
+    """Returns the environment of an example's process: without Ray's usage reports and dashboard."""
     scripts = str(Path(sys.executable).parent)
     return {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "RUNTIME": runtime, "RAY_USAGE_STATS_ENABLED": "0", "ORT_DISABLE_TELEMETRY": "1", **more}
 
@@ -46,13 +46,13 @@ def _is_up(port: int, path: str) -> bool:
     with contextlib.suppress(OSError, http.client.HTTPException):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         connection.request("POST" if path == "/" else "GET", path, b"")
-        return connection.getresponse().status in (200, 400)  # an empty body is refused by the model's server
+        return connection.getresponse().status in (200, 400)  # the model's server refuses an empty body
     return False
 
 
 @contextlib.contextmanager
 def server(kind: str, model: str, runtime: str, input_name: str) -> Iterator[tuple[str, str | None]]:
-    """A server of the kind, until the end of the block: its address, and the input's name where it speaks KServe's protocol."""
+    """Starts a server until the end of the block. Yields its address, and the input's name if it speaks KServe's protocol."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "log", "w+b") as log:
         path, name = "/", None
@@ -93,7 +93,7 @@ def server(kind: str, model: str, runtime: str, input_name: str) -> Iterator[tup
 
 
 def job(kind: str, model: str, runtime: str, *arguments: str) -> str:
-    """What the program prints last."""
+    """Runs the program, and returns the JSON that it prints last."""
     command = [sys.executable, str(EXAMPLES / f"{kind}.py"), model, *arguments]
     done = subprocess.run(command, env=environment(runtime), capture_output=True, text=True, check=False, timeout=600)
     if done.returncode != 0:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How each engine runs a model in the benchmarks, and the conversions that ncnn and MNN need.
+"""How each engine runs a model in the benchmarks, and the conversions for ncnn and MNN.
 
-Every engine is optional. float32 is compared with float32: 16-bit storage and arithmetic are off in ncnn and MNN, all else is their default
-(packed layouts, Winograd). Conversions are kept beside the exported models (NAME.bB.ncnn, NAME.bB.mnn); they are made and tried in a process
-of their own, because a converter or an engine that crashes must not take the benchmark along:
+Every engine is optional. All compute in float32: 16-bit storage and arithmetic are off in ncnn and MNN, and other settings are their defaults (packed
+layouts, Winograd). Conversions are kept beside the exported models (NAME.bB.ncnn, NAME.bB.mnn). They are made and tried in a separate process, as a
+converter or engine that crashes must not end the benchmark:
 
     bench/engines.py --prepare ncnn NAME --batch 1 --cache FOLDER
 """
@@ -40,14 +40,14 @@ PREPARE_SECONDS = 900
 
 @dataclass
 class Case:
-    """A model to run: its file, inputs by name, and what exact arithmetic gives, in the order of the outputs."""
+    """A model to run: its file, inputs by name, and exact results in the order of its outputs."""
 
     name: str
     path: Path
     feeds: dict[str, np.ndarray]
     exact: list[np.ndarray]
     batch: int = 1
-    is_architecture: bool = False  # of bench/architectures.py: there is a PyTorch module
+    is_architecture: bool = False  # true: from bench/architectures.py, so there is a PyTorch module
     cache: Path = Path()
 
     def converted(self, engine: str) -> Path:
@@ -55,7 +55,7 @@ class Case:
 
 
 def missing_package(engine: str) -> str | None:
-    """Why an engine cannot be measured here: the packages to install."""
+    """Returns the packages to install if an engine cannot be measured here; otherwise None."""
     absent = [p for p in PACKAGES[engine] if importlib.util.find_spec(p) is None]
     return f"not installed ({', '.join(absent)})" if absent else None
 
@@ -68,7 +68,7 @@ def version(engine: str) -> str:
 
 
 def make_runner(engine: str, case: Case, threads: int, openvino_precision: str = "f32") -> Callable[[], list]:
-    """A function that runs the model once and returns the outputs."""
+    """Returns a function that runs the model once and returns its outputs."""
     if engine in CONVERTED:
         state = prepare(engine, case)
         if not state["ok"]:
@@ -80,7 +80,7 @@ def make_runner(engine: str, case: Case, threads: int, openvino_precision: str =
 
 
 def _session(engine: str, case: Case, threads: int):
-    """treadle and ONNX Runtime, which share an interface."""
+    """Runs treadle or ONNX Runtime, which have the same interface."""
     module = __import__(engine)
     options = module.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
@@ -106,7 +106,7 @@ def _openvino(case: Case, threads: int, precision: str):
 
 
 def _ncnn(case: Case, threads: int):
-    """ncnn knows no batches: the samples of one run after the other, as its users do."""
+    """Runs a batch's samples one after the other, as ncnn has no batches."""
     import ncnn
 
     net = ncnn.Net()
@@ -118,8 +118,8 @@ def _ncnn(case: Case, threads: int):
     folder = case.converted("ncnn")
     if net.load_param(str(folder / "model.param")) or net.load_model(str(folder / "model.bin")):
         raise RuntimeError("ncnn does not load what pnnx wrote")
-    # pnnx numbers inputs and outputs; the first axis, the batch, is gone from all of them.
-    samples, arrays = [], []  # Mats refer to memory that they do not own
+    # pnnx numbers inputs and outputs, and removes the first axis, the batch, from all of them.
+    samples, arrays = [], []  # keeps the arrays alive, as Mats do not own their memory
     for i in range(case.batch):
         arrays.append([np.ascontiguousarray(v[i : i + 1][0], np.int32 if v.dtype.kind == "i" else np.float32) for v in case.feeds.values()])
         samples.append([(f"in{n}", ncnn.Mat(a)) for n, a in enumerate(arrays[-1])])
@@ -165,7 +165,7 @@ def _mnn(case: Case, threads: int):
 
 
 def _pytorch(case: Case, threads: int):
-    """The module itself, eager; images with channels innermost where that is faster."""
+    """Runs the module in eager mode, with channels last if that is faster."""
     import torch
 
     if not case.is_architecture:
@@ -209,7 +209,7 @@ def _as_shape(array: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 
 def _interface(path: Path) -> tuple[list[str], list[str]]:
-    """Names of a model's inputs and outputs."""
+    """Returns the names of a model's inputs and outputs."""
     import onnx
 
     graph = onnx.load(str(path), load_external_data=False).graph
@@ -217,11 +217,11 @@ def _interface(path: Path) -> tuple[list[str], list[str]]:
     return [i.name for i in graph.input if i.name not in stored], [o.name for o in graph.output]
 
 
-# Conversions.
+# Conversions
 
 
 def prepare(engine: str, case: Case) -> dict:
-    """Converts the model, once, and tries it: {"ok": .., "reason": .., "version": ..}, which is kept beside the conversion."""
+    """Converts the model once and tries it. Returns {"ok": .., "reason": .., "version": ..}, which is stored beside the conversion."""
     record = case.converted(engine) / "state.json"
     if record.exists():
         state = json.loads(record.read_text())
@@ -284,7 +284,7 @@ def _convert_ncnn(case: Case, scratch: Path, place: Path) -> None:
 
 
 def _convert_mnn(case: Case, scratch: Path, place: Path) -> None:
-    # The converter itself: the module MNN.tools.mnnconvert would install packages and report to its makers.
+    # Calls the converter directly: the module MNN.tools.mnnconvert would install packages and send reports.
     command = [sys.executable, "-c", "import sys, _tools; _tools.mnnconvert(sys.argv)"]
     command += ["-f", "ONNX", "--modelFile", str(case.path), "--MNNModel", str(place / "model.mnn"), "--bizCode", "bench"]
     done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)

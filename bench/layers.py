@@ -27,13 +27,13 @@ import models
 
 import ceilings
 
-START = -1  # stands for what runs before the first layer
+START = -1  # the owner of nodes before the first layer
 TAG = re.compile(r"@(\d+)@")
 WARM_UP = 3
 
 
 def tag_names(model) -> None:
-    """Names every node of the main graph, and every value that one makes, after the node's position: engines derive their kernels' names from either."""
+    """Renames each node of the main graph, and each value that one makes, by the node's position, since engines derive kernels' names from either."""
     renamed = {}
     for index, node in enumerate(model.graph.node):
         node.name = f"@{index}@"
@@ -61,7 +61,7 @@ def _rename(graph, renamed: dict[str, str]) -> None:
 
 
 def owners(nodes: list[tuple[list[str], list[str]]], layers: set[int]) -> list[int]:
-    """For every node (inputs, outputs), the layer it counts for: itself, or the last layer among those its inputs count for; START if none."""
+    """Returns the layer that each node (inputs, outputs) counts for: itself, or the last of the layers that its inputs count for; START if none."""
     owner_of_value: dict[str, int] = {}
     result = []
     for index, (inputs, outputs) in enumerate(nodes):
@@ -72,7 +72,7 @@ def owners(nodes: list[tuple[list[str], list[str]]], layers: set[int]) -> list[i
 
 
 def time_by_layer(kernels: list[tuple[str, float]], owner_of_node: list[int]) -> dict[int, float]:
-    """Time of each layer from kernels in order: (name, time). A kernel without a known name counts for the layer of the one before."""
+    """Adds up kernels' times by layer, from (name, time) in order. A kernel without a known name counts for the layer of the kernel before."""
     times: dict[int, float] = defaultdict(float)
     current = START
     for name, taken in kernels:
@@ -83,7 +83,7 @@ def time_by_layer(kernels: list[tuple[str, float]], owner_of_node: list[int]) ->
 
 
 def merged(order: list[int], ours: dict[int, float], theirs: dict[int, float]) -> list[tuple[list[int], float, float]]:
-    """(layers, our time, their time): a layer that has no kernel of its own in one engine is joined with the next that has one in both."""
+    """Returns (layers, our time, their time). A layer without a separate kernel in one engine is joined with the next that has one in both."""
     groups, waiting = [], []
     for layer in order:
         waiting.append(layer)
@@ -96,7 +96,7 @@ def merged(order: list[int], ours: dict[int, float], theirs: dict[int, float]) -
 
 
 def kernels_of(events: list[dict], engine: str, runs: int) -> list[tuple[str, float]]:
-    """Medians in us over the runs behind the first few, in order of execution."""
+    """Returns the medians over all but the first runs, in us, in order of execution."""
     if engine == "treadle":
         found = [(e["name"].partition(" ")[2], e["dur"]) for e in events if e.get("cat") == "node"]
     else:
@@ -126,7 +126,7 @@ def profiles(path: Path, feeds: dict, threads: int, runs: int, folder: str) -> d
 
 
 def compare(path: Path, feeds: dict, threads: int, runs: int) -> list[tuple[str, float, float]]:
-    """(what it is, our time, their time) of every layer, or layers that go together; times in us."""
+    """Returns (description, our time, their time) of every layer, or of joined layers; times are in us."""
     import onnx
 
     model = onnx.load(str(path))
@@ -147,7 +147,7 @@ def compare(path: Path, feeds: dict, threads: int, runs: int) -> list[tuple[str,
 
 
 def grouped(rows: list[tuple[str, float, float]]) -> list[tuple[str, int, float, float]]:
-    """Rows of the same kind and shape added up: (what, how many, our time, their time), where most is lost first."""
+    """Adds up rows of the same kind and shape: (description, count, our time, their time), sorted by the time lost."""
     sums: dict[str, list] = {}
     for what, ours, theirs in rows:
         entry = sums.setdefault(what, [0, 0.0, 0.0])

@@ -122,7 +122,7 @@ def inference(folder: Path) -> None:
             continue
         options.memory_limit_bytes = 1 << 40
         limited = treadle.InferenceSession(str(file), options)
-        limited.run(None, feeds)  # kernels pack what they need
+        limited.run(None, feeds)  # kernels pack what they need before measuring
         standing = sum(limited.memory()[name].bytes for name in ("weights", "packed", "scratch", "other"))
         limited.set_memory_limit(standing + 1)
         try:
@@ -135,7 +135,7 @@ def inference(folder: Path) -> None:
                 print(f"| {file.stem} | | | {str(error)[:80]} | | |")
                 continue
         limits, message = [int(found[1])], str(error_of(limited, feeds))
-        if largest := re.search(r"can come out, (\d+)", message):  # of sizes that come out in the run
+        if largest := re.search(r"can come out, (\d+)", message):  # the largest of the sizes that depend on data
             limits.append(int(largest[1]))
         outputs = None
         for limit in limits:

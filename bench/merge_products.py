@@ -1,8 +1,8 @@
-"""Writes a model whose MatMuls (and biases) that read the same value are one product and a Split: what a rule of the optimiser would do.
+"""Writes a model in which MatMuls (and biases) that read the same value are merged to one product and a Split, as a rule of the optimiser would.
 
     bench/merge_products.py MODEL MERGED && for m in MODEL MERGED; do treadle bench $m --threads 1; done
 
-Attention reads the parts of such a product where they lie (`attention-layouts`). docs/performance.md has what came of it.
+Attention can read the parts of such a product in place (`attention-layouts`). docs/performance.md has the results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def constants_of(graph):
 
 
 def merge(model):
-    """@return how many groups became one product each."""
+    """@return how many groups were merged"""
     graph = model.graph
     constants, readers, groups = constants_of(graph), {}, {}
     for node in graph.node:

@@ -17,7 +17,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--program", default="build/release/src/cli/treadle")
-    arguments, options = parser.parse_known_args()  # what it does not know is inspect's
+    arguments, options = parser.parse_known_args()  # unknown options are passed to inspect
     print("| model | nodes | arena, bytes | lower bound | ratio | in order | naive | naive / arena |")
     print("|---|---|---|---|---|---|---|---|")
     worst = 1.0

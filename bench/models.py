@@ -44,14 +44,14 @@ SHARED = ["squeezenet_fp32", "cifar10_cnn", "mnist_cntk", "ultraface_rfb320", "y
           "layout_cdla_picodet", "sinet_portrait_seg", "superres_espcn_prepost", "dnsmos_p808", "basic_pitch", "attacut_c", "swift_f0", "char_gpt_kv",
           "romanizer_gru_encoder", "silero_vad", "plcmos_v2_gru", "minilm_l6_int8w", "squeezenet_fp16", "squeezenet_int8_qoperator",
           "ultraface_rfb320_int8_qdq", "char_gpt_kv_dynq", "smart_turn_v3_qdq"]
-# Stand among the engines, to be measured in the same rounds: the machine's peak, and a loop that reads as many bytes as the model has weights.
+# Measured among the engines, in the same rounds: the machine's peak, and a loop that reads as many bytes as the model has weights.
 PEAK, READ = YARDSTICKS = ("peak", "read")
-ROUNDS = 3  # of processes, where each engine has its own
+ROUNDS = 3  # number of processes per engine, if each has its own
 CHILD_SECONDS = 600
 
 
 def export(name: str, batch: int, cache: Path) -> tuple[Path, dict, list]:
-    """Model file, feeds and float64 outputs of an architecture; made once."""
+    """Returns model file, feeds and float64 outputs of an architecture; exports it if that was not done before."""
     path = cache / f"{name}.b{batch}.onnx"
     data = path.with_suffix(".npz")
     if not path.exists() or not data.exists():
@@ -84,7 +84,7 @@ def shared(name: str, folder: Path) -> tuple[Path, dict, list]:
 
 
 def error(outputs: list, exact: list) -> float:
-    """Largest deviation over the largest output, the worst of all outputs."""
+    """Returns the largest deviation relative to the largest output, the worst of all outputs."""
     worst = 0.0
     for got, want in zip(outputs, exact):
         got, want = np.asarray(got), np.asarray(want)
@@ -107,12 +107,12 @@ def timed(run) -> float:
 
 
 def measure_here(runners: dict, seconds: float, clock) -> dict:
-    """Times in ms, one a block. Blocks of a few runs of each engine in turn; the first run of a block only warms the caches."""
+    """Returns times in ms, one per block. Engines alternate in blocks of a few runs, whose first run only warms the caches."""
     blocks = {engine: [] for engine in runners}
     block = {}
     for engine, run in runners.items():
         first = timed(run)
-        # Runs longer than this find nothing in the caches that the one before has left there.
+        # In models with longer runs, the caches keep nothing from the run before.
         block[engine] = max(1, int(0.02 / max(min(timed(run), timed(run)), 1e-7))) if first < 0.5 else 0
     end = time.perf_counter() + seconds * len(runners)
     while runners and (time.perf_counter() < end or len(next(iter(blocks.values()))) < 3):
@@ -134,13 +134,13 @@ def load(name: str, batch: int, cache: Path) -> Case:
 
 
 def reason_of(e: Exception) -> str:
-    """The first line that says something: OpenVINO's begin with where in its source they were thrown."""
+    """Returns the error's first informative line. OpenVINO's errors begin with positions in its source."""
     lines = [line.strip() for line in str(e).splitlines() if line.strip() and not line.strip().startswith(("Exception from ", "Check "))]
     return lines[0][:120] if lines else type(e).__name__
 
 
 def measure(name: str, args) -> dict:
-    """{"engines": {engine: {"ms", "error", "low", "high"}}, "failed": {engine: why}, "ceiling_ms", "peak_gflops", "exact"}"""
+    """Returns {"engines": {engine: {"ms", "error", "low", "high"}}, "failed": {engine: why}, "ceiling_ms", "peak_gflops", "exact"}."""
     case = load(name, args.batch, args.cache)
     in_turn = args.threads > 1 and len(args.engines) > 1
     found, failed = (measure_in_processes if in_turn else measure_in_process)(case, args)
@@ -150,7 +150,7 @@ def measure(name: str, args) -> dict:
         result["engines"][engine] = {"ms": float(middle), "error": error_, "low": float(low), "high": float(high), "least": min(times)}
     peak, read = (result["engines"].pop(yardstick, None) for yardstick in YARDSTICKS)
     if peak and read:
-        # A yardstick is as fast as it has been once: whatever made it slower was not the machine's limit.
+        # The fastest measurement counts, as slower ones were disturbed by something else.
         result["peak_gflops"] = ceilings.peak_flops(args.threads) / peak["least"] / 1e6
         result["weights_ms"] = read["least"] / ceilings.read_times(ceilings.weight_bytes(case.path))
         if layers := ceilings.layers_of(case.path, case.feeds):
@@ -159,7 +159,7 @@ def measure(name: str, args) -> dict:
 
 
 def measure_in_process(case: Case, args) -> tuple[dict, dict]:
-    """({engine: (error, times in ms)}, {engine: why it has none})"""
+    """Returns ({engine: (error, times in ms)}, {engine: why it was not measured})."""
     runners, errors, failed = {}, {}, {}
     for engine in args.engines:
         try:
@@ -178,7 +178,7 @@ def measure_in_process(case: Case, args) -> tuple[dict, dict]:
 
 
 def measure_in_processes(case: Case, args) -> tuple[dict, dict]:
-    """The same with a process for each engine, in turn, a few rounds; one that fails or hangs is left out of the next."""
+    """Measures each engine in a separate process, in turn, for a few rounds. One that fails or hangs is left out of later rounds."""
     found, failed = {}, {}
     for _ in range(ROUNDS):
         for engine in args.engines:
@@ -200,7 +200,7 @@ def measure_in_processes(case: Case, args) -> tuple[dict, dict]:
 
 
 def child(args) -> None:
-    """One engine in a process of its own."""
+    """Measures one engine; runs in a separate process."""
     found, failed = measure_in_process(load(args.child, args.batch, args.cache), args)
     for error_, times in found.values():
         print("\n" + json.dumps({"error": error_, "times": times}))
@@ -213,7 +213,7 @@ def resident_mb(field: str) -> float:
 
 
 def memory_child(args) -> None:
-    """In a process of its own: the peak over the imports and the inputs, and bits with other numbers of threads."""
+    """Measures the peak beyond imports and inputs, and compares bits for other numbers of threads; runs in a separate process."""
     case, (engine,) = load(args.memory_child, args.batch, args.cache), args.engines
     module = __import__(engine)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
@@ -242,7 +242,7 @@ def bits(value) -> bytes:
 
 
 def details(name: str, args) -> dict:
-    """Peak memory and equality of bits, from processes of their own."""
+    """Returns peak memory and equality of bits, from separate processes."""
     replies = {}
     for engine in ("treadle", "onnxruntime"):
         if engine not in args.engines:
@@ -259,7 +259,7 @@ def details(name: str, args) -> dict:
 
 
 def measure_all(names: list[str], args) -> dict:
-    """Results by model, printed as they come."""
+    """Measures all models, and prints results as they come. Returns them by model."""
     mask = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     results = {}
     for name in names:
@@ -289,7 +289,7 @@ def line(name: str, result: dict, engines: list[str]) -> str:
 
 
 def available(engines: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The engines that can be measured here, behind the yardsticks, and why others cannot."""
+    """Returns the engines that can be measured here, after the yardsticks, and why others cannot."""
     missing = {engine: reason for engine in engines if (reason := missing_package(engine))}
     if ceilings.library() is None:
         return [e for e in engines if e not in missing], missing | {"the ceiling": "no C compiler to measure the peak with"}
@@ -319,7 +319,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def model_names(only: str, batch: int = 1) -> list[str]:
-    """Architectures, and the shared models where their folder is known (their inputs are recorded, so batch 1 only)."""
+    """Returns the architectures' names, and the shared models' if their folder is known (with batch 1 only, as their inputs are recorded)."""
     from architectures import ARCHITECTURES
 
     names = list(ARCHITECTURES) + (SHARED if "TREADLE_TEST_DATA" in os.environ and batch == 1 else [])

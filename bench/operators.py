@@ -29,7 +29,7 @@ def ints(*values) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Case:
-    """A node: fed operands of these shapes and NumPy's dtypes, then constants."""
+    """A node, with shapes and NumPy dtypes of the fed operands, and constants that follow them."""
 
     op: str
     shapes: tuple
@@ -38,12 +38,12 @@ class Case:
     attributes: dict[str, Any]
     label: str = ""
     domain: str = ""
-    version: int = OPSET  # of the domain's operators
+    version: int = OPSET  # the version of the domain's operators
     outputs: int = 1
 
 
 def case(op, *shapes, constants=(), dtypes="float32", label="", domain="", version=OPSET, outputs=1, **attributes) -> Case:
-    """`dtypes`: NumPy's names, one for each fed operand, or one for all."""
+    """Makes a case. `dtypes` are NumPy's names, one per fed operand, or one for all."""
     names = dtypes.split()
     return Case(op, shapes, tuple(constants), tuple(names * len(shapes) if len(names) == 1 else names), attributes, label, domain, version, outputs)
 
@@ -83,7 +83,7 @@ def boxes(count: int) -> np.ndarray:
 
 
 def recurrent(op: str, gates: int, **attributes) -> Case:
-    """32 steps of a batch of 4, 64 inputs and 64 units."""
+    """Makes a recurrent layer: 32 steps, batch 4, 64 inputs and 64 units."""
     return case(op, (32, 4, 64), constants=[floats(1, gates * 64, 64) / 8, floats(1, gates * 64, 64) / 8], hidden_size=64, **attributes)
 
 
@@ -92,7 +92,7 @@ def ms(op, *shapes, **arguments) -> Case:
 
 
 def supports(op: str, kernel: str, classes: int = 1) -> Case:
-    """400 support vectors of ten columns, 442 rows."""
+    """Makes support vectors: 400 of ten columns; 442 rows are fed."""
     drawn = {"support_vectors": floats(4000).tolist(), "kernel_type": kernel, "kernel_params": [0.1, 0.0, 3.0]}
     if op == "SVMRegressor":
         return ml(op, (442, 10), label=kernel, n_supports=400, coefficients=floats(400).tolist(), rho=[0.5], **drawn)
@@ -182,7 +182,7 @@ CASES = [
     case("ConvTranspose", (1, 32, 32, 32), (32, 16, 4, 4), strides=[2, 2], kernel_shape=[4, 4], pads=[1, 1, 1, 1]),
     case("GridSample", (1, 16, 32, 32), (1, 32, 32, 2)),
     case("Trilu", (8, 128, 128)),
-    # Other types, odd sizes.
+    # Other types and odd sizes
     *(case("Add", (256, 257), (256, 257), dtypes=t) for t in ("int64", "int32", "float16", "float64")),
     *(case("Mul", (256, 257), (257,), dtypes=t) for t in ("int64", "int32")),
     case("Div", (256, 257), (1,), dtypes="int64"),
@@ -221,7 +221,7 @@ CASES = [
     case("Clip", (256, 257), constants=[np.array(0), np.array(6)], dtypes="int64"),
     case("QuantizeLinear", (1, 64, 57, 57), constants=[np.array(0.1, np.float32), np.array(128, np.uint8)]),
     case("DequantizeLinear", (1, 64, 57, 57), constants=[np.array(0.1, np.float32), np.array(128, np.uint8)], dtypes="uint8"),
-    # The rest of the operators.
+    # Other operators
     case("ArgMin", (1024, 128), axis=-1),
     case("Acosh", (256, 256)),
     case("BitShift", (256, 257), (256, 257), dtypes="uint32", direction="LEFT"),
@@ -272,7 +272,7 @@ CASES = [
     case("Unique", (10000,), dtypes="int64", outputs=4),
     case("Unsqueeze", (256, 257), constants=[ints(0)]),
     case("Attention", (1, 8, 128, 64), (1, 8, 128, 64), (1, 8, 128, 64), version=23),
-    # Classical models.
+    # Classical models
     ml("ArrayFeatureExtractor", (1000, 64), constants=[np.arange(0, 64, 3)]),
     ml("Binarizer", (1000, 64), threshold=0.5),
     ml("FeatureVectorizer", (1000, 3), (1000, 5), inputdimensions=[3, 5]),
@@ -286,7 +286,7 @@ CASES = [
     ml("Scaler", (1000, 64), offset=floats(64).tolist(), scale=floats(64, seed=5).tolist()),
     *(supports("SVMRegressor", kernel) for kernel in ("LINEAR", "POLY", "RBF", "SIGMOID")),
     *(supports("SVMClassifier", kernel, 4) for kernel in ("LINEAR", "RBF")),
-    # com.microsoft: what onnxruntime's optimiser and its exporters write.
+    # com.microsoft's operators, as onnxruntime's optimiser and its exporters write them
     ms("Attention", (1, 128, 256), constants=[floats(256, 768) / 16, floats(768)], num_heads=4),
     ms("BiasGelu", (128, 1024), (1024,)),
     ms("CDist", (100, 16), (200, 16), metric="euclidean"),

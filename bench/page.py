@@ -1,8 +1,9 @@
-"""docs/performance.md and its plots, made of the files in bench/results. `bench/report.py --render` writes them; tests/python/test_bench.py compares.
+"""Makes docs/performance.md and its plots from the files in bench/results. `bench/report.py --render` writes them, and tests/python/test_bench.py
+compares.
 
-models-intel.json and models-amd.json are what bench/report.py measured. figures.json holds all other figures, a section of the page each: `figures` are
-single ones (value, unit, target, what they are compared with, machine, date, command), `tables` are tables of models; `mean` names their column of
-ratios, `plot` has the columns to draw.
+models-intel.json and models-amd.json contain the measurements of bench/report.py. figures.json contains all other figures, by section of the page:
+`figures` are single ones (value, unit, target, compared with, machine, date, command); `tables` are tables of models, whose `mean` names the column
+of ratios and whose `plot` names the columns to draw.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ FIGURE_COLUMNS = ("what", "value", "target", "compared with", "machine", "date",
 
 
 def stored_models() -> dict[str, dict]:
-    """By machine, those of MACHINES first."""
+    """Returns the stored models by machine, those of MACHINES first."""
     found = {path.stem.removeprefix("models-"): json.loads(path.read_text()) for path in sorted(RESULTS.glob("models-*.json"))}
     return {machine: found[machine] for machine in [*(m for m in MACHINES if m in found), *(m for m in found if m not in MACHINES)]}
 
 
 def in_order(results: dict) -> dict:
-    """By the order of the definitions, not of the measurements."""
+    """Sorts results by the order of the models' definitions."""
     from architectures import ARCHITECTURES
 
     order = {name: i for i, name in enumerate([*ARCHITECTURES, *models.SHARED])}
@@ -90,7 +91,7 @@ def table(columns, rows) -> list[str]:
 
 
 def model_section(machine: str, part: str, entry: dict) -> list[str]:
-    """The table of one measurement, with what it was measured on."""
+    """Returns the table of one measurement, and the machine and versions."""
     results = in_order(entry["results"])
     engines = [e for e in ENGINES if any(r["engines"].get(e) for r in results.values())]
     versions = ", ".join(f"{ratios.TITLES.get(e, e)} {v}" for e, v in entry["versions"].items() if e in engines and e != ratios.OWN)
@@ -98,7 +99,7 @@ def model_section(machine: str, part: str, entry: dict) -> list[str]:
     peak = f"peak {min(peaks):.0f} to {max(peaks):.0f} GFLOP/s" if peaks else ""
     facts = [entry["machine"], peak, entry["date"], entry["commit"], versions, "CPU time" if entry.get("clock") == "cpu" else ""]
     lines = [f"### {MACHINES.get(machine, machine)}, {PARTS[part][0]}", "", "; ".join(f for f in facts if f) + ".", ""]
-    explained = ratios.legend(results)  # HOW_TO_READ has it, for all tables
+    explained = ratios.legend(results)  # HOW_TO_READ explains it for all tables
     notes = ["- " + note for note in ratios.notes(results, entry["missing"]) if note not in explained]
     return [*lines, *ratios.table(results, engines), "", *notes, ""]
 
@@ -113,7 +114,7 @@ def model_summary(stored: dict[str, dict]) -> list[str]:
 
 
 def model_plot(results: dict, caption: str) -> str:
-    """A dot an engine at its time over Treadle's; hollow where something else is computed; a bar for the ceiling."""
+    """Draws a dot for each engine at its time relative to Treadle's (hollow if it computes something else), and a bar for the ceiling."""
     rows, engines = [], [e for e in ENGINES if e != ratios.OWN and any(r["engines"].get(e, {}).get("ms") for r in results.values())]
     title = lambda engine: ratios.TITLES.get(engine, engine)
     for name, result in in_order(results).items():
@@ -142,13 +143,13 @@ def table_section(entry: dict) -> list[str]:
 
 
 def table_plot(entry: dict) -> str:
-    """Columns of ratios, a series each."""
+    """Draws columns of ratios, one series each."""
     rows = [plots.Row(cells[0], [plots.Dot(name, float(cells[column])) for name, column in entry["plot"]["series"].items() if cells[column]]) for cells in entry["rows"]]
     return plots.dot_plot(rows, list(entry["plot"]["series"]), entry["plot"]["title"], f"{entry['machine']}; {entry['date']}", entry["plot"].get("most", 3.0))
 
 
 def render() -> dict[Path, str]:
-    """The text of each file."""
+    """Returns the text of each file."""
     figures = json.loads((RESULTS / "figures.json").read_text())
     stored = stored_models()
     files, lines = {}, [HEAD + "\n".join(row([name, text]) for name, text in figures["machines"].items()), MODELS.rstrip("\n"), "", *model_summary(stored), ""]

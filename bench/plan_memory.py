@@ -16,7 +16,7 @@ CAPACITY = 1048576
 
 
 def check(path):
-    """Raises if two buffers of the plan share a byte at one time; returns the height."""
+    """Returns the height of the plan. @raise ValueError if two buffers share a byte at the same time"""
     rows = [{key: int(value) for key, value in row.items() if key != "id"} for row in csv.DictReader(open(path))]
     for i, a in enumerate(rows):
         for b in rows[:i]:

@@ -1,4 +1,4 @@
-"""Plots of the page of figures, as SVG: a row a model, a dot a measurement, on one scale of ratios."""
+"""Plots of docs/performance.md as SVG: a row per model, a dot per measurement, on a common scale of ratios."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Row:
 
 
 def dot_plot(rows: Sequence[Row], series: Sequence[str], title: str, caption: str, most: float = 3.0, mark: str = "") -> str:
-    """`mark` names what `Row.mark` is. Values above `most` are drawn at the right edge."""
+    """Draws rows of dots. `mark` explains what `Row.mark` shows. Values above `most` are drawn at the right edge."""
     colours = dict(zip(series, PALETTE))
     place = lambda value: LEFT + min(value, most) / most * WIDTH
     height = TOP + ROW * len(rows) + 40

@@ -44,7 +44,7 @@ def exact_outputs(path: Path, feeds: dict) -> list:
 
 
 def shared(folder: Path) -> list[str]:
-    """Trained models in float32 with products or convolutions."""
+    """Returns the trained models in float32 with products or convolutions."""
     entries = json.loads((folder / "manifest.json").read_text())["models"]
     quantised = ("Quantize", "QLinear", "Integer")
     return [e["name"] for e in entries if PRODUCTS & set(e["ops"]) and not any(q in op for op in e["ops"] for q in quantised) and "fp16" not in e["name"]]
@@ -75,7 +75,7 @@ def make_session(path: Path, feeds: dict, precision: str):
 
 
 def measure(name: str, args) -> dict:
-    """{way: (error, ms)} for float32, each precision, and OpenVINO's bfloat16 if asked for."""
+    """Returns {way: (error, ms)} for float32, each precision, and OpenVINO's bfloat16 if asked for."""
     path, feeds, exact = load(name, args)
     runs = {precision: make_session(path, feeds, precision) for precision in ["float32", *args.precisions]}
     if args.openvino:

@@ -47,7 +47,7 @@ def chain():
 
 
 def branches(width=256):
-    """Four chains of products, which run at once."""
+    """Returns a model with four chains of products, which run concurrently."""
     rng = np.random.default_rng(0)
     nodes, constants, ends = [], [], []
     for b in range(4):
@@ -62,7 +62,7 @@ def branches(width=256):
 
 
 def transformer(width=256, heads=4, length=64):
-    """Attention and the layers behind it, as in a block of BERT's."""
+    """Returns attention and the layers after it, like a block of BERT."""
     rng = np.random.default_rng(0)
     sizes = {"q": (width, width), "k": (width, width), "v": (width, width), "o": (width, width), "up": (width, 4 * width), "down": (4 * width, width)}
     constants = [(name, rng.standard_normal(shape).astype(np.float32) / width**0.5) for name, shape in sizes.items()]
@@ -93,7 +93,7 @@ def best(work, repeats):
 
 
 def in_turn(ways, rounds, repeats):
-    """Of several contexts around the same work: the least time of a call in each."""
+    """Runs the same work in several contexts in turn. Returns the shortest time of a call in each."""
     least = [float("inf")] * len(ways)
     for _ in range(rounds):
         for k, (around, work) in enumerate(ways):
@@ -205,7 +205,7 @@ def measure_files():
 
 
 def loop_of(iterations):
-    """A timeline of a million events is one run: a loop whose body has ten nodes."""
+    """Returns a loop whose body has ten nodes, so that one run has a million events."""
     nodes = [helper.make_node("Abs" if i % 2 else "Neg", [f"v{i}"], [f"v{i + 1}"], f"n{i}") for i in range(10)]
     ends = [helper.make_node("Identity", ["go"], ["on"], "on")]
     body = helper.make_graph(
@@ -219,7 +219,7 @@ def loop_of(iterations):
 
 
 def measure_a_million():
-    """Files of 1,000,000 events, of many runs and of one: seconds by the clock of the wall, the least of five."""
+    """Measures files of 1,000,000 events, from many runs and from one: the shortest wall-clock time of five, in seconds."""
     print(f"\n{'1,000,000 events':36} {'wall s':>10} {'MB':>10}")
     many = treadle_session(chain()), {"v0": np.ones(8, np.float32)}, 1_000_000 // (NODES + 1)
     one = treadle_session(loop_of(100_000)), {"x": np.ones(8, np.float32)}, 1
@@ -247,8 +247,8 @@ def measure_a_million():
 
 
 def measure_page():
-    """How long the page of 1,000,000 events takes to open in Chromium, from the begin of its navigation to its second frame; and how long a
-    step of zooming takes to be drawn, from frame to frame."""
+    """Measures the page of 1,000,000 events in Chromium: the time from the start of its navigation to its second frame, and the time from frame to
+    frame of a zooming step."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         return

@@ -46,7 +46,7 @@ def sample_of(data, name):
 
 
 def changed(sample, seed):
-    """The sample with other contrast and some noise; integers as they are."""
+    """Returns the sample with another contrast and some noise; integers stay."""
     random, result = np.random.default_rng(seed), {}
     for name, value in sample.items():
         if value.dtype == np.float32 and value.size:

@@ -1,4 +1,4 @@
-"""The rules of the tables of models: which peers a ratio is taken over, who is left out, and the tables themselves.
+"""The rules of the tables of models: the peers of a ratio, engines that are left out, and the tables.
 
 A result is what bench/models.py writes for a model: {"engines": {name: {"ms": .., "error": ..}}, "ceiling_ms": .., ...}.
 """
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 OWN = "treadle"
 FIRST_PEERS = ("onnxruntime", "openvino")
-ALL_PEERS = (*FIRST_PEERS, "ncnn", "mnn")  # PyTorch has a column and no part in a ratio: it is no inference engine
+ALL_PEERS = (*FIRST_PEERS, "ncnn", "mnn")  # PyTorch has a column but is not in ratios, as it is no inference engine
 TITLES = {"treadle": "Treadle", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN", "pytorch": "PyTorch"}
 
-# A peer that is so much less exact than ONNX Runtime computes something else: other formulas, fewer bits.
+# A peer with an error this many times ONNX Runtime's computes something else: other formulas, or fewer bits.
 ERROR_FACTOR = 100
-# ONNX Runtime's error is taken to be no less: recorded results of its own have none at all.
+# Lower bound of ONNX Runtime's error: against its own recorded results it is 0.
 LEAST_ERROR = 1e-7
 
 
 def left_out(result: dict) -> set[str]:
-    """Engines that were measured and whose results are too far from what is exact for their time to be compared."""
+    """Returns measured engines whose results are too inexact for their times to be compared."""
     engines = result["engines"]
     reference = engines.get("onnxruntime", {}).get("error")
     if reference is None or not math.isfinite(reference):
@@ -31,7 +31,7 @@ def left_out(result: dict) -> set[str]:
 
 
 def ratio(result: dict, peers: Iterable[str]) -> float | None:
-    """The best peer's time over treadle's; None where one of the two is missing."""
+    """Returns the best peer's time divided by treadle's; None if either is missing."""
     own = result["engines"].get(OWN, {}).get("ms")
     excluded = left_out(result)
     times = [result["engines"][p]["ms"] for p in peers if p not in excluded and result["engines"].get(p, {}).get("ms")]
@@ -45,7 +45,7 @@ def fastest_peer(result: dict, peers: Iterable[str] = ALL_PEERS) -> str | None:
 
 
 def error_ratio(result: dict) -> float | None:
-    """treadle's error over ONNX Runtime's, where what is exact is known better than float32 knows it."""
+    """Returns treadle's error divided by ONNX Runtime's, if exact results are known beyond float32's precision; otherwise None."""
     own, peer = (result["engines"].get(e, {}).get("error") for e in (OWN, "onnxruntime"))
     return own / peer if own is not None and peer and result.get("exact", True) else None
 
@@ -55,7 +55,7 @@ def bound_by_weights(result: dict) -> bool:
 
 
 def ceiling_fraction(result: dict) -> float | None:
-    """Of the speed that the ceiling grants; None where layers could not be counted."""
+    """Returns treadle's speed relative to the ceiling; None if layers could not be counted."""
     own, ceiling = result["engines"].get(OWN, {}).get("ms"), result.get("ceiling_ms")
     return max(ceiling, result.get("weights_ms", 0)) / own if own and ceiling else None
 
@@ -67,7 +67,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 @dataclass
 class Summary:
-    mean: float  # geometric
+    mean: float  # geometric mean
     count: int
     lowest: float
     worst: str
@@ -103,7 +103,7 @@ def memory_cell(memory: dict | None) -> str:
 
 
 def bits_cell(bits: dict | None) -> str:
-    """`bits`: number of threads -> whether the results are those of one thread."""
+    """Returns the cell for equal bits. `bits`: by number of threads, whether results equal those of one thread."""
     if not bits:
         return "–"
     wrong = [threads for threads, same in bits.items() if not same]
@@ -111,7 +111,7 @@ def bits_cell(bits: dict | None) -> str:
 
 
 def table(results: dict, engines: list[str]) -> list[str]:
-    """Lines of Markdown: a row a model. Columns behind the engines' that no model has are left out."""
+    """Returns the lines of a Markdown table, a row per model. Columns after the engines' that no model has are left out."""
     heads = ["model", *(TITLES.get(e, e) for e in engines), "ratio", "ratio, all peers", "error ÷ ONNX Runtime's", "of the ceiling", "peak memory, MB", "same bits"]
     rows = []
     for name, result in results.items():
@@ -128,7 +128,7 @@ def table(results: dict, engines: list[str]) -> list[str]:
 
 
 def legend(results: dict) -> list[str]:
-    """What the marks in a table mean."""
+    """Returns the explanation of the marks in a table."""
     lines = []
     if any(bound_by_weights(r) for r in results.values()):
         lines.append("m: reading the weights once takes longer than the operations at the ceiling's speed, and is the ceiling.")
@@ -138,7 +138,7 @@ def legend(results: dict) -> list[str]:
 
 
 def notes(results: dict, missing: dict[str, str]) -> list[str]:
-    """What stands below a table: means, who is left out and why, engines that are not there."""
+    """Returns the notes below a table: means, which engines are left out and why, and which are missing."""
     lines = []
     if first := summary(results, FIRST_PEERS):
         lines.append(f"Ratio (the better of ONNX Runtime and OpenVINO over Treadle): {first}.")

@@ -55,7 +55,7 @@ def noise_of(series: list[float]) -> float:
 
 
 def interval_of(ratios: list[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Where the median of such ratios lies: percentiles of the medians of samples drawn again from them."""
+    """Returns an interval of the ratios' median: percentiles of medians of resampled ratios."""
     values = np.asarray(ratios)
     drawn = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
     medians = np.median(values[drawn], axis=1)
@@ -65,7 +65,7 @@ def interval_of(ratios: list[float], confidence: float = CONFIDENCE) -> tuple[fl
 
 
 def judge(before: list[float], after: list[float], least: float) -> Verdict:
-    """Rounds of two series, taken in turn: the n-th of one belongs to the n-th of the other."""
+    """Judges two series from rounds in turn: the n-th number of one belongs to the n-th of the other."""
     ratios = [a / b for a, b in zip(after, before, strict=True)]
     low, high = interval_of(ratios)
     if low > 1 + least:
@@ -114,7 +114,7 @@ class Package:
 
 
 class Program:
-    """The command line: a process for each block; its inputs are random, the same for both."""
+    """A command-line program, run as a process per block. Its inputs are random, and the same for both builds."""
 
     def __init__(self, path: Path, args) -> None:
         self.path, self.args, self.model = path, args, ""
@@ -130,11 +130,11 @@ class Program:
         return median_of_bench(done.stdout)
 
     def close(self) -> None:
-        """Nothing runs between blocks."""
+        """Does nothing, as no process runs between blocks."""
 
 
 def median_of_bench(text: str) -> float:
-    """The median in ms from what `treadle bench` prints."""
+    """Returns the median in ms from the output of `treadle bench`."""
     found = re.search(r"median\s+([\d.]+)\s*(us|ms|s)\b", text)
     if not found:
         raise RuntimeError("treadle bench prints no median")
@@ -142,7 +142,7 @@ def median_of_bench(text: str) -> float:
 
 
 def work_of(what: str, case: models.Case, threads: int) -> Callable[[], object]:
-    """What is timed of a model: a run, alone or as a job; the making of a session; or a training step towards outputs of 0."""
+    """Returns the work to time: a run, alone or in a job; making a session; or a training step towards outputs of 0."""
     import treadle
 
     path = str(case.path)
@@ -157,13 +157,13 @@ def work_of(what: str, case: models.Case, threads: int) -> Callable[[], object]:
         return lambda: session.run(None, case.feeds)
     first = session.get_outputs()[0].name
     zeros = np.zeros_like(session.run([first], case.feeds)[0])
-    # Updates that rounding swallows: a model that moved would go to where numbers overflow or are denormal, and be timed there.
+    # The learning rate is so small that rounding removes the updates: otherwise numbers would overflow or become subnormal, and change the time.
     trainer = treadle.train.Trainer(path, output=first, loss="mean_squared_error", learning_rate=1e-20, momentum=0.9, num_threads=threads)
     return lambda: trainer.step(case.feeds, zeros)
 
 
 def worker(args) -> None:
-    """Reads requests, one a line: {"open": model} or {"seconds": .., }."""
+    """Reads requests, one per line: {"open": model} or {"seconds": .., }."""
     run, clock = None, time.process_time if args.clock == "cpu" else time.perf_counter
     for text in sys.stdin:
         request = json.loads(text)
@@ -174,7 +174,7 @@ def worker(args) -> None:
                 run()
                 reply = {}
             else:
-                run()  # the other build had the caches
+                run()  # warms the caches, which the other build has used
                 count, end, start = 0, time.perf_counter() + request["seconds"], clock()
                 while time.perf_counter() < end or count == 0:
                     run()
@@ -186,7 +186,7 @@ def worker(args) -> None:
 
 
 def build(commit: str, builds: Path, jobs: int) -> Path:
-    """The package of a commit, built in a worktree of its own; kept."""
+    """Builds a commit's package in a separate worktree, which is kept."""
     sha = subprocess.run(["git", "rev-parse", "--verify", f"{commit}^{{commit}}"], cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout.strip()
     place = builds / sha[:12]
     package = place / "build" / "python"
@@ -214,7 +214,7 @@ def side(what: str, args) -> Package | Program:
 
 
 def series(name: str, sides: list, args) -> tuple[list[list[float]], list[str | None]]:
-    """Times of both sides, and why one has none."""
+    """Returns the times of both builds, and the reason if one has none."""
     failures: list[str | None] = [None, None]
     for i, build_ in enumerate(sides):
         try:

@@ -37,7 +37,7 @@ def machine() -> str:
 
 
 def vendor(name: str) -> str:
-    """Whose results these are: the file's name and the page keep processors apart."""
+    """Returns the processor's vendor, by which files and the page separate results."""
     found = [vendor for vendor in page.MACHINES if vendor in name.lower()]
     return found[0] if found else re.sub(r"\W+", "-", name.lower()).strip("-")
 
@@ -64,7 +64,7 @@ def measure(part: str, stored: dict, args, save) -> None:
 
 
 def kept_details(result: dict) -> dict:
-    """Memory and bits are no matter of a quiet machine: with --no-details they stay as they were measured last."""
+    """Returns earlier results of memory and bits, which do not depend on other work on the machine; --no-details keeps them."""
     return {key: result[key] for key in ("memory", "bits") if key in result}
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 
 def private_bytes(field: str = "Anonymous") -> int:
-    """Of this process; with "Private_", also unwritten pages of files that it alone has mapped."""
+    """Returns the process's bytes of a kind; with "Private_", including unwritten pages of files that only it has mapped."""
     with open("/proc/self/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith(field)) * 1024
 
@@ -95,7 +95,7 @@ def main() -> None:
         own, shared = measure(path, arguments.bytes, False), measure(path, arguments.bytes, True, beside=True)
         with tempfile.TemporaryDirectory() as folder:
             if not arguments.bytes:
-                measure(path, False, True, cache_dir=folder)  # writes the file
+                measure(path, False, True, cache_dir=folder)  # writes the cache's file
             cached = measure(path, arguments.bytes, True, beside=True, cache_dir="" if arguments.bytes else folder)
         name = path.rsplit("/", 1)[-1].removesuffix(".onnx")
         sizes = [shared["packed"], shared["first"], own["second"], shared["second"], shared["beside"]]

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
-# name: (guaranteed clients, times between runs in ms, runs at once)
+# Workloads: name, (guaranteed clients, times between runs in ms, concurrent runs)
 WORKLOADS = {
     "A": (1, ("every", 50.0), 1),
     "B": (1, ("every", 20.0), 1),
@@ -44,7 +44,7 @@ WORKLOADS = {
     "E": (1, ("closed", 0.0), 1),
     "REAL": (1, ("jitter", 100.0), 3),
 }
-MODES = ["treadle", "treadle-idle", "plain", "nice", "idle"]  # treadle-idle: TREADLE_JOB_IDLE_PRIORITY=1
+MODES = ["treadle", "treadle-idle", "plain", "nice", "idle"]  # treadle-idle: with TREADLE_JOB_IDLE_PRIORITY=1
 
 
 def feeds_of(session) -> dict[str, np.ndarray]:
@@ -62,7 +62,7 @@ def percentile(values: list[float], p: float) -> float:
 
 
 def client(arguments: argparse.Namespace) -> None:
-    """One process: waits for a line on its input, works for --seconds, prints what it saw."""
+    """Runs a client process: waits for a line, works for --seconds, and prints its results."""
     if arguments.mode == "nice" and arguments.role == "opportunistic":
         os.nice(19)
     if arguments.mode == "idle" and arguments.role == "opportunistic":
@@ -130,7 +130,7 @@ def start_client(arguments: argparse.Namespace, role: str, mode: str, workload: 
 
 
 def one_slice(clients: list[tuple[str, subprocess.Popen]], seconds: float, seed: int) -> dict[str, dict]:
-    """Lets these clients work at once; what those of one role saw is added up."""
+    """Lets these clients work concurrently. Adds up the results of clients with the same role."""
     for i, (_, process) in enumerate(clients):
         process.stdin.write(f"{seconds} {seed + i}\n")
         process.stdin.flush()
@@ -151,7 +151,7 @@ def pooled(slices: list[list[float]], p: float) -> float:
 
 
 def bootstrap(over: list[list[float]], under: list[list[float]], p: float) -> tuple[float, float]:
-    """The 5th and 95th percentile of the ratio of two percentiles, pairs of slices drawn again with replacement."""
+    """Returns the 5th and 95th percentile of the ratio of two percentiles, over pairs of slices drawn again with replacement."""
     rng = random.Random(1)
     ratios = []
     for _ in range(400):
@@ -287,7 +287,7 @@ def memory_limits(arguments: argparse.Namespace) -> None:
         job = treadle.Job("memory")
         session = session_in(arguments, job, **config)
         feeds = feeds_of(session)
-        for _ in range(2):  # constants come with their first use: only the second run holds all of them beside its first values
+        for _ in range(2):  # constants are loaded at their first use, so only the second run has all of them beside its first values
             expected = session.run(None, feeds)
         needed = job.status().peak_bytes
         seen: dict[float, list[float]] = {fraction: [] for fraction in (1.0, 0.8, 0.6, 0.3)}
@@ -296,7 +296,7 @@ def memory_limits(arguments: argparse.Namespace) -> None:
             for fraction in list(seen):
                 setattr(job, attribute, 0 if fraction == 1.0 else int(needed * fraction))
                 try:
-                    session.run(None, feeds)  # settles
+                    session.run(None, feeds)  # adapts to the new limit
                 except treadle.errors.Error as error:
                     failed += f"{fraction:.0%}: {error}\n"
                     del seen[fraction]
@@ -318,7 +318,7 @@ def memory_limits(arguments: argparse.Namespace) -> None:
             session.run(None, feeds)
             status = job.status()
             held = status.device_bytes if config else status.host_bytes
-            limit = held // 10 if config else held - 1  # weights on the host stay
+            limit = held // 10 if config else held - 1  # weights stay on the host
             start = time.perf_counter()
             setattr(job, attribute, limit)
             while (job.status().device_bytes if config else job.status().host_bytes) > limit:
@@ -329,7 +329,7 @@ def memory_limits(arguments: argparse.Namespace) -> None:
 
 
 def on_one_engine(arguments: argparse.Namespace) -> None:
-    """Requests on the engine of a simulated device, alone and beside an opportunistic job, in turn."""
+    """Measures requests on a simulated device's engine, alone and beside an opportunistic job, in turn."""
     import treadle
 
     def session_in(name: str, job_class: str):
@@ -367,7 +367,7 @@ def on_one_engine(arguments: argparse.Namespace) -> None:
     alone, together = [], []
     for number in range(arguments.slices):
         alone.append(requests(arguments.seconds))
-        for mode in ("together", "alone") if number % 3 == 0 else ("together",):  # its runs alone vary little
+        for mode in ("together", "alone") if number % 3 == 0 else ("together",):  # runs alone vary little, so they are measured less often
             stop.clear()
             thread = threading.Thread(target=work, args=(mode,))
             thread.start()
@@ -416,7 +416,7 @@ def main() -> None:
     if arguments.client:
         return client(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TREADLE_SHARING_DIR"] = folder  # the jobs of this bench meet here, and no others
+        os.environ["TREADLE_SHARING_DIR"] = folder  # separates this benchmark's jobs from others
         figures(arguments) if arguments.figures else measure(arguments)
 
 

@@ -32,7 +32,7 @@ FOLDERS = (os.environ.get("TREADLE_TEST_DATA"), ROOT / "shared" / "data", ROOT.p
 
 
 def write_encoder(path, layers=12, width=768, heads=12, vocabulary=30522, positions=512):
-    """A transformer encoder as PyTorch's exporters write it: token ids [batch, sequence] -> hidden states, weights of scale 0.02."""
+    """Writes a transformer encoder as PyTorch's exporters do: token ids [batch, sequence] -> hidden states, weights of scale 0.02."""
     from onnx import TensorProto, helper, numpy_helper, save
 
     rng = np.random.default_rng(0)
@@ -134,7 +134,7 @@ def make_session(runtime, path, cache_dir=""):
 
 
 def start(runtime, path, feeds, steady_seconds, cache_dir, clock):
-    """(creation, first run, steady run) in ms."""
+    """Returns (creation, first run, steady run) in ms."""
     t0 = clock()
     session = make_session(runtime, path, cache_dir)
     t1 = clock()
@@ -174,7 +174,7 @@ def resident_mb(field):
 
 
 def measure_memory(runtime, path, feeds_path, cache_dir):
-    """In a process of its own: peak over what was there before the runtime was imported."""
+    """Measures the peak beyond what was used before importing the runtime; runs in a separate process."""
     feeds = read_feeds(feeds_path)
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident_mb("VmRSS")
@@ -191,7 +191,7 @@ def measure_memory(runtime, path, feeds_path, cache_dir):
 
 def memory_of(name, path, feeds_path, cache_dir):
     results = {}
-    for runtime in ("treadle", "onnxruntime", "writing", "cached"):  # the third finds no file in the cache, and writes it
+    for runtime in ("treadle", "onnxruntime", "writing", "cached"):  # the third finds an empty cache, and writes the file
         command = [sys.executable, __file__, "--child", runtime.replace("writing", "cached"), path, feeds_path, cache_dir]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         results[runtime] = json.loads(done.stdout.splitlines()[-1])
@@ -235,7 +235,7 @@ def main():
         ratios = []
         for name, path, feeds_path in models:
             feeds = read_feeds(feeds_path)
-            for runtime in RUNTIMES:  # what a process pays once; the cache is filled
+            for runtime in RUNTIMES:  # pays what a process pays once, and fills the cache
                 make_session(runtime, path, scratch).run(None, feeds)
             clock = time.process_time if options.cpu else time.perf_counter
             ratios.append(compare(name, path, feeds, options.repeats, scratch, clock))

@@ -44,7 +44,7 @@ def median_ms(session, feeds: dict, seconds: float) -> float:
 
 
 def child(model: str, seconds: float) -> None:
-    """One thread against as many as the process gets by itself, in turn."""
+    """Compares one thread with the default number, in turn; runs in a separate process."""
     sessions = [session_with(model, 1), session_with(model, 0)]
     feeds = feeds_of(sessions[0])
     times = [[median_ms(s, feeds, seconds / 8) for s in sessions] for _ in range(4)]

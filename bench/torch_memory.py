@@ -46,7 +46,7 @@ ENGINES: dict[str, Callable[[nn.Module], nn.Module]] = {"treadle": treadle.torch
 
 
 def warm_up(engine: str) -> float:
-    """What exporting takes in any case, in MB."""
+    """Returns what exporting needs for any module, in MB."""
     before = resident_mb("VmRSS")
     tiny = nn.Linear(4, 4)
     ENGINES[engine](tiny)(torch.ones(2, 4)).sum().backward()
@@ -55,10 +55,10 @@ def warm_up(engine: str) -> float:
 
 
 def peak_of_steps(loop: Loop, x: torch.Tensor, base: float) -> float:
-    """In MB beyond `base`."""
+    """Returns the peak of steps in MB beyond `base`."""
     for _ in range(3):
         loop.step(x)
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what exporting has freed
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # frees what the export used
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     for _ in range(3):
         loop.step(x)
@@ -83,12 +83,12 @@ def measure(name: str, engine: str) -> tuple[float, float]:
 
 
 def fractions_of(memory: str, recompute: str) -> dict[str, float | None]:
-    """Arguments of a module."""
+    """Returns the arguments of a module."""
     return {"memory_fraction": float(memory), "recompute_fraction": None if recompute == "None" else float(recompute)}
 
 
 def measure_slowdown(name: str, fractions: dict[str, float | None]) -> tuple[float, float]:
-    """A step's time with these arguments over that with all memory, and 0."""
+    """Returns a step's time with these arguments relative to that with all memory; and 0."""
     loops, times = [], []
     for given in (fractions, dict.fromkeys(fractions, 0.0)):
         module, x = training_module(name)
@@ -104,7 +104,7 @@ def measure_slowdown(name: str, fractions: dict[str, float | None]) -> tuple[flo
 
 
 class Block(nn.Module):
-    """Of a transformer, in front of whose parts the normalisation stands; written with plain operators."""
+    """A transformer block with pre-normalisation, written with plain operators."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Checkpointed(nn.Module):
 
 
 def measure_stack(engine: str, how: str, rank: int, count: int, port: int) -> tuple[float, float]:
-    """:param how: "whole" or "sharded": much of the memory are weights; "kept" or "checkpointed": activations."""
+    """:param how: "whole" or "sharded": weights are much of the memory; "kept" or "checkpointed": activations are"""
     if count > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         torch.set_num_threads(1)
@@ -159,13 +159,13 @@ def measure_stack(engine: str, how: str, rank: int, count: int, port: int) -> tu
 
 
 def in_process(*arguments: str) -> subprocess.Popen[str]:
-    # Stacks are about memory that is freed: large blocks go back to the system, whatever lies around them in the C library's heap.
+    # For stacks, freed memory matters: large blocks are mapped, so that they return to the system whatever surrounds them in the heap.
     environment = os.environ | ({"MALLOC_MMAP_THRESHOLD_": "1000000"} if arguments[0] == "stack" else {})
     return subprocess.Popen([sys.executable, __file__, "--child", *arguments], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def result(process: subprocess.Popen[str]) -> tuple[float, float]:
-    """The peak, and what the exporter takes."""
+    """Returns the peak, and what the exporter needs."""
     output, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"a process ended with status {process.returncode}")
@@ -174,7 +174,7 @@ def result(process: subprocess.Popen[str]) -> tuple[float, float]:
 
 
 def stacks(hows: tuple[str, str], count: int) -> None:
-    """Each engine with and without."""
+    """Prints a table of both variants for each engine."""
     print(f"| engine | {hows[0]}, MB | {hows[1]}, MB | ratio |\n|---|---|---|---|")
     for engine in ENGINES:
         peaks = []

@@ -46,7 +46,7 @@ class Tagger(nn.Module):
 
 
 class T5(nn.Module):
-    """T5-small's shape with half its layers: an encoder and a decoder that read the same ids."""
+    """T5-small with half its layers: an encoder and a decoder that read the same ids."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ SGD = {"lr": 1e-3, "momentum": 0.9}
 
 
 class Loop:
-    """A user's loop over one batch: the mean square of what the module gives, and SGD with momentum."""
+    """A user's training loop over one batch: the mean square of the module's outputs, and SGD with momentum."""
 
     def __init__(self, module: nn.Module, run: Callable[[torch.Tensor], torch.Tensor], autocast: bool = False) -> None:
         self.run, self.optimizer, self.autocast = run, torch.optim.SGD(module.parameters(), **SGD), autocast
@@ -95,7 +95,7 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
     module.train()
     for part in module.modules():
         if isinstance(part, nn.Dropout):
-            part.p = 0.0  # both are to compute the same
+            part.p = 0.0  # both engines must compute the same
     other = copy.deepcopy(module)
     wrapped = treadle.torch.Module(module)
     ours, theirs = Loop(wrapped, wrapped, args.autocast), Loop(other, torch.compile(other) if args.compile else other, args.autocast)
@@ -121,7 +121,7 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
 
 
 class Scaled(nn.Module):
-    """As many parameters as wanted, and next to nothing to compute."""
+    """Has as many parameters as wanted, and hardly any computation."""
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Scaled(nn.Module):
 
 
 class Empty(torch.autograd.Function):
-    """What PyTorch takes for any function of Python: it computes nothing."""
+    """A function that computes nothing: the time that PyTorch needs for any function in Python."""
 
     @staticmethod
     def forward(ctx, result: torch.Tensor, gradients: list[torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ class Empty(torch.autograd.Function):
 
 
 class Function(nn.Module):
-    """A module that is such a function of its parameters."""
+    """A module that calls Empty with its parameters."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def evaluation(args: argparse.Namespace) -> None:
 
 
 def _process(rank: int, name: str, batch: int, count: int, rounds: int, port: int, folder: str) -> None:
-    """One process of those that train together: DistributedDataParallel over gradients in groups, over gradients that come together, and over PyTorch."""
+    """One of several processes that train together: DistributedDataParallel with gradients in groups, with gradients together, and in PyTorch."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=count)
@@ -232,7 +232,7 @@ def _process(rank: int, name: str, batch: int, count: int, rounds: int, port: in
 
 
 def processes(args: argparse.Namespace) -> None:
-    """The batch is each process's; samples per second of all beside those of one."""
+    """Compares samples per second of several processes with those of one. Each process has a whole batch."""
     print("| model | processes | step in groups, ms | together, ms | PyTorch, ms | samples/s over one process | PyTorch's |\n" + "|---" * 7 + "|")
     for name, batch in CASES.items():
         if not re.search(args.only, name):

@@ -61,7 +61,7 @@ class CausalAttention(architectures.Attention):
 
 
 class Gpt(nn.Module):
-    """A language model of characters, 10.7 million parameters."""
+    """A language model of characters with 10.7 million parameters."""
 
     def __init__(self, width: int = 384, heads: int = 6, layers: int = 6, vocabulary: int = 96) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Gpt(nn.Module):
 architectures.ARCHITECTURES["digits"] = (digits, lambda batch: torch.randn(batch, 1, 28, 28))
 architectures.ARCHITECTURES["gpt"] = (Gpt, lambda batch: torch.randint(0, 96, (batch, 128)))
 CASES = {"mlp": 64, "digits": 64, "resnet18": 8, "mobilenet_v2": 8, "vit_tiny": 8, "minilm6": 4, "gpt": 8, "lstm": 8, "unet": 4, "convnext_atto": 8}
-OF_CLASSES = {"minilm6": None, "lstm": None, "gpt": -1}  # the axis of classes, where it is not 1; none: a mean of squares
+OF_CLASSES = {"minilm6": None, "lstm": None, "gpt": -1}  # the axis of classes, if it is not 1; None: the loss is a mean of squares
 RATE, MOMENTUM = 1e-3, 0.9
 
 
@@ -92,13 +92,13 @@ def exported(module: nn.Module, x: torch.Tensor) -> bytes:
 def make_module(name: str, batch: int) -> tuple[nn.Module, torch.Tensor]:
     module, x = architectures.make(name, batch)
     with torch.no_grad():
-        for parameter in module.parameters():  # the exporter makes one of those that are equal
+        for parameter in module.parameters():  # otherwise the exporter would merge equal parameters
             parameter += 1e-3 * torch.randn(parameter.shape)
     return module, x
 
 
 def make_loss(name: str, y_shape: torch.Size) -> tuple[torch.Tensor, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], dict[str, Any]]:
-    """Labels, PyTorch's loss, and arguments for the Trainer."""
+    """Returns labels, PyTorch's loss, and the loss arguments of a Trainer."""
     axis = OF_CLASSES.get(name, 1)
     if axis is None:
         return torch.randn(y_shape), nn.MSELoss(), {"loss": "mean_squared_error"}
@@ -164,7 +164,7 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
 
 
 def steps_from(engine: str, name: str, batch: int, given: Path, args: argparse.Namespace) -> Callable[[], float]:
-    """All that the engine needs is made here; what a case is, the parent has left in the folder."""
+    """Makes all that an engine needs from the files that the parent process wrote."""
     x, labels = torch.load(given / "x.pt"), torch.load(given / "labels.pt")
     _, loss_of, of_loss = make_loss(name, torch.Size(torch.load(given / "y_shape.pt")))
     if engine == "torch":
@@ -179,7 +179,7 @@ def steps_from(engine: str, name: str, batch: int, given: Path, args: argparse.N
 
 
 def peak_of(engine: str, name: str, folder: Path, args: argparse.Namespace) -> float:
-    """In a process of its own, in MB."""
+    """Measures the peak in MB; runs in a separate process."""
     steps_from(engine, "mlp", 1, folder / "mlp", args)()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     base = resident_mb("VmRSS")
@@ -209,11 +209,11 @@ def child_command(purpose: str, engine: str, name: str, folder: str, args: argpa
 
 
 def take_turns(engine: str, name: str, folder: Path, args: argparse.Namespace) -> None:
-    """In a process of its own: as many steps as a line says, whose times and last loss another line gives."""
+    """Runs steps in a separate process: reads how many from a line, and writes a line with their times and the last loss."""
     start = time.perf_counter()
     step = steps_from(engine, name, CASES[name], folder / name, args)
     if engine == "torch":
-        start = time.perf_counter()  # a module is there; a trainer makes its graph
+        start = time.perf_counter()  # PyTorch's module exists already, while the trainer makes its graph in the first step
     loss, times = step(), [time.perf_counter() - start]
     while True:
         print(json.dumps({"times": times, "loss": loss}), flush=True)

@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-# The package imports parts that need other versions of PyTorch; nothing here uses them.
+# The package imports parts that need other versions of PyTorch. They are not used here.
 for part in ("amp", "optim"):
     sys.modules[f"onnxruntime.training.{part}"] = types.ModuleType(f"onnxruntime.training.{part}")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -39,7 +39,7 @@ Pass = Callable[[], dict[str, np.ndarray]]
 
 
 def values_of(arrays: list[np.ndarray]) -> native.OrtValueVector:
-    """@pre the arrays live as long: their memory is shared."""
+    """Makes values that share the arrays' memory. @pre the arrays live as long"""
     vector = native.OrtValueVector()
     for array in arrays:
         vector.push_back(native.OrtValue.ortvalue_from_numpy(array, HOST))
@@ -47,11 +47,11 @@ def values_of(arrays: list[np.ndarray]) -> native.OrtValueVector:
 
 
 def in_onnxruntime(model: bytes, x: np.ndarray, head: np.ndarray) -> Pass:
-    """As ORTModule does it: parameters are inputs of a graph with a Yield between its two parts."""
+    """Runs the model as ORTModule does: parameters are inputs of a graph with a Yield between forward and backward."""
     adapted = onnx.load_from_string(model)
     statistics_of_batches = set()
     for node in adapted.graph.node:
-        if node.op_type == "LayerNormalization":  # whose gradient reads what the forward pass may leave out
+        if node.op_type == "LayerNormalization":  # its gradient reads outputs that inference may omit
             node.output.extend(f"{node.output[0]}/{what}" for what in ("mean", "deviation")[len(node.output) - 1 :])
         elif node.op_type == "BatchNormalization":
             statistics_of_batches.update(node.input[3:5])
@@ -96,7 +96,7 @@ def compare(name: str, batch: int, rounds: int) -> float | None:
     try:
         passes = [in_treadle(model, x, head), in_onnxruntime(model, x, head)]
         ours, theirs = (run() for run in passes)
-    except Exception as error:  # of operators that have no gradient there
+    except Exception as error:  # raised for operators without a gradient
         reason = " ".join(str(error).split())[-160:]
         print(f"| {name} | {batch} | – | – | – | – | {reason} |", flush=True)
         return None

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 
 def ensemble(trees: int, depth: int, features: int) -> bytes:
-    """Nodes of a tree are numbered level by level: the children of i are 2i + 1 and 2i + 2."""
+    """Makes an ensemble. Nodes of a tree are numbered level by level: the children of i are 2i + 1 and 2i + 2."""
     random = np.random.default_rng(0)
     inner, leaves = 2**depth - 1, 2**depth
     nodes = inner + leaves

@@ -1,6 +1,6 @@
-"""Writes treadle/_keywords.pyi: the keywords of sessions, runs and trainers, with their types and sentences, for type checkers and editors.
+"""Writes treadle/_keywords.pyi: the keywords of sessions, runs and trainers with types and descriptions, for type checkers and editors.
 
-The core's tables of options say which there are; the types are those that the setters of the options' attributes state. Run by the build.
+The build runs this. The keywords come from the core's tables of options, the types from the setters of the options' attributes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ._models import ModelLike
 
 
 def type_of(options: type, name: str) -> str:
-    """What the attribute takes, as this file names it."""
+    """Returns the type that the attribute's setter takes, as this file names it."""
     signature = getattr(options, name).fset.__nb_signature__[0][0]
     taken = re.search(r"arg: (.*), /\)", signature)[1].replace("treadle._treadle.", "_treadle.").replace("treadle.enums.", "enums.")
     taken = re.sub(r"\b(collections\.abc|typing)\.", "", taken).replace("Sequence[", "Iterable[")
@@ -31,7 +31,7 @@ def type_of(options: type, name: str) -> str:
 
 
 def typed_dict(title: str, options: type, keywords: Iterable[str], forms: dict[str, str], none: bool = False) -> str:
-    """A class with a line for each keyword. `forms`: of keywords whose type no setter states; `none`: every keyword may be None."""
+    """Writes a class with a line per keyword. `forms`: types of keywords that no setter declares; `none`: every keyword may be None."""
     lines = [f"\nclass {title}(TypedDict, total=False):"]
     for name in keywords:
         taken = forms.get(name) or type_of(options, name)

@@ -1,5 +1,5 @@
-"""For mkdocs: links from docs/ to files outside it become the files' names, since the site has pages of docs/ only. `console varies`, which is
-for tests/python/test_tutorials.py, becomes a block that mkdocs knows."""
+"""Hook of mkdocs: replaces links from docs/ to files outside by the files' names, since the site contains only docs/. Also changes `console varies`,
+a marker for tests/python/test_tutorials.py, into a block type that mkdocs knows."""
 
 import posixpath
 import re

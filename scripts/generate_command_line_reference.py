@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/command-line.md from what `treadle COMMAND --help` says.
+"""Writes docs/reference/command-line.md from the output of `treadle COMMAND --help`.
 
     scripts/generate_command_line_reference.py [--treadle build/release/src/cli/treadle]
 
-tests/python/test_documents.py fails where the page is older than the program.
+tests/python/test_documents.py fails if the page is out of date.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def page(treadle: str) -> str:
 
 
 def sections(treadle: str, *command: str) -> list[str]:
-    """Of the command, unless it is the program itself, and of all below it."""
+    """Returns the sections of the command (none for the program itself) and of all its subcommands."""
     text = help_of(treadle, *command)
     below = re.findall(r"^  (\w+) ", text.partition("Subcommands:")[2], re.MULTILINE)
     own = [f"## {' '.join(command)}\n\n```text\n{text}\n```\n"] if command else []

@@ -20,13 +20,13 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def cases_of_operators():
-    """Operator → names of the node cases whose graph is about it: ONNX puts one operator, or a function's body, into each."""
+    """Returns, by operator, the names of ONNX's node cases that test it: the graph of each contains that operator, or a function's body."""
     import numpy as np
     from onnx.backend.test.case.node import collect_testcases
 
     cases = collections.defaultdict(list)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # the package's own arithmetic on infinities
+        warnings.simplefilter("ignore")  # the package itself computes with infinities
         found = collect_testcases(None)
     for case in found:
         if case.model is None:
@@ -45,7 +45,7 @@ def short(names):
 
 
 def disagreements():
-    """The rulings of the operator fuzzer: where Treadle differs from a judge and follows ONNX's specification."""
+    """Returns the fuzzer's decisions where Treadle differs from a judge and follows ONNX's specification."""
     sys.path.insert(0, str(ROOT / "tests" / "operators"))
     from disagreements import RULINGS
 

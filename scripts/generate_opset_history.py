@@ -8,7 +8,7 @@ import re
 import onnx
 from onnx import TensorProto
 
-FIRST = 11  # versions that a later one replaced before this opset are of no use: export never goes below it
+FIRST = 11  # export never goes below this opset, so versions that were replaced before it are left out
 KINDS = {"seq": 40, "optional": 41, "map": 42, "sparse_tensor": 43}
 
 

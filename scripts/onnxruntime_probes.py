@@ -1,4 +1,4 @@
-"""What the probes of onnxruntime_packages.toml have in common: inputs and small models that are made, so that nothing is fetched."""
+"""Inputs and small models for the probes of onnxruntime_packages.toml. They are generated, so that nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
 def sound(seconds: float = 2, rate: int = 16000) -> np.ndarray:
-    """A voice of five harmonics that glides and pauses, over noise."""
+    """Returns sound like a voice: five harmonics that glide and pause, with noise."""
     time = np.arange(int(seconds * rate)) / rate
     phase = 2 * np.pi * np.cumsum(150 + 60 * np.sin(2 * np.pi * 0.7 * time)) / rate
     voice = sum(np.sin(k * phase) / k for k in range(1, 6)) * (np.sin(2 * np.pi * 1.3 * time) > -0.4)
@@ -21,7 +21,7 @@ def sound(seconds: float = 2, rate: int = 16000) -> np.ndarray:
 
 
 def picture(height: int = 120, width: int = 160, seed: int = 0) -> np.ndarray:
-    """A gradient with rectangles: bytes [height, width, 3]."""
+    """Returns a gradient with rectangles, as bytes [height, width, 3]."""
     rng = np.random.default_rng(seed)
     image = np.stack([*np.meshgrid(np.linspace(0, 255, height), np.linspace(0, 255, width), indexing="ij"), np.full((height, width), 128)], axis=-1)
     for _ in range(6):
@@ -31,12 +31,12 @@ def picture(height: int = 120, width: int = 160, seed: int = 0) -> np.ndarray:
 
 
 def batch(size: int = 32) -> np.ndarray:
-    """The picture as a network takes it: float32 [1, 3, size, size]."""
+    """Returns the picture as input of a network: float32 [1, 3, size, size]."""
     return np.ascontiguousarray(picture(size, size).transpose(2, 0, 1)[None], np.float32) / 255
 
 
 def write(text: str, size: int = 40) -> np.ndarray:
-    """A line of text, black on white: bytes [height, width, 3]."""
+    """Returns a line of text, black on white, as bytes [height, width, 3]."""
     from PIL import Image, ImageDraw
 
     image = Image.new("RGB", (size * (len(text) + 2) * 2 // 3, 2 * size), (255, 255, 255))
@@ -49,7 +49,7 @@ def of(name: str, dtype: int, *shape: int | str | None) -> onnx.ValueInfoProto:
 
 
 def weights(seed: int = 0, **shapes: tuple[int, ...]) -> list[onnx.TensorProto]:
-    """Initializers of small random numbers."""
+    """Returns initializers with small random numbers."""
     rng = np.random.default_rng(seed)
     return [numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name) for name, shape in shapes.items()]
 
@@ -59,7 +59,7 @@ def constant(name: str, *values: int) -> onnx.TensorProto:
 
 
 def model(nodes: list[tuple], inputs: list, outputs: list, initializers: list, path: str | pathlib.Path | None = None, opset: int = 17, **metadata: str) -> onnx.ModelProto:
-    """A model whose nodes are (operator, inputs, outputs, attributes)."""
+    """Returns a model with these nodes (operator, inputs, outputs, attributes)."""
     made = [helper.make_node(operator, *names, **(attributes[0] if attributes else {})) for operator, *names, attributes in ((*node[:3], node[3:]) for node in nodes)]
     result = helper.make_model(helper.make_graph(made, "graph", inputs, outputs, initializers), opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     if metadata:
@@ -72,7 +72,7 @@ def model(nodes: list[tuple], inputs: list, outputs: list, initializers: list, p
 
 
 def network(path: str | pathlib.Path | None = None, channels: int = 3, features: int = 5) -> onnx.ModelProto:
-    """Convolution, normalisation, pooling and a product: x [n, channels, h, w] to y [n, features]."""
+    """Returns a network of convolution, normalisation, pooling and a product: x [n, channels, h, w] to y [n, features]."""
     nodes = [
         ("Conv", ["x", "w1", "b1"], ["c"], {"pads": [1] * 4, "kernel_shape": [3, 3]}),
         ("BatchNormalization", ["c", "scale", "shift", "mean", "variance"], ["n"]),
@@ -89,7 +89,7 @@ def network(path: str | pathlib.Path | None = None, channels: int = 3, features:
 
 
 def encoder(folder: pathlib.Path, file: str = "onnx/model.onnx", head: int = 0, token_types: bool = True) -> None:
-    """A text model of random weights with its tokenizer and settings, as transformers saves them: hidden states, or logits of `head` labels."""
+    """Saves a text model with random weights, its tokenizer and settings, as transformers does. Outputs hidden states, or logits of `head` labels."""
     import tokenizers
 
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Runs what imports onnxruntime twice, with onnxruntime and with Treadle in its place, and compares: test suites of others, or packages.
+"""Runs software that imports onnxruntime twice, with onnxruntime and with Treadle in its place, and compares the results.
 
     scripts/onnxruntime_suites.py FOLDER_OR_FILE…  [--least 0.95] [--junit FOLDER] [-- arguments of pytest]
     scripts/onnxruntime_suites.py --packages [NAME…] [--site FOLDER]
 
-Fetches nothing: give paths of suites that are on the machine, such as tests/ of skl2onnx's source package (`pip download --no-deps
---no-binary :all: skl2onnx`), or onnxruntime/test/python of ONNX Runtime's sources. Each suite runs in its own folder. The package treadle
-has to be importable (PYTHONPATH=build/release/python). Exits with 1 if fewer than `--least` of the tests that pass with onnxruntime pass
-with Treadle.
+The first form runs test suites in folders that are on the machine, such as tests/ of skl2onnx's source package (`pip download --no-deps --no-binary
+:all: skl2onnx`) or onnxruntime/test/python of ONNX Runtime's sources; nothing is downloaded. Each suite runs in its own folder. The package treadle
+must be importable (PYTHONPATH=build/release/python). The exit status is 1 if fewer than `--least` of the tests that pass with onnxruntime pass with
+Treadle.
 
-`--packages` runs the probes of onnxruntime_packages.toml whose package is installed, here or in the folder that `--site` names
-(`pip install --target FOLDER …`), and exits with 1 if the answers of one differ.
+`--packages` runs the probes of onnxruntime_packages.toml for packages that are installed, here or in the folder `--site` (`pip install --target
+FOLDER …`). The exit status is 1 if answers differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import xml.etree.ElementTree as ElementTree
 
 
 def run(suite: pathlib.Path, on_treadle: bool, junit: pathlib.Path, arguments: list[str]) -> dict[str, str]:
-    """Test → "passed", "skipped", or the first line of what went wrong."""
+    """Returns, by test, "passed", "skipped", or the first line of its failure."""
     program = ["-m", "treadle.onnxruntime_shim", "-m", "pytest"] if on_treadle else ["-m", "pytest"]
     folder = suite if suite.is_dir() else suite.parent
     report = junit / f"{suite.name}-{'treadle' if on_treadle else 'onnxruntime'}.xml"
@@ -51,7 +51,7 @@ def run(suite: pathlib.Path, on_treadle: bool, junit: pathlib.Path, arguments: l
 
 
 def compare(suite: pathlib.Path, junit: pathlib.Path, arguments: list[str]) -> tuple[int, int]:
-    """The number of tests that pass with onnxruntime, and how many of these pass with Treadle."""
+    """Returns the number of tests that pass with onnxruntime, and how many of these pass with Treadle."""
     theirs, ours = (run(suite, on_treadle, junit, arguments) for on_treadle in (False, True))
     passing = [test for test, verdict in theirs.items() if verdict == "passed"]
     failing = [test for test in passing if ours.get(test) != "passed"]
@@ -64,7 +64,7 @@ def compare(suite: pathlib.Path, junit: pathlib.Path, arguments: list[str]) -> t
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 
-# What surrounds a probe: it has to have computed with the library that is meant, and prints its result as JSON.
+# Code around a probe: checks that it computed with the intended library, and prints its result as JSON.
 BEFORE = """
 import pathlib, sys
 import onnxruntime
@@ -96,20 +96,20 @@ print(json.dumps(answer, ensure_ascii=False, default=str))
 
 
 def packages() -> dict[str, str]:
-    """Package → its probe."""
+    """Returns the probes by package."""
     table = tomllib.loads((FOLDER / "onnxruntime_packages.toml").read_text(encoding="utf-8"))
     return {name: entry["probe"] for name, entry in table.items()}
 
 
 def version_of(package: str, site: pathlib.Path | None) -> str | None:
-    """None: it is not installed."""
+    """Returns the installed version of a package; None if it is not installed."""
     path = [str(site)] if site else []
     found = next(iter(importlib.metadata.distributions(name=package, path=path + sys.path)), None)
     return found.version if found else None
 
 
 def answer(probe: str, on_treadle: bool, site: pathlib.Path | None = None) -> dict:
-    """What a probe computes. :raises RuntimeError: it failed, computed nothing, or not with the library that is meant."""
+    """Returns a probe's result. :raises RuntimeError: if it failed, computed nothing, or used the wrong library."""
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / "program.py"
         program.write_text(BEFORE + probe + AFTER, encoding="utf-8")
@@ -127,7 +127,7 @@ def answer(probe: str, on_treadle: bool, site: pathlib.Path | None = None) -> di
 
 
 def difference(ours: object, theirs: object, tolerance: float, place: str = "result") -> str | None:
-    """Where two results differ first; None: nowhere. Numbers may differ by `tolerance`, relative to what is larger than 1."""
+    """Returns the first difference of two results; None if there is none. Numbers may differ by `tolerance`, relative if larger than 1."""
     if isinstance(ours, (list, dict)) and type(ours) is type(theirs) and len(ours) == len(theirs):
         keys = ours.keys() if isinstance(ours, dict) else range(len(ours))
         if isinstance(ours, dict) and ours.keys() != theirs.keys():
@@ -141,7 +141,7 @@ def difference(ours: object, theirs: object, tolerance: float, place: str = "res
 
 
 def run_packages(names: list[str], site: pathlib.Path | None) -> bool:
-    """Whether all that are installed give the same answers."""
+    """Runs all installed packages' probes. Returns True if the answers agree."""
     counts = {"the same": 0, "different": 0, "not with onnxruntime": 0, "not installed": 0}
     for name, probe in packages().items():
         if names and name not in names:

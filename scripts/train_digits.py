@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def load_split():
-    """Images [n, 1, 8, 8] in [0, 1] and labels: (train images, train labels, held-out images, held-out labels)."""
+    """Returns images [n, 1, 8, 8] in [0, 1] and labels: (training images, training labels, held-out images, held-out labels)."""
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)[:, None]
     labels = digits.target.astype(np.int64)
@@ -32,7 +32,7 @@ def load_split():
 
 
 def build_model(seed=0, channels=(16, 32)):
-    """conv-bn-relu twice, max pool, and one linear layer; weights by He's rule."""
+    """Returns a model of two conv-bn-relu blocks, a max pool and a linear layer, with He initialisation."""
     rng = np.random.default_rng(seed)
     initializers, nodes = [], []
 

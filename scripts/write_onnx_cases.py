@@ -15,7 +15,7 @@ from onnx.backend.test.loader import load_model_tests
 
 
 def to_proto(value, name, kind):
-    """The value as the message that ONNX's layout keeps for a declaration of this kind."""
+    """Returns the value as the protobuf message that ONNX's layout uses for this type of input or output."""
     if hasattr(value, "SerializeToString"):
         return value
     if kind == "sequence_type":
