@@ -1,4 +1,4 @@
-"""The networks of networks.py as ONNX models, with the same weights and MXNet's names of values."""
+"""The networks of networks.py as ONNX models, with the same weights and with MXNet's names of values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model(
     outputs: Iterable[onnx.ValueInfoProto],
     weights: Mapping[str, np.ndarray] | None = None,
 ) -> bytes:
-    """Every node bears the name of its first output, less "_output": MXNet's names."""
+    """Returns a model whose nodes are named, as in MXNet, by their first output without "_output"."""
     nodes = list(nodes)
     for node in nodes:
         node.name = node.name or node.output[0].removesuffix("_output")
@@ -43,12 +43,12 @@ def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: A
 
 
 def dense(name: str, source: str) -> onnx.NodeProto:
-    """MXNet's FullyConnected."""
+    """Returns nodes for MXNet's FullyConnected."""
     return node("Gemm", [source, f"{name}_weight", f"{name}_bias"], [f"{name}_output"], transB=1)
 
 
 def mlp(groups: Mapping[str, str] | None = None) -> bytes:
-    """fc2(tanh(fc1(data))); with `groups`, nodes name their group."""
+    """Returns fc2(tanh(fc1(data))). With `groups`, nodes name their group."""
     nodes = [dense("fc1", "data"), node("Tanh", ["fc1_output"], ["act_output"]), dense("fc2", "act_output")]
     for made in nodes:
         if groups:
@@ -70,14 +70,14 @@ def convnet() -> bytes:
 
 
 def function(op: str, operands: Mapping[str, np.ndarray], constants: Sequence[Any] = (), **attributes: Any) -> bytes:
-    """y = op(operands…, constants…). The operands are parameters: a model with inputs only has nothing to train."""
+    """Returns y = op(operands…, constants…). The operands are parameters, as a model with inputs only has nothing to train."""
     weights = {name: array for name, array in operands.items()}
     weights.update({f"constant_{i}": np.asarray(constant) for i, constant in enumerate(constants)})
     return model([node(op, list(weights), ["y"], **attributes)], [], [value("y", next(iter(operands.values())).shape)], weights)
 
 
 def operator(case: Case) -> bytes:
-    """A case's operator over parameters; outputs of any shape, "y0" and on."""
+    """Returns a case's operator with parameters as operands. Its outputs "y0" … have any shape."""
     first = {f"first_{i}": np.asarray(constant) for i, constant in enumerate(case.first)}
     last = {f"constant_{i}": np.asarray(constant) for i, constant in enumerate(case.constants)}
     weights = {**first, **case.operands, **last}
@@ -103,7 +103,7 @@ _RANDOM = {
 
 
 def random_model(graph: RandomGraph) -> bytes:
-    """The outputs of a random graph, its parameters as initializers."""
+    """Returns a random graph whose parameters are initializers."""
     constants = {"half": np.float32(0.5), "zero": np.array([0]), "middle": np.array([2]), "end": np.array([4]), "columns": np.array([1])}
     nodes = []
     for step in graph.steps:

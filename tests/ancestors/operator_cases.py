@@ -1,4 +1,4 @@
-"""Single operators by which ONNX Runtime's gradients and Treadle's are compared: operands, constants and attributes, as ONNX has them."""
+"""Single operators for which gradients are compared between ONNX Runtime, MXNet and Treadle: operands, constants and attributes as in ONNX."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import networks as nets
 
 @dataclass(frozen=True)
 class Case:
-    """y = op(operands…, constants…); gradients are those of all operands."""
+    """y = op(operands…, constants…). Gradients are compared for all operands."""
 
     op: str
     operands: dict[str, np.ndarray]
     constants: Sequence[Any] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
-    first: Sequence[Any] = ()  # constants that stand before the operands
-    unread: int = 0  # outputs of the node that the model does not hand out
+    first: Sequence[Any] = ()  # constants that come before the operands
+    unread: int = 0  # number of the node's outputs that the model does not return
 
     def heads(self, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-        """A head gradient for each output."""
+        """Returns a head gradient for each output."""
         return [nets.normal(500 + i, head=tuple(shape))["head"] for i, shape in enumerate(shapes)]
 
 

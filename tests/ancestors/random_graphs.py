@@ -1,4 +1,4 @@
-"""Random graphs of 4 by 4 matrices, told as data: each ancestor builds them with its own interface, Treadle from ONNX."""
+"""Random graphs of 4 by 4 matrices, described as data. Each ancestor builds them with its own interface, and Treadle from ONNX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BINARY = ("add", "subtract", "multiply", "product", "join")
 
 @dataclass(frozen=True)
 class Step:
-    """value = op(operands…). "join": the right half of the first operand beside the left half of the second; "product": of matrices."""
+    """value = op(operands…). "join" puts the right half of the first operand beside the left half of the second; "product" is a matrix product."""
 
     value: str
     op: str
@@ -23,19 +23,19 @@ class Step:
 
 @dataclass(frozen=True)
 class RandomGraph:
-    """Inputs x0, x1, parameters p0 … p2, steps v0 …; some values are used often, some not at all."""
+    """A graph with inputs x0, x1, parameters p0 … p2 and steps v0 …. Some values are used often, some never."""
 
     arrays: dict[str, np.ndarray]
     steps: list[Step]
     outputs: list[str]
-    requests: dict[str, str]  # gradient requests of the arrays
+    requests: dict[str, str]  # gradient requests by array
     heads: list[np.ndarray]
-    fed: list[str]  # what a session is fed, whether it suffices or not
+    fed: list[str]  # values that a session is fed, which may or may not suffice
     fetched: list[str]
 
     @property
     def used(self) -> set[str]:
-        """The arrays that the outputs depend on."""
+        """Returns the arrays that the outputs depend on."""
         needed, operands = set(self.outputs), {step.value: step.operands for step in self.steps}
         for step in reversed(self.steps):
             if step.value in needed:
@@ -63,7 +63,7 @@ def random_graph(seed: int) -> RandomGraph:
 
 
 def fed_value(name: str) -> np.ndarray:
-    """What a session is fed for a value that it would compute: a number of its own for each."""
+    """Returns the array fed for a value that the graph would compute; it differs for each value."""
     return np.full((4, 4), 0.25 + 0.125 * int(name[1:]), np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Runs the scenarios on MXNet's graph executor and writes recorded/mxnet.json. In MXNet's environment: see README.md."""
+"""Runs the scenarios on MXNet's graph executor, in MXNet's environment (see README.md), and writes recorded/mxnet.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOST = mx.cpu()
 
 
 def numbers(array):
-    """What an array holds once everything that was pushed has run: auxiliary states are not ordered behind a forward pass otherwise."""
+    """Returns an array's contents after all pushed operations: otherwise auxiliary states may be read before the forward pass has ended."""
     mx.nd.waitall()
     return array.asnumpy()
 
@@ -43,7 +43,7 @@ def nd(values):
 
 
 def shares(one, other):
-    """Whether what is written to one array shows in the first elements of the other."""
+    """True if writing to one array changes the first elements of the other."""
     mark = np.float32(12345)
     before = numbers(one)
     one[:] = mark
@@ -102,7 +102,7 @@ def record_gradient_requests():
 
 
 def record_added_gradients_of_a_sum():
-    """a + b, twice: of a sum's operands, the second is given what has been accumulated for the first."""
+    """Two passes of a + b. MXNet gives the second operand the accumulated gradient of the first."""
     facts = {}
     for requests in ("write write", "add write", "write add", "add add"):
         a, b = requests.split()
@@ -183,11 +183,11 @@ def record_reshaping():
         larger_shares={name: shares(larger.arg_dict[name], executor.arg_dict[name]) for name in ("data", "fc1_weight")},
     )
     data, gate = mx.sym.Variable("data"), mx.sym.Variable("gate")
-    pair = mx.sym.elemwise_mul(data, gate)  # the shape of one follows from the other's
+    pair = mx.sym.elemwise_mul(data, gate)  # either shape determines the other
     executor = pair.simple_bind(HOST, data=(4, 5))
     partial = executor.reshape(partial_shaping=True, data=(2, 5))
     column = mx.sym.Variable("column")
-    loose = mx.sym.broadcast_mul(data, column).simple_bind(HOST, data=(4, 5), column=(4, 1))  # it does not
+    loose = mx.sym.broadcast_mul(data, column).simple_bind(HOST, data=(4, 5), column=(4, 1))  # column's shape does not follow from data's
     record.add(
         "reshape_of_several_inputs",
         bound=[list(array.shape) for array in executor.arg_dict.values()],
@@ -247,7 +247,7 @@ def record_monitor():
 
 
 def record_partial_forward():
-    """By the prediction interface: the executor's own partial forward pass is not in its C interface."""
+    """Uses the prediction interface, as the C interface lacks the executor's partial forward pass."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(pathlib.Path(folder) / "params")
         mx.nd.save(path, {"arg:" + name: nd(array) for name, array in nets.MLP.items()})
@@ -332,7 +332,7 @@ def record_dropout():
 
 
 def record_several_outputs_and_uses():
-    """y = a + a·b and z = sin(a): the gradients of a come from three uses and two head gradients."""
+    """y = a + a·b and z = sin(a): the gradient of a has contributions of three uses and two head gradients."""
     a, b = mx.sym.Variable("a"), mx.sym.Variable("b")
     executor = mx.sym.Group([a + a * b, mx.sym.sin(a)]).simple_bind(HOST, a=(8,), b=(8,))
     executor.forward(is_train=True, a=nd(nets.POINTS), b=nd(nets.OTHER))
@@ -342,7 +342,7 @@ def record_several_outputs_and_uses():
 
 
 def record_training():
-    """Gradient descent by hand over the softmax's cross entropy, whose gradient MXNet's SoftmaxOutput is."""
+    """Hand-written gradient descent on softmax and cross-entropy, whose gradient MXNet's SoftmaxOutput computes."""
     rate, batches = 0.1, nets.chain(12)["batches"]
     symbol = mx.sym.SoftmaxOutput(mlp(), mx.sym.Variable("label"), name="softmax")
     requests = {name: "write" if name in nets.MLP else "null" for name in symbol.list_arguments()}
@@ -444,7 +444,7 @@ def record_storage():
 
 
 def record_gradients_of_operators():
-    """Of functions of one and two operands, also where the derivative jumps: each framework takes one side, or a number between."""
+    """Gradients of functions with one and two operands, also at points where the derivative jumps: frameworks take one side or a value between."""
     unary = {
         "Relu": mx.sym.relu,
         "Abs": mx.sym.abs,
@@ -511,7 +511,7 @@ def record_gradients_of_operators():
 
 
 def record_gradients_of_inputs():
-    """Of a network without parameters, and of inputs through which no gradient flows."""
+    """Gradients of a network without parameters, and of inputs through which no gradient flows."""
     x, w = mx.sym.Variable("x"), mx.sym.Variable("w")
     facts = {}
     for name, symbol in (

@@ -1,7 +1,7 @@
-"""Runs the scenarios on ONNX Runtime's training executor and writes recorded/onnxruntime-training.json. In its environment: see README.md.
+"""Runs the scenarios on ONNX Runtime's training executor, in its environment (see README.md), and writes recorded/onnxruntime-training.json.
 
-ORTModule itself needs PyTorch and builds an extension. What it drives does not: the builder of the gradient graph, with a YieldOp between
-forward and backward, and the TrainingAgent, which runs the one until there and the other from there.
+ORTModule itself needs PyTorch and builds an extension. The parts that it uses do not: the builder of the gradient graph, which puts a YieldOp between
+forward and backward, and the TrainingAgent, which runs the graph up to the YieldOp and then from there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import types
 
-# The package imports parts that need PyTorch, which nothing here uses.
+# The package imports parts that need PyTorch. They are not used here.
 for part in ("amp", "optim"):
     sys.modules[f"onnxruntime.training.{part}"] = types.ModuleType(f"onnxruntime.training.{part}")
 
@@ -33,7 +33,7 @@ HOST = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(
 MLP = {**nets.MLP, **nets.MLP_DATA}
 
 
-_alive = []  # values made of arrays share their memory, also while a run waits for its gradients
+_alive = []  # keeps arrays alive: values share their memory, also while a run waits for its gradients
 
 
 def vector(arrays):
@@ -45,12 +45,12 @@ def vector(arrays):
 
 
 def arrays(values):
-    """Copies: the executor uses the memory again."""
+    """Returns copies, as the executor reuses the memory."""
     return [np.array(values[i].numpy()) for i in range(len(values))]
 
 
 class Joint:
-    """What ORTModule makes of a model: forward and backward in one graph, which parameters enter as inputs."""
+    """A model with forward and backward in one graph and parameters as inputs, as ORTModule makes it."""
 
     def __init__(self, model, parameters, trained=None, inputs=()):
         self.values = {}
@@ -72,7 +72,7 @@ class Joint:
         self.feeds = [value.name for value in graph.input]
         self.gradients = [value.name for value in graph.output]
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # fused nodes would pass the cache by
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # fused nodes would bypass the cache
         self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         outputs = [HOST] * len(self.info.user_output_names)
         self._agent = native.TrainingAgent(self._session._sess, self.feeds, outputs, self.gradients, [HOST] * len(self.gradients), 0)
@@ -119,15 +119,15 @@ def record_forward_and_backward():
 
 
 def record_cache():
-    """A value in the cache replaces the computation of the node that makes it, in every run that is given the cache."""
+    """A cached value replaces its node's computation in every run that gets the cache."""
     data, head = nets.MLP_DATA["data"], nets.MLP_DATA["head"]
     joint = Joint(models.mlp(), nets.MLP)
     cache = native.OrtValueCache()
-    hidden = (data @ nets.MLP["fc1_weight"].T + nets.MLP["fc1_bias"]) * np.float32(0.5)  # half of what would be computed
+    hidden = (data @ nets.MLP["fc1_weight"].T + nets.MLP["fc1_bias"]) * np.float32(0.5)  # differs from the computed value by a factor of 2
     cache.insert("fc1_output", native.OrtValue.ortvalue_from_numpy(hidden, HOST))
     state, (output,) = joint.forward(cache, data=data)
     gradients = joint.backward(state, [head])
-    _, (other,) = joint.forward(cache, data=data * 100)  # nothing of the data is left
+    _, (other,) = joint.forward(cache, data=data * 100)  # the output does not depend on the data
     keys = list(cache.keys())
     cache.remove("fc1_output")
     _, (computed,) = joint.forward(cache, data=data)
@@ -135,14 +135,14 @@ def record_cache():
 
 
 def record_several_outputs():
-    """y = a·b and z = exp(b): with and without a gradient of z."""
+    """y = a·b and z = exp(b), with and without a gradient of z."""
     nodes = [models.node("Mul", ["a", "b"], ["y"]), models.node("Exp", ["b"], ["z"])]
     model = models.model(nodes, [], [models.value("y", [8]), models.value("z", [8])], {"a": nets.POINTS, "b": nets.OTHER})
     joint = Joint(model, ["a", "b"])
     state, outputs = joint.forward()
     both = joint.backward(state, [nets.HEAD, nets.POSITIVE])
     state, _ = joint.forward()
-    one = joint.backward(state, [nets.HEAD, np.zeros(8, np.float32)])  # what ORTModule hands in for a gradient that is None
+    one = joint.backward(state, [nets.HEAD, np.zeros(8, np.float32)])  # ORTModule passes zeros if a gradient is None
     inputs = {"a": nets.POINTS, "b": nets.OTHER, "head": nets.HEAD, "other": nets.POSITIVE}
     record.add("several_outputs", inputs, outputs=outputs, gradients=both, gradients_of_the_first=one)
 
@@ -163,7 +163,7 @@ def record_operators():
 
 
 class Training:
-    """ONNX Runtime's training on devices: artifacts made from an inference model, then a module and an optimiser over a checkpoint."""
+    """ONNX Runtime's on-device training: artifacts made from an inference model, then a module and an optimiser with a checkpoint."""
 
     def __init__(self, model, optimiser, loss, rate, frozen=()):
         self._folder = tempfile.TemporaryDirectory()
@@ -249,7 +249,7 @@ def record_training_of_a_convolution_network():
 
 
 def record_gradient_accumulation():
-    """Gradients are added until they are reset."""
+    """Gradients accumulate until they are reset."""
     batches = nets.chain(20)["batches"]
     training = Training(models.mlp(), artifacts.OptimType.SGD, artifacts.LossType.CrossEntropyLoss, 0.1)
     facts = []

@@ -1,4 +1,4 @@
-"""Runs the scenarios on TensorFlow's direct session and writes recorded/tensorflow.json. In TensorFlow's environment: see README.md."""
+"""Runs the scenarios on TensorFlow's direct session, in TensorFlow's environment (see README.md), and writes recorded/tensorflow.json."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # numbers do not depend on the processor
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # with oneDNN, numbers would depend on the processor
 
 import numpy as np
 import tensorflow
@@ -26,7 +26,7 @@ SCALE, SHIFT = np.float32([1, 2, 3]), np.float32([0.5, -1, 0])
 
 
 def affine():
-    """y = x * scale + shift, z = x + x; the session is for its graph."""
+    """Yields a session for the graph y = x * scale + shift, z = x + x."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [None, 3], name="x")
@@ -37,10 +37,10 @@ def affine():
 
 
 def says(function, *arguments, **named):
-    """The type of what the call raises, and the line that says why."""
+    """Returns the type of the exception that the call raises, and its main line."""
     try:
         function(*arguments, **named)
-    except Exception as error:  # the fact
+    except Exception as error:  # the exception is what is recorded
         where = ("Graph execution error", "Detected at node", " ", "Node:")
         lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
         return [type(error).__name__, lines[0][:160] if lines else ""]
@@ -96,7 +96,7 @@ def _end(stats, name):
 
 
 def record_partial_run():
-    """a = x + x goes out, b comes in, y = b * x."""
+    """a = x + x is fetched, then b is fed, then y = b * x is fetched."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [2], name="x")
@@ -143,7 +143,7 @@ def record_handles():
         fed = session.run(doubled, {place: handle.handle})
         elsewhere = says(other.run, value, {place: handle.handle})
         deleted_place, deleter = tf.delete_session_tensor(handle.handle)
-        kept = handle.get_raw_handle()  # the object deletes the tensor once more when it dies
+        kept = handle.get_raw_handle()  # otherwise the object's destructor would delete the tensor again
         session.run(deleter, {deleted_place: kept})
         record.add(
             "handles",
@@ -246,7 +246,7 @@ def record_numeric_checks():
 
 
 def record_control_flow():
-    """A loop of as many rounds as the data says, and a branch that it chooses."""
+    """A loop with a number of iterations from data, and a branch chosen by data."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [None], name="x")
@@ -261,7 +261,7 @@ def record_control_flow():
 
 
 def record_states():
-    """A variable keeps its value from run to run; a run that fails before the assignment leaves it."""
+    """A variable keeps its value between runs. A run that fails before the assignment does not change it."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [2], name="x")
@@ -322,7 +322,7 @@ def record_training():
 
 
 def record_random_graphs():
-    """Any values fed, any fetched: what is needed is computed from what is fed, and missing placeholders are told."""
+    """Any values are fed and fetched. What is needed is computed from what is fed; errors name missing placeholders."""
     functions = {
         "tanh": tf.tanh,
         "sigmoid": tf.sigmoid,

@@ -1,4 +1,4 @@
-"""How recordings are written: one JSON file per ancestor, one line per fact, numbers with the digits that float32 has."""
+"""The format of recordings: one JSON file per ancestor, one line per fact, numbers with float32's digits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent / "recorded"
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as nested lists, numbers shortened."""
+    """Converts arrays to nested lists with shortened numbers."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -30,7 +30,7 @@ def _plain(value: Any) -> Any:
 
 
 class Recording:
-    """What an ancestor did, scenario by scenario."""
+    """Collects an ancestor's facts by scenario."""
 
     def __init__(self, ancestor: str, version: str) -> None:
         self._ancestor = ancestor
@@ -44,7 +44,7 @@ class Recording:
         self._scenarios: dict[str, dict[str, Any]] = {}
 
     def add(self, scenario: str, inputs: dict[str, np.ndarray] | None = None, **facts: Any) -> None:
-        """One scenario's facts. Of its inputs, which come from networks.py, only a checksum is kept."""
+        """Adds a scenario's facts. Of its inputs, which come from networks.py, only a checksum is stored."""
         if inputs is not None:
             facts = {"inputs": networks.checksum(inputs), **facts}
         self._scenarios[scenario] = _plain(facts)
@@ -63,9 +63,9 @@ class Recording:
 
 
 def error_of(function: Any, *arguments: Any, **named: Any) -> str:
-    """The name of the exception's type that the call raises, or "" if it raises none."""
+    """Returns the type name of the exception that the call raises; "" if it raises none."""
     try:
         function(*arguments, **named)
-    except Exception as error:  # whatever the ancestor raises is the fact
+    except Exception as error:  # any exception is recorded
         return type(error).__name__
     return ""

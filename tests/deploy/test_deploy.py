@@ -1,5 +1,5 @@
-"""The examples of examples/deploy under the frameworks that they are for: the answers are onnxruntime's own. `.venv-deploy` and
-`.venv-mlserver` have what it takes (`scripts/setup --deploy`, and Treadle's wheel)."""
+"""The examples of examples/deploy with the frameworks that they are made for: their answers must equal onnxruntime's. `scripts/setup --deploy` makes
+`.venv-deploy` and `.venv-mlserver`, which also need Treadle's wheel."""
 
 import http.client
 import pathlib
@@ -13,14 +13,14 @@ import pytest
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "bench"))
 deploy = pytest.importorskip("deploy")
-import load  # of examples/deploy
+import load  # from examples/deploy
 
 MODEL = str(REPOSITORY / "examples/digits/digits.onnx")
 
 
 @pytest.fixture(scope="module")
 def expected():
-    """The scores of a batch of pictures."""
+    """Returns the scores of a batch of images."""
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
     return lambda pictures: session.run(None, {"image": pictures})[0]
@@ -53,7 +53,7 @@ def test_servers_answer_what_the_model_gives(kind, expected):
         with pytest.raises(RuntimeError, match="image"):  # the error names the input
             load.post(connection, url.path, wrong, headers)
         body, headers = load.request_of(pictures[0], name)
-        close(load.answer_of(load.post(connection, url.path, body, headers), name), answers[0])  # and the server goes on
+        close(load.answer_of(load.post(connection, url.path, body, headers), name), answers[0])  # the server keeps working
     assert len(answers) == len(pictures)
     for place, batch in enumerate(pictures):
         close(answers[place], expected(batch))

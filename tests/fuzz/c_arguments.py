@@ -1,4 +1,4 @@
-"""Arguments for functions of treadle.h, right ones and wrong ones: NULL, handles of other kinds, impossible counts, numbers outside of an enum."""
+"""Right and wrong arguments for functions of treadle.h: NULL, handles of other kinds, impossible counts, numbers outside of an enum."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import c_header
 
-HUGE = (1 << 63, (1 << 63) + 7, (1 << 64) - 1, (1 << 64) - 5)  # counts that no memory can hold, as int64_t negative
-OUTSIDE = (-1, 99, 257, 1 << 16, -(1 << 31), (1 << 31) - 1)  # of every enum
-ROOM = 16  # elements that every list has, whatever its count says
+HUGE = (1 << 63, (1 << 63) + 7, (1 << 64) - 1, (1 << 64) - 5)  # counts that no memory can hold; as int64_t they are negative
+OUTSIDE = (-1, 99, 257, 1 << 16, -(1 << 31), (1 << 31) - 1)  # in no enum
+ROOM = 16  # allocated elements of each list, whatever its count
 
 _SCALARS: dict[str, Any] = {
     "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
@@ -44,16 +44,16 @@ _CALLBACKS = {
 
 
 class Argument:
-    """What a parameter is given."""
+    """One argument of a call."""
 
     def __init__(self, value: Any, text: str, wrong: str = "", cell: Any = None) -> None:
         self.value, self.text = value, text
-        self.wrong = wrong  # "null", "kind", "huge" or "enum": what the library has to refuse
-        self.cell = cell  # where it writes to
+        self.wrong = wrong  # "null", "kind", "huge" or "enum": a fault that the library must refuse; "" if there is none
+        self.cell = cell  # memory that the function writes to
 
 
 class Arguments:
-    """Makes arguments by a header's types. What they point to lives as long as this."""
+    """Makes arguments by the header's types. It keeps alive the memory that they point to."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Arguments:
         handle: Callable[[str], int],
     ) -> None:
         self.header, self.random, self.texts, self.pairs, self.handle = header, rng, texts, pairs, handle
-        self.fitting: Callable[[str], int] = lambda name: handle("treadle_value")  # a value that makes sense
+        self.fitting: Callable[[str], int] = lambda name: handle("treadle_value")  # a valid value for a name
         self.kept: list[Any] = []
         self.structs: dict[str, Any] = {}
         for name, fields in header.structs.items():
@@ -76,7 +76,7 @@ class Arguments:
         return _SCALARS.get(field.type, ctypes.c_void_p)
 
     def c_type(self, parameter: c_header.Parameter) -> Any:
-        """Of a call. Raises KeyError for a type that this fuzzer does not know."""
+        """Returns the ctypes type of a parameter. Raises KeyError for types that this fuzzer does not know."""
         if parameter.depth or parameter.type in ("callback", "treadle_operation"):
             return ctypes.c_void_p
         return ctypes.c_int32 if parameter.type in self.header.enums else _SCALARS[parameter.type]
@@ -86,7 +86,7 @@ class Arguments:
         return ctypes.addressof(what)
 
     def wrongs(self, parameter: c_header.Parameter) -> list[str]:
-        """What can be wrong with it."""
+        """Returns the faults that an argument for this parameter can have."""
         found = []
         if parameter.depth or parameter.type in ("callback", "treadle_operation"):
             found.append("null")
@@ -150,7 +150,7 @@ class Arguments:
         if parameter.type == "const int64_t*":
             extents = [self.random.choice((0, 1, 2, 2, 2, 4, 4, 3, -1, 1 << 20)) for _ in range(ROOM)]
             return Argument(self.keep((ctypes.c_int64 * ROOM)(*extents)), str(extents[:4]))
-        cell = (ctypes.c_uint64 * 4096)()  # room for what is written, whatever it is
+        cell = (ctypes.c_uint64 * 4096)()  # large enough for anything that is written
         return Argument(self.keep(cell), "room", cell=cell)
 
     def pointer_list(self, parameter: c_header.Parameter) -> Argument:
@@ -164,7 +164,7 @@ class Arguments:
         return Argument(self.keep((ctypes.c_void_p * ROOM)(*[argument.value for argument in made])), f"{{{described}, ...}}")
 
     def struct_list(self, name: str) -> Argument:
-        """ROOM structs one behind the other: a list of them, or the first for who wants one."""
+        """Returns ROOM structs in a row: a list, or the first one as a single struct."""
         made = (self.structs[name] * ROOM)()
         described = []
         for k in range(ROOM):
@@ -177,7 +177,7 @@ class Arguments:
         return Argument(self.keep(made), f"{name}[{', '.join(described)}]")
 
     def fill_fitting(self, struct: Any, name: str) -> list[str]:
-        """A key with a value that has a meaning, or the models' input."""
+        """Sets a key with a meaningful value, or the models' input."""
         if name == "treadle_config_entry":
             key, value = self.random.choice(self.pairs)
             struct.key, struct.value = (self.keep(ctypes.create_string_buffer(text)) for text in (key, value))
@@ -190,7 +190,7 @@ class Arguments:
         return ["x", "..."]
 
     def fill(self, struct: Any, name: str, sparse: bool) -> list[str]:
-        """Most fields stay zero, as callers have it; names and values of entries do not."""
+        """Sets names and values of entries; other fields mostly stay zero, as in real programs."""
         texts = []
         always = {"key", "value", "name", "extents", "rank", "allocate", "free"}
         for field in self.header.structs[name]:

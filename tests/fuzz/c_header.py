@@ -1,4 +1,4 @@
-"""What treadle.h declares and asks for: functions, structs and enums, with what their comments say of NULL and of lifetimes."""
+"""Reads treadle.h: its functions, structs and enums, and what comments say about NULL and lifetimes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Parameter:
     """A parameter of a function, or a field of a struct."""
 
     name: str
-    type: str  # "const treadle_value* const*"; "callback" for functions
-    count: str = ""  # the parameter that says how many elements it has
-    counts: list[str] = field(default_factory=list)  # of which parameters it is the number of elements
+    type: str  # such as "const treadle_value* const*"; "callback" for functions
+    count: str = ""  # the parameter that contains its number of elements
+    counts: list[str] = field(default_factory=list)  # the parameters whose number of elements this is
 
     @property
     def base(self) -> str:
@@ -41,12 +41,12 @@ class Function:
         return re.split(r"(?<=\.)\s+", self.comment)
 
     def may_be_null(self, parameter: Parameter) -> bool:
-        """Whether the header says so of this parameter."""
+        """True if the header says that this parameter may be NULL."""
         said = rf"`\*?{parameter.name}[`(]"
         return parameter.name == "context" or any("NULL" in sentence and re.search(said, sentence) for sentence in self.sentences())
 
     def outlived_by(self) -> list[Parameter]:
-        """Parameters that must live as long as what the function makes, or as its first parameter where it makes nothing."""
+        """Returns the parameters that must outlive the object that the function makes, or its first parameter if it makes none."""
         found: list[Parameter] = []
         for sentence in self.sentences():
             if _LIFETIME.search(sentence):
@@ -76,7 +76,7 @@ def _declaration(text: str) -> Parameter:
 
 
 def _split(text: str) -> list[str]:
-    """At commas that are not inside of parentheses."""
+    """Splits at commas outside of parentheses."""
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         depth += (c == "(") - (c == ")")
@@ -87,7 +87,8 @@ def _split(text: str) -> list[str]:
 
 
 def _tie_counts(parameters: list[Parameter], structs: set[str]) -> None:
-    """A size_t counts the lists right before it; num_outputs and num_gradients also the room behind them."""
+    """Links counts with lists: a size_t counts the lists right before it; num_outputs and num_gradients also count the lists for results after
+    them."""
     for i, parameter in enumerate(parameters):
         if parameter.type != "size_t":
             continue
@@ -136,13 +137,13 @@ def parse(path: Path = HEADER) -> Header:
         if match[0].startswith("/*"):
             comment = _comment_text(match[0])
         elif not match[0].strip():
-            comment = ""  # a comment holds up to the next empty line
+            comment = ""  # a comment applies to all declarations up to the next empty line
         else:
             parameters = [_declaration(re.sub(r"/\*.*?\*/", "", part)) for part in _split(match[3])]
             _tie_counts(parameters, set(structs))
             said = f"{comment} {_comment_text(match[4] or '')}".strip()
             functions[match[2]] = Function(match[2], match[1].strip(), parameters, said)
-    for function in functions.values():  # "as treadle_trainer_parameter": what is said there holds here, too
+    for function in functions.values():  # comments such as "as treadle_trainer_parameter" refer to another function's
         for other in re.findall(r"\b[Aa]s (treadle_\w+)", function.comment):
             if other in functions and other != function.name:
                 function.comment += " " + functions[other].comment

@@ -1,10 +1,10 @@
-"""Calls every function of treadle.h with right and wrong arguments, in sequences on live objects (docs/fuzzing.md).
+"""Calls all functions of treadle.h with right and wrong arguments, in sequences on live objects (docs/fuzzing.md).
 
     python tests/fuzz/c_interface.py --seed 1 --count 100000
-    python tests/fuzz/c_interface.py --replay 17          # the calls of one sequence, as they are made
+    python tests/fuzz/c_interface.py --replay 17          # prints the calls of one sequence
 
-The declarations and what callers owe are read from the header itself. Each sequence runs in a process of its own: a crash, a call that does
-not end, an internal error, and a wrong argument that is not refused by name are failures.
+Declarations and callers' duties are read from the header itself. Each sequence runs in a separate process. Failures are crashes, calls that do not
+return, internal errors, and wrong arguments that are not refused by name.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ import c_objects
 from c_arguments import ROOM, Argument, Arguments
 
 LIBRARY = Path(os.environ.get("TREADLE_LIBRARY", Path(__file__).parents[2] / "build/release/libtreadle.so"))
-CALLS = 200  # of a sequence
-SECONDS = 300  # that a sequence may take, on a machine that is busy
-_LIMIT_BYTES = 16 << 30  # of addresses, so that tensors of any size are refused or cost nothing
+CALLS = 200  # calls per sequence
+SECONDS = 300  # limit per sequence, also on a busy machine
+_LIMIT_BYTES = 16 << 30  # address space, so that huge tensors are refused or cost nothing
 INVALID_ARGUMENT, INTERNAL = 1, 9
 
 
 class _Heap(ctypes.Structure):
-    """mallinfo2."""
+    """The struct of mallinfo2()."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -50,13 +50,13 @@ _mallinfo2.restype = _Heap
 
 
 def _bytes_in_use() -> int:
-    """Of the main arena and of mapped blocks: the calls are made by one thread."""
+    """Returns the bytes in the main arena and in mapped blocks: one thread makes all calls."""
     heap = _mallinfo2()
     return heap.uordblks + heap.hblkhd
 
 
 class Failure(Exception):
-    """The library did something that the header does not allow."""
+    """The library violated the header."""
 
 
 def load(header: c_header.Header, path: Path) -> ctypes.CDLL:
@@ -72,7 +72,7 @@ def load(header: c_header.Header, path: Path) -> ctypes.CDLL:
 
 
 class Sequence:
-    """Calls on live objects, all of which follow from the seed."""
+    """A sequence of calls on live objects, determined by its seed."""
 
     def __init__(self, header: c_header.Header, library: ctypes.CDLL, seed: int, tell: Any, succeeded: Any) -> None:
         self.header, self.library, self.tell, self.succeeded = header, library, tell, succeeded
@@ -83,7 +83,7 @@ class Sequence:
     def call(self, function: c_header.Function, wrong: dict[str, str]) -> None:
         self.objects.trim()
         given = {p.name: self.arguments.make(p, wrong.get(p.name, "")) for p in function.parameters}
-        for parameter in function.parameters:  # what the header allows is usual
+        for parameter in function.parameters:  # NULL is used often where the header allows it
             if parameter.depth and parameter.name not in wrong and function.may_be_null(parameter) and self.random.random() < 0.5:
                 given[parameter.name] = Argument(None, "NULL", "null")
         if not self.is_allowed(function, given):
@@ -100,12 +100,12 @@ class Sequence:
         if not result if is_status else not any(argument.wrong for argument in given.values()):
             self.succeeded(function.name)
         self.settle(function, given, result)
-        if len(self.arguments.kept) > 3000:  # what borrowed memory and names is over does not need the oldest any more
+        if len(self.arguments.kept) > 3000:  # old arguments are no longer needed, except borrowed memory and names
             self.objects.release_all()
             self.arguments.kept.clear()
 
     def is_allowed(self, function: c_header.Function, given: dict[str, Argument]) -> bool:
-        """Whether what the header asks of callers is kept: a handle is released once, and not before what needs it."""
+        """True if the call keeps the callers' duties: a handle is released once, and not before objects that need it."""
         released = c_objects.released_by(function)
         return not released or given[released].wrong != "" or self.objects.may_be_released(given[released].value)
 
@@ -127,14 +127,14 @@ class Sequence:
             raise Failure(f"{parameter.name} is wrong ({given[parameter.name].text}), and that is {code}: {message}")
 
     def is_owed(self, function: c_header.Function, parameter: c_header.Parameter, given: dict[str, Argument]) -> bool:
-        """Whether the argument has to be refused by name."""
+        """True if the library must refuse the argument by name."""
         argument = given[parameter.name]
         if argument.wrong != "null":
             return argument.wrong != ""
         return not function.may_be_null(parameter) and not (parameter.count and given[parameter.count].value == 0)
 
     def settle(self, function: c_header.Function, given: dict[str, Argument], result: Any) -> None:
-        """New objects and released ones."""
+        """Updates the sets of live and released objects after a call."""
         made = []
         for parameter in function.parameters:
             cell = given[parameter.name].cell
@@ -150,11 +150,11 @@ class Sequence:
         if released and not given[released].wrong:
             self.objects.forget(given[released].value)
         if function.name == "treadle_job_set_suspended" and not given["job"].wrong:
-            self.library.treadle_job_set_suspended(given["job"].value, 0)  # its runs would wait for good
+            self.library.treadle_job_set_suspended(given["job"].value, 0)  # otherwise the job's runs would wait for ever
 
 
 def sweep(header: c_header.Header) -> list[tuple[str, dict[str, str]]]:
-    """Every function with nothing wrong, and with each thing wrong that can be, one at a time."""
+    """Calls every function without faults, and with each possible fault, one at a time."""
     types = Arguments(header, random.Random(0), {}, (), lambda kind: 0)
     cases: list[tuple[str, dict[str, str]]] = []
     for function in header.functions.values():
@@ -176,7 +176,7 @@ def _random_case(sequence: Sequence) -> tuple[str, dict[str, str]]:
 
 
 class Fuzzer:
-    """Runs sequences in processes of their own."""
+    """Runs sequences in child processes."""
 
     def __init__(self, library: Path = LIBRARY) -> None:
         self.header = c_header.parse()
@@ -184,11 +184,11 @@ class Fuzzer:
         self.calls: collections.Counter[str] = collections.Counter()
         self.successes: collections.Counter[str] = collections.Counter()
         self.failures: list[str] = []
-        self.told = mmap.mmap(-1, 1 << 16)  # the call under way; counts of calls
+        self.told = mmap.mmap(-1, 1 << 16)  # shared memory: the current call, and numbers of calls
         self.names = list(self.header.functions)
 
     def run(self, seed: int, cases: list[tuple[str, dict[str, str]]] | None = None, verbose: bool = False) -> int:
-        """One sequence: these cases, or random ones. Returns how many calls were made before one failed."""
+        """Runs one sequence, random or with these cases. Returns how many calls were made before a failure."""
         self.told[:] = bytes(len(self.told))
         folder = tempfile.mkdtemp(prefix="treadle-c-fuzz-")
         child = os.fork()
@@ -212,7 +212,7 @@ class Fuzzer:
         return sum(made.values())
 
     def count(self, name: str, table: int) -> None:
-        """In memory that a crash leaves. Table 0: calls; 1: those that succeeded."""
+        """Counts a call in shared memory, which survives a crash. Table 0: all calls; 1: successful ones."""
         at = 8192 + 4 * (table * len(self.names) + self.names.index(name))
         self.told[at : at + 4] = (int.from_bytes(self.told[at : at + 4], sys.byteorder) + 1).to_bytes(4, sys.byteorder)
 
@@ -249,7 +249,7 @@ class Fuzzer:
         return 0
 
     def find_leaks(self, times: int = 100) -> None:
-        """A call without room for what it makes has to make nothing: bytes that are left behind are a failure."""
+        """Calls without memory for results must not make any: bytes that stay allocated are a failure."""
         makers = [f for f in self.header.functions.values() if f.parameters and f.parameters[-1].depth == 2 and not f.parameters[-1].count]
         cases = [(f.name, {f.parameters[-1].name: "null"}) for f in makers]
 
@@ -261,7 +261,7 @@ class Fuzzer:
                 before = 0
                 for k in range(2 * times):
                     if k == times:
-                        before = _bytes_in_use()  # what is made once has been made
+                        before = _bytes_in_use()  # what is allocated only once is allocated by now
                     self.library.treadle_status_release(getattr(self.library, name)(*[argument.value for argument in given.values()]))
                 if (left := _bytes_in_use() - before) >= 16 * times:
                     found[name] = left
@@ -271,7 +271,7 @@ class Fuzzer:
             self.failures.append(f"{name} without room for its result leaves {left // times} bytes behind")
 
     def told_by(self, act: Any) -> str:
-        """What it returns of a sequence in a process of its own."""
+        """Runs the function in a child process, and returns its result."""
         reads, writes = os.pipe()
         folder = tempfile.mkdtemp(prefix="treadle-c-fuzz-")
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Live objects for calls of treadle.h: how one of each kind is made, and which must outlive which."""
+"""Live objects for calls of treadle.h: how to make one of each kind, and which must outlive which."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from c_arguments import Arguments
 from onnx import TensorProto, helper, numpy_helper
 
 OWN = b"own-"
-AT_MOST = 4  # of a kind; then one of them is used again
+AT_MOST = 4  # objects per kind; beyond that, existing ones are reused
 
 
 def _model(nodes: list[Any], outputs: list[Any], **initializers: Any) -> bytes:
@@ -27,7 +27,7 @@ def _model(nodes: list[Any], outputs: list[Any], **initializers: Any) -> bytes:
 
 @functools.cache
 def models() -> dict[bytes, bytes]:
-    """By their files. All have the input x of [N, 3]."""
+    """Returns the models by file name. All have the input x of [N, 3]."""
     node, y = helper.make_node, helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2])
     weights = {"w": np.arange(6).reshape(3, 2) / 7, "b": [0, 0]}
     linear = [node("MatMul", ["x", "w"], ["product"], "first"), node("Add", ["product", "b"], ["y"], "second")]
@@ -57,7 +57,7 @@ _OPTIONS = "key value"
 
 @functools.cache
 def texts() -> dict[str, list[bytes]]:
-    """Texts that mean something, by the names of parameters. `bytes`: contents of memory."""
+    """Returns meaningful texts by names of parameters. `bytes`: contents of memory."""
     return {
         "bytes": [models()[b"linear.onnx"], models()[b"linear.onnx"][:60], b"", bytes(4096)],
         _PATHS: [
@@ -112,48 +112,48 @@ TRAINERS = (
 
 
 class Objects:
-    """What is alive, and what of it must outlive what."""
+    """The live objects, and which must outlive which."""
 
     def __init__(self, header: c_header.Header, library: ctypes.CDLL, rng: random.Random) -> None:
         self.header, self.library, self.random = header, library, rng
-        self.alive: dict[int, str] = {}  # address, kind
+        self.alive: dict[int, str] = {}  # kind by address
         self.of_kind: dict[str, list[int]] = {kind: [] for kind in header.handles}
-        self.needed: dict[int, set[int]] = {}  # by what lives shorter
+        self.needed: dict[int, set[int]] = {}  # by address, the objects that need it
         self.kept: list[Any] = []
         self.arguments = Arguments(header, rng, texts(), PAIRS, self.one)
         self.arguments.fitting = self.fitting
         for name, content in {**models(), b"data.npz": data_bytes()}.items():
-            for path in (name, OWN + name):  # those that calls are given may be written over
+            for path in (name, OWN + name):  # calls may overwrite files that they get
                 Path(path.decode()).write_bytes(content)
 
     def one(self, kind: str) -> int:
-        """One of the kind, a new one if there is none."""
+        """Returns an object of the kind; makes one if there is none."""
         if not self.of_kind[kind]:
             return self.fresh(kind)
         return self.random.choice(self.of_kind[kind])
 
     def fresh(self, kind: str) -> int:
-        """A new one, which no call has seen: another may be closed, limited or at its end."""
+        """Makes a new object: existing ones may be closed, limited or finished by calls."""
         address = RECIPES[kind](self)
         self.add(kind, address)
         return address
 
     def fitting(self, name: str) -> int:
-        """A value that the models take under a parameter of this name."""
+        """Returns a value that is valid for a parameter of this name."""
         address = self.value_of("classes" if name == "labels" else "input")
         self.add("treadle_value", address)
         return address
 
     def add(self, kind: str, address: int | None) -> list[int]:
-        """Takes over a new object."""
-        if not address or address in self.alive:  # a status of memory that ran out is one for all
+        """Registers a new object."""
+        if not address or address in self.alive:  # the status of running out of memory is one object for all
             return []
         self.alive[address] = kind
         self.of_kind[kind].append(address)
         return [address]
 
     def trim(self) -> None:
-        """Of too many of a kind, older ones go. Between calls: what a call is given lives until it returns."""
+        """Releases older objects of kinds with too many. Only between calls, since a call's arguments live until it returns."""
         for addresses in self.of_kind.values():
             for old in addresses[:-AT_MOST]:
                 if self.may_be_released(old):
@@ -171,7 +171,7 @@ class Objects:
         if kind:
             self.of_kind[kind].remove(address)  # type: ignore[arg-type]
             self.needed.pop(address, None)  # type: ignore[arg-type]
-            for keepers in self.needed.values():  # the address may be that of a new object soon
+            for keepers in self.needed.values():  # a new object may soon have this address
                 keepers.discard(address)  # type: ignore[arg-type]
 
     def release(self, address: int) -> None:
@@ -187,7 +187,7 @@ class Objects:
                 self.release(address)
 
     def made(self, function: str, *given: Any) -> int:
-        """What a function gives out by its last argument."""
+        """Returns the handle that a function writes to its last argument."""
         out = ctypes.c_void_p()
         status = getattr(self.library, function)(*given, ctypes.addressof(out))
         if status:
@@ -219,7 +219,7 @@ class Objects:
         return made
 
     def session(self) -> int:
-        """With a limit of memory and counters of nodes, or without."""
+        """Makes a session, with a memory limit and node counters or without."""
         options = None
         if self.random.random() < 0.5:
             struct = self.arguments.structs["treadle_session_options"]()
@@ -234,7 +234,7 @@ class Objects:
         return self.value_of(self.random.choice(("input", "input", "classes", "strings")))
 
     def value_of(self, kind: str) -> int:
-        """The tensor that the models take, classes for a loss, strings."""
+        """Returns a tensor for the models' input, one of classes for a loss, or one of strings."""
         if kind == "input":
             return self.tensor()
         self.kept.append((ctypes.c_int64 * 1)(2))
@@ -245,7 +245,7 @@ class Objects:
         return self.made("treadle_tensor_borrow", 7, shape, 1, ctypes.addressof(self.kept[-1]), 16, None, None)
 
     def fed(self) -> tuple[int, int, int]:
-        """The list of names, that of values, and their number."""
+        """Returns the list of names, the list of values, and their number."""
         value = self.tensor()
         self.add("treadle_value", value)
         return self.list_of(self.text(b"x")), self.list_of(value), 1
@@ -296,12 +296,12 @@ RECIPES: dict[str, Any] = {
 
 
 def released_by(function: c_header.Function) -> str:
-    """The parameter whose handle the function releases; "" for others."""
+    """Returns the parameter whose handle the function releases; "" for other functions."""
     return function.parameters[0].name if function.name.endswith("_release") and function.returns == "void" else ""
 
 
 def makes_status(function: c_header.Function) -> bool:
-    """Whether the status that it returns is what was asked for, and tells of no error."""
+    """True if the function returns the status that it makes, so that it tells of no error."""
     return function.name.startswith("treadle_status_create")
 
 

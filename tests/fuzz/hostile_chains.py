@@ -1,4 +1,4 @@
-"""Small models that grow with every node: chains that double, nests, trees of functions, expressions of extents, copies of what is long."""
+"""Small models that grow with each node: chains that double, nests, trees of functions, expressions of extents, copies of long parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def chain(make: Callable[[random.Random], onnx.ModelProto]) -> Callable[[random.
 
 
 def _model(nodes: Sequence[onnx.NodeProto], inputs: Sequence = (), constants: dict | None = None, functions: Sequence = (), output: str | None = None) -> onnx.ModelProto:
-    """`inputs` are (name, element type, shape); the last node's first output is the model's."""
+    """Makes a model. `inputs` are (name, element type, shape); the output is the last node's first output."""
     infos = [helper.make_tensor_value_info(*entry) for entry in inputs]
     stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
     result = onnx.ValueInfoProto(name=output or nodes[-1].output[0])
@@ -33,7 +33,7 @@ def _node(op: str, inputs: Sequence[str], output: str, **attributes) -> onnx.Nod
 
 
 def _repeat(op: str, count: int, operands: Callable[[str], Sequence[str]], start: str = "x", **attributes) -> list[onnx.NodeProto]:
-    """`count` nodes, each of which reads the one before it."""
+    """Makes `count` nodes, each of which reads the one before."""
     nodes, last = [], start
     for i in range(count):
         nodes.append(_node(op, operands(last), f"y{i}", **attributes))
@@ -51,7 +51,7 @@ def doubled_strings(draw):
 
 @chain
 def spread_strings(draw):
-    """One long text in many elements."""
+    """Copies one long text to many elements."""
     count = draw.choice([1000, 30_000, 10_000_000])
     model = _model([_node("Expand", ["x", "shape"], "y"), _node("Identity", ["y"], "z")], constants={"shape": np.array([count])})
     model.graph.initializer.append(helper.make_tensor("x", STRING, [1], [b"x" * 50_000]))
@@ -79,7 +79,7 @@ def tiled_constants(draw):
 
 @chain
 def filled_constants(draw):
-    """Many fills, each of which may be folded by itself."""
+    """Many fills, each of which is small enough to be folded."""
     count, size = draw.choice([10, 100, 2000]), draw.choice([10_000, 1_000_000, 6_000_000, 60_000_000])
     value = lambda i: helper.make_tensor("v", FLOAT, [1], [float(i)])  # noqa: E731
     nodes = [_node("ConstantOfShape", ["n"], f"c{i}", value=value(i)) for i in range(count)]
@@ -95,7 +95,7 @@ def constant_products(draw):
 
 @chain
 def constant_reductions(draw):
-    """Much is read, and little made."""
+    """Reductions that read much and make little."""
     value = helper.make_tensor("v", FLOAT, [1], [0.5])
     op = draw.choice(["ReduceSum", "ReduceMax", "ReduceLogSumExp", "ReduceL2"])
     count = draw.choice([10, 1000])
@@ -126,7 +126,7 @@ def joined_symbols_one_by_one(draw):
 
 
 def _of_extents(nodes: list[onnx.NodeProto], used: str) -> onnx.ModelProto:
-    """What makes scalars of the extents `a` and `b`, and a tensor as large as the last one."""
+    """Makes a model: `nodes` compute with the extents `a` and `b`, and the operator `used` makes a tensor of the size that the last one gives."""
     first = [_node("Shape", ["x"], "s"), _node("Gather", ["s", "i0"], "a"), _node("Gather", ["s", "i1"], "b")]
     last = [_node("Unsqueeze", [nodes[-1].output[0], "axes"], "shape"), _node(used, ["x0", "shape"] if used != "ConstantOfShape" else ["shape"], "y")]
     constants = {"i0": np.array(0), "i1": np.array(1), "axes": np.array([0]), "two": np.array(2), "three": np.array(3)}
@@ -141,7 +141,7 @@ def powers_of_extents(draw):
 
 @chain
 def entangled_extents(draw):
-    """Each step reads the one before it twice, so that the expression is exponential as a tree."""
+    """Each step reads the one before twice: written as a tree, the expression is exponentially large."""
     nodes, last = [], "a"
     for i in range(draw.choice([10, 60, 600])):
         op = draw.choice(["Div", "Max", "Min", "Mul", "Sub"])
@@ -169,7 +169,7 @@ def sliced_by_operands(draw):
 
 @chain
 def broadcast_extents(draw):
-    """Sums of inputs in which every extent may be 1."""
+    """Sums of inputs in which any extent may be 1."""
     count = draw.choice([10, 300])
     nodes, values = [], [f"x{i}" for i in range(count)]
     for i in range(3 * count):
@@ -202,7 +202,7 @@ def functions_of_functions(draw):
 
 @chain
 def functions_with_long_parts(draw):
-    """Called often: a text, a list or a name that the file has once."""
+    """A function that is called often, with a long text, list or name that the file contains once."""
     kind = draw.randrange(5)
     long = "x" * draw.choice([1000, 30_000])
     node = _node("Relu", ["x"], "y")
@@ -223,7 +223,7 @@ def functions_with_long_parts(draw):
 
 @chain
 def functions_with_long_prefixes(draw):
-    """The names of calls become the prefix of the names of all that they make."""
+    """Calls with long names, which become prefixes of all names within them."""
     functions = [_function("f0", [_node("Relu", ["x"], "y")])]
     for i in range(1, draw.choice([5, 40])):
         nodes = _calls(f"f{i - 1}", 2 if i < 12 else 1)
@@ -235,7 +235,7 @@ def functions_with_long_prefixes(draw):
 
 @chain
 def functions_of_constants(draw):
-    """What is folded in each call."""
+    """A function with a constant that is folded anew in each call."""
     nodes = [_node("Constant", [], "n", value_ints=[draw.choice([1000, 300_000])]), _node("ConstantOfShape", ["n"], "c"), _node("Add", ["x", "c"], "y")]
     return _model(_calls("f1", 40), [("x", FLOAT, ["n"])], functions=[_function("f0", nodes), _function("f1", _calls("f0", draw.choice([2, 50])))])
 
@@ -264,7 +264,7 @@ def nested_branches_on_both_sides(draw):
 
 @chain
 def many_branches(draw):
-    """Each reads a constant, which may be converted or packed for it."""
+    """Many branches that read a constant, each of which may convert or pack it."""
     dtype, op = draw.choice([(np.float16, "MatMul"), (np.float32, "MatMul"), (np.float32, "Add")])
     count = draw.choice([10, 250])
     nodes, last = [], "x"
@@ -278,7 +278,7 @@ def many_branches(draw):
 
 @chain
 def captures_of_everything(draw):
-    """A nest in which each level reads what the ones around it made."""
+    """Nested bodies, each of which reads values of all bodies around it."""
     depth, width = draw.choice([(5, 100), (28, 30)])
     nodes = []
     for level in reversed(range(depth)):
@@ -340,7 +340,7 @@ def many_readers(draw):
 
 @chain
 def many_convolutions(draw):
-    """What packs a constant does so for each of its readers."""
+    """Many convolutions that may each pack the same constant."""
     count = draw.choice([100, 1500])
     op = draw.choice(["Conv", "MatMul", "Gemm", "LSTM", "ConvTranspose"])
     if op in ("MatMul", "Gemm"):
@@ -356,7 +356,7 @@ def many_convolutions(draw):
 
 @chain
 def packed_fills(draw):
-    """What is folded is packed for each kind of reader."""
+    """Folded constants that are packed for each kind of reader."""
     n, value = draw.choice([1000, 2400]), helper.make_tensor("v", FLOAT, [1], [0.5])
     nodes = [_node("ConstantOfShape", ["s"], "w", value=value), _node("ConstantOfShape", ["f"], "k", value=value)]
     nodes += [_node("MatMul", ["x", "w"], "a"), _node("Gemm", ["x", "w"], "b", transB=1), _node("MatMul", ["w", "x"], "c")]
@@ -388,7 +388,7 @@ def equal_names(draw):
 
 @chain
 def undeclared_ranks(draw):
-    """Operators that have branches for the ranks that they may meet."""
+    """Operators of unknown ranks, which are decomposed for each possible rank."""
     op, inputs, attributes = draw.choice(
         [
             ("MultiHeadAttention", ["x", "x", "x"], {"num_heads": 1}),
@@ -406,7 +406,7 @@ def undeclared_ranks(draw):
 
 @chain
 def empty_messages(draw):
-    """Two bytes each in the file."""
+    """Empty messages, which need two bytes each in the file."""
     model = _model([_node("Relu", ["x"], "y")], [("x", FLOAT, ["n"])])
     kind = draw.randrange(9)
     if kind < 3:
@@ -429,7 +429,7 @@ def empty_messages(draw):
 
 @chain
 def long_lists(draw):
-    """An attribute of as many numbers as the file has room for."""
+    """An attribute with as many numbers as fit into the file."""
     op, attribute = draw.choice([("Transpose", "perm"), ("MaxPool", "kernel_shape"), ("TreeEnsembleRegressor", "nodes_treeids"), ("TfIdfVectorizer", "ngram_counts")])
     opset = {"domain": "ai.onnx.ml"} if op.startswith("Tree") else {}
     model = _model([helper.make_node(op, ["x"], ["y"], **opset, **{attribute: [draw.choice([0, 1])] * 45_000})], [("x", FLOAT, ["n", 3, "h", "w"])])
@@ -453,7 +453,7 @@ def long_equations(draw):
 
 @chain
 def long_names(draw):
-    """Names that errors, notes and prefixes repeat."""
+    """Long names, which errors, notes and prefixes repeat."""
     name = "x" * 15_000
     model = _model([_node(draw.choice(["Relu", "Reshape", "Nothing", "Concat"]), [name, name], "y")], [(name, FLOAT, ["n" * 15_000, 3])])
     model.graph.node[0].name = name
@@ -462,7 +462,7 @@ def long_names(draw):
 
 @chain
 def written_out_normalizations(draw):
-    """What a fused operator needs and the nodes do not: a row of ones."""
+    """Normalisations that are fused, for which a row of ones is made."""
     length = draw.choice([64, 8192, 10**9])
     nodes, last = [], "x"
     for i in range(draw.choice([1, 400])):
@@ -474,7 +474,7 @@ def written_out_normalizations(draw):
 
 @chain
 def rotary_sections(draw):
-    """A decomposition makes a constant of the size that an attribute gives, in every node."""
+    """Nodes whose decomposition makes a constant of the size that an attribute gives."""
     size = draw.choice([512, 65_536])
     nodes = _repeat("MRotaryEmbedding", draw.choice([1, 300]), lambda x: [x, "p", "c", "c"], domain="com.microsoft", mrope_section=[size] * 3)
     model = _model(nodes, [("x", FLOAT, [1, 1, 1, 6 * size]), ("p", INT64, [3, 1, 1]), ("c", FLOAT, [10, 3 * size])])

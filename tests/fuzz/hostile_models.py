@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Loads small models that declare huge things, and measures what each load takes.
+"""Loads small models that declare huge things, and measures the memory and time of each load.
 
     tests/fuzz/hostile_models.py [--cases 10000] [--seed 0] [--replay SEED] [--keep FOLDER]
 
-A case is a file of at most 100 kB: a node that a maker of the operator fuzzer (tests/operators) draws, whose extents, attributes, shapes and lengths
-are then replaced by huge numbers; or a chain, nest or tree of nodes that grows with every step. It may load or be refused: in a process of its own,
-within 64 MiB more than the process had before, and without a crash. The report names the seed of each case that does not, and the slowest ones.
+A case is a file of at most 100 kB. Either the operator fuzzer (tests/operators) draws a node, and huge numbers replace its extents, attributes,
+shapes and lengths; or the model is a chain, nest or tree of nodes that grows with every step. The model may load or be refused, in a child process,
+without a crash and within 64 MiB beyond the process's memory at the start. The report names the seeds of cases that violate this, and the slowest
+cases.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from draft import Case, Choices, Rejected  # noqa: E402
 from hostile_chains import CHAINS  # noqa: E402
 from judges import model_of  # noqa: E402
 
-MEMORY_LIMIT = 64 << 20  # beyond what the process has before the load
+MEMORY_LIMIT = 64 << 20  # bytes beyond the memory before the load
 FILE_LIMIT = 100_000
-CPU_LIMIT = 20  # seconds; only what never ends meets it
-ADDRESS_LIMIT = 2 << 30  # beyond the process's own
+CPU_LIMIT = 20  # seconds; only a load that never ends reaches it
+ADDRESS_LIMIT = 2 << 30  # bytes beyond the address space before the load
 NUMBERS = [0, 1, -1, 2, 7, 64, 1000, 65_536, 1_000_003, 100_000_007, 1_000_000_007, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40, 2**62, 2**63 - 1, -(2**63)]
 HUGE_FLOATS = [0.0, -1.0, 1e9, 1e30, float("inf"), float("nan")]
 
 
 @dataclass
 class Load:
-    """What one load took, and how it ended: loaded, refused, or the death of its process."""
+    """Memory and time of a load, and its outcome: loaded, refused, or the death of its process."""
 
     verdict: str
     text: str
@@ -64,7 +65,7 @@ def resident() -> int:
 
 
 def load_in_child(raw: bytes, load: Callable[[bytes], object] = treadle.InferenceSession) -> Load:
-    """Loads the bytes in a child process, whose peak counts from where it starts."""
+    """Loads the bytes in a child process, and measures its peak beyond its memory at the start."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -98,7 +99,7 @@ def load_in_child(raw: bytes, load: Callable[[bytes], object] = treadle.Inferenc
     return Load(verdict, text, int(memory), float(seconds))
 
 
-# Mutations: each makes one thing of a model huge, and says whether it found one.
+# Mutations: each makes a part of a model huge. It returns False if the model has no such part.
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
@@ -134,7 +135,7 @@ def change_attribute(model: onnx.ModelProto, draw: random.Random) -> None:
 
 
 def add_attribute(model: onnx.ModelProto, draw: random.Random) -> None:
-    """One that the operator has and the node leaves out."""
+    """Adds a huge attribute that the operator has and the node omits."""
     node = draw.choice(model.graph.node)
     if not defs.has(node.op_type, node.domain):
         return
@@ -166,7 +167,7 @@ def change_declared_extent(model: onnx.ModelProto, draw: random.Random) -> None:
 
 
 def change_constant(model: onnx.ModelProto, draw: random.Random) -> None:
-    """An element of an integer constant, which may be an extent, an axis or a length."""
+    """Changes an element of an integer constant, which may be an extent, an axis or a length."""
     found = [t for t in model.graph.initializer if t.data_type in (TensorProto.INT64, TensorProto.INT32) and t.raw_data]
     if not found:
         return
@@ -179,7 +180,7 @@ def change_constant(model: onnx.ModelProto, draw: random.Random) -> None:
 
 
 def declare_constant(model: onnx.ModelProto, draw: random.Random) -> None:
-    """A constant becomes an input of a declared length."""
+    """Replaces a constant by an input with a declared length."""
     if not model.graph.initializer:
         return
     i = draw.randrange(len(model.graph.initializer))
@@ -190,7 +191,7 @@ def declare_constant(model: onnx.ModelProto, draw: random.Random) -> None:
 
 
 def make_large(model: onnx.ModelProto, draw: random.Random) -> None:
-    """An operand becomes what few bytes fill: of as many axes, but large ones."""
+    """Replaces an operand by a fill: as many axes, but large ones, in few bytes."""
     found = [i for i in model.graph.input if i.type.HasField("tensor_type")] + list(model.graph.initializer)
     if not found:
         return
@@ -215,7 +216,7 @@ def make_large(model: onnx.ModelProto, draw: random.Random) -> None:
 
 
 def make_sparse(model: onnx.ModelProto, draw: random.Random) -> None:
-    """A constant becomes a sparse one of few elements and huge extents."""
+    """Replaces a constant by a sparse one with few elements and huge extents."""
     if not model.graph.initializer:
         return
     i = draw.randrange(len(model.graph.initializer))
@@ -230,7 +231,7 @@ def make_sparse(model: onnx.ModelProto, draw: random.Random) -> None:
 
 
 def make_empty(model: onnx.ModelProto, draw: random.Random) -> None:
-    """A constant gets an extent of 0, with which others cost no bytes."""
+    """Gives a constant an extent of 0, so that huge other extents need no bytes."""
     if not model.graph.initializer:
         return
     tensor = draw.choice(model.graph.initializer)
@@ -271,13 +272,13 @@ def drawn_case(draw: random.Random) -> Case | None:
 
 
 def mutated(seed: int) -> bytes | None:
-    """A node of a maker with one to four things made huge."""
+    """Returns a drawn node with one to four mutations."""
     draw = random.Random(seed)
     case = drawn_case(draw)
     if case is None:
         return None
     constant = draw.randrange(3)
-    if constant:  # what is folded
+    if constant:  # may be folded
         case.constant = [isinstance(x, np.ndarray) and (constant == 1 or draw.random() < 0.7) for x in case.inputs]
     model = onnx.ModelProto.FromString(model_of([case], case.opset, 10)[0])
     for _ in range(draw.randint(1, 4)):
@@ -287,7 +288,7 @@ def mutated(seed: int) -> bytes | None:
 
 
 def case_of(seed: int) -> tuple[str, bytes | None]:
-    """The name and the file of a seed; no file where its choices make none."""
+    """Returns the name and the file of a seed; no file if its choices give none."""
     draw = random.Random(seed)
     if draw.random() < 0.1:
         name = draw.choice(sorted(CHAINS))
@@ -297,7 +298,7 @@ def case_of(seed: int) -> tuple[str, bytes | None]:
 
 
 def sweep(seeds: Iterable[int], keep: Path | None = None) -> list[tuple[int, str, Load]]:
-    """Loads the case of every seed."""
+    """Loads the cases of all seeds."""
     loads = []
     for seed in seeds:
         name, raw = case_of(seed)

@@ -1,5 +1,5 @@
-"""What programs do with optimum-onnx: `python jobs.py FOLDER WORK` computes every job over the models of models.py in FOLDER and prints the answers as JSON, with
-what failed as text. WORK is a folder for what jobs write."""
+"""Typical uses of optimum-onnx: `python jobs.py FOLDER WORK` runs every job with the models of models.py in FOLDER, and prints the answers, or texts
+of failures, as JSON. Jobs write their files to WORK."""
 
 import collections
 import json
@@ -49,7 +49,7 @@ def batch(name="features", texts=TEXTS, **options):
 
 
 def ask(kind, name, inputs, bindings=(False, True), **options):
-    """Every output of a model, with and without IO binding."""
+    """Returns all outputs of a model, with and without IO binding."""
     answers = []
     for binding in bindings:
         model = kind.from_pretrained(FOLDER / name, use_io_binding=binding, **options)
@@ -59,7 +59,7 @@ def ask(kind, name, inputs, bindings=(False, True), **options):
 
 
 def write(kind, name, inputs, **options):
-    """The tokens that a decoder writes: greedy, with beams, with chosen seeds, each with and without IO binding and caches."""
+    """Returns the tokens that a decoder generates: greedy, with beams, and with seeds, each with and without IO binding and caches."""
     ways = {"greedy": {}, "beams": {"num_beams": 3, "num_return_sequences": 2}, "sampled": {"do_sample": True, "top_k": 8}}
     answers = {}
     for binding in (False, True):
@@ -135,7 +135,7 @@ def whisper():
 @job
 def clip():
     pictures = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    return ask(ORTModelForZeroShotImageClassification, "clip", {**batch("clip", return_token_type_ids=False), "pixel_values": pictures}, bindings=[False])  # optimum knows no extents of its outputs
+    return ask(ORTModelForZeroShotImageClassification, "clip", {**batch("clip", return_token_type_ids=False), "pixel_values": pictures}, bindings=[False])  # optimum does not know the extents of its outputs
 
 
 @job
@@ -145,7 +145,7 @@ def vit():
 
 @job
 def segformer():
-    return ask(ORTModelForSemanticSegmentation, "segformer", {"pixel_values": torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))}, bindings=[False])  # likewise
+    return ask(ORTModelForSemanticSegmentation, "segformer", {"pixel_values": torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))}, bindings=[False])  # as above
 
 
 @job
@@ -198,7 +198,7 @@ def optimised(level):
         folder = WORK / f"optimised-{name}-{level}"
         ORTOptimizer.from_pretrained(kind.from_pretrained(FOLDER / name)).optimize(OptimizationConfig(optimization_level=level, optimize_for_gpu=False), save_dir=folder)
         path = folder / "model_optimized.onnx"
-        # Arithmetic on extents may differ, and onnxruntime's blocked layout hides normalisations from its own optimizer.
+        # Nodes that compute extents may differ, and onnxruntime's blocked layout hides normalisations from its own optimizer.
         fused = [] if (name, level) == ("vit", 99) else [entry for entry in counts(path) if entry[0] in COMPUTES]
         answers[name] = [fused, ask(kind, folder, inputs, file_name=path.name)]
     return answers

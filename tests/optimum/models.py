@@ -1,4 +1,4 @@
-"""Small models of random weights, as optimum exports them, with tokenizers that are made: `python models.py FOLDER` writes them all."""
+"""Small models with random weights, exported by optimum, with generated tokenizers: `python models.py FOLDER` writes them all."""
 
 import pathlib
 import sys
@@ -35,7 +35,7 @@ def clip():
 
 
 def models():
-    """Name → (task, model)."""
+    """Returns the models by name: (task, model)."""
     words = {"vocab_size": len(VOCABULARY), **ENDS}
     return {
         "features": ("feature-extraction", transformers.BertModel(bert())),

@@ -1,6 +1,6 @@
 """optimum-onnx and sentence-transformers run unchanged with Treadle in onnxruntime's place: each job of jobs.py gives the same answers.
 
-They want an older transformers than the other tests: `.venv-optimum` has it (`scripts/setup --optimum`).
+They need an older version of transformers than the other tests: `scripts/setup --optimum` makes `.venv-optimum` with it.
 """
 
 import importlib.util
@@ -41,7 +41,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """What every job gives on onnxruntime and on Treadle."""
+    """Returns the answers of all jobs on onnxruntime and on Treadle."""
     folder = tmp_path_factory.mktemp("optimum")
     run("models.py", folder / "models")
     found = []
