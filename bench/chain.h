@@ -1,4 +1,4 @@
-// A model that is a chain of elementwise nodes on 8 floats.
+// A model that is a chain of elementwise nodes on vectors of 8 floats.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace treadle::bench {
 
-/// @param dynamic  the extent is a symbol, "n"
-/// @param yields  whether every second node is a Yield
+/// @param dynamic  true: the extent is a symbol, "n"
+/// @param yields  true: every second node is a Yield
 inline Model chain(int num_nodes, bool dynamic, bool yields = false) {
   onnx::ModelDef model;
   model.ir_version = 10;

@@ -1,10 +1,10 @@
 // Clients that each have a run under way at all times, on sessions of Treadle and of ONNX Runtime in turn. bench/clients.py writes the
-// feeds, calls this for every model, and prints the table.
+// feeds, calls this program for every model, and prints the table.
 //
 //     bench_clients MODEL FEEDS LIBONNXRUNTIME CLIENTS SECONDS ROUNDS [SESSIONS]
 //
-// Prints a line per engine and round: engine, runs a second, p50 and p99 in ms, page faults a run. With more than one session, clients take
-// them in turn; then the peer has its global pool only.
+// Prints a line per engine and round: engine, runs per second, p50 and p99 in ms, page faults per run. With more than one session, clients
+// are distributed over them, and ONNX Runtime uses only its global pool.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -40,8 +40,8 @@ std::string read_text(std::istream& in) {
   return text;
 }
 
-// uint64 how many; for each: name, int64 dtype, int64 rank, int64 extents, and the elements, or texts. A text is its uint64 length and
-// bytes.
+// Reads the number of feeds (uint64); for each its name, int64 dtype, int64 rank, int64 extents and elements or texts. A text is its length
+// (uint64) and its bytes.
 Feeds read_feeds(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   Feeds feeds;

@@ -1,11 +1,11 @@
-// Convolutions with channels innermost, each by every way that can take it: microseconds and GFLOP/s of one thread, with weights in the
-// caches and with weights that come from memory, as in a model whose weights exceed the caches. What nhwc_method estimates rests on these.
+// Convolutions with channels last, each by every method that supports it: microseconds and GFLOP/s of one thread, with weights in the
+// caches and with weights from memory, as in a model whose weights exceed the caches. The estimates of nhwc_method rest on these numbers.
 //
 //     bench_conv [C M size kernel stride [group]]
 //     bench_conv --calibrate FILE
 //
-// The second form fits the rates of the estimates (kernels::ConvRates) to what 3x3 layers take on this machine, some twenty seconds on one
-// core, and writes them for the session's option `conv_rates`.
+// The second form fits the rates of the estimates (kernels::ConvRates) to 3x3 layers on this machine, in about twenty seconds on one core,
+// and writes them for the session's option `conv_rates`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,14 +39,14 @@ std::shared_ptr<Storage> floats(int64_t count) {
 }
 float* data_of(const std::shared_ptr<Storage>& storage) { return reinterpret_cast<float*>(storage->data()); }
 
-/// The thread's own time: waiting for a core costs nothing.
+/// Returns the thread's CPU time, which does not include waiting for a core.
 double now_us() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) / 1e3;
 }
 
-/// The least of several times, which other work on the machine disturbs least.
+/// Returns the shortest of several times, which other work on the machine has disturbed least.
 template <typename Run>
 double microseconds(Run run, int copies) {
   double best = 1e30;
@@ -85,7 +85,7 @@ std::vector<Times> times_of(const Layer& l) {
     const size_t bytes = static_cast<size_t>(nhwc_packed_size(p, method)) * sizeof(float);
     const int copies = static_cast<int>(std::clamp<size_t>((100UL << 20) / std::max<size_t>(bytes, 1), 2, 400));
     const int64_t stride = (static_cast<int64_t>(bytes) + 4095) / 4096 * 1024;
-    const auto packed = floats(stride * copies);  // all in one piece, so that it lies in huge pages
+    const auto packed = floats(stride * copies);  // one block, so that it is in huge pages
     for (int i = 0; i < copies; ++i) nhwc_pack(p, method, data_of(weights), data_of(packed) + i * stride);
     const auto scratch = allocate_large(nhwc_scratch_bytes(p, method, 1) + 64);
     ConvEpilogue e;
@@ -112,7 +112,7 @@ void measure(const Layer& l) {
 
 struct Sample {
   ConvParams params;
-  int out;  // as winograd_estimate has it
+  int out;  // size of Winograd's output tiles, as for winograd_estimate; 0: direct
   bool from_memory;
   double us;
 };
@@ -127,10 +127,10 @@ double error_of(const std::vector<Sample>& samples, const ConvRates& rates) {
   return std::sqrt(sum / static_cast<double>(samples.size()));
 }
 
-/// What the layers take together, each the way that the rates choose, over the fastest way of each.
+/// Returns the layers' total time with the methods that the rates choose, relative to that with the fastest methods.
 double choices_over_best(const std::vector<Sample>& samples, const ConvRates& rates) {
   double chosen = 0, best = 0;
-  for (size_t i = 0; i < samples.size();) {  // the ways of one layer, in one state of the caches, stand beside each other
+  for (size_t i = 0; i < samples.size();) {  // samples of one layer and cache state follow each other
     size_t end = i, by_estimate = i, fastest = i;
     for (; end < samples.size() && samples[end].params.C == samples[i].params.C && samples[end].params.M == samples[i].params.M &&
            samples[end].params.window.out[1] == samples[i].params.window.out[1] && samples[end].from_memory == samples[i].from_memory;
@@ -145,7 +145,7 @@ double choices_over_best(const std::vector<Sample>& samples, const ConvRates& ra
   return chosen / best;
 }
 
-// Coordinate descent in steps that shrink: five numbers and some hundred samples.
+// Coordinate descent with shrinking steps, for five rates and about a hundred samples.
 ConvRates fit(const std::vector<Sample>& samples) {
   ConvRates rates;
   for (float step = 1.5F; step > 1.005F; step = std::sqrt(step)) {

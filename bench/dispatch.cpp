@@ -1,6 +1,6 @@
-// What one more node costs: chains of elementwise nodes on 8 floats, optimiser off; (1,010 nodes - 10 nodes) / 1,000.
-// And what one more set of extents costs: binding a chain whose length grows; what a stop at a Yield and the resumption cost; and finding
-// what was prepared for a run of other outputs than the model's.
+// The cost of an additional node: chains of elementwise nodes on 8 floats, optimiser off; (1,010 nodes - 10 nodes) / 1,000. Also the cost
+// of a new set of extents (binding a chain whose length grows), of a stop at a Yield with resumption, and of finding the program for other
+// outputs than the model's.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -54,7 +54,7 @@ double bind_ns(int num_nodes) {
   auto step = [&] {
     binding.bind_input("v0", Tensor(DType::float32, {extent}, memory.storage()));
     session.run(binding);
-    extent = extent == 1150 ? 1025 : extent + 1;  // one bucket, and more extents than the cache holds
+    extent = extent == 1150 ? 1025 : extent + 1;  // within one bucket, but more extents than the cache holds
   };
   for (int i = 0; i < 200; ++i) step();
   double changing = median_ns(step, 15, 200);
@@ -62,7 +62,7 @@ double bind_ns(int num_nodes) {
   return changing - steady;
 }
 
-// A whole run with so many stops, nothing looked at in between.
+// Time of a run with so many stops, at which nothing is read.
 double stopping_ns(int num_yields) {
   Session session(chain(2 * num_yields + 1, false, true), plain_options());
   const std::map<std::string, Datum> feeds{{"v0", Tensor(DType::float32, {8})}};
@@ -76,7 +76,7 @@ double stopping_ns(int num_yields) {
       15, 200);
 }
 
-// The median of what `b` takes longer than `a`, in turn, so that what else the machine does hits both.
+// Returns the median difference of `b` and `a`, measured in turn, so that other work on the machine affects both.
 double difference_ns(const std::function<void()>& a, const std::function<void()>& b, int rounds, int repeats) {
   std::vector<double> differences;
   for (int round = 0; round < rounds; ++round) {
@@ -87,8 +87,8 @@ double difference_ns(const std::function<void()>& a, const std::function<void()>
   return differences[differences.size() / 2];
 }
 
-// A run that names its outputs, over one that takes the model's: the same node, and the name of an inner value to find the other program
-// by.
+// Cost of a run that names its outputs over one that takes the model's: the same node, and the search for the other program by an inner
+// value's name.
 double lookup_ns() {
   Session session(chain(2, false), plain_options()), shorter(chain(1, false), plain_options());
   const std::map<std::string, Datum> feeds{{"v0", Tensor(DType::float32, {8})}};
@@ -96,8 +96,8 @@ double lookup_ns() {
   return difference_ns([&] { shorter.run(feeds); }, [&] { session.run(feeds, inner); }, 201, 500);
 }
 
-// What is left, per run, of hooks and a monitor that came and went: a run of a session that had them, over one of a session without; and
-// what a hook that does nothing costs while it is there.
+// Cost per run of hooks and a monitor that were registered and removed: a run of a session that had them, over one of a session without.
+// Also the cost of a registered hook that does nothing.
 void print_hooks() {
   auto bound = [](Session& session) {
     IoBinding binding(session);

@@ -1,8 +1,8 @@
-// A guaranteed job beside an opportunistic one on the one engine of a simulated device:
+// A guaranteed job beside an opportunistic one on the single engine of a simulated device:
 //   bench_engine MODEL OTHER_MODEL [--slices 10] [--seconds 2] [--period-ms 20] [--pace 1] [--same-class]
-// Slices of requests every --period-ms alone and beside the other job, in turn, so that what else the machine does hits both. Printed are
-// p50 and p99 alone and together, their ratios with the 5th and 95th percentile over slices drawn again, and the other job's runs over
-// those alone. With a --pace P the engine takes P times what the host does: its times are those of a model, and not of the host's caches.
+// Slices of requests every --period-ms run alone and beside the other job, in turn, so that other work on the machine affects both. Printed
+// are p50 and p99 alone and together, their ratios with the 5th and 95th percentile over resampled slices, and the other job's runs
+// relative to those alone. With --pace P the engine takes P times the host's time, so that its times do not depend on the host's caches.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
   for (int slice = 0; slice < static_cast<int>(slices); ++slice) {
     alone.push_back(requests(guaranteed, seconds, period_ms, waits_alone));
     for (const char* beside : {"guaranteed", "nobody"}) {
-      if (*beside == 'n' && slice % 4 != 0) continue;  // these vary little
+      if (*beside == 'n' && slice % 4 != 0) continue;  // runs alone vary little, so they are measured less often
       stop = false;
       std::thread thread(work, beside);
       if (*beside == 'g')

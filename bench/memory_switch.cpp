@@ -1,6 +1,6 @@
-// What a memory limit that changes in the middle of a run costs: a run is in front of a node with 24 values of 1 MB that it needs later,
-// and the limit becomes one for so many of them. Printed are, of many runs, the time until the node begins (median and worst), the bytes
-// that changed their place or went to a file or came back, and how long one copy of as many bytes takes in the same process.
+// The cost of a memory limit that changes during a run: before a node, a run holds 24 values of 1 MB that it needs later, and the limit is
+// lowered to fewer. Printed are, over many runs, the time until the node begins (median and worst), the bytes that were moved or written to
+// a file or read back, and the time that one copy of as many bytes takes in the same process.
 //   bench_memory_switch [--runs 200]
 #include <fmt/format.h>
 
@@ -33,7 +33,7 @@ size_t limit_of(int values) { return static_cast<size_t>(values) * kValueBytes; 
 
 std::function<void()> on_first, on_second;
 
-// The first of two such nodes calls its function last of all, the second one first of all: between them lies only what the runtime does.
+// The first of two such nodes calls its function at its end, the second one at its beginning. In between only the runtime works.
 struct Mark {
   bool second;
   int64_t count;
@@ -78,7 +78,7 @@ Model there_and_back() {
     node.op_type = op;
     node.inputs = std::move(inputs);
     node.outputs = {output};
-    // Not made anew where there is no room: it would say nothing of the switch.
+    // Values must not be recomputed when memory is short: that would not measure the switch.
     node.metadata_props = {{"treadle.recompute", "never"}};
     if (node.op_type == "Mark") {
       node.domain = "bench";
@@ -148,7 +148,7 @@ int main(int argc, char** argv) {
       session.set_memory_limit(limit_of(before));
       session.run(feeds);
     }
-    times.erase(times.begin(), times.begin() + 3);  // plans are made once
+    times.erase(times.begin(), times.begin() + 3);  // the first runs make plans
     std::sort(times.begin(), times.end());
     fmt::print("{} to {} | {:.0f} | {:.0f} | {:.1f} | {:.0f}\n", before, behind, times[times.size() / 2], times.back(),
                static_cast<double>(moved) / 1e6, moved > 0 ? copy_us(moved) : 0);

@@ -1,5 +1,5 @@
-// ONNX Runtime as a peer in C++ benches: its shared library (a Python wheel has one, onnxruntime/capi/libonnxruntime.so.*) through the
-// table of its C interface, whose positions never change, so that no header of it is needed.
+// ONNX Runtime as a peer in C++ benchmarks. Its shared library (in a Python wheel: onnxruntime/capi/libonnxruntime.so.*) is called through
+// the table of its C interface. The positions in it never change, so no header of ONNX Runtime is needed.
 #pragma once
 
 #include <cstddef>
@@ -12,26 +12,26 @@
 
 namespace treadle::bench {
 
-/// The library, loaded once. All pointers are its own.
+/// The loaded library. All pointers belong to it.
 class OnnxRuntime {
  public:
-  /// @throws std::runtime_error with what the system or the library says.
+  /// @throws std::runtime_error with the system's or the library's message
   explicit OnnxRuntime(const std::string& path);
 
   struct Settings {
-    int threads = 0;  ///< of a node; 0: as it comes
+    int threads = 0;  ///< threads within a node; 0: the default
     bool spinning = true;
-    bool global_pool = false;  ///< the process's pool in place of the session's own
+    bool global_pool = false;  ///< true: the process's pool instead of one per session
   };
 
-  /// A session and the values of its feeds; runs may take place on any number of threads at once.
+  /// A session and the values of its feeds. Any number of threads may run it concurrently.
   class Session {
    public:
     Session(const OnnxRuntime& runtime, const std::string& model, const Settings& settings, const std::map<std::string, Datum>& feeds);
     ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
-    /// Computes all outputs and drops them.
+    /// Computes all outputs and releases them.
     void run() const;
 
    private:
@@ -39,7 +39,7 @@ class OnnxRuntime {
     void* session_ = nullptr;
     std::vector<std::string> input_names_, output_names_;
     std::vector<void*> values_;
-    std::map<std::string, Datum> feeds_;  // whose memory the values use
+    std::map<std::string, Datum> feeds_;  // own the values' memory
   };
 
  private:

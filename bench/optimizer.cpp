@@ -1,5 +1,5 @@
-// How long the graph optimiser takes for graphs of tens of thousands of nodes, of several kinds, in seconds of CPU time; `-v` prints the
-// passes of each (as they were on the clock).
+// Time of the graph optimiser for graphs of tens of thousands of nodes, of several kinds, in seconds of CPU time. `-v` prints the
+// wall-clock time of each pass.
 //   bench_optimizer [-v] [KIND [NODES]]
 #include <cstdio>
 #include <cstdlib>
@@ -22,7 +22,7 @@ struct Figures {
   size_t before = 0, after = 0;
 };
 
-/// The thread's own time: waiting for a core costs nothing.
+/// Returns the thread's CPU time, which does not include waiting for a core.
 double seconds() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);

@@ -1,5 +1,5 @@
-// What one more node costs the parallel executor where nothing is to be gained by it: a chain of elementwise nodes on 8 floats,
-// (1,010 nodes - 10 nodes) / 1,000, next to the sequential executor over the same program.
+// The cost of an additional node in the parallel executor where parallelism gains nothing: a chain of elementwise nodes on 8 floats, (1,010
+// nodes - 10 nodes) / 1,000, compared with the sequential executor on the same program.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

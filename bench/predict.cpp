@@ -1,5 +1,5 @@
-// How long Trainer::predict takes beside a session's run of the same model, in turn: with weights as they were, and after a step has
-// changed them. Prints medians of the processor's time in ms, and their ratios.
+// Time of Trainer::predict compared with a session's run of the same model, in turn: with unchanged weights, and after a step has changed
+// them. Prints medians of CPU time in ms, and their ratios.
 //   bench_predict MODEL [BATCH] [RUNS]
 #include <algorithm>
 #include <cstdio>
@@ -24,7 +24,7 @@ double cpu_ms() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-// Of the processor, as everything runs on one thread: other processes are not counted.
+// CPU time of the process, which runs on one thread. Other processes do not count.
 template <typename Fn>
 double time_ms(Fn&& fn) {
   const double start = cpu_ms();

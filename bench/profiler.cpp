@@ -1,5 +1,5 @@
-// What the profiler costs: a node of a chain of 200, recorded in several ways; a range of the program; and files of 1,000,000 events.
-// Ways are run in turn, round by round; the minimum over the rounds counts.
+// The cost of the profiler: per node of a chain of 200, recorded in several ways; per range of the program; and of files of 1,000,000
+// events. The ways alternate, and the minimum over the rounds counts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -33,7 +33,7 @@ struct Bound {
 struct Way {
   const char* name;
   Bound& bound;
-  std::vector<ProfilerOptions> profilers;  // at once
+  std::vector<ProfilerOptions> profilers;  // active at the same time
   double best_ns = std::numeric_limits<double>::infinity();
 };
 
@@ -64,8 +64,8 @@ void measure_nodes(Bound& plain, Bound& counting) {
   for (const Way& way : ways) std::printf("%-34s %10.2f %10.2f\n", way.name, way.best_ns, way.best_ns - ways[0].best_ns);
 }
 
-// What a run without a profile pays for it, a node: the branch that an executor without profiles would not have. The loop around it is
-// that of an executor that does nothing else, so that nothing hides the branch.
+// Cost per node of a run without a profile: the branch that an executor without profiles would not have. The loop around it does nothing
+// else, so that nothing hides the branch.
 void measure_off() {
   constexpr int kSteps = 1'000'000;
   bool watched = false;
@@ -76,7 +76,7 @@ void measure_off() {
   };
   const auto with = [&] {
     for (int i = 0; i < kSteps; ++i) {
-      asm volatile("" : "+m"(watched));  // read anew, as of another object
+      asm volatile("" : "+m"(watched));  // read again, as if another thread might change it
       if (watched) [[unlikely]]
         std::abort();
       step();

@@ -1,5 +1,5 @@
-# Cross-compiles for 64-bit ARM with Debian's g++-aarch64-linux-gnu; programs run under Debian's qemu-user. Dependencies are headers, which
-# are the same for every architecture, and GoogleTest, which tests/CMakeLists.txt builds from Debian's sources.
+# Cross-compiles for 64-bit ARM with Debian's g++-aarch64-linux-gnu; programs run under Debian's qemu-user. Most dependencies are headers,
+# which are the same for every architecture; tests/CMakeLists.txt builds GoogleTest from Debian's sources.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

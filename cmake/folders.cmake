@@ -1,5 +1,5 @@
-# `treadle_folders` links every folder of src/ with what it may use (src/folders.txt) and nothing else: a call of a folder above is an undefined
-# symbol.
+# `treadle_folders` links every folder of src/ with only the folders that it may use (src/folders.txt). A call to another folder is an
+# undefined symbol.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/folders.txt)
 file(STRINGS ${PROJECT_SOURCE_DIR}/src/folders.txt lines REGEX "^[a-z_/]+:")
 add_custom_target(treadle_folders)
@@ -14,10 +14,10 @@ foreach(line ${lines})
   list(REMOVE_DUPLICATES closure)
   set(closure_${folder} ${closure})
   if(folder MATCHES "^(cli|training_runtime)$")
-    continue()  # programs, and stubs of another build
+    continue()  # has programs, or stubs for another build
   endif()
   list(JOIN closure "|" any)
-  # A file's object, or that of several files of a room (TREADLE_JOIN_SOURCES).
+  # The object of a file, or of several joined files of the same folder (TREADLE_JOIN_SOURCES).
   string(REPLACE "/" "_" joined "${any}")
   set(regex "/src/(${any})/|/unity_(${joined})_[0-9]+_cxx")
   string(REPLACE "/" "_" folder "${folder}")

@@ -1,10 +1,10 @@
-# Compiles the shaders of src/gpu/shaders into arrays of words, one for each type of elements, and lists them for src/gpu/shaders.cpp.
+# Compiles the shaders of src/gpu/shaders to arrays of words, one per element type, and lists them for src/gpu/shaders.cpp.
 set(TREADLE_SHADER_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/generated/shaders)
 set(TREADLE_SHADER_HEADERS "")
 set(list "")
 set(rows "")
 
-# A shader's file, its name, and the types it is compiled for; further arguments are definitions.
+# Arguments: a shader's file, its name, and the types to compile it for; further arguments are definitions.
 function(treadle_compile_shader file name types)
   set(source ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/${file}.comp)
   foreach(type ${types})

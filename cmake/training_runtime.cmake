@@ -1,17 +1,18 @@
-# TREADLE_TRAINING_RUNTIME: a library without exporter, optimiser and gradients, of the operators that artifacts need, for one instruction
-# set. What it lacks are stubs in src/training_runtime with the same headers; what nothing calls then, the linker drops. In: TREADLE_SOURCES.
+# TREADLE_TRAINING_RUNTIME: a library for one instruction set, without exporter, optimiser and gradients, with only the operators that
+# artifacts need. Stubs in src/training_runtime with the same headers replace missing parts; the linker then drops functions without
+# callers. Changes the list TREADLE_SOURCES.
 
 set(TREADLE_RUNTIME_MARCH "x86-64-v3" CACHE STRING "With TREADLE_TRAINING_RUNTIME: -march of the processor to build for; empty: the compiler's own")
 foreach(part BUILD_TESTS BUILD_CLI BUILD_ORT_API BUILD_PYTHON BUILD_BENCH BUILD_ONEDNN BUILD_MPI BUILD_FUZZERS IMAGE_CODECS)
   set(TREADLE_${part} OFF)
 endforeach()
 
-# The operators' families, each a function of one file, as src/ops/families.inc lists them.
+# Families of operators, each a function of one file, as listed in src/ops/families.inc.
 if(NOT TREADLE_OPERATORS)
   message(FATAL_ERROR "TREADLE_TRAINING_RUNTIME needs TREADLE_OPERATORS: required_operators.config, which `treadle artifacts` writes")
 endif()
 set(wanted "")
-# Element types by their names in these files. Indices, counts and conditions have the first four, whatever a model computes with.
+# Element types by their names in these files. The first four are always included, as indices, counts and conditions have them.
 set(types float int32_t int64_t bool)
 set(dtype_of_float float32)
 set(dtype_of_double float64)
@@ -93,7 +94,7 @@ inline constexpr Family kFamilies[] = {
 ${families}};
 ")
 
-# Sources: without the operators that nobody asked for, and without what stubs stand for.
+# Sources: removes operators that were not asked for, and files that stubs replace.
 list(REMOVE_ITEM all_sources ${chosen_sources})
 list(REMOVE_ITEM TREADLE_SOURCES ${all_sources})
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/(autodiff|passes|profile|quantize|ort_api|gpu|device/sim|device/vulkan)/")
@@ -106,8 +107,8 @@ list(FILTER TREADLE_SOURCES EXCLUDE REGEX
 file(GLOB stubs CONFIGURE_DEPENDS src/training_runtime/*.cpp)
 list(APPEND TREADLE_SOURCES ${stubs})
 
-# Kernels and helpers of operators are compiled where a source that stays can call them: what a header declares, files of its folder define,
-# and they include it. So a file of these folders stays if it includes a header of its own folder that is reached from what stays.
+# Keeps kernels and helpers of operators that remaining sources can call. Such a file includes the header of its own folder that declares
+# the functions, so it stays if a remaining file includes that header, directly or not.
 function(treadle_read_includes source out)
   file(STRINGS ${source} lines REGEX "^#include \"(kernels|ops)/.*\\.h\"")
   set(includes "")
@@ -158,7 +159,7 @@ while(to_read)
 endwhile()
 set(TREADLE_SOURCES ${staying})
 
-# Tables of operators name rules of gradients, which other families' files may define. Those that are missing are never called.
+# Tables of operators name gradient rules, which may be defined in files that are left out. Stubs replace these; they are never called.
 file(STRINGS src/ops/gradients.h rules REGEX "^Result .*\\);")
 set(definitions "")
 foreach(rule ${rules})
@@ -173,17 +174,17 @@ ${definitions}}
 " @ONLY)
 list(APPEND TREADLE_SOURCES ${CMAKE_CURRENT_BINARY_DIR}/generated/no_gradients.cpp)
 
-# For size: every function by itself, and nothing visible but the C ABI.
+# For a small library: each function in a separate section, and only the C ABI is visible.
 add_compile_definitions(TREADLE_TRAINING_RUNTIME TREADLE_OPERATOR_FAMILIES="${CMAKE_CURRENT_BINARY_DIR}/generated/operator_families.h"
   HWY_COMPILE_ONLY_STATIC
-  HWY_DISABLE_PCLMUL_AES)  # which x86-64-v3 lacks, and no kernel uses
+  HWY_DISABLE_PCLMUL_AES)  # x86-64-v3 lacks them, and no kernel uses them
 add_compile_options(-ffunction-sections -fdata-sections -fno-semantic-interposition -fno-asynchronous-unwind-tables)
 include(CheckIPOSupported)
-check_ipo_supported(RESULT CMAKE_INTERPROCEDURAL_OPTIMIZATION OUTPUT why LANGUAGES CXX)  # a tenth of the size
+check_ipo_supported(RESULT CMAKE_INTERPROCEDURAL_OPTIMIZATION OUTPUT why LANGUAGES CXX)  # makes the library a tenth smaller
 if(TREADLE_RUNTIME_MARCH)
   add_compile_options(-march=${TREADLE_RUNTIME_MARCH})
 endif()
-find_program(TREADLE_GOLD ld.gold)  # it keeps functions that are the same once
+find_program(TREADLE_GOLD ld.gold)  # this linker merges identical functions
 set(TREADLE_RUNTIME_LINKING -Wl,--gc-sections -Wl,--no-undefined -Wl,--as-needed -Wl,-O1)
 if(TREADLE_GOLD)
   list(APPEND TREADLE_RUNTIME_LINKING -fuse-ld=gold -Wl,--icf=safe)
