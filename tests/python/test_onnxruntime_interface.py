@@ -1,6 +1,6 @@
 """Random sequences of calls of ONNX Runtime's C interface: libonnxruntime.so.1 must answer as onnxruntime's own library does.
 
-`TREADLE_INTERFACE_CALLS` sets the number of calls; the default is a few hundred.
+`TREADLE_INTERFACE_CALLS` sets the number of sequences; the default is 400.
 """
 
 from __future__ import annotations
