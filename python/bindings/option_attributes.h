@@ -56,7 +56,7 @@ inline std::string setter_signature(std::string_view name, std::string_view type
   return "def " + std::string(name) + "(self, arg: " + std::string(type) + ", /) -> None";
 }
 
-/// Of each option of the table: its name in Python, its type, its default and its meaning.
+/// Returns, for each option of the table, its name in Python, its type, its default and its meaning.
 template <typename O>
 std::vector<std::map<std::string, std::string>> list_options(const OptionTable<O>& table) {
   std::vector<std::map<std::string, std::string>> rows;
@@ -111,7 +111,7 @@ class Attributes {
           nb::for_getter(nb::sig(signature(name, view_type<T>()).c_str())), sentence(row).c_str());
   }
 
-  // A value out of its range leaves the one before.
+  // Returns a setter. If it refuses a value that is out of range, the option keeps its former value.
   template <typename Given, typename M>
   static auto setter(const Option<O>& row, const M& member) {
     return [member, &row](Object& options, Given value) {

@@ -106,7 +106,8 @@ void add_provider_for_devices(PySessionOptions& options, nb::sequence devices, c
   add_provider(options, name_of(devices[0]), all);
 }
 
-// Name, model, PCI's numbers and whether it has memory of its own, for each GPU that programs are offered.
+// Returns name, model, the vendor's and the device's PCI number, and whether it has memory of its own, for each GPU that programs are
+// offered.
 std::vector<std::tuple<std::string, std::string, uint32_t, uint32_t, bool>> offered_gpus() {
   std::vector<std::tuple<std::string, std::string, uint32_t, uint32_t, bool>> gpus;
   for (const gpu::Gpu& gpu : gpu::offered_gpus()) gpus.emplace_back(gpu.name, gpu.model, gpu.vendor_id, gpu.device_id, gpu.is_discrete);
@@ -201,7 +202,7 @@ void register_methods(nb::class_<PySessionOptions>& session, const Attributes<Se
 
 constexpr const char* kKeptLogging = "Kept; messages go to the logger \"treadle\".";
 
-// What is accepted and has no meaning here; see docs/python.md. And execution providers.
+// Defines options that are accepted for compatibility and have no effect (docs/python.md), and methods for execution providers.
 void register_kept(nb::class_<PySessionOptions>& session) {
   using namespace nb::literals;
   session

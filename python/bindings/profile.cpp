@@ -128,7 +128,7 @@ PyObject* call_range(PyObject* self, PyObject* const* /*arguments*/, size_t flag
   Py_RETURN_NONE;
 }
 
-// __enter__ and __exit__ of the type: both return the range itself, which is callable.
+// Implements __enter__ and __exit__ of the type as descriptors: both return the range itself, which is callable.
 PyObject* range_itself(PyObject* descriptor, PyObject* range, PyObject* /*type*/) {
   PyObject* found = range ? range : descriptor;
   Py_INCREF(found);

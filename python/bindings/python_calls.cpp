@@ -37,7 +37,7 @@ std::vector<std::shared_ptr<PythonThread>>& python_threads() {
   return *threads;
 }
 
-// When the thread ends, all its calls have ended.
+// Returns the calls of this thread. When the thread ends, all its calls have ended.
 PythonThread& own_thread() {
   thread_local const std::shared_ptr<PythonThread> own = [] {
     auto made = std::make_shared<PythonThread>();
@@ -51,7 +51,7 @@ PythonThread& own_thread() {
 // Limit of the recorded stack, so that endless recursion does not fill the memory.
 constexpr size_t kDeepest = 100'000;
 
-// The code objects of the profiler itself; only a few.
+// Returns the code objects of the profiler's own functions, which are not recorded; they are few.
 std::vector<const PyObject*>& hidden_codes() {
   static auto* codes = new std::vector<const PyObject*>;
   return *codes;

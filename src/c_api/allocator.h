@@ -1,4 +1,4 @@
-// The allocator behind its handle.
+// The struct behind the handle treadle_allocator, and usage by classes of memory.
 #pragma once
 
 #include <memory>

@@ -3,7 +3,7 @@
 
 namespace treadle::c_api {
 
-/// Released with the last function that holds it.
+/// Holds the context that a caller gave with its callbacks, and calls `release` with the last function that holds it.
 struct CallbackContext {
   void* context = nullptr;
   void (*release)(void* context) = nullptr;  ///< set when nothing can fail any more; may stay null

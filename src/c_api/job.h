@@ -1,4 +1,4 @@
-// The job behind its handle.
+// The struct behind the handle treadle_job.
 #pragma once
 
 #include <memory>

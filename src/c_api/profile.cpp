@@ -1,4 +1,4 @@
-// Profiles in C.
+// Profiles of the C ABI.
 #include <cstddef>
 #include <span>
 

@@ -1,4 +1,4 @@
-// The trainer behind the C ABI.
+// The struct behind the handle treadle_trainer.
 #pragma once
 
 #include <string>

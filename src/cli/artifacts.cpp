@@ -1,4 +1,4 @@
-// treadle artifacts
+// Implements the command `treadle artifacts`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

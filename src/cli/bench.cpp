@@ -1,4 +1,4 @@
-// treadle bench
+// Implements the command `treadle bench`.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// treadle check
+// Implements the command `treadle check`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// treadle compare
+// Implements the command `treadle compare`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

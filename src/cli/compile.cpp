@@ -1,4 +1,4 @@
-// treadle compile
+// Implements the command `treadle compile`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

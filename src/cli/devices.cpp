@@ -1,4 +1,4 @@
-// treadle devices
+// Implements the command `treadle devices`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// treadle explain
+// Implements the command `treadle explain`.
 #include "cli/explain.h"
 
 #include <fmt/format.h>
@@ -102,7 +102,7 @@ std::vector<ViewReport> views_of(const passes::PassTrace& trace, const std::vect
   return views;
 }
 
-// "makes FusedMatMul dense1 of Gemm dense1, Relu relu1"
+// Returns a text such as "makes FusedMatMul dense1 of Gemm dense1, Relu relu1".
 std::string change_text(const PassChange& change, bool in_full = false) {
   const std::string& what = change.what;
   const std::string of = change.op_type + " " + change.name;

@@ -1,4 +1,4 @@
-// treadle inspect
+// Implements the command `treadle inspect`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// treadle jobs, treadle coordinator
+// Implements the commands `treadle jobs` and `treadle coordinator`.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// treadle operators
+// Implements the command `treadle operators`.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

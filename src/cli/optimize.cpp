@@ -1,4 +1,4 @@
-// treadle optimize and treadle options
+// Implements the commands `treadle optimize` and `treadle options`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

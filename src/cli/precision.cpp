@@ -1,4 +1,4 @@
-// treadle precision
+// Implements the command `treadle precision`.
 #include "treadle/precision.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// treadle profile
+// Implements the command `treadle profile`.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <zlib.h>

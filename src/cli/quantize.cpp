@@ -1,4 +1,4 @@
-// treadle quantize
+// Implements the command `treadle quantize`.
 #include "treadle/quantize.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// treadle run
+// Implements the command `treadle run`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// treadle train
+// Implements the command `treadle train`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -412,7 +412,7 @@ void apply_model_config(const ModelMetadata& metadata, SessionOptions& options);
 
 /// @throws the error that ONNX Runtime reports for bytes that are not a model: StatusError, or the given error
 [[noreturn]] void refuse_model(const Error& error);
-/// For a model that no session can be made of. @throws as refuse_model()
+/// Throws the status for a model of which no session can be made. @throws as refuse_model()
 [[noreturn]] void refuse_graph(const Error& error, const Model& model);
 /// @throws StatusError, Error(invalid_argument) if the file does not exist or is empty
 void check_model_file(const std::string& path);
@@ -422,7 +422,7 @@ void check_severity(int level, const char* option);
 /// Makes the session, and fills in the model's inputs and outputs. @throws Error, StatusError
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
 
-/// Runs; outputs for which the client has memory are written there, others (null in `outputs`) are allocated.
+/// Runs the session. Outputs for which the client has memory are written there, others (null in `outputs`) are allocated.
 /// @param memory  for allocated outputs; null: ours
 void run_into(const Session& session, const std::map<std::string, Datum>& feeds, const std::vector<std::string>& names, OrtValue** outputs,
               const RunOptions* options, const OrtMemoryInfo* memory = nullptr);
@@ -507,7 +507,7 @@ OrtTensorTypeAndShapeInfo tensor_type(DType dtype, const Shape& shape);
 
 /// Throws the status that ONNX Runtime has for a value of the wrong kind.
 [[noreturn]] void refuse_kind(const Datum& datum, const std::string& expected);
-/// @param memory  null: ours
+/// Makes a value for the client. @param memory  where it says that it lies; null: in our default memory
 OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory = nullptr);
 /// A tensor that the client may write to and keep: a copy if others share its memory (a feed, a weight).
 Datum owned_by_client(Datum datum);

@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint32_t kDeviceIncompatible = 2;  // OrtDeviceEpIncompatibility_DEVICE_INCOMPATIBLE
 
-// Of OrtExecutionProviderDevicePolicy: PREFER_GPU, MAX_PERFORMANCE.
+// True for PREFER_GPU (3) and MAX_PERFORMANCE (4) of OrtExecutionProviderDevicePolicy.
 bool prefers_gpu(OrtExecutionProviderDevicePolicy policy) { return policy == 3 || policy == 4; }
 
 struct Vendor {
@@ -38,7 +38,7 @@ Vendor vendor() {
   return {"", 0};
 }
 
-// By the PCI number; the two above 0xFFFF are Khronos's.
+// Returns the name of the vendor with this PCI number; the two above 0xFFFF are Khronos's.
 const char* vendor_of_gpu(uint32_t id) {
   switch (id) {
     case 0x1002: return "AMD";
@@ -66,7 +66,7 @@ std::unique_ptr<const OrtEpDevice> device_of(const char* provider, std::string n
   return made;
 }
 
-// Without a look at GPUs, which loads Vulkan.
+// Returns the CPU without looking for GPUs, which would load Vulkan.
 const OrtEpDevice& cpu_device() {
   static const auto device = device_of(kCpuProvider, "cpu", {OrtHardwareDeviceType_CPU, vendor().name, vendor().id, 0, {}});
   return *device;
@@ -138,7 +138,8 @@ void add_pairs(OrtApi& table) {
   };
 }
 
-// Compatibility of a model made for an execution provider. For these here it is an ONNX model, which any build can run.
+// Gives what the model's metadata say about the provider's compatibility; null if they say nothing. For the providers here, a model for a
+// provider is an ONNX model, which any build can run.
 void compatibility_of(const onnx::ModelDef& model, const char* provider, OrtAllocator* allocator, char** out) {
   const std::map<std::string, std::string> custom = metadata_of(model).custom;
   const auto found = custom.find(std::string("ep_compatibility_info.") + provider);

@@ -132,7 +132,7 @@ onnx::ModelDef& edited(OrtSession* session) {
   return *session->editing;
 }
 
-// Element `i` of a client's array, which may be null if it has no elements.
+// Returns element `i` of a client's array, which may be null if it has no elements.
 template <typename T>
 T& element(T* array, size_t i, const char* what) {
   return (&required(array, what))[i];

@@ -31,7 +31,7 @@ OrtErrorCode code_of(const NodeFault& fault) {
 }  // namespace
 
 StatusError status_of(const NodeFault& fault) {
-  // Clients' kernels choose their own codes.
+  // Kernels of clients choose the codes of their errors themselves.
   if (const OpDef* op = find_op(fault.domain, fault.op_type); op != nullptr && is_custom_op(*op))
     return {fault.code() == ErrorCode::invalid_argument ? ORT_INVALID_ARGUMENT : ORT_INVALID_GRAPH, fault.what()};
   return {code_of(fault), "Non-zero status code returned while running " + fault.op_type + " node. Name:'" + fault.name +
