@@ -43,7 +43,7 @@ size_t add_body_output(Graph& body, ValueId value) {
   return body.outputs.size() - 1;
 }
 
-/// An empty tensor of the type's rank. It takes the place, in one branch, of an output that only the other branch has.
+/// Adds an empty tensor of the type's rank. It takes the place, in one branch, of an output that only the other branch has.
 ValueId add_empty(Graph& body, const Type& type) {
   Tensor zero(type.dtype, {1});
   std::memset(zero.raw(), 0, zero.size_bytes());
@@ -347,7 +347,8 @@ class BackwardScan {
   ValueId zeros_like(ValueId like) {
     return is_sequence(graph_.type(like)) ? context_.op("SequenceZeros", {like}, {}, "treadle") : ops::zeros_like(context_, like);
   }
-  /// A zero gradient for a final state. A sequence may have grown, so it follows the final state; a tensor has the initial state's shape.
+  /// Returns zeros as the gradient of a final state. A sequence may have grown, so they have the final state's shape; those of a tensor
+  /// have the initial state's.
   ValueId zeros_of_state(size_t j) {
     const ValueId operand = graph_.node(id_).inputs[it_.first_operand + j];
     return zeros_like(is_sequence(graph_.type(operand)) ? ops::require_output(context_, j) : operand);

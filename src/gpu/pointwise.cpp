@@ -105,7 +105,7 @@ DeviceKernel make(const Graph& graph, const Node& node, size_t count, const Form
   return {&kernel, std::move(state)};
 }
 
-/// A function of one float32.
+/// Returns the kernel of a node that applies a function of one float32 to each element.
 DeviceKernel make_function(const Graph& graph, const Node& node) {
   const ScalarFunction* function = function_of(node);
   if (!function || function->map) return {};
@@ -167,7 +167,7 @@ Value write_own_float(ShaderWriter& s, const Node& node, std::span<const Value> 
   return s.op(spv::OpLogicalAnd, Arithmetic::boolean, {is_infinite, wanted});
 }
 
-/// Abs, Neg, Sign of integers and float64.
+/// Returns the formulas of Neg, Abs and Sign for integers and float64.
 std::optional<Formula> wide_formula(const Node& node) {
   if (node.op_type == "Neg")
     return
@@ -188,7 +188,7 @@ std::optional<Formula> wide_formula(const Node& node) {
   return std::nullopt;
 }
 
-/// Quantization to and from integers of 8 and 16 bits, and from those of 32.
+/// Returns kernels that quantise to integers of 8 and 16 bits, and dequantise from these and from integers of 32 bits.
 DeviceKernel find_quantization(const Graph& graph, const Node& node) {
   const bool quantizes = node.op_type == "QuantizeLinear";
   const DType x = graph.type(node.inputs[0]).dtype, y = graph.type(node.outputs[0]).dtype, codes = quantizes ? y : x;

@@ -119,7 +119,7 @@ struct Recurrent {
   }
 };
 
-/// What the shader has: a sigmoid for the gates, hyperbolic tangents for the others.
+/// True if the node has the activations that the shader has: a sigmoid for the gates, hyperbolic tangents for the others.
 bool has_default_activations(const RnnParams& params) {
   RnnParams plain = params;
   plain.set_default_activations();

@@ -47,7 +47,7 @@ struct Pad {
   }
 };
 
-/// A place in units of 2^-32.
+/// Converts a position to units of 2^-32 elements.
 int64_t in_parts(double place) {
   if (!(std::abs(place) < 1 << 30))
     throw Error(ErrorCode::not_implemented, "Resize on the GPU, of an axis whose positions or steps exceed 2^30 elements");

@@ -1,4 +1,4 @@
-// Axes that an operand names, each once.
+// Checks that the attribute or operand `axes` names each axis at most once.
 #pragma once
 
 #include <fmt/format.h>

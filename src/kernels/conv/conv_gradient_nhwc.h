@@ -1,5 +1,5 @@
-// Gradients of NHWC convolutions, and convolutions whose weights are packed in every run. Computed in float32, or in bfloat16 with float32
-// sums if that is faster.
+// Gradients of NHWC convolutions, and convolutions whose weights are packed in every run. They are computed in float32, or in bfloat16 with
+// float32 sums if that is faster.
 //
 // ConvParams are those of the forward convolution: x[N, in, C], W[M, C / group, kernel], y[N, out, M]. The input's gradient is one
 // convolution of dy for each phase of the strides, by the methods of nhwc.h. The weights' gradient is one product over all pixels, or

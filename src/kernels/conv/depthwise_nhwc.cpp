@@ -120,7 +120,7 @@ constexpr int kNeighbors = 6;
 #endif
 constexpr int kFewestNeighbors = 3;  // least number of outputs for which sharing pixels pays
 
-// Adjacent outputs with whole windows; each reads its own pixels.
+// Computes adjacent outputs with whole windows; each reads its own pixels.
 template <int kOutputs>
 HWY_INLINE void apart(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
   if constexpr (kOutputs > 1) {
@@ -129,7 +129,7 @@ HWY_INLINE void apart(int64_t count, const Row& r, const float* x, const float* 
   all_channels<kOutputs, (kOutputs >= 5 ? 1 : kOutputs >= 3 ? 2 : 4), 0, false>(r, x, w, residual, y);
 }
 
-// Adjacent outputs whose windows share pixels; some pixels may be outside the image.
+// Computes adjacent outputs whose windows share pixels; some pixels may be outside the image.
 template <int kTaps, int kOutputs>
 HWY_INLINE void shared(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
   if constexpr (kOutputs > kFewestNeighbors) {

@@ -257,7 +257,8 @@ bool nhwc_transposed_fits(const ConvParams& p) {
   return p.group == 1 && w.kernel[0] == 1;
 }
 
-// For each tap, one product of a row of pixels by the tap's weights, written to every kernel[2]-th pixel of a row of y.
+// A transposed convolution computes, for each tap, one product of a row of pixels by the tap's weights, which it writes to every
+// kernel[2]-th pixel of a row of y.
 int64_t nhwc_transposed_packed_size(const ConvParams& p) { return p.window.kernel_size() * packed_b_size<float>(p.C, p.M); }
 
 void nhwc_transposed_pack(const ConvParams& p, const float* weights, float* packed) {

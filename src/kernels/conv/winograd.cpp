@@ -148,7 +148,7 @@ struct Block {
     }
   }
 
-  /// Point by point, and part by part of the channels: a panel of a part stays in L1 while all tiles pass.
+  /// Multiplies point by point, and part by part of the channels: a panel of a part stays in L1 while all tiles pass.
   void multiply(const Panels& panels, const PackedPanels& some) const {
     const Parts parts(p.C);
     const int64_t ahead = chunks_ahead(pool);

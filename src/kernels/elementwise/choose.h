@@ -1,4 +1,4 @@
-// Where for 4-byte elements.
+// Computes the operator Where for 4-byte elements.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,8 @@ class GradientRows {
   virtual const float* rows(int64_t first, int64_t count, float* buffer) const = 0;
 };
 
-/// Scratch bytes of batch_norm_gradient_nhwc(). @param is_computed  dy is computed on demand; each row may be requested twice
+/// Returns the scratch bytes of batch_norm_gradient_nhwc(). @param is_computed  dy is computed when rows of it are requested: up to two
+/// times each
 size_t batch_norm_gradient_nhwc_scratch_bytes(int64_t rows, int64_t C, bool is_computed);
 
 /// Computes dx, dscale[C] and dbias[C] (null: not wanted) of y = (x - mean) * inverse * scale + bias, where mean and inverse depend on x.

@@ -91,7 +91,7 @@ HWY_EXPORT(normalize_pixels);
 
 namespace {
 
-// Few enough pixels for float sums, and for both passes over a block to stay in L1 or L2.
+// Returns the pixels of a block: few enough for float sums, and for both passes over a block to stay in L1 or L2.
 int64_t block_pixels(const NhwcNorm& norm) { return std::clamp<int64_t>(16'384 / std::max<int64_t>(1, norm.C), 16, 128); }
 int64_t num_blocks(const NhwcNorm& norm) { return (norm.pixels + block_pixels(norm) - 1) / block_pixels(norm); }
 

@@ -88,7 +88,7 @@ struct NegativeLogLikelihood {
       run_with<int32_t>(c);
   }
 
-  // One thread, with sums in double: there is one term per sample, little next to the C scores computed before.
+  // Uses one thread, and sums in double: there is one term per sample, little next to the C scores computed before.
   template <typename Index>
   void run_with(RunContext& c) const {
     const T* scores = c.in<T>(0);

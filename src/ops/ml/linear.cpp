@@ -102,8 +102,8 @@ struct LinearScores {
     return scores;
   }
 
-  // If a model has more coefficients than X has columns, the first ones are used, row by row. The same as in onnxruntime, whose own example
-  // is such a model.
+  // If a model has more coefficients than X has columns, the first ones are used, row by row. onnxruntime does the same, and its own
+  // example is such a model.
   void score_prefix(const LinearModel<T>& model, const T* x, T* scores, ThreadPool* pool) const {
     parallel_for(pool, rows, kRowGrain, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)

@@ -20,7 +20,7 @@ void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType resul
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at);
 /// Takes the result's shape as given.
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at, const Shape& result);
-/// Of a ConvTranspose, described as a convolution from Y to X.
+/// Like bind_convolution(), for a ConvTranspose, which is described as a convolution from Y to X.
 kernels::ConvParams bind_conv_transpose(const BindContext& c);
 
 }  // namespace treadle::ops

@@ -30,7 +30,7 @@ int64_t window_of(const Attributes& attributes);
 /// @param inputs  query to beta, as the operator has them; beta has one element per head
 std::vector<ValueId> linear_attention_as_scan(GradientContext& g, std::span<const ValueId> inputs);
 
-/// Bound alike by the operator and its gradient, whose inputs 0 to 5 are the operator's.
+/// The bound state of LinearAttention and of its gradient, whose inputs 0 to 5 are the operator's.
 struct LinearAttentionPlan {
   int64_t batch, length, key_size, value_size, window;
   Heads heads;

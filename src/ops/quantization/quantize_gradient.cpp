@@ -92,7 +92,7 @@ ValueId through_rounding(GradientContext& g, ValueId real, Gradients& result) {
   ValueId scale = g.input(6);
   if (g.type(scale).dtype != DType::float32) scale = as_float32(g, scale);
   const ValueId steps = g.div(real, scale), distance = g.op("Abs", {g.sub(steps, less_zero(g, g.output(0), g.input(7), {}))});
-  // Slightly more than half, because `steps` is rounded itself.
+  // The bound is slightly more than half, because `steps` is rounded itself.
   const ValueId inside = g.op("LessOrEqual", {distance, g.scalar(0.501, steps)});
   const ValueId flow = g.div(masked(g, inside, as_float32(g, g.grad_output(0))), scale);
   if (g.wants(6)) result[6] = g.reshape_like(g.unbroadcast(g.neg(g.mul(flow, steps)), scale), g.input(6));
@@ -210,7 +210,7 @@ Gradients quantize(GradientContext& g) {
     std::vector<ValueId> inputs{y, g.input(1)};
     if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
     const ValueId distance = g.op("Abs", {g.sub(x, as_x(g.op("DequantizeLinear", std::move(inputs), std::move(attributes))))});
-    // Slightly more than half, because the distance is rounded itself.
+    // The bound is slightly more than half, because the distance is rounded itself.
     dy = masked(g, g.op("LessOrEqual", {distance, g.mul(scales, g.scalar(0.5001, x))}), dy);
   }
   Gradients result{g.div(dy, scales), kNoValue};

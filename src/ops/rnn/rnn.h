@@ -18,7 +18,7 @@ namespace treadle::ops {
 enum RnnInput : int { kX, kW, kR, kB, kSequenceLens, kInitialH, kInitialC, kP };
 enum RnnOutput : int { kY, kYh, kYc, kKept };
 
-/// Which recurrent operator of ONNX the node is; nullopt for other nodes.
+/// Returns which recurrent operator of ONNX the node is; nullopt for other nodes.
 std::optional<kernels::RnnKind> rnn_kind(const Node& node);
 
 /// Infers the types of Y, Y_h and Y_c.
@@ -27,7 +27,7 @@ void infer_recurrent(InferContext& c, kernels::RnnKind kind);
 /// Parameters from the attributes and the shapes of W and R. The caller sets steps and batch.
 /// @throws Error(invalid_argument) if they contradict each other.
 kernels::RnnParams make_rnn_params(kernels::RnnKind kind, const Attributes& attributes, const Shape& w, const Shape& r);
-/// The same with steps and batch, once all shapes are known. @throws Error(invalid_argument) if an operand has another size
+/// Like make_rnn_params(), with steps and batch, once all shapes are known. @throws Error(invalid_argument) if an operand has another size
 kernels::RnnParams bind_recurrent(const BindContext& c, kernels::RnnKind kind);
 /// Parameters from the attributes alone; all extents are 1.
 kernels::RnnParams params_of_attributes(kernels::RnnKind kind, const Attributes& attributes);

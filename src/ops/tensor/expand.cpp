@@ -81,7 +81,7 @@ void scalars_to_repeats(Graph& graph, NodeId id) {
 
 Gradients expand_gradient(GradientContext& g) { return {g.unbroadcast(g.grad_output(0), g.input(0))}; }
 
-// Splits every axis into two, the repeats and the repeated extent, and sums over the repeats.
+// Splits every axis of dY into two, the repeats and the repeated extent, and sums over the repeats.
 Gradients tile_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> repeats;

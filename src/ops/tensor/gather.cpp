@@ -73,7 +73,7 @@ struct Gather : GatherExtents {
   }
 };
 
-// For whole elements, including strings. The operators below take no packed types.
+// Calls fn for the type of whole elements, including strings. The operators below take no dtypes whose elements share a byte.
 template <typename Fn>
 void visit_whole(DType dtype, Fn&& fn) {
   if (dtype == DType::string) return fn.template operator()<std::string>();

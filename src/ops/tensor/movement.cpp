@@ -17,7 +17,7 @@ void move_elements(const kernels::CopyPlan& plan, DType dtype, const void* src, 
     return kernels::strided_copy(plan, static_cast<size_t>(bytes), static_cast<const std::byte*>(src) + src_offset * bytes,
                                  static_cast<std::byte*>(dst) + dst_offset * bytes, pool);
   }
-  // One thread, because adjacent packed elements share a byte.
+  // The copy runs on one thread, because adjacent packed elements share a byte.
   visit_access(dtype, [&]<typename Access>() {
     kernels::for_each_run(plan, 0, plan.size, [&](int64_t, int64_t n, const int64_t* at) {
       for (int64_t i = 0; i < n; ++i)

@@ -1,4 +1,4 @@
-// Pad, as kernels of every device bind it.
+// Derives what kernels of every device need to compute a Pad node: its mode, and its pads in elements.
 #pragma once
 
 #include "graph/kernel.h"

@@ -1,4 +1,4 @@
-// Resize, as kernels of every device bind it.
+// Derives what kernels of every device need to compute a Resize node.
 #pragma once
 
 #include "graph/kernel.h"

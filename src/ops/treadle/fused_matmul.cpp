@@ -48,7 +48,7 @@ Cost cost(const ShapeContext& c) {
   return {2 * outputs * static_cast<double>(c.shape(kA).back()), c.size_bytes(kA) + c.size_bytes(kB) + 4 * outputs};
 }
 
-/// Bound by all kernels: extents and the epilogue.
+/// Extents and the epilogue, which all kernels bind.
 struct Plan {
   static constexpr uint32_t packs = 1U << kB;
   int64_t M, K, N, bias_step;
