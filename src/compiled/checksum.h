@@ -8,7 +8,7 @@
 
 namespace treadle::compiled {
 
-/// Four independent chains of multiplications over 64-bit words, so that memory bandwidth is the limit.
+/// Runs four independent chains of multiplications over 64-bit words, so that memory bandwidth is the limit.
 inline uint64_t checksum(std::span<const std::byte> bytes) {
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ULL;
   auto mix = [](uint64_t sum, uint64_t word) {

@@ -307,7 +307,7 @@ void FitSearch::scan_valley(int32_t first, int32_t last, double& best_score, Cho
 
   for (int32_t t = first; t < last; ++t) {
     auto relative = static_cast<size_t>(t - first);
-    // If no block starts at the floor, those that could start there must stand on a block outside this section.
+    // If no block starts at the floor here, each block that could start there stands on one that is entirely before or after this section.
     const int32_t support = std::min(ends_before_[relative], starts_from_[relative + 1]);
     int32_t choices = 0, floor_without = kNever;
     for (int32_t i = 0; i < num_unplaced_[static_cast<size_t>(t)]; ++i) {

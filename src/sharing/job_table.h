@@ -81,7 +81,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<SlotStat
 /// Settings of a coordinator are valid for this time after its last beat.
 inline constexpr uint64_t kCoordinatorTimeoutNs = 2'000'000'000;
 
-/// CLOCK_MONOTONIC, which is the same in all processes of a machine.
+/// Returns the time of CLOCK_MONOTONIC, which is the same in all processes of a machine.
 uint64_t now_ns() noexcept;
 
 class JobTable {

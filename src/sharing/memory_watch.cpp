@@ -17,7 +17,8 @@ MemoryWatch& MemoryWatch::get() {
   return watch;
 }
 
-// In a forked child, a thread of the parent may have held the mutex, and the parent's threads can be neither joined nor destroyed.
+// The mutex and the threads are made anew in a forked child: a thread of the parent may have held the mutex, and the parent's threads can
+// be neither joined nor destroyed.
 MemoryWatch::MemoryWatch()
     : reset_([this] {
         renew_in_child(mutex_);

@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-// It applies the rules that this build lacks.
+// The operator's inference needs gradient rules, which this build lacks, so it fails.
 OpDef gradient_operator() {
   return {.name = "Gradient", .domain = "ai.onnx.preview.training", .since = {1}, .infer = [](InferContext&) {
             throw Error(ErrorCode::not_implemented, "Gradient: this is a build for training from artifacts, which has no gradients");

@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// 40 lower-case hexadecimal digits.
+/// Returns the SHA-1 digest of the data as 40 lower-case hexadecimal digits.
 std::string sha1(std::span<const std::byte> data);
 
 }  // namespace treadle

@@ -47,8 +47,8 @@ class EndsAround {
   std::vector<uint64_t> under_way_;  // ends, of inner ones last
 };
 
-/// Until when a range that began at `start` is known to have been open, as its end may be among lost records. Nullopt if it began during a
-/// loss.
+/// Returns until when a range that began at `start` is known to have been open, as its end may be among lost records. Nullopt if it began
+/// during a loss.
 std::optional<uint64_t> known_until(const Recording& recording, const std::vector<Record>& records, uint64_t start) {
   const auto gap = std::find_if(recording.gaps.begin(), recording.gaps.end(), [&](const auto& lost) { return lost.second > start; });
   if (gap == recording.gaps.end()) return UINT64_MAX;

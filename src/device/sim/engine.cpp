@@ -61,7 +61,7 @@ void SimEngine::Occupation::keep(double pace, std::chrono::nanoseconds& shortest
   }
 }
 
-// Is not woken when the engine is taken: it notices at the end of its wait.
+// The thread that waits here is not woken when other work takes the engine: it notices at the end of its wait.
 std::optional<SimEngine::Clock::time_point> SimEngine::stay(Clock::time_point until) {
   std::optional<Clock::time_point> taken;
   {
@@ -101,7 +101,7 @@ void SimEngine::enter() {
   waited_ns_.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count()), std::memory_order_relaxed);
 }
 
-// Is not woken when other work ends, because that work would have to spend time on it.
+// The thread that waits here is not woken when other work ends, because that work would have to spend time on it.
 void SimEngine::enter_last(const std::function<void()>& check) {
   std::unique_lock lock(mutex_);
   const auto own = last_.insert(last_.end(), this);

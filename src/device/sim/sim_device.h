@@ -22,7 +22,7 @@ struct SimOptions {
   /// a large factor, times are those of the model, since an accelerator does not depend on the host's caches.
   double engine_pace = 1;
   bool host_accessible = false;  ///< true: represents the host, so its work is asynchronous and checked like a device's
-  /// Shared by devices with common events; null: a separate one.
+  /// Devices with common events share a checker; null: the device makes its own.
   std::shared_ptr<AccessChecker> checker;
 };
 

@@ -51,10 +51,11 @@ class Connection {
   uint32_t queue_family() const { return queue_family_; }
   /// The device's whole memory, in bytes.
   uint64_t memory_bytes() const { return memory_bytes_; }
-  /// What the driver leaves this process of it now, by VK_EXT_memory_budget; all of it if the driver does not say.
+  /// Returns how many bytes of the device's memory this process can use now, as the driver says by VK_EXT_memory_budget; memory_bytes() if
+  /// the driver does not say.
   uint64_t free_bytes() const;
   const std::string& identity() const { return identity_; }
-  /// False in a child that was forked from the process that opened the device. Nothing of the driver may be called there.
+  /// False in a child that was forked from the process that opened the device. The child must not call any function of the driver.
   bool is_of_this_process() const { return opened_in_ == fork_generation(); }
   /// @throws Error(not_implemented) unless is_of_this_process()
   void check_process() const;

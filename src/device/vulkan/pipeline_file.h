@@ -16,7 +16,7 @@ class PipelineFile {
   PipelineFile(const std::string& folder, const std::string& identity);
 
   const std::string& path() const { return path_; }
-  /// Empty: there is none of this device.
+  /// Returns the pipelines in the file; empty if it has none for this device.
   std::vector<std::byte> read() const;
   /// Replaces the file at once, so that other processes see the old or the new one. @throws Error(io_error)
   static void write(const std::string& path, const std::string& identity, std::span<const std::byte> contents);

@@ -162,7 +162,8 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
   if (!find_room()) bytes += let_go();
   run_.queue();
   governor.wait(lock, interruption, [&] {
-    // Checked before and after: a run that leaves in between frees memory, and one that arrives may have taken an idle frame.
+    // expects_others() is asked before and after find_room(): a run that leaves in between frees memory, and one that arrives may have
+    // taken an idle frame.
     const bool is_worth_waiting = run_.expects_others();
     if (find_room()) return true;
     const Shortage shortage = find_shortage(bytes, later_bytes);

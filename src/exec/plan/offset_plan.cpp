@@ -18,8 +18,8 @@ int64_t bucket_of(int64_t extent) {
   return (extent + step - 1) / step * step;
 }
 
-// Most steps of the exact search, which runs if greedy plans miss the lower bound (rare). Its limit is steps, not time, so that the same
-// extents always get the same plan. Programs with many buffers are planned greedily only, to load fast.
+// Returns the most steps of the exact search, which runs if greedy plans miss the lower bound (rare). Its limit is steps, not time, so that
+// the same extents always get the same plan. Programs with many buffers are planned greedily only, to load fast.
 int64_t search_steps(size_t num_buffers) { return num_buffers <= 400 ? 2 * static_cast<int64_t>(num_buffers) : 0; }
 constexpr double kNoLimitSeconds = 1e6;
 

@@ -18,7 +18,7 @@ struct StreamOptions {
   size_t max_bulk = SIZE_MAX;  ///< most kernels that are issued as one piece of work
 };
 
-/// Made once for a program and its placement. Independent of extents.
+/// The plan is made once for a program and its placement. It does not depend on extents.
 struct StreamPlan {
   enum class Queue : uint8_t { compute, copy_in, copy_out };
   struct Stream {

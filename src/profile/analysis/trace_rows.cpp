@@ -202,7 +202,7 @@ bool nest(const std::vector<TraceSpan>& spans) {
   return true;
 }
 
-// Stable. Events are stored by their ends, so most are in order already; only outer ranges, such as runs, have to move.
+// Sorts stably. Events are stored by their ends, so most are in order already; only outer ranges, such as runs, have to move.
 void sort_spans(std::vector<TraceSpan>& spans) {
   std::vector<TraceSpan> late;
   size_t kept = 0;

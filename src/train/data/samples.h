@@ -1,4 +1,4 @@
-// Shapes of samples.
+// The extents of the samples of which a model's input consists.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@ void make_changeable(Graph& graph, ValueId id, bool as_parameter) {
   graph.inputs.push_back(id);
 }
 
-// Makes inputs and initializers whose memory belongs to the caller values of kind parameter.
+// Gives kind `parameter` to the inputs and initializers in `held`, whose memory belongs to the caller.
 void hold(Graph& graph, const NamedTensors& held) {
   for (const auto& [name, tensor] : held) {
     const ValueId id = graph.find_value(name);
