@@ -1,4 +1,4 @@
-"""Breaks cases: attributes, indices, shapes, dtypes and numbers of operands that no model should have."""
+"""Makes cases invalid: gives them attributes, indices, shapes, dtypes and numbers of operands that no valid model has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NUMBERS = [-1, 0, 1, 7, 1000, 2**31 - 1, -(2**31), 2**31, 2**62, -(2**62), 2**6
 
 
 def broken(case: Case, choices: Choices) -> Case:
-    """The case with one to three things wrong."""
+    """Changes one to three attributes or operands of the case, so that it becomes invalid, and returns it."""
     for _ in range(1 + choices.below(3)):
         (_break_attribute if case.attributes and choices.below(2) else _break_operand)(case, choices)
     return case
@@ -51,9 +51,9 @@ def _break_operand(case: Case, choices: Choices) -> None:
     kind = choices.below(7)
     if value is None:
         return
-    if case.op == "Loop" and i < 2:  # without them it never ends
+    if case.op == "Loop" and i < 2:  # the iteration count and the condition: without them the loop would never end
         return
-    if isinstance(value, list):  # a sequence: without its first element, or none
+    if isinstance(value, list):  # a sequence loses its first element, or is omitted if that was the only one
         case.inputs[i] = value[1:] or None
         return
     if kind == 0:

@@ -1,4 +1,4 @@
-"""Operands of the operators of ai.onnx.ml."""
+"""Draws nodes with operands for the operators of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def feature_vectorizer(d: Draft) -> None:
 
 
 def _trees(d: Draft, features: int) -> tuple[dict, list[tuple[int, int]]]:
-    """nodes_… of a few random trees, and their leaves."""
+    """Returns the attributes nodes_… of one to three random trees, and the trees' leaves as (tree, node)."""
     random_values = np.random.default_rng(d.below(1 << 16))
     nodes: dict[str, list] = {k: [] for k in ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids")}
     modes = d.pick([["BRANCH_LEQ"], ["BRANCH_LT"], ["BRANCH_GT"], ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"]])
@@ -147,7 +147,8 @@ def tree_regressor(d: Draft) -> None:
     attributes, leaves = _trees(d, features)
     d.attributes.update(attributes)
     aggregate = d.pick(["SUM", "AVERAGE", "MIN", "MAX"])
-    # The least and the mean of no votes, and the sum of none and a base, are not defined: each leaf votes for all targets there.
+    # For MIN, MAX and AVERAGE, the score of a target without votes is not defined, nor is a SUM without votes but with a base value. In those
+    # cases each leaf votes for all targets.
     base = _floats(d, targets) if d.flip(0.3) else []
     votes = [(t, n, k) for t, n in leaves for k in ([d.below(targets)] if aggregate == "SUM" and not base else range(targets))]
     d.attributes.update(
@@ -195,7 +196,7 @@ def tree_ensemble(d: Draft) -> None:
     d.add(d.array(dtype, (d.pick([1, 2, 5, 17]), features), edges=False))
     random_values = np.random.default_rng(d.below(1 << 16))
     inner, trees = d.number(1, 5), d.number(1, 3)
-    # Complete chains: node i of a tree leads to a leaf, and to node i + 1 or another leaf.
+    # Each tree is a chain: node i leads to a leaf and to node i + 1; the last node leads to two leaves.
     nodes = {k: [] for k in ("featureids", "truenodeids", "trueleafs", "falsenodeids", "falseleafs")}
     leaves, roots, targets_of = 0, [], []
     for _ in range(trees):

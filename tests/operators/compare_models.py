@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Runs whole models with Treadle and with onnxruntime, on the same random feeds, and says where they differ.
+"""Runs whole models with Treadle and with onnxruntime, on the same random feeds, and prints where the results differ.
 
     tests/operators/compare_models.py FOLDER [FOLDER …]
 
-Feeds fit the inputs' declarations; extents that a model leaves open are drawn, again and again, until onnxruntime takes them. Each model has a
-process of its own. What is printed of a model that is not the same:
+Feeds fit the declarations of the inputs. Extents that a model leaves open are drawn again until onnxruntime accepts them. Each model runs in a
+process of its own. For each model whose results are not the same, one of these words is printed:
 
-    refused    Treadle does not load or run what onnxruntime runs
-    differs    neither onnxruntime's plain run nor its optimised one has these values
-    rounding   they do, but moving the feeds by half a unit in the last place moves onnxruntime's own result by a thirtieth of that
+    refused    Treadle does not load or run a model that onnxruntime runs
+    differs    onnxruntime has other values, both with and without its optimisations
+    rounding   it has other values, but changing the feeds by half a unit in the last place changes its own result by at least
+               a thirtieth of the difference
     random     onnxruntime's own results differ between two sessions
-    skipped    onnxruntime does not load or run it, or an input is no dense tensor
     died       the process ended, or took over 90 s
 
-onnxruntime's repository has scripts beside most of its test models that make them (`onnxruntime/test/testdata/**/*.py`); Debian's source package
-has the scripts and not the models.
+Models are only counted as skipped if onnxruntime does not load or run them, or if an input is no dense tensor.
+
+onnxruntime's repository has most of its test models and, beside them, the scripts that make them (`onnxruntime/test/testdata/**/*.py`). Debian's
+source package has only the scripts.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import treadle
 
 ATTEMPTS = 72
 SECONDS = 90.0
-EXTENTS = [(1, 2), (2, 3), (1, 5), (3, 4), (4, 5), (8, 9), (1, 4), (1, 3), (16, 17), (5, 6), (2, 4), (1, 6)]  # open ones are drawn from [low, high)
+EXTENTS = [(1, 2), (2, 3), (1, 5), (3, 4), (4, 5), (8, 9), (1, 4), (1, 3), (16, 17), (5, 6), (2, 4), (1, 6)]  # [low, high) of open extents
 INTEGERS = [(0, 2), (0, 1), (1, 3), (0, 8), (1, 2), (2, 5)]
 DTYPES = {f"tensor({name})": dtype for name, dtype in {
     "float": np.float32, "double": np.float64, "float16": np.float16, "bool": np.bool_, "string": np.object_,
@@ -50,7 +52,7 @@ def open_peer(path: Path, level: Any) -> Any:
 
 
 def feeds_of(inputs: list[Any], attempt: int) -> dict[str, np.ndarray]:
-    """Values for all inputs. @raises KeyError for an input that is no dense tensor."""
+    """Returns random values for all inputs. @raises KeyError for an input that is no dense tensor"""
     rng = np.random.default_rng(attempt)
     symbols: dict[str, int] = {}
 
@@ -75,7 +77,7 @@ def feeds_of(inputs: list[Any], attempt: int) -> dict[str, np.ndarray]:
 
 
 def difference(ours: Any, theirs: Any, tolerance: float) -> str:
-    """What sets two results apart; empty if they are the same."""
+    """Describes how two results differ; empty if they are the same."""
     if isinstance(ours, list) or isinstance(ours, dict):
         if type(ours) is not type(theirs) or len(ours) != len(theirs):
             return "another structure"
@@ -116,7 +118,7 @@ def compare(path: Path) -> tuple[str, str]:
     for level in (PLAIN, OPTIMISED):
         try:
             peer = peer or open_peer(path, level)
-        except Exception as error:  # noqa: BLE001  onnxruntime has many
+        except Exception as error:  # noqa: BLE001  onnxruntime has exceptions of many classes
             reason = str(error)
     if peer is None:
         return "skipped", reason

@@ -1,4 +1,4 @@
-"""The contracts of Treadle's operators, as `treadle operators --json` prints the registry."""
+"""Reads the contracts of Treadle's operators, which `treadle operators --json` prints from the registry."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import numpy as np
 
 from draft import DTYPES
 
-# Treadle's names of element types that are not ONNX's.
+# Treadle's names of element types, where they differ from ONNX's, and ONNX's names.
 _NAMES = {"float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True)
 class Port:
-    """A formal operand or output."""
+    """A formal operand or output of an operator."""
 
     name: str
     dtypes: tuple[np.dtype, ...]
-    type_name: str  # ports that share it have one dtype
+    type_name: str  # all ports with this name of a type have the same dtype in a node
     presence: str  # required, optional, variadic
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What a node of the operator may look like."""
+    """The operands, outputs and attributes that nodes of one operator may have."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     attributes: tuple[dict[str, Any], ...]
 
     def port(self, operand: int) -> Port | None:
-        """Of the operand with this number; the last port may be for all that follow."""
+        """Returns the port of the operand with this number. A variadic last port stands for all operands from it on."""
         if operand < len(self.inputs):
             return self.inputs[operand]
         return self.inputs[-1] if self.inputs and self.inputs[-1].presence == "variadic" else None
@@ -49,7 +49,7 @@ def _port(port: dict[str, Any]) -> Port:
 
 @functools.lru_cache
 def contracts() -> dict[tuple[str, str], Contract]:
-    """By domain and name."""
+    """Returns the contracts of all operators, by domain and name."""
     run = subprocess.run([sys.executable, "-m", "treadle", "operators", "--json"], capture_output=True, text=True, check=True)
     found = {}
     for op in json.loads(run.stdout):

@@ -1,4 +1,5 @@
-"""Cases of com.microsoft's operators, float32: those of the tests in tests/python, which compare them with onnxruntime, and of the gradients' fuzzer."""
+"""Draws float32 nodes of the operators of com.microsoft, by the makers of the tests in tests/python, which compare them with onnxruntime, and by
+the makers of the gradients' fuzzer."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from draft import Case, Choices, Rejected, draw_declared
 from microsoft_makers import MAKERS as DIFFERENTIABLE, MicrosoftDraft
 
 DOMAIN = "com.microsoft"
-TOLERANCE = 2e-6  # of a case whose `tolerance` is 1
+TOLERANCE = 2e-6  # the relative tolerance of a case whose `tolerance` is 1
 Drawn = tuple[str, dict[str, Any], dict[str, Any]]
 
 
@@ -57,7 +58,7 @@ _MAKERS = [
 
 
 def _names() -> dict[str, list[Callable[[np.random.Generator], Drawn]]]:
-    """The makers by their operators."""
+    """Returns the makers of each operator, by the operator's name."""
     found: dict[str, list[Callable[[np.random.Generator], Drawn]]] = {}
     for make in _MAKERS:
         for op in {make(np.random.default_rng(seed))[0] for seed in range(12)}:
@@ -70,7 +71,7 @@ NAMES = sorted({*MAKERS, *DIFFERENTIABLE})
 
 
 def make_case(op: str, choices: Choices) -> Case:
-    """@raises Rejected for choices that make none."""
+    """Draws a node of the operator. @raises Rejected if the choices make no valid one"""
     makers = MAKERS.get(op, [])
     kind = choices.below(len(makers) + (op in DIFFERENTIABLE))
     if kind == len(makers):
@@ -96,5 +97,5 @@ def _of_gradients(op: str, choices: Choices) -> Case:
     draft.inputs = [x.astype(np.float32) if x is not None and x.dtype == np.float64 else x for x in draft.inputs]
     draft.tolerance = 16
     if op == "EmbedLayerNormalization":
-        draft.num_outputs = 2  # onnxruntime asks for mask_index
+        draft.num_outputs = 2  # onnxruntime requires the output mask_index
     return draft.finish(1)

@@ -1,4 +1,5 @@
-"""Operands and bodies of If, Loop, Scan and SequenceMap, operands of the operators over sequences, and of those that draw random numbers."""
+"""Draws nodes with operands and bodies for If, Loop, Scan and SequenceMap, for the operators on sequences, and for operators that draw random
+numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _BODY_DTYPES = (np.float32, np.float64, np.int64, np.int32)
 
 
 class Body:
-    """A graph in the making; names that begin with @ are operands of the node around it, by their numbers, or what it captures."""
+    """Builds the graph of a body. A name that begins with @ stands for a value of the graph around it: a number for that operand of the node,
+    c0, c1 … for captured values."""
 
     def __init__(self, d: Draft, name: str) -> None:
         self.d, self.name = d, name
@@ -35,7 +37,8 @@ class Body:
         return str(self.constants[-1].name)
 
     def changed(self, value: str, dtype: Any, others: Sequence[str] = ()) -> str:
-        """Something of the same shape: some steps with constants of one element, and with other values of that shape."""
+        """Appends up to three pointwise nodes to the value, which use constants of one element or other values of its shape, and returns the
+        result."""
         broadcasts = self.d.opset >= 7
         for _ in range(self.d.number(0, 3)):
             op, arity = self.d.pick(_STEPS)
@@ -48,7 +51,8 @@ class Body:
         return value
 
     def graph(self, inputs: Sequence[tuple[str, Any, Sequence[Any]]], outputs: Sequence[tuple[str, Any, Sequence[Any] | None]]) -> onnx.GraphProto:
-        """Outputs get nodes of their own: a body's output is no input of it in old opsets."""
+        """Makes the body. Each output comes from an Identity of its own, because in old opsets an output of a body must not be one of its
+        inputs."""
         given = []
         for number, (value, dtype, shape) in enumerate(outputs):
             name = f"{self.name}_y{number}"
@@ -101,7 +105,7 @@ def loop(d: Draft) -> None:
 
 
 def scan(d: Draft) -> None:
-    d.reject_if(d.since < 9)  # Scan-8 has a batch, and lengths
+    d.reject_if(d.since < 9)  # Scan of opset 8 has a batch axis and sequence lengths
     dtype, row = body_dtype(d), d.shape(0, 2)
     length, carried, scanned, stacked = d.number(1, 4), d.number(0, 2), d.number(1, 2), d.number(0, 2)
     d.reject_if(carried + stacked == 0)
@@ -134,7 +138,7 @@ def scan(d: Draft) -> None:
 
 
 def sequence(d: Draft, dtype: Any, low: int = 1) -> list[np.ndarray]:
-    """Elements of one rank, most often of one shape."""
+    """Returns a sequence's elements: tensors of one rank, most often of one shape."""
     shape = d.shape(0, 3)
     found = []
     for _ in range(d.number(low, 4)):
@@ -233,7 +237,7 @@ def sequence_map(d: Draft) -> None:
     d.num_outputs = count
 
 
-# Random numbers: enough of them that their distribution can be compared.
+# How many random numbers a case draws at least, so that their distribution can be compared.
 _MANY = 4000
 
 

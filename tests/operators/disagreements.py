@@ -1,4 +1,5 @@
-"""Where a judge is at fault by ONNX's specification, or the specification leaves a result open: such a judge is not heard on such a case."""
+"""Lists where a judge (onnxruntime or ONNX's reference) is wrong by ONNX's specification, or where the specification leaves a result open. On
+such a case, the judge's result does not count."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def _signs_differ(case: Case) -> bool:
 
 
 def _not_finite(case: Case) -> bool:
-    """Some operand is infinite, NaN, or so large that squares and sums of it overflow."""
+    """True if some operand has elements that are infinite, NaN, or so large that their squares or sums overflow."""
     for x in case.inputs:
         if x is None or not (x.dtype.kind == "f" or x.dtype.name == "bfloat16"):
             continue
@@ -68,7 +69,7 @@ def _below(since: int) -> Callable[[Case], bool]:
 
 
 def _is_at_the_border(case: Case) -> bool:
-    from judges import treadle_run  # what only reads the table (scripts/generate_operator_table.py) needs no runtime
+    from judges import treadle_run  # imported here, because scripts/generate_operator_table.py reads only the table, without a runtime
 
     outputs = treadle_run([case])[0].outputs
     return outputs is not None and len(outputs) > 1 and bool((np.abs(outputs[1]) < 1e-6).any())
@@ -84,7 +85,7 @@ def is_float8(value: object) -> bool:
 
 
 def _target(case: Case) -> str:
-    """What Cast and CastLike convert to."""
+    """Returns the name of the type that Cast or CastLike converts to."""
     if "to" in case.attributes:
         return onnx.TensorProto.DataType.Name(case.attributes["to"]).lower()
     return "string" if case.inputs[1].dtype == np.object_ else case.inputs[1].dtype.name
@@ -107,7 +108,7 @@ def _has_empty_text(case: Case) -> bool:
 
 
 def _has_float_zero(case: Case) -> bool:
-    """A zero point of floats of 8 or 4 bits: it means nothing but its dtype."""
+    """True if the zero point has a float type of 8 or 4 bits: then only its dtype matters."""
     return len(case.inputs) > 2 and case.inputs[2] is not None and case.inputs[2].dtype.name.startswith(("float8", "float4"))
 
 
@@ -117,7 +118,7 @@ def _operand(index: int) -> Callable[[Case], bool]:
 
 @dataclass(frozen=True)
 class Ruling:
-    """A judge that is not heard on the cases of some operators, and why."""
+    """A judge whose results do not count on the cases of some operators, and the reason."""
 
     judge: str  # reference, onnxruntime, or both
     ops: str  # separated by spaces
@@ -325,17 +326,18 @@ RULINGS = [
 
 @dataclass(frozen=True)
 class Refusal:
-    """Of some operators, errors with these words: one side refuses what the other one runs, and why that is meant."""
+    """Errors that are intended: for the nodes of some operators, one side gives an error that contains certain words, the other side runs the
+    node."""
 
-    ops: str  # separated by spaces; or a domain; "*": any
-    words: str  # a regular expression, which is found in the error
+    ops: str  # names separated by spaces, or a domain; "*": all operators
+    words: str  # a regular expression that is searched in the error
     reason: str
 
     def holds(self, case: Case, error: str) -> bool:
         return (self.ops in ("*", case.domain) or case.op in self.ops.split()) and re.search(self.words, error) is not None
 
 
-# What Treadle refuses and a judge runs.
+# Errors of Treadle for nodes that a judge runs.
 _POOLS = "AveragePool LpPool MaxPool NhwcMaxPool QLinearAveragePool MaxpoolWithMask"
 _LOSSES = "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
 REFUSED = [
@@ -400,7 +402,7 @@ REFUSED = [
     Refusal("Erf Col2Im GridSample", "allowed: ", "dtypes of the reference's that onnxruntime has not either"),
 ]
 
-# What Treadle runs and onnxruntime refuses.
+# Errors of onnxruntime for nodes that Treadle runs.
 _SHAPE = r"[Ss]hape|[Rr]ank|dimension|scalar|[Ss]calar|[0-9]-?D\b|elements|element count|last dim|suffix|length of|quantization parameter|ValidateReduced|ValidateStreamMix"
 _NO_WORDS = r"IsScalar|\.(cc|h):\d+ (virtual|static|onnxruntime|int64_t|T )|onnxruntime::[A-Za-z:<>, ]*\(|parameter out of computation|^Unsupported"
 TAKEN = [
@@ -439,10 +441,10 @@ TAKEN = [
 
 
 def meant(case: Case, table: list[Refusal], error: str) -> bool:
-    """A row of the table says why."""
+    """True if a row of the table covers this error."""
     return any(row.holds(case, error) for row in table)
 
 
 def heard(case: Case, judge: str) -> bool:
-    """No ruling excludes the judge from this case."""
+    """True if the judge's result counts: no ruling excludes it on this case."""
     return not any(case.op in r.names and r.judge in (judge, "both") and r.when(case) for r in RULINGS)

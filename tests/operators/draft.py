@@ -1,4 +1,4 @@
-"""Cases of the operator fuzzer: choices that can be replayed, and operands made of them."""
+"""The operator fuzzer's cases, the drafts from which makers build them, and the choices from which they are drawn, which can be replayed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import defs
 
-# TensorProto's name of an element type → the dtype of its arrays.
+# The dtype of NumPy arrays by the element type's name in TensorProto.
 DTYPES: dict[str, Any] = {
     "float": np.float32,
     "double": np.float64,
@@ -42,20 +42,21 @@ DTYPES: dict[str, Any] = {
 NUMPY_FLOATS = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16))
 WORDS = ["a", "bc", "", "Ab 1", "the", "a b", "é", "x1,y2", "中文", "0"]
 
-# Extents by how often they are met; the first is what a shrunk case has. Those above 8 meet whole vectors and their remainders.
+# The extents from which shapes are drawn; an extent that occurs more often in the list is drawn more often. Shrinking ends at the first one.
+# Extents above 8 exercise whole vectors and their remainders.
 EXTENTS = [1, 2, 3, 2, 3, 4, 5, 1, 2, 3, 4, 6, 7, 8, 0, 9, 16, 17, 33]
 
 
-# How much a model says of an operand's shape.
+# How much the model declares about an operand's shape: all extents, extents as symbols, only the rank, or nothing.
 DECLARED = ["all", "symbols", "rank", "nothing"]
 
 
 class Rejected(Exception):
-    """The choices make no case."""
+    """Raised if the choices lead to no valid case."""
 
 
 class Choices:
-    """Numbers below a bound, drawn from a seed or replayed; 0 is always the simplest choice."""
+    """Draws numbers from a seed, or replays recorded ones. By convention, 0 is the simplest choice."""
 
     def __init__(self, seed: int, replay: Sequence[int] | None = None) -> None:
         self._random = random.Random(seed)
@@ -63,7 +64,7 @@ class Choices:
         self.made: list[int] = []
 
     def below(self, bound: int) -> int:
-        """A number in [0, bound)."""
+        """Returns a number in [0, bound), and records it."""
         if self._replay is None:
             number = int(self._random.random() * bound)
         elif len(self.made) < len(self._replay):
@@ -76,33 +77,33 @@ class Choices:
 
 @dataclass
 class Case:
-    """One node with its operands. `constant` tells which operands are initializers of the model instead of its inputs."""
+    """One node with its operands. `constant` tells which operands are initializers of the model; the others are its inputs."""
 
     op: str
     domain: str
     opset: int
     since: int
-    inputs: list[Any]  # arrays, lists of arrays for sequences, None
+    inputs: list[Any]  # arrays; lists of arrays for sequences; None for absent operands
     attributes: dict[str, Any]
     num_outputs: int
     constant: list[bool]
     choices: list[int] = field(default_factory=list)
     seed: int = 0
-    tolerance: float = 1.0  # multiple of a comparison's usual tolerance
-    captured: list[np.ndarray] = field(default_factory=list)  # what bodies read of the graph around the node: @c0, @c1 …
-    is_random: bool = False  # outputs are compared by their distribution
-    declared: list[str] = field(default_factory=list)  # of DECLARED, for each operand; empty: all of every one
-    unwanted: frozenset[int] = frozenset()  # outputs that have no name
+    tolerance: float = 1.0  # a factor of the usual tolerance of comparisons
+    captured: list[np.ndarray] = field(default_factory=list)  # the values @c0, @c1 … that bodies capture from the graph around the node
+    is_random: bool = False  # the outputs are random, so their distributions are compared
+    declared: list[str] = field(default_factory=list)  # an element of DECLARED for each operand; empty: "all" for each
+    unwanted: frozenset[int] = frozenset()  # numbers of the outputs that the node omits
     optimised: bool = True
-    steps: int = 0  # by which integers may differ
-    compared: Callable[[list[Any]], list[Any]] | None = None  # cuts outputs to what is defined
-    changes: list[str] = field(default_factory=list)  # what varying.py has made of it
+    steps: int = 0  # the largest allowed difference of integer outputs
+    compared: Callable[[list[Any]], list[Any]] | None = None  # returns the parts of the outputs that are defined
+    changes: list[str] = field(default_factory=list)  # the changes that varying.py has made
 
     def declared_of(self, operand: int) -> str:
         return self.declared[operand] if operand < len(self.declared) else "all"
 
     def arrays(self) -> list[np.ndarray]:
-        """All arrays that it reads, elements of sequences too."""
+        """Returns all arrays that the node reads, including the elements of sequences."""
         found = list(self.captured)
         for x in self.inputs:
             found += x if isinstance(x, list) else [] if x is None else [x]
@@ -123,7 +124,7 @@ class Case:
 
 
 class Draft:
-    """A case in the making."""
+    """Builds a case from choices; its makers add operands and attributes."""
 
     def __init__(self, schema: defs.OpSchema, choices: Choices, opset: int) -> None:
         self.schema = schema
@@ -136,7 +137,7 @@ class Draft:
         self.attributes: dict[str, Any] = {}
         self.num_outputs = max(1, schema.min_output)
         self.tolerance = 1.0
-        self.edges = choices.below(4) == 3  # NaN, infinities, denormals among the values
+        self.edges = choices.below(4) == 3  # arrays contain NaN, infinities and denormals, among other values
         self._dtypes: dict[str, Any] = {}
         self._allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
 
@@ -146,7 +147,7 @@ class Draft:
         return self.choices.below(bound)
 
     def number(self, low: int, high: int) -> int:
-        """A number in [low, high]; low is the simplest."""
+        """Draws a number in [low, high]; low is the simplest."""
         return low + self.below(high - low + 1)
 
     def flip(self, chance: float = 0.5) -> bool:
@@ -171,7 +172,8 @@ class Draft:
         return name in self.schema.attributes
 
     def dtype(self, of: int | str, only: Sequence[Any] | None = None) -> Any:
-        """The element type of an operand (its number) or of a type parameter, the same for all that share the parameter."""
+        """Draws the element type of an operand, given by its number, or of a type parameter. All operands with the same parameter get the same
+        type."""
         parameter = of if isinstance(of, str) else self.schema.inputs[min(of, len(self.schema.inputs) - 1)].type_str
         if parameter not in self._dtypes:
             names = [t[7:-1] for t in self._allowed.get(parameter, [parameter]) if t.startswith("tensor(")]
@@ -201,7 +203,7 @@ class Draft:
         return tuple(found)
 
     def partner(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """A shape that broadcasts with another one."""
+        """Draws a shape that can be broadcast with this one."""
         found = list(shape)
         for i in range(len(found)):
             if found[i] == 1:
@@ -212,7 +214,7 @@ class Draft:
         return tuple(found) if len(found) != len(shape) or not self.flip(0.1) else (self.pick([1, 2]), *found)
 
     def narrower(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """A shape that broadcasts to another one."""
+        """Draws a shape that can be broadcast to this one."""
         found = [1 if self.flip(0.3) else n for n in shape]
         return tuple(found[self.below(len(found) + 1) :])
 
@@ -231,7 +233,8 @@ class Draft:
     # Values.
 
     def array(self, dtype: Any, shape: Sequence[int], low: float = -4, high: float = 4, edges: bool | None = None) -> np.ndarray:
-        """Values of a type: small multiples of a half, numbers, numbers of all sizes; with `edges`, those at the ends of the type."""
+        """Draws an array. Floats are multiples of a half, or any numbers from low to high, or numbers of very different magnitudes. With
+        `edges`, some elements are the type's extreme and special values."""
         dtype = np.dtype(dtype)
         random_values = np.random.default_rng(self.below(1 << 16))
         kind = self.below(4)
@@ -270,7 +273,7 @@ class Draft:
         return flat.reshape(values.shape)
 
     def indices(self, dtype: Any, shape: Sequence[int], extent: int, negative: bool = True) -> np.ndarray:
-        """Indices into an axis, counted from its end too."""
+        """Draws indices into an axis, in some arrays also negative ones, which count from its end."""
         self.reject_if(extent == 0 and np.prod(shape, dtype=np.int64) > 0)
         random_values = np.random.default_rng(self.below(1 << 16))
         low = -extent if negative and self.flip(0.5) else 0
@@ -289,7 +292,7 @@ class Draft:
         return np.array(values, dtype).reshape(len(values))
 
     def maybe(self, name: str, make: Callable[[], Any] | Any, chance: float = 0.7) -> Any:
-        """Sets an attribute that the schema has, or leaves its default; gives the value that holds."""
+        """Sets an attribute, if the schema has it, or leaves it at its default. Returns the value that the node then uses."""
         if not self.has_attribute(name):
             return None
         if self.flip(chance):
@@ -301,7 +304,7 @@ class Draft:
     def finish(self, opset: int) -> Case:
         while self.inputs and self.inputs[-1] is None:
             self.inputs.pop()
-        kind = self.below(4)  # all inputs; all but the first constant; any; all constant
+        kind = self.below(4)  # the constant operands: none, all but the first, random ones, or all
         constant = [isinstance(x, np.ndarray) and (kind == 3 or (kind == 1 and i > 0) or (kind == 2 and self.flip())) for i, x in enumerate(self.inputs)]
         declared = draw_declared(self.choices, len(self.inputs))
         return Case(
@@ -311,7 +314,8 @@ class Draft:
 
 
 def draw_declared(choices: Choices, count: int) -> list[str]:
-    """All shapes in a third of the cases, the same of every operand in another, and else of each its own."""
+    """Draws how much is declared about each operand: in a third of the cases all shapes, in a third the same for every operand, otherwise a
+    separate choice for each."""
     kind = choices.below(3)
     if kind == 0:
         return []

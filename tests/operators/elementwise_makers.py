@@ -1,4 +1,4 @@
-"""Operands of elementwise operators, reductions, conversions and quantisation."""
+"""Draws nodes with operands for elementwise operators, reductions, conversions and quantisation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import numpy as np
 
 from draft import DTYPES, Draft
 
-# Where a function is defined, when not everywhere (its value at the border is an edge of its own).
+# The intervals from which operands are drawn, for functions that are not defined everywhere.
+# edge values.
 _DOMAINS = {"Acos": (-1, 1), "Asin": (-1, 1), "Atanh": (-0.999, 0.999), "Acosh": (1, 20), "Log": (0, 20), "Sqrt": (0, 20)}
 _BITS = {np.dtype(np.int8): 8, np.dtype(np.uint8): 8, np.dtype(np.uint16): 16, np.dtype(np.uint32): 32, np.dtype(np.uint64): 64}
 
@@ -18,7 +19,7 @@ def is_float(dtype: np.dtype) -> bool:
 
 def unary(d: Draft) -> None:
     low, high = _DOMAINS.get(d.schema.name, (-6, 6))
-    d.tolerance = 30 if d.schema.name in ("Gelu", "Swish", "Mish") else 1  # 1 + erf(x), tanh … cancel far from 0
+    d.tolerance = 30 if d.schema.name in ("Gelu", "Swish", "Mish") else 1  # 1 + erf(x), 1 + tanh(x) and the like lose digits for x far below 0
     dtype = d.dtype(0)
     if dtype.kind == "u":
         low = max(low, 0)
@@ -59,7 +60,7 @@ def binary(d: Draft) -> None:
     d.add(d.array(dtype, a))
     second = d.array(dtype, b, edges=d.edges and (op not in ("Div", "Mod") or is_float(dtype)))
     if op in ("Div", "Mod") and not is_float(dtype):
-        second = np.where(second == 0, np.array(3).astype(dtype), second).astype(dtype)  # a division of integers by 0 has no result
+        second = np.where(second == 0, np.array(3).astype(dtype), second).astype(dtype)  # integer division by 0 has no defined result
     d.add(second)
     if op == "Mod":
         if is_float(dtype):
@@ -132,7 +133,7 @@ def reduction(d: Draft) -> None:
     shape = d.shape()
     d.tolerance = 4
     positive = d.schema.name in ("ReduceLogSum",)
-    # ReduceSumSquare … of integers overflow; an empty reduction of those has no identity everywhere.
+    # Sums of squares and products of large integers would overflow.
     low, high = (0, 4) if positive or dtype.kind == "u" else (-3, 3)
     if d.schema.name == "ReduceProd":
         low, high = max(low, -1), 2
@@ -177,13 +178,13 @@ def cumulative(d: Draft) -> None:
 
 
 def cast(d: Draft) -> None:
-    d.reject_if(d.since < 6)  # `to` is a string there
+    d.reject_if(d.since < 6)  # in these opsets the attribute `to` is a string
     names = [t[7:-1] for t in sorted(d.schema.type_constraints[1].allowed_type_strs) if t[7:-1] in DTYPES]
     source = d.dtype(0)
     to = d.pick(names)
     target = np.dtype(DTYPES[to])
     d.reject_if("string" in (to, source.name) or target == np.object_ or source == np.object_)
-    # What lies outside of an integer's range has no result.
+    # The conversion of a number outside an integer type's range has no defined result.
     low, high = -4.0, 4.0
     if not is_float(target) and target != np.bool_ and "float" not in target.name:
         info = np.iinfo(target) if target.kind in "iu" else ml_dtypes.iinfo(target)
@@ -191,7 +192,7 @@ def cast(d: Draft) -> None:
     integral = source.kind in "iu" or source.name in ("int4", "uint4", "int2", "uint2")
     edges = d.edges and ("float" in target.name or target == np.bool_) and source.name[:7] not in ("float8_", "float4_", "float6_")
     if "e8m0" in source.name + target.name:
-        low, high = max(low, 1), min(high, 4)  # powers of two: no zero, no sign
+        low, high = max(low, 1), min(high, 4)  # float8e8m0 has only powers of two: no zero, no negative numbers
         edges = False
     elif "float8" in source.name or "float4" in source.name:
         low, high = max(low, -4), min(high, 4)
@@ -206,14 +207,14 @@ def cast(d: Draft) -> None:
 
 
 def onnx_kinds() -> dict[np.dtype, int]:
-    """Element type → its number in ONNX."""
+    """Returns ONNX's number of each element type, by dtype."""
     import onnx
 
     return {np.dtype(t): onnx.TensorProto.DataType.Value(name.upper()) for name, t in DTYPES.items()}
 
 
 def _quantised_shape(d: Draft) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Shapes of the values and of their scales, and the axis."""
+    """Returns the shape of the values, the shape of their scales, and the axis of the scales."""
     shape = d.shape(1)
     axis = d.axis(len(shape))
     kind = d.below(3)

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Fuzzes gradient rules: random cases of every operator that has a maker, by finite differences in float64 and, where it has the operator, by PyTorch.
+"""Fuzzes gradient rules: draws random cases of every operator that has a maker, and compares their gradients with finite differences in float64
+and, for operators that PyTorch has too, with PyTorch's gradients.
 
     tests/operators/fuzz_gradients.py [--batches 1000] [--seed 0] [--ops Gather,Slice] [--seconds 600]
 
-A case is a node with operands and attributes that the operator fuzzer's makers draw, all floats float64. Its gradients are those of a sum of
-its outputs with random weights: for every float operand the derivative along a random direction has to be the central difference's. Points
-where two steps of a difference disagree are kinks or poles; they are counted, not judged. Half of the cases have a second node of float32,
-float16 or bfloat16, whose gradients have to be those of float64 but for rounding. The cases of a batch, all of one opset, are one joint graph.
+A case is a node with operands and attributes that the operator fuzzer's makers draw; all floats are float64. The gradients are those of a
+weighted sum of the node's outputs, with random weights. For every float operand, the derivative along a random direction must equal the central
+difference. If differences with two steps disagree, the point is a kink or a pole, and is counted but not judged. Half of the cases have a second
+node in float32, float16 or bfloat16, whose gradients may differ from those in float64 only by rounding. All cases of a batch have the same opset
+and are computed by one joint graph.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from gradient_models import JointGraph, Trial, nudged, plan, read_gradients
 
 BATCH = 16
 ERRORS = (treadle.Error, ValueError)
-RANDOM = {"Dropout"}  # other elements in every run
+RANDOM = {"Dropout"}  # drops other elements in every run
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Tally:
     verdicts: collections.Counter = field(default_factory=collections.Counter)
     ops: dict[str, collections.Counter] = field(default_factory=lambda: collections.defaultdict(collections.Counter))
     findings: list[str] = field(default_factory=list)
-    shows: bool = False  # findings are printed as they are made
+    shows: bool = False  # findings are printed as soon as they are made
     shown: tuple[str, ...] = ("wrong",)
 
     def count(self, case: Case, verdict: str) -> None:
@@ -60,7 +62,7 @@ def names_of(opset: int, chosen: frozenset[str]) -> list[str]:
 
 
 def batch_of(seed: int, chosen: frozenset[str]) -> list[Trial]:
-    """Trials of one opset, two thirds of the newest."""
+    """Draws the trials of a batch, all of one opset, which is the newest one in two thirds of the batches."""
     choices = Choices(seed)
     opset = NEWEST[""] if choices.below(3) else 7 + choices.below(NEWEST[""] - 6)
     names, trials = names_of(opset, chosen), []
@@ -76,7 +78,7 @@ def batch_of(seed: int, chosen: frozenset[str]) -> list[Trial]:
 
 
 def judge(trials: Sequence[Trial], tally: Tally) -> None:
-    """All trials as one graph; a graph that fails is taken apart."""
+    """Judges all trials by one graph. If the graph fails, judges its two halves separately."""
     if not trials:
         return
     try:
@@ -102,8 +104,8 @@ def judge(trials: Sequence[Trial], tally: Tally) -> None:
 
 
 def judge_failure(trial: Trial, error: Exception, tally: Tally) -> None:
-    """Of a node alone: it is invalid, or has no gradient."""
-    if trial.narrow is not None:  # which the second one may be
+    """Judges a trial whose graph failed although it has no other: the node is invalid, or it has no gradient."""
+    if trial.narrow is not None:  # the narrow node may be the only one that fails
         trial.narrow = None
         return judge([trial], tally)
     try:
@@ -121,7 +123,7 @@ def forward_only(case: Case) -> None:
 
 
 def by_differences(graph: JointGraph) -> list[tuple[str, str]]:
-    """Verdicts of all trials; their operands are moved side by side, the first of all, the second of all …"""
+    """Returns a verdict for each trial. Its operands are moved one after the other; those of all trials are moved in the same runs."""
     trials = graph.trials
     found = [("invalid", "") if all(w is None for w in trial.weights) else ("same", "") for trial in trials]
     kinks = [0] * len(trials)
@@ -141,7 +143,7 @@ def by_differences(graph: JointGraph) -> list[tuple[str, str]]:
 
 
 class Move:
-    """An operand that is moved along a random direction, and what its trial's outputs do."""
+    """Measures how a trial's sum of outputs changes when one operand is moved along a random direction."""
 
     def __init__(self, number: int, trial: Trial, slot: int, value: float, turn: int = 0) -> None:
         self.number, self.name, self.single = number, trial.wanted[slot], trial.single
@@ -152,27 +154,28 @@ class Move:
         self.scale = float(np.abs(grad * self.direction).sum()) + abs(value) * 1e-5 + 1e-3
         self.value = value
         self.slopes: list[float] = []
-        self.bend = 0.0  # how far the slopes before and behind the point are apart, at the last step
+        self.bend = 0.0  # the difference of the slopes before and behind the point, with the last step
 
     def step(self, factor: float) -> float:
-        return (2e-2 if self.single else 1e-5) * factor  # rounding of single precision, which a small step does not outgrow
+        return (2e-2 if self.single else 1e-5) * factor  # in single precision a smaller step would be lost in rounding
 
     def agrees(self) -> bool:
         slope = self.slopes[:2][-1]
         return abs(self.expected - slope) <= (5e-3 if self.single else 5e-5) * (self.scale + abs(slope))
 
     def is_kink(self) -> bool:
-        """Of a point where the gradient is no difference: the slopes depend on the step, or before the point they are others than behind it."""
+        """True if differences cannot tell the gradient at this point: the slope depends on the step, or it differs before and behind the
+        point."""
         one, two = self.slopes[:2]
         if len(self.slopes) > 2 and not abs(self.slopes[2] - two) <= 0.1 * abs(self.expected - two):
-            return True  # a saw whose teeth are shorter than the steps
+            return True  # a sawtooth function with teeth shorter than the steps
         if not np.isfinite([one, two]).all() or abs(one - two) > (2e-3 if self.single else 2e-5) * (self.scale + abs(one)):
             return True
         return self.bend > max(0.5 * abs(self.expected - two), (0.2 if self.single else 1e-4) * (self.scale + abs(one)) if self.agrees() else 0)
 
 
 def measure(graph: JointGraph, moves: Sequence[Move], factor: float) -> None:
-    """Central differences of all moves at once, as their trials are independent."""
+    """Measures central differences of all moves in the same runs, as trials do not depend on one another."""
     if moves:
         ends = [graph.objectives({m.step_name: np.asarray(m.direction * (sign * m.step(factor))) for m in moves}) for sign in (1, -1)]
         for m in moves:
@@ -182,7 +185,7 @@ def measure(graph: JointGraph, moves: Sequence[Move], factor: float) -> None:
 
 
 def by_proportion(trial: Trial) -> tuple[str, str]:
-    """Of Dropout, whose outputs are the operand's elements times something, which is also their derivative."""
+    """Judges a Dropout: each output is the operand's element times a factor, which is also the derivative."""
     x, y, weights, got = trial.case.inputs[0], trial.values[0], trial.weights[0], trial.grads["x0"]
     if not np.allclose(got * x, y * weights, rtol=1e-5, atol=1e-6):
         return "wrong", f"gradients times elements {(got * x).ravel()[:6]}, outputs times weights {(y * weights).ravel()[:6]}"
@@ -190,7 +193,7 @@ def by_proportion(trial: Trial) -> tuple[str, str]:
 
 
 def by_torch(graph: JointGraph, trial: Trial, tally: Tally) -> str:
-    """Why PyTorch has other gradients, or an empty string. At a kink it may choose another slope."""
+    """Compares the gradients with PyTorch's. Returns how they differ, or an empty string; at a kink, PyTorch may choose another slope."""
     expected = torch_gradients.gradients(trial)
     if expected is None:
         return ""
@@ -207,7 +210,7 @@ def by_torch(graph: JointGraph, trial: Trial, tally: Tally) -> str:
 def is_at_kink(graph: JointGraph, trial: Trial, slot: int) -> bool:
     number = next(n for n, other in enumerate(graph.trials) if other is trial)
     value = graph.objectives({})[number]
-    for turn in range(3):  # along one direction alone, equal elements may move alike
+    for turn in range(3):  # several directions, because along a single one, equal elements may move alike
         move = Move(number, trial, slot, value, turn)
         measure(graph, [move], 1)
         measure(graph, [move], 0.25)
@@ -217,7 +220,8 @@ def is_at_kink(graph: JointGraph, trial: Trial, slot: int) -> bool:
 
 
 def by_rounding(graph: JointGraph, tally: Tally) -> None:
-    """The gradients of the narrow dtypes beside those of float64. Where they differ, operands that are off by a rounding error have to explain it."""
+    """Compares the gradients in narrow dtypes with those in float64. If they differ by more than rounding, the difference must not exceed the
+    effect of changing the operands by a rounding error."""
     doubted = []
     for trial in graph.trials:
         if trial.narrow is not None and trial.narrow_is_finite and trial.case.op not in RANDOM and all(w is not None for w in trial.weights):
@@ -247,10 +251,10 @@ def by_rounding(graph: JointGraph, tally: Tally) -> None:
 
 
 def rounding_of(trial: Trial, spreads: dict[str, np.ndarray]) -> float:
-    """The largest difference from float64, as a multiple of what is allowed."""
+    """Returns the largest difference between narrow and float64 gradients, as a multiple of the allowed difference."""
     worst = 0.0
     for name, exact in trial.grads.items():
-        scale = np.abs(exact).max(initial=0) + 1  # terms of about the size of the weights cancel, those of normalisations over their deviation
+        scale = np.abs(exact).max(initial=0) + 1  # terms of size 1 may cancel; normalisations divide them by deviations
         within = np.abs(exact) < 0.1 * float(ml_dtypes.finfo(trial.narrow).max)
         allowed = (1e4 if trial.case.op.endswith("Normalization") else 40) * eps(trial.narrow) * (scale + np.abs(exact)) + 30 * spreads.get(name, np.zeros(exact.shape))
         off = np.abs(trial.narrow_grads[name] - exact) / allowed
@@ -259,7 +263,7 @@ def rounding_of(trial: Trial, spreads: dict[str, np.ndarray]) -> float:
 
 
 def fuzz(seeds: Iterable[int], chosen: frozenset[str] = frozenset(), tally: Tally | None = None) -> Tally:
-    """A batch for each seed."""
+    """Judges a batch for each seed."""
     tally = tally or Tally()
     for seed in seeds:
         judge(batch_of(seed, chosen), tally)

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Fuzzes operators: random cases of every operator, with Treadle against onnxruntime and ONNX's reference.
+"""Fuzzes operators: draws random cases of every operator, and compares Treadle's results with those of onnxruntime and ONNX's reference.
 
     tests/operators/fuzz_operators.py [--cases 10000] [--seed 0] [--ops Gather,Slice] [--vary] [--bad] [--shrink] [--reference 4]
 
-A case is a node of a random opset with operands and attributes that its maker draws (the *_makers.py beside this file). Treadle has to agree with
-both judges; the reference, which is slow, is asked about one in four of the cases on which onnxruntime agrees (--reference). Where only one agrees,
-disagreements.py must say which is right and why; where none does, Treadle is wrong. Models declare all of an operand's shape, symbols, the rank or
-nothing, and are optimised or not. `--vary` changes cases within the operators' contracts (varying.py); then some are right and some are not, and
-every runtime has to say so alike. `--bad` breaks attributes, indices and shapes
-instead: such a case may end in an error or in a value, never in the death of the process.
-Runs in child processes; a case that kills one is named.
+A case is a node of a random opset, with operands and attributes that its maker draws (the files *_makers.py in this folder). Treadle must agree
+with both judges. The reference is slow, so of the cases on which onnxruntime agrees it is asked about only one in four (--reference). If Treadle
+agrees with one judge only, disagreements.py must say which judge is right and why; if it agrees with none, Treadle is wrong. Models declare all
+extents of an operand, symbols, only the rank, or nothing, and are optimised or not.
+
+With `--vary`, cases are changed within the operators' contracts (varying.py): some stay valid and some do not, and Treadle must accept the same
+ones as the judges. With `--bad`, attributes, indices and shapes become invalid (breaking.py): such a case may end in an error or in a value, but
+never in the death of the process.
+
+Cases run in child processes. If a child dies, the case that killed it is printed.
 """
 
 from __future__ import annotations
@@ -53,25 +56,25 @@ MAKERS = {
 NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": 5, TRAINING: 1, contrib_makers.DOMAIN: 1}
 BATCH = 12
 reference_every = 4
-MEMORY_LIMIT = 4 << 30  # of a process that runs broken cases
-# What a judge has no kernel for is no disagreement.
+MEMORY_LIMIT = 4 << 30  # bytes of address space that a child may use, except in plain mode
+# Errors which say that a judge has no kernel. They are no disagreement.
 _MISSING = ("not known to onnxruntime", "NOT_IMPLEMENTED", "INVALID_GRAPH", "Type Error", "No Op registered", "not implemented", "ImplementationError")
-# Treadle's words for a dtype that an operator does not compute.
+# Treadle's errors for a dtype that the operator does not support.
 _LACKING = re.compile(r"no kernel|not implemented|no implementation for|; allowed: ")
 
 
 @dataclass
 class Finding:
-    """A case that is not clean."""
+    """A case on which Treadle and the judges do not agree, or that killed a process."""
 
-    verdict: str  # wrong, disputed, refused, accepted, crashed
+    verdict: str  # wrong, disputed, refused, accepted, lacking, crashed
     case: Case
     text: str
 
 
 @dataclass
 class Tally:
-    """Counts and findings of many cases."""
+    """Counts verdicts and operators of many cases, and collects findings."""
 
     verdicts: collections.Counter = field(default_factory=collections.Counter)
     findings: list[Finding] = field(default_factory=list)
@@ -84,7 +87,7 @@ class Tally:
 
 
 def make_case(op: str, domain: str, opset: int, seed: int, replay: Sequence[int] | None = None, mode: str = "plain") -> Case | None:
-    """The case of a seed, or of choices made before; None where they make none."""
+    """Makes the case of a seed, or of recorded choices. None if the choices make no valid case."""
     choices = Choices(seed, replay)
     try:
         if domain == contrib_makers.DOMAIN:
@@ -106,7 +109,7 @@ def make_case(op: str, domain: str, opset: int, seed: int, replay: Sequence[int]
 
 @functools.lru_cache
 def names_of(domain: str, opset: int, chosen: frozenset[str]) -> list[str]:
-    """Operators of an opset that have a maker."""
+    """Returns the operators of an opset that have a maker."""
 
     def known(op: str) -> bool:
         return domain == contrib_makers.DOMAIN or (defs.has(op, opset, domain) and not defs.get_schema(op, opset, domain).deprecated)
@@ -120,9 +123,9 @@ def choices_of_domain(chosen: frozenset[str]) -> list[str]:
 
 
 def batch_of(seed: int, chosen: frozenset[str], mode: str) -> list[Case]:
-    """Cases of one opset, optimised alike: half of the batches are of the newest."""
+    """Draws the cases of a batch: all of one opset, which is the newest one in half of the batches, and all optimised or none."""
     choices = Choices(seed)
-    # Domains in proportion to their operators.
+    # A domain is chosen as often as it has operators with makers.
     domain = choices_of_domain(chosen)[choices.below(len(choices_of_domain(chosen)))]
     newest = NEWEST[domain]
     opset = newest if choices.below(2) else 1 + choices.below(newest)
@@ -152,13 +155,14 @@ def compared(case: Case, ours: list, theirs: list, judge_name: str) -> str:
             ours, theirs = case.compared(ours), case.compared(theirs)
         except (AssertionError, IndexError) as error:
             return f"not the shapes of the operator's definition {error}"
-    if judge_name == "onnxruntime":  # its binding gives floats of 8 bits as bytes
+    if judge_name == "onnxruntime":  # its binding returns 8-bit floats as bytes
         ours = [a.view(np.uint8) if is_float8(a) and is_bytes(b) else a for a, b in zip(ours, theirs)]
     return all_same(ours, theirs, case.tolerance, any_float=judge_name == "reference", steps=case.steps)
 
 
 def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
-    """The verdict on a case and why. The reference takes longest: of the cases on which onnxruntime agrees, it is asked about one in `reference_every`."""
+    """Returns the verdict on a case, and the reason. The reference takes longest: of the cases on which onnxruntime agrees, it is asked about
+    only one in `reference_every`."""
     agree = ours.outputs is not None and theirs.outputs is not None and not compared(case, ours.outputs, theirs.outputs, "onnxruntime")
     if agree and case.seed % reference_every != 0:
         return "same", ""
@@ -176,11 +180,11 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
     if not given:
         why = "; ".join(f"{name}: {r.error[:200]}" for name, r in judges.items())
         refusing = [name for name, r in judges.items() if not missing(r) and heard(case, name)]
-        asked = ["onnxruntime"] if case.domain == contrib_makers.DOMAIN else list(judges)  # the reference has none of those
+        asked = ["onnxruntime"] if case.domain == contrib_makers.DOMAIN else list(judges)  # the reference has no operators of this domain
         if not all(name in refusing for name in asked):
             return "unjudged", why
         return ("meant" if meant(case, TAKEN, judges["onnxruntime"].error) else "accepted"), why
-    # The reference is free in the widths of floats that it returns.
+    # The reference may return floats of another width.
     against = {name: compared(case, ours.outputs, outputs, name) for name, outputs in given.items()}
     if against.get("onnxruntime") and only_cut(case, ours.outputs, given["onnxruntime"]):
         against["onnxruntime"] = ""
@@ -193,7 +197,7 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
             return "same", "in more bits, or in as many"
         if wide.outputs is not None and case.tolerance > 1 and explained_by_rounding(case, ours.outputs, wide.outputs):
             return "same", "within what rounding of the operands does"
-    if case.is_random and not all(against.values()):  # one sample far off is chance: other numbers would be far from both judges'
+    if case.is_random and not all(against.values()):  # one sample that deviates is chance: wrong numbers would deviate from both judges'
         against = {name: "" if text.endswith("apart") else text for name, text in against.items()}
     differing = "; ".join(f"{name}: {text}" for name, text in against.items() if text and heard(case, name))
     if not differing:
@@ -205,10 +209,10 @@ def run_batch(cases: Sequence[Case], mode: str) -> Tally:
     tally = Tally()
     if not cases:
         return tally
-    if mode == "bad":  # the question is whether the process lives
+    if mode == "bad":  # only the death of the process would be a failure
         tally.verdicts.update("error" if treadle_run([case])[0].outputs is None else "value" for case in cases)
         return tally
-    together = [cases] if mode == "plain" else [[case] for case in cases]  # a case that is refused costs all of its batch another run
+    together = [cases] if mode == "plain" else [[case] for case in cases]  # one refused case makes a whole batch run again
     mine = [result for some in together for result in treadle_run(some)]
     theirs = [result for some in together for result in onnxruntime_run(some)]
     for case, ours, other in zip(cases, mine, theirs):
@@ -216,13 +220,13 @@ def run_batch(cases: Sequence[Case], mode: str) -> Tally:
         tally.verdicts[verdict] += 1
         tally.ops[case.op] += 1
         if verdict in ("wrong", "disputed", "refused", "accepted", "lacking"):
-            case.compared = None  # a function, which no pipe takes
+            case.compared = None  # a function cannot be sent through a pipe
             tally.findings.append(Finding(verdict, case, text))
     return tally
 
 
 def worker(seeds: Iterable[int], chosen: frozenset[str], mode: str, results, until: float) -> None:
-    """Runs batches; says which one before it begins, so that the parent knows what killed a child."""
+    """Runs batches. Sends the seed of each batch before it begins, so that the parent knows which batch killed the child."""
     if mode != "plain":
         limit_memory()
     for seed in seeds:
@@ -238,12 +242,12 @@ def worker(seeds: Iterable[int], chosen: frozenset[str], mode: str, results, unt
 
 
 def limit_memory() -> None:
-    """A broken extent asks for gigabytes: they are refused, which has to be an error as well."""
+    """Limits the memory of this process: invalid extents may need gigabytes, which must end in an error."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
 
 
 def dies(run: Callable[[Sequence[Case]], list[Result]], cases: Sequence[Case]) -> str:
-    """How a run of these cases kills a process, or an empty string."""
+    """Runs the cases in a child, and says how the child died; an empty string if it lived."""
 
     def limited() -> None:
         limit_memory()
@@ -259,7 +263,7 @@ def dies(run: Callable[[Sequence[Case]], list[Result]], cases: Sequence[Case]) -
 
 
 def crash_of(seed: int, chosen: frozenset[str], mode: str) -> list[Finding]:
-    """The cases of a batch that kill a process: Treadle's, alone and together. Nothing if a judge died."""
+    """Returns the cases of a batch with which Treadle kills a process, alone or, failing that, together. Empty if a judge died."""
     cases = batch_of(seed, chosen, mode)
     found = [Finding("crashed", case, how) for case in cases if (how := dies(treadle_run, [case]))]
     if not found and mode == "plain" and (how := dies(treadle_run, cases)):
@@ -268,7 +272,7 @@ def crash_of(seed: int, chosen: frozenset[str], mode: str) -> list[Finding]:
 
 
 def fuzz(seeds: range, chosen: frozenset[str] = frozenset(), mode: str = "plain", seconds: float = 1e9) -> Tally:
-    """Runs the batches of these seeds in a child; a new one takes over where one dies."""
+    """Runs the batches of these seeds in a child. If it dies, a new child continues with the next batch."""
     tally, done, until = Tally(), seeds.start, time.time() + seconds
     context = multiprocessing.get_context("fork")
     while done < seeds.stop and time.time() < until:
@@ -309,7 +313,7 @@ def verdict_of(case: Case) -> tuple[str, str]:
 
 
 def shrunk(finding: Finding, mode: str = "plain") -> Finding:
-    """The same failure of the fewest and smallest choices: each is tried at 0, halved, and one less."""
+    """Finds the same verdict with smaller choices: tries each choice at 0, halved, and one less."""
     best, choices = finding, list(finding.case.choices)
     improved = True
     while improved:

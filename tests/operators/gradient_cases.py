@@ -1,4 +1,4 @@
-"""Cases of the gradients' fuzzer: nodes of the operator fuzzer's makers, with numbers that can be differentiated at."""
+"""Draws the cases of the gradients' fuzzer: nodes by the operator fuzzer's makers, with numbers at which functions can be differentiated."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from draft import DTYPES, Case, Choices, Draft, Rejected
 from fuzz_operators import MAKERS as OPERATOR_MAKERS, NEWEST
 
 MAKERS = {**{op: make for (domain, op), make in OPERATOR_MAKERS.items() if domain == ""}, **gradient_makers.MAKERS}
-MICROSOFT = "com.microsoft."  # before names of operators of that domain
-# Operators that are constant almost everywhere, or random.
+MICROSOFT = "com.microsoft."  # stands before the names of that domain's operators
+# Operators whose outputs are constant almost everywhere, or random.
 FLAT = {"Floor", "Ceil", "Round", "Sign", "Hardmax", "EyeLike", "Bernoulli", "RandomNormalLike", "RandomUniformLike"}
-# Weights that steps decide, a scale that follows the range of the data but counts as a constant, and integers straight through.
+# Operators without floats, as operands or as outputs.
 NO_FLOATS = set(
     """And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Constant ConstantOfShape ConvInteger Equal Greater
     GreaterOrEqual HammingWindow HannWindow IsInf IsNaN Less LessOrEqual MatMulInteger Multinomial NonZero Not Or RandomNormal RandomUniform
     RegexFullMatch SequenceLength Shape Size StringConcat StringNormalizer StringSplit TfIdfVectorizer Xor""".split()
-)  # as operands or as outputs
+)
+# Operators whose gradients differ from finite differences or do not exist. MelWeightMatrix is a step function, and NonMaxSuppression returns indices.
+# Gradients treat a scale that follows the data as a constant (DynamicQuantizeLinear), and pass through rounding unchanged (the others).
 UNJUDGED = {"DynamicQuantizeLinear", "MelWeightMatrix", "QuantizeLinear", "QLinearConv", "QLinearMatMul", "NonMaxSuppression"}
-# Operands that are no points to differentiate at: they count, order or switch.
+# Operands by which no gradient is checked, because they are counts, positions or switches.
 FIXED = {
     "com.microsoft.CropAndResize": {1},
     "com.microsoft.RotaryEmbedding": {2, 3},
@@ -43,12 +45,12 @@ FIXED = {
     "NegativeLogLikelihoodLoss": {2},
     "SoftmaxCrossEntropyLoss": {2},
 }
-LIMIT = 700  # elements of all differentiated operands
+LIMIT = 700  # the most elements that all differentiated operands of a case may have
 FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 class SmoothDraft(Draft):
-    """A draft of float64, without edge values; small numbers."""
+    """Drafts cases in float64, with small numbers and without edge values."""
 
     def __init__(self, schema: defs.OpSchema, choices: Choices, opset: int) -> None:
         super().__init__(schema, choices, opset)
@@ -83,9 +85,9 @@ def make_case(op: str, opset: int, seed: int) -> Case | None:
         case = draft.finish(opset)
     except Rejected:
         return None
-    if case.is_random or (case.op == "BatchNormalization" and case.since < 14):  # with statistics of float64, which trainers do not keep
+    if case.is_random or (case.op == "BatchNormalization" and case.since < 14):  # trainers keep no float64 statistics
         return None
-    if case.op == "BatchNormalization":  # a trainer's has one output, and statistics of its own
+    if case.op == "BatchNormalization":  # in trainers it has one output, and float32 statistics
         case.num_outputs = 1
         case.inputs[3:] = [np.asarray(value, np.float32) for value in case.inputs[3:]]
     case.seed = seed
@@ -93,7 +95,7 @@ def make_case(op: str, opset: int, seed: int) -> Case | None:
 
 
 def operands(case: Case) -> Iterator[tuple[str, int, np.ndarray]]:
-    """What a case reads, with a name and the number of the operand (-1: captured by a body)."""
+    """Yields all values that a case reads: name, number of the operand (-1: captured by a body), array."""
     for i, value in enumerate(case.inputs):
         if isinstance(value, list):
             yield from ((f"x{i}_{j}", i, element) for j, element in enumerate(value))
@@ -103,7 +105,7 @@ def operands(case: Case) -> Iterator[tuple[str, int, np.ndarray]]:
 
 
 def replace_operands(case: Case, change) -> None:
-    """Puts change(name, number, array) in each operand's place."""
+    """Replaces each operand by change(name, number, array)."""
     for i, value in enumerate(case.inputs):
         if isinstance(value, list):
             case.inputs[i] = [change(f"x{i}_{j}", i, element) for j, element in enumerate(value)]
@@ -117,7 +119,7 @@ def name_of(case: Case) -> str:
 
 
 def operators(opset: int) -> list[str]:
-    """Those of an opset, and those of com.microsoft."""
+    """Returns the operators of an opset and those of com.microsoft whose gradients are checked."""
     found = [op for op in sorted(MAKERS) if op not in FLAT | UNJUDGED | NO_FLOATS and defs.has(op, opset, "")]
     return [op for op in found if not defs.get_schema(op, opset, "").deprecated] + [MICROSOFT + op for op in sorted(microsoft_makers.MAKERS)]
 
@@ -128,11 +130,11 @@ def differentiable(case: Case) -> list[str]:
 
 
 def narrow_dtypes(case: Case) -> list[Any]:
-    """The dtypes that the node has instead of float64."""
+    """Returns the dtypes that a second node may have instead of float64."""
     if case.domain or case.captured or any(isinstance(x, list) for x in case.inputs) or case.op in ("Cast", "CastLike", "BitCast", "Range") or "body" in case.attributes:
         return []
     if case.op == "MeanVarianceNormalization" and np.prod([case.inputs[0].shape[a] for a in case.attributes.get("axes", [0, 2, 3])]) < 3:
-        return []  # two elements are as far from their mean whatever they are: the gradient is what remains of two that cancel
+        return []  # two elements always deviate equally from their mean, so the gradient is only rounding
     schema = defs.get_schema(case.op, case.opset, case.domain)
     parameters = {schema.inputs[min(i, len(schema.inputs) - 1)].type_str for i, x in enumerate(case.inputs) if x is not None and x.dtype == np.float64}
     allowed = [set(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str in parameters]
@@ -142,7 +144,7 @@ def narrow_dtypes(case: Case) -> list[Any]:
 
 
 def settle(case: Case, narrow: Any) -> None:
-    """Moves float operands away from ties, to numbers that float32 has, and `narrow` where it is not None."""
+    """Moves float operands away from ties, and rounds them to numbers that float32 and, unless it is None, `narrow` can represent."""
     random = np.random.default_rng(case.seed)
     wanted = set(differentiable(case))
     moves = case.op != "GroupNormalization"
@@ -154,7 +156,7 @@ def settle(case: Case, narrow: Any) -> None:
         if name in wanted:
             y = y + random.uniform(-0.02, 0.02, x.shape) * (np.abs(x) + 0.1) * moves
         y = np.asarray(y).astype(np.float32)
-        if case.op == "Mod" and name == "x1":  # a saw with teeth of b * b / a
+        if case.op == "Mod" and name == "x1":  # the gradient is a sawtooth function with teeth of about b * b / a
             y = np.where(np.abs(y) < 0.1, np.float32(0.5), y)
         return np.asarray((y if narrow is None else y.astype(narrow)).astype(x.dtype))
 

@@ -1,4 +1,4 @@
-"""Operands that only the gradients' fuzzer draws."""
+"""Makers that only the gradients' fuzzer uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from draft import Draft
 
 
 def deform_conv(d: Draft) -> None:
-    """With strides, pads, dilations, groups, and groups of offsets."""
+    """Draws strides, pads, dilations, groups, and groups of offsets."""
     d.tolerance = 30
     group, offset_group = d.pick([1, 1, 2]), d.pick([1, 1, 2])
     c, m, n = group * offset_group * d.pick([1, 1, 2]), group * d.pick([1, 2]), d.pick([1, 2])
@@ -35,7 +35,7 @@ def deform_conv(d: Draft) -> None:
 
 
 def dequantize(d: Draft) -> None:
-    """Scales of all kinds; the integers are constants."""
+    """Draws one scale, a scale per index of an axis, or a scale per block. The integers become constants."""
     shape = d.shape(1, 3, empty=False)
     axis, kind = d.axis(len(shape)), d.below(3)
     scales: tuple[int, ...] = ()

@@ -1,4 +1,5 @@
-"""Joint graphs of several cases: forward and backward pass of all, with steps that move the operands."""
+"""Joint graphs of several cases: each graph computes the forward and backward pass of all its cases, with inputs by which the operands are
+moved."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _SEQUENCES = {
 
 
 def _parts(case: Case) -> int:
-    """Of SplitToSequence."""
+    """Returns the number of parts that a SplitToSequence makes."""
     extent, split = case.inputs[0].shape[case.attributes.get("axis", 0)], case.inputs[1] if len(case.inputs) > 1 else None
     if split is None:
         return int(extent)
@@ -37,18 +38,18 @@ def _parts(case: Case) -> int:
 
 @dataclass
 class Trial:
-    """A case, how it is asked about, and what came of it."""
+    """A case, how its gradients are asked for, and the results."""
 
     case: Case
     number: int
-    symbolic: bool = False  # extents
+    symbolic: bool = False  # extents of float operands are declared as symbols
     fed: bool = False  # operands without a gradient are inputs instead of constants
-    narrow: Any = None  # the dtype of a second node, with operands of its own
-    parameters: bool = False  # whose operands are initializers, where it is float32
+    narrow: Any = None  # the dtype of a second node, which has its own operands; None: there is no second node
+    parameters: bool = False  # the operands of a float32 second node are parameters instead of inputs
     wanted: list[str] = field(default_factory=list)
-    weights: list[np.ndarray | None] = field(default_factory=list)  # of the outputs; None: not differentiated
+    weights: list[np.ndarray | None] = field(default_factory=list)  # the weights of the outputs; None: the output is not differentiated
     values: list[np.ndarray] = field(default_factory=list)  # the outputs of the run that gave the gradients
-    single: bool = False  # differences have only single precision
+    single: bool = False  # finite differences have only single precision
     grads: dict[str, np.ndarray] = field(default_factory=dict)
     narrow_grads: dict[str, np.ndarray] = field(default_factory=dict)
     narrow_is_finite: bool = False
@@ -70,14 +71,15 @@ def plan(case: Case, number: int, choices: Choices) -> Trial:
 
 
 class JointGraph:
-    """One module for all trials. Operands are a float32 input each, and a float64 step beside it that a run adds."""
+    """One joint module for all trials. Each differentiated operand is a float32 input plus a float64 step, another input, which the graph
+    adds."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self.trials = trials
         self.graph = onnx.GraphProto(name="cases")
         self.feeds: dict[str, np.ndarray] = {}
         self.steps: dict[str, np.ndarray] = {}
-        self.by: list[str] = []  # inputs with gradients
+        self.by: list[str] = []  # the inputs for which gradients are computed
         self.parameters: list[str] = []
         self.frozen: list[str] = []
         self.outputs: list[tuple[Trial, list[str], list[str]]] = []
@@ -102,7 +104,7 @@ class JointGraph:
             self.by.append(name + "_32")
             self._input(trial, name + "_32", value.astype(np.float32), TensorProto.FLOAT)
             self._op("Cast", [name + "_32"], name + "_64", to=TensorProto.DOUBLE)
-            if narrow:  # a float32 operand beside narrow ones
+            if narrow:  # the operand is float32 beside operands of a narrow dtype
                 self._op("Cast", [name + "_64"], name, to=TensorProto.FLOAT)
                 return
             step = np.zeros(value.shape)
@@ -130,7 +132,7 @@ class JointGraph:
                 self._op("Cast", [source], name, to=_KINDS[np.dtype(narrow)])
 
     def _add(self, trial: Trial, prefix: str, narrow: Any) -> list[str]:
-        """The node; its outputs, sequences taken apart."""
+        """Adds the node with its operands, and returns its outputs, where sequences are replaced by their elements."""
         case = trial.case
         for name, _, value in operands(case):
             self._operand(trial, prefix + name, value, name in trial.wanted, narrow)
@@ -150,13 +152,13 @@ class JointGraph:
         return found
 
     def _hand_out(self) -> None:
-        """Makes every float output one of the model, as it is and as float32 that a gradient flows into."""
+        """Makes every float output a plain output of the model, and its float32 copy an output with a gradient."""
         opset = self.trials[0].case.opset
         imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in {t.case.domain for t in self.trials} - {""})]
         model = onnx.ModelProto(ir_version=13, graph=self.graph, opset_import=imports)
         inferred = onnx.shape_inference.infer_shapes(model)
         kinds = {v.name: v.type.tensor_type.elem_type for v in inferred.graph.value_info}
-        for trial, outputs, narrow in self.outputs:  # onnx infers nothing of com.microsoft, and not all functions
+        for trial, outputs, narrow in self.outputs:  # onnx infers no types for com.microsoft, and not for all functions
             dtypes = [x.dtype for _, _, x in operands(trial.case) if x.dtype in FLOATS]
             kinds.update({name: _KINDS[dtypes[0]] for name in outputs[:1] if name not in kinds and dtypes})
             kinds.update({name: _KINDS[np.dtype(trial.narrow)] for name in narrow[:1] if name not in kinds})
@@ -167,7 +169,7 @@ class JointGraph:
         for trial, *kept in self.outputs:
             for k, names in enumerate(kept):
                 names[:] = [name for name in names if kinds.get(name) in (floats if k else differentiated)]
-                if k == 0 and any(kinds[name] == TensorProto.DOUBLE for name in names):  # differences of single precision say little
+                if k == 0 and any(kinds[name] == TensorProto.DOUBLE for name in names):  # float32 differences are inexact
                     dropped = [name for name in names if kinds[name] != TensorProto.DOUBLE]
                     names[:] = [name for name in names if name not in dropped]
                     kept[1][:] = [name for name in kept[1] if name.replace("_m_", "_", 1) not in dropped]
@@ -191,7 +193,7 @@ class JointGraph:
         return run, dict(zip(self.plain, run.outputs[len(self.flowing) :], strict=True))
 
     def differentiate(self, changed: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
-        """The gradients of all outputs' sum with their weights."""
+        """Computes the gradients of the weighted sum of all outputs."""
         run, values = self.run(changed or {})
         if changed is None:
             self._weigh(values)
@@ -202,7 +204,7 @@ class JointGraph:
         return {name: np.array(value, np.float64) for name, value in run.backward(flows).items() if value is not None}
 
     def _weigh(self, values: Mapping[str, np.ndarray]) -> None:
-        """Weights that bfloat16 has, of outputs that are finite."""
+        """Draws the weights of outputs that are finite. They are numbers that bfloat16 represents exactly."""
         for trial, outputs, narrow in self.outputs:
             random = np.random.default_rng(trial.case.seed)
             trial.weights, trial.values = [], [np.array(values[name]) for name in outputs]
@@ -212,18 +214,18 @@ class JointGraph:
             trial.narrow_is_finite = bool(narrow) and all(np.isfinite(np.asarray(values[n], np.float64)).all() for n in narrow)
 
     def objectives(self, steps: Mapping[str, np.ndarray]) -> list[float]:
-        """Each trial's sum of outputs with their weights, its operands moved by the steps."""
+        """Returns the weighted sum of each trial's outputs, after the operands are moved by the steps."""
         _, values = self.run(steps)
         found = []
         for trial, outputs, _ in self.outputs:
             pairs = [(np.asarray(values[n], np.float64), w) for n, w in zip(outputs, trial.weights) if w is not None]
-            # NaN where the step changes how many elements there are (Unique).
+            # NaN if the step changes the number of elements (Unique).
             found.append(sum(float(np.vdot(y, w)) if y.shape == w.shape else np.nan for y, w in pairs))
         return found
 
 
 def read_gradients(graph: JointGraph, grads: Mapping[str, np.ndarray]) -> None:
-    """Gives each trial its gradients; those that do not exist are zeros."""
+    """Stores each trial's gradients; a gradient that does not exist is zeros."""
     for trial in graph.trials:
         for name, _, value in operands(trial.case):
             if name in trial.wanted:
@@ -234,7 +236,7 @@ def read_gradients(graph: JointGraph, grads: Mapping[str, np.ndarray]) -> None:
 
 
 def nudged(graph: JointGraph, trial: Trial, random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Steps of all float64 operands by a rounding error of the narrow dtype."""
+    """Returns random steps of all float64 operands, as large as a rounding error of the narrow dtype."""
     steps = {}
     for name, _, value in operands(trial.case):
         key = trial.prefix + name + "_d"

@@ -1,4 +1,4 @@
-"""Runs cases with Treadle, onnxruntime and ONNX's reference, and compares what they give."""
+"""Runs cases with Treadle, onnxruntime and ONNX's reference, and compares the results."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ onnxruntime.set_default_logger_severity(4)
 _KINDS = onnx_kinds()
 _ORT_NEWEST = {"": 26, "ai.onnx.ml": 5, "com.microsoft": 1}
 _ORT_DTYPES = {np.dtype(t) for t in ("f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "O")}
-# Significant bits decide how far two sums may differ.
+# The relative difference that two results may have, by dtype; a case's tolerance is a factor of it.
 _RELATIVE = {"float32": 2e-6, "float64": 2e-12, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 
 @dataclass
 class Result:
-    """What a runtime made of a case: its outputs, or why there are none."""
+    """The outputs of a case, or the error that a runtime gave instead."""
 
     outputs: list[Any] | None
     error: str = ""
 
 
 def _within(body: onnx.GraphProto, prefix: str) -> onnx.GraphProto:
-    """A body whose captures have the names that the graph around it gives them."""
+    """Returns the body with its captures renamed to the names in the graph around it."""
     made = onnx.GraphProto()
     made.CopyFrom(body)
     for node in made.node:
@@ -58,7 +58,7 @@ def _type(name: str, value: Any, declared: str = "all") -> onnx.ValueInfoProto:
         return helper.make_tensor_sequence_value_info(name, _KINDS[value[0].dtype], None)
     shapes = {
         "all": value.shape,
-        "symbols": [f"{name}_{n}" for n in value.shape],  # the same extent, the same symbol
+        "symbols": [f"{name}_{n}" for n in value.shape],  # equal extents are the same symbol
         "rank": [None] * value.ndim,
         "nothing": None,
     }
@@ -72,7 +72,7 @@ def _tensor(value: np.ndarray, name: str) -> onnx.TensorProto:
 
 
 def model_of(cases: Sequence[Case], opset: int, ir_version: int, constants: bool = True) -> tuple[bytes, dict[str, Any], list[list[str]]]:
-    """A model with a node for each case, its feeds, and each case's outputs."""
+    """Returns a model with a node for each case, its feeds, and the names of each case's outputs."""
     graph = onnx.GraphProto(name="cases")
     feeds: dict[str, Any] = {}
     outputs = []
@@ -103,7 +103,7 @@ def model_of(cases: Sequence[Case], opset: int, ir_version: int, constants: bool
 
 
 def _text(error: Exception) -> str:
-    text = str(error)  # onnxruntime's says why behind the signature of a function
+    text = str(error)  # in onnxruntime's errors the reason follows the signature of a function
     return (text if len(text) <= 900 else f"{text[:450]} … {text[-450:]}") or type(error).__name__
 
 
@@ -119,12 +119,12 @@ _OPTIONS = {optimised: _options(optimised) for optimised in (False, True)}
 
 
 def treadle_run(cases: Sequence[Case]) -> list[Result]:
-    """All cases as one model; a model that fails is taken apart."""
+    """Runs all cases as one model. If the model fails, runs the halves of the cases separately."""
     try:
         data, feeds, names = model_of(cases, cases[0].opset, 13)
         session = treadle.InferenceSession(data, _OPTIONS[cases[0].optimised])
         found = session.run(None, feeds)
-    except (treadle.Error, ValueError, MemoryError) as error:  # ValueError: NumPy has no array of such extents
+    except (treadle.Error, ValueError, MemoryError) as error:  # NumPy raises ValueError for too large extents
         if len(cases) == 1:
             return [Result(None, _text(error))]
         middle = len(cases) // 2
@@ -139,13 +139,13 @@ _ORT_OPTIONS.log_severity_level = 4
 _ORT_OPTIONS.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 
-# Kernels that onnxruntime was asked for and has not: one of them costs a batch a session for each of its cases. A child that takes over from one
-# that died gets those that were found before.
+# Kernels that onnxruntime was found to lack. Cases that need one are left out, because each would make its whole batch run again in halves. A
+# child that replaces a dead one gets the kernels found so far.
 no_kernel: set[tuple] = set()
 
 
 def _kernel_of(case: Case) -> tuple:
-    """What onnxruntime chooses a kernel by: operator, version, the operands' dtypes and the dtypes that attributes name."""
+    """Returns what onnxruntime selects a kernel by: operator, version, the operands' dtypes and the dtypes given by attributes."""
     operands = tuple(None if x is None else ("seq", *(e.dtype for e in x[:1])) if isinstance(x, list) else x.dtype for x in case.inputs)
     named = tuple(sorted((k, v) for k, v in case.attributes.items() if k == "to" or k.endswith("dtype")))
     return case.domain, case.op, case.since, operands, named, len(case.captured) > 0
@@ -160,16 +160,17 @@ def _is_without_scales(case: Case) -> bool:
 
 
 def _kills_onnxruntime(case: Case) -> bool:
-    """Its process ends with a signal, or writes where it should not (1.32.0), and the next cases are not what they seem."""
+    """True if onnxruntime 1.32.0 dies of a signal, never ends, or writes outside of its memory, after which the results of later cases are
+    wrong."""
     shape, changed = np.shape(case.inputs[0]) if case.inputs and isinstance(case.inputs[0], np.ndarray) else (), " ".join(case.changes)
-    if case.op in ("Div", "Mod"):  # the smallest integer by -1
+    if case.op in ("Div", "Mod"):  # the smallest integer divided by -1
         return case.inputs[0].dtype.kind == "i" and bool(np.any(case.inputs[1] == -1)) and bool(np.any(case.inputs[0] == np.iinfo(case.inputs[0].dtype).min))
     if case.op.startswith("Random"):
         return case.attributes.get("scale", 1) <= 0 or case.attributes.get("low", 0) > case.attributes.get("high", 1)
-    if case.op.startswith("TreeEnsemble"):  # nodes that come back to themselves: it goes on for ever
+    if case.op.startswith("TreeEnsemble"):  # nodes that form a cycle: it never ends
         return "nodeids" in changed
     deaths = {
-        "AttnLSTM": lambda: bool(changed),  # shapes that do not fit
+        "AttnLSTM": lambda: bool(changed),  # shapes that do not match
         "BatchNormalization": lambda: case.attributes.get("training_mode", 0) != 0 and len(case.unwanted) > 0,
         "Conv": lambda: any(x.size == 0 for x in case.arrays()),
         "DFT": lambda: "axis" in changed or (case.since >= 20 and (len(case.inputs) < 3 or case.inputs[2] is None)),  # the default axis
@@ -184,7 +185,7 @@ def _kills_onnxruntime(case: Case) -> bool:
         "MatMulIntegerToFloat": lambda: _is_without_scales(case),
         "MaxRoiPool": lambda: len(shape) != 4 or np.ndim(case.inputs[1]) != 2,
         "Multinomial": lambda: len(shape) != 2,
-        "QLinearAveragePool": lambda: "extent" in changed,  # windows of nothing but padding
+        "QLinearAveragePool": lambda: "extent" in changed,  # windows that contain only padding
         "QLinearWhere": lambda: "zero_point" in changed,
         "QMoE": lambda: "scales" in changed or "axis" in changed or len(shape) < 2,
         "ReverseSequence": lambda: len(shape) < 2,
@@ -206,13 +207,13 @@ def _kills_onnxruntime(case: Case) -> bool:
 
 
 def _takes_dtypes(case: Case) -> bool:
-    """Its binding takes arrays of every operand that is fed."""
+    """True if onnxruntime's binding accepts the dtypes of all operands that are fed."""
     fed = [x for x, constant in zip(case.inputs, case.constant) if x is not None and not constant] + case.captured
     return all(each.dtype in _ORT_DTYPES for x in fed for each in (x if isinstance(x, list) else [x]))
 
 
 def onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
-    """As `treadle_run`; a case of a version or dtype that onnxruntime has not gets no result."""
+    """Like `treadle_run`. A case gets no result if onnxruntime lacks its operator's version, dtype or kernel, or would die of it."""
     known = [
         c for c in cases
         if c.since <= _ORT_NEWEST.get(c.domain, 0) and _takes_dtypes(c) and _kernel_of(c) not in no_kernel and not _kills_onnxruntime(c)
@@ -225,13 +226,13 @@ def onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
 
 
 def _onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
-    onnxruntime.set_seed(cases[0].seed & 0x7FFFFFFF)  # of random numbers without a seed of their own: a case is the same in every run
+    onnxruntime.set_seed(cases[0].seed & 0x7FFFFFFF)  # for random numbers without a seed of their own, so that a case is the same in every run
     try:
         opset = min(cases[0].opset, _ORT_NEWEST.get(cases[0].domain, 1))
         data, feeds, names = model_of(cases, opset, 10)
         session = onnxruntime.InferenceSession(data, _ORT_OPTIONS, providers=["CPUExecutionProvider"])
         found = session.run(None, feeds)
-    except Exception as error:  # onnxruntime has an exception of its own for each kind of failure
+    except Exception as error:  # onnxruntime raises different classes for different failures
         if len(cases) == 1:
             if "Could not find an implementation" in str(error) and not any(isinstance(v, onnx.GraphProto) for v in cases[0].attributes.values()):
                 no_kernel.add(_kernel_of(cases[0]))
@@ -243,7 +244,7 @@ def _onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
 
 
 def reference_run(case: Case, widen: bool = False) -> Result:
-    """ONNX's reference. `widen`: floats computed in a type of more bits, and their results rounded; tells rounding from mistakes."""
+    """Runs ONNX's reference. `widen`: it computes floats in a wider type, which tells rounding from mistakes."""
     np.random.seed(case.seed & 0x7FFFFFFF)
     operands = [widened(x) if widen and x is not None else x for x in case.inputs]
     wide = Case(**{**case.__dict__, "inputs": operands})
@@ -252,7 +253,7 @@ def reference_run(case: Case, widen: bool = False) -> Result:
         try:
             data, feeds, names = model_of([wide], case.opset, 13, constants=False)
             found = ReferenceEvaluator(onnx.load_from_string(data)).run(None, feeds)
-        except Exception as error:  # any kind: it is a judge, not the accused
+        except Exception as error:  # any error: the reference is a judge, and is not tested
             return Result(None, _text(error))
     outputs = []
     for value in found:
@@ -269,7 +270,8 @@ def widened(value: np.ndarray) -> np.ndarray:
 
 
 def explained_by_rounding(case: Case, ours: Sequence[Any], wide: Sequence[Any]) -> bool:
-    """Operands that are off in their last bits move the exact results as far as `ours` are away from them: the terms of a sum cancel."""
+    """True if changing the operands in their last bits changes the exact results by as much as `ours` differ from them: the terms of a sum
+    cancel."""
     random = np.random.default_rng(case.seed)
     spread = [np.zeros(np.shape(y)) for y in wide]
     for _ in range(4):
@@ -295,7 +297,7 @@ def _nudged(value: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def can_widen(case: Case) -> bool:
-    """The case has floats that the reference can compute in more bits, all of one type."""
+    """True if all floats of the case have one type, and the reference can compute them in a wider one."""
     floats = {x.dtype.name for x in case.arrays() if x.dtype.kind == "f" or x.dtype == ml_dtypes.bfloat16}
     if case.captured or any(isinstance(x, list) for x in case.inputs):
         return False
@@ -303,20 +305,21 @@ def can_widen(case: Case) -> bool:
 
 
 def only_cut(case: Case, ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-    """Resized integers, whose fractions are cut off or rounded, differ by 1 where a rounding error decides."""
+    """True if resized integers differ by at most 1, and only where the exact result is so close to a whole number, or to a half, that rounding
+    errors decide."""
     if case.op not in ("Resize", "Upsample") or len(ours) != 1 or np.shape(ours[0]) != np.shape(theirs[0]) or np.asarray(ours[0]).dtype.kind not in "iu":
         return False
     exact = onnxruntime_run([replace(case, inputs=[case.inputs[0].astype(np.float32), *case.inputs[1:]])])[0].outputs
     if exact is None:
         return False
     a, b = (np.asarray(x[0], np.int64) for x in (ours, theirs))
-    halves = exact[0] * (2 if case.attributes.get("antialias") else 1)  # those are rounded
+    halves = exact[0] * (2 if case.attributes.get("antialias") else 1)  # with antialiasing, results are rounded instead of truncated
     whole = np.abs(halves - np.round(halves)) < 1e-4 * np.maximum(1, np.abs(halves))
     return bool(((a == b) | ((np.abs(a - b) == 1) & whole)).all())
 
 
 def difference(ours: Any, theirs: Any, tolerance: float, any_float: bool = False, steps: int = 0) -> str:
-    """Why two outputs are not the same, or an empty string."""
+    """Says how two outputs differ; an empty string if they are the same."""
     if isinstance(ours, list) or isinstance(theirs, list):
         if not isinstance(ours, list) or not isinstance(theirs, list) or len(ours) != len(theirs):
             return "sequences differ in length, or one is none"
@@ -346,7 +349,7 @@ def difference(ours: Any, theirs: Any, tolerance: float, any_float: bool = False
             b = b.astype(a.dtype)
         x, y = a.astype(np.float64), b.astype(np.float64)
         finite = np.abs(y[np.isfinite(y)])
-        # Sums of operands of about the output's size: their rounding is relative to the largest, not to each element.
+        # The terms of a sum may be as large as the largest output, so rounding errors are relative to the largest output, not to each element.
         size = min(max(float(finite.max()), 1e-2), 1e4) if finite.size and tolerance > 1 else 1e-2
         allowed = relative * (np.abs(y) + size) + (float(ml_dtypes.finfo(a.dtype).tiny))
         bad = ~((x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= allowed))
@@ -361,7 +364,8 @@ def _first(a: np.ndarray, b: np.ndarray, bad: np.ndarray) -> str:
 
 
 def same_distributions(ours: Sequence[Any], theirs: Sequence[Any]) -> str:
-    """Why random outputs differ in type or shape, or are not of one distribution (Kolmogorov and Smirnov's test); or an empty string."""
+    """Says how random outputs differ in type or shape, or that their distributions differ (Kolmogorov-Smirnov test); an empty string if they do
+    not."""
     for i, (a, b) in enumerate(zip(map(np.asarray, ours), map(np.asarray, theirs))):
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"output {i}: {a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}"
@@ -370,13 +374,13 @@ def same_distributions(ours: Sequence[Any], theirs: Sequence[Any]) -> str:
         x, y = np.sort(a.astype(np.float64).reshape(-1)), np.sort(b.astype(np.float64).reshape(-1))
         points = np.concatenate([x, y])
         distance = np.abs(np.searchsorted(x, points, "right") / x.size - np.searchsorted(y, points, "right") / y.size).max()
-        if distance > 2.7 * np.sqrt((x.size + y.size) / (x.size * y.size)):  # one in a million
+        if distance > 2.7 * np.sqrt((x.size + y.size) / (x.size * y.size)):  # exceeded by chance in one of a million cases
             return f"output {i}: distributions are {distance:.3f} apart"
     return ""
 
 
 def all_same(ours: Sequence[Any], theirs: Sequence[Any], tolerance: float, any_float: bool = False, steps: int = 0) -> str:
-    """Why the outputs of two runs are not the same, or an empty string."""
+    """Says how the outputs of two runs differ; an empty string if they are the same."""
     if len(ours) != len(theirs):
         return f"{len(ours)} outputs against {len(theirs)}"
     for i, (a, b) in enumerate(zip(ours, theirs)):
@@ -387,7 +391,8 @@ def all_same(ours: Sequence[Any], theirs: Sequence[Any], tolerance: float, any_f
 
 
 def same_as_either(ours: Sequence[Any], narrow: Sequence[Any], wide: Sequence[Any], tolerance: float) -> bool:
-    """Each element is that of one of two results: of a chain of steps, some round what is between them and some do not."""
+    """True if each element equals that of one of two results. Of the steps of a chain, some runtimes round intermediate results and others do
+    not."""
     if len(ours) != len(narrow) or any(isinstance(x, list) or np.shape(x) != np.shape(y) for x, y in zip(ours, narrow)):
         return False
     mixed = []

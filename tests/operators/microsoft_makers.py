@@ -1,4 +1,5 @@
-"""Operands of operators of com.microsoft, float64, for the gradients' fuzzer. onnx has no schemas of these; docs are onnxruntime's ContribOperators.md."""
+"""Draws float64 nodes of operators of com.microsoft for the gradients' fuzzer. onnx has no schemas of them; onnxruntime's ContribOperators.md
+documents them."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ import numpy as np
 from draft import Case, Choices, Draft
 
 DOMAIN = "com.microsoft"
-SINGLE = {"CropAndResize", "RotaryEmbedding"}  # which have no float64
+SINGLE = {"CropAndResize", "RotaryEmbedding"}  # operators that do not support float64
 
 
 class MicrosoftDraft(Draft):
-    """All floats are of one dtype, without edge values."""
+    """Drafts cases in which all floats have one dtype and no edge values."""
 
     def __init__(self, name: str, choices: Choices, opset: int, floats: Any = np.float64) -> None:
         schema = SimpleNamespace(name=name, domain=DOMAIN, since_version=1, min_output=1, type_constraints=[], attributes={}, inputs=[])
@@ -236,7 +237,7 @@ MAKERS: dict[str, Callable[[MicrosoftDraft], None]] = {
 
 
 def make_case(op: str, opset: int, choices: Choices) -> Case:
-    """@raises Rejected for choices that make none."""
+    """Draws a node of the operator. @raises Rejected if the choices make no valid one"""
     draft = MicrosoftDraft(op, choices, opset)
     MAKERS[op](draft)
     return draft.finish(opset)

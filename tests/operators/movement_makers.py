@@ -1,4 +1,4 @@
-"""Operands of operators that move, select or make elements."""
+"""Draws nodes with operands for operators that move, select or create elements."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def scatter_elements(d: Draft) -> None:
     wanted = [d.number(0, n) if d.flip(0.4) else n for n in shape]
     dtype = d.dtype(0)
     reduction = d.maybe("reduction", lambda: d.pick(["none", "add", "mul", "max", "min"] if d.since >= 18 else ["none", "add", "mul"]))
-    if reduction in (None, "none", b"none"):  # an element that is written twice has no value
+    if reduction in (None, "none", b"none"):  # the value of an element that is written twice is not defined, so indices do not repeat
         order = np.random.default_rng(d.below(1000)).permuted(np.broadcast_to(np.arange(shape[place]).reshape([-1 if i == place else 1 for i in range(len(shape))]), shape), axis=place)
         indices = order[tuple(slice(n) for n in wanted)].astype(d.dtype(1))
         if d.since >= 11 and d.flip(0.3):
@@ -348,7 +348,7 @@ def top_k(d: Draft) -> None:
     shape = d.shape(1)
     axis = d.axis(len(shape), d.since >= 11)
     dtype = d.dtype(0)
-    # Values that differ: which of two equal ones comes first is left open.
+    # All values differ, because the order of equal ones is not defined.
     count = int(np.prod(shape))
     d.reject_if(dtype.itemsize == 1 and count > 200)
     values = np.random.default_rng(d.below(1000)).permutation(count).reshape(shape)

@@ -1,4 +1,4 @@
-"""Operands of products, convolutions, pools, normalisations, recurrent networks, losses, signals and images."""
+"""Draws nodes with operands for products, convolutions, pools, normalisations, recurrent networks, losses, signals and images."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def det(d: Draft) -> None:
 
 
 def _window(d: Draft, space: list[int], kernel: list[int], dilations: list[int], allow_same: bool = True) -> None:
-    """strides, pads or auto_pad of a window that fits."""
+    """Draws strides, and pads or auto_pad, of a window that fits into the padded space."""
     rank = len(space)
     reach = [(k - 1) * s + 1 for k, s in zip(kernel, dilations)]
     kind = d.below(4 if allow_same else 2)
@@ -150,7 +150,7 @@ def conv_transpose(d: Draft) -> None:
         d.attributes["output_padding"] = [d.below(s) for s in strides]
     pads = d.attributes.get("pads", [0] * 2 * rank)
     d.reject_if(any((space[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 - pads[i] - pads[i + rank] < 1 for i in range(rank)))
-    if kind == 2:  # a window that is smaller than its stride cannot give the wanted extent
+    if kind == 2:  # a window smaller than its stride cannot produce the extent that auto_pad requires
         d.reject_if(any((kernel[i] - 1) * dilations[i] + 1 < strides[i] for i in range(rank)))
 
 

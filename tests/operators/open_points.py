@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Where ONNX's reference and onnxruntime give different results: what Treadle gives. Writes the table of docs/onnxruntime.md.
+"""Compares ONNX's reference, onnxruntime and Treadle on nodes for which the first two give different results, and writes the table in
+docs/onnxruntime.md.
 
     tests/operators/open_points.py [--check]
 
-ONNX's text and its own cases decide; where they are silent, or can be read both ways, onnxruntime's answer holds. Treadle has to give exactly that.
+ONNX's specification and its own test cases decide which result is right. If they are silent, or can be read in two ways, Treadle follows
+onnxruntime. Treadle must give exactly the result that the table names.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ onnxruntime.set_default_logger_severity(4)
 
 @dataclass
 class Point:
-    """A node on which the two differ. `follows` is ONNX or onnxruntime."""
+    """A node for which ONNX's reference and onnxruntime give different results. `follows` says whose result Treadle gives: ONNX or
+    onnxruntime."""
 
     title: str
     follows: str
@@ -45,8 +48,8 @@ class Point:
     opset: int = 22
     outputs: int = 1
     attributes: dict[str, Any] = field(default_factory=dict)
-    back: int = 0  # a dtype that the output is cast to, which every runtime can give back
-    shown: int = 0  # the output of the table
+    back: int = 0  # the output is cast to this dtype, which every runtime can return; 0: not cast
+    shown: int = 0  # the number of the output that the table shows
 
     def model(self) -> tuple[bytes, dict[str, np.ndarray]]:
         names = [f"x{i}" if x is not None else "" for i, x in enumerate(self.inputs)]
@@ -105,7 +108,7 @@ _REFUSALS = (onnxruntime.capi.onnxruntime_pybind11_state.Fail, onnxruntime.capi.
 
 
 def _outcome(run: Callable[[], list[Any]]) -> list[np.ndarray]:
-    """Nothing where onnxruntime refuses it."""
+    """Returns the outputs; empty if onnxruntime refuses the node."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
@@ -115,7 +118,7 @@ def _outcome(run: Callable[[], list[Any]]) -> list[np.ndarray]:
 
 
 def outcomes(point: Point) -> dict[str, list[np.ndarray]]:
-    """What each runtime makes of it."""
+    """Returns the outputs of the node in each runtime."""
     data, feeds = point.model()
     return {
         "Treadle": _outcome(lambda: treadle.InferenceSession(data).run(None, feeds)),
@@ -143,7 +146,7 @@ def _text(value: np.ndarray) -> str:
 
 
 def table() -> list[str]:
-    """Lines of Markdown."""
+    """Returns the table's lines in Markdown."""
     lines = ["| what | ONNX's reference | onnxruntime | Treadle's answer is that of | why |", "|---|---|---|---|---|"]
     for point in POINTS:
         found = outcomes(point)
@@ -153,7 +156,7 @@ def table() -> list[str]:
 
 
 def page() -> str:
-    """The page with the table as it has to be."""
+    """Returns the text of the page with the table as it should be."""
     text = PAGE.read_text()
     return "\n".join([text[: text.index(BEGIN)] + BEGIN, "", *table(), "", text[text.index(END) :]])
 

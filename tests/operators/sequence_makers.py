@@ -1,4 +1,5 @@
-"""Operands of operators over sequences of rows: linear attention, causal convolutions, text, sounds, and steps of optimisers."""
+"""Draws nodes with operands for operators on sequences of rows (linear attention, causal convolutions), on text and sound, and for steps of
+optimisers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ONNX operators by PyTorch's functions, from the operators' definitions. A function gives the outputs, or None for a form that it does not know."""
+"""Computes ONNX operators by PyTorch's functions, as the operators are defined. A function returns the outputs, or None for attributes or
+operands that it does not support."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from draft import Case
 try:
     import torch
     import torch.nn.functional as functional
-except ImportError:  # the judge is optional
+except ImportError:  # PyTorch is optional
     torch = None
 
 
 class Operands:
-    """A case's operands: tensors of float64 by number, those that count or choose as NumPy arrays, attributes with their defaults."""
+    """The operands of a case as float64 tensors, by number; operands that are counts or indices are NumPy arrays. Also its attributes, with
+    defaults."""
 
     def __init__(self, case: Case, tensors: list) -> None:
         self.case, self.tensors = case, tensors
@@ -32,7 +34,7 @@ class Operands:
         return self.case.inputs[i] if i < len(self.case.inputs) else None
 
     def ints(self, i: int, attribute: str = "") -> list[int] | None:
-        """Of an operand, or of the attribute that older opsets have."""
+        """Returns the integers of an operand or, if it is absent, of the attribute that older opsets have in its place."""
         value = self.array(i) if self.array(i) is not None else self.case.attributes.get(attribute)
         return None if value is None else [int(n) for n in np.asarray(value).reshape(-1)]
 
@@ -123,7 +125,7 @@ def _softmax(op: Operands) -> list:
 
 
 def _axes(op: Operands) -> list[int] | None:
-    """None: nothing is reduced."""
+    """Returns the axes to reduce; None: nothing is reduced."""
     axes = op.ints(1, "axes")
     if axes:
         return axes
@@ -139,7 +141,7 @@ def _product(x: Any, axes: Sequence[int], keep: bool) -> Any:
 
 def _reduction(op: Operands) -> list | None:
     x, axes, keep, kind = op[0], _axes(op), bool(op.get("keepdims", 1)), op.case.op[6:]
-    if axes is None or not axes:  # the operator of one element, where there is one
+    if axes is None or not axes:  # without axes, each element is reduced alone
         one = {"SumSquare": lambda v: v * v, "L1": torch.abs, "L2": torch.abs, "LogSum": torch.log}
         return [one[kind](x) if kind in one else x]
     total: dict[str, Callable] = {
@@ -197,7 +199,7 @@ def _split(op: Operands) -> list:
 
 
 def _places(op: Operands) -> list[np.ndarray]:
-    """Of Slice: for each axis which elements stay."""
+    """Returns, for each axis, the indices of the elements that a Slice keeps."""
     starts, ends = op.ints(1, "starts"), op.ints(2, "ends")
     axes = op.ints(3, "axes") or list(range(len(starts)))
     steps = op.ints(4) or [1] * len(starts)
@@ -254,7 +256,7 @@ def _gather(op: Operands) -> list:
 
 
 def _along(op: Operands, indices: np.ndarray) -> tuple:
-    """An index of each axis: those given along `axis`, and the place itself along the others."""
+    """Returns an index array for each axis: the given indices for the attribute's `axis`, each position's own coordinate for the others."""
     axis = op.get("axis", 0) % op[0].dim()
     grid = np.indices(indices.shape)
     return tuple(torch.tensor(indices.astype(np.int64) % op[0].shape[axis] if a == axis else grid[a]) for a in range(indices.ndim))
@@ -398,7 +400,7 @@ def _attention(op: Operands) -> list | None:
     if mask is not None:
         scores = scores.masked_fill(~mask, -np.inf) if mask.dtype == torch.bool else scores + mask
     if bool(torch.isinf(scores).all(-1).any()):
-        return None  # a row that sees nothing
+        return None  # the query of a row sees no key
     y = torch.softmax(scores, -1) @ wide_v
     return [y.transpose(1, 2).reshape(y.shape[0], y.shape[2], -1) if flat else y, *outputs]
 

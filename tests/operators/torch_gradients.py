@@ -1,4 +1,4 @@
-"""Gradients of a case by PyTorch's autograd in float64, from the definitions of the operators."""
+"""Computes gradients of a case with PyTorch's autograd in float64, from the definitions of the operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ try:
     import torch.nn.functional as functional
 
     torch.set_num_threads(1)
-except ImportError:  # the judge is optional
+except ImportError:  # PyTorch is optional
     torch = None
 
 _NATIVE = {"float64", "float32", "int64", "int32", "bool", "uint8", "int8"}
@@ -35,7 +35,7 @@ def _activation(name: str) -> Callable:
 
 
 def _recurrent(case: Case, inputs: list) -> list:
-    """RNN, GRU and LSTM step by step, as ONNX defines them."""
+    """Computes RNN, GRU and LSTM step by step, as ONNX defines them."""
     x, w, r = inputs[:3]
     bias, lengths, h0, c0, peepholes = (list(inputs[3:]) + [None] * 5)[:5]
     a = case.attributes
@@ -125,7 +125,8 @@ def _outputs(case: Case, inputs: list) -> list | None:
 
 
 def gradients(trial: Trial) -> dict[str, np.ndarray] | None:
-    """Of the outputs' sum with their weights, by the operands; None for an operator that has no definition here."""
+    """Returns the gradients of the weighted sum of outputs by the operands; None if the operator has no definition here, or a gradient is not
+    finite."""
     case = trial.case
     if torch is None or case.domain or case.captured or any(w is None for w in trial.weights):
         return None
@@ -146,4 +147,4 @@ def gradients(trial: Trial) -> dict[str, np.ndarray] | None:
         return None
     found = torch.autograd.grad(total, list(by.values()), allow_unused=True)
     grads = {name: np.zeros(x.shape) if f is None else f.numpy() for (name, x), f in zip(by.items(), found)}
-    return grads if all(np.isfinite(grad).all() for grad in grads.values()) else None  # a pole
+    return grads if all(np.isfinite(grad).all() for grad in grads.values()) else None  # not finite: the point is a pole

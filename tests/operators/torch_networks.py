@@ -1,4 +1,4 @@
-"""Convolutions, pools, normalisations, samplers and transforms of ONNX by PyTorch's functions; as torch_definitions.py."""
+"""Computes ONNX's convolutions, pools, normalisations, samplers and transforms by PyTorch's functions, like torch_definitions.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_definitions import Operands, functional, torch
 
 
 def _pads(op: Operands, space: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[tuple[int, int]]:
-    """Before and after each axis."""
+    """Returns the pads before and after each axis."""
     auto, rank = op.get("auto_pad", "NOTSET"), len(space)
     if auto == "NOTSET":
         pads = op.get("pads", [0] * 2 * rank)
@@ -60,7 +60,8 @@ def _conv_transpose(op: Operands) -> list | None:
 
 
 def _patches(x, kernel, strides, dilations, pads, value: float, ceil: bool):
-    """Windows [N, C, out ..., kernel ...], and where they are within the image and its pads."""
+    """Returns the windows' elements [N, C, out ..., taps] and, for each tap, 1 if it is within the image, and 1 if it is within the image or
+    its pads."""
     rank = len(kernel)
     inside = torch.ones(x.shape[2:], dtype=x.dtype)
     padded, inside = _padded(x, pads, value), _padded(inside, pads, 0.0)
@@ -95,7 +96,7 @@ def _pool(op: Operands) -> list | None:
     strides, dilations, pads = _window(op, x.shape[2:], kernel)
     ceil, kind = bool(op.get("ceil_mode", 0)), op.case.op
     if ceil and kind != "MaxPool" or op.get("storage_order"):
-        return None  # which extent a window has beyond the pads differs between opsets
+        return None  # opsets differ in how far a window may extend beyond the pads
     values, inside, bordered = _patches(x, kernel, strides, dilations, pads, -np.inf if kind == "MaxPool" else 0.0, ceil)
     if kind == "MaxPool":
         return [values.amax(-1)] if op.case.num_outputs == 1 else [values.amax(-1), None]
@@ -135,7 +136,7 @@ def _per_channel(value, rank: int):
 
 
 def _batch_norm(op: Operands) -> list | None:
-    """In training, as in trainers: with the statistics of the batch."""
+    """Normalises by the statistics of the batch, as trainers do."""
     x = op[0]
     if x.numel() == 0:
         return None
@@ -193,7 +194,7 @@ def _grid_sample(op: Operands) -> list | None:
 
 def _affine_grid(op: Operands) -> list | None:
     if op.get("align_corners", 0) and 1 in op.ints(1):
-        return None  # where PyTorch puts a single pixel changed between its versions
+        return None  # for one pixel, PyTorch's versions differ in where they place it
     return [functional.affine_grid(op[0], op.ints(1), bool(op.get("align_corners", 0)))]
 
 

@@ -1,6 +1,6 @@
-"""Varies cases within what an operator's contract allows: dtypes, optional operands and outputs, ranks, extents, attributes.
+"""Changes cases within what the operators' contracts allow: dtypes, optional operands and outputs, ranks, extents, attributes.
 
-A maker draws nodes that are known to be right. What is drawn here may be wrong as well: then every runtime has to refuse it.
+Makers draw only valid nodes. A changed case may be invalid; then every runtime must refuse it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contract import Contract
 from draft import Case, Choices
 
 _NUMBERS = [0, 1, 2, 3, -1, -2, 4, 8, 16]
-# No file has other numbers here, and runtimes read those differently.
+# Attributes that are 0 or 1 in all models; runtimes treat other numbers differently.
 _FLAGS = set(
     """align_corners allowzero antialias causal ceil_mode center_point_box channels_last count_include_pad do_rotary exclude_outside exclusive fmod input_forget
     interleaved inverse is_causal keepdims largest layout linear_before_reset mrope_layout new_axis noop_with_empty_axes normalize_routing_weights
@@ -24,7 +24,7 @@ _FRACTIONS = [1.0, 0.5, 0.0, 2.0, -0.5, 0.1, -1.0]
 
 
 def varied(case: Case, choices: Choices, contract: Contract) -> Case:
-    """The case with up to three changes, which it names."""
+    """Makes up to three changes to the case, and adds their descriptions to `case.changes`."""
     for _ in range(choices.below(4)):
         change = _CHANGES[choices.below(len(_CHANGES))]
         told = change(case, choices, contract)
@@ -51,12 +51,12 @@ def _cast(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
             return np.array([len(x) for x in value.reshape(-1)], np.int64).reshape(value.shape).astype(dtype)
         if dtype.kind == "u" and value.dtype.kind in "if":
             return np.abs(np.nan_to_num(value.astype(np.float64))).astype(dtype)
-        narrow = value.dtype.isbuiltin != 1  # ml_dtypes' own, which do not convert into one another
+        narrow = value.dtype.isbuiltin != 1  # a dtype of ml_dtypes: these cannot be converted into one another
         return (value.astype(np.float32) if narrow else value).astype(dtype)
 
 
 def _retype(case: Case, choices: Choices, contract: Contract) -> str:
-    """Another dtype for all operands that share one."""
+    """Gives another dtype to an operand, and to all operands that must have the same."""
     found = _tensors(case)
     if not found:
         return ""
@@ -72,7 +72,7 @@ def _retype(case: Case, choices: Choices, contract: Contract) -> str:
 
 
 def _drop(case: Case, choices: Choices, contract: Contract) -> str:
-    """Without an optional operand."""
+    """Removes an optional operand."""
     found = [i for i in _tensors(case) if (port := contract.port(i)) is not None and port.presence == "optional"]
     if not found:
         return ""
@@ -82,7 +82,7 @@ def _drop(case: Case, choices: Choices, contract: Contract) -> str:
 
 
 def _give(case: Case, choices: Choices, contract: Contract) -> str:
-    """With an optional operand, whose extents are those of another one."""
+    """Adds an optional operand, whose extents are those of another operand, or 1."""
     given = {i for i, x in enumerate(case.inputs) if x is not None}
     absent = [i for i, port in enumerate(contract.inputs) if port.presence == "optional" and i not in given and port.dtypes and port.name != "training_mode"]
     if not absent or not _tensors(case):
@@ -108,7 +108,7 @@ def _give(case: Case, choices: Choices, contract: Contract) -> str:
 
 
 def _rank(case: Case, choices: Choices, contract: Contract) -> str:
-    """One axis more, or less, of one operand or of all."""
+    """Adds an axis to one operand or to all, or removes one."""
     found = _tensors(case)
     if not found:
         return ""
@@ -126,7 +126,7 @@ def _rank(case: Case, choices: Choices, contract: Contract) -> str:
 
 
 def _extent(case: Case, choices: Choices, contract: Contract) -> str:
-    """An extent of 1, 0, or one less: of one operand."""
+    """Reduces an extent of one operand to 1, 0, or by one."""
     found = [i for i in _tensors(case) if case.inputs[i].ndim]
     if not found:
         return ""
@@ -139,7 +139,7 @@ def _extent(case: Case, choices: Choices, contract: Contract) -> str:
 
 
 def _integer(case: Case, choices: Choices, contract: Contract) -> str:
-    """One element of an operand of integers moves a little."""
+    """Changes one element of an integer operand by a small number."""
     found = [i for i in _tensors(case) if case.inputs[i].dtype in (np.int32, np.int64) and 0 < case.inputs[i].size <= 64]
     if not found:
         return ""
@@ -151,7 +151,7 @@ def _integer(case: Case, choices: Choices, contract: Contract) -> str:
 
 
 def _attribute(case: Case, choices: Choices, contract: Contract) -> str:
-    """An attribute that is left out, or has another value that the contract allows."""
+    """Removes an attribute, or gives it another value that the contract allows."""
     defs = [a for a in contract.attributes if a["name"] in case.attributes or "default" in a or "words" in a]
     if not defs:
         return ""
@@ -181,7 +181,7 @@ def _attribute(case: Case, choices: Choices, contract: Contract) -> str:
 
 
 def _outputs(case: Case, choices: Choices, contract: Contract) -> str:
-    """Other outputs are asked for."""
+    """Requests other outputs of the node."""
     ports = contract.outputs
     if not ports or ports[-1].presence == "variadic" or len(ports) < 2:
         return ""
