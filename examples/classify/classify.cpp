@@ -1,4 +1,4 @@
-// Reads a handwritten digit, then does so with a model of 8-bit numbers.
+// Recognises a handwritten digit, then quantises the model to 8 bits and recognises the digit again.
 //   c++ -std=c++20 classify.cpp -o classify -ltreadle && ./classify ../digits/digits.onnx quantised.onnx
 #include <algorithm>
 #include <cstdio>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// A zero of 8 x 8 pixels, from 0 to 16: the first of scikit-learn's digits.
+// The picture of a zero, 8 x 8 pixels from 0 to 16: the first of scikit-learn's digits.
 constexpr int kPixels[] = {0, 0, 5, 13, 9, 1, 0, 0, 0, 0, 13, 15, 10, 15, 5, 0, 0, 3, 15, 2, 0,  11, 8, 0, 0, 4, 12, 0,  0,  8, 8, 0,
                            0, 5, 8, 0,  0, 9, 8, 0, 0, 4, 11, 0,  1,  12, 7, 0, 0, 2, 14, 5, 10, 12, 0, 0, 0, 0, 6,  13, 10, 0, 0, 0};
 

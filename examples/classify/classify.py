@@ -1,4 +1,4 @@
-"""Reads a handwritten digit, then does so with a model of 8-bit numbers.
+"""Recognises a handwritten digit, then quantises the model to 8 bits and recognises the digit again.
 
 python classify.py ../digits/digits.onnx quantised.onnx
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 import treadle
 
-# A zero of 8 x 8 pixels, from 0 to 16: the first of scikit-learn's digits.
+# The picture of a zero, 8 x 8 pixels from 0 to 16: the first of scikit-learn's digits.
 PIXELS = """
     0 0  5 13  9  1 0 0
     0 0 13 15 10 15 5 0

@@ -1,4 +1,4 @@
-"""Sends requests to a server of this folder, over several connections at once, and tells how many a second it answers.
+"""Sends requests to a server of this folder over several connections at once, and prints how many it answers per second.
 
     python load.py http://127.0.0.1:8000/ --shape 1,1,8,8 --seconds 5
     python load.py http://127.0.0.1:8080/v2/models/digits/infer --kserve image --shape 1,1,8,8
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def request_of(batch, kserve):
-    """Body and headers: an array (.npy), or KServe's protocol (V2) with the name of the input."""
+    """Returns a request's body and headers. The body is an array (.npy) or, given an input's name, a request of KServe's protocol (V2)."""
     if kserve:
         tensor = {"name": kserve, "shape": list(batch.shape), "datatype": "FP32", "data": batch.ravel().tolist()}
         return json.dumps({"inputs": [tensor]}).encode(), {"Content-Type": "application/json"}
@@ -26,7 +26,7 @@ def request_of(batch, kserve):
 
 
 def answer_of(body, kserve):
-    """The first output."""
+    """Reads the model's first output from an answer."""
     if kserve:
         output = json.loads(body)["outputs"][0]
         return np.array(output["data"], np.float32).reshape(output["shape"])
@@ -34,7 +34,7 @@ def answer_of(body, kserve):
 
 
 def post(connection, path, body, headers):
-    """The answer's body; an error for any other status than 200."""
+    """Sends a request and returns the answer's body. @raises an error if the status is not 200"""
     connection.request("POST", path, body, headers)
     response = connection.getresponse()
     answer = response.read()

@@ -1,4 +1,4 @@
-"""A model over a data set with Ray: each actor has a session of its own, and takes batches.
+"""Runs a model on a data set with Ray: each actor has its own session and processes batches.
 
     python ray_data.py digits.onnx --rows 10000 --actors 2
 """
@@ -13,7 +13,7 @@ import ray
 
 
 class Predict:
-    """Batches of the column `data` to batches of `scores`. Ray makes one in each actor."""
+    """Computes batches of `scores` from batches of the column `data`. Ray makes one object of this class in each actor."""
 
     def __init__(self, model, shape):
         runtime = importlib.import_module(os.environ.get("RUNTIME", "treadle"))  # "onnxruntime" runs the same lines

@@ -1,4 +1,4 @@
-"""A model behind Ray Serve: the body of a POST is an array (.npy), the answer one of the model's first output.
+"""Serves a model with Ray Serve: the body of a POST is an array (.npy), and the answer is the model's first output in the same format.
 
     MODEL=digits.onnx serve run ray_serve:app
 """
@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 @serve.deployment(num_replicas=int(os.environ.get("REPLICAS", "2")), ray_actor_options={"num_cpus": 1})
 class Model:
-    """One replica: a session with one thread."""
+    """One replica of the server, whose session has one thread."""
 
     def __init__(self, path, runtime="treadle"):
         runtime = importlib.import_module(runtime)  # "onnxruntime" runs the same lines
@@ -37,7 +37,7 @@ class Model:
         body = await request.body()
         try:
             return Response(await asyncio.to_thread(self.predict, body), media_type="application/octet-stream")
-        except Exception as error:  # what the caller sent has another form, dtype or shape
+        except Exception as error:  # the request has another form, dtype or shape than the model's input
             return Response(str(error), status_code=400, media_type="text/plain")
 
 

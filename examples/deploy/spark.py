@@ -1,4 +1,4 @@
-"""A model over a Spark data frame with mapInPandas: each partition makes a session, and takes the partition's batches.
+"""Runs a model on a Spark data frame with mapInPandas: each partition makes a session and runs its batches.
 
     python spark.py digits.onnx --rows 10000 --partitions 2
 """
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 
 def scorer(model, shape, runtime):
-    """What mapInPandas calls for each partition."""
+    """Returns the function that mapInPandas calls for each partition."""
 
     def score(frames):
         library = importlib.import_module(runtime)  # "onnxruntime" runs the same lines

@@ -1,4 +1,4 @@
-"""A model behind gunicorn or uvicorn: the body of a POST is an array (.npy), the answer one of the model's first output.
+"""Serves a model with gunicorn or uvicorn: the body of a POST is an array (.npy), and the answer is the model's first output in the same format.
 
     MODEL=digits.onnx gunicorn --preload --workers 2 --threads 2 web:wsgi
     MODEL=digits.onnx uvicorn --workers 2 web:asgi
@@ -22,7 +22,7 @@ name = session.get_inputs()[0].name
 
 
 def predict(body):
-    """The array's outputs; ValueError for a body that is no array."""
+    """Runs the model on the array. @raises ValueError if the body is no array"""
     if not body.startswith(b"\x93NUMPY"):
         raise ValueError("the body is no array in the format .npy")
     batch = np.load(io.BytesIO(body), allow_pickle=False)
@@ -32,10 +32,10 @@ def predict(body):
 
 
 def wsgi(environ, start_response):
-    """For gunicorn: a thread for each request."""
+    """Answers gunicorn's requests, each on a thread of its own."""
     try:
         answer = predict(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
-    except Exception as error:  # what the caller sent has another form, dtype or shape
+    except Exception as error:  # the request has another form, dtype or shape than the model's input
         start_response("400 Bad Request", [("Content-Type", "text/plain")])
         return [str(error).encode()]
     start_response("200 OK", [("Content-Type", "application/octet-stream"), ("Content-Length", str(len(answer)))])

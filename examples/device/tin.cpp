@@ -1,9 +1,10 @@
-// "tin": a device in a library of its own, against treadle/plugin.h alone. docs/add-a-device.md walks through it.
+// A plugin with a device named "tin". It needs only the header treadle/plugin.h. docs/add-a-device.md explains the callbacks.
 //
 //     c++ -std=c++17 -O2 -shared -fPIC -I include examples/device/tin.cpp -o libtin.so -pthread
 //
-// Its memory is the host's at other addresses, at which nothing is: whoever reaches for it past the device's functions crashes. A stream is
-// a thread. It computes MatMul, Add, Relu and Conv of float32, plainly; the host computes the rest.
+// The device's memory is host memory, given out under addresses that are not mapped: code that reads or writes there without the device's
+// functions crashes. A stream is a thread. The device computes MatMul, Add, Relu and Conv of float32 in simple loops; the host computes all
+// other nodes.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -23,11 +24,11 @@
 namespace {
 
 std::atomic<int64_t> launches{0}, allocated_bytes{0}, peak_bytes{0};
-std::atomic<int64_t> copied_bytes[3], moved_bytes[3];  // by kind
+std::atomic<int64_t> copied_bytes[3], moved_bytes[3];  // by treadle/plugin.h's kind of copy
 
 // Memory
 
-constexpr uintptr_t kShift = uintptr_t{1} << 47;  // no program has anything there
+constexpr uintptr_t kShift = uintptr_t{1} << 47;  // nothing is mapped at addresses shifted by this
 
 void* to_device(void* host) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(host) + kShift); }
 template <typename T>
@@ -35,7 +36,7 @@ T* to_host(T* device) {
   return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(device) - kShift);
 }
 
-// "tin", "tin:1": what a session names is a device of its own, of as much memory as the session's entry "tin.memory" says.
+// One device for each name that a session gives, such as "tin" or "tin:1". The session's config entry "tin.memory" is its size in bytes.
 struct Tin {
   std::string name;
   int64_t memory_bytes = INT64_MAX;
@@ -55,7 +56,7 @@ void* create_device(void*, const treadle_host* host, const char* name, const tre
 
 void destroy_device(void*, void* device) { delete static_cast<Tin*>(device); }
 
-// Addresses are one thing, room in the device's memory another: values for which there is no room stay with the host.
+// allocate_anywhere() gives addresses, and reserve() room in the device's memory. Values for which there is no room stay in host memory.
 void* allocate_anywhere(void*, size_t size_bytes) {
   void* memory = std::aligned_alloc(64, (size_bytes + 63) / 64 * 64);
   if (!memory) return nullptr;
@@ -82,10 +83,10 @@ int reserve(void* device, size_t size_bytes) {
 
 void unreserve(void* device, size_t size_bytes) { static_cast<Tin*>(device)->used_bytes -= static_cast<int64_t>(size_bytes); }
 
-// What reads it all the same finds NaN.
+// Fills the discarded memory with NaN, so that code which still reads it gives wrong results.
 void discard(void*, void* data, size_t size_bytes) { std::memset(to_host(data), 0xFF, size_bytes); }
 
-// Both memories are the host's, so that there is nothing to do.
+// Moves nothing, because the device's memory is host memory.
 int move(void*, void*, void*, size_t size_bytes, int32_t kind) {
   moved_bytes[kind] += static_cast<int64_t>(size_bytes);
   return 1;
@@ -108,7 +109,7 @@ void free_memory(void* device, void* memory, size_t size_bytes) {
 struct Event {
   std::mutex mutex;
   std::condition_variable changed;
-  uint64_t recorded = 0, done = 0;  // records that were enqueued, and that have been reached
+  uint64_t recorded = 0, done = 0;  // numbers of the last record that was enqueued, and of the last that was reached
 
   uint64_t record() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -171,7 +172,7 @@ class Stream {
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   bool busy_ = false, closing_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // the last member, because it uses the others
 };
 
 int copy(void*, void* stream, void* to, const void* from, size_t size_bytes, int32_t kind) {
@@ -182,7 +183,7 @@ int copy(void*, void* stream, void* to, const void* from, size_t size_bytes, int
   return 1;
 }
 
-// Kernels. Shapes and attributes are copied: the work comes later than the call.
+// Kernels. They copy shapes and attributes, because their work runs after the call.
 
 struct View {
   explicit View(const treadle_tensor_view& view)
@@ -193,7 +194,8 @@ struct View {
     for (int64_t extent : dims) n *= extent;
     return n;
   }
-  /// Elements from one index to the next along an axis of `shape`, to which this broadcasts: 0 where it is repeated.
+  /// Returns, for each axis of `shape`, to which this tensor is broadcast, the distance in elements between two indices; 0 if the tensor is
+  /// repeated along the axis.
   std::vector<int64_t> steps_in(const std::vector<int64_t>& shape) const {
     std::vector<int64_t> steps(shape.size(), 0);
     int64_t step = 1;
@@ -244,7 +246,7 @@ int launch_add(void*, void* stream, const treadle_host*, const treadle_device_ca
 int launch_relu(void*, void* stream, const treadle_host*, const treadle_device_call* call) {
   const View x(call->inputs[0]), y(call->outputs[0]);
   return enqueue(stream, [=] {
-    for (int64_t i = 0, n = x.count(); i < n; ++i) y.data[i] = x.data[i] < 0 ? 0 : x.data[i];  // NaN stays
+    for (int64_t i = 0, n = x.count(); i < n; ++i) y.data[i] = x.data[i] < 0 ? 0 : x.data[i];  // keeps NaN
   });
 }
 
@@ -252,7 +254,7 @@ int takes_matmul(void*, const treadle_host* host, const treadle_node* node) {
   treadle_value_type a, b;
   host->node_input_type(node, 0, &a);
   host->node_input_type(node, 1, &b);
-  return a.rank >= 2 && b.rank >= 2;  // vectors are the host's
+  return a.rank >= 2 && b.rank >= 2;  // the host multiplies vectors
 }
 
 int launch_matmul(void*, void* stream, const treadle_host*, const treadle_device_call* call) {
@@ -260,7 +262,7 @@ int launch_matmul(void*, void* stream, const treadle_host*, const treadle_device
   return enqueue(stream, [=] {
     const size_t rank = y.dims.size();
     const int64_t M = y.extent(rank - 2), N = y.extent(rank - 1), K = a.dims.back();
-    // The products of a batch, of which A and B may be repeated.
+    // Computes one product for each position of the batch axes, along which A or B may be broadcast.
     std::vector<int64_t> batch(y.dims.begin(), y.dims.end() - 2), steps_a = a.steps_in(y.dims), steps_b = b.steps_in(y.dims);
     steps_a.resize(rank - 2), steps_b.resize(rank - 2);
     for_broadcast(batch, steps_a, steps_b, [&](int64_t i, int64_t at_a, int64_t at_b) {
@@ -323,7 +325,7 @@ int launch_conv(void*, void* stream, const treadle_host* host, const treadle_dev
 
 extern "C" {
 
-// For tests: what all devices have done so far, what they hold, and the most that one has had in its memory since this was last asked.
+// For tests: counts over all devices. tin_peak_bytes() returns the most bytes that any device had reserved since the last such call.
 __attribute__((visibility("default"))) int64_t tin_launches() { return launches; }
 __attribute__((visibility("default"))) int64_t tin_allocated_bytes() { return allocated_bytes; }
 __attribute__((visibility("default"))) int64_t tin_peak_bytes() { return peak_bytes.exchange(0); }
@@ -358,7 +360,7 @@ __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_hos
   device.create_event = [](void*) -> void* { return new std::shared_ptr<Event>(std::make_shared<Event>()); };
   device.destroy_event = [](void*, void* event) { delete static_cast<std::shared_ptr<Event>*>(event); };
   device.record_event = [](void*, void* stream, void* event) {
-    const auto kept = *static_cast<std::shared_ptr<Event>*>(event);  // it may be destroyed before the stream comes to it
+    const auto kept = *static_cast<std::shared_ptr<Event>*>(event);  // the runtime may destroy its event before the stream gets there
     static_cast<Stream*>(stream)->enqueue([kept, number = kept->record()] { kept->reach(number); });
     return 1;
   };

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Recognises handwritten digits with a network that treadle trained, measures it, and trains it anew for a few seconds.
+"""Recognises handwritten digits with a network that treadle trained, measures it, and trains it again for a few seconds.
 
-Run it by scripts/demo, which does all set-up.
+Run this by scripts/demo, which does all set-up.
 """
 
 import argparse
@@ -18,7 +18,7 @@ sys.path.insert(0, str(HERE.parent.parent / "scripts"))
 import treadle  # noqa: E402
 from treadle.train import Trainer  # noqa: E402
 
-BLOCK = 100  # runs of one session in a row, after as many that are not counted
+BLOCK = 100  # number of consecutive runs of one session that are measured; as many before them are not
 MODEL = HERE / "digits.onnx"
 SHADES = " .:-=+*#%@"
 
@@ -28,7 +28,7 @@ def peak_memory_mb():
 
 
 def draw(images, captions):
-    """Images side by side, two characters a pixel, with a caption under each."""
+    """Draws images side by side, two characters per pixel, with a caption under each."""
     rows = []
     for y in range(images.shape[2]):
         rows.append("   ".join("".join(SHADES[min(9, int(pixel * 9.99))] * 2 for pixel in image[0, y]) for image in images))
@@ -48,8 +48,8 @@ def load(make_session):
 
 
 def latencies_us(sessions, feed, rounds=300):
-    """Medians of blocks of runs that alternate, so that both see the same machine. The pause is for threads that spin after a run, 30 to 40 ms
-    in onnxruntime: they take a CPU from the other.
+    """Returns the median time of a run of each session. Blocks of runs alternate between sessions, so that changes of the machine affect all alike.
+    Threads may spin after a run (30 to 40 ms in onnxruntime) and take a CPU from the other session, so each block begins after a pause.
     """
     times = [[] for _ in sessions]
     for _ in range(rounds // BLOCK):

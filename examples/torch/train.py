@@ -1,4 +1,4 @@
-"""Trains a small network on handwritten digits; PyTorch's loop, Treadle's graphs."""
+"""Trains a small network on handwritten digits with PyTorch's training loop; Treadle computes the forward and backward passes."""
 
 import torch
 from sklearn.datasets import load_digits

@@ -1,5 +1,6 @@
-/* The two spirals with an executor: points, parameters and gradients are bound once, and passes work on them in place. Two batches add
- * their gradients before each step. cc executor.c -o executor -ltreadle -lm && ./executor spirals.onnx */
+/* Trains a network to tell two spirals apart, with an executor: points, parameters and gradients are bound once, and passes read and write
+ * them in place. The gradients of two batches are added before each update.
+ *   cc executor.c -o executor -ltreadle -lm && ./executor spirals.onnx */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@ static void check(treadle_status* status) {
   exit(1);
 }
 
-/* Of each batch, every second point is of class 1. */
+/* Makes the points. In each batch, every second point has class 1. */
 static void make_spirals(void) {
   for (int i = 0; i < kBatches * kSamples; ++i) {
     const double t = (double)(i / 2) / (kBatches * kSamples / 2.0), angle = 6 * t + (i % 2) * acos(-1);
@@ -34,7 +35,8 @@ static treadle_value* value_over(float (*data)[2]) {
   return value;
 }
 
-/* The sum of -log(probability of the right class) over all samples of a step, divided by their number; its gradient becomes the head. */
+/* Returns a batch's part of the loss, the mean of -log(probability of the right class) over both batches, and writes its gradient by the
+ * scores to `head`. */
 static double loss_of(const float* scores, int* right) {
   double loss = 0;
   const double samples = kBatches * kSamples;
@@ -48,7 +50,7 @@ static double loss_of(const float* scores, int* right) {
   return loss;
 }
 
-/* Gradient descent with momentum in the memory that is bound; then the sum of gradients begins anew. */
+/* Updates a bound parameter by gradient descent with momentum, and sets its gradient to zero. */
 static void update(treadle_executor* executor, const char* name, float** velocity) {
   treadle_value *parameter = NULL, *gradient = NULL;
   check(treadle_executor_argument(executor, name, &parameter));

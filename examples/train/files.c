@@ -1,7 +1,7 @@
 /* Trains a network on data in files, in C alone, from artifacts or from a model: with shuffling, validation, checkpoints and resumption.
  *   treadle artifacts digits.onnx --learning-rate 0.01 --momentum 0.9 -o artifacts
  *   cc files.c -o files -ltreadle && ./files artifacts digits.csv target 0.0625 3 trained.onnx checkpoints
- * If there is a checkpoint in the folder, training goes on from it with the same bits: also in the middle of an epoch. */
+ * If the folder has a checkpoint, training continues from it, also in the middle of an epoch, and gives the same bits as without a break. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static int ends_with(const char* text, const char* end) {
   return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* The mean of the loss, and the share of samples whose greatest score is that of their class. */
+/* Computes the mean loss, and the accuracy: the part of the samples whose highest score is that of their class. */
 static void evaluate(treadle_trainer* trainer, treadle_data_loader* loader, const char* input, double* loss, double* accuracy) {
   int64_t samples = 0, right = 0;
   double sum = 0;

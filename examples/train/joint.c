@@ -1,4 +1,5 @@
-/* The two spirals once more, with a loss and an optimizer of one's own: the library runs the model forward and backward.
+/* Trains a network to tell two spirals apart, with a joint module: the library runs the model forward and backward, and this program computes
+ * the loss and the updates.
  *   cc joint.c -o joint -ltreadle -lm && ./joint spirals.onnx trained.onnx */
 #include <math.h>
 #include <stdint.h>
@@ -33,7 +34,7 @@ static treadle_value* value_over(float (*data)[2]) {
   return value;
 }
 
-/* The mean of -log(probability of the right class), and its gradient by each score. */
+/* Returns the loss, the mean of -log(probability of the right class), and computes its gradient by each score. */
 static double loss_of(const float* scores, int* right) {
   double loss = 0;
   *right = 0;
@@ -48,7 +49,7 @@ static double loss_of(const float* scores, int* right) {
   return loss;
 }
 
-/* Momentum over the module's own memory. `velocity` is made at the first step. */
+/* Updates a parameter in the module's memory by gradient descent with momentum. `velocity` is allocated at the first step. */
 static void update(treadle_joint_module* module, size_t index, const treadle_value* gradient, float** velocity) {
   treadle_value* parameter = NULL;
   check(treadle_joint_module_parameter(module, treadle_joint_module_gradient_name(module, index), &parameter));

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes spirals.onnx, the untrained network that train.c and train.cpp learn with: two numbers in, scores of two classes out."""
+"""Writes spirals.onnx, the untrained network that the programs in this folder train. Its input is a point (two numbers), its output the scores of
+two classes."""
 
 import pathlib
 

@@ -1,6 +1,6 @@
 /* Trains a network to tell two spirals apart, in C alone.
  *   cc train.c -o train -ltreadle -lm && ./train spirals.onnx trained.onnx checkpoints
- * If there is a checkpoint in the folder, training goes on from it with the same bits. */
+ * If the folder has a checkpoint, training continues from it, and gives the same bits as without a break. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void make_spirals(void) {
   }
 }
 
-/* Values over our own arrays: nothing is copied. */
+/* Makes a value that uses the program's own array without a copy. */
 static treadle_value* value_over(treadle_dtype dtype, const int64_t* shape, size_t rank, void* data, size_t size_bytes) {
   treadle_value* value = NULL;
   check(treadle_tensor_borrow(dtype, shape, rank, data, size_bytes, NULL, NULL, &value));
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
   check(treadle_checkpoint_folder_resume(checkpoints, trainer, 0, &resumed));
   if (resumed) printf("goes on after step %llu\n", (unsigned long long)treadle_trainer_num_steps(trainer));
   for (uint64_t step = treadle_trainer_num_steps(trainer); step < kSteps; ++step) {
-    /* Batch after batch: as 7 and the number of batches have no common divisor, all come up. */
+    /* Takes every seventh batch. As 7 and the number of batches have no common divisor, all batches are used. */
     const size_t first = step * 7 % (kSamples / kBatch) * kBatch;
     const char* name = "point";
     const int64_t shape[] = {kBatch, 2};

@@ -1,6 +1,6 @@
 // Trains a network to tell two spirals apart, in C++ alone.
 //   c++ -std=c++20 train.cpp -o train -ltreadle && ./train spirals.onnx trained.onnx checkpoints
-// Training goes on from the newest checkpoint of the folder, if there is one, with the same bits.
+// If the folder has checkpoints, training continues from the newest one, and gives the same bits as without a break.
 #include <cmath>
 #include <cstdio>
 #include <exception>

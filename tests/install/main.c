@@ -1,4 +1,4 @@
-/* The C ABI from plain C: builds a one-node model by hand, runs it, and sees an error. */
+/* Uses the C ABI from a C program: runs a model of one node, whose bytes it writes itself, and provokes an error. */
 #include <stdio.h>
 #include <string.h>
 #include <treadle/treadle.h>

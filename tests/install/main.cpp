@@ -1,4 +1,4 @@
-// A program that knows nothing but the installed headers and library.
+// Uses the installed C++ headers and library, and nothing of the source tree.
 #include <cstdio>
 #include <cstring>
 #include <treadle/treadle.hpp>

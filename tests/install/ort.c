@@ -1,4 +1,4 @@
-// A client of ONNX Runtime's C interface, without onnxruntime's headers: the two entries of the base table.
+// Calls the two functions of OrtApiBase, the base table of ONNX Runtime's C interface, without using onnxruntime's headers.
 #include <stdint.h>
 #include <stdio.h>
 

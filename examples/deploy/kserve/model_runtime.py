@@ -1,5 +1,7 @@
-"""A runtime for MLServer, which speaks KServe's protocol (V2) over HTTP and gRPC: `mlserver start .` in this folder, with the model's path in
-model-settings.json."""
+"""A runtime for MLServer, which serves models by KServe's protocol (V2) over HTTP and gRPC.
+
+Run `mlserver start .` in this folder. model-settings.json contains the model's path.
+"""
 
 import asyncio
 import importlib
@@ -16,7 +18,7 @@ DATATYPES = {"tensor(float)": "FP32", "tensor(double)": "FP64", "tensor(float16)
 
 
 def described(values):
-    """Inputs or outputs as the protocol's metadata has them; -1 stands for an extent that a request chooses."""
+    """Describes inputs or outputs as in the protocol's metadata; -1 stands for an extent that each request determines."""
     return [
         MetadataTensor(name=value.name, datatype=DATATYPES[value.type], shape=[extent if isinstance(extent, int) else -1 for extent in value.shape])
         for value in values
@@ -24,7 +26,7 @@ def described(values):
 
 
 class OnnxModel(MLModel):
-    """A session; requests run on threads, beside each other."""
+    """Serves a model by one session, in which requests run at the same time on several threads."""
 
     async def load(self) -> bool:
         runtime = importlib.import_module(os.environ.get("RUNTIME", "treadle"))  # "onnxruntime" runs the same lines
@@ -39,7 +41,7 @@ class OnnxModel(MLModel):
         names = [output.name for output in payload.outputs or []] or [value.name for value in self._session.get_outputs()]
         try:
             results = await asyncio.to_thread(self._session.run, names, feeds)
-        except Exception as error:  # what the caller sent has another form, dtype or shape
+        except Exception as error:  # the request has another form, dtype or shape than the model's inputs
             raise InferenceError(str(error)) from error
         outputs = [NumpyCodec.encode_output(name, result) for name, result in zip(names, results, strict=True)]
         return InferenceResponse(model_name=self.name, model_version=self.version, outputs=outputs)
