@@ -1,7 +1,7 @@
 /* Trains a network on data in files, in C alone, from artifacts or from a model: with shuffling, validation, checkpoints and resumption.
  *   treadle artifacts digits.onnx --learning-rate 0.01 --momentum 0.9 -o artifacts
  *   cc files.c -o files -ltreadle && ./files artifacts digits.csv target 0.0625 3 trained.onnx checkpoints
- * If the folder has a checkpoint, training continues from it, also in the middle of an epoch, and gives the same bits as without a break. */
+ * If the folder has a checkpoint, training continues from it, also within an epoch, and gives the same bits as without a break. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
