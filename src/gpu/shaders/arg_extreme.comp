@@ -1,4 +1,4 @@
-// ArgMax and ArgMin along the middle axis of [outer, extent, inner], a row for each group of invocations. A NaN is beyond all numbers.
+// ArgMax and ArgMin along the middle axis of [outer, extent, inner]. Each group of invocations computes a row. A NaN counts as the extreme.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -6,13 +6,13 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint MAXIMUM = 1;
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // of 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // 64-bit indices
 
 layout(push_constant, scalar) uniform Push {
   Places y;
   Elements x;
   uint outer, extent, inner;
-  uint last;  // 1: of equal ones the last
+  uint last;  // 1: selects the last of equal elements; 0: the first
 } p;
 
 shared NUMBER values[256];
@@ -24,7 +24,7 @@ bool is_beyond(NUMBER a, NUMBER b) {
 #endif
   return MAXIMUM != 0 ? a > b : a < b;
 }
-// Whether the element `a` at place i is preferred to `b` at place k.
+// Returns true if the element `a` at index i is preferred to `b` at index k.
 bool is_better(NUMBER a, uint i, NUMBER b, uint k) {
   if (is_beyond(a, b)) return true;
   return !is_beyond(b, a) && (p.last != 0 ? i > k : i < k);

@@ -1,4 +1,4 @@
-// BatchNormalization by given statistics: an invocation computes one element.
+// BatchNormalization with given statistics. Each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"

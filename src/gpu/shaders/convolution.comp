@@ -1,4 +1,4 @@
-// Convolutions whose groups have few output channels, such as depthwise ones: an invocation computes one element.
+// Convolutions whose groups have few output channels, such as depthwise ones. Each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;
   uint has_bias;
-  uint rows, columns, terms;  // output channels of a group, positions of the output, weights of an output channel
+  uint rows, columns, terms;  // numbers of output channels of a group, of positions of the output, and of weights of an output channel
   uint groups;
   ivec3 in_size;
   ivec2 out_size, kernel;

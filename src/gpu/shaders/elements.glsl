@@ -1,4 +1,4 @@
-// Elements in memory: ELEMENT is their type there, and load() and to_element() convert to and from the type that is computed in, NUMBER.
+// ELEMENT is the type of elements in memory, NUMBER the type in which shaders compute. to_number() and to_element() convert between them.
 // The build defines one of ELEMENT_F32, ELEMENT_F16 and ELEMENT_BF16 (floats), ELEMENT_I32 and ELEMENT_I64.
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
@@ -26,20 +26,20 @@
 
 layout(buffer_reference, scalar, buffer_reference_align = 2) buffer Elements { ELEMENT at[]; };
 
-// Macros, because functions of 16-bit floats need arithmetic in them, which fewer devices have.
+// These are macros because functions with 16-bit parameters need 16-bit arithmetic, which fewer devices support.
 #if defined(ELEMENT_BF16)
 #define to_number(e) uintBitsToFloat(uint(e) << 16)
-uint rounded_word(float x) {  // to the nearest, ties to even; a NaN stays one
+uint rounded_word(float x) {  // rounds to nearest, ties to even; keeps NaN
   const uint word = floatBitsToUint(x);
   return (isnan(x) ? word | 0x400000u : word + 0x7FFFu + (word >> 16 & 1u)) >> 16;
 }
 #define to_element(x) uint16_t(rounded_word(x))
 #elif defined(ELEMENT_F16)
 #define to_number(e) unpackHalf2x16(uint(e)).x
-uint half_word(float x) {  // to the nearest, ties to even, which conversions leave to the driver
+uint half_word(float x) {  // rounds to nearest, ties to even; how packHalf2x16() rounds depends on the driver
   const uint word = floatBitsToUint(x), sign = word >> 16 & 0x8000u, magnitude = word & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return sign | 0x7E00u;
-  if (magnitude >= 0x47800000u) return sign | 0x7C00u;  // from 65,536 on
+  if (magnitude >= 0x47800000u) return sign | 0x7C00u;  // 65,536 and more become infinity
   if (magnitude < 0x38800000u) return sign | uint(roundEven(uintBitsToFloat(magnitude) * 16777216.0));  // subnormal
   return sign | (magnitude + 0xFFFu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13;
 }

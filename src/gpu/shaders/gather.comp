@@ -1,4 +1,4 @@
-// Gather, GatherElements, GatherND: an element of y is that of x at the place of y's element, moved by a tuple of indices.
+// Gather, GatherElements and GatherND: each element of y is read from x at an offset given by its position in y and a tuple of indices.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -11,15 +11,15 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 layout(push_constant, scalar) uniform Push {
   Words y, x;
   Indices indices;
-  Fault fault;            // gets `site` where an index is outside of its axis
+  Fault fault;            // receives `site` if an index is outside of its axis
   uint count;             // elements of y
-  uint slice, tuples;     // neighbours in y that share a tuple, and tuples, which repeat
-  uint depth;             // indices of a tuple
-  uint index_words;       // 2: the indices have 64 bits
+  uint slice, tuples;     // number of consecutive elements of y that use one tuple; number of tuples, which are used cyclically
+  uint depth;             // number of indices in a tuple
+  uint index_words;       // 32-bit words of an index: 1 or 2
   uint site;
-  uvec4 dims, steps;      // extents of y, innermost last, and elements of x from one place to the next
-  ivec4 extents;          // of the axes that a tuple's indices are for
-  uvec4 strides;          // elements of x from one index to the next
+  uvec4 dims, steps;      // extents of y, innermost last; step in x, in elements, per step along each axis of y
+  ivec4 extents;          // extents of the axes of x to which a tuple's indices belong
+  uvec4 strides;          // strides of these axes in x, in elements
 } p;
 
 void main() {
@@ -35,11 +35,11 @@ void main() {
     const uint place = (tuple + k) * p.index_words;
     const int given = p.indices.at[place], extent = p.extents[k];
     const int index = given < 0 ? given + extent : given;
-    // The upper half of a 64-bit index that fits has the sign's bits only.
+    // A 64-bit index fits into 32 bits if its upper half consists of copies of the sign.
     const bool is_short = p.index_words == 1 || p.indices.at[place + 1] == (given < 0 ? -1 : 0);
     if (!is_short || index < 0 || index >= extent) {
       p.fault.site = p.site;
-      p.y.at[element] = WORD(0);  // the host may read it before it hears of the fault
+      p.y.at[element] = WORD(0);  // the host may read this before it reads the fault
       return;
     }
     at += uint(index) * p.strides[k];

@@ -1,17 +1,17 @@
-// Normalizations of rows: y = (x - mean) / sqrt(variance + epsilon) * scale + bias, a row for each group of invocations.
+// Normalizations of rows: y = (x - mean) / sqrt(variance + epsilon) * scale + bias. Each group of invocations computes one row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint CENTERED = 1;  // 0: without the mean, as in RMSNormalization
+layout(constant_id = 0) const uint CENTERED = 1;  // 0: the mean is not subtracted (RMSNormalization)
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, scale, bias;  // scale and bias may be null
   uint has_scale, has_bias;
   uint rows, extent;
-  uint channel_extent;  // an element of scale and bias serves so many neighbours of a row; 0: one serves a whole row
-  uint channels;        // elements of scale and bias: of a row, or of rows that follow each other
+  uint channel_extent;  // number of consecutive elements of a row that use one element of scale and bias; 0: a whole row does
+  uint channels;        // number of elements of scale and bias, which are used cyclically along a row, or by consecutive rows
   float epsilon;
 } p;
 

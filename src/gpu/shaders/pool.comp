@@ -1,17 +1,17 @@
-// MaxPool and AveragePool of two dimensions: an invocation computes one element.
+// MaxPool and AveragePool of two dimensions. Each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint KIND = 0;  // 0: maximum, 1: average over the taps inside, 2: over those of the padded input
+layout(constant_id = 0) const uint KIND = 0;  // 0: maximum; 1: average over taps inside the input; 2: over taps inside the padded input
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
-  uint count;                 // elements of y
-  ivec2 in_size, out_size;    // height, width; so below
+  uint count;                 // number of elements of y
+  ivec2 in_size, out_size;    // height and width, as in all ivec2 below
   ivec2 kernel, stride, dilation, pad;
-  ivec2 padded;               // in_size with the pads at both ends
+  ivec2 padded;               // coordinate at which the input with its pads ends
 } p;
 
 void main() {

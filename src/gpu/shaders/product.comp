@@ -1,5 +1,5 @@
-// Products of matrices, Y = alpha A B + beta C, for a batch of them; or convolutions, with CONVOLUTION. A group of 256 invocations computes
-// 64 rows and 64 columns of Y, each of them 4 times 4; the operands come by way of shared memory, 16 terms of the sums at a time.
+// Batches of matrix products Y = alpha A B + beta C; with CONVOLUTION, convolutions. A group of 256 invocations computes 64 rows and 64
+// columns of Y, each invocation 4 rows and 4 columns. The group copies the operands to shared memory, for 16 terms of the sums at a time.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -9,15 +9,15 @@ layout(local_size_x = 256) in;
 const uint ROWS = 64, COLUMNS = 64, TERMS = 16;
 
 #ifdef CONVOLUTION
-// Rows are the output channels of one group of channels, columns the positions of the output, terms the weights of one channel.
+// Rows are the output channels of one group of channels, columns the positions of the output, and terms the weights of one channel.
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;  // bias may be null
   uint has_bias;
   uint rows, columns, terms;
-  uint groups;                          // of channels
-  ivec3 in_size;                        // depth, height, width; so below
-  ivec2 out_size;                       // height, width
-  ivec2 kernel;                         // height, width
+  uint groups;                          // number of groups of channels
+  ivec3 in_size;                        // depth, height and width, as in all ivec3 below
+  ivec2 out_size;                       // height and width
+  ivec2 kernel;                         // height and width
   ivec3 stride, dilation, pad;
 } p;
 #else
@@ -25,8 +25,8 @@ layout(push_constant, scalar) uniform Push {
   Elements y, a, b, c;  // c may be null
   uint has_c;
   uint rows, columns, terms;
-  uvec2 a_step, b_step, c_step;  // elements from one row to the next, and from one column to the next
-  uvec3 batch_step;              // elements from one matrix to the next, of a, b, c
+  uvec2 a_step, b_step, c_step;  // distances in elements between rows, and between columns
+  uvec3 batch_step;              // distances in elements between matrices of a, b and c
   float alpha, beta;
 } p;
 #endif
@@ -39,12 +39,12 @@ float a_element(uint row, uint k, uint batch) { return to_number(p.w.at[(batch %
 float b_element(uint k, uint column, uint batch) {
   const int taps = p.kernel.x * p.kernel.y;
   const int kw = int(k) % p.kernel.y, kh = int(k) / p.kernel.y % p.kernel.x;
-  // Terms go by channel, then depth, height and width of the kernel.
+  // Terms are ordered by channel, then by depth, height and width of the kernel.
   const int depth = int(p.terms) / taps;  // channels times the kernel's depth
   const int channel_and_depth = int(k) / taps;
   const int ow = int(column) % p.out_size.y, oh = int(column) / p.out_size.y % p.out_size.x, od = int(column) / (p.out_size.x * p.out_size.y);
   const int ih = oh * p.stride.y - p.pad.y + kh * p.dilation.y, iw = ow * p.stride.z - p.pad.z + kw * p.dilation.z;
-  const int id = od;  // of kernels without depth: the plane itself
+  const int id = od;  // kernels have no depth, so the plane of the input is that of the output
   if (ih < 0 || ih >= p.in_size.y || iw < 0 || iw >= p.in_size.z) return 0;
   const uint plane = batch * uint(depth) + uint(channel_and_depth);
   return to_number(p.x.at[((plane * uint(p.in_size.x) + uint(id)) * uint(p.in_size.y) + uint(ih)) * uint(p.in_size.z) + uint(iw)]);
@@ -55,12 +55,12 @@ float b_element(uint k, uint column, uint batch) { return to_number(p.b.at[batch
 #endif
 
 void main() {
-  // Tiles go by rows of the dispatch, whose other two dimensions have narrow limits.
+  // Tiles are numbered along the dispatch's first and second dimension, because one dimension alone may have too small a limit.
   const uint column_tiles = (p.columns + COLUMNS - 1) / COLUMNS, tile = gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x;
   if (tile >= column_tiles * ((p.rows + ROWS - 1) / ROWS)) return;
   const uint batch = gl_WorkGroupID.z, first_row = tile / column_tiles * ROWS, first_column = tile % column_tiles * COLUMNS;
   const uint own = gl_LocalInvocationIndex, own_row = own / 16 * 4, own_column = own % 16 * 4;
-  // A long sum is one of sums of 512 terms, so that it does not stop growing where a term is too small beside it.
+  // Sums 512 terms at a time and then adds these sums, because a term much smaller than the sum so far would be lost in rounding.
   float sums[4][4], block[4][4];
   for (uint i = 0; i < 4; ++i)
     for (uint j = 0; j < 4; ++j) sums[i][j] = block[i][j] = 0;

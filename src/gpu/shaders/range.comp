@@ -1,4 +1,4 @@
-// Range: start + i * delta.
+// Range: element i is start + i * delta.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -7,7 +7,7 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y;
-  NUMBER start, delta;  // at a multiple of 8 bytes
+  NUMBER start, delta;  // aligned to 8 bytes
   uint count;
 } p;
 

@@ -1,10 +1,10 @@
-// One step of an RNN, GRU or LSTM in one direction: an invocation computes one unit of one sequence.
+// One step of an RNN, GRU or LSTM in one direction. Each invocation computes one unit of one sequence.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint KIND = 0;  // the order of kernels::RnnKind
+layout(constant_id = 0) const uint KIND = 0;  // a number of kernels::RnnKind
 const uint RNN = 0, GRU = 1, LSTM = 2;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Lengths { int at[]; };
@@ -13,19 +13,19 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 const uint HAS_BIAS = 1, HAS_LENGTHS = 2, HAS_H = 4, HAS_C = 8, HAS_Y = 16, REVERSE = 32, RESET_LAST = 64, ONLY_RESET = 128;
 
 layout(push_constant, scalar) uniform Push {
-  Elements gates;    // the products of X and W, [steps, batch, gates, hidden]
+  Elements gates;    // products of X and W: [steps, batch, gates, hidden]
   Elements r, bias;
   Lengths lengths;
-  Fault fault;       // gets `site` where a length is not in [0, steps]
-  Elements h_in, h_out, c_in, c_out, y;  // for a GRU whose reset comes first, c is the reset state: ONLY_RESET writes it
+  Fault fault;       // receives `site` if a length is not in [0, steps]
+  Elements h_in, h_out, c_in, c_out, y;  // without RESET_LAST, a GRU's c is the reset state, which ONLY_RESET writes
   uint flags, site;
   uint step, steps, batch, hidden;
-  uint y_step;       // elements of y from one step to the next
+  uint y_step;       // distance in elements between steps of y
 } p;
 
 bool has(uint flag) { return (p.flags & flag) != 0; }
 float sigmoid(float x) { return 1 / (1 + exp(-x)); }
-// tanh() of drivers may be exp(2 x) based, which overflows.
+// Drivers may compute tanh(x) by exp(2 x), which overflows for large x.
 float tanh_of(float x) { return tanh(clamp(x, -15.0, 15.0)); }
 
 void main() {
@@ -39,7 +39,7 @@ void main() {
     count = uint(clamp(given, 0, int(p.steps)));
   }
   const float h = has(HAS_H) ? p.h_in.at[element] : 0, c = has(HAS_C) && KIND == LSTM ? p.c_in.at[element] : 0;
-  if (p.step >= count) {  // behind the end of a shorter sequence
+  if (p.step >= count) {  // this sequence has ended
     if (has(ONLY_RESET)) return;
     p.h_out.at[element] = h;
     if (KIND == LSTM) p.c_out.at[element] = c;

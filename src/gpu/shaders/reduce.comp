@@ -1,19 +1,19 @@
-// Reductions over any axes: a group of invocations computes an element of the output, or each invocation does.
+// Reductions over any axes. Each element of the output is computed by a group of invocations, or by one invocation.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-// The order of kernels::Reduce.
+// The numbers of kernels::Reduce.
 const uint SUM = 0, MEAN = 1, MAXIMUM = 2, MINIMUM = 3, PRODUCT = 4, L1 = 5, L2 = 6, LOG_SUM = 7, LOG_SUM_EXP = 8, SUM_SQUARE = 9;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
-  uint outputs, terms;   // elements of the output, and inputs of one of them
-  uint group_computes;   // 1: a group computes an output
-  uvec4 kept, kept_step;        // extents of the axes that stay, and elements from one place to the next; innermost last
-  uvec4 reduced, reduced_step;  // of the axes that go
+  uint outputs, terms;   // number of elements of the output, and of inputs that each of them reduces
+  uint group_computes;   // 1: a group computes an element of the output; 0: one invocation does
+  uvec4 kept, kept_step;        // extents of the axes that are kept, and their strides in x; innermost last
+  uvec4 reduced, reduced_step;  // extents and strides of the axes that are reduced
 } p;
 
 shared NUMBER parts[256];
@@ -64,7 +64,7 @@ void main() {
   if (place >= p.outputs) return;
   const uint start = offset_of(place, p.kept, p.kept_step);
   const uint step = p.group_computes != 0 ? 256 : 1;
-  // A long sum is one of sums of 1,024 terms, so that it does not stop growing where a term is too small beside it.
+  // Sums 1,024 terms at a time and then adds these sums, because a term much smaller than the sum so far would be lost in rounding.
   NUMBER result = first(), block = first();
   uint terms = 0;
   for (uint k = p.group_computes != 0 ? own : 0; k < p.terms; k += step) {

@@ -1,4 +1,4 @@
-// Resize along the middle axis of [outer, extent, inner]: an invocation computes one element, or moves one word with NEAREST.
+// Resize along the middle axis of [outer, extent, inner]. Each invocation computes one element or, with NEAREST, copies one word.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #ifdef NEAREST
@@ -9,16 +9,17 @@
 #endif
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint MODE = 0;  // with NEAREST the order of kernels::Nearest, otherwise of kernels::Filter
+layout(constant_id = 0) const uint MODE = 0;  // with NEAREST a number of kernels::Nearest, otherwise of kernels::Filter
 const uint PREFER_FLOOR = 0, PREFER_CEIL = 1, FLOOR = 2, CEIL = 3;
 const uint LINEAR = 1;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
-  uint count;  // elements of y
+  uint count;  // number of elements of y
   int in_extent;
   uint out_extent, inner;
-  // The place in x of y's element 0, and from one to the next: whole elements, then 2^-32 parts, which add up without rounding.
+  // The position in x of y's element 0, and the distance in x between y's elements: whole elements, and fractions in units of 2^-32, which
+  // are added without rounding.
   int start, step;
   uint start_part, step_part;
   float cubic_a;
@@ -42,7 +43,7 @@ void main() {
   int whole = p.start + int(o) * p.step + int(high) + int(carry);
   const uint row = outer * uint(p.in_extent) * p.inner + n;
 #ifdef NEAREST
-  // Quotients such as 1 / 3 are cut off: places next to a whole or a half are taken for it.
+  // The distance is truncated, for example if it is 1 / 3. So positions very close to a whole number or a half are rounded to it.
   part = uaddCarry(part, 0x8000u, carry) & 0xFFFF0000u;
   whole += int(carry);
   if (MODE == PREFER_FLOOR && part > 0x80000000u || MODE == PREFER_CEIL && part >= 0x80000000u || MODE == CEIL && part > 0) ++whole;

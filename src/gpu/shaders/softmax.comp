@@ -1,4 +1,4 @@
-// Softmax and LogSoftmax along the middle axis of [outer, extent, inner], a row for each group of invocations.
+// Softmax and LogSoftmax along the middle axis of [outer, extent, inner]. Each group of invocations computes one row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
