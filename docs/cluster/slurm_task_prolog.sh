@@ -1,5 +1,5 @@
 #!/bin/sh
-# Slurm's TaskProlog (slurm.conf: TaskProlog=/etc/slurm/slurm_task_prolog.sh): what it prints as `export` becomes the task's environment.
+# Slurm's TaskProlog (slurm.conf: TaskProlog=/etc/slurm/slurm_task_prolog.sh): lines `export NAME=VALUE` of its output set the task's environment.
 # Tasks of a partition or QOS named in TREADLE_OPPORTUNISTIC (default: words that contain preempt, scavenge or opportunistic) become
 # opportunistic jobs, all others guaranteed ones.
 pattern="${TREADLE_OPPORTUNISTIC:-preempt|scavenge|opportunistic}"

@@ -1,4 +1,4 @@
-// A program over onnxruntime's own Java classes. tests/python/test_onnxruntime_clients.py runs it with both libraries.
+// A program that uses onnxruntime's Java classes. tests/python/test_onnxruntime_clients.py runs it with onnxruntime's library and with Treadle's.
 import ai.onnxruntime.*;
 import java.nio.*;
 import java.util.*;

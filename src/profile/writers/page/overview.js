@@ -1,4 +1,4 @@
-// The headline, where a run went, loading, ranges of the program, what helps, and the environment.
+// Shows the headline, what a run's time was spent on, loading, the program's ranges, remedies, and the environment.
 function showHeadline() {
   if (isPlan) return showPlanHeadline();
   const runs = profile.runs, environment = profile.environment || {}, memory = profile.memory || {}, cost = profile.profiler || {};
@@ -36,7 +36,7 @@ function showHeadline() {
   $('warnings').replaceChildren(...warnings.map((text) => make('p', { class: 'warning', role: 'note' }, text)));
 }
 
-// The runtime's own parts, small as they are, share one colour.
+// Colours of the parts of a run's time. Parts without one here share a colour.
 const partColours = { compute: '--c0', memory: '--c1', moves: '--c2', unknown: '--c3', control_flow: '--c4', dispatch: '--c5', other_numbers: '--c6', barrier: '--c4' };
 const stepColours = { forward: '--c0', backward: '--c3', communication: '--c5', optimizer: '--c2' };
 function showWhere() {
@@ -81,8 +81,8 @@ function showStepPhases() {
 }
 
 /**
- * A flame graph of a tree: what is within something lies below it, as wide as its time.
- * @param list  of { name, parent, ms, text }: parents before their children
+ * Makes a flame graph of a tree: children lie below their parent, and widths are proportional to times.
+ * @param list  objects { name, parent, ms, text }, parents before their children
  */
 function flameGraph(title, list) {
   const rowHeight = 22, deepest = 24, roots = list.filter((x) => x.parent === undefined), all = roots.reduce((s, x) => s + x.ms, 0);
@@ -108,7 +108,7 @@ function flameGraph(title, list) {
   graph.style.height = depths * rowHeight + 'px';
   return graph;
 }
-// Rows of a tree, indented, without what is too small to matter.
+// Returns the rows of a tree as an indented table, without items below `least`.
 function treeRows(list, least, cells) {
   const rows = [], children = new Map();
   list.forEach((x, i) => { const key = x.parent === undefined ? -1 : x.parent; children.has(key) ? children.get(key).push(i) : children.set(key, [i]); });
@@ -171,7 +171,7 @@ function showFixes() {
   slow.sort((a, b) => b.lost - a.lost);
   if (!slow.length) return;
   const run = profile.runs.ms.median, scale = timeScale(slow.map(({ n }) => n.ms.median));
-  // One node after the other, each counts as it is; of nodes at once, what others take anyway does not.
+  // If nodes run one after the other, a run becomes shorter by all the time that a node saves; otherwise only by what exceeds the node's slack.
   const path = profile.critical_path, inOrder = !path || path.all_nodes_ms <= 1.02 * run;
   const gain = ({ n, lost }) => percent(Math.max(0, lost - (inOrder ? 0 : n.slack_ms || 0)) / run);
   $('recoverable').append(make('h3', {}, 'Nodes furthest from what the machine reaches'),

@@ -1,4 +1,4 @@
-// The roofline: operations a second by operations for each byte, below what the machine reaches.
+// Draws the roofline: nodes by operations per second and operations per byte, below the limits of the machine.
 function showRoofline() {
   const dots = nodes.filter((n) => n.flops > 0 && n.bytes > 0 && n.gflops > 0), peaks = profile.peaks;
   if (!dots.length || !peaks || !peaks.bandwidth.length) { $('roofline').hidden = true; return; }
@@ -34,7 +34,7 @@ function drawRoofline(dots, peaks) {
     dot.addEventListener('click', () => choose(n.index));
     root.append(dot);
   }
-  // Above the dots, so that their labels can be read.
+  // The roofs are drawn after the dots, so that the roofs' labels can be read.
   const rises = (rate) => [Math.max(10 ** low, 10 ** floor / rate), Math.min(peaks.gflops / rate, 10 ** high)];
   const roofs = caches > memory * 1.05 ? [[caches, 'from caches'], [memory, 'from memory']] : [[memory, 'from memory']];
   for (const [k, [rate, where]] of roofs.entries()) {

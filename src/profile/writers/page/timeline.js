@@ -1,8 +1,9 @@
-// The timeline: a run, or the whole recording, on a canvas.
+// Draws the timeline of a run, or of the whole recording, on a canvas.
 const rowHeight = 22, laneHeight = 20, axisHeight = 24;
 /**
- * Events in columns, as the document packs them: see pack_timeline() in page.cpp. Of the overview, `node` is an index into the ranges,
- * and -1 is a run; of a run, -1 is waiting for another job, and -2 and below are states of the pool's threads.
+ * Unpacks events into one array per field; pack_timeline() in page.cpp describes the format. In the overview, `node` is an index into the
+ * ranges, and -1 stands for a run. In a run's timeline, -1 stands for waiting for another job, and -2 and below for states of the pool's
+ * threads.
  */
 function unpack(timeline) {
   const count = timeline.count, text = atob(timeline.packed);
@@ -25,9 +26,9 @@ function unpack(timeline) {
   return events;
 }
 const timeView = { from: 0, to: 1, end: 1, lanes: [], boxes: [], events: null, overview: false, step: -1 };
-// Starts and durations are rounded to nanoseconds: what ends two of them behind the next one's start has ended before it.
+// Starts and durations are rounded to nanoseconds, so an event that seems to end up to 2.5 ns after the next one's start has ended before it.
 const isOver = (end, start) => end <= start + 0.0025;
-/** Layers as events around the nodes that follow each other in them; `node` is then -100 and below. The same as in layer_spans.cpp. */
+/** Adds an event around consecutive nodes of a layer, as layer_spans.cpp does. Their `node` is -100 and below. */
 const layerNames = [], firstLayer = -100;
 function withLayers(events) {
   if (!nodes.some((n) => n.layers.length)) return events;
@@ -106,16 +107,16 @@ function drawLegend() {
   if (phases.length) $('phase-legend').prepend(make('b', {}, 'within kernels'));
   if (showsPath()) $('time-legend').append(make('span', {}, make('i', { class: 'underlined' }), 'on the critical path'));
 }
-// Where every node is on it, nothing would be told apart.
+// The critical path is not marked if all nodes are on it, since marks would then distinguish nothing.
 const showsPath = () => !timeView.overview && critical.size > 0 && critical.size < nodes.length;
-// Of events of a row, which do not overlap: the first that ends behind a time.
+// Returns the position in the row of the first event that ends after a time. Events of a row do not overlap.
 function firstBehind(row, at, from = 0) {
   let low = from, high = row.length;
   while (low < high) { const mid = (low + high) >> 1; timeView.events.end[row[mid]] <= at ? low = mid + 1 : high = mid; }
   return low;
 }
 let isAsked = false;
-function askForTime() {  // once a frame, however many events a wheel sends
+function askForTime() {  // draws at most once per frame, even if the wheel sends more events
   if (isAsked) return;
   isAsked = true;
   requestAnimationFrame(() => { isAsked = false; drawTime(); });
@@ -150,7 +151,7 @@ function drawAxis(c, width, height) {
     if (x + 3 + c.measureText(label).width <= width) c.fillText(label, x + 3, 12);
   }
 }
-// Marks of the program: lines across all threads, with their names where there is room.
+// Draws the program's marks as lines across all threads, with their names if there is room.
 function drawMarks(c, width, height) {
   const marks = profile.marks || { name: [] }, scale = width / (timeView.to - timeView.from);
   let free = -Infinity;
@@ -184,7 +185,7 @@ function drawRow(c, row, y, width, style) {
     }
     timeView.boxes.push({ x0, x1, y, i });
     if (w > 34) drawTitle(c, titleOf(i), Math.max(x0, 0), Math.min(x1, width), y + high / 2, style.inks.get(colour));
-    // The pixel is taken: events that end in it are not seen.
+    // Skips events that end within the same pixel, because they would not be visible.
     const next = (x1 + 0.5) / scale + timeView.from;
     k = k + 1 < row.length && end[row[k + 1]] > next ? k + 1 : firstBehind(row, next, k + 1);
   }
@@ -211,7 +212,7 @@ function move(part) {
   timeView.to = timeView.from + span;
   askForTime();
 }
-// From event to event, as a reader without a mouse goes through them.
+// Moves to another event, for readers who use the keyboard.
 function stepTime(by) {
   const { count, start, end } = timeView.events, span = timeView.to - timeView.from;
   timeView.step = Math.max(0, Math.min(count - 1, timeView.step + by));
@@ -234,7 +235,7 @@ function listenToTime() {
   let drag = null, moved = false;
   canvas.addEventListener('wheel', (e) => {
     if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) { e.preventDefault(); move((e.deltaX || e.deltaY) / canvas.clientWidth); return; }
-    // A page that swallowed every wheel could not be scrolled past its timeline.
+    // Without Ctrl or Cmd, and without focus, the wheel scrolls the page, because readers could not scroll past the timeline otherwise.
     if (!e.ctrlKey && !e.metaKey && document.activeElement !== canvas) return;
     e.preventDefault();
     zoom(e.deltaY > 0 ? 1.25 : 0.8, (e.clientX - canvas.getBoundingClientRect().left) / canvas.clientWidth);
