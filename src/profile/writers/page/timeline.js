@@ -1,7 +1,7 @@
 // Draws the timeline of a run, or of the whole recording, on a canvas.
 const rowHeight = 22, laneHeight = 20, axisHeight = 24;
 /**
- * Unpacks events into one array per field; pack_timeline() in page.cpp describes the format. In the overview, `node` is an index into the
+ * Unpacks events into one array per field; packed() in page.cpp writes them. In the overview, `node` is an index into the
  * ranges, and -1 stands for a run. In a run's timeline, -1 stands for waiting for another job, and -2 and below for states of the pool's
  * threads.
  */
