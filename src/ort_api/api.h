@@ -403,8 +403,8 @@ const OrtSessionOptions& default_session_options();
 bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std::string& value);
 /// Options of an execution provider. @throws Error(invalid_argument) for a null one
 std::map<std::string, std::string> provider_options(const char* const* keys, const char* const* values, size_t count);
-/// @throws Error(invalid_argument) for an empty key or value, which functions that name a provider refuse and those that take devices allow
-void check_not_empty(const std::map<std::string, std::string>& provider_options);
+/// The same, for functions that name the provider. @throws Error(invalid_argument) for an empty one, too
+std::map<std::string, std::string> filled_provider_options(const char* const* keys, const char* const* values, size_t count);
 /// True if a GraphOptimizationLevel has this number.
 bool is_level(int64_t level);
 /// With ORT_LOAD_CONFIG_FROM_MODEL=1: applies session options in the model's metadata. @throws StatusError if they are invalid

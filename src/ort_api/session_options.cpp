@@ -162,8 +162,7 @@ void add_providers(OrtApi& table) {
     return guarded([&] {
       required(options, "options");
       const std::string wanted = chars_of(name, "provider_name");
-      const std::map<std::string, std::string> given = provider_options(keys, values, count);
-      check_not_empty(given);
+      const std::map<std::string, std::string> given = filled_provider_options(keys, values, count);
       const char* const provider = find_provider(wanted);
       if (provider == nullptr) check(no_provider("Unknown provider name '" + wanted + "': " + wanted, ORT_INVALID_ARGUMENT));
       append_provider(*options, provider, given);
@@ -250,9 +249,11 @@ std::map<std::string, std::string> provider_options(const char* const* keys, con
   return options;
 }
 
-void check_not_empty(const std::map<std::string, std::string>& provider_options) {
-  for (const auto& [key, value] : provider_options)
-    if (key.empty() || value.empty()) throw Error(ErrorCode::invalid_argument, "Provider options key/value cannot be empty");
+std::map<std::string, std::string> filled_provider_options(const char* const* keys, const char* const* values, size_t count) {
+  std::map<std::string, std::string> options = provider_options(keys, values, count);
+  for (size_t i = 0; i < count; ++i)
+    if (*keys[i] == '\0' || *values[i] == '\0') throw Error(ErrorCode::invalid_argument, "Provider options key/value cannot be empty");
+  return options;
 }
 
 void append_provider(OrtSessionOptions& options, const char* provider, const std::map<std::string, std::string>& provider_options) {

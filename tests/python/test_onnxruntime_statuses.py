@@ -391,6 +391,9 @@ FAULTS |= {
     "an empty option of a provider": (
         lambda api: api.call("SessionOptionsAppendExecutionProvider", api.options(), b"CPU", strings(b""), strings(b"1"), c_size_t(1)), INVALID_ARGUMENT,
         "Provider options key/value cannot be empty"),
+    "an empty option of a provider, before one of that name": (
+        lambda api: api.call("SessionOptionsAppendExecutionProvider", api.options(), b"CPU", strings(b"a", b"a"), strings(b"", b"1"), c_size_t(2)), INVALID_ARGUMENT,
+        "Provider options key/value cannot be empty"),
     "a text beyond a tensor": (lambda api: text_in(api, 2), INVALID_ARGUMENT, "element index is out of bounds"),
     "a text in a tensor of numbers": (lambda api: text_in(api, 0, of="numbers"), FAIL, "Tensor type mismatch"),
     "the texts of a sequence": (text_of_sequence, 9, "This API supports Tensors or SparseTensors"),
