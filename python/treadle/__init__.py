@@ -100,13 +100,13 @@ __all__ = [
     "train",
 ]
 
-# Modules that are imported when somebody names them, as they need other packages.
+# Modules that are imported at their first use, because they need other packages.
 _MODULES = ("backend", "torch")
-# The modules of other names that programs use from here: types of results, and the names of ONNX Runtime and MXNet.
+# Modules with other names that programs use as treadle.NAME: types of results, and the names of ONNX Runtime and MXNet.
 _ELSEWHERE = ("session", "memory", "profiling", "explaining", "precision", "hooks", "environment", "onnxruntime", "mxnet")
 
 
-if not TYPE_CHECKING:  # type checkers know the names by the imports above
+if not TYPE_CHECKING:  # type checkers find the names in the imports above
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:

@@ -1,4 +1,4 @@
-"""The sessions, trainers and modules that a process has, for profiles of all of them."""
+"""Keeps a list of the sessions, trainers and modules of the process, so that one profile can record them all."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 _Observer = Callable[[Any], None]
 
-# Callers release the lock before they call other code: a module has a lock of its own, and reports its graphs under it.
+# Functions release this lock before they call other code, because a module holds a lock of its own when it reports its graphs here.
 _lock = threading.Lock()
-# By id. What is gone is taken out now and then, not as it goes: callbacks would be a twentieth of the start of a small session.
+# Weak references by id. Those to deleted clients are removed now and then, because a callback for each would take a twentieth of the time in
+# which a small session is made.
 _known: dict[int, weakref.ref[Any]] = {}
-_crowded = 64  # so many entries, and those that are gone are taken out
+_crowded = 64  # when _known has this many entries, those of deleted clients are removed
 _watchers: list[_Observer] = []
 
 
 def add(client: Any) -> None:
-    """Registers the client as one of the process's, for as long as something else refers to it."""
+    """Registers the client until nothing else refers to it."""
     global _crowded
     with _lock:
         if len(_known) >= _crowded:
@@ -37,14 +38,14 @@ def _all() -> list[Any]:
 
 
 def _tell_of(client: Any, watcher: _Observer) -> None:
-    if hasattr(client, "watch"):  # a module: it tells of each of its graphs
+    if hasattr(client, "watch"):  # a module calls the watcher with each of its graphs
         client.watch(watcher)
     else:
         watcher(client)
 
 
 class Process:
-    """All clients of the process, as one client of profiles: it tells of each, and of those that are made meanwhile."""
+    """Stands for all clients of the process in a profile. Its observers get each client, including those that are made later."""
 
     def __init__(self) -> None:
         self._manager = self
@@ -54,7 +55,7 @@ class Process:
         """Calls the observer with every client that runs."""
         told: list[Any] = []
 
-        def tell(client: Any) -> None:  # some are told of twice: made just now, or a module's graph that is a session of the process
+        def tell(client: Any) -> None:  # a client may come twice: one made just now, or a module's graph that is also a session
             with _lock:
                 if any(client is other for other in told):
                     return
@@ -69,7 +70,7 @@ class Process:
             _tell_of(client, tell)
 
     def unwatch(self, observer: _Observer) -> None:
-        """Ends watch()."""
+        """Stops calls of the observer."""
         with _lock:
             tell = self._tellers.pop(observer)
             _watchers.remove(tell)

@@ -1,4 +1,4 @@
-"""ONNX's element types and NumPy's: what the extension leaves to Python."""
+"""Converts between ONNX's element types and NumPy's, where the extension module does not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# TensorProto.DataType → the name that NumPy, or ml_dtypes for those that NumPy lacks, gives the type.
+# NumPy's name for each number of TensorProto.DataType.
 _NUMPY_NAMES = {
     1: "float32",
     2: "uint8",
@@ -45,7 +45,7 @@ _RAW_TYPES: dict[int, Any] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
 
 def _ml_dtype(code: int) -> np.dtype | None:
-    """The dtype of ml_dtypes for an ONNX type, or None where the package or the type is missing."""
+    """Returns the dtype of ml_dtypes for an ONNX type; None if the package is not installed or lacks the type."""
     try:
         import ml_dtypes
     except ImportError:
@@ -55,7 +55,7 @@ def _ml_dtype(code: int) -> np.dtype | None:
 
 
 def numpy_dtype(code: int) -> np.dtype:
-    """The NumPy dtype of the arrays that hold elements of an ONNX type; its bits as unsigned integers if there is none."""
+    """Returns the NumPy dtype of arrays with elements of an ONNX type. If there is none, it is an integer type that holds the elements' bits."""
     if code in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[code])
     if code == _STRING:
@@ -67,13 +67,13 @@ def numpy_dtype(code: int) -> np.dtype:
 
 
 def onnx_dtype(dtype: Any) -> int:
-    """The number in ONNX of a dtype, a scalar type, a type's name, or of such a number itself."""
+    """Returns ONNX's number of an element type, given as a dtype, a scalar type, a name or the number itself."""
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         if dtype in _NUMPY_NAMES or dtype in _ML_DTYPES_NAMES or dtype == _STRING:
             return dtype
         raise ValueError(f"there is no ONNX type {dtype}")
     found = np.dtype(dtype)
-    if found.kind in "OUS" or (found.type is np.void and found.names is None):  # bytes, with or without a length
+    if found.kind in "OUS" or (found.type is np.void and found.names is None):  # NumPy's bytes, of a fixed length or not
         return _STRING
     if found.name not in _CODES:
         raise ValueError(f"ONNX has no element type like NumPy's {found.name}")
@@ -81,9 +81,10 @@ def onnx_dtype(dtype: Any) -> int:
 
 
 def normalize(value: Any, code: int) -> tuple[int, np.ndarray]:
-    """An ONNX type and a contiguous, aligned array of native byte order that holds its elements (or, for types that NumPy lacks, their bits).
+    """Returns an ONNX type and a contiguous, aligned array in native byte order that holds the elements (their bits, for types that NumPy
+    lacks).
 
-    `code` is the type wanted of a value that is no array (a list, a number); 0 leaves it to NumPy.
+    `code` is the type for a value that is no array (a list, a number); with 0, NumPy chooses the type.
     """
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
         array = np.asarray(value)
@@ -99,12 +100,12 @@ def normalize(value: Any, code: int) -> tuple[int, np.ndarray]:
         return found, array.view(_RAW_TYPES[array.dtype.itemsize])
     native = array.dtype.newbyteorder("=")
     if array.dtype == native and array.flags.c_contiguous and array.flags.aligned:
-        array = array.copy()  # an object that only refuses to give a plain buffer
+        array = array.copy()  # the object cannot give a plain buffer otherwise
     else:
         array = np.array(array, dtype=native, order="C", copy=True)
     return found, array
 
 
 def view(bits: np.ndarray, code: int) -> np.ndarray:
-    """Bits of elements, one to an item, seen as the type of ml_dtypes; as they are (signed where the type is) without ml_dtypes."""
+    """Returns a view of the elements' bits as the type of ml_dtypes or, without ml_dtypes, as integers."""
     return bits.view(numpy_dtype(code))

@@ -1,4 +1,4 @@
-"""A model in any of the forms in which callers have one."""
+"""Loads models from all forms in which callers may give them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Protocol, TypeAlias
 
 from ._treadle import Model, SessionOptions
 
-# ONNX Runtime's config entry with the folder of external data, for a model given as bytes.
+# ONNX Runtime's config entry for the folder of external data, which a model given as bytes needs.
 FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 
 class _Proto(Protocol):
-    """An `onnx.ModelProto`."""
+    """Describes an `onnx.ModelProto` to type checkers."""
 
     def SerializeToString(self) -> bytes: ...
 
@@ -22,7 +22,7 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview 
 
 
 def load_model(model: ModelLike, options: SessionOptions | None = None) -> Model:
-    """The model; `options` say how files are read."""
+    """Loads the model; `options` say how its files are read."""
     if isinstance(model, Model):
         return model
     if isinstance(model, (str, os.PathLike)):

@@ -1,14 +1,14 @@
-"""How profiles and plans show themselves in a notebook: the table as text, and the page in a frame of its own."""
+"""Shows profiles and plans in a notebook: as a text table, and as a page in a frame."""
 
 from __future__ import annotations
 
 import html
 
-_MOST_BYTES = 8_000_000  # of a page: notebooks keep what they show in their file
+_MOST_BYTES = 8_000_000  # the largest page that is shown, because a notebook's file contains all that it shows
 
 
 def shown(table: str, page: bytes) -> str:
-    """HTML for `_repr_html_`. The page's scripts run in the frame only; a notebook that is not trusted shows the table."""
+    """Returns HTML for `_repr_html_`. The page's scripts run only within the frame; a notebook that is not trusted shows only the table."""
     text = f'<pre style="overflow-x: auto; line-height: 1.25">{html.escape(table)}</pre>'
     if len(page) > _MOST_BYTES:
         return text + f'<p>The page has {len(page) / 1e6:.0f} MB: write it with <code>save("report.html")</code>.</p>'

@@ -15,12 +15,12 @@ _hook: _Monitoring | _SetProfile | None = None
 
 
 class _Monitoring:
-    """All threads, those that run already too."""
+    """Records calls on all threads, including those that run already."""
 
     def __init__(self, monitoring: Any) -> None:
         self._monitoring = monitoring
         events = monitoring.events
-        # A generator's stretches are calls of their own.
+        # Each stretch of a generator, from a resumption to a yield, is recorded as a call.
         self._callbacks = {
             events.PY_START: _treadle.calls_on_start,
             events.PY_RESUME: _treadle.calls_on_start,
@@ -39,7 +39,7 @@ class _Monitoring:
         monitoring.use_tool_id(self._tool, "treadle")
         for event, callback in self._callbacks.items():
             monitoring.register_callback(self._tool, event, callback)
-        # C_RETURN and C_RAISE come with CALL.
+        # The events C_RETURN and C_RAISE are enabled together with CALL.
         monitoring.set_events(self._tool, sum({event for event in self._callbacks if event not in (events.C_RETURN, events.C_RAISE)}))
 
     def stop(self) -> None:
@@ -50,7 +50,7 @@ class _Monitoring:
 
 
 class _SetProfile:
-    """This thread, and threads that begin later: before Python 3.12 there is no way to others."""
+    """Records calls on this thread and on threads that begin later. Before Python 3.12, other threads cannot be reached."""
 
     def __init__(self) -> None:
         if sys.getprofile() is not None:
@@ -71,12 +71,12 @@ def are_on() -> bool:
 
 
 def start() -> None:
-    """Calls are recorded from now on. Each start() needs a stop()."""
+    """Starts recording calls. Each start() needs a stop()."""
     global _users, _hook
     with _lock:
         if _users == 0:
             monitoring = getattr(sys, "monitoring", None)
-            _treadle.hide_rest_of_call(start.__code__)  # the lock is still to be given back
+            _treadle.hide_rest_of_call(start.__code__)  # this call must not be recorded while it releases the lock
             try:
                 _hook = _SetProfile() if monitoring is None else _Monitoring(monitoring)
             except BaseException:
@@ -86,12 +86,12 @@ def start() -> None:
 
 
 def hide(function: Any) -> None:
-    """Calls of a function, and what it calls, are not recorded."""
+    """Excludes calls of the function, and calls that it makes, from the recording."""
     _treadle.hide_calls(function.__code__)
 
 
 def stop() -> None:
-    """When the last profile ends, also ends the calls that are still open."""
+    """Stops recording for one profile. With the last profile, calls that are still open end in the recording."""
     global _users, _hook
     with _lock:
         _users -= 1

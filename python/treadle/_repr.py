@@ -1,4 +1,4 @@
-"""Texts of objects, made of their properties: `SessionOptions(intra_op_num_threads=4)`."""
+"""Writes objects as text, with their properties: `SessionOptions(intra_op_num_threads=4)`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_LONGEST = 60  # characters of a value
-_MOST = 12  # most items shown of a collection; longer ones are not written in full
+_LONGEST = 60  # the most characters shown of a value
+_MOST = 12  # of longer collections, only the number of items is shown
 
 
 def _readable(value: object) -> str | None:
-    """Numbers, names and short collections as text; None for what would fill the screen."""
+    """Returns numbers, names and short collections as text; None for values whose text would be too long."""
     if callable(value) or "__repr__" not in _inherited(type(value)):
         return None
     if isinstance(value, Mapping):
@@ -30,7 +30,7 @@ def _properties(cls: type) -> list[str]:
 
 
 def _defaults(cls: type) -> dict[str, str | None]:
-    """The properties of a new object: options that differ from it have been set."""
+    """Returns the properties of a new object of the class; empty if it cannot be made without arguments."""
     try:
         return _values(cls())
     except Exception:
@@ -42,13 +42,13 @@ def _values(instance: object) -> dict[str, str | None]:
     for name in _properties(type(instance)):
         try:
             found[name] = _readable(getattr(instance, name))
-        except Exception:  # of a run that has not been, say
+        except Exception:  # a property may raise, for example before the first run
             continue
     return found
 
 
 def describe(instance: Any) -> str:
-    """The class and the properties that are not as in a new object."""
+    """Returns the class and the properties; of options, only those that differ from the defaults."""
     defaults = _defaults(type(instance)) if type(instance).__name__.endswith("Options") else {}
     shown = [f"{name}={text}" for name, text in _values(instance).items() if text is not None and defaults.get(name) != text]
     return f"{type(instance).__name__}({', '.join(shown)})"
@@ -59,7 +59,7 @@ def _inherited(cls: type) -> set[str]:
 
 
 def describe_all(namespaces: Iterable[dict[str, Any]]) -> None:
-    """Gives `describe` to all classes of the namespaces that would say nothing but their address, and to classes within them."""
+    """Sets `__repr__` of the namespaces' classes that have none of their own, and of classes within them, to `describe`."""
     for namespace in namespaces:
         for name, value in list(namespace.items()):
             if not isinstance(value, type) or not value.__module__.startswith("treadle"):

@@ -1,4 +1,4 @@
-"""Options as keywords: of `treadle.Session`, and of its runs."""
+"""Makes options of sessions and runs from keywords of `treadle.Session` and `Session.run`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from . import _treadle
 from ._treadle import OrtValue, RunOptions, SessionOptions
 
-# Keywords that are methods of the options, with their type, sentence and method.
+# Keywords for which the options have a method instead of an attribute: type, description and method.
 METHODS = {
     "dimensions": (
         "Mapping[str, int]",
@@ -23,28 +23,28 @@ METHODS = {
     ),
 }
 
-# Options that are no keywords: `treadle.profile` records, and a token ends runs.
+# Options that cannot be keywords, because `treadle.profile` and cancel tokens replace them.
 _ONLY_ATTRIBUTES = {"enable_profiling", "profile_file_prefix", "terminate"}
 
 
 def _keywords(options: type, rows: list[dict[str, str]]) -> list[str]:
-    """The rows of a table that are attributes in Python."""
+    """Returns the names of the table's options that may be keywords."""
     names = [row["keyword"] for row in rows]
     return sorted(name for name in names if hasattr(options, name) and name not in _ONLY_ATTRIBUTES)
 
 
-#: Keywords of `treadle.Session` and of its runs. `log_severity_level` is an option of Python alone.
+#: Keywords of `treadle.Session` and of its runs. `log_severity_level` exists in Python only.
 SESSION_KEYWORDS = sorted([*_keywords(SessionOptions, _treadle.session_options()), *METHODS, "log_severity_level"])
 RUN_KEYWORDS = _keywords(RunOptions, _treadle.run_options())
 
 
 def described(options: type, name: str) -> str:
-    """The option's sentence."""
+    """Returns the description of an option."""
     return METHODS[name][1] if name in METHODS else " ".join((getattr(options, name).__doc__ or "").split())
 
 
 def as_list(options: Any, name: str, value: Any) -> Any:
-    """The value; a list where the option is one. A text is left alone, so that it is refused."""
+    """Returns the value, converted to a list if the option is one. A string is not converted, so that it is refused."""
     return list(value) if isinstance(getattr(options, name), tuple) and not isinstance(value, str) else value
 
 
@@ -68,7 +68,7 @@ def _apply(options: Any, given: Mapping[str, Any], known: Iterable[str], more: I
 
 
 def session_options(options: SessionOptions | None, num_threads: int | None, given: Mapping[str, Any]) -> SessionOptions:
-    """A copy of the options, with what keywords say."""
+    """Returns a copy of the options, changed by keywords."""
     made = SessionOptions() if options is None else SessionOptions(options)
     if num_threads is not None:
         if "intra_op_num_threads" in given:
@@ -79,7 +79,7 @@ def session_options(options: SessionOptions | None, num_threads: int | None, giv
 
 
 def run_options(options: RunOptions | None, given: Mapping[str, Any]) -> RunOptions | None:
-    """The options, or new ones of the keywords."""
+    """Returns the options, or new ones made from keywords."""
     if not given:
         return options
     if options is not None:
@@ -90,7 +90,7 @@ def run_options(options: RunOptions | None, given: Mapping[str, Any]) -> RunOpti
 
 
 def with_keywords(doc: str | None, options: type, keywords: Iterable[str]) -> str | None:
-    """The docstring, with a line for each keyword that it does not explain in place of `:param keywords:`."""
+    """Returns the docstring, in which a line for each keyword that it does not explain replaces `:param keywords:`."""
 
     def lines(found: re.Match[str]) -> str:
         missing = [name for name in keywords if f":param {name}:" not in found.string]

@@ -1,4 +1,4 @@
-"""The options of trainers: their keywords, and what the core makes of them. The core's table says which there are."""
+"""Converts keywords of trainers to options of the core, whose table lists them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ._models import load_model
 from ._session_options import as_list
 
 
-# By keyword.
+# Rows of the core's table, by keyword.
 TABLE = {row["keyword"]: row for row in _treadle.trainer_options()}
 
-# Types of keywords that take more than their option does (`_one_by_one`, `_natural`).
+# Types of keywords that accept more forms than the option itself (see `_one_by_one` and `_natural`).
 FORMS = {"communicator": "Any", "lazy_updates": "bool | Iterable[str]", "loss": "ModelLike", "schedule": "str | Mapping[str, Any]"}
 
-# Options that may be given together, in a dict: its keys, and the options that they stand for.
+# Keywords that may set several options by a dict: the options by the dict's keys.
 _TOGETHER = {
     "schedule": {"kind": "schedule"} | {name: name for name in ("warmup_steps", "total_steps", "step_size", "gamma", "final_factor")},
     "loss_scaling": {name: name for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval")},
@@ -26,7 +26,7 @@ _TOGETHER = {
 
 
 def _one_by_one(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options alone, without those that nobody gave."""
+    """Returns the options one by one, without those that are None."""
     options: dict[str, Any] = {}
     for name, value in given.items():
         settings = {name: value}
@@ -47,7 +47,7 @@ def _one_by_one(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _natural(options: _treadle.TrainerOptions, name: str, value: Any) -> Any:
-    """The value as the core takes it."""
+    """Converts the value to the form that the core expects."""
     if name == "groups":
         return [dict(group) for group in value]
     if name == "initialize":
@@ -62,7 +62,7 @@ def _natural(options: _treadle.TrainerOptions, name: str, value: Any) -> Any:
 def trainer_options(given: Mapping[str, Any], keywords: Iterable[str]) -> _treadle.TrainerOptions:
     """Converts keywords to the core's options.
 
-    :param keywords: of `Trainer` besides those of the table.
+    :param keywords: keywords of `Trainer` that are not in the table, for suggestions in errors.
     """
     for name in given:
         if name not in TABLE and name not in _TOGETHER:
@@ -79,7 +79,7 @@ def trainer_options(given: Mapping[str, Any], keywords: Iterable[str]) -> _tread
         try:
             setattr(options, name, natural)
         except TypeError:
-            if name in ("groups", "initialize"):  # which say what of them is wrong
+            if name in ("groups", "initialize"):  # whose own errors name the wrong part
                 raise
             expected = TABLE[name]["type"].replace("0 or 1", "True or False")
             raise TypeError(f"{name} is {value!r}; {expected} is expected") from None

@@ -15,7 +15,7 @@ from .session import dtype_hint
 
 
 def as_array(value: Any) -> Any:
-    """Anything with DLPack (a PyTorch tensor) as an array over the same memory."""
+    """Converts any object with DLPack, such as a PyTorch tensor, to an array over the same memory."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value
     if hasattr(value, "detach"):
@@ -40,7 +40,7 @@ _LABEL_TYPES = {"i64": "int64", "i32": "int32", "f32": "float32"}
 
 @contextmanager
 def given(feeds: Any, inputs: Sequence[_treadle.NodeArg]) -> Iterator[dict[str, Any]]:
-    """The feeds by name. In the block, a wrong dtype is told the conversion."""
+    """Yields the feeds by name. If the block raises because of a wrong dtype, adds the needed conversion to the error."""
     taken = as_feeds(feeds, inputs)
     try:
         yield taken

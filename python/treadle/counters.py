@@ -1,4 +1,5 @@
-"""How long nodes take, always on where `SessionOptions.node_counters` is set: a histogram for each node, instead of a record for each run."""
+"""Counts how often nodes run and how long they take, in all runs if `SessionOptions.node_counters` is set. Each node has a histogram of its times;
+single runs are not recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ = ["NodeCounter"]
 
 @dataclass(frozen=True)
 class NodeCounter:
-    """All runs of a node since the session was made, or since `reset_node_counters()`."""
+    """Counts and times of all runs of a node since the session was made, or since `reset_node_counters()`."""
 
     name: str
     op_type: str

@@ -1,4 +1,4 @@
-"""Data to train on, from files: tables of numbers and folders of pictures, as arrays for `treadle.train.DataLoader`."""
+"""Reads training data from files, tables of numbers and folders of pictures, into arrays for `treadle.train.DataLoader`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Table(NamedTuple):
     """The result of `read_csv`."""
 
     features: np.ndarray  # float32 [rows, columns]
-    labels: np.ndarray | None  # int64 if all are integers, float32 if all are numbers, else places in `classes`
+    labels: np.ndarray | None  # int64 if all are integers, float32 if all are numbers, otherwise indices into `classes`
     feature_names: list[str]
     classes: list[str]
 
@@ -29,7 +29,7 @@ class Pictures(NamedTuple):
     """The result of `read_pictures`."""
 
     images: np.ndarray  # [N, C, H, W]
-    labels: np.ndarray  # int64 [N], places in `classes`
+    labels: np.ndarray  # int64 [N], indices into `classes`
     classes: list[str]  # the folders' names, sorted
     paths: list[str]
 
@@ -37,12 +37,12 @@ class Pictures(NamedTuple):
 def read_csv(
     path: str | os.PathLike[str], label: str = "", *, features: Iterable[str] = (), separator: str = ",", classes: Iterable[str] = ()
 ) -> Table:
-    """A text table in UTF-8 whose first line names its columns.
+    """Reads a text table in UTF-8 whose first line names its columns.
 
     :param label: the column of the labels; "": there is none.
     :param features: names or patterns of columns, in the file's order; all but the label by default.
-    :param classes: of an earlier file, whose numbers labels of text shall have; by default the sorted classes of this one.
-    :raises treadle.Error: naming line and column of what is no number.
+    :param classes: the classes of an earlier file, so that labels that are text get the same numbers; by default this file's classes, sorted.
+    :raises treadle.Error: a field is no number; the message names its line and column.
     """
     return Table(*_treadle.read_csv(os.fspath(path), label, list(features), separator, list(classes)))
 
@@ -56,17 +56,17 @@ def read_pictures(
     classes: Iterable[str] = (),
     file: str | os.PathLike[str] | None = None,
 ) -> Pictures:
-    """The pictures of a folder that has a folder for each class, as one array. Needs Pillow.
+    """Reads the pictures of a folder that contains one folder for each class into an array. Needs Pillow.
 
-    :param size: height and width that pictures are scaled to.
+    :param size: height and width to which pictures are scaled.
     :param channels: 3 for RGB, 1 for grey.
     :param dtype: float32 for numbers from 0 to 1, uint8 for levels.
-    :param classes: of an earlier folder, whose numbers labels shall have; by default the sorted names of the folders here.
-    :param file: a .npy file that the array is written to, one picture after the other, and then is a view of (`numpy.memmap`, read only):
-        for more pictures than memory has room for. Without it, the array is in memory. If reading fails, an earlier file stays as it was.
-    :raises ValueError: there are no pictures, or folders that are no class; a file is no picture (its path is in the message).
+    :param classes: the classes of an earlier folder, so that labels get the same numbers; by default the names of the folders here, sorted.
+    :param file: a .npy file to which the array is written, one picture after the other, for more pictures than fit into memory. The result is
+        then a view of the file (`numpy.memmap`, read only). Without it, the array is in memory. If reading fails, an earlier file is kept.
+    :raises ValueError: there are no pictures, a folder is none of the classes, or a file is no picture (its path is in the message).
     """
-    from PIL import Image, UnidentifiedImageError  # here: only pictures need it
+    from PIL import Image, UnidentifiedImageError  # imported here, because only this function needs it
 
     if channels not in (1, 3):
         raise ValueError(f"pictures have 1 or 3 channels, not {channels}")
@@ -101,7 +101,7 @@ def read_pictures(
 
 
 def _filled_file(path: Path, shape: tuple[int, ...], dtype: np.dtype, fill: Callable[[np.ndarray], None]) -> np.ndarray:
-    """A view of a .npy file, which takes its name only when it is whole."""
+    """Fills a temporary .npy file, which gets its final name when it is complete, and returns a read-only view of it."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         written = np.lib.format.open_memmap(unfinished, "w+", dtype, shape)

@@ -16,10 +16,11 @@ Variable = _treadle.Engine.Variable
 
 
 class Engine(_treadle.Engine):
-    """Orders runs, updates of parameters, copies and whatever else by data.
+    """Orders operations, such as runs, updates of parameters and copies, by the variables that they read and write.
 
-    Operations that write a variable run one at a time, in the order of pushing; those that only read it run at once between them. What an
-    operation raises stays in the variables that it writes: operations that read them do not run, and wait_for() or wait_all() raise it, once.
+    Operations that write a variable run one at a time, in the order of pushing; operations between them that only read it may run at the same
+    time. An error of an operation is stored in the variables that it writes: operations that read these do not run, and wait_for() or
+    wait_all() raises the error once.
     """
 
     def run_async(
@@ -33,7 +34,7 @@ class Engine(_treadle.Engine):
         run_options: RunOptions | None = None,
     ) -> concurrent.futures.Future[list[Any]]:
         """Pushes a run. Returns a future with its outputs; if a variable that it reads holds an error, the future is cancelled."""
-        import concurrent.futures  # here: it takes half a megabyte
+        import concurrent.futures  # imported here, because it takes half a megabyte
 
         future: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
 
@@ -50,7 +51,7 @@ class Engine(_treadle.Engine):
 
 
 class _Work:
-    """Calls the function; cancels the future if it is dropped uncalled."""
+    """Calls the function, and cancels the future if the engine drops the function without calling it."""
 
     def __init__(self, function: Any, future: concurrent.futures.Future[list[Any]]) -> None:
         self._function = function

@@ -23,14 +23,14 @@ class GraphOptimizationLevel(_Named):
 
 
 class ExecutionMode(_Named):
-    """Kept, without meaning yet: the executor is sequential, and parallel within a node."""
+    """Whether nodes run one after the other, or independent expensive nodes run at the same time."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(_Named):
-    """Kept, without meaning: the planner chooses the order."""
+    """Accepted without effect: the planner chooses the order."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -79,7 +79,7 @@ class OrtHardwareDeviceType(_Named):
 
 
 class OrtExecutionProviderDevicePolicy(_Named):
-    """How devices are chosen where there are several; here there is one."""
+    """How a device is selected if the machine has several."""
 
     DEFAULT = 0
     PREFER_CPU = 1

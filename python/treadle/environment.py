@@ -44,9 +44,10 @@ class _Callback(logging.Handler):
 
 
 def set_default_logger_callback(callback: Callable[[int, str, str, str, str], None] | None, severity: int = 2) -> None:
-    """Has messages go to `callback(severity, category, logid, code_location, message)` instead of the usual handlers; None takes it away.
+    """Sends messages to `callback(severity, category, logid, code_location, message)` instead of the usual handlers; with None, to the handlers
+    again.
 
-    :param severity: the lowest that is logged, as in set_default_logger_severity; only checked where the callback is taken away.
+    :param severity: the lowest severity that is logged, as in set_default_logger_severity; only checked if the callback is None.
     """
     global _callback
     if not 0 <= severity < len(_LEVELS):
@@ -65,14 +66,14 @@ def set_default_logger_callback(callback: Callable[[int, str, str, str, str], No
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Accepted, without meaning."""
+    """Accepted without effect."""
 
 
 def get_version_string() -> str:
-    """Treadle's version."""
+    """Returns Treadle's version."""
     return _treadle.version()
 
 
 def get_build_info() -> str:
-    """A line about this build."""
+    """Returns one line about this build."""
     return f"Treadle Build Info: version={_treadle.version()}, platform={platform.machine()}"

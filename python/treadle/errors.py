@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The shim sets it: texts then begin as ONNX Runtime's do, which programs look for, and faults of graphs and nodes have its classes.
+# Set by the shim: texts of errors then begin as ONNX Runtime's do, which programs search for, and errors of graphs and nodes have its classes.
 _are_onnxruntimes = False
 
 # ONNX Runtime's numbers and names of these classes.
@@ -26,7 +26,7 @@ _STATUSES = {
 
 
 class Error(Exception):
-    """An error of the library. `code` is its own, finer class: "invalid_argument", "not_implemented", "cancelled" …"""
+    """An error of the library. `code` names a more precise class: "invalid_argument", "not_implemented", "cancelled" …"""
 
     def __init__(self, *args: object, code: str = "internal") -> None:
         super().__init__(*args)
@@ -44,27 +44,28 @@ class Fail(Error):
 
 
 class InvalidArgument(Error):
-    """A caller's value: wrong name, dtype, shape or option."""
+    """A value given by the caller is wrong: a name, dtype, shape or option."""
 
 
 class NoSuchFile(Error):
-    """There is no such model file."""
+    """The model file does not exist."""
 
 
 class NoModel(Error):
-    """There is no model."""
+    """No model was given."""
 
 
 class EngineError(Error):
-    """Never raised; ONNX Runtime has it."""
+    """Never raised; exists because ONNX Runtime has it."""
 
 
 class RuntimeException(Error):
-    """The library's own mistake, a limit that was passed, or memory that ran out."""
+    """A bug of the library, a limit that was exceeded, or memory that ran out."""
 
 
 class OutOfMemory(RuntimeException, MemoryError):
-    """Memory ran out: an account's limit, an allocator or a device refused it. Other limits are a `RuntimeException` of the same code."""
+    """Memory ran out: an account's limit, an allocator or a device refused it. If another limit is exceeded, the error is a `RuntimeException`
+    with the same code."""
 
 
 class InvalidProtobuf(Error):
@@ -72,7 +73,7 @@ class InvalidProtobuf(Error):
 
 
 class ModelLoaded(Error):
-    """The session has a model already."""
+    """The session already has a model."""
 
 
 class NotImplemented(Error):
@@ -80,11 +81,11 @@ class NotImplemented(Error):
 
 
 class InvalidGraph(Error):
-    """The model breaks ONNX's rules."""
+    """The model violates ONNX's rules."""
 
 
 class EPFail(Error):
-    """Never raised; an execution provider failed."""
+    """Never raised; in ONNX Runtime, an execution provider failed."""
 
 
 class ModelLoadCanceled(Error):
@@ -92,19 +93,19 @@ class ModelLoadCanceled(Error):
 
 
 class ModelRequiresCompilation(Error):
-    """Never raised; ONNX Runtime has it."""
+    """Never raised; exists because ONNX Runtime has it."""
 
 
 class NotFound(Error):
-    """A value, pass or option that does not exist."""
+    """A value, pass or option does not exist."""
 
 
 class DeviceReset(Error):
-    """Never raised; ONNX Runtime has it."""
+    """Never raised; exists because ONNX Runtime has it."""
 
 
 def of_binding(error: Error) -> Error:
-    """An error of bound values. It is also a RuntimeError, as in ONNX Runtime."""
+    """Converts an error about bound values. The result is also a RuntimeError, as in ONNX Runtime."""
     if not _are_onnxruntimes or isinstance(error, RuntimeError):
         return error
     kind = type(error)

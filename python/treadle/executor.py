@@ -1,4 +1,4 @@
-"""Graph executors in the way of MXNet: arrays are bound to names once, and forward() and backward() work on them in place."""
+"""Graph executors like MXNet's: arrays are bound to names once, and forward() and backward() read and write them in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STORAGES = ("default", "csr", "row_sparse")
 
 
 def _to_storage(value: Any, storage: str) -> Any:
-    """The value as a tensor of that storage type; arrays and SciPy's matrices are converted."""
+    """Converts an array or a SciPy matrix to a tensor of this storage type."""
     if isinstance(value, SparseTensor) or storage == "default":
         return value
     if storage == "csr":
@@ -106,7 +106,7 @@ def _by_name(values: Any, names: Sequence[str], what: str) -> dict[str, Any]:
 
 
 def _flag(value: Any, name: str, what: str) -> bool:
-    """A dict in place of keywords would be taken for True."""
+    """Checks a flag. Without the check, a dict that a caller passes instead of keywords would count as True."""
     if not isinstance(value, (bool, np.bool_, int)):
         raise TypeError(f"{name} is True or False, got {type(value).__name__}; {what} are given by name: x=..., or **{{'input.1': ...}}")
     return bool(value)
@@ -130,7 +130,7 @@ class _Devices:
     device: str = ""
     group2ctx: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
-    storage: Mapping[str, str] = field(default_factory=dict)  # of arguments, in whose memory these are
+    storage: Mapping[str, str] = field(default_factory=dict)  # storage types of arguments, by name
 
     def apply(self, options: SessionOptions | None) -> SessionOptions | None:
         if not (self.device or self.group2ctx or self.arguments or self.storage):
@@ -155,20 +155,20 @@ class _Core:
     """The compiled graphs that executors of different shapes share."""
 
     def __init__(self, model: Any, options: SessionOptions | None, devices: _Devices, sparse_gradients: Sequence[str] = ()) -> None:
-        self.sparse_gradients = tuple(sparse_gradients)  # of parameters, by rows
+        self.sparse_gradients = tuple(sparse_gradients)  # names of the parameters whose gradients are by rows
         self.model = _bytes_of(model)
         self.devices = devices
         self.options = options
-        self.session: Session | None = None  # of passes that are not for training, where the library asks for one
+        self.session: Session | None = None  # for passes that are not for training, if the library needs it
         self._watchers: list[Callable[[Any], None]] = []
         self._applied = devices.apply(options)
         native = _treadle.Model.from_bytes(self.model)
         self.graphs = _treadle.ExecutorGraphs(native, self._applied, list(sparse_gradients), self._make_session)
         self.inputs: Sequence[NodeArg] = self.session.inputs if self.session is not None else native.inputs
-        # Everything floating-point that can be trained, and the running statistics, as the model has them.
+        # The model's values of all floating-point parameters that can be trained, and of running statistics.
         self.parameters: dict[str, np.ndarray] = self.graphs.parameters
         self.states: dict[str, np.ndarray] = self.graphs.states
-        self.names = [*(info.name for info in self.inputs), *self.parameters]  # of the arguments
+        self.names = [*(info.name for info in self.inputs), *self.parameters]  # names of all arguments
         self.floats = {*(info.name for info in self.inputs if info.type == "tensor(float)"), *self.parameters}
         evaluation = self.graphs.evaluation
         self.evaluation = None if evaluation is None else JointModule._of(evaluation, self.inputs)
@@ -179,7 +179,7 @@ class _Core:
         return self.session._sess
 
     def training(self, requests: Mapping[str, str]) -> JointModule:
-        """The joint graph with these gradients."""
+        """Returns the joint graph that computes these gradients."""
         key = tuple(requests.items())
         if key not in self._training:
             self._training[key] = JointModule._of(self.graphs.training(dict(requests)), self.inputs)
@@ -188,32 +188,32 @@ class _Core:
         return self._training[key]
 
     def handed(self, name: str, value: Any) -> Any:
-        """Converts an argument for the library: parameters have to be float32 and contiguous."""
+        """Converts an argument to a form that the library accepts: parameters must be float32 and contiguous."""
         return _ready(value) if name in self.parameters and not _lies_ready(value, float32=True) else value
 
     def watch(self, observer: Callable[[Any], None]) -> None:
-        """Calls the observer with every graph, those that are made later too."""
+        """Calls the observer with every graph, including those that are made later."""
         self._watchers.append(observer)
         for graph in (self.session, self.evaluation, *self._training.values()):
             if graph is not None:
                 observer(graph)
 
     def unwatch(self, observer: Callable[[Any], None]) -> None:
-        """Ends watch()."""
+        """Stops calls of the observer."""
         self._watchers.remove(observer)
 
 
 class Executor:
     """A model with arrays bound to its arguments: inputs, parameters (floating-point initializers) and auxiliary states (running statistics).
 
-    Made by bind() and simple_bind(). The arrays of arg_dict, grad_dict and aux_dict are the ones that were bound: what is written to them holds
-    from the next forward() on. backward() reads those of arg_dict again, so write them behind it. Not for use by several threads at once.
+    Made by bind() and simple_bind(). The arrays of arg_dict, grad_dict and aux_dict are the bound ones: values written to them are used from the
+    next forward() on. backward() reads those of arg_dict again, so they must only be written after it. Only one thread may use an executor at a time.
     """
 
     def __init__(self, core: _Core, native: _treadle.Executor, args: Mapping[str, Any], grads: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-        """:param args, grads, states: the arrays that were bound; the others are the library's."""
+        """:param args, grads, states: the bound arrays; all others are allocated by the library"""
         self._core = core
-        self._manager = core  # of whose graphs profiles are taken
+        self._manager = core  # profiles record its graphs
         self._executor = native
         self._requests = native.requests
         arguments, gradients = native.arguments, native.gradients
@@ -232,7 +232,7 @@ class Executor:
         return _lies_ready(value, float32=name in self._core.parameters)
 
     def _hand_over(self, is_train: bool) -> None:
-        """Arrays that have taken the place of others since the last pass, and those that have to be copied for each."""
+        """Binds arrays that have replaced others since the last pass, and copies those that must be copied for each pass."""
         for name, value in self.arg_dict.items():
             if self._bound[name] is not value:
                 self._executor.set_argument(name, self._core.handed(name, value))
@@ -246,7 +246,7 @@ class Executor:
             return
         for name, value in self.aux_dict.items():
             _expect_writable(value, f"the state {name!r}")
-        self._core.training(self._requests)  # profiles of the process know of it from now on
+        self._core.training(self._requests)  # from now on, profiles of the process include it
         self._hand_over_gradients()
 
     def _hand_over_gradients(self) -> None:
@@ -266,14 +266,14 @@ class Executor:
 
     @property
     def output_dict(self) -> dict[str, np.ndarray]:
-        """The last outputs by name."""
+        """The outputs of the last pass, by name."""
         return dict(zip(self._output_names, self.outputs, strict=True)) if self.outputs else {}
 
     def forward(self, is_train: bool = False, **inputs: Any) -> list[np.ndarray]:
         """Computes the outputs.
 
-        :param is_train: keep what backward() needs; normalisations use the batch's statistics and update the running ones.
-        :param inputs: copied into the arrays of these arguments first.
+        :param is_train: keep the values that backward() needs; normalisations use the batch's statistics and update the running ones.
+        :param inputs: values that are first copied into the arrays of the arguments with these names.
         """
         is_train = _flag(is_train, "is_train", "inputs")
         self._copy_inputs(inputs)
@@ -284,18 +284,18 @@ class Executor:
         return self.outputs
 
     def partial_forward(self, step: int, is_train: bool = False, **inputs: Any) -> int:
-        """Runs one step of the forward pass: a node of the optimised graph (for training over devices, a piece of work). Step 0 begins a pass;
-        the others follow in order, and `outputs` are those of the pass when none are left::
+        """Runs one step of the forward pass: a node of the optimised graph (in training on several devices, a piece of work). Step 0 begins a pass,
+        and the others follow in order. After the last step, `outputs` are those of the pass::
 
             left = executor.partial_forward(0)
             for step in range(1, left + 1):
                 left = executor.partial_forward(step)
 
-        Passes that are not for training take place on the host, whatever `group2ctx` says.
+        Passes that are not for training run on the host, even if `group2ctx` names devices.
 
-        :param is_train, inputs: as in forward(); they count at step 0.
-        :returns: how many steps are left; 0 for a step behind the last.
-        :raises ValueError: a step is left out or done twice.
+        :param is_train, inputs: as in forward(); they are only used at step 0.
+        :returns: how many steps are left; 0 for a step after the last one.
+        :raises ValueError: a step is left out or repeated.
         """
         is_train = _flag(is_train, "is_train", "inputs")
         if step == 0:
@@ -320,10 +320,10 @@ class Executor:
             if storage == "default":
                 np.copyto(self.arg_dict[name], _to_dense(value))
             else:
-                self.arg_dict[name] = _to_storage(value, storage)  # stored elements differ in number
+                self.arg_dict[name] = _to_storage(value, storage)  # the number of stored elements may change
 
     def backward(self, out_grads: Sequence[Any] | Any | None = None) -> None:
-        """Computes gradients into the arrays of grad_dict: in place of what is there ("write") or on top of it ("add").
+        """Computes gradients, which replace the values in the arrays of grad_dict ("write") or are added to them ("add").
 
         :param out_grads: the gradients of the outputs; ones by default.
         :raises RuntimeError: the last forward() was not for training, or backward() ran already.
@@ -338,19 +338,20 @@ class Executor:
         # ascontiguousarray makes vectors of scalars.
         self._executor.backward([np.ascontiguousarray(gradient, np.float32).reshape(np.shape(gradient)) for gradient in out_grads])
         for name, value in self._bound_grads.items():
-            if name in self._core.sparse_gradients:  # stored rows differ in number
+            if name in self._core.sparse_gradients:  # the number of stored rows may change
                 self.grad_dict[name] = self._bound_grads[name] = self._executor.gradient(name)
             elif value is None:
                 np.copyto(self.grad_dict[name], np.asarray(self._executor.gradient(name)))
 
     def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Sequence[int]) -> Executor:
-        """An executor for inputs of other shapes, which shares parameters, states, and as much memory of the inputs as there is.
+        """Makes an executor for inputs of other shapes, which shares parameters, states and, if it is large enough, the inputs' memory.
 
-        Inputs that are not named have the shape that follows from the symbols they share with those that are.
+        The shapes of inputs that are not named follow from symbols that they share with named inputs.
 
-        :param partial_shaping: inputs that are not named may change; those whose shape does not follow keep theirs.
-        :param allow_up_sizing: new memory may be made for inputs that grow.
-        :raises ValueError: an input that is not named changes or cannot be told, or one grows, without leave.
+        :param partial_shaping: shapes of inputs that are not named may change; if they do not follow from symbols, they stay as they are.
+        :param allow_up_sizing: new memory may be allocated for inputs that grow.
+        :raises ValueError: without `partial_shaping`, the shape of an input that is not named changes or is unknown; or without
+            `allow_up_sizing`, an input grows.
         """
         partial_shaping, allow_up_sizing = (
             _flag(value, name, "shapes") for name, value in (("partial_shaping", partial_shaping), ("allow_up_sizing", allow_up_sizing))
@@ -378,26 +379,26 @@ class Executor:
                     raise ValueError(f"there is no argument or state {name!r}")
 
     def set_monitor_callback(self, callback: Callable[[str, Any], None] | None, monitor_all: bool = False) -> None:
-        """Calls `callback(name, array)` with every output of a node in forward() and backward(); with `monitor_all` with inputs of nodes, too.
-        Values that the graph optimiser would have removed are computed for it. Executors that share a graph share the monitor.
+        """Calls `callback(name, array)` with every output of a node in forward() and backward(); with `monitor_all`, with inputs of nodes too.
+        The optimiser then keeps all values, including those that it would otherwise remove. Executors that share a graph share the monitor.
         """
         watch = None if callback is None else (lambda event: callback(event.value, event.array))
         _treadle.monitor_graphs(self._core.graphs, watch, "*", monitor_all)
 
     def optimized_model(self) -> bytes:
-        """The forward pass, simplified by the passes of the executor's options, as an ONNX model. Fused operators are not in it."""
+        """Returns the forward pass as an ONNX model, simplified according to the executor's options. It has no fused operators."""
         return self._core.graphs.optimized_model()
 
     def end_profiling(self) -> list[str]:
-        """Ends what `options.enable_profiling` began. Executors that reshape() made share it.
+        """Ends the profile that `options.enable_profiling` began. Executors made by reshape() share it.
 
-        Returns the paths of the profiles: of the forward passes, and of each graph that training has made. Empty without profiling.
+        Returns the paths of the profiles of the forward passes and of each training graph; empty without profiling.
         """
         return self._core.graphs.end_profiling()
 
     @property
     def memory_bytes(self) -> int:
-        """Weights, packed weights and planned activations of the forward pass, after a first run."""
+        """Returns the bytes of weights, packed weights and planned activations of the forward pass, after the first run."""
         return self._core.graphs.memory_bytes
 
 
@@ -411,7 +412,7 @@ def _core_of(
     storage: Mapping[str, str] | None,
     grad_storage: Mapping[str, str] | None,
 ) -> _Core:
-    """The executor's that is shared, or a new one."""
+    """Returns the core of the shared executor, or a new one."""
     content = _bytes_of(model)
     for name, kind in (grad_storage or {}).items():
         if kind not in ("default", "row_sparse"):
@@ -427,12 +428,12 @@ def _core_of(
 
 
 def _requests_of(core: _Core, grad_req: Any) -> tuple[str, dict[str, str]]:
-    """The request of all that can have a gradient, and those by name."""
+    """Returns the request for all arguments that can have a gradient, and the requests by name."""
     return (grad_req, {}) if isinstance(grad_req, str) else ("null", _by_name(grad_req, core.names, "gradient requests"))
 
 
 def _shared(core: _Core, shared_exec: Executor | None, names: Sequence[str] | None) -> tuple[Any, dict[str, Any]]:
-    """The library's executor that is shared, and its arrays that the new one has too unless others are given."""
+    """Returns the library's executor that is shared, and its arrays, which the new one uses unless others are given."""
     if shared_exec is None:
         if names is not None:
             raise ValueError("shared_arg_names needs the shared_exec that has them")
@@ -443,7 +444,7 @@ def _shared(core: _Core, shared_exec: Executor | None, names: Sequence[str] | No
 
 
 def _made(core: _Core, native: _treadle.Executor, args: dict[str, Any], grads: dict[str, Any], states: dict[str, Any]) -> Executor:
-    """The library's executor with its arrays; parameters that nobody gave come in their storage type."""
+    """Makes the library's executor and its arrays. Parameters that were not given get arrays of their storage type."""
     for name, storage in core.devices.storage.items():
         if storage != "default" and name in core.parameters and name not in args:
             args[name] = _to_storage(core.parameters[name], storage)
@@ -470,21 +471,21 @@ def bind(
 
     :param model: a path, bytes or an onnx.ModelProto.
     :param args: arrays by name, or in the order of inputs and then parameters. Parameters that are missing have the model's values.
-    :param grads: where gradients are put; made where they are missing.
+    :param grads: arrays that receive gradients; missing ones are made.
     :param grad_req: "null", "write" or "add", for all or by name.
-    :param aux_states: running statistics; the model's where they are missing.
-    :param shared_exec: an executor whose parameters and states are used where no others are given, by name; one of the same model also shares
-        its compiled graph. Its options, devices and storage types are the new one's.
+    :param aux_states: running statistics; missing ones have the model's values.
+    :param shared_exec: an executor whose parameters and states are used, by name, if no others are given. If it has the same model, its compiled
+        graph is used too. The new executor has its options, devices and storage types.
     :param shared_arg_names: the parameters and states that are shared; by default all that both models have.
-    :param options: of the forward pass and of training, which refuses some of them (docs/sessions.md).
+    :param options: options of the forward pass and of training; training refuses some of them (docs/sessions.md).
     :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
     :param group2ctx: devices by group. A node names its group by the key "ctx_group" of its metadata (`NodeProto.metadata_props`).
     :param argument_devices: devices of inputs and parameters, by name; nodes without a group follow their operands.
-    :param storage: storage types of inputs and parameters, by name: "csr", "row_sparse" or "default". They are inferred for what follows; a
-        node that takes no sparse operand gets a dense one, and the logger "treadle" is told. Such arguments are `SparseTensor`s (arrays and
-        SciPy's matrices are converted). Training computes with dense ones.
-    :param grad_storage: storage types of gradients, by name: "row_sparse" for tables that nothing but Gather along the first axis reads. `grad_dict`
-        then has a new `SparseTensor` after each backward(), of the rows that were read; "add" adds rows.
+    :param storage: storage types of inputs and parameters, by name: "csr", "row_sparse" or "default". Those of other values are inferred; a
+        node that takes no sparse operand gets a dense one, and the logger "treadle" reports it. Sparse arguments are `SparseTensor`s (arrays and
+        SciPy's matrices are converted). Training computes with dense tensors.
+    :param grad_storage: storage types of gradients, by name: "row_sparse" for tables that only Gather along the first axis reads. `grad_dict` then
+        gets a new `SparseTensor` after each backward(), with the rows that were read; "add" adds rows.
     """
     core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage, grad_storage)
     stored = {name: _to_storage(value, core.devices.storage.get(name, "default")) for name, value in _by_name(args, core.names, "arguments").items()}
@@ -529,9 +530,9 @@ def simple_bind(
 
     Parameters have the model's values. The other arguments are those of bind().
 
-    :param dtypes: of inputs, by name; the model's by default. Parameters have the model's.
-    :param shared_buffer: arrays by name in which inputs, and gradients of inputs under "grad of NAME", are laid where they fit; new ones are put
-        into it. Executors that take turns share its memory.
+    :param dtypes: dtypes of inputs, by name; by default the model's. Parameters have the model's dtypes.
+    :param shared_buffer: arrays by name whose memory is used for inputs and, under "grad of NAME", for gradients of inputs, if it is large
+        enough; otherwise new arrays are added to it. Executors that run one after the other can share it.
     """
     core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage, grad_storage)
     native, shared = _shared(core, shared_exec, shared_arg_names)

@@ -23,7 +23,7 @@ __all__ = ["Explanation", "NodeExplanation", "Refusal", "explain"]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a pass left a node as it was, although it had looked closer."""
+    """The reason for which a pass left a node unchanged after it had examined it."""
 
     pass_name: str
     why: str
@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class NodeExplanation:
-    """The changes of a node of the model, or the origin of a node that runs."""
+    """What passes did with a node of the model, or from which nodes a node of the optimised graph comes."""
 
     name: str
     steps: tuple[tuple[str, str], ...]
@@ -52,33 +52,33 @@ class NodeExplanation:
 
 
 class Explanation:
-    """The result of `treadle.explain`. As text: passes, nodes with their least time on this machine, and planned memory."""
+    """The result of `treadle.explain`. Its text lists the passes, the nodes with their minimum times on this machine, and the planned memory."""
 
     def __init__(self, native: _treadle.NativeExplanation) -> None:
         self._native = native
 
     @property
     def data(self) -> dict[str, Any]:
-        """All of it, as `treadle explain --json` prints it."""
+        """The whole explanation, as `treadle explain --json` prints it."""
         return dict(json.loads(self._native.json))
 
     @property
     def assumed_extents(self) -> str:
-        """Extents that neither the model nor `dimensions` or `shapes` say, for which memory and times are: "N=1, images axis 2=1"."""
+        """Extents assumed for memory and times because neither the model nor `dimensions` or `shapes` gives them: "N=1, images axis 2=1"."""
         return self._native.assumed_extents
 
     @property
     def passes(self) -> list[str]:
-        """Passes that changed something, in order; one may come several times."""
+        """Passes that changed the graph, in order; a pass may occur several times."""
         return list(self._native.passes)
 
     @property
     def nodes(self) -> list[str]:
-        """Names of the nodes that run, in order."""
+        """Names of the optimised graph's nodes, in the order in which they run."""
         return list(self._native.nodes)
 
     def node(self, name: str) -> NodeExplanation:
-        """Returns the history of a node of the model, or of one that runs. Raises treadle.Error for another name."""
+        """Returns the history of a node of the model or of the optimised graph. Raises treadle.Error for another name."""
         native = self._native.node(name)
         history = json.loads(native.json)
         return NodeExplanation(
@@ -140,9 +140,9 @@ def explain(
 ) -> Explanation | NodeExplanation:
     """Explains what each pass did, which nodes remain, and the planned memory. The model is optimised and planned; no node runs.
 
-    `model`: a path, the bytes of a file, an onnx.ModelProto or a treadle.Model. `node`: only what became of this node, and what the passes
-    left alone behind it and why. `sess_options`: of the session that is planned. `dimensions`: extents of the inputs' symbols;
-    `shapes`: of whole inputs; others are `default_extent`. Raises treadle.Error for a node, symbol or input that does not exist.
+    `model`: a path, the bytes of a file, an onnx.ModelProto or a treadle.Model. `node`: explain only this node, and why passes left the nodes
+    after it unchanged. `sess_options`: options of the session that is planned. `dimensions`: extents of the inputs' symbols; `shapes`: shapes of
+    inputs; all other extents are `default_extent`. Raises treadle.Error for a node, symbol or input that does not exist.
     """
     options = sess_options or _treadle.SessionOptions()
     native = _treadle.explain_model(

@@ -28,19 +28,19 @@ _METRICS: dict[str, Callable[[Sequence[Any], Any], float]] = {"accuracy": _accur
 
 
 class Fit:
-    """A call of `Trainer.fit` under way, as callbacks see it."""
+    """The state of a call of `Trainer.fit`, which callbacks get."""
 
     def __init__(self, trainer: Trainer, epochs: int) -> None:
         self.trainer = trainer
         self.epochs = epochs
-        #: Of the step or epoch under way, from 1; 0 before the first.
+        #: The number of the current epoch, from 1; 0 before the first.
         self.epoch = 0
         #: Steps of this call so far.
         self.num_steps = 0
-        #: Of the last step, before its update.
+        #: The loss of the last step, before its update.
         self.loss = math.nan
-        #: Of each epoch that has ended: "loss", the mean over its samples; with validation "validation_loss" and "validation_METRIC"; and what
-        #: callbacks add to the last one.
+        #: The numbers of each epoch that has ended: "loss", the mean over its samples; with validation "validation_loss" and "validation_METRIC";
+        #: and numbers that callbacks add to the last epoch's.
         self.history: list[dict[str, float]] = []
         self._is_stopped = False
 
@@ -48,7 +48,7 @@ class Fit:
         return f"Fit(epoch={self.epoch}, epochs={self.epochs}, num_steps={self.num_steps}, loss={self.loss:.6g})"
 
     def stop(self) -> None:
-        """Ends the training behind the step or epoch under way."""
+        """Ends the training after the current step or epoch."""
         self._is_stopped = True
 
 
@@ -59,13 +59,13 @@ class Callback:
         return f"{type(self).__name__}()"
 
     def on_begin(self, fit: Fit) -> None:
-        """Before the first step."""
+        """Called before the first step."""
 
     def on_step(self, fit: Fit) -> None:
         """Called after each step."""
 
     def on_epoch(self, fit: Fit) -> None:
-        """Called after each epoch and its validation; `fit.history[-1]` has the epoch's numbers."""
+        """Called after each epoch and its validation; `fit.history[-1]` contains the epoch's numbers."""
 
     def on_end(self, fit: Fit) -> None:
         """Called at the end, even after an error."""
@@ -80,13 +80,13 @@ class _OfEpochs(Callback):
 
 
 class EarlyStopping(Callback):
-    """Ends the training when a number of `Fit.history` has not got better for some epochs, and brings the best epoch's parameters back.
+    """Ends the training when a number of `Fit.history` has not improved for some epochs, and restores the parameters of the best epoch.
 
-    :param patience: epochs without a better number, 1 or more.
-    :param monitor: the number.
-    :param maximize: whether more is better (an accuracy).
-    :param min_delta: what it has to change by to be better.
-    :param restore_best: at the end, parameters and running statistics are those of the best epoch. The optimizer's state stays as it is.
+    :param patience: the number of epochs without improvement after which training ends, 1 or more.
+    :param monitor: the name of the number.
+    :param maximize: whether a higher number is better, such as an accuracy.
+    :param min_delta: the least change that counts as an improvement.
+    :param restore_best: restore parameters and running statistics of the best epoch at the end. The optimizer's state stays as it is.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class EarlyStopping(Callback):
         if patience < 1 or not min_delta >= 0:
             raise ValueError(f"patience is {patience}, and min_delta {min_delta}; at least 1, and 0, are expected")
         self.patience, self.monitor, self.maximize, self.min_delta, self.restore_best = patience, monitor, maximize, min_delta, restore_best
-        #: From 1; 0 before the first epoch.
+        #: The number of the best epoch, from 1; 0 before the first epoch has ended.
         self.best_epoch = 0
         self.best = math.nan
         self._kept: list[dict[str, np.ndarray]] = []
@@ -132,7 +132,7 @@ def _batches(data: Data) -> Iterator[Any]:
 
 
 def _taken_apart(batch: Any, labels: str, inputs: Sequence[str]) -> tuple[dict[str, Any], Any]:
-    """Feeds and labels of a batch: a dict that has the labels among its arrays, or a pair of both."""
+    """Returns the feeds and labels of a batch, which is a dict of arrays including the labels, or a pair of feeds and labels."""
     if isinstance(batch, Mapping):
         return {name: value for name, value in batch.items() if name != labels}, batch.get(labels)
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
@@ -203,7 +203,7 @@ def run(
     steps_per_epoch: int | None,
     inputs: Sequence[str],
 ) -> list[dict[str, float]]:
-    """`Trainer.fit`."""
+    """Implements `Trainer.fit`."""
     if epochs < 0 or (steps_per_epoch is not None and steps_per_epoch < 1):
         raise ValueError(f"epochs is {epochs}, steps_per_epoch {steps_per_epoch}")
     chosen = _metrics_of(metrics)
@@ -211,7 +211,7 @@ def run(
         raise ValueError(f"the metrics {', '.join(chosen)} are of validation data, and none are given")
     called = [callback if isinstance(callback, Callback) else _OfEpochs(callback) for callback in callbacks]
     fit = Fit(trainer, epochs)
-    going: Iterator[Any] | None = None  # goes on from epoch to epoch, with steps_per_epoch
+    going: Iterator[Any] | None = None  # with steps_per_epoch, the iterator continues from epoch to epoch
     try:
         for callback in called:
             callback.on_begin(fit)
@@ -223,7 +223,7 @@ def run(
             while steps_per_epoch is None or steps < steps_per_epoch:
                 batch = next(going, None)
                 if batch is None and steps_per_epoch is not None:
-                    going = _batches(data)  # from the beginning
+                    going = _batches(data)  # starts again at the first batch
                     batch = next(going, None)
                 if batch is None:
                     break

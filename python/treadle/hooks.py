@@ -16,13 +16,13 @@ __all__ = ["Hook", "HookedRun", "register"]
 
 
 class Hook:
-    """A registered action; a context manager that removes it at the end."""
+    """A registered action. As a context manager, it removes the action at the end of the block."""
 
     def __init__(self, identifier: int) -> None:
         self._identifier = identifier
 
     def remove(self) -> bool:
-        """Runs that have begun may still call it. Returns False if it was removed before."""
+        """Removes the action. Running runs may still call it. Returns False if it was removed before."""
         return _treadle.unregister_hook(self._identifier)
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ def register(point: str, group: int, function: Callable[[HookedRun], None]) -> H
 
     :param point: "pre_run" or "post_run".
     :param group: groups run in ascending order, actions of a group in the order of registration, on the thread of the run.
-    :param function: called with run_id, graph_id, tag and, after the run, duration_ns and error. What it raises fails the run: before it,
-        nothing is computed; after it, the results are dropped.
+    :param function: called with an object that has run_id, graph_id, tag and, after the run, duration_ns and error. If it raises, the run fails:
+        before the run, nothing is computed; after the run, the results are dropped.
     """
     return Hook(_treadle.register_hook(point, group, function))

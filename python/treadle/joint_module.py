@@ -38,12 +38,12 @@ class JointRun:
 
     @property
     def steps_left(self) -> int:
-        """Until the outputs are there."""
+        """The number of nodes that step() must still run until the outputs are computed."""
         return self._run.steps_left
 
     def backward(self, grad_outputs: Sequence[Any]) -> dict[str, Any]:
-        """Goes on with the gradients of the outputs (arrays, or tensors by DLPack). Returns the parameters' gradients, and the inputs' that
-        were asked for: arrays, and for `sparse_gradients` row-sparse `SparseTensor`s. Only once.
+        """Runs the backward pass with the gradients of the outputs (arrays, or tensors by DLPack). Returns the gradients of the parameters and of
+        the requested inputs: arrays, and for `sparse_gradients` row-sparse `SparseTensor`s. May be called once.
         """
         return self._run.backward([as_array(gradient) for gradient in grad_outputs])
 
@@ -58,14 +58,14 @@ class JointModule:
         loss(scores, labels).backward()
         gradients = run.backward([scores.grad])
 
-    :param outputs: names of the float32 outputs that are handed out; all by default.
-    :param inputs: names of inputs whose gradients are wanted, too.
-    :param sparse_gradients: names or patterns of tables whose gradients are handed out by rows: parameters that nothing but Gather along the first
-        axis reads, or that an input in CSR (config entry treadle.storage) is multiplied by. Others that a pattern fits have gradients as usual.
+    :param outputs: names of the float32 outputs that runs return; all by default.
+    :param inputs: names of inputs whose gradients are wanted too.
+    :param sparse_gradients: names or patterns of tables whose gradients are returned by rows: parameters that only Gather along the first axis
+        reads, or by which an input in CSR (config entry treadle.storage) is multiplied. Other parameters that match have ordinary gradients.
     :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
     :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
-    :param argument_devices: devices of inputs and parameters; nodes that read them follow.
-    :param job: as in `Trainer`; a run that waits for its gradients is not under way.
+    :param argument_devices: devices of inputs and parameters; nodes that read them run there.
+    :param job: as in `Trainer`; a run that waits for its gradients does not count as running.
     :param sess_options: as in `Trainer`.
     """
 
@@ -105,26 +105,26 @@ class JointModule:
 
     @classmethod
     def _of(cls, module: _treadle.JointModule, inputs: Sequence[_treadle.NodeArg]) -> JointModule:
-        """One that the library has made."""
+        """Wraps a module that the library has made."""
         made = cls.__new__(cls)
         made._module, made._inputs = module, inputs
         _clients.add(made)
         return made
 
     def forward(self, feeds: Any, run_options: RunOptions | None = None) -> JointRun:
-        """Runs to the outputs. Several runs may wait for their gradients at a time. The options hold for the backward pass, too."""
+        """Runs the forward pass. Several runs may wait for their gradients at the same time. The options apply to the backward pass too."""
         with given(feeds, self._inputs) as taken:
             return JointRun(self._module.forward(taken, run_options))
 
     def begin(self, feeds: Any, run_options: RunOptions | None = None) -> JointRun:
-        """A run that has not done anything yet: step() takes it to the outputs."""
+        """Begins a run without computing anything; step() runs its nodes."""
         with given(feeds, self._inputs) as taken:
             return JointRun(self._module.begin(taken, run_options))
 
     def hold(self, parameters: Mapping[str, np.ndarray]) -> None:
-        """Reads these parameters where the arrays lie, contiguous and float32, in the runs that begin from now on.
+        """Uses these arrays, contiguous and float32, as the memory of parameters in runs that begin from now on.
 
-        A run reads them in its backward pass too: write them behind it.
+        A run reads them in its backward pass too, so they must only be written after it.
         """
         for name, array in parameters.items():
             if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.aligned:
@@ -136,7 +136,7 @@ class JointModule:
         _treadle.monitor_module(self._module, callback, pattern, inputs)
 
     def memory(self) -> MemoryReport:
-        """Bytes that the module holds, now and at most so far, by class."""
+        """Returns the bytes that the module holds now, and their peaks, by class."""
         return report_of(self._module.memory_statistics())
 
     def set_memory_limit(self, limit_bytes: int) -> None:
@@ -144,7 +144,7 @@ class JointModule:
         self._module.set_memory_limit(limit_bytes)
 
     def end_profiling(self) -> str:
-        """Ends what `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
+        """Ends the profile that `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
         return self._module.end_profiling()
 
     def node_counters(self) -> list[NodeCounter]:
@@ -152,7 +152,7 @@ class JointModule:
         return counters.read(self._module)
 
     def reset_node_counters(self) -> None:
-        """Begins the counts anew."""
+        """Sets all counts to zero."""
         _treadle.reset_node_counters(self._module)
 
     def __repr__(self) -> str:
@@ -165,18 +165,18 @@ class JointModule:
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
-        """Arrays over the parameters themselves, which an optimizer may write."""
+        """Arrays that use the parameters' memory, which an optimizer may write."""
         return self._module.parameters
 
     @property
     def states(self) -> dict[str, np.ndarray]:
-        """Running means and variances; the forward pass updates them."""
+        """Arrays of running means and variances, which the forward pass updates."""
         return self._module.states
 
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-        """Writes the model as it was read, with the current initializers."""
+        """Writes the model as it was read, with the current values of its initializers."""
         self._module.save(os.fspath(path), as_metadata(metadata))
 
     def to_bytes(self, metadata: Mapping[str, str] | None = None) -> bytes:
-        """The model with the parameters as they are now, as an ONNX file's bytes."""
+        """Returns the bytes of an ONNX file: the model with the current parameters."""
         return self._module.to_bytes(as_metadata(metadata))

@@ -1,4 +1,4 @@
-"""Memory: what sessions, trainers and joint modules hold, and the planner as a library.
+"""Reports the memory of sessions, trainers and joint modules, and offers the memory planner as a library.
 
 >>> from treadle.memory import plan_arena
 >>> plan_arena([100, 200, 100], first=[0, 1, 2], last=[2, 3, 4], alignment=1).size_bytes
@@ -37,12 +37,12 @@ class MemoryReport:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all classes now."""
+        """The bytes of all classes at present."""
         return self.classes["total"].bytes
 
     @property
     def peak_bytes(self) -> int:
-        """The most that all classes together had so far, or since `reset_memory_peaks()`."""
+        """The peak of all classes together, so far or since `reset_memory_peaks()`."""
         return self.classes["total"].peak_bytes
 
     def __getitem__(self, name: str) -> HeldMemory:
@@ -55,7 +55,7 @@ class MemoryReport:
 
 @dataclass(frozen=True)
 class SessionMemory(MemoryReport):
-    """The memory of a session, and of its plans for the extents of the last run (0 before the first run)."""
+    """The memory of a session, and the sizes that it has planned for the extents of the last run (0 before the first run)."""
 
     weight_bytes: int
     """Initializers and constants, including those mapped from the model's file."""
@@ -74,5 +74,5 @@ class SessionMemory(MemoryReport):
 
 
 def report_of(statistics: Mapping[str, Mapping[str, int]]) -> MemoryReport:
-    """Makes the report from the core's counts."""
+    """Makes a report from the core's counts."""
     return MemoryReport({name: HeldMemory(**held) for name, held in statistics.items()})

@@ -1,6 +1,6 @@
 """Builds the plugin that joins the processes of `mpirun`: `python -m treadle.mpi [--output FILE] [--compiler mpicxx]`.
 
-Implementations of MPI have no binary interface in common, so that a package cannot hold the plugin ready for each: it holds the source.
+Implementations of MPI have no common binary interface, so this package contains the plugin's source instead of compiled plugins for each.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _DEFINITIONS = ("-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX")
 
 
 def build(output: str | os.PathLike[str] | None = None, *, compiler: str | None = None) -> Path:
-    """Compiles the plugin against the machine's MPI. Once for an installation.
+    """Compiles the plugin with the machine's MPI. This is needed once per installation.
 
-    :param output: the file; inside the package by default, where it is found. For another file, set TREADLE_MPI_PLUGIN to its name.
-    :param compiler: of the MPI that `mpirun` belongs to; `$MPICXX`, else `mpicxx` by default.
-    :raises RuntimeError: there is no such compiler, or it fails; with its words.
+    :param output: the file to write. By default it is inside the package, where the library finds it; for another file, set TREADLE_MPI_PLUGIN.
+    :param compiler: the compiler of the MPI to which `mpirun` belongs; by default `$MPICXX` or, if that is not set, `mpicxx`.
+    :raises RuntimeError: there is no such compiler, or it fails; the message contains its output.
     :raises OSError: the file cannot be written.
     """
     path = Path(output) if output else FILE
@@ -42,7 +42,7 @@ def build(output: str | os.PathLike[str] | None = None, *, compiler: str | None 
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(prog="python -m treadle.mpi", description="Builds the plugin that joins the processes of mpirun.")
     parser.add_argument("--output", help=f"the file (default: {FILE}, where it is found)")
     parser.add_argument("--compiler", help="MPI's C++ compiler (default: $MPICXX, else mpicxx)")

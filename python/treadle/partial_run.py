@@ -1,4 +1,4 @@
-"""Runs that stop on the way."""
+"""Runs that can stop before their end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._treadle import OrtValue, ValueCache
 
 
 class PartialRun:
-    """A run that stops at every treadle.Yield node. Of one thread at a time, but not always of the same; may be dropped at any point."""
+    """A run that stops at every treadle.Yield node. Threads may use it in turn, but only one at a time. It may be dropped at any point."""
 
     def __init__(self, native: _treadle.PartialRun) -> None:
         self._native = native
@@ -19,7 +19,7 @@ class PartialRun:
         """Runs to the next Yield, to the first node that reads a missing input, or to the end; with `until`, only until that node has run.
         Returns True at the end.
 
-        :param feeds: inputs that were left out when the run began, of declared extents or of those that other inputs tell.
+        :param feeds: inputs that were omitted when the run began. Their extents must be declared, or known from other inputs.
         :raises NotFound: the optimised graph has no such node.
         :raises InvalidArgument: a feed is unknown, was fed before, or is of another type; or the run waits for an input already.
         """
@@ -28,25 +28,25 @@ class PartialRun:
         return self._native.advance() if until is None else self._native.advance_until(until)
 
     def fetch(self, names: Sequence[str]) -> list[Any]:
-        """Outputs of the session, or targets of the run's options, that have been made; before the end too.
+        """Returns outputs of the session, or targets of the run's options, that have been computed; the run need not have ended.
 
-        :raises InvalidArgument: the run has not come as far, or has no such output.
+        :raises InvalidArgument: the value has not been computed yet, or the run has no such output.
         """
         return self._native.fetch(list(names))
 
     def step(self, count: int = 1) -> int:
-        """Runs `count` nodes of the optimised graph, or all before the next Yield or the end. Returns how many are left before that. On
+        """Runs `count` nodes of the optimised graph, or fewer up to the next Yield or the end. Returns how many nodes are left before that. On
         devices, copies count as nodes."""
         return self._native.advance_steps(count)
 
     @property
     def steps_left(self) -> int:
-        """Nodes of the optimised graph before the next Yield, before the first one that reads a missing input, or before the end."""
+        """The number of nodes before the next Yield, before the first node that reads a missing input, or before the end."""
         return self._native.steps_left
 
     @property
     def yielded(self) -> dict[str, OrtValue]:
-        """At a Yield: the values that it returns, by name; shared through DLPack, not copied."""
+        """At a Yield: the values that it returns, by name. They are shared by DLPack, not copied."""
         return self._native.yielded()
 
     def resume(self, values: Sequence[Any]) -> list[Any] | None:
@@ -55,7 +55,7 @@ class PartialRun:
 
     @property
     def finished(self) -> bool:
-        """True at the end."""
+        """True if the run has ended."""
         return self._native.finished
 
     def outputs(self) -> list[Any]:
@@ -64,7 +64,7 @@ class PartialRun:
 
     @property
     def cache(self) -> ValueCache:
-        """Values of nodes with one output, by name. One that is there replaces the computation of its node, also in other runs that are given
-        this cache; `cache[name] = None` asks for the value to be kept when it is computed.
+        """Values of nodes with one output, by name. A value in the cache replaces the computation of its node, also in other runs that are given
+        this cache. `cache[name] = None` requests that the value is stored here when it is computed.
         """
         return self._native.cache

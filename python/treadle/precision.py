@@ -1,4 +1,4 @@
-"""Chooses the precision of a model: choose_precision gives a value for SessionOptions.precision."""
+"""Chooses the precision of a model: choose_precision() returns a value for SessionOptions.precision."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ def choose_precision(
     max_groups: int = 16,
     timed_runs: int = 9,
 ) -> PrecisionChoice:
-    """The fastest precision whose results stay within `bound` of float32's on these samples.
+    """Finds the fastest precision whose results differ from those of float32 by at most `bound` on these samples.
 
-    The error is the largest difference over the largest value of an output; labels, tokens and other outputs that are not of floats must
-    stay as they are. Where bfloat16 for all nodes is too coarse, the model is cut into `max_groups` groups of nodes, and as many of those
-    that add least to the error get it as the bound allows. `samples` are as in treadle.quantize; the first one is timed, `timed_runs` times
-    for each precision, in sessions with `sess_options`. The result's `precision` is "float32" where nothing faster keeps to the bound.
+    The error is the largest difference of an output divided by the output's largest value; outputs that are no floats, such as labels and tokens,
+    must not change. If bfloat16 for all nodes is too imprecise, the nodes are divided into `max_groups` groups, and as many groups as the bound
+    allows get bfloat16, beginning with those that add least to the error. `samples` are as in treadle.quantize. The first sample is timed,
+    `timed_runs` times for each precision, in sessions with `sess_options`. The result's `precision` is "float32" if no faster one is within
+    the bound.
 
         choice = treadle.choose_precision("model.onnx", [{"x": x}], bound=1e-3)
         options.precision = choice.precision

@@ -76,7 +76,7 @@ class UnusedKernel:
 
 @dataclass(frozen=True)
 class ProfiledNode:
-    """A node as it ran, after fusion. What cannot be known is None."""
+    """A node as it ran, after fusion. Unknown numbers are None."""
 
     name: str
     op_type: str
@@ -138,7 +138,7 @@ class PoolThread:
 
 @dataclass(frozen=True)
 class ProfiledRange:
-    """A range that the program marked: all of its calls with the same ranges around them. Times are in milliseconds."""
+    """A range that the program marked. It comprises all calls of the range within the same outer ranges. Times are in milliseconds."""
 
     name: str
     path: tuple[str, ...]
@@ -166,7 +166,7 @@ class ProfileMark:
 
 @dataclass(frozen=True)
 class ProfiledLayer:
-    """A layer of the model: a PyTorch module, or a part of the paths that nodes have for names. Its times are those of its nodes."""
+    """A layer of the model: a PyTorch module, or a common part of nodes' names that are paths. Its times are the sums over its nodes."""
 
     name: str
     """"layer1.0.conv1"."""
@@ -185,7 +185,7 @@ class ProfiledLayer:
 
 @dataclass(frozen=True)
 class LoadPhase:
-    """A part of loading: of reading the model, of making the session, or of binding the first extents."""
+    """A part of loading, which consists of reading the model, making the session and binding the first extents."""
 
     name: str
     path: tuple[str, ...]
@@ -223,7 +223,7 @@ class MeasuredMemory:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """The planned arena over a run. Sizes are in bytes; weights and outputs lie elsewhere."""
+    """The planned contents of the arena during a run. Sizes are in bytes. Weights and outputs are not in the arena."""
 
     nodes: tuple[str, ...]
     """The node of each step."""
@@ -246,7 +246,7 @@ class MemoryTimeline:
 
 @dataclass(frozen=True)
 class ProfileComparison:
-    """Two profiles side by side."""
+    """The comparison of two profiles."""
 
     text: str
     data: dict[str, Any]
@@ -263,9 +263,9 @@ class ProfileComparison:
 
 @dataclass(frozen=True)
 class ProfileSchedule:
-    """Selects the recorded steps of a loop: in each cycle the last `active` ones, after `wait` and `warmup` steps that run without the recorder.
+    """Selects the recorded steps of a loop. Each cycle has `wait` and `warmup` steps without the recorder, and then `active` recorded steps.
 
-    PyTorch's warm-up steps pay for its tracer to get ready. Here they are for the caches after whatever happens between cycles.
+    PyTorch needs warm-up steps to start its tracer. Here they only fill the caches after work between cycles.
     """
 
     wait: int = 0
@@ -289,12 +289,12 @@ class ProfileSchedule:
 
 
 def _numbered(path: str, number: int) -> str:
-    """The file of a module's graph: "run.profile", "run.2.profile"."""
+    """Returns the name of the file for a module's graph: "run.profile", "run.2.profile"."""
     root, extension = os.path.splitext(path)
     return path if number == 1 or not path else f"{root}.{number}{extension}"
 
 
-_RECORDING = b"TREADLE PROFILE\n"  # how a file of `stream_to` begins
+_RECORDING = b"TREADLE PROFILE\n"  # the first bytes of files written by `stream_to`
 
 
 class Profile:
@@ -329,9 +329,9 @@ class Profile:
         self._lazy: Callable[[], _treadle.NativeProfile] | None = None
         self._num_steps = 0
         self._lock = threading.Lock()
-        self._recorded: list[tuple[Any, _treadle.NativeProfiler, str]] = []  # clients, a module's graphs each, with their files
+        self._recorded: list[tuple[Any, _treadle.NativeProfiler, str]] = []  # clients, and graphs of modules, with their files
         self._native: _treadle.NativeProfile | None = None
-        self._parts: list[Profile] = []  # of a module's graphs, also of those that did not run
+        self._parts: list[Profile] = []  # profiles of a module's graphs, including those that did not run
         self._graphs: list[Profile] | None = None
 
     def __enter__(self) -> Profile:
@@ -364,7 +364,7 @@ class Profile:
             self._recorded.append((client, profiler, file))
 
     def step(self) -> None:
-        """Ends a step of the `schedule`: runs that begin from now on are the next one's."""
+        """Ends a step of the `schedule`; runs that begin from now on belong to the next step."""
         if self._schedule is None:
             raise InvalidArgument("the profile has no schedule: treadle.profile(..., schedule=treadle.ProfileSchedule(...))", code="invalid_argument")
         with self._lock:
@@ -386,7 +386,7 @@ class Profile:
         if graphs is not None:
             graphs.unwatch(self._start)
         with self._lock:
-            recorded, self._recorded = self._recorded, []  # and with the profilers what they hold
+            recorded, self._recorded = self._recorded, []  # releases the profilers and their memory
         for _, profiler, _ in recorded:
             profiler.pause()
         if graphs is None:
@@ -398,13 +398,13 @@ class Profile:
             part = Profile(item[0], peaks=self._peaks)
             part._take(*item)
             self._parts.append(part)
-        if error is None and (not self._stream_to or not recorded):  # files are read where somebody asks
+        if error is None and (not self._stream_to or not recorded):  # files are read when the profile is used
             self._first_graph()
 
     @property
     def graphs(self) -> list[Profile]:
-        """For a `treadle.torch.Module` or an executor: the profiles of its graphs that ran, the one with the most time first. This object itself
-        is the profile of the first one. For the process: the profiles of its clients that ran."""
+        """Of a `treadle.torch.Module` or an executor: the profiles of its graphs that ran, the one with the most time first. This object itself is
+        the profile of the first one. Of the process: the profiles of its clients that ran."""
         if self._graphs is None:
             self._graphs = sorted((part for part in self._parts if part._read().recorded), key=lambda part: -part._total_ms())
         return self._graphs
@@ -418,8 +418,8 @@ class Profile:
     def _take(self, client: Any, profiler: _treadle.NativeProfiler, file: str) -> None:
         of = (client._model_path or "" if isinstance(client, Session) else "", self._peaks)
         if file:
-            profiler.flush()  # raises where the file could not be written
-            self._lazy = lambda: _treadle.read_profile_recording(file, *of)  # a long one is read where somebody asks
+            profiler.flush()  # raises if the file could not be written
+            self._lazy = lambda: _treadle.read_profile_recording(file, *of)  # the file may be long, so it is read when the profile is used
         else:
             self._native = profiler.take(*of)
 
@@ -429,7 +429,7 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """A profile that was saved as .json or .json.gz, or that `stream_to` wrote: this one has its single events."""
+        """Loads a profile that was saved as .json or .json.gz, or that `stream_to` wrote. Only the latter has single events."""
         made = cls()
         with open(path, "rb") as file:
             if file.read(len(_RECORDING)) == _RECORDING:
@@ -451,7 +451,7 @@ class Profile:
 
     @property
     def data(self) -> dict[str, Any]:
-        """All of it, as `treadle profile --json` prints it."""
+        """The whole profile, as `treadle profile --json` prints it."""
         return dict(json.loads(self._read().json))
 
     @property
@@ -461,7 +461,7 @@ class Profile:
 
     @property
     def where(self) -> dict[str, float]:
-        """Parts of a typical run, in milliseconds; they sum to the whole."""
+        """What the time of a typical run was spent on, in milliseconds; the parts sum to the run's time."""
         return self._read().where
 
     @property
@@ -471,59 +471,59 @@ class Profile:
 
     @property
     def ranges(self) -> list[ProfiledRange]:
-        """Ranges that the program marked with `treadle.profile.range`: outer ones before those in them."""
+        """Ranges that the program marked with `treadle.profile.range`; outer ranges come before those within them."""
         return self._read().ranges
 
     @property
     def marks(self) -> list[ProfileMark]:
-        """Moments that the program marked with `treadle.profile.mark`, in the order of time: the first 100,000."""
+        """The first 100,000 moments that the program marked with `treadle.profile.mark`, by time."""
         return self._read().marks
 
     @property
     def layers(self) -> list[ProfiledLayer]:
-        """Layers of the model, in the order in which runs come to them; of a training step, by phase. Empty if the model names none."""
+        """Layers of the model in the order in which runs reach them, in training for each phase. Empty if the model names none."""
         return self._read().layers
 
     @property
     def load_phases(self) -> list[LoadPhase]:
-        """The phases of loading. A phase comes before those within it."""
+        """The phases of loading; outer phases come before those within them."""
         return self._read().load_phases
 
     @property
     def events_lost(self) -> int:
-        """Events that there was no room for (`max_events`). Runs that lack some are left out."""
+        """The number of events that were lost because there was no room for them (`max_events`). Runs with lost events are left out."""
         return self._read().events_lost
 
     def memory(self) -> MemoryTimeline:
-        """Returns the planned contents of the main graph's arena, per step and at the peak; `measured`: actual allocations.
+        """Returns the planned contents of the main graph's arena, per step and at the peak. Its `measured` are actual allocations.
 
-        Has no steps if nothing was planned: nothing ran, no value is in the arena, or the nodes ran on a device."""
+        The result has no steps if nothing was planned because nothing ran, no value is in the arena, or the nodes ran on a device."""
         return cast(MemoryTimeline, self._read().memory())
 
     def table(self, top: int = 25, sort: str = "time", memory: bool = False) -> str:
-        """Nodes, operators, where a run went, and memory, for the terminal.
+        """Formats nodes, operators, what a run's time was spent on, and memory for the terminal.
 
-        `top`: nodes shown, 0 for all. `sort`: "time", "order", "name", "calls", "gflops", "bandwidth" or "peak".
-        `memory`: also what the arena holds at its peak and over the run.
+        `top`: number of nodes shown, 0 for all. `sort`: "time", "order", "name", "calls", "gflops", "bandwidth" or "peak".
+        `memory`: also show the arena's contents at its peak and during the run.
         """
         return self._read().table(top, sort, memory)
 
     def tree(self, depth: int = 0, nodes: bool = True) -> str:
-        """A run as a tree, for the terminal: phases of a step, layers of the model, nodes, each with its time and what of it is its own.
+        """Formats a run as a tree for the terminal: phases of a step, layers and nodes, each with its total time and its time without children.
 
-        `depth`: levels below the run, 0 for all. `nodes`: also nodes, within their layers.
+        `depth`: levels shown below the run, 0 for all. `nodes`: also show nodes within their layers.
         """
         return self._read().tree(depth, nodes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file, by the end of its name; with ".gz" behind it, compressed.
+        """Writes a file in the format that its name's ending selects; with ".gz" after it, compressed.
 
         - .html: a page that needs no network; .json: the data; .csv: a line for each node
-        - .pftrace: every event, for ui.perfetto.dev; .trace.json: the same in the words of PyTorch's profiler; .onnxruntime.json: in those of
+        - .pftrace: every event, for ui.perfetto.dev; .trace.json: the same in the format of PyTorch's profiler; .onnxruntime.json: in the format of
           ONNX Runtime's
         - .folded: collapsed stacks, for flame graphs; .speedscope.json: for speedscope.app
 
-        A profile that was loaded has no single events: it is written as .html, .json and .csv only.
+        A profile loaded from .json has no single events, so it can only be written as .html, .json and .csv.
         """
         target = pathlib.Path(path)
         compressed = target.suffix == ".gz"
@@ -532,11 +532,11 @@ class Profile:
 
     def _repr_html_(self) -> str | None:
         if self._native is None and self._lazy is None and not self._parts:
-            return None  # nothing yet: the notebook shows the object's name
+            return None  # no profile yet, so the notebook shows the object's name
         return _notebook.shown(self.table(), self._read().contents("report.html").tobytes())
 
     def compare(self, before: Profile, tolerance: float = 0.03, top: int = 25) -> ProfileComparison:
-        """Returns the changes since `before` that exceed the noise: 99 % intervals of medians."""
+        """Compares with an earlier profile. Only changes that exceed the noise, by 99 % confidence intervals of medians, are shown."""
         text, data = self._read().compare(before._read(), tolerance, top)
         return ProfileComparison(text, json.loads(data))
 
@@ -545,7 +545,7 @@ _python_calls.hide(Profile.__exit__)
 
 
 class _Graphs(Protocol):
-    """A `treadle.torch.Module` as a profile sees it: clients that are made when it is called."""
+    """Records a `treadle.torch.Module`, whose graphs are clients that are made when the module is called."""
 
     def watch(self, observer: Any) -> None: ...
     def unwatch(self, observer: Any) -> None: ...
@@ -573,7 +573,7 @@ def _native_client(client: Any) -> Any:
 
 
 class _ProfileFunction:
-    """`treadle.profile(...)`, `treadle.profile.range(name)` and `treadle.profile.mark(name)`."""
+    """Implements `treadle.profile(...)`, `treadle.profile.range(name)` and `treadle.profile.mark(name)`."""
 
     def __call__(
         self,
@@ -589,21 +589,22 @@ class _ProfileFunction:
         max_events: int = 50_000_000,
         when_full: Literal["stop", "ring"] = "stop",
     ) -> Profile:
-        """Records runs in a `with` block, whoever makes them: of a session, a trainer (steps), a joint module or a `treadle.torch.Module`
-        (forward and backward parts). Several profiles may be taken at once, of one client too. Without a client: of every one that the
-        process has, or makes in the block; `p.graphs` has a profile of each that ran.
+        """Records runs within a `with` block, on all threads: runs of a session, steps of a trainer, forward and backward passes of a joint module
+        or a `treadle.torch.Module`. Several profiles may be taken at the same time, also of the same client. Without a client, all clients are
+        recorded that the process has or makes within the block; `p.graphs` then has a profile of each that ran.
 
-        `peaks=False` leaves out the measurement of what the machine reaches (0.3 s), and with it all that is said of the peak.
+        `peaks=False` leaves out the measurement of the machine's peak rates (0.3 s), and all comparisons with these.
         `schedule`: which steps are recorded; the loop calls `p.step()` at the end of each.
-        `memory`: also what is allocated and given back: `p.memory().measured`.
-        `kernel_phases`: also what kernels do, on each thread: packing, products, epilogues: `node.kernel_phases`, and in every trace file.
-        `python_calls`: also what Python calls, C functions too: in `p.ranges`, with what called it around it, and in every trace file. Of all
-        threads from Python 3.12 on; before, of this one and of those that begin in the block.
-        `stream_to`: a file to which events are written while they are recorded, for recordings of any length; `Profile.load` reads it, also
-        after the process was killed. Of a module, "run.profile" is the first graph's, "run.2.profile" the second one's, and so on.
-        `passes`: nodes name the passes that made them, and say why other kernels do not compute them. The graph is optimised once more for that, when the block ends. Not of compiled models.
-        `max_events`: room of 24 bytes each, for the whole process. `when_full`: "stop" records no more, "ring" forgets the oldest. Either way
-        `p.events_lost` counts what is missing, and runs that lack events are left out.
+        `memory`: also record allocations and releases: `p.memory().measured`.
+        `kernel_phases`: also record phases in kernels on each thread, such as packing and epilogues: `node.kernel_phases`, and in trace files.
+        `python_calls`: also record Python calls, including C functions: in `p.ranges`, within the calls that made them, and in trace files. From
+        Python 3.12 on, calls on all threads are recorded; before, calls on this thread and on those that begin within the block.
+        `stream_to`: a file to which events are written while they are recorded, for recordings of any length. `Profile.load` reads it, also
+        after the process was killed. For a module, "run.profile" is the first graph's file, "run.2.profile" the second one's, and so on.
+        `passes`: nodes name the passes that made them, and why other kernels do not compute them. The graph is optimised again for this when the
+        block ends. Not for compiled models.
+        `max_events`: capacity in events of 24 bytes, for the whole process. `when_full`: "stop" drops new events, "ring" the oldest ones. In both
+        cases `p.events_lost` counts the lost events, and runs with lost events are left out.
         """
         return Profile(
             _PROCESS if client is None else client,
@@ -620,16 +621,16 @@ class _ProfileFunction:
 
     @staticmethod
     def range(name: str) -> _treadle.ProfileRange:
-        """Marks a range of the program in all profiles that are being taken: `with treadle.profile.range("load batch"):`. Ranges nest, on any
+        """Marks a range of the program in all open profiles: `with treadle.profile.range("load batch"):`. Ranges may nest, and may be on any
         thread."""
         made: _treadle.ProfileRange = _treadle.profile_range(name)
         return made
 
     @staticmethod
     def mark(name: str) -> None:
-        """Marks this moment in all profiles that are being taken: `treadle.profile.mark("epoch 3")`. On any thread."""
+        """Marks this moment in all open profiles: `treadle.profile.mark("epoch 3")`. May be called on any thread."""
         _treadle.profile_mark(name)
 
 
 profile = _ProfileFunction()
-profile.range = _treadle.profile_range  # type: ignore[method-assign]  # without a call of Python's in between
+profile.range = _treadle.profile_range  # type: ignore[method-assign]  # replaces the method, so that a range costs no additional Python call

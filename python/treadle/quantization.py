@@ -1,4 +1,4 @@
-"""Quantisation: float32 models into 8- and 4-bit ones, in operators that other runtimes take as well.
+"""Quantises float32 models to 8 and 4 bits, with operators that other runtimes support as well.
 
     treadle.quantize("bert.onnx", "bert_int8.onnx")
     treadle.quantize("resnet.onnx", "resnet_int8.onnx", mode="static", samples=samples, method="percentile")
@@ -6,7 +6,7 @@
     print(result.report)
     result.model.save("decoder_int4.onnx")
 
-docs/quantize.md tells which mode is for what, and what it costs in accuracy.
+docs/quantize.md explains for which models each mode is suitable, and how much accuracy it costs.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = [
 
 Path = Union[str, "os.PathLike[str]"]
 Sample = Mapping[str, Any]
-#: Samples by the names of the inputs: an iterable of them, a callable that gives the next (None at the end), one .npz file, or a folder
-#: of .npz files (a sample each).
+#: Samples, each of which maps names of inputs to values: an iterable, a callable that returns the next sample (None at the end), a .npz file with
+#: one sample, or a folder of such files.
 Samples = Union[Path, Iterable[Sample], Callable[[], Sample | None]]  # noqa: UP007
 
 
 def _from_npz(path: pathlib.Path) -> dict[str, Any]:
     with np.load(path) as arrays:
-        # Reference files keep inputs and outputs apart by a prefix.
+        # In files with reference results, names have the prefix "in:" or "out:".
         return {name.removeprefix("in:"): arrays[name] for name in arrays.files if not name.startswith("out:")}
 
 
@@ -138,7 +138,7 @@ def _run(model: ModelLike, output: Path | None, mode: str, samples: Samples | No
 
 
 class _QuantizeFunction:
-    """`treadle.quantize(...)`; `quantize.dynamic`, `quantize.static` and `quantize.weights` are its modes."""
+    """Implements `treadle.quantize(...)`, and its modes as `quantize.dynamic`, `quantize.static` and `quantize.weights`."""
 
     @overload
     def __call__(
@@ -155,32 +155,32 @@ class _QuantizeFunction:
     def __call__(
         self, model: ModelLike, output: Path | None = None, *, mode: str = "dynamic", samples: Samples | None = None, **options: Any
     ) -> QuantizeResult:
-        """Makes a model of 8- or 4-bit numbers of one of float32.
+        """Quantises a float32 model to 8 or 4 bits.
 
         :param model: a path, the bytes of a file, a `treadle.Model` or an `onnx.ModelProto`.
-        :param output: the file to write; None: none is written.
+        :param output: the file to write; None: no file is written.
         :param mode: "dynamic": int8 weights of MatMul and Gemm; activations are quantised in every run (DynamicQuantizeLinear, MatMulInteger).
             "static": int8 weights and 8-bit activations of Conv, MatMul and Gemm, as QuantizeLinear and DequantizeLinear around them.
             "weights": weights of MatMul and Gemm in 4 or 8 bits, a scale for each block of the inner dimension; activations stay float32.
-        :param samples: values that the inputs take in use. "static" takes the ranges of activations from them, and goes through them once; in the
-            other modes they only serve the comparison of the two models.
-        :param op_types: operators to quantise, of Conv, MatMul and Gemm; all that the mode can by default.
-        :param include: shell patterns over names of nodes; all by default.
-        :param exclude: the same, of nodes that stay float.
-        :param skip_first: so many of the nodes that would be taken stay float; `skip_last`: of the last ones.
-        :param min_weight_elements: products with smaller weights stay float; 256 by default.
-        :param compared_samples: samples on which the two models are compared; 4 by default, 0: none.
-        :param per_channel: of "dynamic" and "static": a scale for each output channel (the default), or one for each tensor.
-        :param reduce_range: of "dynamic" and "static": weights of 7 bits, for machines whose 8-bit products saturate.
-        :param preprocess: of "dynamic" and "weights": constants and batch normalisation are folded first; "static" always does it.
-        :param method: of "static": "minmax" (the default), "percentile" or "entropy"; how ranges follow from the samples.
-        :param percentile: of method "percentile": share of the values within the range, in percent; 99.999 by default.
-        :param activations: of "static": "uint8" (the default) or "int8".
-        :param bits: of "weights": 4 (the default) or 8.
-        :param block_size: of "weights": elements of a block: 16, 32 (the default), 64, 128 or 256.
-        :param symmetric: of "weights": blocks have no zero points (the default).
-        :param format: of "weights": "matmul_nbits" (com.microsoft's MatMulNBits, the default), or "qdq" (DequantizeLinear with block_size, opset 21).
-        :return: the model, and a report of every node with its error.
+        :param samples: typical values of the inputs. "static" derives the ranges of activations from them, and reads them once; the other modes only
+            use them to compare the two models.
+        :param op_types: operators to quantise, of Conv, MatMul and Gemm; by default all that the mode supports.
+        :param include: shell patterns of the names of nodes to quantise; all by default.
+        :param exclude: shell patterns of the names of nodes that stay float32.
+        :param skip_first: how many of the first selected nodes stay float32; `skip_last`: how many of the last.
+        :param min_weight_elements: products with smaller weights stay float32; 256 by default.
+        :param compared_samples: number of samples on which the two models are compared; 4 by default, 0: no comparison.
+        :param per_channel: for "dynamic" and "static": a scale for each output channel (the default), or one for each tensor.
+        :param reduce_range: for "dynamic" and "static": weights of 7 bits, for machines whose 8-bit products saturate.
+        :param preprocess: for "dynamic" and "weights": constants and batch normalisation are folded first; "static" always does it.
+        :param method: for "static": how ranges are derived from the samples: "minmax" (the default), "percentile" or "entropy".
+        :param percentile: for method "percentile": percentage of values that the range includes; 99.999 by default.
+        :param activations: for "static": "uint8" (the default) or "int8".
+        :param bits: for "weights": 4 (the default) or 8.
+        :param block_size: for "weights": number of elements of a block: 16, 32 (the default), 64, 128 or 256.
+        :param symmetric: for "weights": blocks have no zero points (the default).
+        :param format: for "weights": "matmul_nbits" (com.microsoft's MatMulNBits, the default) or "qdq" (DequantizeLinear with block_size, opset 21).
+        :return: the model, and a report with the error of every node.
         :raises TypeError: the mode has no such option.
         :raises InvalidArgument: options contradict, "static" has no samples, or a sample is not finite.
         """
@@ -189,19 +189,19 @@ class _QuantizeFunction:
     def dynamic(
         self, model: ModelLike, output: Path | None = None, *, samples: Samples | None = None, **options: Unpack[DynamicKeywords]
     ) -> QuantizeResult:
-        """`quantize(..., mode="dynamic")`."""
+        """Calls `quantize(..., mode="dynamic")`."""
         return _run(model, output, "dynamic", samples, options)
 
     def static(
         self, model: ModelLike, calibration: Samples, output: Path | None = None, **options: Unpack[StaticKeywords]
     ) -> QuantizeResult:
-        """`quantize(..., mode="static", samples=calibration)`."""
+        """Calls `quantize(..., mode="static", samples=calibration)`."""
         return _run(model, output, "static", calibration, options)
 
     def weights(
         self, model: ModelLike, output: Path | None = None, *, samples: Samples | None = None, **options: Unpack[WeightsKeywords]
     ) -> QuantizeResult:
-        """`quantize(..., mode="weights")`."""
+        """Calls `quantize(..., mode="weights")`."""
         return _run(model, output, "weights", samples, options)
 
 

@@ -57,7 +57,7 @@ __all__ = [
     "ValueHandle",
 ]
 
-# ONNX's element types that NumPy has as well, by NumPy's names.
+# NumPy's names of ONNX's element types, for those that NumPy has as well.
 _NUMPY_TYPES = {f"tensor({name})": name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")}
 _NUMPY_TYPES |= {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"}
 
@@ -73,25 +73,25 @@ def dtype_hint(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> str:
 
 
 def with_hint(error: InvalidArgument, feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> InvalidArgument:
-    """The error, with what to write where a dtype is the reason."""
+    """Returns the error. If a wrong dtype is the reason, its text also says which conversion to write."""
     hint = dtype_hint(feeds, inputs)
     return InvalidArgument(f"{error.args[0]}{hint}", code=error.code) if hint else error
 
 
 def _text(value: Any) -> str:
-    """A value's dtype and shape, or its type."""
+    """Describes a value by its dtype and shape, or by its type."""
     return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") and hasattr(value, "shape") else type(value).__name__
 
 
 class Outputs(tuple[Any, ...]):
-    """Several outputs of a run: a tuple in the model's order whose values go by name, too.
+    """Several outputs of a run: a tuple in the model's order, whose values can also be accessed by name.
 
     ::
 
         logits, state = outputs
         outputs["logits"], outputs.logits, outputs[0], dict(outputs)
 
-    Attributes have the names that are no methods of a tuple's; `outputs["count"]` has any name.
+    Outputs whose names are methods of a tuple are no attributes; use `outputs["count"]` for them.
     """
 
     names: tuple[str, ...]
@@ -121,7 +121,7 @@ class Outputs(tuple[Any, ...]):
         return key in self.names
 
     def keys(self) -> tuple[str, ...]:
-        """The names."""
+        """The names of the outputs."""
         return self.names
 
     def values(self) -> tuple[Any, ...]:
@@ -129,7 +129,7 @@ class Outputs(tuple[Any, ...]):
         return tuple(self)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Pairs of a name and its value."""
+        """Pairs of name and value."""
         return zip(self.names, self, strict=True)
 
     def __repr__(self) -> str:
@@ -138,7 +138,7 @@ class Outputs(tuple[Any, ...]):
 
 def _by_name(values: tuple[Any, ...], named: dict[str, Any], names: Sequence[str], takes_map: bool = False) -> dict[str, Any]:
     """Converts a call's arguments to feeds by the names of the inputs. `takes_map`: the only input is a map itself."""
-    if len(values) == 1 and not named:  # what small models are run with most often costs least
+    if len(values) == 1 and not named:  # the most frequent case comes first, because small models run fast
         value = values[0]
         if type(value) is not dict and not isinstance(value, Mapping):
             if names:
@@ -163,7 +163,7 @@ def _returned(names: Sequence[str], values: list[Any]) -> Any:
 
 
 class StatefulRun(_treadle.StatefulRun):
-    """Runs of one sequence whose states go from run to run. Of one thread at a time.
+    """Runs of one sequence, in which each run continues with the states of the previous one. Only one thread at a time may use it.
 
     ::
 
@@ -179,7 +179,7 @@ class StatefulRun(_treadle.StatefulRun):
         self._outputs = [name for name in session._output_names if name not in states.values()]
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
-        """Computes the outputs that are no states, and moves the states on; after an error they are those before the run.
+        """Computes the outputs that are no states, and updates the states; after an error the states are those before the run.
 
         :param values: one for each input that is no state, in the order of the model; or one dict of values by name.
         :param named: values of the inputs with these names.
@@ -199,7 +199,7 @@ class Session:
         hidden = session.run(image, "hidden", deadline_ms=50)
 
     :param model: a path, the bytes of a file, a `treadle.Model` or an `onnx.ModelProto`.
-    :param options: options; copied. Keywords win.
+    :param options: options, which are copied. Keywords override them.
     :param num_threads: threads that compute one node, the caller's included; 0: the process's shared pool.
     :param keywords:
     :raises NoSuchFile: there is no such file.
@@ -253,7 +253,7 @@ class Session:
         path = f"{os.path.basename(model_path)!r}: " if model_path else ""
         return f"{type(self).__name__}({path}{described(self._inputs_meta)} -> {described(self._outputs_meta)})"
 
-    # No properties: classes that programs derive from InferenceSession may have attributes of these names.
+    # These are no properties, because classes derived from InferenceSession may set attributes with these names.
     @cached_property
     def inputs(self) -> list[NodeArg]:
         """Name, type and shape of each input that a run needs."""
@@ -323,20 +323,20 @@ class Session:
         return Outputs(outputs, values) if outputs else _returned(self._output_names, values)
 
     def node_counters(self) -> list[NodeCounter]:
-        """How often each node has run and how long it took, in all runs since the session was made. Needs `SessionOptions.node_counters`."""
+        """Returns how often each node has run and its times, in all runs since the session was made. Needs `SessionOptions.node_counters`."""
         return counters.read(self._sess)
 
     def reset_node_counters(self) -> None:
-        """Begins the counts anew."""
+        """Sets all counts to zero."""
         _treadle.reset_node_counters(self._sess)
 
     def partial_run(
         self, input_feed: Any, cache: ValueCache | None = None, run_options: RunOptions | None = None
     ) -> PartialRun:
-        """A run that stops at every treadle.Yield node; nothing is computed before its first advance().
+        """Begins a run that stops at every treadle.Yield node. Nothing is computed before its first advance().
 
-        :param input_feed: inputs, as of `run`.
-        :param cache: values to use instead of computing them, and names (with None) of those to keep; see PartialRun.cache.
+        :param input_feed: values of inputs, as for `run`.
+        :param cache: values to use instead of computing them, and names (with None) of values to store; see PartialRun.cache.
         """
         return PartialRun(_treadle.start_partial_run(self._sess, self._feeds((input_feed,), {}), cache, run_options))
 
@@ -355,33 +355,33 @@ class Session:
 
     @property
     def runs_in_flight(self) -> int:
-        """How many runs are under way."""
+        """The number of runs that have begun and not ended."""
         return _treadle.runs_in_flight(self._sess)
 
     def set_monitor(
         self, callback: Callable[[MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False
     ) -> None:
-        """Calls `callback` in later runs with every value of the main graph whose name matches, as it is computed.
+        """Calls `callback` in later runs with every value of the main graph whose name matches, when it is computed.
 
-        :param callback: None to end it. What it raises ends the run.
-        :param pattern: a shell pattern: * and ?.
-        :param inputs: also before each node that reads such a value.
+        :param callback: None: no function is called any more. An exception that it raises ends the run.
+        :param pattern: a shell pattern with * and ?.
+        :param inputs: also call it before each node that reads such a value.
         """
         _treadle.set_monitor(self._sess, callback, pattern, inputs)
 
     def store(self, value: Any) -> ValueHandle:
-        """Keeps a value in the session; the handle can be fed like an array."""
+        """Stores a value in the session. The returned handle can be fed like an array."""
         return _treadle.store(self._sess, value)
 
     def cache_statistics(self) -> CacheStatistics:
-        """How often runs found their graph compiled and bound to their extents."""
+        """Counts how often runs found their graph already compiled and bound to their extents."""
         return _treadle.cache_statistics(self._sess)
 
     def stateful(self, pairs: Mapping[str, str], initial: Mapping[str, Any] | None = None) -> StatefulRun:
-        """Runs of one sequence whose states go from run to run, inside the runtime, without being copied.
+        """Makes an object for runs of one sequence, in which each run reads the states of the previous one. States stay in the runtime, uncopied.
 
-        :param pairs: input name → name of the output whose value it takes in the next run ({"past_key": "present_key", …}).
-        :param initial: values for the first run; copied. States of a fixed shape that are not given begin with zeros.
+        :param pairs: name of each state's input → name of the output whose value it gets in the next run ({"past_key": "present_key", …}).
+        :param initial: values for the first run, which are copied. States of a fixed shape that are not given begin with zeros.
         :return: an object that is called like the session, with the inputs that are no states; it has `run(output_names, input_feed)`, `state(name)`
             and `set_state(name, value)`.
         :raises InvalidArgument: there is no such input or output, or a state without a fixed shape is not given.
@@ -393,7 +393,7 @@ class Session:
         return self._sess.to_text(stage)
 
     def memory(self) -> SessionMemory:
-        """Bytes that the session holds, now and at most so far, by class; and what its memory plans take."""
+        """Returns the bytes that the session holds now, and their peaks, by class, and the sizes of its memory plans."""
         plan, held = self._sess.memory(), report_of(self._sess.memory_statistics())
         planned = {field.name: getattr(plan, field.name) for field in fields(SessionMemory) if field.name != "classes"}
         return SessionMemory(held.classes, **planned)
@@ -403,7 +403,7 @@ class Session:
         self._sess.reset_memory_peaks()
 
     def set_memory_limit(self, limit_bytes: int) -> None:
-        """Changes `SessionOptions.memory_limit_bytes`, for later runs at once and for those under way at their next node.
+        """Changes `SessionOptions.memory_limit_bytes`. Later runs keep to the new limit, running ones from their next node on.
 
         :raises InvalidArgument: if the session was made without a limit.
         """
