@@ -1,4 +1,4 @@
-"""PyTorch modules that compute, forward and backward, by Treadle's graphs (`pip install treadle[torch]`).
+"""Runs forward and backward passes of PyTorch modules by Treadle's graphs (`pip install treadle[torch]`).
 
 ::
 

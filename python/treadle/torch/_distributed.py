@@ -1,4 +1,4 @@
-"""torch.distributed as a communicator of Treadle's trainers."""
+"""Lets Treadle's trainers communicate by torch.distributed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GRACE_S = 3.0
 
 
 class _TorchRanks:
-    """A process group. When a call fails, the ranks that are left say so in the group's store, and whoever does not is named."""
+    """The ranks of a process group. When a call fails, each remaining rank writes to the group's store, and the error names a rank that does not."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -43,7 +43,7 @@ class _TorchRanks:
     def _tell(self, reason: str) -> None:
         try:
             self._store.set(f"failed/{self.rank}", reason)
-        except RuntimeError:  # the store's host is gone, and whoever asks it will find out
+        except RuntimeError:  # the store's host is gone, which other ranks find out when they ask the store
             pass
 
     def _call(self, work: Any) -> None:
@@ -56,7 +56,7 @@ class _TorchRanks:
             raise RuntimeError(self._failure) from error
 
     def _explain(self, error: RuntimeError) -> str:
-        """Asks the store who else is still there. A store whose host is gone may never answer, so that a thread asks."""
+        """Asks the store which other ranks still exist. A store whose host is gone may never answer, so a thread asks."""
         answer: list[str] = []
         thread = threading.Thread(target=lambda: answer.append(self._ask(error)), daemon=True)
         thread.start()
@@ -75,7 +75,7 @@ class _TorchRanks:
                     if self._store.check([f"here/{rank}"]):
                         missing.remove(rank)
                 time.sleep(0.05)
-        except RuntimeError:  # dist.DistNetworkError among them
+        except RuntimeError:  # including dist.DistNetworkError
             return f"rank 0 is gone, or does not answer: it keeps the store of torch.distributed: {error}"
         if not missing:
             return str(error)
@@ -83,9 +83,9 @@ class _TorchRanks:
 
 
 def communicator(group: Any = None) -> _treadle.Communicator:
-    """The ranks of a process group of torch.distributed (Gloo), for a trainer's `communicator`.
+    """Makes a trainer's `communicator` of a process group of torch.distributed (Gloo).
 
-    How long a call waits for other ranks is the group's timeout (`init_process_group(timeout=...)`).
+    Calls wait for other ranks as long as the group's timeout says (`init_process_group(timeout=...)`).
     """
     if not dist.is_available() or not dist.is_initialized():
         raise RuntimeError("torch.distributed is not initialised: call torch.distributed.init_process_group first")

@@ -1,4 +1,4 @@
-"""Exports a module with one set of inputs to an ONNX model whose inputs are the module's inputs, parameters and buffers."""
+"""Exports a module to an ONNX model whose inputs are the module's inputs, parameters and buffers, by an example of the inputs."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _OPSET = 18
 
 
 class _ReadsTheOriginal(RuntimeError):
-    """The trace read the tensors of another module than the one that was called."""
+    """The trace of a copied module has read tensors of the original module."""
 
 
 class NotExported(RuntimeError):
-    """Neither exporter could make a model of the module; says why."""
+    """Neither exporter could make a model of the module; the message says why."""
 
 
 @dataclass
 class Exported:
-    """A model and how its values relate to the module's."""
+    """A model, and how its inputs and outputs relate to the module's."""
 
     model: onnx.ModelProto
     exporter: str
-    outputs: Hashable  # structure
-    shapes: list[list[int | str]]  # of the inputs: an extent, a symbol or an expression of symbols
-    bounds: dict[str, tuple[int, float]]  # of symbols
+    outputs: Hashable  # the structure of the outputs
+    shapes: list[list[int | str]]  # shapes of the inputs: extents, symbols, or expressions of symbols
+    bounds: dict[str, tuple[int, float]]  # least and largest value of each symbol
     seconds: float
 
 
@@ -49,7 +49,7 @@ class Exported:
 class _Held:
     module: nn.Module
     state: State
-    structure: Hashable  # of the inputs
+    structure: Hashable  # the structure of the inputs
     outputs: Hashable = None
 
 
@@ -58,7 +58,7 @@ class _Flat(nn.Module):
 
     def __init__(self, module: nn.Module, state: State, structure: Hashable) -> None:
         super().__init__()
-        # No child, of whose parameters exporters would make constants, and no attribute, which they would put back.
+        # The module is neither a child, because exporters would turn its parameters into constants, nor a plain attribute, which they would restore.
         self.held = _Held(module, state, structure)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -76,13 +76,14 @@ class _Flat(nn.Module):
 
 @contextlib.contextmanager
 def _as_exported(module: nn.Module) -> Iterator[None]:
-    """Normalisations that train are exported as in evaluation: the joint module trains them, and keeps their statistics."""
+    """Sets PyTorch up for an export. Normalisations in training are exported in evaluation mode, since the joint module computes and keeps their
+    statistics."""
     switched = [owner for owner in module.modules() if trains_statistics(owner)]
     fast_path = torch.backends.mha.get_fastpath_enabled()
     loggers = {name: logging.getLogger(name).level for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")}
     for owner in switched:
         owner.training = False
-    torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which has no ONNX form
+    torch.backends.mha.set_fastpath_enabled(False)  # the fast path is one operator for a whole layer, which ONNX does not have
     for name in loggers:
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
@@ -98,13 +99,13 @@ def _as_exported(module: nn.Module) -> Iterator[None]:
 
 
 def _copy_of(module: nn.Module, state: State) -> tuple[nn.Module, State] | None:
-    """The module with objects of its own around the same tensors; None where it has no such copy.
+    """Copies the module, but not its tensors; None if it cannot be copied in this way.
 
-    Tracing puts other tensors in the places of parameters, which other threads would find there.
+    Tracing replaces parameters by other tensors. In the original module, other threads would see these.
     """
     try:
         made = copy.deepcopy(module, {id(tensor): tensor for tensor in state.tensors})
-    except Exception:  # attributes raise whatever they like
+    except Exception:  # attributes may raise anything
         return None
     own = state_of(made)
     same = own.names == state.names and all(a is b for a, b in zip(own.tensors, state.tensors, strict=True))
@@ -123,14 +124,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def _size_one_is_dynamic() -> contextlib.AbstractContextManager[Any]:
-    """A batch of one would otherwise become a constant of the graph."""
+    """Lets dynamic extents stay symbols even if they are 1 in the example; otherwise a batch of one would become a constant."""
     config: Any = importlib.import_module("torch.fx.experimental._config")
     return config.patch(backed_size_oblivious=True) if hasattr(config, "backed_size_oblivious") else contextlib.nullcontext()
 
 
 def _written_inputs(graph: torch.fx.Graph) -> list[str]:
-    """Inputs that an operator of the graph writes to, itself or through a view."""
-    shown: dict[torch.fx.Node, torch.fx.Node] = {}  # the value whose memory a view is
+    """Returns the inputs to which operators of the graph write, directly or through a view."""
+    shown: dict[torch.fx.Node, torch.fx.Node] = {}  # for each view, the value whose memory it uses
     written: dict[str, None] = {}
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
@@ -147,14 +148,14 @@ def _written_inputs(graph: torch.fx.Graph) -> list[str]:
 
 @contextlib.contextmanager
 def _named_layers(module: nn.Module) -> Iterator[None]:
-    """Tells torch.export the paths of the module's parts as they are called, which it knows only of children: profiles show them."""
+    """Tells torch.export the path of each part of the module when it is called. Profiles show these; torch.export knows only those of children."""
     tracing: Any = importlib.import_module("torch.fx.experimental.proxy_tensor")
     if not hasattr(tracing, "get_proxy_mode"):
         yield
         return
     paths = {part: path for path, part in module.named_modules() if path}
 
-    def stack() -> dict[str, tuple[str, type]] | None:  # of the tracer on this thread
+    def stack() -> dict[str, tuple[str, type]] | None:  # returns that of the tracer on this thread
         return getattr(getattr(tracing.get_proxy_mode(), "tracer", None), "module_stack", None)
 
     def begin(part: nn.Module, _: Any) -> None:
@@ -175,7 +176,7 @@ def _named_layers(module: nn.Module) -> Iterator[None]:
 
 def _by_torch_export(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str], dynamic: Sequence[set[int]],
                      original: State | None) -> Exported:  # fmt: skip
-    """:param original: of the module that `flat` has a copy of, by a closure of which forward() may have come back to it."""
+    """:param original: the state of the module that was copied for `flat`; forward() may read it by a closure"""
     shapes = [{axis: torch.export.Dim.AUTO for axis in sorted(axes)} or None for axes in dynamic]
     shapes += [None] * (len(tensors) - len(shapes))
     with _size_one_is_dynamic(), _named_layers(flat.held.module):
@@ -196,7 +197,7 @@ def _by_torch_export(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list
 
 
 def _by_tracing(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str]) -> Exported:
-    """A trace takes what it meets for constants, extents among them: it holds for these shapes only, and nothing may have hung on values."""
+    """Exports by tracing, which turns extents into constants: the model is valid for these shapes only. Control flow must not depend on values."""
     file: Any = io.BytesIO()
     tensors = tuple([tensor.clone() for tensor in tensors])
     with warnings.catch_warnings():
@@ -218,7 +219,7 @@ def _of_itself(module: nn.Module, state: State, structure: Hashable, tensors: tu
             return _by_torch_export(flat, tensors, names, dynamic, None)
         except NotExported:
             raise
-        except Exception as first:  # exporters raise whatever they meet
+        except Exception as first:  # exporters may raise anything
             try:
                 return _by_tracing(flat, tensors, names)
             except Exception as second:
@@ -226,10 +227,10 @@ def _of_itself(module: nn.Module, state: State, structure: Hashable, tensors: tu
 
 
 def export(module: nn.Module, state: State, structure: Hashable, leaves: Sequence[torch.Tensor], dynamic: Sequence[set[int]]) -> Exported:
-    """The module's graph in its present mode.
+    """Exports the module's graph in its present mode.
 
-    :param dynamic: per input the axes whose extents may be others in later calls.
-    :raises NotExported: with the reasons of both exporters.
+    :param dynamic: for each input the axes whose extents may change in later calls.
+    :raises NotExported: the message contains the reasons of both exporters.
     """
     started = time.perf_counter()
     tensors = tuple([tensor.detach() for tensor in (*leaves, *state.tensors)])
@@ -237,7 +238,7 @@ def export(module: nn.Module, state: State, structure: Hashable, leaves: Sequenc
     made = None
     if own := _copy_of(module, state):
         flat = _Flat(*own, structure)
-        with _as_exported(own[0]), contextlib.suppress(Exception):  # the module itself says what is wrong
+        with _as_exported(own[0]), contextlib.suppress(Exception):  # if this fails, the export of the module itself reports the reason
             made = _by_torch_export(flat, tensors, names, dynamic, state)
     if made is None:
         made = _of_itself(module, state, structure, tensors, names, dynamic)

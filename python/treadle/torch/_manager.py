@@ -1,4 +1,4 @@
-"""The graph transition manager: which graph a call takes, when a module is exported anew, and what PyTorch runs itself."""
+"""The graph transition manager, which selects the graph for each call, exports a module again if it has changed, and lets PyTorch run the rest."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _is_compiling = torch.compiler.is_compiling
 _tracing_state, _is_transformed = torch._C._get_tracing_state, torch._C._are_functorch_transforms_active
 _unchanged = _treadle.holds_the_same
 _is_autocast_enabled, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
-_AUTOCAST = {torch.bfloat16: "bfloat16", torch.float16: "float16"}  # how products and convolutions round their operands
-_MAX_GRAPHS = 12  # exports of one module; what changes with every call would never end
-_MAX_ATTRIBUTES = 256  # that a module has had: what changes with every call would fill the memory
-_TOLERANCE = 2e-3  # of the largest magnitude of an output
+_AUTOCAST = {torch.bfloat16: "bfloat16", torch.float16: "float16"}  # precision of products and convolutions
+_MAX_GRAPHS = 12  # most exports of one module: if something changes with every call, exports would never end
+_MAX_ATTRIBUTES = 256  # most states of a module's attributes: if one changes with every call, they would fill the memory
+_TOLERANCE = 2e-3  # allowed difference of an output, relative to its largest magnitude
 
 
 class FallbackWarning(UserWarning):
-    """A module, or a part of one, runs in PyTorch."""
+    """Warns that a module, or a part of one, runs in PyTorch."""
 
 
 @dataclass
 class Event:
-    """One decision of the manager."""
+    """A decision of the manager."""
 
     what: str
     why: str
@@ -63,7 +63,7 @@ class _Key(NamedTuple):
     dtypes: Hashable
     requires_grad: Hashable
     grad_mode: bool
-    attributes: int  # their number among those that the module has had
+    attributes: int  # a number for each state of the module's attributes
     precision: str = ""
 
 
@@ -78,7 +78,7 @@ _REASONS = {
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Relative to the largest magnitude; infinite if one is finite and the other is not."""
+    """Returns the largest difference, relative to the largest magnitude; infinite if an element is finite in only one of the tensors."""
     finite = torch.isfinite(theirs)
     if not torch.equal(torch.isfinite(ours), finite):
         return math.inf
@@ -91,7 +91,8 @@ def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 @contextmanager
 def _refuse_autocast_within() -> Iterator[None]:
-    """A graph has one precision. What a module computes with another one, most often what needs float32, would be rounded."""
+    """Refuses autocast within the module. A graph has one precision, so values that the module computes in another one, mostly float32, would be
+    rounded."""
     enter: Callable[[Any], Any] = torch.autocast.__enter__
     thread = threading.get_ident()
 
@@ -108,7 +109,7 @@ def _refuse_autocast_within() -> Iterator[None]:
 
 
 class _RangesOfChildren:
-    """While it is entered, modules that PyTorch runs within a module are ranges of profiles that want Python's calls, by their paths."""
+    """Within a block, marks each child that PyTorch runs as a range named by its path, in profiles that record Python calls."""
 
     _entered: ClassVar[list[_RangesOfChildren]] = []
 
@@ -130,7 +131,7 @@ class _RangesOfChildren:
     @classmethod
     @contextmanager
     def suspended(cls) -> Iterator[None]:
-        """The exporter must not see the hooks."""
+        """Removes the hooks within a block, because the exporter must not see them."""
         entered = list(cls._entered)
         for ranges in entered:
             ranges._set(False)
@@ -157,26 +158,26 @@ class _RangesOfChildren:
             ranges.pop()[1].__exit__(None, None, None)
 
 
-# A range begins and ends within these: as calls they would overlap it.
+# Ranges begin and end within these functions, so their calls would overlap the ranges if they were recorded.
 _python_calls.hide(_RangesOfChildren._begin)
 _python_calls.hide(_RangesOfChildren._end)
 
 
 @dataclass
 class Manager:
-    """Runs one module: by a graph where it can, else in PyTorch."""
+    """Runs one module, by a graph if possible, otherwise in PyTorch."""
 
     module: nn.Module
     options: Options
     name: str = ""
     events: list[Event] = field(default_factory=list)
     parts: list[tuple[str, Manager]] = field(default_factory=list)  # children that run by graphs while the whole runs in PyTorch
-    observers: list[Callable[[Any], None]] = field(default_factory=list)  # called with each graph's client as it is made; parts share the list
+    observers: list[Callable[[Any], None]] = field(default_factory=list)  # called with the client of each new graph; parts share the list
 
     def __post_init__(self) -> None:
         self._plans: dict[_Key, list[Plan]] = {}
         self._known: dict[Hashable, Plan] = {}
-        self._refused: dict[Hashable, str] = {}  # reasons by key, or by key and shapes where other shapes have a graph
+        self._refused: dict[Hashable, str] = {}  # reasons by key, or by key and shapes if other shapes have a graph
         self._lock = threading.RLock()
         self._snapshot: Any = None
         self._attributes = 0
@@ -187,13 +188,13 @@ class Manager:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Computes the module's results for these inputs."""
-        if not self.name and _python_calls.are_on():  # parts are ranges as the modules that they are
+        if not self.name and _python_calls.are_on():  # parts are marked by _RangesOfChildren
             with _treadle.profile_range(type(self.module).__name__):
                 return self._run(args, kwargs)
         return self._run(args, kwargs)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _is_compiling() or _tracing_state() is not None:  # somebody else makes a graph of it
+        if _is_compiling() or _tracing_state() is not None:  # a tracer calls the module
             return self.module.forward(*args, **kwargs)
         if _is_transformed():
             return self._in_torch(args, kwargs, "a transformation of torch.func traces it", lasting=False)
@@ -207,7 +208,7 @@ class Manager:
             precision = _AUTOCAST.get(torch.get_autocast_dtype("cpu"), "")
             if not precision:
                 return self._in_torch(args, kwargs, f"autocast to {torch.get_autocast_dtype('cpu')}", lasting=False)
-            leaves = [leaf.float() if leaf.dtype in _AUTOCAST else leaf for leaf in leaves]  # what other modules have given in 16 bits
+            leaves = [leaf.float() if leaf.dtype in _AUTOCAST else leaf for leaf in leaves]  # outputs of other modules in 16 bits
         if self._snapshot is None or not _unchanged(self._snapshot):
             self._look()
         if self._obstacle is not None:
@@ -228,10 +229,10 @@ class Manager:
             try:
                 with self._lock:
                     plan = self._find(key, structure, leaves)
-            except OutOfMemory as error:  # the next call may find some
+            except OutOfMemory as error:  # the next call may find enough memory
                 return self._in_torch(args, kwargs, str(error), lasting=False)
             except (NotExported, UnsupportedStructure, Error) as error:
-                result = self._in_torch(args, kwargs, str(error))  # where that fails, too, the call was wrong, and not the module
+                result = self._in_torch(args, kwargs, str(error))  # if PyTorch fails too, the call was wrong, and nothing is remembered
                 self._refused[place if self._plans.get(key) else key] = str(error)
                 return result
             if len(self._known) > 4096:
@@ -242,14 +243,14 @@ class Manager:
         return plan.run(leaves)
 
     def watch(self, observer: Callable[[Any], None]) -> None:
-        """Calls the observer with every graph: a joint module, or the session of packed weights. With those there are, and later ones."""
+        """Calls the observer with every graph that exists or is made later: a joint module, or a session with packed weights."""
         with self._lock:
             self.observers.append(observer)
             for client in self._clients():
                 observer(client)
 
     def unwatch(self, observer: Callable[[Any], None]) -> None:
-        """Ends watch()."""
+        """Stops calls of the observer."""
         with self._lock:
             self.observers.remove(observer)
 
@@ -263,7 +264,7 @@ class Manager:
             yield from part._clients()
 
     def repack(self) -> None:
-        """Forgets packed weights, those of parts too."""
+        """Drops packed weights, including those of parts."""
         for plans in self._plans.values():
             for plan in plans:
                 if plan.packing is not None:
@@ -272,7 +273,7 @@ class Manager:
             part.repack()
 
     def _look(self) -> None:
-        """Takes the module's attributes and tensors as they are now."""
+        """Reads the module's present attributes and tensors."""
         self._attributes = self._number_of(attributes_of(self.module))
         self._state = state_of(self.module)
         self._obstacle = obstacle(self.module, self._state)
@@ -280,7 +281,7 @@ class Manager:
         self._known.clear()
 
     def _number_of(self, attributes: Hashable) -> int:
-        if len(self._all_attributes) >= _MAX_ATTRIBUTES:  # most likely one that counts calls
+        if len(self._all_attributes) >= _MAX_ATTRIBUTES:  # an attribute probably counts calls
             used = {key.attributes for key, plans in self._plans.items() if plans}
             self._all_attributes = {known: number for known, number in self._all_attributes.items() if number in used}
             self._refused.clear()
@@ -317,7 +318,7 @@ class Manager:
 
     @staticmethod
     def _dynamic(plans: Sequence[Plan], leaves: Sequence[torch.Tensor]) -> list[set[int]]:
-        """Batch and sequence; of images the batch; and what was seen to change."""
+        """Returns the axes that may change: batch and sequence, of images only the batch, and axes that have changed already."""
         axes = [set(range(min(leaf.dim(), 1 if leaf.dim() > 3 else 2))) for leaf in leaves]
         for plan in plans:
             for dynamic, leaf, shape in zip(axes, leaves, plan.description.shapes, strict=True):
@@ -334,9 +335,9 @@ class Manager:
         return "; ".join(_REASONS[name] for name in differing if name != "requires_grad" or "grad_mode" not in differing)
 
     def _in_eager(self, structure: Hashable, leaves: Sequence[torch.Tensor], dtype: torch.dtype | None) -> list[torch.Tensor]:
-        """The outputs that PyTorch computes, which leaves buffers and generators as they are.
+        """Returns the outputs that PyTorch computes, without changes to buffers and generators.
 
-        :param dtype: of autocast; None: without.
+        :param dtype: autocast's dtype; None: without autocast
         """
         state = self._state
         copies = [*state.parameters, *[buffer.clone() for buffer in state.tensors[len(state.parameters) :]]]
@@ -348,9 +349,9 @@ class Manager:
         return outputs
 
     def _check(self, plan: Plan, structure: Hashable, leaves: Sequence[torch.Tensor], precision: str) -> float | None:
-        """The largest difference of an output to PyTorch's, in parts of its largest magnitude; None where outputs are drawn at random.
+        """Returns the largest difference between an output and PyTorch's, relative to its largest magnitude; None if outputs are random.
 
-        Under autocast the graph may be as far from float32 as PyTorch itself is. What it hands out gets PyTorch's dtypes.
+        Under autocast the graph may differ from float32 about as much as PyTorch itself does. Its outputs get PyTorch's dtypes.
         """
         if plan.description.random and not precision:
             return None
@@ -380,7 +381,7 @@ class Manager:
         return worst
 
     def _in_torch(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str, lasting: bool = True) -> Any:
-        """`lasting`: it holds for calls to come, too, so that the parts of the module are tried by themselves."""
+        """Runs the call in PyTorch. `lasting`: the reason applies to later calls too, so graphs of the module's parts are tried."""
         if all(event.why != reason for event in self.events):
             if lasting and not self.parts:
                 self.parts = [(path, Manager(child, self.options, path, observers=self.observers)) for path, child in _parts_of(self.module)]
@@ -400,9 +401,9 @@ class Manager:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The module's own calls run by graphs."""
+        """Within a block, calls of this part run by its graphs."""
         attributes = self.module.__dict__
-        if "forward" in attributes:  # somebody else's, or this one's further up: a module that calls itself
+        if "forward" in attributes:  # set by someone else, or by this manager if a module calls itself
             yield
             return
         attributes["forward"] = self._part_forward
@@ -420,7 +421,7 @@ class Manager:
 
 
 def _parts_of(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Children with children of their own: what is worth a graph. Of lists, their elements."""
+    """Yields children that have children themselves, since smaller ones are not worth a graph. Lists of modules are replaced by their elements."""
     for name, child in module.named_children():
         if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
             yield from _parts_of(child, f"{prefix}{name}.")
@@ -429,7 +430,7 @@ def _parts_of(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Mod
 
 
 def describe(manager: Manager, indent: str = "") -> Iterator[str]:
-    """The log, one line an event, parts included."""
+    """Yields the lines of the log, one for each event, including those of parts."""
     for event in manager.events:
         yield f"{indent}{event}"
     for name, part in manager.parts:

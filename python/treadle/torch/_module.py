@@ -1,4 +1,4 @@
-"""treadle.torch.Module."""
+"""Defines treadle.torch.Module."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ._manager import Event, Manager, describe
 from ._plan import Options
 
 _OWN = ("_wrapped", "_manager", "_options")
-# What a module keeps in dictionaries of its own; both modules use the same ones.
+# Dictionaries of a module that wrapper and wrapped module share.
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
 class Module(nn.Module):
-    """A module that computes by Treadle's graphs, forward and backward; loop, loss and optimizer stay PyTorch's.
+    """Wraps a module, and computes its forward and backward passes by Treadle's graphs. Training loop, loss and optimizer remain PyTorch's.
 
     ::
 
@@ -32,23 +32,21 @@ class Module(nn.Module):
             optimizer.step()
             optimizer.zero_grad()
 
-    Parameters, buffers, `state_dict()`, `train()`, attributes and methods are the wrapped module's own. What cannot be exported runs in PyTorch,
-    as a whole or in part, and a `FallbackWarning` says why, once; explain() has the log.
+    Parameters, buffers, `state_dict()`, `train()`, attributes and methods are the wrapped module's own. A module that cannot be exported, or a part
+    of one, runs in PyTorch, and a `FallbackWarning` says once why; explain() returns the log.
 
-    :param module: is not copied; it can go on being used by itself.
-    :param num_threads: of the graphs; PyTorch's (`torch.get_num_threads()`, when the wrapper is made) by default.
+    :param module: the wrapped module. It is not copied, and can still be used by itself.
+    :param num_threads: number of threads of the graphs; by default PyTorch's (`torch.get_num_threads()`) when the wrapper is made.
     :param pack_weights: make the weights constants of graphs that evaluate without gradients, from the second call with the same weights on.
         They are packed again after every change that PyTorch counts: an optimizer's step, `copy_()`, `load_state_dict()`. It does not count
         writes through `.data`; call repack() after these.
-    :param gradient_group_mb: hand gradients to autograd in groups of at least so many megabytes, each as soon as the backward pass has made it
-        (0: one by one), so that hooks on parameters run while the rest is computed, and gradients that they free are gone. By default groups
-        have 4 MB where `torch.distributed` runs with several processes; elsewhere all gradients come at the end, as each group costs the step
-        some time.
-    :param memory_fraction: the share, up to 1, that a forward and backward pass may have of what their activations take otherwise, where a plan
-        can do with it: the backward pass computes values a second time, with the same bits. 0: no limit.
-    :param recompute_fraction: the share, up to 1, of the time of both passes, as estimated, that may go into values which are computed a second
-        time, so that activations take less memory, with the same bits. None: up to 0.1, as far as a percent of the time
-        frees four of that memory.
+    :param gradient_group_mb: give gradients to autograd in groups of at least this many megabytes, each as soon as the backward pass has computed it
+        (0: one by one). Hooks on parameters then run while other gradients are computed, and may free gradients. By default groups have 4 MB if
+        `torch.distributed` runs with several processes; otherwise autograd gets all gradients at the end, because each group costs some time.
+    :param memory_fraction: the part, up to 1, of the activations' usual memory that a forward and backward pass may use, if there is a plan for it:
+        the backward pass then computes values a second time, with the same bits. 0: no limit.
+    :param recompute_fraction: the part, up to 1, of both passes' estimated time that may be spent on computing values a second time, so that
+        activations take less memory, with the same bits. None: up to 0.1, as long as a percent of the time saves four percent of that memory.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class Module(nn.Module):
         return self.__dict__["_manager"].run(args, kwargs)
 
     def repack(self) -> None:
-        """Has packed weights packed again: after writes that PyTorch does not count (`pack_weights`)."""
+        """Packs weights again, after writes that PyTorch does not count (see `pack_weights`)."""
         self.__dict__["_manager"].repack()
 
     def train(self, mode: bool = True) -> Module:
@@ -102,7 +100,7 @@ class Module(nn.Module):
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped module's: names have no prefix."""
+        """Returns the wrapped module's state, whose names have no prefix."""
         return self.wrapped.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -150,27 +148,27 @@ def _rebuild(module: nn.Module, options: dict[str, Any]) -> Module:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Records the module's exports with their times and reasons, and the parts that run in PyTorch. `str()` is the log, one line an event."""
+    """Lists a module's exports with their times and reasons, and the parts that run in PyTorch. `str()` returns the log, one line for each event."""
 
     manager: Manager
 
     @property
     def events(self) -> list[Event]:
-        """Events of the module as a whole, in order."""
+        """The events of the whole module, in order."""
         return self.manager.events
 
     @property
     def parts(self) -> dict[str, Explanation]:
-        """Parts that are tried by themselves because the whole runs in PyTorch."""
+        """Parts for which graphs are tried because the whole module runs in PyTorch."""
         return {name: Explanation(part) for name, part in self.manager.parts}
 
     @property
     def num_graphs(self) -> int:
-        """Graphs made so far, those of parts included."""
+        """The number of graphs made so far, including those of parts."""
         return sum(event.what == "exported" for event in self.events) + sum(part.num_graphs for part in self.parts.values())
 
     def lines(self) -> Iterator[str]:
-        """The log."""
+        """The lines of the log."""
         return describe(self.manager)
 
     def __str__(self) -> str:
@@ -178,7 +176,7 @@ class Explanation:
 
 
 def explain(module: Module) -> Explanation:
-    """The log of a module's exports and fallbacks."""
+    """Returns the log of a module's exports and fallbacks."""
     if not isinstance(module, Module):
         raise TypeError(f"a treadle.torch.Module is expected, got a {type(module).__name__}")
     return Explanation(module.__dict__["_manager"])

@@ -1,4 +1,4 @@
-"""Evaluation with weights that are constants of the graph: packed once, normalisations folded into convolutions."""
+"""Evaluates modules with weights as constants of the graph, which are packed once, with normalisations folded into convolutions."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ._state import State
 
 
 def _stamp(state: State) -> list[tuple[int, int]] | None:
-    """The tensors' addresses, and PyTorch's counts of writes to them; None for tensors made in inference mode, which are not counted."""
+    """Returns the tensors' addresses and PyTorch's counts of writes to them; None if a tensor was made in inference mode and has no count."""
     if any(tensor.is_inference() for tensor in state.tensors):
         return None
     return [(tensor.data_ptr(), tensor._version) for tensor in state.tensors]
 
 
 class Packing:
-    """A session of one exported graph, for as long as the module's tensors stay as they are."""
+    """A session of an exported graph, which is used until the module's tensors change."""
 
     def __init__(self, exported: Exported, options: SessionOptions) -> None:
         self._exported, self._options = exported, options
         self._stamp: list[tuple[int, int]] | None = None
         self.session: InferenceSession | None = None
-        self.observers: list[Callable[[Any], None]] = []  # called with each session as it is made
+        self.observers: list[Callable[[Any], None]] = []  # called with each new session
         self._outputs: list[str] = []
 
     def run(self, leaves: Sequence[torch.Tensor], state: State, options: RunOptions | None = None) -> list[torch.Tensor] | None:
-        """The graph's outputs; None where the tensors have changed since the last call, so that packing them would not pay yet."""
+        """Runs the graph and returns its outputs; None if the tensors have changed since the last call, since packing does not pay off yet."""
         stamp = _stamp(state)
         if stamp is None or stamp != self._stamp:
             self._stamp, self.session = stamp, None
@@ -49,7 +49,7 @@ class Packing:
         return [_from_dlpack(result.__dlpack__()) for result in results]
 
     def forget(self) -> None:
-        """Packs anew, whatever PyTorch has counted."""
+        """Drops the packed weights, so that they are packed again even if PyTorch has counted no write."""
         self._stamp = self.session = None
 
     def _pack(self, state: State) -> InferenceSession:

@@ -1,4 +1,4 @@
-"""One description of a run, and the autograd function that runs by it."""
+"""The plan by which an exported graph runs, and the autograd functions that run it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ SECOND_ORDER = (
 )
 
 
-_GROUP_MB = 4.0  # of gradients that reach autograd together, where processes sum them
+_GROUP_MB = 4.0  # megabytes of gradients that autograd gets together if processes sum them
 
 
-# Looked up once: a step of a small module takes as long as its calls of Python.
+# Functions are looked up once, because a step of a small module takes as long as its Python calls.
 _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 _current_task, _is_grad_enabled, _data_ptr = torch._C._current_graph_task_id, torch.is_grad_enabled, torch.Tensor.data_ptr
 
 
 def in_range(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns the results of the call, which is a range of torch.profiler if that records."""
+    """Calls the function within a range of torch.profiler, if that is recording, and returns the result."""
     if not _profiler_enabled():
         return call(*arguments)
     with torch.profiler.record_function(name):
@@ -54,8 +54,8 @@ _current = _Current()
 
 @contextmanager
 def run_options(options: RunOptions | None) -> Iterator[RunOptions | None]:
-    """Options for the graphs of every `treadle.torch.Module` that this thread calls within the block, and for the backward passes of these calls,
-    wherever those take place: cancellation, a deadline, checks for NaN, dumps, metadata.
+    """Sets options of runs within a block: cancellation, a deadline, checks for NaN, dumps, metadata. They apply to the graphs of every
+    `treadle.torch.Module` that this thread calls, and to the backward passes of these calls, even after the block or on other threads.
 
     ::
 
@@ -65,7 +65,7 @@ def run_options(options: RunOptions | None) -> Iterator[RunOptions | None]:
             loss = criterion(model(images), labels)
         loss.backward()
 
-    :param options: None lifts those of a block around this one.
+    :param options: the options; None: no options, even within another such block
     """
     before, _current.options = _current.options, options
     try:
@@ -89,17 +89,17 @@ class Options:
 class Description:
     """How inputs become feeds, what is differentiated, and how outputs are restored."""
 
-    structure: Hashable  # of the outputs
-    shapes: list[list[int | str]]  # of the inputs; see Exported
+    structure: Hashable  # the structure of the outputs
+    shapes: list[list[int | str]]  # shapes of the inputs, as in Exported
     bounds: dict[str, tuple[int, float]]
-    feeds: list[tuple[str, int]]  # in the joint module's order: ("input" or "state", place)
-    held: list[tuple[str, int]]  # name and place of tensors that the joint module reads where they lie, without being fed
-    wanted: list[tuple[str, int]]  # whose gradients are asked for; likewise
-    groups: list[list[int]]  # places in `wanted`: what reaches autograd together, in the order in which a backward pass makes it
-    outputs: list[int]  # per output of the module: its place among what a run hands out
-    dtypes: list[torch.dtype | None]  # likewise: what it becomes under autocast; None: it stays as it is
-    num_differentiable: int  # outputs of a run, which come first
-    statistics: list[int]  # places of the running statistics that a run writes
+    feeds: list[tuple[str, int]]  # the joint module's inputs, in its order: ("input" or "state", index)
+    held: list[tuple[str, int]]  # name and index of tensors that the joint module reads in place, without being fed
+    wanted: list[tuple[str, int]]  # the values whose gradients are wanted: ("input" or "state", index)
+    groups: list[list[int]]  # groups of indices into `wanted` whose gradients autograd gets together, in the order of the backward pass
+    outputs: list[int]  # for each output of the module, its index among the run's outputs
+    dtypes: list[torch.dtype | None]  # for each output of the module, its dtype under autocast; None: unchanged
+    num_differentiable: int  # number of the run's outputs that have gradients; they come first
+    statistics: list[int]  # indices of the running statistics that a run writes
     random: bool
 
     def accepts(self, leaves: Sequence[torch.Tensor]) -> bool:
@@ -122,13 +122,13 @@ class Description:
 
 def _value(expression: str, symbols: dict[str, int]) -> int | None:
     try:
-        return int(eval(expression, {"__builtins__": {}}, symbols))  # what torch.export has written: sums, products, quotients of symbols
+        return int(eval(expression, {"__builtins__": {}}, symbols))  # an expression written by torch.export: sums, products and quotients of symbols
     except (NameError, SyntaxError, TypeError):
         return None
 
 
 def _reached(model: onnx.ModelProto, names: set[str]) -> set[str]:
-    """Values that depend on these."""
+    """Returns the names of all values that depend on these."""
     reached = set(names)
     for node in model.graph.node:
         if not reached.isdisjoint(node.input) or any(not reached.isdisjoint(_captured(a.g)) for a in node.attribute if a.HasField("g")):
@@ -150,20 +150,20 @@ class Plan:
     state: State
     exported: Exported
     options: Options
-    held: list[Any] = field(default_factory=list)  # feeds with None where inputs go
+    held: list[Any] = field(default_factory=list)  # feeds, with None in the places of the call's inputs
     input_feeds: list[tuple[int, int]] = field(default_factory=list)  # (feed, input)
     loose_feeds: list[tuple[int, torch.Tensor]] = field(default_factory=list)  # tensors that are not contiguous
-    loose_held: dict[str, torch.Tensor] = field(default_factory=dict)  # likewise; the joint module has copies of them
+    loose_held: dict[str, torch.Tensor] = field(default_factory=dict)  # held tensors that are not contiguous, so that the joint module gets copies
     addresses: list[int] = field(default_factory=list)
     watched: list[torch.Tensor] = field(default_factory=list)
     statistics: list[torch.Tensor] = field(default_factory=list)
-    one_group: list[list[int]] = field(default_factory=list)  # of all gradients
-    wanted: list[Any] = field(default_factory=list)  # tensors whose gradients are asked for; None where inputs go
+    one_group: list[list[int]] = field(default_factory=list)  # a single group of all gradients
+    wanted: list[Any] = field(default_factory=list)  # tensors whose gradients are wanted, with None in the places of the call's inputs
     wanted_inputs: list[tuple[int, int]] = field(default_factory=list)  # (place in `wanted`, input)
-    packing: Packing | None = None  # of evaluation, where it is asked for
+    packing: Packing | None = None  # for evaluation with the option pack_weights
 
     def bind(self, state: State) -> None:
-        """Takes the tensors as they are now."""
+        """Binds the plan to the module's present tensors."""
         self.state = state
         self.held, self.input_feeds, self.loose_feeds, self.watched = [], [], [], []
         for place, (kind, index) in enumerate(self.description.feeds):
@@ -188,7 +188,7 @@ class Plan:
         self.wanted_inputs = [(place, index) for place, (kind, index) in enumerate(self.description.wanted) if kind == "input"]
 
     def feeds(self, leaves: Sequence[torch.Tensor]) -> list[Any]:
-        """The joint module's inputs, in its order."""
+        """Returns the values of the joint module's inputs, in its order."""
         if list(map(_data_ptr, self.watched)) != self.addresses:
             self.bind(self.state)
         made = self.held.copy()
@@ -203,7 +203,7 @@ class Plan:
     def forward(
         self, leaves: Sequence[torch.Tensor], draw: int | None, update: bool = True, options: RunOptions | None = None
     ) -> tuple[Any, list[torch.Tensor]]:
-        """Converts the module's results to the outputs of the call."""
+        """Runs the forward pass. Returns the run, which waits for its gradients, and its outputs."""
         run, capsules = in_range("treadle::forward", self.joint.forward_in_order, self.feeds(leaves), draw, update, options)
         if update and self.statistics:
             for tensor in self.statistics:
@@ -213,8 +213,8 @@ class Plan:
         return run, list(map(_from_dlpack, capsules))
 
     def groups(self) -> list[list[int]]:
-        """Places in `wanted`: several groups, where it is asked for or several processes sum gradients, so that they reach autograd while others are
-        still to be computed."""
+        """Returns groups of indices into `wanted`. There are several if the option asks for them or several processes sum gradients, so that autograd
+        gets some gradients while others are being computed."""
         groups = self.description.groups
         if len(groups) > 1 and self.options.gradient_group_mb is None:
             distributed = torch.distributed
@@ -223,12 +223,12 @@ class Plan:
         return groups
 
     def run(self, leaves: Sequence[torch.Tensor]) -> Any:
-        """The module's outputs; with a graph behind them where gradients are wanted."""
+        """Runs the module and returns its outputs, with an autograd graph if gradients are wanted."""
         description, options = self.description, _current.options
         packed = in_range("treadle::forward", self.packing.run, leaves, self.state, options) if self.packing is not None else None
         if packed is not None:
             return unflatten(description.structure, iter(self.cast(packed)))
-        # From PyTorch's generator, so that torch.manual_seed() and checkpoint() decide over dropout.
+        # The seed comes from PyTorch's generator, so that torch.manual_seed() and checkpoint() determine dropout.
         draw = int(torch.empty((), dtype=torch.int64).random_()) if description.random else None
         if not description.wanted:
             outputs: Sequence[torch.Tensor] = self.forward(leaves, draw, options=options)[1]
@@ -248,37 +248,37 @@ class Plan:
         return unflatten(description.structure, iter(self.cast([outputs[place] for place in description.outputs])))
 
     def cast(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Casts inputs to the dtypes that autocast gives them. The casts are PyTorch's, whose gradients come back in float32."""
+        """Casts outputs to the dtypes that they have under autocast. PyTorch casts, so gradients come back in float32."""
         dtypes = self.description.dtypes
         return [output if dtype is None else output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True)] if dtypes else outputs
 
 
 def _held(tensor: torch.Tensor) -> OrtValue:
-    """The tensor's own memory; a copy if it is not contiguous."""
+    """Returns a value that uses the tensor's memory, or a copy if the tensor is not contiguous."""
     return OrtValue.from_dlpack(_to_dlpack(tensor.detach()))
 
 
 class _Checkpointed:
-    """Forward passes within `torch.utils.checkpoint(use_reentrant=False)`.
+    """Supports forward passes within `torch.utils.checkpoint(use_reentrant=False)`.
 
-    It has hooks on what a graph saves. The graph of the first pass gets to its tensors in the backward pass only, where the hooks call the
-    function again for them. So the first pass lets its run go, and saves a number with its tensors. What stands in that place afterwards is the
-    number of the second pass, whose run goes on from there.
+    PyTorch's checkpoint() sets hooks on tensors that a graph saves. In the backward pass, the hooks call the function again to compute these
+    tensors. So the first forward pass releases its run, and saves a number among its tensors. The second pass replaces this by its own number, and
+    the backward pass continues with the run of the second pass.
     """
 
     def __init__(self) -> None:
-        self.again: dict[int, _Call] = {}  # second passes by their numbers, until the first one's graph comes for them
+        self.again: dict[int, _Call] = {}  # second passes by their numbers, until the backward pass takes them
         self.numbers = itertools.count()
 
     def hook(self) -> str:
-        """"first" or "again"; an empty text outside of such calls."""
+        """Returns "first" or "again" within a forward pass of checkpoint(), otherwise an empty string."""
         hooks = _top_hooks(True)
         if hooks is None or getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint":
             return ""
         return "again" if hooks[0].__qualname__.startswith("_recomputation_hook") else "first"
 
     def note(self, call: _Call, hook: str) -> torch.Tensor:
-        """The data that a forward pass saves with its tensors."""
+        """Returns the number that a forward pass saves among its tensors."""
         number = next(self.numbers)
         if hook == "again" and _current_task() != -1:
             self.again[number] = call
@@ -288,49 +288,49 @@ class _Checkpointed:
         return torch.tensor(number)
 
     def forget(self, number: int) -> None:
-        """Called at the end of a backward pass, which may have stopped before it reached this run."""
+        """Drops the second pass at the end of a backward pass, which may have stopped before it reached this run."""
         self.again.pop(number, None)
 
     def take(self, number: int) -> _Call:
-        """The second pass."""
+        """Returns the second pass with this number, and forgets it."""
         if number not in self.again:
             raise RuntimeError("treadle.torch: a checkpointed function has not called the module again in the backward pass")
         return self.again.pop(number)
 
 
 _checkpointed = _Checkpointed()
-# Older PyTorchs do not tell; runs are kept there.
+# Older versions of PyTorch do not provide this function; with these, the first pass keeps its run.
 _top_hooks: Callable[[bool], Any] = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 
 
 class _Call:
-    """One forward pass, until its graph is freed."""
+    """The data of one forward pass, which autograd keeps until its graph is freed."""
 
     __slots__ = ("addresses", "draw", "first", "has_note", "in_groups", "is_checkpointed", "leaves", "options", "plan", "run", "state", "under_way")
 
     def __init__(self, plan: Plan, leaves: Sequence[torch.Tensor], draw: int | None, first: list[int], options: RunOptions | None) -> None:
-        """:param first: the group of gradients that reaches autograd first; all, or there are others behind."""
+        """:param first: the group of gradients that autograd gets first; without groups, all"""
         self.plan, self.leaves, self.draw, self.first, self.options = plan, leaves, draw, first, options
         self.in_groups = len(first) < len(plan.wanted)
         self.has_note = False
         self.run: Any = None
         self.is_checkpointed = False
-        self.state: list[torch.Tensor] = []  # parameters and buffers that the forward pass is fed
-        self.addresses: list[int] = []  # where they lie then
-        self.under_way: dict[int, Any] = {}  # runs that stand within a backward pass, by the pass
+        self.state: list[torch.Tensor] = []  # parameters and buffers that the forward pass was fed
+        self.addresses: list[int] = []  # their addresses in the forward pass
+        self.under_way: dict[int, Any] = {}  # runs that are within a backward pass, by the pass's number
 
     def let_go(self) -> None:
-        """Reads the data that the forward pass has saved for the backward pass."""
+        """Releases the run and the inputs, because a second forward pass will compute them again."""
         self.run, self.leaves, self.is_checkpointed = None, [], True
         self.plan.joint.trim()
 
     def go_on_from(self, again: _Call) -> None:
-        """A second forward pass that has computed the same."""
+        """Takes over the run of the second forward pass."""
         self.run, self.leaves, self.state, self.addresses = again.run, again.leaves, again.state, again.addresses
         again.run = None
 
     def begin_backward(self, grad_outputs: Sequence[torch.Tensor | None]) -> Any:
-        """The run, in a pass of autograd's; a second one (retain_graph) computes the forward pass again."""
+        """Begins the run's backward pass within a pass of autograd. A second pass (retain_graph) first computes the forward pass again."""
         run, self.run = self.run, None
         if run is None:
             run, _ = self.plan.forward(self.leaves, self.draw, update=False, options=self.options)
@@ -345,7 +345,8 @@ class _Call:
         return run
 
     def move_feeds(self, run: Any) -> None:
-        """Whoever shards parameters (fully_shard) frees them after the forward pass, and gathers them again for the backward pass."""
+        """Tells the run new addresses of parameters: sharding (fully_shard) frees parameters after the forward pass, and gathers them again before
+        the backward pass."""
         places = [place for place, (kind, _) in enumerate(self.plan.description.feeds) if kind == "state"]
         for place, tensor, address in zip(places, self.state, self.addresses, strict=False):
             if tensor.data_ptr() == address:
@@ -359,7 +360,7 @@ class _Call:
         made = [None if capsule is None else _from_dlpack(capsule) for capsule in in_range("treadle::backward", run.advance_backward, group)]
         if is_last and self.is_checkpointed:
             del run
-            self.plan.joint.trim()  # for the calls that are still to be computed again
+            self.plan.joint.trim()  # frees memory for the calls that must still be computed again
         if _is_grad_enabled():  # create_graph=True
             given = [grad for grad in made if grad is not None]
             refused = torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given])
@@ -369,18 +370,18 @@ class _Call:
 
 
 class _Step(torch.autograd.Function):
-    """Forward stops at the Yield, backward goes on from it, as far as the first group of gradients."""
+    """The autograd function of a call: forward runs to the Yield, and backward continues from there to the first group of gradients."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """:param tensors: the value of the groups behind, if there are any; those of the first group; other inputs."""
+        """:param tensors: the result of _LaterGradients, if there are later groups; the tensors of the first group; other inputs"""
         call.run, outputs = call.plan.forward(call.leaves, call.draw, options=call.options)
         call.state, call.addresses = call.plan.watched, call.plan.addresses
         ctx.call = call
         if hook := _checkpointed.hook():
             call.has_note = True
             tensors = (_checkpointed.note(call, hook), *tensors)
-        ctx.save_for_backward(*tensors)  # for PyTorch's checks: freed graphs, and tensors written to in the meantime
+        ctx.save_for_backward(*tensors)  # PyTorch checks these for freed graphs and for tensors that were written meanwhile
         ctx.set_materialize_grads(False)
         if plain := outputs[call.plan.description.num_differentiable :]:
             ctx.mark_non_differentiable(*plain)
@@ -398,26 +399,26 @@ class _Step(torch.autograd.Function):
 
 
 class _LaterGradients(torch.autograd.Function):
-    """A group of gradients that the backward pass makes after others. Autograd does with those what is to be done (hooks, all-reduces) before it
-    comes here: the value, which says nothing, is an input of the step or of the group before."""
+    """The autograd function of a group of gradients that the backward pass computes after others. Its result is a dummy input of the step, or of the
+    preceding group, so that autograd first runs the hooks and all-reduces of those gradients."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, group: list[int], *tensors: torch.Tensor) -> torch.Tensor:
-        """:param tensors: the value of the groups behind, if there are any; those of the group."""
+        """:param tensors: the result of the next group, if there is one; the tensors of this group"""
         ctx.call, ctx.group, ctx.is_last = call, group, len(tensors) == len(group)
         ctx.save_for_backward(*tensors)
         return torch.zeros(())
 
     @staticmethod
     def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ctx.saved_tensors  # noqa: B018  raises for a graph that has been freed
+        ctx.saved_tensors  # noqa: B018  raises if the graph has been freed
         under_way, current = ctx.call.under_way, _current_task()
         made = ctx.call.gradients(under_way.pop(current) if ctx.is_last else under_way[current], ctx.group, ctx.is_last)
         return (None, None, *([] if ctx.is_last else [torch.zeros(())]), *made)
 
 
-# Function.apply() itself, without its search for wrappers of torch.func among the arguments, half a microsecond each; there are none: a module
-# under a transformation of torch.func is traced by it.
+# Function.apply() of the base class does not search the arguments for wrappers of torch.func, which takes half a microsecond each. There are none,
+# because a module under a transformation of torch.func is traced.
 _apply: Any = super(torch.autograd.Function, _Step).apply
 _apply_later: Any = super(torch.autograd.Function, _LaterGradients).apply
 
@@ -429,8 +430,8 @@ def _may_be_held(tensor: torch.Tensor) -> bool:
 def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, options: Options, precision: str = "") -> Plan:
     """Builds the joint graph of an exported module.
 
-    :param needs_gradients: without, there is no backward pass.
-    :param precision: of products and convolutions, and of their gradients; float32 by default.
+    :param needs_gradients: False: the graph has no backward pass.
+    :param precision: precision of products, convolutions and their gradients; float32 by default.
     :raises treadle.Error: an operator is missing, or one has no gradient.
     """
     model = exported.model
@@ -449,7 +450,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
     differentiable = [name for name in names if name in reached and name in floats]
     plain = [name for name in names if name not in differentiable]
     statistics = [f"state:{name}" for name in state.statistics if f"state:{name}" in present]
-    # What evaluation reads in every call stays where it is: kernels pack it once, and again when its elements have changed.
+    # Evaluation reads tensors in place, so that kernels pack them once, and again only when their elements have changed.
     held = {}
     if not differentiable and not statistics:
         tensors = zip(state.names, state.tensors, strict=True)

@@ -23,24 +23,24 @@ def trains_statistics(module: nn.Module) -> bool:
 
 
 class ReplacedTensor(RuntimeError):
-    """A forward pass leaves other parameters or buffers than it has found."""
+    """A forward pass has replaced parameters or buffers of the module."""
 
 
 @dataclass
 class State:
-    """A module's tensors: each once, with all the places that hold it (weight tying)."""
+    """A module's tensors, each listed once with all places where it is stored, since modules may share weights."""
 
     names: list[str] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
-    places: list[list[tuple[dict[str, Any], str]]] = field(default_factory=list)  # dictionaries of the modules, and keys in them
-    recurrent: list[nn.RNNBase] = field(default_factory=list)  # which keep their weights in a list of their own, too
-    parameters: list[torch.Tensor] = field(default_factory=list)  # the first of `tensors`; with attributes, which may require gradients as well
+    places: list[list[tuple[dict[str, Any], str]]] = field(default_factory=list)  # for each tensor, the modules' dictionaries and the keys in them
+    recurrent: list[nn.RNNBase] = field(default_factory=list)  # modules that keep their weights in an additional list
+    parameters: list[torch.Tensor] = field(default_factory=list)  # the first ones of `tensors`, including tensors that are attributes
     statistics: list[str] = field(default_factory=list)  # names of running means and variances that training updates
-    counters: list[torch.Tensor] = field(default_factory=list)  # num_batches_tracked of the same
+    counters: list[torch.Tensor] = field(default_factory=list)  # num_batches_tracked of the same modules
 
     @contextmanager
     def replaced_by(self, tensors: tuple[torch.Tensor, ...]) -> Iterator[None]:
-        """The module with other tensors in the places of its own."""
+        """Replaces the module's tensors by others within a block."""
         self._put(tensors)
         try:
             _refresh_flat_weights(self.recurrent)
@@ -64,7 +64,7 @@ def _refresh_flat_weights(modules: list[nn.RNNBase]) -> None:
 
 
 def state_of(module: nn.Module) -> State:
-    """The parameters, tensors that are plain attributes, then the buffers."""
+    """Returns the module's parameters, then tensors that are plain attributes, then buffers."""
     state = State()
     found: dict[int, int] = {}
     for kind in ("_parameters", "", "_buffers"):
@@ -92,7 +92,7 @@ def state_of(module: nn.Module) -> State:
 
 
 def _plain(value: Any) -> Hashable:
-    """The value, if a graph may have been made by it; containers by what they hold, other objects by who they are."""
+    """Returns a hashable form of an attribute: plain values themselves, containers by their contents, other objects by their identity."""
     if isinstance(value, _PLAIN):
         return (type(value), value)
     if isinstance(value, (list, tuple)):
@@ -107,12 +107,12 @@ def _plain(value: Any) -> Hashable:
 
 
 def _is_holder(value: Any) -> bool:
-    """An object of attributes, such as a configuration."""
+    """Returns True if the value is an object with attributes, such as a configuration."""
     return hasattr(value, "__dict__") and not isinstance(value, _NO_HOLDERS)
 
 
 def attributes_of(module: nn.Module) -> Hashable:
-    """Everything besides inputs on which an export depends: modules, their modes and plain attributes, and the form of their tensors."""
+    """Returns all that an export depends on besides the inputs: modules, their modes and plain attributes, dtypes and shapes of tensors."""
     described = []
     for name, owner in module.named_modules():
         plain = []
@@ -125,7 +125,7 @@ def attributes_of(module: nn.Module) -> Hashable:
 
 
 def snapshot_of(module: nn.Module) -> list[tuple[Any, Any, tuple[Any, ...]]]:
-    """The argument of _treadle.holds_the_same(): every container of attributes, its keys and its values."""
+    """Returns the argument of _treadle.holds_the_same(): every container of attributes with its keys and values."""
     containers: list[Any] = []
     for owner in module.modules():
         containers.append(owner.__dict__)
@@ -138,7 +138,7 @@ def snapshot_of(module: nn.Module) -> list[tuple[Any, Any, tuple[Any, ...]]]:
 
 
 def obstacle(module: nn.Module, state: State) -> str | None:
-    """Why the module cannot leave PyTorch, whatever its graph is; None if it can."""
+    """Returns the reason for which PyTorch must run the module, whatever its graph is; None if there is none."""
     for name, owner in module.named_modules():
         of = f"{name or 'the module'} ({type(owner).__name__})"
         for hooks in _HOOKS:

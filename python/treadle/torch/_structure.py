@@ -1,4 +1,4 @@
-"""Nested inputs and outputs as a flat list of tensors and a hashable description, and back."""
+"""Converts nested inputs and outputs to a flat list of tensors and a hashable description, and back."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[tor
 
 
 def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
-    """The value that flatten() described, with other leaves."""
+    """Returns the value that flatten() described, with other leaves."""
     if structure is None:
         return None
     if structure is TENSOR or structure == TENSOR:
