@@ -40,7 +40,7 @@ _NAMES = (
 )
 
 
-# Parts in plain Python, which only an installed onnxruntime has.
+# Modules in plain Python, which only an installed onnxruntime has.
 _PLAIN_PYTHON = ("quantization", "tools", "datasets", "transformers")
 
 
@@ -57,12 +57,12 @@ def _exceptions() -> dict[str, type]:
 
 
 def _offered() -> dict[str, object]:
-    """The names of onnxruntime's package."""
+    """Returns the objects of onnxruntime's package, by name."""
     return {name: getattr(onnxruntime, name) for name in onnxruntime.__all__}
 
 
 def _state_contents() -> dict[str, object]:
-    """The names that onnxruntime's extension module has."""
+    """Returns the objects of onnxruntime's extension module, by name."""
     contents = _offered() | _exceptions() | _state.contents()
     contents.update(
         OrtValueVector=_session.OrtValueVector,
@@ -76,7 +76,7 @@ def _state_contents() -> dict[str, object]:
 
 
 def _contents(name: str) -> dict[str, object]:
-    """The attributes of one of the modules."""
+    """Returns the attributes of one of the modules."""
     leaf = name.rpartition(".")[2]
     if name == "onnxruntime":
         about = {"version": ONNXRUNTIME_VERSION, "__author__": "Treadle", "package_name": "onnxruntime", "cuda_version": ""}
@@ -101,7 +101,7 @@ def _contents(name: str) -> dict[str, object]:
 
 
 def _plain_python_folders() -> list[str]:
-    """The folder of an installed onnxruntime, whose parts in plain Python go on working."""
+    """Returns the folder of an installed onnxruntime, whose modules in plain Python can still be used."""
     try:
         spec = importlib.machinery.PathFinder.find_spec("onnxruntime")
     except (ImportError, ValueError):
@@ -125,7 +125,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return spec
 
     def _find_plain_python(self, fullname: str) -> importlib.machinery.ModuleSpec | None:
-        """None where an installed onnxruntime has it."""
+        """Handles modules in plain Python. Returns None if an installed onnxruntime has them; otherwise only onnxruntime.backend exists."""
         package, _, name = fullname.partition(".")
         if package != "onnxruntime" or _plain_python_folders():
             return None
@@ -154,7 +154,7 @@ def _forget() -> None:
 
 
 def install() -> None:
-    """Makes later imports of onnxruntime give Treadle. Importing this module does it."""
+    """Makes later imports of onnxruntime give Treadle. Importing this module calls it."""
     if _finder in sys.meta_path:
         return
     _forget()
@@ -181,7 +181,7 @@ def _main(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return
-    # Run as __main__, this module is not the one that programs would import: let there be one finder only.
+    # When run as __main__, this is not the module that programs import, so the imported one installs the finder.
     importlib.import_module("treadle.onnxruntime_shim")
     if arguments[0] == "-m":
         sys.argv = arguments[1:]

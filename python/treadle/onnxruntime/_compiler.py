@@ -1,4 +1,4 @@
-"""ModelCompiler: a model as the optimiser leaves it, written as ONNX."""
+"""ModelCompiler, which writes the optimised model as ONNX."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ._session import InferenceSession
 
 
 class ModelCompiler:
-    """Compiles a model ahead of its sessions.
+    """Compiles a model before sessions are made of it.
 
-    No execution provider compiles nodes here, so the result is the model itself, simplified from the level basic on. It is ONNX, and
-    any runtime reads it. `SessionOptions.compiled_model_filepath` writes Treadle's own compiled form, which starts faster.
+    No execution provider here compiles nodes, so the result is the ONNX model itself, simplified at optimisation level basic or higher, which any
+    runtime can read. `SessionOptions.compiled_model_filepath` writes Treadle's own compiled form, which starts faster.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class ModelCompiler:
         graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
         get_initializer_location_func: Callable[..., Any] | None = None,
     ) -> None:
-        """Takes the model and how it is to be written; nothing is read yet.
+        """Stores the model and the way to write it; nothing is read yet.
 
-        :param sess_options: options of the session that optimises; copied.
-        :param input_model_path_or_bytes: a file's name, or the contents of one.
-        :param embed_compiled_data_into_model: without meaning: there is no compiled data apart from the model.
+        :param sess_options: options of the session that optimises the model, which are copied.
+        :param input_model_path_or_bytes: the name or the contents of a file.
+        :param embed_compiled_data_into_model: has no effect, because there is no compiled data apart from the model.
         :param external_initializers_file_path: a file beside the output for large initializers.
-        :param external_initializers_size_threshold: bytes of the smallest initializer that goes there.
-        :param flags: of OrtCompileApiFlags.
+        :param external_initializers_size_threshold: bytes of the smallest initializer that is written there.
+        :param flags: a combination of OrtCompileApiFlags.
         :param graph_optimization_level: ORT_DISABLE_ALL leaves the model as it is.
         :param get_initializer_location_func: called with each initializer's name, its OrtValue, and the OrtExternalInitializerInfo of where it
             was read from, or None. Returns the OrtExternalInitializerInfo of where it has written the bytes, or None for the model itself.
@@ -59,17 +59,17 @@ class ModelCompiler:
         self._flags = int(flags)
 
     def set_ep_context_data_write_func(self, write_func: Callable[..., None]) -> None:
-        """Takes the function that an execution provider would give what it has compiled. It is never called: the CPU compiles no nodes."""
+        """Sets the function that would receive compiled data from an execution provider. It is never called, because the CPU compiles no nodes."""
         if not callable(write_func):
             raise TypeError(f"write_func is not callable: {write_func!r}")
 
     def clear_ep_context_data_write_func(self) -> None:
-        """Takes the function back."""
+        """Removes the function."""
 
     def set_ep_context_binary_information(self, output_directory: str | os.PathLike[str], model_name: str) -> None:
-        """Takes where an execution provider would write what it has compiled; the CPU compiles no nodes.
+        """Sets where an execution provider would write compiled data; the CPU compiles no nodes.
 
-        :raises InvalidArgument: one is empty, or the first is no folder.
+        :raises InvalidArgument: an argument is empty, or the first one is no folder.
         """
         if not os.fspath(output_directory) or not model_name:
             raise InvalidArgument("output_dir or model_name is empty.", code="invalid_argument")
@@ -77,7 +77,7 @@ class ModelCompiler:
             raise InvalidArgument(f"output_dir is not a valid directory: {os.fspath(output_directory)}", code="invalid_argument")
 
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
-        """Writes the model; by default beside the input, with `_ctx` in its name.
+        """Writes the model, by default beside the input, with `_ctx` in its name.
 
         :raises InvalidArgument: the file exists, or no node was compiled, and the flags make that an error.
         """
@@ -98,7 +98,7 @@ class ModelCompiler:
         contents = self.compile_to_bytes()
         partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
         try:
-            if output.exists():  # who could not read it cannot read what takes its place
+            if output.exists():  # the new file gets the old one's permissions
                 partial.touch(0o600)
                 partial.chmod(output.stat().st_mode & 0o777)
             partial.write_bytes(contents)
@@ -107,15 +107,15 @@ class ModelCompiler:
             partial.unlink(missing_ok=True)
 
     def compile_to_bytes(self) -> bytes:
-        """The model, encoded. :raises InvalidArgument: no node was compiled, and the flags make that an error."""
+        """Returns the encoded model. :raises InvalidArgument: no node was compiled, and the flags make that an error."""
         return self._session(self._options)._sess.optimized_model(self._place if self._locate is not None else None)
 
     def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
-        """Hands the encoded model to a function."""
+        """Passes the encoded model to a function."""
         write_function(self.compile_to_bytes())
 
     def _place(self, name: str, value: OrtValue, read_from: tuple[str, int, int] | None) -> tuple[str, int, int] | None:
-        """Returns the initializer's location, as given by the function."""
+        """Returns the location that the caller's function gives for the initializer."""
         assert self._locate is not None
         try:
             info = self._locate(name, value, OrtExternalInitializerInfo(*read_from) if read_from else None)

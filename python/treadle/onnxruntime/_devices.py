@@ -33,7 +33,7 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """The device of a name: "cpu", "cuda", "gpu", "npu" …"""
+        """Makes the device with this name: "cpu", "cuda", "gpu", "npu" …"""
         name = ort_device_name.lower()
         if name not in _DEVICE_TYPES:
             raise ValueError(f"Unsupported device type: {ort_device_name}")
@@ -41,11 +41,11 @@ class OrtDevice:
         return OrtDevice(_DEVICE_TYPES[name], 0, vendor, device_id)
 
     def device_id(self) -> int:
-        """The number among devices of its kind."""
+        """The device's number among devices of its kind."""
         return self._id
 
     def device_type(self) -> int:
-        """The kind: 0 CPU, 1 GPU, 2 FPGA, 3 NPU."""
+        """The kind of the device: 0 CPU, 1 GPU, 2 FPGA, 3 NPU."""
         return self._type
 
     def device_vendor_id(self) -> int:
@@ -121,7 +121,7 @@ class OrtMemoryInfo:
         alignment: int,
         allocator_type: OrtAllocatorType,
     ) -> OrtMemoryInfo:
-        """The newer form of the constructor."""
+        """Makes an object with the arguments of the newer constructor."""
         info = cls(name, allocator_type, device_id)
         info.device_mem_type = device_mem_type
         info.device_vendor_id = vendor_id
@@ -129,7 +129,7 @@ class OrtMemoryInfo:
 
 
 class OrtArenaCfg:
-    """Settings of ONNX Runtime's arena; kept, without meaning: memory is planned."""
+    """Settings of ONNX Runtime's arena. They are stored without effect, because memory is planned."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class OrtEpDevice:
         self.device = device
 
     def memory_info(self, memory_type: OrtDeviceMemoryType) -> None:
-        """None: the CPU has no memory of its own beside the process's, and values come to a GPU's by copies."""
+        """Returns None: the CPU only has the process's memory, and values are copied to a GPU's memory by runs."""
         return
 
     def create_sync_stream(self, stream_options: dict[str, str]) -> object:
@@ -186,13 +186,13 @@ class OrtEpDevice:
         raise NotImplementedByTreadle("sessions make the streams of their devices themselves", code="not_implemented")
 
 
-# PCI's numbers, by the vendors' names as the processor says them.
+# Names and PCI numbers of vendors, by the names that processors report.
 _CPU_VENDORS = {"GenuineIntel": ("Intel", 0x8086), "AuthenticAMD": ("AMD", 0x1022)}
 
 
 @functools.cache
 def cpu_hardware() -> OrtHardwareDevice:
-    """The processor."""
+    """Describes the processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             named = next((line.split(":")[1].strip() for line in file if line.startswith("vendor_id")), "")
@@ -205,7 +205,7 @@ _GPU_VENDORS = {0x1002: "AMD", 0x106B: "Apple", 0x10DE: "NVIDIA", 0x13B5: "ARM",
 
 
 def gpu_hardware(model: str, vendor_id: int, device_id: int, is_discrete: bool) -> OrtHardwareDevice:
-    """A GPU."""
+    """Describes a GPU."""
     gpu = OrtHardwareDevice(_GPU_VENDORS.get(vendor_id, ""), vendor_id)
     gpu.type = OrtHardwareDeviceType.GPU
     gpu.device_id = device_id
@@ -214,7 +214,7 @@ def gpu_hardware(model: str, vendor_id: int, device_id: int, is_discrete: bool) 
 
 
 class _Unsupported:
-    """Classes that only other devices have: they exist, so that they can be imported and named in annotations."""
+    """Base of classes for other devices, which exist only so that programs can import them and name them in annotations."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedByTreadle(f"there is no {type(self).__name__} here", code="not_implemented")

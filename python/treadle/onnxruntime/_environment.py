@@ -24,24 +24,24 @@ _PROVIDERS = (
 
 
 def get_available_providers() -> list[str]:
-    """The execution providers that have a device on this machine. Vulkan's has one where there is a GPU, and not for an implementation on the CPU."""
+    """Returns the execution providers that have a device on this machine. Vulkan's has one if there is a GPU; drivers on the CPU do not count."""
     return [VULKAN_PROVIDER, CPU_PROVIDER] if len(_ep_devices()) > 1 else [CPU_PROVIDER]
 
 
 def get_all_providers() -> list[str]:
-    """The execution providers that any build of ONNX Runtime may have, in the order in which it prefers them, and Vulkan's."""
+    """Returns the execution providers that builds of ONNX Runtime may have, in its order of preference, and Vulkan's."""
     return [f"{name}ExecutionProvider" for name in _PROVIDERS] + [VULKAN_PROVIDER, CPU_PROVIDER]
 
 
 def get_device() -> str:
-    """The device of this build."""
+    """Returns the device of this build."""
     return "CPU"
 
 
 def onnxruntime_library() -> str:
-    """The path of libonnxruntime.so.1 in this package: ONNX Runtime's C interface, for programs that load its library.
+    """Returns the path of libonnxruntime.so.1 in this package, for programs that load ONNX Runtime's library to use its C interface.
 
-    Raises FileNotFoundError where it was not built."""
+    Raises FileNotFoundError if it was not built."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capi", "libonnxruntime.so.1")
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} is not part of this build (TREADLE_BUILD_ORT_API)")
@@ -49,24 +49,24 @@ def onnxruntime_library() -> str:
 
 
 def has_collective_ops() -> bool:
-    """False: runs stay in one process."""
+    """Returns False: runs stay in one process."""
     return False
 
 
 def set_seed(seed: int) -> None:
-    """Accepted without effect: the numbers of random operators without a seed of their own depend on the node and the run only."""
+    """Accepted without effect: the random numbers of operators without a seed depend only on the node and the run."""
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int) -> None:
-    """Accepted: sessions share one pool, sized from the CPUs that the process may use."""
+    """Accepted without effect: sessions share one pool, whose size depends on the CPUs that the process may use."""
 
 
 def enable_telemetry_events() -> None:
-    """Accepted: there is no telemetry."""
+    """Accepted without effect: there is no telemetry."""
 
 
 def disable_telemetry_events() -> None:
-    """Accepted: there is no telemetry."""
+    """Accepted without effect: there is no telemetry."""
 
 
 @functools.cache
@@ -85,12 +85,12 @@ def _ep_devices() -> tuple[OrtEpDevice, ...]:
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Devices of execution providers: the CPU, and GPUs."""
+    """Returns the devices of execution providers: the CPU and GPUs."""
     return list(_ep_devices())
 
 
 def device_of_provider(provider: str, device: str) -> OrtEpDevice:
-    """The device of a session."""
+    """Returns the device on which a session with this provider runs."""
     if provider == CPU_PROVIDER:
         return _cpu_device()
     number = device.partition(":")[2]
@@ -129,7 +129,7 @@ def print_debug_info() -> None:
 
 
 def copy_tensors(src: Sequence[_treadle.OrtValue], dst: Sequence[_treadle.OrtValue], stream: object = None) -> None:
-    """Copies the elements of each value into the memory of the one in the same place."""
+    """Copies the elements of each source value into the memory of the destination value at the same position."""
     if len(src) != len(dst):
         raise ValueError(f"{len(src)} sources for {len(dst)} destinations")
     for source, target in zip(src, dst, strict=True):

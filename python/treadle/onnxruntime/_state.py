@@ -1,6 +1,6 @@
-"""Names of ONNX Runtime's extension module that its package lacks: operators as schemas, quantizers' compiled parts, compatibility.
+"""Names that ONNX Runtime's extension module has and its package lacks: schemas of operators, functions of quantizers, compatibility of models.
 
-The shim puts it into `onnxruntime.capi.onnxruntime_pybind11_state` and `_pybind_state`.
+The shim adds them to `onnxruntime.capi.onnxruntime_pybind11_state` and `_pybind_state`.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ class OrtDeviceEpIncompatibilityReason(_Named):
 
 
 class ArenaExtendStrategy(_Named):
-    """How ONNX Runtime's arena grows; without meaning, as memory is planned."""
+    """How ONNX Runtime's arena grows. It has no effect, because memory is planned."""
 
     kNextPowerOfTwo = 0  # noqa: N815
     kSameAsRequested = 1  # noqa: N815
 
 
 class OrtEpContextData(_Unsupported):
-    """The result of an execution provider's compilation, while it is written."""
+    """Stands for compiled data that an execution provider writes."""
 
 
 class OrtEpContextDataBuffer(_Unsupported):
-    """The result of an execution provider's compilation, while it is read."""
+    """Stands for compiled data that an execution provider reads."""
 
 
 class SparseBlockSparseView(_Unsupported):
     """The indices of a sparse tensor in blocks."""
 
 
-#: How ONNX Runtime writes that there is no end: of versions, inputs and outputs.
+#: ONNX Runtime's number for no upper limit, of versions, inputs and outputs.
 _NO_END = 2147483647
 
 
@@ -72,20 +72,20 @@ def _type_constraints(operator: dict[str, Any]) -> dict[str, list[str]]:
 
 
 class OpSchema:
-    """An operator as the library takes it: its newest version.
+    """An operator in the version that the library computes, the newest one.
 
-    `doc` and descriptions are empty. The attribute types of attributes without a default are unknown where no default says them.
+    `doc` and descriptions are empty. The types of some attributes without a default are unknown.
     """
 
     class FormalParameterOption(_Named):
-        """How often an input or output is there."""
+        """Whether an input or output is required, optional or repeated."""
 
         Single = 0
         Optional = 1
         Variadic = 2
 
     class SupportType(_Named):
-        """True if it may change."""
+        """How stable an operator is: common, or experimental, which may change."""
 
         COMMON = 0
         EXPERIMENTAL = 1
@@ -120,7 +120,7 @@ class OpSchema:
             self.description = ""
 
     class TypeConstraintParam:
-        """A type that several inputs and outputs share."""
+        """A type parameter, which several inputs and outputs may share, and the types that it allows."""
 
         def __init__(self, name: str, types: list[str]) -> None:
             self.type_param_str = name
@@ -161,10 +161,10 @@ def get_all_operator_schema() -> list[OpSchema]:
 
 
 class KernelDef:
-    """An operator in a range of opsets, with the types that it is computed in.
+    """An operator in a range of opsets, with the types for which it has kernels.
 
-    One stands for all kernels of an operator, whose types ONNX Runtime lists one by one. Older versions of an operator are computed as the
-    newest, in its types.
+    One object stands for all kernels of an operator, while ONNX Runtime lists each type separately. Older versions of an operator are computed like
+    the newest one, with its types.
     """
 
     def __init__(self, operator: dict[str, Any], version_range: tuple[int, int]) -> None:
@@ -179,7 +179,7 @@ class KernelDef:
 
 
 def get_all_opkernel_def() -> list[KernelDef]:
-    """A KernelDef for each operator and version."""
+    """Returns a KernelDef for each operator and version."""
     return [
         KernelDef(operator, (since, following - 1))
         for operator in _treadle.operators()
@@ -188,14 +188,14 @@ def get_all_opkernel_def() -> list[KernelDef]:
 
 
 def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
-    """The kernels of a provider, which has to be the CPU's."""
+    """Returns the kernels of a provider, which must be the CPU's."""
     if ep_name != CPU_PROVIDER:
         raise RuntimeException(f"there is no execution provider {ep_name}; {CPU_PROVIDER} is there", code="runtime_exception")
     return get_all_opkernel_def()
 
 
 def quantize_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> None:
-    """Weights [k, n] in blocks along k as MatMulNBits has them, written to the other arrays."""
+    """Quantises weights [k, n] to 2 bits, in blocks along k in the layout of MatMulNBits, into the arrays `codes`, `scales` and `zeros`."""
     _treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 2, False)
 
 
@@ -210,12 +210,12 @@ def quantize_matmul_8bits(codes: Any, weights: Any, scales: Any, zeros: Any, blo
 
 
 def quantize_qdq_matmul_4bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> bool:
-    """Weights [k, n] in blocks along k as DequantizeLinear has them. :returns: whether codes are signed."""
+    """Quantises weights [k, n] to 4 bits, in blocks along k in the layout of DequantizeLinear. :returns: whether codes are signed"""
     return bool(_treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 4, True))
 
 
 def quantize_qdq_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> bool:
-    """Like the function above, in 2 bits. ONNX Runtime 1.31 writes codes of 4 bits here, beyond the end of the array that it is given."""
+    """Like the function above, in 2 bits. ONNX Runtime 1.31 writes 4-bit codes here, beyond the end of the given array."""
     return bool(_treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 2, True))
 
 
@@ -225,7 +225,7 @@ def pack_fp4_weights_for_cuda_moe_gemm(q_weights: Any, N: int, K: int) -> Any:  
 
 
 def quantize_matmul_bnb4(codes: Any, weights: Any, absmax: Any, block_size: int, quant_type: int, n: int, k: int) -> None:
-    """n * k weights in blocks as MatMulBnb4 has them: FP4 (`quant_type` 0) or NF4 (1)."""
+    """Quantises n * k weights in blocks in the layout of MatMulBnb4, to FP4 (`quant_type` 0) or NF4 (1)."""
     _treadle.cut_matmul_bnb4(codes, weights, absmax, block_size, quant_type, n, k)
 
 
@@ -244,14 +244,14 @@ def get_compatibility_info_from_model_bytes(model_data: bytes | bytearray | memo
 
 
 def get_model_compatibility_for_ep_devices(ep_devices: Sequence[OrtEpDevice], compatibility_info: str) -> OrtCompiledModelCompatibility:
-    """EP_NOT_APPLICABLE: the CPU runs ONNX models, which need not have been compiled for it."""
+    """Returns EP_NOT_APPLICABLE: the CPU runs ONNX models, which need not be compiled for it."""
     if not ep_devices:
         raise InvalidArgument("there are no devices", code="invalid_argument")
     return OrtCompiledModelCompatibility.EP_NOT_APPLICABLE
 
 
 def get_hardware_device_ep_incompatibility_details(ep_name: str, hardware_device: OrtHardwareDevice) -> dict[str, Any]:
-    """Why the provider cannot use the device: nothing speaks against the CPU."""
+    """Returns the reasons for which the provider cannot use the device; the CPU has none."""
     if ep_name != CPU_PROVIDER:
         raise InvalidArgument(f"there is no execution provider {ep_name}; {CPU_PROVIDER} is there", code="invalid_argument")
     return {"reasons_bitmask": 0, "notes": None, "error_code": 0}
@@ -262,13 +262,13 @@ class SessionObjectInitializer:
 
 
 def get_session_initializer() -> SessionObjectInitializer:
-    """Default options of sessions."""
+    """Returns default options of sessions."""
     return SessionObjectInitializer()
 
 
 class InferenceSession:
-    """The extension module's own session: made of options and a model, and loaded by `initialize_session`. Its other members are those of
-    `onnxruntime.InferenceSession`, and of what that wraps.
+    """The session class of ONNX Runtime's extension module. It is made of options and a model, which `initialize_session` loads. Its other members
+    are those of `onnxruntime.InferenceSession`.
     """
 
     def __init__(self, options: _treadle.SessionOptions, model: str | bytes, from_file: bool, read_config_from_model: bool = False) -> None:
@@ -277,7 +277,7 @@ class InferenceSession:
         if read_config_from_model:
             raise NotImplementedByTreadle("options within a model's metadata are not read", code="not_implemented")
         self._model: str | bytes
-        if from_file:  # what cannot be read is an error here
+        if from_file:  # raises here if the file cannot be read
             self._model = path = os.fsdecode(model)
             _treadle.Model.load(path, options)
         else:
@@ -300,7 +300,7 @@ class InferenceSession:
 
 
 def contents() -> dict[str, object]:
-    """Everything here, by the names in the extension module."""
+    """Returns all objects of this module, by their names in the extension module."""
     own = {name: value for name, value in globals().items() if getattr(value, "__module__", None) == __name__ and not name.startswith("_")}
     own.pop("contents")
     own.pop("OpSchema")
