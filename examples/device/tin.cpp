@@ -7,6 +7,7 @@
 // other nodes.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -109,7 +110,8 @@ void free_memory(void* device, void* memory, size_t size_bytes) {
 struct Event {
   std::mutex mutex;
   std::condition_variable changed;
-  uint64_t recorded = 0, done = 0;  // numbers of the last record that was enqueued, and of the last that was reached
+  uint64_t recorded = 0, done = 0;  // records that were enqueued, and that have been reached
+  int64_t reached_ns = 0;           // when the last of them was
 
   uint64_t record() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -122,6 +124,7 @@ struct Event {
   void reach(uint64_t number) {
     std::lock_guard<std::mutex> lock(mutex);
     done = std::max(done, number);
+    reached_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
     changed.notify_all();
   }
   void await(uint64_t number) {
@@ -333,7 +336,7 @@ __attribute__((visibility("default"))) int64_t tin_copied_bytes(int32_t kind) { 
 __attribute__((visibility("default"))) int64_t tin_moved_bytes(int32_t kind) { return moved_bytes[kind]; }
 
 __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_host* host) {
-  if (host->version < 6) return host->fail("this plugin needs version 6 of treadle/plugin.h"), 0;
+  if (host->version < 7) return host->fail("this plugin needs version 7 of treadle/plugin.h"), 0;
   static const treadle_device_kernel kernels[] = {
       {"MatMul", "", TREADLE_FLOAT32, takes_matmul, launch_matmul},
       {"Add", "", TREADLE_FLOAT32, nullptr, launch_add},
@@ -377,6 +380,12 @@ __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_hos
   device.wait_event = [](void*, void* event) {
     Event& of = **static_cast<std::shared_ptr<Event>*>(event);
     of.await(of.last());
+  };
+  // A device with a clock of its own converts its times to the host's steady clock.
+  device.event_time = [](void*, void* event) {
+    Event& of = **static_cast<std::shared_ptr<Event>*>(event);
+    std::lock_guard<std::mutex> lock(of.mutex);
+    return of.reached_ns;
   };
   device.kernels = kernels;
   device.num_kernels = sizeof(kernels) / sizeof(kernels[0]);

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TREADLE_PLUGIN_VERSION 6U
+#define TREADLE_PLUGIN_VERSION 7U
 #define TREADLE_PLUGIN_MAX_RANK 16
 /* Returned by an operator's `run` instead of 1 if it is not done yet. The parallel executor continues with other nodes. */
 #define TREADLE_PENDING 2
@@ -175,6 +175,10 @@ typedef struct treadle_device {
    * work may read them meanwhile. Memory that a kernel will write for the first time is not prefetched. kind: 0 to the device, 1 to the
    * host, 2 to the host, unchanged since they came from there. 0 after `fail` is an error. */
   int (*move)(void* user, void* stream, void* data, size_t size_bytes, int32_t kind);
+
+  /* From version 7 on. Optional: the time at which the work before the event's last record was done, in nanoseconds of CLOCK_MONOTONIC.
+   * Called only for profiles, when that work is done. Without it, profiles have the times at which the host enqueued work. 0: unknown. */
+  int64_t (*event_time)(void* user, void* event);
 } treadle_device;
 
 /* One of several ranks that train together; treadle/communicator.h describes the calls. One thread at a time calls it. */

@@ -148,19 +148,37 @@ class PluginStream final : public Stream {
     if (!own || &own->registration() != &of_->registration()) return event->synchronize();
     check(of_->registration(), "wait for an event", [&] { return (*of_)->stream_wait(of_->user(), handle_, own->handle()); });
   }
+  // An event is recorded on both sides of the piece.
+  void begin_timed() override { began_ = record_time(); }
+  void end_timed(Told told) override {
+    timed_.push_back([of = of_, began = std::exchange(began_, nullptr), ended = record_time(), told = std::move(told)] {
+      const int64_t from = (*of)->event_time(of->user(), began->handle()), until = (*of)->event_time(of->user(), ended->handle());
+      if (from > 0 && until > 0) told(from, until);
+    });
+  }
   void synchronize() override {
     clear_failure();
     const int ok = (*of_)->synchronize(of_->user(), handle_);
     for (Work& work : std::exchange(done_, {})) work();
     kept_.clear();
+    for (const Work& tell : std::exchange(timed_, {}))
+      if (ok) tell();
     if (!ok) throw_failure(of_->registration(), "end its work");
   }
 
  private:
+  std::shared_ptr<PluginEvent> record_time() {
+    auto event = std::make_shared<PluginEvent>(of_);
+    record(*event);
+    return event;
+  }
+
   const std::shared_ptr<Device> device_;
   const InstancePtr of_;
   void* handle_ = nullptr;
-  std::vector<Work> kept_, done_;  // kept_: work in progress; done_: work to do when it has ended
+  std::shared_ptr<PluginEvent> began_;  // begin of the piece that is timed
+  std::vector<Work> kept_, done_;       // kept_: work in progress; done_: work to do when it has ended
+  std::vector<Work> timed_;             // tell the times of pieces when their work is done
 };
 
 class PluginDevice final : public Device, private Bus {
@@ -172,6 +190,7 @@ class PluginDevice final : public Device, private Bus {
   std::shared_ptr<Event> create_event() override { return std::make_shared<PluginEvent>(of_); }
   Bus* bus() noexcept override { return (*of_)->move ? this : nullptr; }
   bool host_accessible() const noexcept override { return false; }
+  bool tells_times() const noexcept override { return (*of_)->event_time != nullptr; }
   bool reaches(const Device& other) const noexcept override {
     const auto* plugin = dynamic_cast<const PluginDevice*>(&other);
     return plugin && &plugin->of_->registration() == &of_->registration();

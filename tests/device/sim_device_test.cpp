@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
@@ -364,6 +366,50 @@ TEST(CpuDevice, WaitsForEventsOfAsynchronousDevices) {
   auto host = cpu_device()->create_stream("host");
   host->wait(event);
   host->enqueue([&] { EXPECT_TRUE(done); }, "check");
+}
+
+// Pieces of which the host knows the bounds: what each piece does itself reads the clock.
+TEST_P(SimDeviceTest, TimesOfWorkAreThoseOfTheStreamsThread) {
+  using Clock = std::chrono::steady_clock;
+  const auto ns = [](Clock::time_point t) { return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count(); };
+  ASSERT_TRUE(device_->tells_times());
+  auto a = device_->allocate(64);
+  std::vector<uint8_t> host(64, 7);
+  std::vector<std::pair<int64_t, int64_t>> told;
+  std::vector<int64_t> inside;
+  const auto tell = [&](int64_t begin, int64_t end) { told.emplace_back(begin, end); };
+  const auto read_clock = [&] { inside.push_back(ns(Clock::now())); };
+  device_->pause(*first_);
+  first_->begin_timed();  // from the host
+  first_->enqueue(read_clock, "work");
+  first_->copy(a->data(), host.data(), 64, CopyKind::host_to_device);
+  first_->end_timed(tell);
+  first_->enqueue(
+      [&] {  // within work, twice
+        for (int i = 0; i < 2; ++i) {
+          first_->begin_timed();
+          read_clock();
+          first_->end_timed(tell);
+        }
+      },
+      "two pieces");
+  first_->begin_timed();  // nothing
+  first_->end_timed(tell);
+  const int64_t resumed = ns(Clock::now());
+  device_->resume(*first_);
+  first_->synchronize();
+  ASSERT_EQ(told.size(), 4U);
+  int64_t last = resumed;
+  for (size_t i = 0; i < told.size(); ++i) {
+    EXPECT_LE(last, told[i].first) << i;
+    EXPECT_LE(told[i].first, told[i].second) << i;
+    if (i < inside.size()) {
+      EXPECT_LE(told[i].first, inside[i]) << i;
+      EXPECT_GE(told[i].second, inside[i]) << i;
+    }
+    last = told[i].second;
+  }
+  EXPECT_LE(last, ns(Clock::now()));
 }
 
 }  // namespace

@@ -3,13 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "device/vulkan/device_clock.h"
 #include "device/vulkan/heap.h"
 #include "device/vulkan/pipeline_file.h"
 #include "treadle/error.h"
@@ -144,6 +149,68 @@ TEST_F(VulkanDeviceTest, AStreamWithWorkInFlightMayGo) {
     stream->enqueue_release([owned] {});
   }
   EXPECT_TRUE(kept.expired());
+}
+
+int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The host knows bounds: a piece begins after the call that enqueues it, and has ended when the stream has been waited for.
+TEST_F(VulkanDeviceTest, TimesOfWorkLieBetweenItsCallsAndInOrder) {
+  if (!device_->tells_times()) GTEST_SKIP() << "the queue stamps no times";
+  constexpr int64_t kErrorNs = 50'000'000;  // of a comparison of clocks on a busy machine
+  const std::vector<uint8_t> sent = numbers(1 << 20);
+  std::vector<uint8_t> back(sent.size());
+  const auto memory = device_->allocate(sent.size());
+  auto stream = device_->create_stream("test");
+  std::vector<std::pair<int64_t, int64_t>> told;
+  for (int round = 0; round < 3; ++round) {
+    told.clear();
+    const int64_t before = steady_ns();
+    constexpr int kPieces = 300;  // more than a command buffer takes
+    for (int i = 0; i < kPieces; ++i) {
+      stream->begin_timed();
+      if (i % 3 != 2) stream->copy(memory->data(), sent.data(), 1000, CopyKind::host_to_device);  // every third is empty
+      stream->end_timed([&](int64_t begin, int64_t end) { told.emplace_back(begin, end); });
+      if (i % 50 == 0) stream->copy(memory->data(), sent.data(), 10, CopyKind::host_to_device);  // not timed
+    }
+    stream->begin_timed();
+    stream->copy(memory->data(), sent.data(), sent.size(), CopyKind::host_to_device);
+    stream->copy(back.data(), memory->data(), sent.size(), CopyKind::device_to_host);
+    stream->end_timed([&](int64_t begin, int64_t end) { told.emplace_back(begin, end); });
+    stream->synchronize();
+    const int64_t after = steady_ns();
+    EXPECT_EQ(back, sent);
+    ASSERT_EQ(told.size(), static_cast<size_t>(kPieces + 1));
+    int64_t last = before - kErrorNs;
+    for (const auto& [begin, end] : told) {
+      EXPECT_LE(last, begin);
+      EXPECT_LE(begin, end);
+      last = end;
+    }
+    EXPECT_LE(last, after + kErrorNs);
+  }
+}
+
+// What the driver reads of both clocks at one moment judges either way of comparing them.
+TEST(DeviceClockTest, BothComparisonsAgreeWithTheDriver) {
+  const auto found = devices();
+  if (found.empty()) GTEST_SKIP() << "this machine has no Vulkan";
+  const vulkan::Connection connection(found[0]);
+  const vulkan::Connection::TimeStampUnit& unit = connection.time_stamps();
+  if (unit.bits == 0 || !unit.get_calibrated) GTEST_SKIP() << "the driver does not compare clocks";
+  for (const auto by : {vulkan::DeviceClock::Comparison::calibrated, vulkan::DeviceClock::Comparison::marked}) {
+    vulkan::DeviceClock clock(connection, by);
+    const VkCalibratedTimestampInfoEXT both[] = {
+        {VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, nullptr, VK_TIME_DOMAIN_DEVICE_EXT},
+        {VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, nullptr, VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT}};
+    uint64_t read[2] = {}, deviation = 0;
+    ASSERT_EQ(unit.get_calibrated(connection.handle(), 2, both, read, &deviation), VK_SUCCESS);
+    const int64_t ns = clock.steady_ns(read[0]);
+    EXPECT_LE(std::abs(ns - static_cast<int64_t>(read[1])), clock.error_ns() + static_cast<int64_t>(deviation) + 10'000);
+    EXPECT_EQ(clock.steady_ns(read[0] + 1000) - ns, std::llround(1000 * unit.ns_per_tick));
+    EXPECT_EQ(clock.steady_ns(read[0] - 1000) - ns, -std::llround(1000 * unit.ns_per_tick));
+  }
 }
 
 }  // namespace

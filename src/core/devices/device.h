@@ -40,7 +40,7 @@ class Stream {
 
   /// @param name  for error messages and traces
   virtual void enqueue(Work work, std::string_view name) = 0;
-  /// Enqueues host work that releases what earlier work has used.
+  /// Enqueues host work that follows the stream's work so far, such as releasing what that has used. synchronize() waits for it.
   virtual void enqueue_release(Work work) { enqueue(std::move(work), "release"); }
   /// Both blocks must stay alive, and otherwise unused, until the copy is done.
   virtual void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) = 0;
@@ -51,6 +51,14 @@ class Stream {
   virtual void wait(const std::shared_ptr<Event>& event) = 0;
   /// Waits for all work. Throws the first error since the last call. Work after an error was skipped.
   virtual void synchronize() = 0;
+
+  /// Gets the times at which the device began and ended a piece of work, in nanoseconds of the host's steady clock.
+  using Told = std::function<void(int64_t begin_ns, int64_t end_ns)>;
+  /// Times a piece of work: all that is enqueued between the two calls or, if they are inside of work, what that work does between them.
+  /// Pieces do not nest. `told` is called once the piece is done, on any thread, at the latest by synchronize(); after an error perhaps
+  /// never. @pre Device::tells_times()
+  virtual void begin_timed() {}
+  virtual void end_timed(Told /*told*/) {}
 };
 
 /// Lets a device work on host memory under device addresses, as with managed memory, so that data need not fit into the device's memory.
@@ -125,6 +133,8 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual bool host_accessible() const noexcept = 0;
   /// True if the memory is actually the host's, as for simulated devices.
   virtual bool memory_is_hosts() const noexcept { return host_accessible(); }
+  /// True if its streams tell when the device did their work. Otherwise only the times at which the host enqueued it are known.
+  virtual bool tells_times() const noexcept { return false; }
   /// True if its streams can copy directly from and to the other device.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }
 

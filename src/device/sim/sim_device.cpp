@@ -16,6 +16,7 @@
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/base/checked.h"
 #include "core/base/futex.h"
@@ -81,6 +82,16 @@ class SimEvent final : public Event {
   std::shared_ptr<AccessChecker> checker_;
   mutable std::mutex mutex_;
   std::shared_ptr<Signal> signal_;
+};
+
+int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// A piece of work that a stream times.
+struct TimedPiece {
+  int64_t begin_ns = 0, end_ns = 0;  // 0: not yet
+  Stream::Told told;
 };
 
 class SimStream final : public Stream {
@@ -178,6 +189,23 @@ class SimStream final : public Stream {
     checker_->report_pending();
   }
 
+  void begin_timed() override {
+    (is_in_work() ? inner_ : outer_) = std::make_shared<TimedPiece>();
+    if (is_in_work()) inner_->begin_ns = steady_ns();
+  }
+  void end_timed(Told told) override {
+    if (is_in_work()) {
+      inner_->end_ns = steady_ns();
+      inner_->told = std::move(told);
+      ended_.push_back(std::move(inner_));
+      return;
+    }
+    issue([piece = std::exchange(outer_, nullptr), told = std::move(told)] {
+      const int64_t now = steady_ns();
+      told(piece->begin_ns == 0 ? now : piece->begin_ns, piece->end_ns == 0 ? now : piece->end_ns);
+    });
+  }
+
   void check(const void* data, size_t size_bytes, Access access, std::string_view name) {
     checker_->check(timeline_, data, size_bytes, access, name);
   }
@@ -197,8 +225,16 @@ class SimStream final : public Stream {
     Kind kind;
   };
 
+  bool is_in_work() const { return std::this_thread::get_id() == thread_.get_id(); }
+
   void issue(Work work) {
     checker_->issue(timeline_);
+    if (outer_)
+      work = [piece = outer_, inner = std::move(work)] {
+        if (piece->begin_ns == 0) piece->begin_ns = steady_ns();
+        inner();
+        piece->end_ns = steady_ns();
+      };
     push(std::move(work), Kind::work);
   }
 
@@ -236,7 +272,10 @@ class SimStream final : public Stream {
     try {
       if (max_delay_us_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % (static_cast<uint64_t>(max_delay_us_) + 1)));
       entry.work();
+      if (!ended_.empty()) ended_.back()->end_ns = steady_ns();  // a shared engine may have kept the work longer than the host computed
+      for (const auto& piece : std::exchange(ended_, {})) piece->told(piece->begin_ns, piece->end_ns);
     } catch (...) {
+      ended_.clear();
       return std::current_exception();
     }
     return nullptr;
@@ -251,6 +290,9 @@ class SimStream final : public Stream {
   double engine_pace_;
   std::map<std::string, std::chrono::nanoseconds> shortest_;  // of work by name; used only by the stream's thread
   std::function<void()> gives_way_;
+  std::shared_ptr<TimedPiece> outer_;               // of what is being enqueued; null: it is not timed
+  std::shared_ptr<TimedPiece> inner_;               // of the work that runs; used only by the stream's thread, like the next
+  std::vector<std::shared_ptr<TimedPiece>> ended_;  // pieces of the work that runs
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -336,6 +378,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
   std::shared_ptr<Event> create_event() override { return std::make_shared<SimEvent>(checker_); }
   bool host_accessible() const noexcept override { return options_.host_accessible; }
   bool memory_is_hosts() const noexcept override { return true; }
+  bool tells_times() const noexcept override { return true; }
   bool reaches(const Device& other) const noexcept override { return dynamic_cast<const SimDevice*>(&other) != nullptr; }
   std::shared_ptr<const void> watch(const void* data, size_t size_bytes) override {
     if (size_bytes == 0 || checker_->has_memory(data)) return nullptr;

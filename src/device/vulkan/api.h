@@ -16,6 +16,7 @@ namespace treadle::vulkan {
   F(GetPhysicalDeviceFeatures2)              \
   F(GetPhysicalDeviceMemoryProperties2)      \
   F(GetPhysicalDeviceQueueFamilyProperties)  \
+  F(GetInstanceProcAddr)                     \
   F(CreateDevice)                            \
   F(GetDeviceProcAddr)
 
@@ -46,6 +47,11 @@ namespace treadle::vulkan {
   F(CmdBindPipeline)                       \
   F(CmdPushConstants)                      \
   F(CmdDispatch)                           \
+  F(CreateQueryPool)                       \
+  F(DestroyQueryPool)                      \
+  F(CmdResetQueryPool)                     \
+  F(CmdWriteTimestamp)                     \
+  F(GetQueryPoolResults)                   \
   F(CreateShaderModule)                    \
   F(DestroyShaderModule)                   \
   F(CreatePipelineLayout)                  \

@@ -28,14 +28,19 @@ struct FeatureChain {
   FeatureChain& operator=(const FeatureChain&) = delete;
 };
 
-std::optional<uint32_t> compute_family(VkPhysicalDevice device) {
+std::vector<VkQueueFamilyProperties> families_of(VkPhysicalDevice device) {
   uint32_t count = 0;
   Instance::get().GetPhysicalDeviceQueueFamilyProperties(device, &count, nullptr);
   std::vector<VkQueueFamilyProperties> families(count);
   Instance::get().GetPhysicalDeviceQueueFamilyProperties(device, &count, families.data());
+  return families;
+}
+
+std::optional<uint32_t> compute_family(VkPhysicalDevice device) {
+  const std::vector<VkQueueFamilyProperties> families = families_of(device);
   // A family without graphics often runs beside the desktop's work.
   for (const VkQueueFlags unwanted : {VkQueueFlags{VK_QUEUE_GRAPHICS_BIT}, VkQueueFlags{0}})
-    for (uint32_t i = 0; i < count; ++i)
+    for (uint32_t i = 0; i < families.size(); ++i)
       if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) && !(families[i].queueFlags & unwanted)) return i;
   return std::nullopt;
 }
@@ -59,6 +64,19 @@ bool has_extension(VkPhysicalDevice device, const char* name) {
   std::vector<VkExtensionProperties> extensions(count);
   Instance::get().EnumerateDeviceExtensionProperties(device, nullptr, &count, extensions.data());
   return std::any_of(extensions.begin(), extensions.end(), [&](const auto& has) { return std::strcmp(has.extensionName, name) == 0; });
+}
+
+// True if the driver reads the device's clock together with the host's CLOCK_MONOTONIC.
+bool compares_clocks(VkPhysicalDevice device) {
+  if (!has_extension(device, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME)) return false;
+  const auto list = reinterpret_cast<PFN_vkGetPhysicalDeviceCalibrateableTimeDomainsEXT>(
+      Instance::get().GetInstanceProcAddr(Instance::get().handle, "vkGetPhysicalDeviceCalibrateableTimeDomainsEXT"));
+  uint32_t count = 0;
+  if (!list || list(device, &count, nullptr) != VK_SUCCESS) return false;
+  std::vector<VkTimeDomainEXT> domains(count);
+  if (list(device, &count, domains.data()) != VK_SUCCESS) return false;
+  const auto has = [&](VkTimeDomainEXT domain) { return std::find(domains.begin(), domains.end(), domain) != domains.end(); };
+  return has(VK_TIME_DOMAIN_DEVICE_EXT) && has(VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT);
 }
 
 std::string find_lack(VkPhysicalDevice device, const VkPhysicalDeviceProperties& properties) {
@@ -138,11 +156,12 @@ Connection::Connection(const PhysicalDevice& physical)
   info.pNext = &wanted.base;
   info.queueCreateInfoCount = 1;
   info.pQueueCreateInfos = &queue;
-  const char* const budget = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
-  if (has_budget_) {
-    info.enabledExtensionCount = 1;
-    info.ppEnabledExtensionNames = &budget;
-  }
+  std::vector<const char*> extensions;
+  const bool compares = compares_clocks(physical.handle);
+  if (has_budget_) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+  if (compares) extensions.push_back(VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME);
+  info.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+  info.ppEnabledExtensionNames = extensions.data();
   check(vulkan.CreateDevice(physical.handle, &info, nullptr, &handle_), "open");
   const char* missing = nullptr;
 #define TREADLE_VULKAN_FIND(name)                                                                  \
@@ -155,6 +174,10 @@ Connection::Connection(const PhysicalDevice& physical)
     throw Error(ErrorCode::not_found, fmt::format("the driver of {} has no function {}", name_, missing));
   }
   functions_.GetDeviceQueue(handle_, queue_family_, 0, &queue_);
+  time_stamps_ = {families_of(physical.handle)[queue_family_].timestampValidBits, properties.properties.limits.timestampPeriod, nullptr};
+  if (compares)
+    time_stamps_.get_calibrated =
+        reinterpret_cast<PFN_vkGetCalibratedTimestampsEXT>(vulkan.GetDeviceProcAddr(handle_, "vkGetCalibratedTimestampsEXT"));
 }
 
 Connection::~Connection() {

@@ -49,6 +49,14 @@ class Connection {
   const std::string& name() const { return name_; }
   const Features& features() const { return features_; }
   uint32_t queue_family() const { return queue_family_; }
+
+  /// The clock by which the queue stamps times.
+  struct TimeStampUnit {
+    uint32_t bits = 0;  ///< that a stamp has; 0: the queue stamps none
+    double ns_per_tick = 1;
+    PFN_vkGetCalibratedTimestampsEXT get_calibrated = nullptr;  ///< reads it together with CLOCK_MONOTONIC; null: the driver cannot
+  };
+  const TimeStampUnit& time_stamps() const { return time_stamps_; }
   /// The device's whole memory, in bytes.
   uint64_t memory_bytes() const { return memory_bytes_; }
   /// Returns how many bytes of the device's memory this process can use now, as the driver says by VK_EXT_memory_budget; memory_bytes() if
@@ -86,6 +94,7 @@ class Connection {
   uint64_t memory_bytes_ = 0;
   std::string identity_;
   bool has_budget_ = false;
+  TimeStampUnit time_stamps_;
   mutable std::atomic<bool> lost_ = false;
   uint32_t queue_family_ = 0;
   VkQueue queue_ = VK_NULL_HANDLE;

@@ -4,137 +4,24 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "device/vulkan/heap.h"
+#include "device/vulkan/staging_pool.h"
+#include "device/vulkan/time_stamps.h"
+#include "device/vulkan/timeline.h"
 #include "treadle/error.h"
 
 namespace treadle::vulkan {
 namespace {
 
-constexpr size_t kStagingBytes = size_t{1} << 20;       // size of a buffer that small copies share
 constexpr size_t kCopyBytes = size_t{16} << 20;         // larger copies are divided into parts of this size
 constexpr size_t kMaxInFlightBytes = size_t{64} << 20;  // staging memory of a stream
 constexpr uint32_t kCommandsInBuffer = 64;              // a buffer with this many commands is submitted
 
 thread_local VulkanStream* current_stream = nullptr;
-
-/// Parts shared by a device and everything that belongs to it.
-struct Parts {
-  explicit Parts(const PhysicalDevice& physical) : connection(physical), heap(connection), pipelines(connection) {}
-  Connection connection;
-  Heap heap;
-  Pipelines pipelines;
-};
-
-/// The progress of a stream's work, and the host functions to call when work is done.
-class Timeline {
- public:
-  explicit Timeline(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {
-    const VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO, nullptr, VK_SEMAPHORE_TYPE_TIMELINE, 0};
-    const VkSemaphoreCreateInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type, 0};
-    connection().check(connection()->CreateSemaphore(connection().handle(), &info, nullptr, &semaphore_), "make a semaphore");
-  }
-  ~Timeline() {
-    if (connection().is_of_this_process()) connection()->DestroySemaphore(connection().handle(), semaphore_, nullptr);
-  }
-  Timeline(const Timeline&) = delete;
-  Timeline& operator=(const Timeline&) = delete;
-
-  VkSemaphore semaphore() const { return semaphore_; }
-
-  /// Calls `work` when submission `value` is done: in the next look() or wait().
-  void when_done(uint64_t value, Stream::Work work) {
-    std::lock_guard lock(mutex_);
-    waiting_.emplace_back(value, std::move(work));
-  }
-  /// Returns how many submissions are done, after calling the functions that waited for them.
-  uint64_t look() {
-    connection().check_process();
-    uint64_t done = 0;
-    connection().check(connection()->GetSemaphoreCounterValue(connection().handle(), semaphore_, &done), "say how far its work is");
-    finish(done);
-    return done;
-  }
-  /// Waits for all submissions up to `value`.
-  void wait(uint64_t value) {
-    connection().check_process();
-    const VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, nullptr, 0, 1, &semaphore_, &value};
-    connection().check(connection()->WaitSemaphores(connection().handle(), &info, UINT64_MAX), "do its work");
-    finish(value);
-  }
-  /// Calls the waiting host functions, when no work is left that they could wait for.
-  void finish_all() { finish(UINT64_MAX); }
-  /// Drops the host functions that still wait.
-  void drop_all() {
-    std::lock_guard lock(mutex_);
-    waiting_.clear();
-  }
-  const std::shared_ptr<Parts>& parts() const { return parts_; }
-
- private:
-  const Connection& connection() const { return parts_->connection; }
-
-  void finish(uint64_t done) {
-    std::lock_guard lock(mutex_);
-    while (!waiting_.empty() && waiting_.front().first <= done) {
-      const Stream::Work work = std::move(waiting_.front().second);
-      waiting_.pop_front();
-      work();
-    }
-  }
-
-  const std::shared_ptr<Parts> parts_;
-  VkSemaphore semaphore_ = VK_NULL_HANDLE;
-  std::recursive_mutex mutex_;
-  std::deque<std::pair<uint64_t, Stream::Work>> waiting_;
-};
-
-/// Memory that host and device can access, for copies between them. Thread-safe.
-class StagingPool {
- public:
-  struct Staging {
-    std::unique_ptr<Buffer> buffer;
-    Buffer::For use = Buffer::For::upload;
-    size_t used = 0;
-
-    bool fits(size_t size_bytes, Buffer::For wanted) const { return buffer && use == wanted && used + size_bytes <= buffer->size_bytes(); }
-  };
-
-  explicit StagingPool(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}
-
-  Staging take(size_t size_bytes, Buffer::For use) {
-    std::lock_guard lock(mutex_);
-    std::vector<std::unique_ptr<Buffer>>& free = free_[use == Buffer::For::upload];
-    Staging taken{nullptr, use, 0};
-    if (size_bytes <= kStagingBytes && !free.empty()) {
-      taken.buffer = std::move(free.back());
-      free.pop_back();
-    } else {
-      taken.buffer = std::make_unique<Buffer>(parts_->connection, std::max(size_bytes, kStagingBytes), use);
-    }
-    in_use_bytes_ += taken.buffer->size_bytes();
-    return taken;
-  }
-  void give_back(Staging staging) {
-    std::lock_guard lock(mutex_);
-    in_use_bytes_ -= staging.buffer->size_bytes();
-    if (staging.buffer->size_bytes() == kStagingBytes) free_[staging.use == Buffer::For::upload].push_back(std::move(staging.buffer));
-  }
-  size_t in_use_bytes() const {
-    std::lock_guard lock(mutex_);
-    return in_use_bytes_;
-  }
-
- private:
-  const std::shared_ptr<Parts> parts_;
-  mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<Buffer>> free_[2];
-  size_t in_use_bytes_ = 0;
-};
 
 class VulkanEvent final : public Event {
  public:
@@ -184,6 +71,7 @@ class StreamOfCommands final : public VulkanStream {
     }
     connection().wait_idle();
     timeline_->drop_all();  // of a lost device
+    commands_.clear();      // their time stamps
     connection()->DestroyCommandPool(connection().handle(), pool_, nullptr);
   }
 
@@ -203,7 +91,7 @@ class StreamOfCommands final : public VulkanStream {
     current_stream = before;
     keep(std::move(work));
   }
-  void enqueue_release(Work work) override { timeline_->when_done(submitted_ + 1, std::move(work)); }
+  void enqueue_release(Work work) override { timeline_->when_done(current_submission(), std::move(work)); }
 
   void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
     if (kind == CopyKind::device_to_device) return copy_within(dst, src, size_bytes);
@@ -269,6 +157,19 @@ class StreamOfCommands final : public VulkanStream {
     throw_fault();
     parts_->pipelines.save();
   }
+  void begin_timed() override {
+    is_timed_ = true;
+    began_.reset();
+  }
+  void end_timed(Told told) override {
+    if (!began_) began_ = stamp();  // nothing was recorded
+    const TimeStamps::Stamp ended = stamp();
+    timeline_->when_done(submitted_ + 1, [clock = &parts_->clock, began = *began_, ended, told = std::move(told)] {
+      if (began.is_known() && ended.is_known()) told(clock->steady_ns(began.ticks()), clock->steady_ns(ended.ticks()));
+    });
+    is_timed_ = false;
+    if (num_commands_ >= kCommandsInBuffer) submit();
+  }
   FaultSite fault_site(std::string text) override {
     if (!fault_) {
       fault_ = std::make_unique<Buffer>(connection(), Heap::kAlignment, Buffer::For::shared);
@@ -282,6 +183,8 @@ class StreamOfCommands final : public VulkanStream {
   struct Commands {
     VkCommandBuffer handle = VK_NULL_HANDLE;
     uint64_t submission = 0;  // it may be recorded again when this submission is done
+    std::unique_ptr<TimeStamps> stamps;
+    bool is_stamped = false;  // what is being recorded has stamps
   };
 
   const Connection& connection() const { return parts_->connection; }
@@ -296,20 +199,44 @@ class StreamOfCommands final : public VulkanStream {
     throw Error(ErrorCode::invalid_argument, sites.at(number - 1));
   }
 
+  // The submission of the last command so far.
+  uint64_t current_submission() const { return recording_ ? submitted_ + 1 : submitted_; }
+
   void keep(Work work) {
     // An empty function that owns the work's memory.
-    timeline_->when_done(submitted_ + 1, [kept = std::make_shared<Work>(std::move(work))] {});
+    timeline_->when_done(current_submission(), [kept = std::make_shared<Work>(std::move(work))] {});
   }
 
-  VkCommandBuffer begin_command() {
+  Commands& recording() {
     if (!recording_) {
       Commands* const next = free_commands();
       const VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
                                           nullptr};
       connection().check(connection()->BeginCommandBuffer(next->handle, &info), "begin a command buffer");
+      next->is_stamped = false;
       recording_ = next;
       num_commands_ = 0;
     }
+    return *recording_;
+  }
+
+  TimeStamps::Stamp stamp() {
+    if (recording_ && recording_->is_stamped && recording_->stamps->is_full()) submit();
+    Commands& commands = recording();
+    if (!commands.is_stamped) {
+      if (!commands.stamps) commands.stamps = std::make_unique<TimeStamps>(connection());
+      commands.stamps->reset(commands.handle);
+      commands.is_stamped = true;
+      timeline_->when_done(submitted_ + 1, [&commands, submission = submitted_ + 1] {  // before those that look at them
+        if (commands.submission == submission) commands.stamps->read();
+      });
+    }
+    return commands.stamps->stamp(commands.handle);
+  }
+
+  VkCommandBuffer begin_command() {
+    recording();
+    if (is_timed_ && !began_) began_ = stamp();
     constexpr VkPipelineStageFlags kStages = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
     const VkMemoryBarrier barrier{
         VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
@@ -318,7 +245,7 @@ class StreamOfCommands final : public VulkanStream {
     return recording_->handle;
   }
   void end_command() {
-    if (++num_commands_ >= kCommandsInBuffer) submit();
+    if (++num_commands_ >= kCommandsInBuffer && !is_timed_) submit();  // a timed piece's last stamp belongs behind its last command
   }
 
   Commands* free_commands() {
@@ -389,7 +316,7 @@ class StreamOfCommands final : public VulkanStream {
   }
   void retire_staging() {
     auto used = std::make_shared<StagingPool::Staging>(std::exchange(staging_, {}));
-    timeline_->when_done(recording_ ? submitted_ + 1 : submitted_, [pool = staging_pool_, used] { pool->give_back(std::move(*used)); });
+    timeline_->when_done(current_submission(), [pool = staging_pool_, used] { pool->give_back(std::move(*used)); });
   }
 
   void copy_buffer(VkBuffer to, VkDeviceSize to_offset, VkBuffer from, VkDeviceSize from_offset, size_t size_bytes) {
@@ -426,6 +353,8 @@ class StreamOfCommands final : public VulkanStream {
   std::vector<std::unique_ptr<Commands>> commands_;
   Commands* recording_ = nullptr;  // null: nothing recorded for the next submission
   uint32_t num_commands_ = 0;
+  bool is_timed_ = false;                                              // between begin_timed() and end_timed()
+  std::optional<TimeStamps::Stamp> began_;                             // of the timed piece, once it has a command
   uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done
   std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // of the next submission
   const std::shared_ptr<StagingPool> staging_pool_;
@@ -451,6 +380,7 @@ class OpenDevice final : public VulkanDevice {
   }
   std::shared_ptr<Event> create_event() override { return std::make_shared<VulkanEvent>(); }
   bool host_accessible() const noexcept override { return false; }
+  bool tells_times() const noexcept override { return parts_->clock.exists(); }
 
  private:
   const std::shared_ptr<Parts> parts_;

@@ -1,0 +1,90 @@
+// How far a stream's work is, and what a device's streams share.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "core/devices/device.h"
+#include "device/vulkan/connection.h"
+#include "device/vulkan/device_clock.h"
+#include "device/vulkan/heap.h"
+#include "device/vulkan/shader.h"
+
+namespace treadle::vulkan {
+
+/// Parts shared by a device and everything that belongs to it.
+struct Parts {
+  explicit Parts(const PhysicalDevice& physical) : connection(physical), clock(connection), heap(connection), pipelines(connection) {}
+  Connection connection;
+  DeviceClock clock;
+  Heap heap;
+  Pipelines pipelines;
+};
+
+/// The progress of a stream's work, and the host functions to call when work is done.
+class Timeline {
+ public:
+  explicit Timeline(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {
+    const VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO, nullptr, VK_SEMAPHORE_TYPE_TIMELINE, 0};
+    const VkSemaphoreCreateInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type, 0};
+    connection().check(connection()->CreateSemaphore(connection().handle(), &info, nullptr, &semaphore_), "make a semaphore");
+  }
+  ~Timeline() {
+    if (connection().is_of_this_process()) connection()->DestroySemaphore(connection().handle(), semaphore_, nullptr);
+  }
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+
+  VkSemaphore semaphore() const { return semaphore_; }
+
+  /// Calls `work` when submission `value` is done: in the next look() or wait().
+  void when_done(uint64_t value, Stream::Work work) {
+    std::lock_guard lock(mutex_);
+    waiting_.emplace_back(value, std::move(work));
+  }
+  /// Returns how many submissions are done, after calling the functions that waited for them.
+  uint64_t look() {
+    connection().check_process();
+    uint64_t done = 0;
+    connection().check(connection()->GetSemaphoreCounterValue(connection().handle(), semaphore_, &done), "say how far its work is");
+    finish(done);
+    return done;
+  }
+  /// Waits for all submissions up to `value`.
+  void wait(uint64_t value) {
+    connection().check_process();
+    const VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, nullptr, 0, 1, &semaphore_, &value};
+    connection().check(connection()->WaitSemaphores(connection().handle(), &info, UINT64_MAX), "do its work");
+    finish(value);
+  }
+  /// Calls the waiting host functions, when no work is left that they could wait for.
+  void finish_all() { finish(UINT64_MAX); }
+  /// Drops the host functions that still wait.
+  void drop_all() {
+    std::lock_guard lock(mutex_);
+    waiting_.clear();
+  }
+  const std::shared_ptr<Parts>& parts() const { return parts_; }
+
+ private:
+  const Connection& connection() const { return parts_->connection; }
+
+  void finish(uint64_t done) {
+    std::lock_guard lock(mutex_);
+    while (!waiting_.empty() && waiting_.front().first <= done) {
+      const Stream::Work work = std::move(waiting_.front().second);
+      waiting_.pop_front();
+      work();
+    }
+  }
+
+  const std::shared_ptr<Parts> parts_;
+  VkSemaphore semaphore_ = VK_NULL_HANDLE;
+  std::recursive_mutex mutex_;
+  std::deque<std::pair<uint64_t, Stream::Work>> waiting_;
+};
+
+}  // namespace treadle::vulkan
