@@ -32,6 +32,4 @@ void use_provider(SessionOptions& options, std::string_view provider, const std:
   if (options.device.empty()) options.device = device;
 }
 
-const char* provider_of(std::string_view device) { return device.starts_with("gpu") ? kVulkanProvider : kCpuProvider; }
-
 }  // namespace treadle::ort

@@ -5,12 +5,14 @@
 #include <string>
 #include <string_view>
 
+#include "core/devices/providers.h"
 #include "treadle/session.h"
 
 namespace treadle::ort {
 
-inline constexpr const char* kCpuProvider = "CPUExecutionProvider";
-inline constexpr const char* kVulkanProvider = "VulkanExecutionProvider";
+using treadle::kCpuProvider;
+using treadle::kVulkanProvider;
+using treadle::provider_of;
 
 /// The provider's full name, by that or by its short one ("CPU", "Vulkan"); null: there is none.
 const char* find_provider(std::string_view name);
@@ -20,8 +22,5 @@ const char* find_provider(std::string_view name);
 /// @param provider  of find_provider()
 /// @throws Error(invalid_argument) for an unknown option, or if the options name another device
 void use_provider(SessionOptions& options, std::string_view provider, const std::map<std::string, std::string>& provider_options);
-
-/// The provider whose device has this name in a session.
-const char* provider_of(std::string_view device);
 
 }  // namespace treadle::ort

@@ -2,8 +2,11 @@
 // (training_runtime/no_devices.cpp).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/base/utf8.h"
 #include "exec/placed/placed_program.h"
+#include "session/device_rows.h"
 #include "session/devices.h"
 
 namespace treadle {
@@ -24,6 +27,24 @@ std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program& progr
   const exec::StreamOptions streams{.compute_streams = compute_streams_, .max_bulk = training ? kTrainingBulk : SIZE_MAX};
   return std::make_unique<exec::PlacedProgram>(
       program, devices_, exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams), memory_);
+}
+
+void add_device_rows(const exec::Executor& executor, profile::ProfilePlan& plan) {
+  const auto* placed = dynamic_cast<const exec::PlacedProgram*>(&executor);
+  if (!placed) return;
+  const exec::PlacedSteps& steps = placed->steps();
+  profile::DeviceRows& rows = plan.device_rows;
+  rows.of_node.resize(plan.profile.nodes.size(), -1);
+  for (const exec::StepId s : steps.plan().steps.ids()) {
+    const int device = steps.device_of(steps[s]);
+    const auto node = plan.node_of.find(steps.record_name(s));
+    if (device == exec::DevicePlacement::kHost || node == plan.node_of.end()) continue;
+    const std::string name = steps.stream_name(steps[s].stream);
+    auto row = std::find_if(rows.rows.begin(), rows.rows.end(), [&](const profile::DeviceRow& other) { return other.name == name; });
+    if (row == rows.rows.end())
+      row = rows.rows.insert(row, {.name = name, .device = steps.device(device).name(), .tells_times = steps.device(device).tells_times()});
+    rows.of_node[static_cast<size_t>(node->second)] = static_cast<int32_t>(row - rows.rows.begin());
+  }
 }
 
 std::string SessionDevices::describe(const exec::Program& program) const {

@@ -21,6 +21,7 @@
 #include "profile/analysis/analysis.h"
 #include "profile/analysis/profile_of.h"
 #include "profile/recording/stream_file.h"
+#include "session/device_rows.h"
 #include "session/profiling.h"
 #include "session/session_impl.h"
 
@@ -207,6 +208,7 @@ profile::ProfilePlan Runtime::profile_plan(const Executables& executables, const
       plan.node_of.emplace(copy.record_name, static_cast<int32_t>(profile.nodes.size()));
       profile.nodes.push_back(exec::profiled_copy(executable->executor->plans(), copy.slot, copy.from, copy.to));
     }
+  for (const auto& executable : executables) add_device_rows(*executable->executor, plan);
   exec::ProfiledArena arena = exec::profiled_arena(executables.front()->executor->plans());
   profile.buffers = std::move(arena.buffers);
   profile.memory.arena_bytes = arena.arena_bytes;

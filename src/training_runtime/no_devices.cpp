@@ -1,6 +1,7 @@
 // Devices of a library that has the host alone, and no plugins that bring others: no session has any.
 #include "device/sim/sim_type.h"
 #include "gpu/gpu_type.h"
+#include "session/device_rows.h"
 #include "session/devices.h"
 #include "treadle/error.h"
 
@@ -18,6 +19,7 @@ void gpu::register_gpu_type() {}
 
 std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program&, bool) const { throw_no_devices(); }
 std::string field_of(std::string_view name) { return std::string(name); }
+void add_device_rows(const exec::Executor&, profile::ProfilePlan&) {}
 std::string SessionDevices::describe(const exec::Program&) const { throw_no_devices(); }
 std::string SessionDevices::list_nodes(const exec::Program&) const { throw_no_devices(); }
 

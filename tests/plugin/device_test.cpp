@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <cstddef>
 #include <cstdlib>
@@ -20,6 +21,8 @@
 #include "onnx/serialize.h"
 #include "tests/exec/graphs.h"
 #include "treadle/error.h"
+#include "treadle/profile.h"
+#include "treadle/profile_report.h"
 #include "treadle/session.h"
 #include "treadle/sharing.h"
 
@@ -150,7 +153,61 @@ TEST(PluginDevice, OneThatIsNotThereIsAnErrorWithThePluginsText) {
   EXPECT_EQ(probe.alive, 0);
 }
 
-// A device with unified memory. It checks that every address it gets lies in memory that it has provided.
+/// A device that notes the host's clock where an event is recorded.
+struct ClockProbe {
+  static int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  static treadle_device description(Probe& probe, const char* name) {
+    treadle_device device = probe.description(name);
+    device.create_event = [](void*) -> void* { return new int64_t(0); };
+    device.destroy_event = [](void*, void* event) { delete static_cast<int64_t*>(event); };
+    device.record_event = [](void*, void*, void* event) {
+      *static_cast<int64_t*>(event) = now_ns();
+      return 1;
+    };
+    device.event_time = [](void*, void* event) { return *static_cast<int64_t*>(event); };
+    return device;
+  }
+  static Profile profile_on(const char* name) {
+    SessionOptions options;
+    options.device = name;
+    options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+    Session session(two_groups(), options);
+    session.start_profiling();
+    session.run({{"x", Tensor::of<float>(Shape{3}, std::vector<float>{1, -2, 3})}});
+    return session.profile();
+  }
+  static size_t rows_of(const Profile& profile, std::string_view device, bool of_launches) {
+    return static_cast<size_t>(std::count_if(profile.threads.begin(), profile.threads.end(), [&](const std::string& row) {
+      return row.starts_with(std::string(device) + " compute ") && row.ends_with("(times of launches)") == of_launches;
+    }));
+  }
+};
+
+TEST(PluginDevice, ProfilesHaveTheTimesThatItTells) {
+  Probe probe;
+  plugin::register_device(ClockProbe::description(probe, "clock"));
+  const Profile profile = ClockProbe::profile_on("clock");
+  EXPECT_EQ(ClockProbe::rows_of(profile, "clock", false), 1U);
+  EXPECT_EQ(ClockProbe::rows_of(profile, "clock", true), 0U);
+  for (const ProfiledNode& node : profile.nodes) EXPECT_EQ(node.calls, 1) << node.name;
+}
+
+// A plugin of an earlier version goes on, and its rows say what they have.
+TEST(PluginDevice, ProfilesSayThatTimesAreThoseOfLaunches) {
+  Probe probe;
+  treadle_device device = ClockProbe::description(probe, "earlier");
+  device.size = offsetof(treadle_device, event_time);
+  plugin::register_device(device);
+  const Profile profile = ClockProbe::profile_on("earlier");
+  EXPECT_EQ(ClockProbe::rows_of(profile, "earlier", true), 1U);
+  EXPECT_EQ(ClockProbe::rows_of(profile, "earlier", false), 0U);
+  EXPECT_NE(profile_to_table(report_profile(profile)).find("earlier compute 1 (times of launches): the device does not tell its own"),
+            std::string::npos);
+}
+
+// One whose work reaches the host's memory. It sees that what it is told is of memory that it has given.
 struct UnifiedProbe : Probe {
   size_t room = 0, reserved = 0, peak = 0, discarded = 0;
   size_t moved[3] = {0, 0, 0};

@@ -1,4 +1,5 @@
-"""Profiles of runs on devices: kernels and copies on a simulated device, the calls that launched them, and tools for traces of accelerators."""
+"""Profiles of runs on devices: kernels and copies on a simulated device and on a GPU, the calls that launched them, and tools for traces of
+accelerators."""
 
 from __future__ import annotations
 
@@ -18,11 +19,16 @@ from conftest import REPOSITORY
 RUNS = 6
 FEEDS = {"x": np.ones((5, 8), np.float32)}
 NODES = ["Exp exp", "MatMul product", "Relu relu"]
-COPIES = ["Memcpy x: cpu to sim", "Memcpy y: sim to cpu"]
 
 
-@pytest.fixture(scope="module")
-def session() -> treadle.InferenceSession:
+def copies(device: str) -> list[str]:
+    return [f"Memcpy x: cpu to {device}", f"Memcpy y: {device} to cpu"]
+
+
+COPIES = copies("sim")
+
+
+def session_on(device: str, **options: typing.Any) -> treadle.InferenceSession:
     graph = helper.make_graph(
         [
             helper.make_node("Exp", ["x"], ["e"], "exp"),
@@ -34,15 +40,31 @@ def session() -> treadle.InferenceSession:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
         [helper.make_tensor("w", TensorProto.FLOAT, [8, 3], np.ones(24, np.float32))],
     )
-    options = treadle.SessionOptions()
-    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.device = "sim"
+    of_session = treadle.SessionOptions()
+    of_session.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    of_session.device = device
+    for name, value in options.items():
+        setattr(of_session, name, value)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return treadle.InferenceSession(made.SerializeToString(), options)
+    try:
+        return treadle.InferenceSession(made.SerializeToString(), of_session)
+    except treadle.Error as error:
+        if device.startswith("gpu") and any(reason in str(error) for reason in ("no Vulkan", "has no GPUs", "Vulkan finds none")):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.fixture(scope="module")
+def session() -> treadle.InferenceSession:
+    return session_on("sim")
 
 
 @pytest.fixture(scope="module")
 def profile(session: treadle.InferenceSession) -> treadle.Profile:
+    return profile_of(session)
+
+
+def profile_of(session: treadle.InferenceSession) -> treadle.Profile:
     session.run(None, FEEDS)
     with treadle.profile(session, peaks=False) as made:
         for _ in range(RUNS):
@@ -109,6 +131,78 @@ def test_a_recording_is_read_with_its_copies(session: treadle.InferenceSession, 
     assert sorted(f"{node.op_type} {node.name}" for node in read.nodes if node.calls == 1) == sorted(NODES + COPIES)
     on_device = [event for event in events_of(read, tmp_path) if event.get("cat") in ("kernel", "gpu_memcpy")]
     assert len(on_device) == RUNS * len(NODES + COPIES)
+
+
+def rows_of(profile: treadle.Profile, folder: pathlib.Path) -> dict[int, str]:
+    profile.save(folder / "p.trace.json")
+    events = json.loads((folder / "p.trace.json").read_text())["traceEvents"]
+    return {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
+
+
+@pytest.mark.parametrize("device", ["sim", "gpu:0"])
+def test_work_has_the_devices_times_on_the_rows_of_its_streams(device: str, tmp_path: pathlib.Path) -> None:
+    profile = profile_of(session_on(device))
+    names = rows_of(profile, tmp_path)
+    events = events_of(profile, tmp_path)
+    on_device = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy")]
+    launches = {event["args"]["correlation"]: event for event in events if event.get("cat") == "cuda_runtime"}
+    assert collections.Counter(event["name"] for event in on_device) == dict.fromkeys(NODES + copies(device), RUNS)
+    for event in on_device:
+        queue = "compute" if event["cat"] == "kernel" else "copy-in" if event["name"].startswith("Memcpy x") else "copy-out"
+        assert names[event["tid"]].startswith(f"{device} {queue} ")
+        launch = launches[event["args"]["correlation"]]
+        assert launch["ts"] <= event["ts"]
+        assert not names[launch["tid"]].startswith(device)
+    # In a run, one waits for the other. Of work that was timed by the host, only the calls would be.
+    order = [copies(device)[0], *NODES, copies(device)[1]]
+    runs = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["name"].startswith("ProfilerStep#"))
+    for begin, end in runs:
+        (*_,) = work = sorted((event for event in on_device if begin <= event["ts"] < end), key=lambda event: event["ts"])
+        assert [event["name"] for event in work] == order
+        for before, after in zip(work, work[1:], strict=False):
+            assert before["ts"] + before["dur"] <= after["ts"] + 0.001
+        assert work[-1]["ts"] + work[-1]["dur"] <= end
+    assert "times of launches" not in profile.table()
+    assert sum(part["share"] for part in profile.data["where"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_kernels_of_a_gpu_end_after_they_were_launched(tmp_path: pathlib.Path) -> None:
+    """The host launches a whole bulk before the device begins it, so that times of calls would end before the last launch."""
+    profile = profile_of(session_on("gpu:0"))
+    events = events_of(profile, tmp_path)
+    launches = {event["args"]["correlation"]: event for event in events if event.get("cat") == "cuda_runtime"}
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    assert kernels
+    for kernel in kernels:
+        launch = launches[kernel["args"]["correlation"]]
+        assert kernel["ts"] + kernel["dur"] >= launch["ts"] + launch["dur"]
+
+
+def test_counters_have_the_devices_times() -> None:
+    session = session_on("gpu:0", node_counters=True)
+    for _ in range(RUNS):
+        session.run(None, FEEDS)
+    counted = {f"{c.op_type} {c.name}": c.calls for c in session.node_counters()}
+    assert counted == dict.fromkeys(NODES, RUNS)
+
+
+@pytest.mark.parametrize(("device", "provider"), [("sim", "CPUExecutionProvider"), ("gpu:0", "VulkanExecutionProvider")])
+def test_onnxruntimes_trace_names_the_provider_of_a_node(device: str, provider: str, tmp_path: pathlib.Path) -> None:
+    profile = profile_of(session_on(device))
+    profile.save(tmp_path / "p.onnxruntime.json")
+    events = json.loads((tmp_path / "p.onnxruntime.json").read_text())
+    providers = {event["args"]["op_name"]: event["args"]["provider"] for event in events if "provider" in event["args"]}
+    assert providers == dict.fromkeys(["Exp", "MatMul", "Relu", "Memcpy"], provider)
+
+
+def test_a_recording_of_a_gpu_has_the_rows_of_its_streams(tmp_path: pathlib.Path) -> None:
+    session = session_on("gpu:0")
+    with treadle.profile(session, peaks=False, stream_to=tmp_path / "run.profile"):
+        for _ in range(RUNS):
+            session.run(None, FEEDS)
+    read = treadle.Profile.load(tmp_path / "run.profile")
+    rows = [name for name in rows_of(read, tmp_path).values() if name.startswith("gpu:0")]
+    assert sorted(name.split(" ")[1] for name in rows) == ["compute", "copy-in", "copy-out"]
 
 
 TRACE_TOOLS = REPOSITORY / ".venv-traces/bin/python"

@@ -1,5 +1,7 @@
 #include "exec/placed/placed_steps.h"
 
+#include <fmt/format.h>
+
 #include "core/trace/recorder.h"
 
 namespace treadle::exec {
@@ -41,6 +43,12 @@ void PlacedSteps::name_copies() {
 uint32_t PlacedSteps::record_name(StepId step) const {
   const int32_t copy = copy_of_[step];
   return copy >= 0 ? copies_[static_cast<size_t>(copy)].record_name : instruction(plan_.steps[step]).record_name;
+}
+
+std::string PlacedSteps::stream_name(int stream) const {
+  static constexpr const char* kNames[] = {"compute", "copy-in", "copy-out"};
+  const StreamPlan::Stream& planned = plan_.streams[static_cast<size_t>(stream)];
+  return fmt::format("{} {} {}", device(planned.device).name(), kNames[static_cast<size_t>(planned.queue)], stream);
 }
 
 }  // namespace treadle::exec

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/devices/device.h"
@@ -50,6 +51,7 @@ class PlacedSteps {
 
   std::span<const DeviceCopy> copies() const { return copies_; }
   uint32_t record_name(StepId step) const;
+  std::string stream_name(int stream) const;
 
  private:
   void name_copies();

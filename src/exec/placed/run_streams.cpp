@@ -1,7 +1,5 @@
 #include "exec/placed/run_streams.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "treadle/error.h"
@@ -9,12 +7,8 @@
 namespace treadle::exec {
 
 RunStreams::RunStreams(const PlacedSteps& steps) : steps_(steps), events_(steps.plan().steps.size()) {
-  static constexpr const char* kNames[] = {"compute", "copy-in", "copy-out"};
-  for (const StreamPlan::Stream& stream : steps.plan().streams) {
-    Device& on = steps.device(stream.device);
-    const char* queue = kNames[static_cast<size_t>(stream.queue)];
-    streams_.push_back(on.create_stream(fmt::format("{} {} {}", on.name(), queue, streams_.size())));
-  }
+  for (const StreamPlan::Stream& stream : steps.plan().streams)
+    streams_.push_back(steps.device(stream.device).create_stream(steps.stream_name(static_cast<int>(streams_.size()))));
   for (const StepId s : steps.plan().steps.ids())
     if (steps[s].records) events_[s] = steps.device(steps.device_of(steps[s])).create_event();
 }

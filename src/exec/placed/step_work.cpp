@@ -35,13 +35,21 @@ class GivenOperands final : public OperandSource {
 }  // namespace
 
 StepWork::StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, FirstError& error)
-    : steps_(memory.steps()), memory_(memory), values_(values), io_(io), nodes_(nodes), control_(nodes.control()), error_(error) {
+    : steps_(memory.steps()),
+      memory_(memory),
+      values_(values),
+      io_(io),
+      nodes_(nodes),
+      control_(nodes.control()),
+      error_(error),
+      times_(steps_, nodes) {
   evaluator_.stop_requested = [this] { return error_.stopped() || control_.stop.stopping(); };
 }
 
 void StepWork::begin() {
   evaluator_.pool = control_.threads.pool;
   evaluator_.run_id = control_.run_id;
+  times_.begin();
 }
 
 Stream::Work StepWork::kernel(StepId s, Stream& queue) {
@@ -67,7 +75,7 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
   }
   std::byte* const scratch = step.scratch != kNoLocation ? memory_.arenas().at(step.scratch) : nullptr;
   if (scratch) declare(queue, scratch, binding.buffer_sizes()[instruction.scratch_buffer], Access::write, instruction.node->name);
-  return guarded(instruction, steps_.device_of(step),
+  return guarded(s, queue,
                  [this, &instruction, &binding, scratch, pointers = std::move(pointers), keep = std::move(keep),
                   fresh = memory_.newly_used(s, binding)]() mutable {
                    for (const auto bytes : fresh) memory_.allocator()->renew(bytes.data(), bytes.size());
@@ -89,7 +97,7 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
     declare(queue, at[k], inputs[k], Access::read, instruction.node->name);
   }
   made_.clear();
-  return guarded(instruction, device, [this, &instruction, device, inputs = std::move(inputs)] {
+  return guarded(s, queue, [this, &instruction, device, inputs = std::move(inputs)] {
     std::optional<LoopBreakScope> stays;
     // A device's thread may hold a lock, so that it must not give way to other jobs.
     if (device != DevicePlacement::kHost) stays.emplace(nullptr);
@@ -103,24 +111,24 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
 // Wraps a node's work for a stream. Skips it if the run has failed already; if it fails itself, the run fails with an error that names the
 // node.
 template <typename Body>
-Stream::Work StepWork::guarded(const Instruction& instruction, int device, Body body) {
-  return [this, &instruction, device, body = std::move(body)]() mutable {
+Stream::Work StepWork::guarded(StepId s, Stream& queue, Body body) {
+  return [this, s, &queue, body = std::move(body)]() mutable {
     if (error_.stopped()) return;
+    const Instruction& instruction = steps_.instruction(steps_[s]);
     AllocationScope scope(control_.memory.context ? control_.memory.context : AllocationScope::current(), MemoryClass::activations);
     ParallelLimit limit(control_.threads.intra_op > 0 ? control_.threads.intra_op : INT32_MAX);
     std::optional<DenormalsAsZero> mode;
     if (control_.threads.denormals_as_zero) mode.emplace();
     try {
       control_.stop.check();
-      const uint64_t start = nodes_.begin_watched(instruction);
-      {
+      nodes_.begin_watched(instruction);
+      times_.time(s, queue, 0, [&] {
         const UnderWay node(control_.stop.caller, instruction.node);
         body();
-      }
-      nodes_.record_time(instruction, start);
+      });
     } catch (...) {
       try {
-        rethrow_from(instruction, fmt::format("while running on {}", steps_.device(device).name()), "");
+        rethrow_from(instruction, fmt::format("while running on {}", queue.device().name()), "");
       } catch (...) {
         error_.note(std::current_exception(), steps_.program().id_of(instruction));
       }
@@ -144,10 +152,8 @@ void StepWork::copy(StepId s, Stream& queue) {
   const bool from_host = from.device == DevicePlacement::kHost && !tensor.storage()->device();
   const bool to_host = to.device == DevicePlacement::kHost && !stays;
   const CopyKind kind = from_host ? CopyKind::host_to_device : to_host ? CopyKind::device_to_host : CopyKind::device_to_device;
-  const Stream::Work at_end = recorded_copy_end(s, queue, tensor.size_bytes());
   Tensor written = target.tensor();
-  queue.copy(written.raw(), tensor.raw(), tensor.size_bytes(), kind);
-  if (at_end) queue.enqueue_release(at_end);
+  times_.time(s, queue, tensor.size_bytes(), [&] { queue.copy(written.raw(), tensor.raw(), tensor.size_bytes(), kind); });
   // Keeps the memory of both sides alive until the copy is done, as the tensors above may not own it.
   if (from.memory == Memory::held || to.memory == Memory::held)
     queue.enqueue_release([source = values_.held(step.source), target = values_.held(step.target)] {});
@@ -155,15 +161,6 @@ void StepWork::copy(StepId s, Stream& queue) {
   RunState& state = nodes_.state();
   if (to.device == DevicePlacement::kHost && steps_.slot(to.slot).is_output && !state.value(to.slot, /*shared=*/false).defined())
     state.put(to.slot, target);
-}
-
-// Records the copy's times on the stream's own thread. @return the work to queue after the copy; null if the run is not recorded
-Stream::Work StepWork::recorded_copy_end(StepId s, Stream& queue, size_t size_bytes) const {
-  if (!control_.recording.recorder) return nullptr;
-  const auto start = std::make_shared<uint64_t>(0);
-  queue.enqueue_release([start] { *start = read_ticks(); });
-  return [start, recorder = control_.recording.recorder, run = control_.recording.run, bytes = static_cast<int64_t>(2 * size_bytes),
-          name = steps_.record_name(s)] { recorder->record(name, RecordKind::copy, *start, read_ticks(), 0, bytes, run); };
 }
 
 void StepWork::put_cached(StepId s, const Datum& value, Stream& queue) {

@@ -9,6 +9,7 @@
 #include "exec/placed/placed_memory.h"
 #include "exec/placed/placed_steps.h"
 #include "exec/placed/placed_values.h"
+#include "exec/placed/work_times.h"
 #include "exec/run/first_error.h"
 #include "exec/run/node_runner.h"
 #include "graph/evaluate.h"
@@ -40,10 +41,9 @@ class StepWork {
   Stream::Work static_work(StepId step, Stream& queue);
   Stream::Work dynamic_work(StepId step, Stream& queue);
   template <typename Body>
-  Stream::Work guarded(const Instruction& instruction, int device, Body body);
+  Stream::Work guarded(StepId step, Stream& queue, Body body);
   void declare(Stream& on, LocationId at, const Datum& datum, Access access, std::string_view name) const;
   static void declare(Stream& on, const void* data, size_t size_bytes, Access access, std::string_view name);
-  Stream::Work recorded_copy_end(StepId step, Stream& queue, size_t size_bytes) const;
 
   const PlacedSteps& steps_;
   PlacedMemory& memory_;
@@ -52,6 +52,7 @@ class StepWork {
   const NodeRunner& nodes_;
   const RunControl& control_;
   FirstError& error_;
+  WorkTimes times_;
   Evaluator evaluator_;      // for kernels whose output shapes depend on data; the host waits for each
   std::vector<Datum> made_;  // outputs of the kernel that it waits for
 };

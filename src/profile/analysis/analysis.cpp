@@ -7,6 +7,7 @@
 
 #include "profile/analysis/critical_path.h"
 #include "profile/analysis/pool_states.h"
+#include "profile/analysis/trace_rows.h"
 #include "profile/model/trace.h"
 
 namespace treadle::profile {
@@ -48,8 +49,7 @@ class Analysis {
     add_pool(recording_, runs_, profile_);
     set_costs();
     keep_timelines();
-    for (const auto& thread : recording_.threads)
-      profile_.threads.push_back((thread.name.empty() ? "thread" : thread.name) + " " + std::to_string(thread.system_id));
+    for (const auto& thread : recording_.threads) profile_.threads.push_back(title_of(thread));
     profile_.events_lost = recording_.dropped;
     profile_.events_unknown += static_cast<int64_t>(recording_.unknown);
   }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "profile/analysis/analysis.h"
+#include "profile/analysis/device_rows.h"
 #include "profile/analysis/layer_spans.h"
 #include "profile/analysis/memory_recording.h"
 #include "profile/analysis/ranges.h"
@@ -70,6 +71,8 @@ Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uin
   auto made = std::make_shared<ProfileTrace>();
   made->recording = std::move(recording);
   made->node_of = std::move(node_of);
+  made->device_rows = std::move(plan.device_rows);
+  add_device_rows(*made);
   made->run = 0;
   made->intervals = std::move(intervals);
   for (const LoadPhase& phase : plan.load)

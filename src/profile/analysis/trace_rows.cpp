@@ -175,11 +175,20 @@ TraceView view_of(const Profile& profile) {
   if (!profile.trace)
     throw Error(ErrorCode::invalid_argument,
                 "the profile has no single events: a trace is written of a profile that was just recorded, not of one read from a file");
-  return {&profile.trace->recording, &profile.nodes, &profile.trace->node_of, 0, &profile.trace->load};
+  return {.recording = &profile.trace->recording,
+          .nodes = &profile.nodes,
+          .node_of = &profile.trace->node_of,
+          .load = &profile.trace->load,
+          .device_rows = &profile.trace->device_rows};
+}
+
+std::string title_of(const Recording::Thread& thread) {
+  if (thread.system_id < 0) return thread.name;
+  return (thread.name.empty() ? "thread" : thread.name) + " " + std::to_string(thread.system_id);
 }
 
 std::string TraceRow::title() const {
-  const std::string name = (thread->name.empty() ? "thread" : thread->name) + " " + std::to_string(thread->system_id);
+  const std::string name = title_of(*thread);
   return number > 0 ? name + " (overlapping " + std::to_string(number) + ")" : name;
 }
 

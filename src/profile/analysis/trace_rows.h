@@ -25,6 +25,8 @@ struct TraceView {
   bool pool_runs = false;                                      ///< add ranges around the work of pool threads
   const std::vector<std::vector<uint32_t>>* layers = nullptr;  ///< as ProfileTrace::layers; adds ranges around nodes of a layer
 
+  const DeviceRows* device_rows = nullptr;
+
   const std::unordered_map<const Record*, int64_t>* waited = nullptr;  ///< as ProfileTrace::waited_ns
 
   /// Returns how long a node was ready before it began; 0: less than a microsecond, or unknown.
@@ -85,6 +87,9 @@ class GradientArrows {
 };
 
 inline constexpr int64_t kMaxRowsOfThread = 100;
+
+/// The thread's name with its number in the system. Streams of devices have a negative one, which is not shown.
+std::string title_of(const Recording::Thread& thread);
 
 /// A row of a viewer. Viewers drop ranges that overlap without nesting, so such ranges go to another row of the same thread.
 struct TraceRow {

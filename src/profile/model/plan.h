@@ -14,11 +14,31 @@
 
 namespace treadle::profile {
 
+/// A stream of a device, whose work has a row of its own.
+struct DeviceRow {
+  std::string name;         ///< "gpu:0 compute 3"
+  std::string device;       ///< "gpu:0"
+  bool tells_times = true;  ///< false: times are those at which the host enqueued work
+};
+
+/// The nodes that run on devices other than the host.
+struct DeviceRows {
+  std::vector<DeviceRow> rows;
+  std::vector<int32_t> of_node;  ///< per node: its row; -1, or beyond the end: it runs on the host
+
+  /// Returns null for a node of the host.
+  const DeviceRow* of(int32_t node) const {
+    const auto i = static_cast<size_t>(node);
+    return i < of_node.size() && of_node[i] >= 0 ? &rows[static_cast<size_t>(of_node[i])] : nullptr;
+  }
+};
+
 struct ProfilePlan {
   Profile profile;                                ///< nodes, steps, buffers and planned memory, without runs
   std::unordered_map<uint32_t, int32_t> node_of;  ///< name of a record -> node
-  uint32_t run = 0, initialization = 0;           ///< names of records
-  uint64_t account = 0;                           ///< as RecordFilter::account
+  DeviceRows device_rows;
+  uint32_t run = 0, initialization = 0;  ///< names of records
+  uint64_t account = 0;                  ///< as RecordFilter::account
   bool memory = false, kernel_phases = false, python_calls = false;
   std::vector<LoadPhase> load;
   MemoryStatistics memory_before;   ///< when the profile began

@@ -123,6 +123,7 @@ void check_indices(const ProfilePlan& plan) {
     for (int32_t forward : plan.profile.nodes[static_cast<size_t>(i)].forward) damaged(forward < 0 || forward >= num_nodes);
   }
   for (const auto& [record, node] : plan.node_of) damaged(node < 0 || node >= num_nodes);
+  for (int32_t row : plan.device_rows.of_node) damaged(row < -1 || row >= static_cast<int32_t>(plan.device_rows.rows.size()));
   for (int32_t step : plan.profile.steps) damaged(step < 0 || step >= num_nodes);
   const auto num_steps = static_cast<int32_t>(plan.profile.steps.size());
   for (const ProfiledBuffer& b : plan.profile.buffers) damaged(b.first < 0 || b.first > b.last || b.last >= num_steps);
@@ -157,6 +158,11 @@ std::string plan_to_json(const ProfilePlan& plan) {
   for (const LoadPhase& phase : plan.load) load.push_back({phase.name, phase.parent, phase.start, phase.end});
   for (const MemoryHolding& holding : plan.held)
     held.push_back({holding.name, static_cast<size_t>(holding.memory_class), holding.size_bytes});
+  if (!plan.device_rows.rows.empty()) {
+    Document rows = Document::array();
+    for (const DeviceRow& row : plan.device_rows.rows) rows.push_back({row.name, row.device, row.tells_times});
+    json["device_rows"] = std::move(rows), json["row_of_node"] = plan.device_rows.of_node;
+  }
   json["nodes"] = std::move(nodes), json["names"] = std::move(names), json["load"] = std::move(load), json["held"] = std::move(held);
   return to_text(json);
 }
@@ -182,6 +188,9 @@ ProfilePlan plan_from_json(std::string_view text) {
     for (const Document& name : json.at("names")) plan.node_of.emplace(name.at(0).get<uint32_t>(), name.at(1).get<int32_t>());
     for (const Document& phase : json.at("load")) plan.load.push_back({phase.at(0), phase.at(1), phase.at(2), phase.at(3)});
     for (const Document& holding : json.at("held")) plan.held.push_back({holding.at(0), class_of(holding.at(1)), holding.at(2)});
+    for (const Document& row : json.value("device_rows", Document::array()))
+      plan.device_rows.rows.push_back({row.at(0), row.at(1), row.at(2)});
+    plan.device_rows.of_node = json.value("row_of_node", std::vector<int32_t>{});
     check_indices(plan);
     return plan;
   });

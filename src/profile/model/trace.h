@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/trace/recorder.h"
+#include "profile/model/plan.h"
 #include "treadle/profile.h"
 
 namespace treadle {
@@ -15,9 +16,10 @@ namespace treadle {
 /// What a Profile keeps for trace files: all records, and the node of each.
 struct ProfileTrace {
   Recording recording;
-  std::unordered_map<uint32_t, int32_t> node_of;                             ///< name of a record -> index in Profile::nodes
-  uint32_t run = 0;                                                          ///< the name of runs
-  std::vector<std::vector<uint32_t>> layers;                                 ///< per node: numbers of names; empty if no node has layers
+  std::unordered_map<uint32_t, int32_t> node_of;  ///< name of a record -> index in Profile::nodes
+  uint32_t run = 0;                               ///< the name of runs
+  std::vector<std::vector<uint32_t>> layers;      ///< per node: numbers of names; empty if no node has layers
+  profile::DeviceRows device_rows;
   std::unordered_map<const Record*, int64_t> waited_ns;                      ///< of nodes, as analyse() returns it
   Recording::Thread load;                                                    ///< phases of loading; empty if it was long ago
   std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks between which the profile was on

@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "core/devices/providers.h"
+
 namespace treadle::profile {
 namespace {
 
@@ -44,7 +46,8 @@ class OrtWriter {
  public:
   explicit OrtWriter(const TraceView& view) : view_(view) {
     for (size_t i = 0; i < view.nodes->size(); ++i) {
-      node_arguments_.push_back(arguments_of((*view.nodes)[i], i));
+      const DeviceRow* const row = view.device_rows ? view.device_rows->of(static_cast<int32_t>(i)) : nullptr;
+      node_arguments_.push_back(arguments_of((*view.nodes)[i], i, row ? provider_of(row->device) : kCpuProvider));
       node_names_.push_back((*view.nodes)[i].name);
     }
   }
@@ -58,10 +61,10 @@ class OrtWriter {
   }
 
  private:
-  static OrtJson arguments_of(const ProfiledNode& node, size_t index) {
+  static OrtJson arguments_of(const ProfiledNode& node, size_t index, const char* provider) {
     const std::string number = std::to_string(index);
     OrtJson json{{"op_name", node.op_type},
-                 {"provider", "CPUExecutionProvider"},
+                 {"provider", provider},
                  {"node_index", number},
                  {"graph_index", number},
                  {"exec_plan_index", number},

@@ -201,7 +201,7 @@ class PerfettoWriter {
   void describe_row(const TraceRow& row, uint64_t track) {
     Message descriptor;
     descriptor.number(1, track);
-    if (row.number == 0) {
+    if (row.number == 0 && row.thread->system_id > 0) {
       Message thread;
       thread.number(1, pid_);
       thread.number(2, static_cast<uint64_t>(row.thread->system_id));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "profile/analysis/device_rows.h"
 #include "profile/writers/text_table.h"
 #include "treadle/profile_report.h"
 
@@ -44,6 +45,8 @@ std::string headline(const ProfileReport& report) {
                           peaks->bandwidth.back().gb_per_s);
     text += "\n";
   }
+  for (const std::string& row : report.timeline ? report.timeline->threads : std::vector<std::string>())
+    if (row.ends_with(kTimesOfLaunches)) text += fmt::format("  device     {}: the device does not tell its own\n", row);
   if (const auto& cost = report.profiler) {
     text += fmt::format("  profiler   {:.0f} ns an event, {:.0f} events a run", cost->ns_per_event, cost->events_per_run);
     if (cost->slowdown)

@@ -1,0 +1,14 @@
+// Execution providers: how onnxruntime calls devices.
+#pragma once
+
+#include <string_view>
+
+namespace treadle {
+
+inline constexpr const char* kCpuProvider = "CPUExecutionProvider";
+inline constexpr const char* kVulkanProvider = "VulkanExecutionProvider";
+
+/// The provider whose device has this name in a session.
+inline const char* provider_of(std::string_view device) { return device.starts_with("gpu") ? kVulkanProvider : kCpuProvider; }
+
+}  // namespace treadle

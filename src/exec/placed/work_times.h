@@ -1,0 +1,59 @@
+// Times of the work of a run's steps, as the devices tell them.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/trace/recorder.h"
+#include "exec/placed/placed_steps.h"
+#include "exec/run/node_runner.h"
+
+namespace treadle::exec {
+
+/// Times of the host's steady clock as ticks of the recorder's.
+class TickClock {
+ public:
+  uint64_t ticks_at(int64_t steady_ns);
+
+ private:
+  ClockAnchor anchor_;
+  double ns_per_tick_ = 0;  // 0: unknown yet
+};
+
+/// Records and counts when the steps of a run were done. Where a device does not tell times, these are the times at which the host enqueued
+/// the work. Steps are timed from the host and from streams' threads.
+class WorkTimes {
+ public:
+  /// Both must outlive this object, which must live until the devices have done the work.
+  WorkTimes(const PlacedSteps& steps, const NodeRunner& nodes);
+
+  void begin();
+  /// Calls `enqueue`, which does or enqueues the step's work on `queue`, its stream.
+  /// @param size_bytes  of a copy
+  template <typename Enqueue>
+  void time(StepId step, Stream& queue, size_t size_bytes, Enqueue&& enqueue) {
+    if (!wanted()) return enqueue();
+    const uint64_t since = read_ticks();
+    const bool tells = queue.device().tells_times();
+    if (tells) queue.begin_timed();
+    enqueue();
+    if (!tells) return note(step, size_bytes, since, read_ticks());
+    queue.end_timed([this, step, size_bytes, since](int64_t begin_ns, int64_t end_ns) { told(step, size_bytes, since, begin_ns, end_ns); });
+  }
+
+ private:
+  bool wanted() const { return control_.recording.recorder || control_.counts_nodes; }
+  void told(StepId step, size_t size_bytes, uint64_t since, int64_t begin_ns, int64_t end_ns);
+  void note(StepId step, size_t size_bytes, uint64_t begin, uint64_t end);
+
+  const PlacedSteps& steps_;
+  const NodeRunner& nodes_;
+  const RunControl& control_;
+  std::mutex mutex_;
+  TickClock clock_;
+  std::vector<uint64_t> ends_;  // by stream of the plan: the end of its last step
+};
+
+}  // namespace treadle::exec
