@@ -207,6 +207,63 @@ TEST(PluginDevice, ProfilesSayThatTimesAreThoseOfLaunches) {
             std::string::npos);
 }
 
+/// Counts copies to the host, and repeats bytes.
+struct CopyingProbe {
+  static inline int copies_to_host = 0;
+  static int repeat(void*, void*, const treadle_host*, const treadle_device_call* call) {
+    std::memcpy(const_cast<void*>(call->outputs[0].data), call->inputs[0].data, 6 * sizeof(float));
+    return 1;
+  }
+  static treadle_device description(Probe& probe) {
+    static const treadle_device_kernel kernels[] = {
+        {.op_type = "Relu", .domain = "", .dtype = TREADLE_FLOAT32, .takes = nullptr, .launch = Probe::launch_relu},
+        {.op_type = "Flatten", .domain = "", .dtype = TREADLE_FLOAT32, .takes = nullptr, .launch = repeat}};
+    treadle_device device = probe.description("copying");
+    device.copy = [](void*, void*, void* to, const void* from, size_t bytes, int32_t kind) {
+      if (kind == 1) ++copies_to_host;
+      std::memcpy(to, from, bytes);
+      return 1;
+    };
+    device.kernels = kernels;
+    device.num_kernels = 2;
+    return device;
+  }
+};
+
+// An output, and two that are views of it.
+Model with_views() {
+  GraphBuilder builder;
+  const ValueId y = builder.node("Relu", {builder.input("x", DType::float32, {Dim(3), Dim(2)})});
+  const ValueId row = builder.node("Flatten", {y}), flat = builder.node("Flatten", {row});
+  builder.output(y, "y");
+  builder.output(row, "row");
+  builder.output(flat, "flat");
+  const std::string bytes = onnx::serialize_model(onnx::export_model(*builder.finish()));
+  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+}
+
+TEST(PluginDevice, BytesOfSeveralOutputsCrossOnce) {
+  Probe probe;
+  plugin::register_device(CopyingProbe::description(probe));
+  SessionOptions options;
+  options.device = "copying";
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  const Session session(with_views(), options);
+  for (int run = 0; run < 2; ++run) {
+    CopyingProbe::copies_to_host = 0;
+    const float sign = run == 0 ? 1 : -1;
+    const auto outputs = session.run({{"x", Tensor::of<float>(Shape{3, 2}, std::vector<float>{sign, -2, 3, 4, -5, 6})}});
+    EXPECT_EQ(CopyingProbe::copies_to_host, 1);
+    const std::vector<float> expected{run == 0 ? 1.0F : 0.0F, 0, 3, 4, 0, 6};
+    for (const Datum& output : outputs) {
+      const auto* y = output.tensor().data<float>();
+      EXPECT_EQ(std::vector<float>(y, y + 6), expected);
+    }
+    EXPECT_NE(outputs[0].tensor().raw(), outputs[1].tensor().raw()) << "each is the caller's own";
+    EXPECT_NE(outputs[1].tensor().raw(), outputs[2].tensor().raw());
+  }
+}
+
 // One whose work reaches the host's memory. It sees that what it is told is of memory that it has given.
 struct UnifiedProbe : Probe {
   size_t room = 0, reserved = 0, peak = 0, discarded = 0;

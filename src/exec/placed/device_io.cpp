@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/devices/device.h"
+#include "graph/op_def.h"
 
 namespace treadle::exec {
 
@@ -21,6 +22,44 @@ Crossings::Crossings(const PlacedSteps& steps)
     for (size_t k = 0; k < slots.size(); ++k)
       if (slots[k] != kNoSlot && (at[k] == kNoLocation || steps.location(at[k]).device == DevicePlacement::kHost))
         only_for_devices[steps.slot(slots[k]).root] = 0;
+  }
+  find_same_bytes(steps);
+}
+
+void Crossings::find_same_bytes(const PlacedSteps& steps) {
+  const Program& program = steps.program();
+  IdVector<SlotId, SlotId> same_as(program.slots().size(), kNoSlot);  // by root: the root whose bytes a kernel repeats
+  IdVector<SlotId, int> writers(program.slots().size(), 0);
+  IdVector<SlotId, StepId> first_copy(program.slots().size(), kNoStep);
+  first_of_same.assign(steps.plan().steps.size(), kNoStep);
+  for (const StepId s : steps.plan().steps.ids()) {
+    const StreamPlan::Step& step = steps[s];
+    if (!step.is_copy()) {
+      const Instruction& instruction = steps.instruction(step);
+      const auto slots = program.operands(instruction);
+      for (const SlotId out : slots.subspan(instruction.num_inputs))
+        if (out != kNoSlot) ++writers[steps.slot(out).root];
+      if (!instruction.node->op) continue;
+      for (const Alias& alias : instruction.node->op->alias) {
+        const size_t k = instruction.num_inputs + static_cast<size_t>(alias.output);
+        if (alias.kind != Alias::Kind::view || k >= slots.size() || static_cast<size_t>(alias.input) >= instruction.num_inputs) continue;
+        const SlotId in = slots[static_cast<size_t>(alias.input)], out = slots[k];
+        const bool are_whole = in != kNoSlot && out != kNoSlot && in != out && steps.slot(in).root == in && steps.slot(out).root == out;
+        if (are_whole) same_as[out] = in;
+      }
+      continue;
+    }
+    const StreamPlan::Location& to = steps.location(step.target);
+    if (to.device != DevicePlacement::kHost || to.memory != StreamPlan::Location::Memory::held) continue;
+    SlotId bytes = to.slot;
+    while (same_as[bytes] != kNoSlot && writers[bytes] == 1) bytes = same_as[bytes];
+    if (writers[bytes] > 1) continue;  // it is written over in place
+    StepId& first = first_copy[bytes];
+    if (first == kNoStep) {
+      first = s;
+    } else if (steps[first].stream == step.stream && only_for_caller[to.slot] == step.target) {
+      first_of_same[s] = first_of_same[first] = first;
+    }
   }
 }
 
@@ -82,8 +121,18 @@ Tensor DeviceIo::memory_for(LocationId at, int maker, DType dtype, const Shape& 
   return Tensor(dtype, shape, memory_.allocate(maker, bytes));
 }
 
+Tensor DeviceIo::same_on_host(StepId copy) const {
+  const auto found = on_host_.find(crossings_.first_of_same[copy]);
+  return found == on_host_.end() ? Tensor() : found->second;
+}
+
+void DeviceIo::note_on_host(StepId copy, const Tensor& tensor) {
+  if (const StepId first = crossings_.first_of_same[copy]; first != kNoStep) on_host_.try_emplace(first, tensor);
+}
+
 void DeviceIo::clear() noexcept {
   staying_.clear();
+  on_host_.clear();
   watches_.clear();
 }
 

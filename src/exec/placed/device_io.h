@@ -21,6 +21,12 @@ struct Crossings {
 
   IdVector<SlotId, uint8_t> only_for_devices;    ///< by root slot: 1 if no step on the host reads it
   IdVector<SlotId, LocationId> only_for_caller;  ///< by root slot: its location on the host, if one copy makes it and no step reads it
+  /// By copy to the host: the first copy of the same bytes on the same stream, such as that of an output of which this one is a view.
+  /// kNoStep: there is no other. All but the first are only for the caller.
+  IdVector<StepId, StepId> first_of_same;
+
+ private:
+  void find_same_bytes(const PlacedSteps& steps);
 };
 
 /// The feeds and outputs of one run.
@@ -44,6 +50,9 @@ class DeviceIo {
   /// memory.
   /// @param maker  the device that makes the output. @throws Error(resource_exhausted)
   Tensor memory_for(LocationId at, int maker, DType dtype, const Shape& shape);
+  /// Returns where the run's earlier copies to the host have put the bytes that this one copies; undefined: nowhere.
+  Tensor same_on_host(StepId copy) const;
+  void note_on_host(StepId copy, const Tensor& tensor);
   void clear() noexcept;
 
  private:
@@ -55,6 +64,7 @@ class DeviceIo {
   const RunState& state_;
   const RunControl& control_;
   std::unordered_map<LocationId, Tensor> staying_;    // outputs that stay, with the caller's memory if there is any
+  std::unordered_map<StepId, Tensor> on_host_;        // by Crossings::first_of_same
   std::vector<std::shared_ptr<const void>> watches_;  // handles that keep the caller's memory on devices known to the access checks
 };
 
