@@ -58,9 +58,14 @@ std::shared_ptr<Device> make(const DeviceRequest& request) {
 class GpuKernels final : public KernelTable {
  public:
   DeviceKernel find(const Graph& graph, const Node& node) const override {
-    // Kernels here take no values captured for bodies; all of them read input 0 and write output 0.
+    // Kernels here take no values captured for bodies, and all of them read input 0.
     const bool captures = node.inputs.size() != static_cast<size_t>(node.num_formal_inputs);
-    if (!node.op || captures || !node.has_input(0) || node.outputs.empty() || node.outputs[0] == kNoValue) return {};
+    if (!node.op || captures || !node.has_input(0)) return {};
+    // A recurrent layer may write its last state only, and a Split any of its parts.
+    if (node.outputs.empty() || node.outputs[0] == kNoValue) {
+      const DeviceKernel moved = find_movement(graph, node);
+      return moved.kernel ? moved : find_recurrent(graph, node);
+    }
     for (const auto find : {find_pointwise, find_product, find_row_kernel, find_movement, find_gather, find_resampling, find_recurrent})
       if (const DeviceKernel found = find(graph, node); found.kernel) return found;
     return {};

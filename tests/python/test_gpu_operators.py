@@ -13,16 +13,17 @@ from test_gpu import on_gpu
 import treadle
 
 
-def run(op_type: str, operands: dict[str, np.ndarray | None], fed: str = "x", output: int | None = None, outputs: int = 1, **attributes: Any) -> Any:
-    """Runs the node on the GPU. `fed` lists the one-letter names of operands that are inputs; others are constants, and None is an absent operand."""
+def run(op_type: str, operands: dict[str, np.ndarray | None], fed: str = "x", output: int | None = None, outputs: int = 1, skipped: int = 0, **attributes: Any) -> Any:
+    """Runs the node on the GPU. `fed` lists the one-letter names of operands that are inputs; others are constants, and None is an absent operand.
+    The first `skipped` outputs are absent, too."""
     feeds = {name: value for name, value in operands.items() if name in fed and value is not None}
     first = next(iter(value for value in operands.values() if value is not None))
-    names = [f"out{i}" for i in range(outputs)]
+    names = [f"out{i}" if i >= skipped else "" for i in range(outputs)]
     graph = helper.make_graph(
         [helper.make_node(op_type, [name if value is not None else "" for name, value in operands.items()], names, name="node", **attributes)],
         "one",
         [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in feeds.items()],
-        [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(first.dtype) if output is None else output, None) for name in names],
+        [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(first.dtype) if output is None else output, None) for name in names if name],
         [numpy_helper.from_array(value, name) for name, value in operands.items() if name not in feeds and value is not None],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
@@ -30,7 +31,7 @@ def run(op_type: str, operands: dict[str, np.ndarray | None], fed: str = "x", ou
     plan = session.to_text("planned")
     assert f"{op_type} [gpu]" in plan, plan
     results = session.run(None, feeds)
-    return results[0] if outputs == 1 else results
+    return results[0] if outputs == 1 + skipped else results
 
 
 def floats(*shape: int, seed: int = 1) -> np.ndarray:
@@ -235,6 +236,21 @@ def test_recurrent_layers(op_type: str, resets_last: int, direction: str, comple
             np.testing.assert_allclose(got[1][d, n], h, rtol=1e-5, atol=1e-5)
             if op_type == "LSTM":
                 np.testing.assert_allclose(got[2][d, n], c, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("skipped", [1, 2])
+def test_a_layer_may_write_its_last_states_only(skipped: int) -> None:
+    x, w, r, zeros = floats(4, 1, 3), floats(1, 20, 3, seed=2), floats(1, 20, 5, seed=3), np.zeros(5)
+    got = run("LSTM", {"x": x, "w": w, "r": r}, outputs=3, skipped=skipped, output=TensorProto.FLOAT, hidden_size=5)
+    sequence, *parameters = (v.astype(np.float64) for v in (x[:, 0], w[0], r[0], np.zeros(40)))
+    expected = recurrent("LSTM", sequence, *parameters, zeros, zeros, resets_last=False)[skipped:]
+    for state, values in zip(got if skipped == 1 else [got], expected, strict=True):
+        np.testing.assert_allclose(state[0, 0], values, rtol=1e-5, atol=1e-5)
+
+
+def test_a_split_may_leave_parts_out() -> None:
+    x = floats(6, 4)
+    np.testing.assert_array_equal(run("Split", {"x": x}, outputs=2, skipped=1, num_outputs=2), x[3:])
 
 
 def test_a_sequence_longer_than_its_data_is_an_error() -> None:
