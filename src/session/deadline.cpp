@@ -122,8 +122,11 @@ bool run_until(std::chrono::steady_clock::time_point deadline, exec::Caller& cal
 }
 
 void throw_left(const exec::Caller& caller) {
-  Error error(ErrorCode::timed_out, "the run passed its deadline, and the node has not returned yet");
-  if (const Node* node = caller.under_way.load()) error.add_context(describe(*node) + ", while running");
+  const Node* const node = caller.under_way.load();
+  Error error(ErrorCode::timed_out,
+              node ? "the run passed its deadline, and the node has not returned yet"
+                   : "the run passed its deadline, and has not ended yet: it is between nodes, or waits for their work on a device");
+  if (node) error.add_context(describe(*node) + ", while running");
   throw error;
 }
 

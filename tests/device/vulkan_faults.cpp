@@ -1,0 +1,137 @@
+// A layer of Vulkan that makes a driver lack features or fail, as TREADLE_TEST_FAULT says. tests/python/test_gpu_faults.py builds it.
+//   features          no feature that Treadle cannot do without
+//   16bit             no 16-bit elements in memory
+//   stamps            queues stamp no times
+//   calibration       the driver does not compare its clock with the host's
+//   memory:N          allocations after the first N fail
+//   lost:N            the device is lost with the Nth submission
+#include <vulkan/vk_layer.h>
+#include <vulkan/vulkan.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+PFN_vkGetInstanceProcAddr next_instance = nullptr;
+PFN_vkGetDeviceProcAddr next_device = nullptr;
+VkInstance the_instance = VK_NULL_HANDLE;
+std::atomic<int> calls{0};
+
+bool is_on(const char* fault) {
+  const char* wanted = std::getenv("TREADLE_TEST_FAULT");
+  return wanted && std::string(wanted) == fault;
+}
+
+// True from the Nth call on (`for_ever`), or for the Nth call only.
+bool comes_now(const std::string& fault, bool for_ever) {
+  const char* wanted = std::getenv("TREADLE_TEST_FAULT");
+  if (!wanted || std::string(wanted).rfind(fault + ":", 0) != 0) return false;
+  const int number = ++calls, n = std::atoi(wanted + fault.size() + 1);
+  return for_ever ? number > n : number == n;
+}
+
+template <typename Function>
+Function of_instance(const char* name) {
+  return reinterpret_cast<Function>(next_instance(the_instance, name));
+}
+
+VKAPI_ATTR void VKAPI_CALL features(VkPhysicalDevice device, VkPhysicalDeviceFeatures2* found) {
+  of_instance<PFN_vkGetPhysicalDeviceFeatures2>("vkGetPhysicalDeviceFeatures2")(device, found);
+  for (auto* next = static_cast<VkBaseOutStructure*>(found->pNext); next; next = next->pNext) {
+    if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES && is_on("features"))
+      reinterpret_cast<VkPhysicalDeviceVulkan12Features*>(next)->bufferDeviceAddress = VK_FALSE;
+    if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES && is_on("16bit"))
+      reinterpret_cast<VkPhysicalDeviceVulkan11Features*>(next)->storageBuffer16BitAccess = VK_FALSE;
+  }
+}
+
+VKAPI_ATTR void VKAPI_CALL families(VkPhysicalDevice device, uint32_t* count, VkQueueFamilyProperties* found) {
+  of_instance<PFN_vkGetPhysicalDeviceQueueFamilyProperties>("vkGetPhysicalDeviceQueueFamilyProperties")(device, count, found);
+  for (uint32_t i = 0; found && i < *count && is_on("stamps"); ++i) found[i].timestampValidBits = 0;
+}
+
+VKAPI_ATTR VkResult VKAPI_CALL extensions(VkPhysicalDevice device, const char* layer, uint32_t* count, VkExtensionProperties* found) {
+  const VkResult result =
+      of_instance<PFN_vkEnumerateDeviceExtensionProperties>("vkEnumerateDeviceExtensionProperties")(device, layer, count, found);
+  for (uint32_t i = 0; found && i < *count && is_on("calibration"); ++i)
+    if (std::strcmp(found[i].extensionName, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME) == 0) found[i].extensionName[0] = '-';
+  return result;
+}
+
+VKAPI_ATTR VkResult VKAPI_CALL allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* with,
+                                        VkDeviceMemory* memory) {
+  if (comes_now("memory", /*for_ever=*/true)) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+  return reinterpret_cast<PFN_vkAllocateMemory>(next_device(device, "vkAllocateMemory"))(device, info, with, memory);
+}
+
+VkDevice the_device = VK_NULL_HANDLE;
+
+VKAPI_ATTR VkResult VKAPI_CALL submit(VkQueue queue, uint32_t count, const VkSubmitInfo* infos, VkFence fence) {
+  if (comes_now("lost", /*for_ever=*/false)) return VK_ERROR_DEVICE_LOST;
+  return reinterpret_cast<PFN_vkQueueSubmit>(next_device(the_device, "vkQueueSubmit"))(queue, count, infos, fence);
+}
+
+VKAPI_ATTR VkResult VKAPI_CALL create_instance(const VkInstanceCreateInfo* info, const VkAllocationCallbacks* with, VkInstance* instance) {
+  auto* link = static_cast<VkLayerInstanceCreateInfo*>(const_cast<void*>(info->pNext));
+  while (link->sType != VK_STRUCTURE_TYPE_LOADER_INSTANCE_CREATE_INFO || link->function != VK_LAYER_LINK_INFO)
+    link = static_cast<VkLayerInstanceCreateInfo*>(const_cast<void*>(link->pNext));
+  next_instance = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
+  link->u.pLayerInfo = link->u.pLayerInfo->pNext;
+  const VkResult result = of_instance<PFN_vkCreateInstance>("vkCreateInstance")(info, with, instance);
+  if (result == VK_SUCCESS) the_instance = *instance;
+  return result;
+}
+
+VKAPI_ATTR VkResult VKAPI_CALL create_device(VkPhysicalDevice physical, const VkDeviceCreateInfo* info, const VkAllocationCallbacks* with,
+                                             VkDevice* device) {
+  auto* link = static_cast<VkLayerDeviceCreateInfo*>(const_cast<void*>(info->pNext));
+  while (link->sType != VK_STRUCTURE_TYPE_LOADER_DEVICE_CREATE_INFO || link->function != VK_LAYER_LINK_INFO)
+    link = static_cast<VkLayerDeviceCreateInfo*>(const_cast<void*>(link->pNext));
+  next_device = link->u.pLayerInfo->pfnNextGetDeviceProcAddr;
+  const auto create = reinterpret_cast<PFN_vkCreateDevice>(link->u.pLayerInfo->pfnNextGetInstanceProcAddr(the_instance, "vkCreateDevice"));
+  link->u.pLayerInfo = link->u.pLayerInfo->pNext;
+  const VkResult result = create(physical, info, with, device);
+  if (result == VK_SUCCESS) the_device = *device;
+  return result;
+}
+
+PFN_vkVoidFunction own(const char* name) {
+  const struct {
+    const char* name;
+    PFN_vkVoidFunction function;
+  } functions[] = {{"vkGetPhysicalDeviceFeatures2", reinterpret_cast<PFN_vkVoidFunction>(features)},
+                   {"vkGetPhysicalDeviceQueueFamilyProperties", reinterpret_cast<PFN_vkVoidFunction>(families)},
+                   {"vkEnumerateDeviceExtensionProperties", reinterpret_cast<PFN_vkVoidFunction>(extensions)},
+                   {"vkAllocateMemory", reinterpret_cast<PFN_vkVoidFunction>(allocate)},
+                   {"vkQueueSubmit", reinterpret_cast<PFN_vkVoidFunction>(submit)},
+                   {"vkCreateInstance", reinterpret_cast<PFN_vkVoidFunction>(create_instance)},
+                   {"vkCreateDevice", reinterpret_cast<PFN_vkVoidFunction>(create_device)}};
+  for (const auto& function : functions)
+    if (std::strcmp(function.name, name) == 0) return function.function;
+  return nullptr;
+}
+
+VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL instance_function(VkInstance instance, const char* name) {
+  if (PFN_vkVoidFunction function = own(name)) return function;
+  return next_instance ? next_instance(instance, name) : nullptr;
+}
+
+VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char* name) {
+  if (PFN_vkVoidFunction function = own(name)) return function;
+  return next_device(device, name);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) VKAPI_ATTR VkResult VKAPI_CALL
+vkNegotiateLoaderLayerInterfaceVersion(VkNegotiateLayerInterface* with) {
+  with->loaderLayerInterfaceVersion = 2;
+  with->pfnGetInstanceProcAddr = instance_function;
+  with->pfnGetDeviceProcAddr = device_function;
+  with->pfnGetPhysicalDeviceProcAddr = nullptr;
+  return VK_SUCCESS;
+}
