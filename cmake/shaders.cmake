@@ -4,16 +4,18 @@ set(TREADLE_SHADER_HEADERS "")
 set(list "")
 set(rows "")
 
-# Arguments: a shader's file, its name, and the types to compile it for; further arguments are definitions.
+file(GLOB TREADLE_SHADER_INCLUDES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/*.glsl)
+
+# A shader's file, its name, and the types it is compiled for; further arguments are definitions.
 function(treadle_compile_shader file name types)
   set(source ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/${file}.comp)
   foreach(type ${types})
     string(TOUPPER ${type} macro)
     set(made ${TREADLE_SHADER_FOLDER}/${name}_${type}.h)
     add_custom_command(OUTPUT ${made}
-      COMMAND ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders -DELEMENT_${macro} ${ARGN}
+      COMMAND ${GLSLANG_VALIDATOR} -V -g0 --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders -DELEMENT_${macro} ${ARGN}
         --vn ${name}_${type} -o ${made} ${source}
-      DEPENDS ${source} ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/elements.glsl ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/words.glsl
+      DEPENDS ${source} ${TREADLE_SHADER_INCLUDES}
       COMMENT "Compiling the shader ${name}_${type}" VERBATIM)
     list(APPEND TREADLE_SHADER_HEADERS ${made})
     string(APPEND list "#include \"shaders/${name}_${type}.h\"\n")
@@ -37,11 +39,16 @@ treadle_compile_shader(convolution_transposed convolution_transposed "${floats}"
 treadle_compile_shader(arg_extreme arg_extreme "${floats};i32;i64")
 treadle_compile_shader(range range "f32;i32;i64")
 treadle_compile_shader(resize resize f32)
+set(scores f32 f64)
+foreach(shader trees linear scores normalizer svm_similarity svm_margin svm_finish)
+  treadle_compile_shader(${shader} ${shader} "${scores}")
+endforeach()
 treadle_compile_shader(recurrent recurrent f32)
 set(words b1 b2 b4)
 treadle_compile_shader(resize resize_nearest "${words}" -DNEAREST)
 treadle_compile_shader(pad pad "${words}")
 treadle_compile_shader(gather gather "${words}")
+treadle_compile_shader(lookup lookup "b2;b4")
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/gpu_shaders.h CONTENT "${list}" @ONLY)
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/gpu_shader_rows.inc CONTENT "${rows}" @ONLY)
 file(MAKE_DIRECTORY ${TREADLE_SHADER_FOLDER})

@@ -1,4 +1,4 @@
-// Gather, GatherElements, GatherND: elements by indices, which only the GPU looks at.
+// Gather, GatherElements, GatherND, ArrayFeatureExtractor: elements by indices, which only the GPU looks at.
 #include "kernels/movement/gather.h"
 
 #include <fmt/format.h>
@@ -71,6 +71,21 @@ struct Gather : Gathering {
   }
 };
 
+/// ArrayFeatureExtractor: a Gather along the last axis.
+struct ExtractFeatures : Gathering {
+  static ExtractFeatures bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    if (x.rank() == 0) throw Error(ErrorCode::invalid_argument, "X is a scalar; expected at least one axis");
+    ExtractFeatures k;
+    k.slice = c.packed<GatherState>().words;
+    k.tuples = c.num_elements(1);
+    k.extents[0] = x.back(), k.strides[0] = k.slice;
+    const int64_t space[] = {x.product(0, x.rank() - 1), k.tuples, k.slice}, by[] = {x.back() * k.slice, 0, 1};
+    k.set_space(c, space, by);
+    return k;
+  }
+};
+
 struct GatherNd : Gathering {
   static GatherNd bind(BindContext& c) {
     const kernels::TuplePlan plan = kernels::plan_tuples(c.shape(0).dims(), c.shape(1).dims(), c.get_int("batch_dims"));
@@ -104,19 +119,21 @@ struct GatherElements : Gathering {
 }  // namespace
 
 DeviceKernel find_gather(const Graph& graph, const Node& node) {
-  static const KernelDef gather = kernel<Gather>("gpu"), elements = kernel<GatherElements>("gpu"), nd = kernel<GatherNd>("gpu");
+  static const KernelDef gather = kernel<Gather>("gpu"), elements = kernel<GatherElements>("gpu"), nd = kernel<GatherNd>("gpu"),
+                         features = kernel<ExtractFeatures>("gpu");
   const bool by_element = node.is("GatherElements", ""), by_tuple = node.is("GatherND", "");
-  if (!by_element && !by_tuple && !node.is("Gather", "")) return {};
+  const bool extracts = node.is("ArrayFeatureExtractor", "ai.onnx.ml");
+  if (!by_element && !by_tuple && !extracts && !node.is("Gather", "")) return {};
   const Type &data = graph.type(node.inputs[0]), &indices = graph.type(node.inputs[1]);
   if (!ops::has_plain_bytes(data.dtype) || (indices.dtype != DType::int32 && indices.dtype != DType::int64)) return {};
   const int64_t bytes = ops::element_bytes(data.dtype), word = bytes < 4 ? bytes : 4;
   if (by_element && data.shape->size() + (bytes > word ? 1 : 0) > size_t{kMaxGatheredRank}) return {};
-  if (by_tuple && indices.shape->back().value() > kMaxGatheredRank) return {};
+  if (by_tuple && (!indices.shape->back().is_const() || indices.shape->back().value() > kMaxGatheredRank)) return {};
   auto state = std::make_shared<GatherState>();
   state->shader = find_moving_shader("gather", static_cast<size_t>(word));
   state->words = bytes / word;
   state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
-  return {by_element ? &elements : by_tuple ? &nd : &gather, std::move(state)};
+  return {by_element ? &elements : by_tuple ? &nd : extracts ? &features : &gather, std::move(state)};
 }
 
 }  // namespace treadle::gpu

@@ -66,6 +66,11 @@ class GpuKernels final : public KernelTable {
       const DeviceKernel moved = find_movement(graph, node);
       return moved.kernel ? moved : find_recurrent(graph, node);
     }
+    if (node.domain == "ai.onnx.ml") {
+      for (const auto find : {find_trees, find_linear, find_svm, find_columns, find_encoder, find_gather})
+        if (const DeviceKernel found = find(graph, node); found.kernel) return found;
+      return {};
+    }
     for (const auto find : {find_pointwise, find_product, find_row_kernel, find_movement, find_gather, find_resampling, find_recurrent})
       if (const DeviceKernel found = find(graph, node); found.kernel) return found;
     return {};

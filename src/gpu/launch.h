@@ -59,6 +59,9 @@ struct ProductCall {
 /// @param shader  product.comp, for the elements' type
 void dispatch_product(const vulkan::Shader& shader, const ProductCall& call);
 
+/// Converts elements as Cast does. @return where they are: `dst`, or `src` if the types are equal
+const void* convert_elements(DType from, const void* src, DType to, void* dst, int64_t count);
+
 /// Dimensions of the index space of a shader that is written for its node.
 inline constexpr int kMaxSpaceRank = 8;
 /// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond kMaxSpaceRank
@@ -71,6 +74,11 @@ DeviceKernel find_movement(const Graph& graph, const Node& node);  ///< Transpos
 DeviceKernel find_gather(const Graph& graph, const Node& node);
 DeviceKernel find_recurrent(const Graph& graph, const Node& node);
 DeviceKernel find_resampling(const Graph& graph, const Node& node);  ///< Pad, Resize, Range
+DeviceKernel find_trees(const Graph& graph, const Node& node);
+DeviceKernel find_linear(const Graph& graph, const Node& node);  ///< LinearClassifier, LinearRegressor, Normalizer
+DeviceKernel find_svm(const Graph& graph, const Node& node);
+DeviceKernel find_columns(const Graph& graph, const Node& node);     ///< Scaler, Imputer, Binarizer
+DeviceKernel find_encoder(const Graph& graph, const Node& node);     ///< LabelEncoder, OneHotEncoder
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node);  ///< reductions, softmax, normalizations, pools
 
 }  // namespace treadle::gpu

@@ -156,6 +156,24 @@ size_t TreeEnsemble<T>::size_bytes() const {
 }
 
 template <typename T>
+typename TreeEnsemble<T>::Arrays TreeEnsemble<T>::arrays() const {
+  Arrays made{{}, {}, roots_, first_vote_, {}, {}};
+  for (const Node& node : nodes_) {
+    made.thresholds.push_back(node.threshold);
+    made.links.insert(made.links.end(), {node.feature, node.child[0], node.child[1]});
+  }
+  for (const Vote& vote : votes_) made.targets.push_back(vote.target), made.weights.push_back(vote.weight);
+  return made;
+}
+
+template <typename T>
+void TreeEnsemble<T>::check_columns(int64_t num_columns) const {
+  if (num_columns < std::max<int64_t>(num_features_, 1))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the input has {} columns, the trees test feature {}", num_columns, num_features_ - 1));
+}
+
+template <typename T>
 void TreeEnsemble<T>::vote(uint32_t leaf, TreeAggregate aggregate, T* scores) const {
   for (uint32_t i = first_vote_[leaf]; i < first_vote_[leaf + 1]; ++i) {
     T& score = scores[votes_[i].target];
@@ -246,9 +264,7 @@ template <typename T>
 template <typename X>
 void TreeEnsemble<T>::run(const X* rows, int64_t num_rows, int64_t num_columns, TreeAggregate aggregate, T* scores,
                           ThreadPool* pool) const {
-  if (num_columns < std::max<int64_t>(num_features_, 1) && num_rows > 0)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the input has {} columns, the trees test feature {}", num_columns, num_features_ - 1));
+  if (num_rows > 0) check_columns(num_columns);
   parallel_for(pool, num_rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r += kRowsPerTask) {
       int64_t count = std::min(kRowsPerTask, end - r);

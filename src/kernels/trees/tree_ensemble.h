@@ -53,6 +53,21 @@ class TreeEnsemble {
   int64_t num_targets() const { return num_targets_; }
   size_t size_bytes() const;
 
+  /// The nodes' fields, roots and votes as arrays, for devices.
+  struct Arrays {
+    std::vector<T> thresholds;
+    std::vector<uint32_t> links;  ///< of each node its feature, with the flags below, and both children; leaves lead to themselves
+    std::vector<uint32_t> roots;
+    std::vector<uint32_t> first_vote;  ///< of each node, plus one element for the end
+    std::vector<uint32_t> targets;     ///< of each vote
+    std::vector<T> weights;            ///< of each vote
+  };
+  Arrays arrays() const;
+  static constexpr uint32_t kMissingTracksTrue = 1U << 31, kEquals = 1U << 30, kFeature = kEquals - 1;
+
+  /// @throws Error(invalid_argument) if the trees test a feature that rows of so many columns lack
+  void check_columns(int64_t num_columns) const;
+
   /// Aggregates (adds up, averages etc.) the votes for each row.
   /// @param rows    [num_rows, num_columns]
   /// @param scores  [num_rows, num_targets]; targets without a vote get 0
@@ -66,7 +81,6 @@ class TreeEnsemble {
     uint32_t feature;   // also holds the flags below
     uint32_t child[2];  // next node if the comparison is true, and if it is false
   };
-  static constexpr uint32_t kMissingTracksTrue = 1U << 31, kEquals = 1U << 30, kFeature = kEquals - 1;
   struct Vote {
     uint32_t target;
     T weight;

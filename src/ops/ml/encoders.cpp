@@ -5,7 +5,7 @@
 #include "core/threads/thread_pool.h"
 #include "ops/list.h"
 #include "ops/ml/common.h"
-#include "ops/ml/lookup.h"
+#include "ops/ml/mapping.h"
 #include "ops/rank_branches.h"
 
 namespace treadle::ops {
@@ -51,18 +51,6 @@ Tensor read_default(const Attributes& a, DType dtype) {
     }
   });
 }
-
-/// Keys and their values.
-struct Mapping : PackedState {
-  Lookup keys;
-  Tensor values, otherwise;
-
-  Mapping(const Tensor& key_list, Tensor value_list, Tensor default_value, bool first = false)
-      : keys(key_list, first), values(std::move(value_list)), otherwise(std::move(default_value)) {
-    if (key_list.num_elements() != values.num_elements())
-      throw Error(ErrorCode::invalid_model, fmt::format("{} keys for {} values", key_list.num_elements(), values.num_elements()));
-  }
-};
 
 struct MapElements {
   int64_t total;
@@ -138,11 +126,6 @@ void upgrade_label_encoder_1(Graph& graph, NodeId id) {
   node.attributes.set(from_string ? "values_int64s" : "keys_int64s", std::move(positions));
 }
 
-struct Categories : PackedState {
-  Lookup lookup;
-  explicit Categories(const Tensor& keys) : lookup(keys) {}
-};
-
 int64_t num_categories(const Attributes& a) {
   return static_cast<int64_t>(std::max(a.get_ints("cats_int64s").size(), a.get_strings("cats_strings").size()));
 }
@@ -160,13 +143,13 @@ struct OneHotEncoder {
     if (strings != std::is_same_v<X, std::string>)
       throw Error(ErrorCode::invalid_model,
                   fmt::format("the categories are {}, the input is {}", strings ? "strings" : "integers", name_of(dtype_of<X>)));
-    return std::make_unique<Categories>(strings ? strings_tensor(a.get_strings("cats_strings"))
-                                                : Tensor::vector<int64_t>(a.get_ints("cats_int64s")));
+    return std::make_unique<CategoryLookup>(strings ? strings_tensor(a.get_strings("cats_strings"))
+                                                    : Tensor::vector<int64_t>(a.get_ints("cats_int64s")));
   }
   static OneHotEncoder bind(BindContext& c) { return {c.num_elements(0), num_categories(c.node().attributes), c.get_int("zeros", 1) != 0}; }
 
   void run(RunContext& c) const {
-    const auto& lookup = c.packed<Categories>().lookup;
+    const auto& lookup = c.packed<CategoryLookup>().lookup;
     const X* x = c.in<X>(0);
     auto* y = c.out<float>(0);
     parallel_for(c.pool(), total, kGrain, [&](int64_t begin, int64_t end) {

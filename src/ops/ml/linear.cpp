@@ -9,9 +9,8 @@
 #include "core/base/checked.h"
 #include "core/threads/thread_pool.h"
 #include "kernels/classical/scores.h"
-#include "kernels/gemm/gemm.h"
 #include "ops/list.h"
-#include "ops/ml/common.h"
+#include "ops/ml/linear_model.h"
 
 namespace treadle::ops {
 namespace {
@@ -20,10 +19,6 @@ using kernels::PairFrom;
 using kernels::PostTransform;
 
 constexpr int64_t kRowGrain = 1024;
-
-/// float64 inputs are computed in float64, all other inputs in float32.
-template <typename X>
-using ComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
 
 /// The number of scores: one for each intercept or, without intercepts, one for each row of coefficients that has X's columns.
 int64_t count_scores(const Attributes& attributes, const Type& x) {
@@ -35,34 +30,10 @@ int64_t count_scores(const Attributes& attributes, const Type& x) {
   return std::max<int64_t>(count, 1);
 }
 
-template <typename T>
-struct LinearModel : PackedState {
-  kernels::OwnedPackedB<T> weights;
-  std::vector<T> coefficients, intercepts;
-  int64_t columns = 0, scores = 0;
-  PostTransform transform = PostTransform::none;
-  ClassLabels labels;
-
-  LinearModel(const Attributes& attributes, int64_t num_scores) : scores(num_scores) {
-    const auto& all = attributes.get_floats("coefficients");
-    const auto& given = attributes.get_floats("intercepts");
-    if (scores < 1 || all.empty() || all.size() % static_cast<size_t>(scores) != 0)
-      throw Error(ErrorCode::invalid_model, fmt::format("{} coefficients cannot be split among {} scores", all.size(), scores));
-    if (!given.empty() && static_cast<int64_t>(given.size()) != scores)
-      throw Error(ErrorCode::invalid_model, fmt::format("{} intercepts for {} scores", given.size(), scores));
-    columns = static_cast<int64_t>(all.size()) / scores;
-    coefficients.assign(all.begin(), all.end());
-    weights = kernels::pack_b<T>(coefficients.data(), columns, scores, columns, true);
-    intercepts.assign(given.begin(), given.end());
-    transform = kernels::parse_post_transform(attributes.get_string("post_transform", "NONE"));
-  }
-  size_t size_bytes() const override { return coefficients.size() * sizeof(T) + (weights.storage ? weights.storage->size_bytes() : 0); }
-};
-
 /// Computes the scores [rows, model.scores] of a batch.
 template <typename X>
 struct LinearScores {
-  using T = ComputeType<X>;
+  using T = MlComputeType<X>;
   int64_t rows, columns;
 
   static size_t input_elements(int64_t rows, int64_t columns) {
@@ -71,9 +42,7 @@ struct LinearScores {
   static LinearScores bind(BindContext& c) {
     const auto& model = c.packed<LinearModel<T>>();
     auto [rows, columns] = rows_and_columns(c.shape(0));
-    if (columns > model.columns)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("X has {} columns, the model has {} coefficients a score", columns, model.columns));
+    model.check_columns(columns);
     c.request_scratch((input_elements(rows, columns) + static_cast<size_t>(checked_mul(rows, model.scores))) * sizeof(T));
     return {rows, columns};
   }
@@ -118,7 +87,7 @@ struct LinearScores {
 
 template <typename X>
 struct LinearClassifier {
-  using T = ComputeType<X>;
+  using T = MlComputeType<X>;
   LinearScores<X> scores;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
@@ -172,7 +141,7 @@ struct LinearClassifier {
 
 template <typename X>
 struct LinearRegressor {
-  using T = ComputeType<X>;
+  using T = MlComputeType<X>;
   LinearScores<X> scores;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
@@ -208,8 +177,6 @@ Cost cost(const ShapeContext& c) {
   return {.flops = 2 * rows * coefficients, .bytes = c.size_bytes(0) + 4 * coefficients};
 }
 
-enum class Norm : uint8_t { max, l1, l2 };
-
 // Divides each row by its largest element (not magnitude), the sum of its magnitudes, or its Euclidean length. A row is copied unchanged if
 // the divisor is zero.
 template <typename X>
@@ -219,10 +186,7 @@ struct Normalizer {
 
   static Normalizer bind(BindContext& c) {
     auto [rows, columns] = rows_and_columns(c.shape(0));
-    std::string_view name = c.get_string("norm", "MAX");
-    if (name != "MAX" && name != "L1" && name != "L2")
-      throw Error(ErrorCode::invalid_model, fmt::format("norm = \"{}\"; expected MAX, L1 or L2", name));
-    return {rows, columns, name == "MAX" ? Norm::max : name == "L1" ? Norm::l1 : Norm::l2};
+    return {rows, columns, norm_of(c.node().attributes)};
   }
 
   void run(RunContext& c) const {

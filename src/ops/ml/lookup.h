@@ -44,6 +44,9 @@ class Lookup {
 
   DType dtype() const { return dtype_; }
 
+  /// Keys that are numbers, as bits(), with their positions.
+  const std::unordered_map<int64_t, int64_t>& numbers() const { return numbers_; }
+
   int64_t find(const std::string& key) const {
     auto found = strings_.find(key);
     return found == strings_.end() ? kAbsent : found->second;

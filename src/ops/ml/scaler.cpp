@@ -4,7 +4,7 @@
 
 #include "core/threads/thread_pool.h"
 #include "ops/list.h"
-#include "ops/ml/common.h"
+#include "ops/ml/columns.h"
 
 namespace treadle::ops {
 namespace {
@@ -23,28 +23,12 @@ void for_row_pieces(ThreadPool* pool, int64_t total, int64_t columns, Fn fn) {
   });
 }
 
-/// The extent of the last axis; 1 for a scalar.
-int64_t last_extent(const Shape& shape) { return shape.rank() == 0 ? 1 : shape.back(); }
-
-/// An attribute with one element, or one per column. @throws Error(invalid_argument) for any other number
-template <typename T>
-std::span<const T> per_column(const std::vector<T>& values, std::string_view name, int64_t columns) {
-  if (values.size() != 1 && static_cast<int64_t>(values.size()) != columns)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} has {} elements; expected 1 or {}, the last extent of X", name, values.size(), columns));
-  return values;
-}
-
-struct Affine : PackedState {
-  std::vector<float> offset, scale;
-};
-
 template <typename X>
 struct Scaler {
   int64_t total, columns, offset_step, scale_step;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
-    auto state = std::make_unique<Affine>();
+    auto state = std::make_unique<ScalerModel>();
     state->offset = c.attributes().get_floats("offset");
     state->scale = c.attributes().get_floats("scale");
     if (state->offset.empty()) state->offset = {0};
@@ -52,14 +36,14 @@ struct Scaler {
     return state;
   }
   static Scaler bind(BindContext& c) {
-    const auto& state = c.packed<Affine>();
+    const auto& state = c.packed<ScalerModel>();
     int64_t columns = last_extent(c.shape(0));
-    per_column(state.offset, "offset", columns);
-    per_column(state.scale, "scale", columns);
+    check_per_column(static_cast<int64_t>(state.offset.size()), "offset", columns);
+    check_per_column(static_cast<int64_t>(state.scale.size()), "scale", columns);
     return {c.num_elements(0), std::max<int64_t>(columns, 1), state.offset.size() > 1, state.scale.size() > 1};
   }
   void run(RunContext& c) const {
-    const auto& state = c.packed<Affine>();
+    const auto& state = c.packed<ScalerModel>();
     const X* x = c.in<X>(0);
     auto* y = c.out<float>(0);
     for_row_pieces(c.pool(), total, columns, [&](int64_t first, int64_t column, int64_t count) {
@@ -87,17 +71,11 @@ struct Binarizer {
 };
 
 template <typename X>
-struct Replacement : PackedState {
-  X replaced{};
-  std::vector<X> imputed;
-};
-
-template <typename X>
 struct Imputer {
   int64_t total, columns, step;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
-    auto state = std::make_unique<Replacement<X>>();
+    auto state = std::make_unique<ImputerModel<X>>();
     const Attributes& a = c.attributes();
     if (!a.get_floats("imputed_value_floats").empty() && !a.get_ints("imputed_value_int64s").empty())
       throw Error(ErrorCode::invalid_model, "just one of imputed_value_floats and imputed_value_int64s must be given");
@@ -122,13 +100,13 @@ struct Imputer {
     return static_cast<X>(value);
   }
   static Imputer bind(BindContext& c) {
-    const auto& state = c.packed<Replacement<X>>();
+    const auto& state = c.packed<ImputerModel<X>>();
     int64_t columns = last_extent(c.shape(0));
-    per_column(state.imputed, "imputed_value", columns);
+    check_per_column(static_cast<int64_t>(state.imputed.size()), "imputed_value", columns);
     return {c.num_elements(0), std::max<int64_t>(columns, 1), state.imputed.size() > 1};
   }
   void run(RunContext& c) const {
-    const auto& state = c.packed<Replacement<X>>();
+    const auto& state = c.packed<ImputerModel<X>>();
     const X* x = c.in<X>(0);
     X* y = c.out<X>(0);
     X replaced = state.replaced;

@@ -9,7 +9,7 @@
 #include "kernels/classical/scores.h"
 #include "kernels/scratch_slots.h"
 #include "ops/list.h"
-#include "ops/ml/common.h"
+#include "ops/ml/svm_model.h"
 
 namespace treadle::ops {
 namespace {
@@ -20,14 +20,6 @@ using kernels::ScratchSlots;
 using kernels::SvmKernel;
 
 constexpr int64_t kRowsPerTask = 8;
-
-template <typename X>
-using ComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
-
-template <typename T>
-std::vector<T> converted(const std::vector<float>& values) {
-  return {values.begin(), values.end()};
-}
 
 SvmKernel read_kernel(const Attributes& a) {
   SvmKernel kernel;
@@ -49,79 +41,19 @@ SvmKernel read_kernel(const Attributes& a) {
   return kernel;
 }
 
-template <typename T>
-struct SvmModel : PackedState {
-  SvmKernel kernel;
-  int64_t num_vectors = 0, num_classes = 1;
-  kernels::SideBySide<T> vectors;  ///< support vectors; in a linear model, one row of weights per class
-  std::vector<T> packed, coefficients, rho, prob_a, prob_b;
-  std::vector<int64_t> class_start, class_size;
-  PostTransform transform = PostTransform::none;
-  ClassLabels labels;
-  bool one_class = false;
-
-  explicit SvmModel(const Attributes& a)
-      : coefficients(converted<T>(a.get_floats("coefficients"))),
-        rho(converted<T>(a.get_floats("rho"))),
-        prob_a(converted<T>(a.get_floats("prob_a"))),
-        prob_b(converted<T>(a.get_floats("prob_b"))),
-        transform(kernels::parse_post_transform(a.get_string("post_transform", "NONE"))) {
-    if (rho.empty()) throw Error(ErrorCode::invalid_model, "rho is empty");
-  }
-
-  int64_t num_pairs() const { return num_classes * (num_classes - 1) / 2; }
-  bool has_vectors() const { return num_vectors > 0; }
-  bool has_probabilities() const { return !prob_a.empty() && has_vectors(); }
-
-  void set_vectors(const Attributes& a, int64_t count, int64_t rows_of_coefficients) {
-    num_vectors = count;
-    if (count <= 0) {  // no support vectors: a linear model
-      kernel.type = SvmKernel::Type::linear;
-      return pack(coefficients, num_classes, split(coefficients, num_classes, "coefficients"));
-    }
-    const std::vector<T> rows = converted<T>(a.get_floats("support_vectors"));
-    pack(rows, count, split(rows, count, "support_vectors"));
-    check(coefficients, checked_mul(count, rows_of_coefficients), "coefficients");
-  }
-  /// For a linear kernel, the weighted sum of products with support vectors is the product with their weighted sum, a single vector.
-  void join_linear_vectors() {
-    std::vector<double> joined(static_cast<size_t>(vectors.columns));
-    for (int64_t c = 0; c < vectors.columns; ++c)
-      joined[static_cast<size_t>(c)] = kernels::dot(coefficients.data(), packed.data() + c * vectors.stride, vectors.count);
-    coefficients.assign(joined.begin(), joined.end());
-    pack(coefficients, 1, vectors.columns);
-    num_vectors = 0;
-  }
-  void pack(const std::vector<T>& rows, int64_t count, int64_t columns) {
-    vectors = {count, columns};
-    packed.resize(static_cast<size_t>(checked_mul(columns, vectors.stride)));
-    vectors.pack(rows.data(), packed.data());
-  }
-  size_t size_bytes() const override { return (packed.size() + coefficients.size()) * sizeof(T); }
-  static int64_t split(const std::vector<T>& values, int64_t parts, std::string_view name) {
-    if (values.empty() || static_cast<int64_t>(values.size()) % parts != 0)
-      throw Error(ErrorCode::invalid_model, fmt::format("{} has {} elements, which cannot be split into {}", name, values.size(), parts));
-    return static_cast<int64_t>(values.size()) / parts;
-  }
-  static void check(const std::vector<T>& values, int64_t expected, std::string_view name) {
-    if (static_cast<int64_t>(values.size()) < expected)
-      throw Error(ErrorCode::invalid_model, fmt::format("{} has {} elements, expected {}", name, values.size(), expected));
-  }
-};
-
 /// Bound state of both operators: the rows of X, and a part of scratch for each thread.
 template <typename X>
 struct Rows {
-  using T = ComputeType<X>;
+  using T = MlComputeType<X>;
   int64_t rows, scratch_elements;
   int slots;
 
   /// @param per_row  elements of scratch that evaluating a row needs besides its similarities
-  static Rows bind(BindContext& c, const kernels::SideBySide<T>& vectors, int64_t per_row) {
+  static Rows bind(BindContext& c, int64_t per_row) {
+    const auto& model = c.packed<SvmModel<T>>();
     auto [rows, columns] = rows_and_columns(c.shape(0));
-    if (columns != vectors.columns)
-      throw Error(ErrorCode::invalid_argument, fmt::format("X has {} columns, the model has {}", columns, vectors.columns));
-    const int64_t block = checked_mul(checked_add(columns, vectors.stride), kRowsPerTask);
+    model.check_columns(columns);
+    const int64_t block = checked_mul(checked_add(columns, model.vectors.stride), kRowsPerTask);
     auto elements = static_cast<int64_t>(align_up(static_cast<size_t>(checked_add(per_row, block)), 16));
     int slots = ScratchSlots::count(c.max_threads(), ceil_div(std::max<int64_t>(rows, 1), kRowsPerTask));
     c.request_scratch(static_cast<size_t>(checked_mul(elements, slots)) * sizeof(T));
@@ -155,7 +87,7 @@ struct Rows {
 
 template <typename X>
 struct SvmClassifier {
-  using T = ComputeType<X>;
+  using T = MlComputeType<X>;
   Rows<X> rows;
   int64_t out_columns;
 
@@ -189,8 +121,7 @@ struct SvmClassifier {
     const auto& model = c.packed<SvmModel<T>>();
     int64_t k = model.num_classes;
     int64_t per_row = model.num_pairs() + 2 * k + kernels::pairwise_coupling_scratch(k);
-    int64_t columns = !model.has_vectors() || model.has_probabilities() || k == 2 ? k : model.num_pairs();
-    return {Rows<X>::bind(c, model.vectors, per_row), columns};
+    return {Rows<X>::bind(c, per_row), model.num_scores()};
   }
 
   void run(RunContext& c) const {
@@ -249,7 +180,7 @@ struct SvmClassifier {
 
 template <typename X>
 struct SvmRegressor {
-  using T = ComputeType<X>;
+  using T = MlComputeType<X>;
   Rows<X> rows;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
@@ -261,7 +192,7 @@ struct SvmRegressor {
     if (model->kernel.type == SvmKernel::Type::linear && model->has_vectors()) model->join_linear_vectors();
     return model;
   }
-  static SvmRegressor bind(BindContext& c) { return {Rows<X>::bind(c, c.packed<SvmModel<T>>().vectors, 0)}; }
+  static SvmRegressor bind(BindContext& c) { return {Rows<X>::bind(c, 0)}; }
 
   void run(RunContext& c) const {
     const auto& model = c.packed<SvmModel<T>>();

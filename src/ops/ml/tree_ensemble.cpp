@@ -13,6 +13,7 @@
 #include "ops/list.h"
 #include "ops/ml/common.h"
 #include "ops/ml/tree_description.h"
+#include "ops/ml/tree_model.h"
 
 namespace treadle::ops {
 namespace {
@@ -20,7 +21,6 @@ namespace {
 using kernels::PairFrom;
 using kernels::PostTransform;
 using kernels::TreeAggregate;
-using kernels::TreeDescription;
 using kernels::TreeEnsemble;
 
 constexpr int64_t kRowGrain = 1024;
@@ -33,37 +33,13 @@ TreeAggregate parse_aggregate(std::string_view name) {
   throw Error(ErrorCode::invalid_model, fmt::format("aggregate_function = \"{}\"; expected SUM, AVERAGE, MIN or MAX", name));
 }
 
-/// The ensemble, and how scores are made from its votes.
-struct State : PackedState {
-  std::variant<TreeEnsemble<float>, TreeEnsemble<double>> trees;
-  std::vector<double> base;
-  TreeAggregate aggregate = TreeAggregate::sum;
-  PostTransform transform = PostTransform::none;
-  // The members below are for classifiers only.
-  ClassLabels labels;
-  int64_t only_class = -1;     // the only class that has votes; -1: several have
-  bool probabilities = false;  // no weight is negative: the threshold between two classes is 0.5, not 0
-
-  State(const TreeDescription& description, bool in_double) : trees(make(description, in_double)) {}
-  static std::variant<TreeEnsemble<float>, TreeEnsemble<double>> make(const TreeDescription& description, bool in_double) {
-    if (in_double) return TreeEnsemble<double>(description);
-    return TreeEnsemble<float>(description);
-  }
-  size_t size_bytes() const override {
-    return std::visit([](const auto& ensemble) { return ensemble.size_bytes(); }, trees);
-  }
-  int64_t num_targets() const {
-    return std::visit([](const auto& ensemble) { return ensemble.num_targets(); }, trees);
-  }
-};
-
 /// Bound state of both kernels.
 struct Rows {
   int64_t rows, columns;
 
   static Rows bind(BindContext& c) {
     auto [rows, columns] = rows_and_columns(c.shape(0));
-    const auto& state = c.packed<State>();
+    const auto& state = c.packed<TreeModel>();
     size_t element = std::holds_alternative<TreeEnsemble<double>>(state.trees) ? sizeof(double) : sizeof(float);
     c.request_scratch(static_cast<size_t>(checked_mul(rows, state.num_targets())) * element);
     return {rows, columns};
@@ -71,7 +47,7 @@ struct Rows {
 
   /// Calls finish(scores, row) for every row.
   template <typename X, typename Finish>
-  void run(RunContext& c, const State& state, Finish finish) const {
+  void run(RunContext& c, const TreeModel& state, Finish finish) const {
     std::visit(
         [&]<typename T>(const TreeEnsemble<T>& trees) {
           if constexpr (std::is_same_v<T, float> && std::is_same_v<X, double>) {
@@ -99,9 +75,9 @@ struct Regressor {
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     const Attributes& a = c.attributes();
     bool in_double = c.dtype(0) == DType::float64;
-    std::unique_ptr<State> state;
+    std::unique_ptr<TreeModel> state;
     if (c.node().op_type == "TreeEnsemble") {
-      state = std::make_unique<State>(describe_tree_ensemble(a), in_double);
+      state = std::make_unique<TreeModel>(describe_tree_ensemble(a), in_double);
       state->aggregate = static_cast<TreeAggregate>(a.get_int("aggregate_function", 1));
       state->transform = static_cast<PostTransform>(a.get_int("post_transform", 0));
       if (state->aggregate > TreeAggregate::maximum)
@@ -112,7 +88,7 @@ struct Regressor {
     }
     int64_t num_targets = a.get_int("n_targets", 1);
     LegacyTrees trees = describe_legacy_trees(a, "target", num_targets);
-    state = std::make_unique<State>(trees.description, in_double || trees.in_double);
+    state = std::make_unique<TreeModel>(trees.description, in_double || trees.in_double);
     state->base = std::move(trees.base_values);
     if (!state->base.empty() && state->base.size() != 1 && static_cast<int64_t>(state->base.size()) != num_targets)
       throw Error(ErrorCode::invalid_model, fmt::format("{} base_values for {} targets", state->base.size(), num_targets));
@@ -124,7 +100,7 @@ struct Regressor {
   static Regressor bind(BindContext& c) { return {Rows::bind(c), c.output_dtype(0) == DType::float32}; }
 
   void run(RunContext& c) const {
-    const auto& state = c.packed<State>();
+    const auto& state = c.packed<TreeModel>();
     int64_t count = state.num_targets();
     auto finish = [&](auto* out) {
       rows.run<X>(c, state, [&, out](auto* scores, int64_t row) {
@@ -157,7 +133,7 @@ struct Classifier {
     const Attributes& a = c.attributes();
     ClassLabels labels = ClassLabels::of(a, "classlabels_int64s");
     LegacyTrees trees = describe_legacy_trees(a, "class", labels.count());
-    auto state = std::make_unique<State>(trees.description, c.dtype(0) == DType::float64 || trees.in_double);
+    auto state = std::make_unique<TreeModel>(trees.description, c.dtype(0) == DType::float64 || trees.in_double);
     state->probabilities = true;
     for (size_t i = 0; i < trees.description.votes.size(); ++i) {
       const kernels::TreeVote& vote = trees.description.votes[i];
@@ -182,7 +158,7 @@ struct Classifier {
   static Classifier bind(BindContext& c) { return {Rows::bind(c)}; }
 
   void run(RunContext& c) const {
-    const auto& state = c.packed<State>();
+    const auto& state = c.packed<TreeModel>();
     int64_t count = state.num_targets();
     auto* out = c.out<float>(1);
     rows.run<X>(c, state, [&](auto* scores, int64_t row) {

@@ -1,0 +1,29 @@
+// Scores of LinearClassifier and LinearRegressor: an invocation computes a score of a row.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "elements.glsl"
+
+layout(local_size_x = 256) in;
+
+layout(push_constant, scalar) uniform Push {
+  Elements scores;                    // [rows, stride]
+  Elements x;                         // [rows, columns]
+  Elements coefficients, intercepts;  // [count, columns], [count]
+  uint rows, columns, count, stride;
+  uint has_intercepts;
+} p;
+
+void main() {
+  const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
+  if (i >= p.rows * p.count) return;
+  const uint row = i / p.count, k = i % p.count;
+  NUMBER sum = 0, block = 0;  // a sum of sums of 512 terms
+  for (uint column = 0; column < p.columns; ++column) {
+    block = fma(p.x.at[row * p.columns + column], p.coefficients.at[k * p.columns + column], block);
+    if (column % 512 != 511) continue;
+    sum += block;
+    block = 0;
+  }
+  sum += block;
+  p.scores.at[row * p.stride + k] = p.has_intercepts != 0 ? sum + p.intercepts.at[k] : sum;
+}

@@ -1,0 +1,29 @@
+// States of operators of ai.onnx.ml that look keys up.
+#pragma once
+
+#include <utility>
+
+#include "graph/kernel.h"
+#include "ops/ml/lookup.h"
+
+namespace treadle::ops {
+
+/// Keys and their values: the state of LabelEncoder and CategoryMapper.
+struct Mapping final : PackedState {
+  Lookup keys;
+  Tensor values, otherwise;
+
+  Mapping(const Tensor& key_list, Tensor value_list, Tensor default_value, bool first = false)
+      : keys(key_list, first), values(std::move(value_list)), otherwise(std::move(default_value)) {
+    if (key_list.num_elements() != values.num_elements())
+      throw Error(ErrorCode::invalid_model, fmt::format("{} keys for {} values", key_list.num_elements(), values.num_elements()));
+  }
+};
+
+/// The state of OneHotEncoder.
+struct CategoryLookup final : PackedState {
+  Lookup lookup;
+  explicit CategoryLookup(const Tensor& keys) : lookup(keys) {}
+};
+
+}  // namespace treadle::ops

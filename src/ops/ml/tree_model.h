@@ -1,0 +1,39 @@
+// The state of the tree operators of ai.onnx.ml.
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include "graph/kernel.h"
+#include "kernels/classical/scores.h"
+#include "kernels/trees/tree_ensemble.h"
+#include "ops/ml/common.h"
+
+namespace treadle::ops {
+
+/// The ensemble of a node, and how scores are made from its votes.
+struct TreeModel final : PackedState {
+  std::variant<kernels::TreeEnsemble<float>, kernels::TreeEnsemble<double>> trees;
+  std::vector<double> base;
+  kernels::TreeAggregate aggregate = kernels::TreeAggregate::sum;
+  kernels::PostTransform transform = kernels::PostTransform::none;
+  // The members below are for classifiers only.
+  ClassLabels labels;
+  int64_t only_class = -1;     // the only class that has votes; -1: several have
+  bool probabilities = false;  // no weight is negative: the threshold between two classes is 0.5, not 0
+
+  TreeModel(const kernels::TreeDescription& description, bool in_double) : trees(make(description, in_double)) {}
+  static std::variant<kernels::TreeEnsemble<float>, kernels::TreeEnsemble<double>> make(const kernels::TreeDescription& description,
+                                                                                        bool in_double) {
+    if (in_double) return kernels::TreeEnsemble<double>(description);
+    return kernels::TreeEnsemble<float>(description);
+  }
+  size_t size_bytes() const override {
+    return std::visit([](const auto& ensemble) { return ensemble.size_bytes(); }, trees);
+  }
+  int64_t num_targets() const {
+    return std::visit([](const auto& ensemble) { return ensemble.num_targets(); }, trees);
+  }
+};
+
+}  // namespace treadle::ops
