@@ -25,6 +25,11 @@ uint32_t count32(int64_t num_elements) {
   return static_cast<uint32_t>(num_elements);
 }
 
+void push_window(Push& push, std::initializer_list<const int64_t (*)[3]> numbers) {
+  for (const int64_t(*const of_axes)[3] : numbers)
+    for (const int64_t value : *of_axes) push.word(static_cast<int32_t>(value));
+}
+
 void push_extents(Push& push, int rank, const int64_t* dims) {
   if (rank > kMaxSpaceRank)
     throw Error(ErrorCode::not_implemented, fmt::format("operands that lie in more than {} dimensions on the GPU", kMaxSpaceRank));

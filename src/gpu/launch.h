@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <span>
 
 #include "device/vulkan/vulkan_device.h"
@@ -64,6 +65,8 @@ const void* convert_elements(DType from, const void* src, DType to, void* dst, i
 
 /// Dimensions of the index space of a shader that is written for its node.
 inline constexpr int kMaxSpaceRank = 8;
+/// Appends the extents of a window, or other numbers of its three axes.
+void push_window(Push& push, std::initializer_list<const int64_t (*)[3]> numbers);
 /// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond kMaxSpaceRank
 void push_extents(Push& push, int rank, const int64_t* dims);
 
@@ -79,6 +82,7 @@ DeviceKernel find_linear(const Graph& graph, const Node& node);  ///< LinearClas
 DeviceKernel find_svm(const Graph& graph, const Node& node);
 DeviceKernel find_columns(const Graph& graph, const Node& node);     ///< Scaler, Imputer, Binarizer
 DeviceKernel find_encoder(const Graph& graph, const Node& node);     ///< LabelEncoder, OneHotEncoder
+DeviceKernel find_volume(const Graph& graph, const Node& node);      ///< convolutions of three dimensions
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node);  ///< reductions, softmax, normalizations, pools
 
 }  // namespace treadle::gpu

@@ -206,9 +206,9 @@ struct Pool {
   void run(RunContext& c) const {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).word(count32(count));
-    for (const auto* extents : {&window.in, &window.out, &window.kernel, &window.stride, &window.dilation, &window.pad_begin})
-      for (const int axis : {1, 2}) push.word(static_cast<int32_t>((*extents)[axis]));
-    for (const int axis : {1, 2}) push.word(static_cast<int32_t>(window.in[axis] + window.pad_end[axis]));
+    int64_t padded[3];
+    for (int axis = 0; axis < 3; ++axis) padded[axis] = window.in[axis] + window.pad_end[axis];
+    push_window(push, {&window.in, &window.out, &window.kernel, &window.stride, &window.dilation, &window.pad_begin, &padded});
     stream().dispatch(row_shader(c), push.bytes(), groups_over(count32(count)));
   }
 };
@@ -258,7 +258,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   if (node.op_type == "BatchNormalization" && node.attributes.get_int("training_mode") == 0)
     return with_shader(batch, "batch_normalization", x.dtype, 0);
   if (node.op_type == "InstanceNormalization") return with_shader(instance, "normalize", x.dtype, 1);
-  if (const std::optional<uint32_t> kind = pool_kind(node); kind && x.shape->size() <= 4) return with_shader(pool, "pool", x.dtype, *kind);
+  if (const std::optional<uint32_t> kind = pool_kind(node)) return with_shader(pool, "pool", x.dtype, *kind);
   return {};
 }
 

@@ -13,17 +13,27 @@ from test_gpu import on_gpu
 import treadle
 
 
-def run(op_type: str, operands: dict[str, np.ndarray | None], fed: str = "x", output: int | None = None, outputs: int = 1, skipped: int = 0, **attributes: Any) -> Any:
-    """Runs the node on the GPU. `fed` lists the one-letter names of operands that are inputs; others are constants, and None is an absent operand.
-    The first `skipped` outputs are absent, too."""
+def run(
+    op_type: str,
+    operands: dict[str, np.ndarray | None],
+    fed: str | list[str] = "x",
+    output: int | None = None,
+    outputs: int = 1,
+    types: list[int] | None = None,
+    skipped: int = 0,
+    **attributes: Any,
+) -> Any:
+    """Runs the node on the GPU. `fed` has the names of operands that are inputs; others are constants, and None is an absent operand. All
+    outputs have the type `output`, or that of the first operand, or each has its own of `types`. The first `skipped` outputs are absent."""
     feeds = {name: value for name, value in operands.items() if name in fed and value is not None}
     first = next(iter(value for value in operands.values() if value is not None))
+    own = helper.np_dtype_to_tensor_dtype(first.dtype)
     names = [f"out{i}" if i >= skipped else "" for i in range(outputs)]
     graph = helper.make_graph(
         [helper.make_node(op_type, [name if value is not None else "" for name, value in operands.items()], names, name="node", **attributes)],
         "one",
         [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in feeds.items()],
-        [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(first.dtype) if output is None else output, None) for name in names if name],
+        [helper.make_tensor_value_info(name, dtype, None) for name, dtype in zip(names, types or [output or own] * outputs, strict=True) if name],
         [numpy_helper.from_array(value, name) for name, value in operands.items() if name not in feeds and value is not None],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
@@ -109,23 +119,44 @@ def test_batches_are_normalized_by_given_statistics() -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("spatial", [1, 2])
+@pytest.mark.parametrize("spatial", [1, 2, 3])
 def test_transposed_convolutions(spatial: int, groups: int) -> None:
-    x, w, b = floats(2, 6, *(7, 9)[:spatial]), floats(6, 4, *(3, 4)[:spatial], seed=2), floats(4 * groups, seed=3)
+    x, w, b = floats(2, 6, *(7, 9, 4)[:spatial]), floats(6, 4, *(3, 4, 2)[:spatial], seed=2), floats(4 * groups, seed=3)
     got = run(
         "ConvTranspose",
         {"x": x, "w": w, "b": b},
         fed="xwb",
         group=groups,
-        strides=[2, 3][:spatial],
-        pads=[1, 2][:spatial] * 2,
-        dilations=[2, 1][:spatial],
-        output_padding=[1, 0][:spatial],
+        strides=[2, 3, 2][:spatial],
+        pads=[1, 2, 0][:spatial] * 2,
+        dilations=[2, 1, 2][:spatial],
+        output_padding=[1, 0, 1][:spatial],
     )
-    function = torch.nn.functional.conv_transpose1d if spatial == 1 else torch.nn.functional.conv_transpose2d
+    functions = torch.nn.functional.conv_transpose1d, torch.nn.functional.conv_transpose2d, torch.nn.functional.conv_transpose3d
     tensors = (torch.from_numpy(v).double() for v in (x, w, b))
-    expected = function(*tensors, (2, 3)[:spatial], (1, 2)[:spatial], (1, 0)[:spatial], groups, (2, 1)[:spatial])
+    expected = functions[spatial - 1](*tensors, (2, 3, 2)[:spatial], (1, 2, 0)[:spatial], (1, 0, 1)[:spatial], groups, (2, 1, 2)[:spatial])
     np.testing.assert_allclose(got, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_convolutions_of_three_dimensions(groups: int) -> None:
+    x, w, b = floats(2, 6, 7, 9, 8), floats(18, 6 // groups, 3, 2, 3, seed=2), floats(18, seed=3)
+    got = run("Conv", {"x": x, "w": w, "b": b}, group=groups, strides=[2, 1, 2], pads=[1, 0, 2] * 2, dilations=[1, 2, 1])
+    tensors = (torch.from_numpy(v).double() for v in (x, w, b))
+    expected = torch.nn.functional.conv3d(*tensors, (2, 1, 2), (1, 0, 2), (1, 2, 1), groups)
+    np.testing.assert_allclose(got, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_pools_of_three_dimensions() -> None:
+    x = floats(2, 3, 7, 9, 8)
+    tensor = torch.from_numpy(x).double()
+    window = {"kernel_shape": [3, 2, 3], "strides": [2, 1, 2], "pads": [1, 0, 1] * 2}
+    expected = torch.nn.functional.max_pool3d(tensor, (3, 2, 3), (2, 1, 2), (1, 0, 1))
+    np.testing.assert_allclose(run("MaxPool", {"x": x}, **window), expected.numpy(), rtol=1e-6)
+    for counts_pads in (0, 1):
+        expected = torch.nn.functional.avg_pool3d(tensor, (3, 2, 3), (2, 1, 2), (1, 0, 1), count_include_pad=bool(counts_pads))
+        got = run("AveragePool", {"x": x}, count_include_pad=counts_pads, **window)
+        np.testing.assert_allclose(got, expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
