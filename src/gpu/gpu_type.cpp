@@ -71,8 +71,8 @@ class GpuKernels final : public KernelTable {
         if (const DeviceKernel found = find(graph, node); found.kernel) return found;
       return {};
     }
-    for (const auto find :
-         {find_pointwise, find_product, find_row_kernel, find_movement, find_gather, find_resampling, find_recurrent, find_volume})
+    for (const auto find : {find_pointwise, find_product, find_row_kernel, find_movement, find_gather, find_resampling, find_recurrent,
+                            find_quantized, find_volume})
       if (const DeviceKernel found = find(graph, node); found.kernel) return found;
     return {};
   }

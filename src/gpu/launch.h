@@ -82,6 +82,7 @@ DeviceKernel find_linear(const Graph& graph, const Node& node);  ///< LinearClas
 DeviceKernel find_svm(const Graph& graph, const Node& node);
 DeviceKernel find_columns(const Graph& graph, const Node& node);     ///< Scaler, Imputer, Binarizer
 DeviceKernel find_encoder(const Graph& graph, const Node& node);     ///< LabelEncoder, OneHotEncoder
+DeviceKernel find_quantized(const Graph& graph, const Node& node);   ///< products of bytes, DynamicQuantizeLinear
 DeviceKernel find_volume(const Graph& graph, const Node& node);      ///< convolutions of three dimensions
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node);  ///< reductions, softmax, normalizations, pools
 

@@ -1,6 +1,7 @@
 // Matrix products, and convolutions computed as products.
 #include <algorithm>
 
+#include "gpu/batches.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "kernels/gemm/gemm.h"
@@ -30,15 +31,9 @@ struct MatrixProduct {
 
   void run(RunContext& c) const {
     count32(shape.M * shape.N * std::max<int64_t>(shape.batch, 1));
-    // The innermost batch dimension is the dispatch's third one; each index of the others is a separate dispatch.
-    const int inner = batch.rank - 1;
-    const int64_t in_one = batch.rank == 0 ? 1 : batch.dims[inner], most = stream().features().max_groups[2];
-    if (in_one == 0) return;
-    for (int64_t first = 0; first < shape.batch; first += in_one)
-      for (int64_t i = 0; i < in_one; i += most) {
-        const kernels::BatchOffsets at = batch.rank == 0 ? kernels::BatchOffsets{} : kernels::offsets_of(batch, first + i);
-        dispatch(c, at, std::min(most, in_one - i), batch.rank == 0 ? 0 : batch.a[inner], batch.rank == 0 ? 0 : batch.b[inner]);
-      }
+    for_each_batch(shape, batch, [&](const kernels::BatchOffsets& at, int64_t count, int64_t a_step, int64_t b_step) {
+      dispatch(c, at, count, a_step, b_step);
+    });
   }
 
  private:

@@ -16,6 +16,7 @@
 #include "ops/math/product.h"
 #include "ops/nn/convolution.h"
 #include "ops/nn/window.h"
+#include "ops/quantization/integer_product.h"
 #include "ops/quantization/quantize_gradient.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
@@ -36,47 +37,14 @@ struct PackedBytes final : PackedState {
   size_t size_bytes() const override { return values.size() * sizeof(int16_t); }
 };
 
-/// Describes scales or zero points of an operand: none, one, or one per line (row or column). Lines are shared by all matrices of a stack,
-/// or each matrix has its own.
-struct Lines {
-  bool present = false, per_line = false, per_matrix = false;
-
-  /// @param axis     the axis of lines, counted from the last: 1 for columns, 2 for rows; 0: the operand has no matrices
-  /// @param operand  shape of the matrices
-  static Lines of(const Shape& shape, int64_t lines, int axis, const Shape& operand, std::string_view what) {
-    // Some exporters write an empty tensor for an absent one.
-    if (shape.num_elements() == 0) return {};
-    if (shape.num_elements() == 1) return {true, false, false};
-    const int rank = shape.rank();
-    const bool shared = axis == 0 || rank < 3 || shape.product(0, rank - 2) == 1;
-    if (shared && shape.num_elements() == lines) return {true, true, false};
-    const bool own = axis > 0 && rank > 2 && rank == operand.rank() && shape[rank - axis] == lines && shape[rank - 3 + axis] == 1;
-    if (!own || !std::ranges::equal(shape.dims().first(static_cast<size_t>(rank - 2)), operand.dims().first(static_cast<size_t>(rank - 2))))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} is {}; one element, {}{} are expected", what, to_string(shape), lines,
-                              axis > 0 ? fmt::format(", or as many for each matrix of {}", to_string(operand)) : ""));
-    return {true, true, true};
-  }
-  static Lines bind(const BindContext& c, int input, int64_t lines, int axis, const Shape& operand, std::string_view what) {
-    return c.has_input(input) ? of(c.shape(input), lines, axis, operand, what) : Lines{};
-  }
-};
-
-ByteMatrix byte_matrix(const void* data, bool is_signed, const Lines& zeros, const void* zero, int64_t elements = 0, int64_t lines = 0) {
+ByteMatrix byte_matrix(const void* data, bool is_signed, const QuantizationLines& zeros, const void* zero, int64_t elements = 0,
+                       int64_t lines = 0) {
   ByteMatrix matrix{data, is_signed, zeros.present ? zero : nullptr, zeros.per_line};
   if (zeros.per_matrix) matrix.elements = elements, matrix.lines = lines;
   return matrix;
 }
 
-/// Indices of inputs in integer products and convolutions, or their QLinear forms; -1: the operator does not have the input.
-struct Places {
-  int x = 0, x_zero = 2, w = 1, w_zero = 3;
-  int x_scale = -1, w_scale = -1, y_scale = -1, y_zero = -1, bias = -1;
-};
-constexpr Places kInteger{};
-constexpr Places kQLinear{.x = 0, .x_zero = 2, .w = 3, .w_zero = 5, .x_scale = 1, .w_scale = 4, .y_scale = 6, .y_zero = 7, .bias = 8};
-
-bool weights_are_constant(const CreateContext& c, const Places& at) {
+bool weights_are_constant(const CreateContext& c, const IntegerPlaces& at) {
   return c.constant(at.w) != nullptr && (!c.has_input(at.w_zero) || c.constant(at.w_zero) != nullptr);
 }
 
@@ -84,9 +52,9 @@ bool weights_are_constant(const CreateContext& c, const Places& at) {
 struct Requantize {
   DType scale_dtype;
   bool is_signed = false;
-  Lines x, w;
+  QuantizationLines x, w;
 
-  static Requantize bind(const BindContext& c, const Places& at, Lines x, Lines w) {
+  static Requantize bind(const BindContext& c, const IntegerPlaces& at, QuantizationLines x, QuantizationLines w) {
     if (!x.present || !w.present) throw Error(ErrorCode::invalid_argument, "the scales of the operands are empty");
     check_equal(c.num_elements(at.y_scale), 1, "scales of the result");
     check_equal(c.num_elements(at.y_zero), 1, "zero points of the result");
@@ -97,12 +65,12 @@ struct Requantize {
     if (dtype == DType::bfloat16) return static_cast<float>(c.in<BFloat16>(input)[i]);
     return c.in<float>(input)[i];
   }
-  float scale(const RunContext& c, const Places& at, int64_t x_line, int64_t w_line) const {
+  float scale(const RunContext& c, const IntegerPlaces& at, int64_t x_line, int64_t w_line) const {
     const float of_x = scale_at(c, at.x_scale, scale_dtype, x.per_line ? x_line : 0),
                 of_w = scale_at(c, at.w_scale, scale_dtype, w.per_line ? w_line : 0);
     return of_x * of_w / scale_at(c, at.y_scale, scale_dtype, 0);
   }
-  int32_t zero(const RunContext& c, const Places& at) const {
+  int32_t zero(const RunContext& c, const IntegerPlaces& at) const {
     return is_signed ? static_cast<int32_t>(*c.in<int8_t>(at.y_zero)) : static_cast<int32_t>(*c.in<uint8_t>(at.y_zero));
   }
 };
@@ -112,7 +80,7 @@ struct Requantize {
 void infer_matmul_integer(InferContext& c) { infer_product(c, 0, 1, DType::int32); }
 void infer_qlinear_matmul(InferContext& c) { infer_product(c, 0, 3, c.dtype(7)); }
 
-Cost product_cost(const ShapeContext& c, const Places& at) {
+Cost product_cost(const ShapeContext& c, const IntegerPlaces& at) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
   return {2 * outputs * static_cast<double>(c.shape(at.x).back()),
           c.size_bytes(at.x) + c.size_bytes(at.w) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
@@ -123,11 +91,11 @@ Cost qlinear_matmul_cost(const ShapeContext& c) { return product_cost(c, kQLinea
 /// The product as int32, for both operators.
 struct IntegerProduct {
   Product product;
-  Lines a_zeros, b_zeros;
+  QuantizationLines a_zeros, b_zeros;
   bool a_signed, b_signed;
   int64_t work;
 
-  static std::unique_ptr<PackedState> create(const CreateContext& c, const Places& at) {
+  static std::unique_ptr<PackedState> create(const CreateContext& c, const IntegerPlaces& at) {
     auto state = std::make_unique<PackedBytes>();
     if (!weights_are_constant(c, at)) return state;
     const Tensor b = c.constant(at.w)->contiguous();
@@ -135,18 +103,18 @@ struct IntegerProduct {
     if (shape.rank() < 1 || b.num_elements() == 0 || (shape.rank() > 2 && shape.product(0, shape.rank() - 2) != 1)) return state;
     const int64_t K = shape.rank() == 1 ? shape[0] : shape[shape.rank() - 2], N = shape.rank() == 1 ? 1 : shape.back();
     const Tensor zero = c.has_input(at.w_zero) ? c.constant(at.w_zero)->contiguous() : Tensor();
-    const Lines zeros = zero.defined() ? Lines::of(zero.shape(), N, 1, shape, "b_zero_point") : Lines{};
+    const QuantizationLines zeros = zero.defined() ? QuantizationLines::of(zero.shape(), N, 1, shape, "b_zero_point") : QuantizationLines{};
     state->values.resize(static_cast<size_t>(kernels::packed_b_i16_size(K, N)));
     kernels::pack_b_i16(byte_matrix(b.raw(), b.dtype() == DType::int8, zeros, zero.raw()), K, N, N, false, state->values.data());
     drop_mapped_pages(b.raw(), b.size_bytes());
     return state;
   }
-  static IntegerProduct bind(BindContext& c, const Places& at, ScratchLayout& layout) {
+  static IntegerProduct bind(BindContext& c, const IntegerPlaces& at, ScratchLayout& layout) {
     const Shape &a = c.shape(at.x), &b = c.shape(at.w);
     const int64_t rows = a.rank() == 1 ? 1 : a[a.rank() - 2], columns = b.rank() == 1 ? 1 : b.back();
     IntegerProduct p{{},
-                     Lines::bind(c, at.x_zero, rows, 2, a, "a_zero_point"),
-                     Lines::bind(c, at.w_zero, columns, 1, b, "b_zero_point"),
+                     QuantizationLines::bind(c, at.x_zero, rows, 2, a, "a_zero_point"),
+                     QuantizationLines::bind(c, at.w_zero, columns, 1, b, "b_zero_point"),
                      c.dtype(at.x) == DType::int8,
                      c.dtype(at.w) == DType::int8,
                      0};
@@ -157,7 +125,7 @@ struct IntegerProduct {
         layout.take(packed ? kernels::gemm_int_packed_scratch_bytes(p.product.shape) : kernels::gemm_int_scratch_bytes(p.product.shape));
     return p;
   }
-  void run(RunContext& c, const Places& at, int32_t* y) const {
+  void run(RunContext& c, const IntegerPlaces& at, int32_t* y) const {
     const kernels::GemmShape& s = product.shape;
     const ByteMatrix a = byte_matrix(c.in<void>(at.x), a_signed, a_zeros, c.in<void>(at.x_zero), s.M * s.K, s.M);
     const std::vector<int16_t>& packed = c.packed<PackedBytes>().values;
@@ -197,7 +165,8 @@ struct QLinearMatMul {
     QLinearMatMul k{IntegerProduct::bind(c, kQLinear, layout), {}, c.output_shape(0).num_elements(), 0, 0, 0};
     const Shape &a = c.shape(0), &b = c.shape(3);
     k.rows = a.rank() == 1 ? 1 : a[a.rank() - 2], k.columns = b.rank() == 1 ? 1 : b.back();
-    k.requantize = Requantize::bind(c, kQLinear, Lines::bind(c, 1, k.rows, 2, a, "a_scale"), Lines::bind(c, 4, k.columns, 1, b, "b_scale"));
+    k.requantize = Requantize::bind(c, kQLinear, QuantizationLines::bind(c, 1, k.rows, 2, a, "a_scale"),
+                                    QuantizationLines::bind(c, 4, k.columns, 1, b, "b_scale"));
     const int64_t matrices = k.count / std::max<int64_t>(1, k.rows * k.columns);
     for (const auto& [scales, of] : {std::pair(k.requantize.x, &a), std::pair(k.requantize.w, &b)})
       if (scales.per_matrix)
@@ -241,13 +210,10 @@ void decompose_float8(Graph& graph, NodeId id) {
 
 // Convolutions.
 
-constexpr ConvolutionInputs kConvInteger{0, 1, -1};
-constexpr ConvolutionInputs kConvQLinear{0, 3, 8};
-
 void infer_conv_integer(InferContext& c) { infer_convolution(c, kConvInteger, DType::int32); }
 void infer_qlinear_conv(InferContext& c) { infer_convolution(c, kConvQLinear, c.dtype(7)); }
 
-Cost conv_cost(const ShapeContext& c, const Places& at) {
+Cost conv_cost(const ShapeContext& c, const IntegerPlaces& at) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
   const Shape& w = c.shape(at.w);
   return {2 * outputs * static_cast<double>(w.product(1, w.rank())),
@@ -258,12 +224,12 @@ Cost qlinear_conv_cost(const ShapeContext& c) { return conv_cost(c, kQLinear); }
 
 struct IntegerConvolution {
   kernels::ConvParams params;
-  Lines x_zeros, w_zeros;
+  QuantizationLines x_zeros, w_zeros;
   bool x_signed, w_signed, packed;
   int64_t work, weights;
   int max_threads;
 
-  static std::unique_ptr<PackedState> create(const CreateContext& c, const Places& at) {
+  static std::unique_ptr<PackedState> create(const CreateContext& c, const IntegerPlaces& at) {
     auto state = std::make_unique<PackedBytes>();
     if (!weights_are_constant(c, at)) return state;
     const Tensor w = c.constant(at.w)->contiguous();
@@ -275,17 +241,18 @@ struct IntegerConvolution {
     params.M = shape[0], params.C = shape[1] * params.group;
     for (int i = 2; i < shape.rank(); ++i) params.window.kernel[3 - (shape.rank() - i)] = shape[i];
     const Tensor zero = c.has_input(at.w_zero) ? c.constant(at.w_zero)->contiguous() : Tensor();
-    const Lines zeros = zero.defined() ? Lines::of(zero.shape(), shape[0], 0, shape, "w_zero_point") : Lines{};
+    const QuantizationLines zeros =
+        zero.defined() ? QuantizationLines::of(zero.shape(), shape[0], 0, shape, "w_zero_point") : QuantizationLines{};
     state->values.resize(static_cast<size_t>(kernels::conv_int_weights_size(params)));
     kernels::pack_conv_int_weights(params, byte_matrix(w.raw(), w.dtype() == DType::int8, zeros, zero.raw()), state->values.data());
     drop_mapped_pages(w.raw(), w.size_bytes());
     return state;
   }
-  static IntegerConvolution bind(BindContext& c, const Places& at, const ConvolutionInputs& inputs, ScratchLayout& layout) {
+  static IntegerConvolution bind(BindContext& c, const IntegerPlaces& at, const ConvolutionInputs& inputs, ScratchLayout& layout) {
     const kernels::ConvParams params = bind_convolution(c, inputs);
     IntegerConvolution k{params,
-                         Lines::bind(c, at.x_zero, 1, 0, c.shape(at.x), "x_zero_point"),
-                         Lines::bind(c, at.w_zero, params.M, 0, c.shape(at.w), "w_zero_point"),
+                         QuantizationLines::bind(c, at.x_zero, 1, 0, c.shape(at.x), "x_zero_point"),
+                         QuantizationLines::bind(c, at.w_zero, params.M, 0, c.shape(at.w), "w_zero_point"),
                          c.dtype(at.x) == DType::int8,
                          c.dtype(at.w) == DType::int8,
                          !c.packed<PackedBytes>().values.empty(),
@@ -296,7 +263,7 @@ struct IntegerConvolution {
     if (!k.packed) k.weights = layout.take(static_cast<size_t>(kernels::conv_int_weights_size(params)) * sizeof(int16_t));
     return k;
   }
-  void run(RunContext& c, const Places& at, int32_t* y) const {
+  void run(RunContext& c, const IntegerPlaces& at, int32_t* y) const {
     const int16_t* filters = c.packed<PackedBytes>().values.data();
     if (!packed) {
       auto* room = reinterpret_cast<int16_t*>(scratch_at(c, weights));
@@ -333,8 +300,8 @@ struct QLinearConv {
   static QLinearConv bind(BindContext& c) {
     ScratchLayout layout;
     QLinearConv k{IntegerConvolution::bind(c, kQLinear, kConvQLinear, layout), {}, 0, 0, 0};
-    k.requantize = Requantize::bind(c, kQLinear, Lines::bind(c, kQLinear.x_scale, 1, 0, c.shape(0), "x_scale"),
-                                    Lines::bind(c, kQLinear.w_scale, k.conv.params.M, 0, c.shape(3), "w_scale"));
+    k.requantize = Requantize::bind(c, kQLinear, QuantizationLines::bind(c, kQLinear.x_scale, 1, 0, c.shape(0), "x_scale"),
+                                    QuantizationLines::bind(c, kQLinear.w_scale, k.conv.params.M, 0, c.shape(3), "w_scale"));
     k.planes = k.conv.params.N * k.conv.params.M, k.plane = k.conv.params.window.out_size();
     k.accumulators = layout.take(static_cast<size_t>(k.planes * k.plane) * sizeof(int32_t));
     c.request_scratch(layout.total());

@@ -1,0 +1,53 @@
+// Operands of products and convolutions of 8-bit integers.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "graph/kernel.h"
+#include "ops/nn/convolution.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+
+/// Describes scales or zero points of an operand: none, one, or one per line (row or column). Lines are shared by all matrices of a stack,
+/// or each matrix has its own.
+struct QuantizationLines {
+  bool present = false, per_line = false, per_matrix = false;
+
+  /// @param axis     the axis of lines, counted from the last: 1 for columns, 2 for rows; 0: the operand has no matrices
+  /// @param operand  shape of the matrices
+  static QuantizationLines of(const Shape& shape, int64_t lines, int axis, const Shape& operand, std::string_view what) {
+    // Some exporters write an empty tensor for an absent one.
+    if (shape.num_elements() == 0) return {};
+    if (shape.num_elements() == 1) return {true, false, false};
+    const int rank = shape.rank();
+    const bool shared = axis == 0 || rank < 3 || shape.product(0, rank - 2) == 1;
+    if (shared && shape.num_elements() == lines) return {true, true, false};
+    const bool own = axis > 0 && rank > 2 && rank == operand.rank() && shape[rank - axis] == lines && shape[rank - 3 + axis] == 1;
+    if (!own || !std::ranges::equal(shape.dims().first(static_cast<size_t>(rank - 2)), operand.dims().first(static_cast<size_t>(rank - 2))))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} is {}; one element, {}{} are expected", what, to_string(shape), lines,
+                              axis > 0 ? fmt::format(", or as many for each matrix of {}", to_string(operand)) : ""));
+    return {true, true, true};
+  }
+  static QuantizationLines bind(const BindContext& c, int input, int64_t lines, int axis, const Shape& operand, std::string_view what) {
+    return c.has_input(input) ? of(c.shape(input), lines, axis, operand, what) : QuantizationLines{};
+  }
+};
+
+/// Indices of inputs in integer products and convolutions, or their QLinear forms; -1: the operator does not have the input.
+struct IntegerPlaces {
+  int x = 0, x_zero = 2, w = 1, w_zero = 3;
+  int x_scale = -1, w_scale = -1, y_scale = -1, y_zero = -1, bias = -1;
+};
+inline constexpr IntegerPlaces kInteger{};
+inline constexpr IntegerPlaces kQLinear{
+    .x = 0, .x_zero = 2, .w = 3, .w_zero = 5, .x_scale = 1, .w_scale = 4, .y_scale = 6, .y_zero = 7, .bias = 8};
+
+inline constexpr ConvolutionInputs kConvInteger{0, 1, -1};
+inline constexpr ConvolutionInputs kConvQLinear{0, 3, 8};
+
+}  // namespace treadle::ops
