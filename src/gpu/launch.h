@@ -80,9 +80,13 @@ DeviceKernel find_resampling(const Graph& graph, const Node& node);  ///< Pad, R
 DeviceKernel find_trees(const Graph& graph, const Node& node);
 DeviceKernel find_linear(const Graph& graph, const Node& node);  ///< LinearClassifier, LinearRegressor, Normalizer
 DeviceKernel find_svm(const Graph& graph, const Node& node);
-DeviceKernel find_columns(const Graph& graph, const Node& node);     ///< Scaler, Imputer, Binarizer
-DeviceKernel find_encoder(const Graph& graph, const Node& node);     ///< LabelEncoder, OneHotEncoder
-DeviceKernel find_quantized(const Graph& graph, const Node& node);   ///< products of bytes, DynamicQuantizeLinear
+DeviceKernel find_columns(const Graph& graph, const Node& node);    ///< Scaler, Imputer, Binarizer
+DeviceKernel find_encoder(const Graph& graph, const Node& node);    ///< LabelEncoder, OneHotEncoder
+DeviceKernel find_quantized(const Graph& graph, const Node& node);  ///< products of bytes, DynamicQuantizeLinear
+DeviceKernel find_clip(const Graph& graph, const Node& node);
+DeviceKernel find_top_k(const Graph& graph, const Node& node);
+DeviceKernel find_scatter(const Graph& graph, const Node& node);
+DeviceKernel find_placing(const Graph& graph, const Node& node);     ///< running sums, OneHot, Trilu, functions of float64
 DeviceKernel find_volume(const Graph& graph, const Node& node);      ///< convolutions of three dimensions
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node);  ///< reductions, softmax, normalizations, pools
 

@@ -65,7 +65,6 @@ struct ReductionRow {
   std::string_view op_type;
   Reduce op;
 };
-// LogSumExp needs two passes, so that exp does not overflow.
 constexpr ReductionRow kReductions[] = {{"ReduceSum", Reduce::sum},
                                         {"ReduceMean", Reduce::mean},
                                         {"ReduceMax", Reduce::max},
@@ -74,12 +73,13 @@ constexpr ReductionRow kReductions[] = {{"ReduceSum", Reduce::sum},
                                         {"ReduceL1", Reduce::l1},
                                         {"ReduceL2", Reduce::l2},
                                         {"ReduceLogSum", Reduce::log_sum},
+                                        {"ReduceLogSumExp", Reduce::log_sum_exp},
                                         {"ReduceSumSquare", Reduce::sum_square},
                                         {"GlobalAveragePool", Reduce::mean},
                                         {"GlobalMaxPool", Reduce::max}};
 
 // True for reductions whose result, for integers, is rounded or needs a 64-bit total.
-bool ends_in_float(Reduce op) { return op == Reduce::mean || op == Reduce::l2 || op == Reduce::log_sum; }
+bool ends_in_float(Reduce op) { return op == Reduce::mean || op == Reduce::l2 || op == Reduce::log_sum || op == Reduce::log_sum_exp; }
 
 // Softmax.
 

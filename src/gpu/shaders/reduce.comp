@@ -2,6 +2,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
+#include "functions.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
@@ -26,36 +27,66 @@ uint offset_of(uint place, uvec4 extents, uvec4 steps) {
   }
   return offset;
 }
-NUMBER first() {
+// The kind is KIND, or MAXIMUM where LOG_SUM_EXP looks for the largest element first.
+NUMBER first(uint kind) {
 #if defined(ELEMENT_I32)
-  return KIND == MAXIMUM ? -2147483647 - 1 : KIND == MINIMUM ? 2147483647 : KIND == PRODUCT ? 1 : 0;
+  return kind == MAXIMUM ? -2147483647 - 1 : kind == MINIMUM ? 2147483647 : kind == PRODUCT ? 1 : 0;
 #elif defined(ELEMENT_I64)
-  return KIND == MAXIMUM ? -9223372036854775807L - 1L : KIND == MINIMUM ? 9223372036854775807L : KIND == PRODUCT ? 1L : 0L;
+  return kind == MAXIMUM ? -9223372036854775807L - 1L : kind == MINIMUM ? 9223372036854775807L : kind == PRODUCT ? 1L : 0L;
 #else
-  return KIND == MAXIMUM ? -1.0 / 0.0 : KIND == MINIMUM ? 1.0 / 0.0 : KIND == PRODUCT ? 1 : 0;
+  return kind == MAXIMUM ? -1.0 / 0.0 : kind == MINIMUM ? 1.0 / 0.0 : kind == PRODUCT ? 1 : 0;
 #endif
 }
-NUMBER prepared(NUMBER x) {
-  if (KIND == L1) return x < NUMBER(0) ? -x : x;
-  return KIND == L2 || KIND == SUM_SQUARE ? x * x : x;
+NUMBER prepared(uint kind, NUMBER x, NUMBER largest) {
+#if !defined(ELEMENT_I32) && !defined(ELEMENT_I64)
+  if (kind == LOG_SUM_EXP) return exp_of(x - largest);
+#endif
+  if (kind == L1) return x < NUMBER(0) ? -x : x;
+  return kind == L2 || kind == SUM_SQUARE ? x * x : x;
 }
-NUMBER join(NUMBER a, NUMBER b) {
-  if (KIND == MAXIMUM || KIND == MINIMUM) {
+NUMBER join(uint kind, NUMBER a, NUMBER b) {
+  if (kind == MAXIMUM || kind == MINIMUM) {
 #if !defined(ELEMENT_I32) && !defined(ELEMENT_I64)
     if (isnan(a)) return a;
     if (isnan(b)) return b;
 #endif
-    return (b > a) == (KIND == MAXIMUM) ? b : a;
+    return (b > a) == (kind == MAXIMUM) ? b : a;
   }
-  return KIND == PRODUCT ? a * b : a + b;
+  return kind == PRODUCT ? a * b : a + b;
 }
-NUMBER finished(NUMBER x) {
+NUMBER finished(NUMBER x, NUMBER largest) {
   if (KIND == MEAN) return x / NUMBER(p.terms);
 #if !defined(ELEMENT_I32) && !defined(ELEMENT_I64)
   if (KIND == L2) return sqrt(x);
-  if (KIND == LOG_SUM) return log(x);
+  if (KIND == LOG_SUM) return log_of(x);
+  if (KIND == LOG_SUM_EXP) return largest + log_of(x);
 #endif
   return x;
+}
+
+// Joins the inputs of an output: those of this invocation, or of its group.
+NUMBER fold(uint kind, NUMBER largest, uint start) {
+  const uint own = gl_LocalInvocationIndex, step = p.group_computes != 0 ? 256 : 1;
+  // A long sum is one of sums of 1,024 terms, so that it does not stop growing where a term is too small beside it.
+  NUMBER result = first(kind), block = first(kind);
+  uint terms = 0;
+  for (uint k = p.group_computes != 0 ? own : 0; k < p.terms; k += step) {
+    block = join(kind, block, prepared(kind, to_number(p.x.at[start + offset_of(k, p.reduced, p.reduced_step)]), largest));
+    if (++terms % 1024 != 0) continue;
+    result = join(kind, result, block);
+    block = first(kind);
+  }
+  result = join(kind, result, block);
+  if (p.group_computes == 0) return result;
+  parts[own] = result;
+  barrier();
+  for (uint reach = 128; reach > 0; reach /= 2) {
+    if (own < reach) parts[own] = join(kind, parts[own], parts[own + reach]);
+    barrier();
+  }
+  result = parts[0];
+  barrier();
+  return result;
 }
 
 void main() {
@@ -63,26 +94,13 @@ void main() {
   const uint place = p.group_computes != 0 ? group : group * 256 + own;
   if (place >= p.outputs) return;
   const uint start = offset_of(place, p.kept, p.kept_step);
-  const uint step = p.group_computes != 0 ? 256 : 1;
-  // Sums 1,024 terms at a time and then adds these sums, because a term much smaller than the sum so far would be lost in rounding.
-  NUMBER result = first(), block = first();
-  uint terms = 0;
-  for (uint k = p.group_computes != 0 ? own : 0; k < p.terms; k += step) {
-    block = join(block, prepared(to_number(p.x.at[start + offset_of(k, p.reduced, p.reduced_step)])));
-    if (++terms % 1024 != 0) continue;
-    result = join(result, block);
-    block = first();
+  NUMBER largest = 0;
+#if !defined(ELEMENT_I32) && !defined(ELEMENT_I64)
+  if (KIND == LOG_SUM_EXP) {
+    largest = fold(MAXIMUM, 0, start);
+    if (isinf(largest)) largest = 0;
   }
-  result = join(result, block);
-  if (p.group_computes != 0) {
-    parts[own] = result;
-    barrier();
-    for (uint reach = 128; reach > 0; reach /= 2) {
-      if (own < reach) parts[own] = join(parts[own], parts[own + reach]);
-      barrier();
-    }
-    if (own != 0) return;
-    result = parts[0];
-  }
-  p.y.at[place] = to_element(finished(result));
+#endif
+  const NUMBER result = fold(KIND, largest, start);
+  if (p.group_computes == 0 || own == 0) p.y.at[place] = to_element(finished(result, largest));
 }

@@ -2,6 +2,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
+#include "functions.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint LOGARITHM = 0;
@@ -11,9 +12,9 @@ layout(push_constant, scalar) uniform Push {
   uint outer, extent, inner;
 } p;
 
-shared float parts[256];
+shared NUMBER parts[256];
 
-float over_group(float value, bool maximum) {
+NUMBER over_group(NUMBER value, bool maximum) {
   const uint own = gl_LocalInvocationIndex;
   parts[own] = value;
   barrier();
@@ -21,7 +22,7 @@ float over_group(float value, bool maximum) {
     if (own < reach) parts[own] = maximum ? max(parts[own], parts[own + reach]) : parts[own] + parts[own + reach];
     barrier();
   }
-  const float result = parts[0];
+  const NUMBER result = parts[0];
   barrier();
   return result;
 }
@@ -30,15 +31,15 @@ void main() {
   const uint row = gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x, own = gl_LocalInvocationIndex;
   if (row >= p.outer * p.inner) return;
   const uint start = row / p.inner * p.extent * p.inner + row % p.inner;
-  float largest = -1.0 / 0.0;
+  NUMBER largest = -1.0 / 0.0;
   for (uint k = own; k < p.extent; k += 256) largest = max(largest, to_number(p.x.at[start + k * p.inner]));
   largest = over_group(largest, true);
-  float sum = 0;
-  for (uint k = own; k < p.extent; k += 256) sum += exp(to_number(p.x.at[start + k * p.inner]) - largest);
+  NUMBER sum = 0;
+  for (uint k = own; k < p.extent; k += 256) sum += exp_of(to_number(p.x.at[start + k * p.inner]) - largest);
   sum = over_group(sum, false);
-  const float shift = log(sum);
+  const NUMBER shift = log_of(sum);
   for (uint k = own; k < p.extent; k += 256) {
-    const float x = to_number(p.x.at[start + k * p.inner]) - largest;
-    p.y.at[start + k * p.inner] = to_element(LOGARITHM != 0 ? x - shift : exp(x) / sum);
+    const NUMBER x = to_number(p.x.at[start + k * p.inner]) - largest;
+    p.y.at[start + k * p.inner] = to_element(LOGARITHM != 0 ? x - shift : exp_of(x) / sum);
   }
 }

@@ -34,6 +34,9 @@ struct AxisRows {
   }
 };
 
+/// The rows of a CumSum or CumProd. @throws Error(invalid_argument) for an axis that is not one number
+AxisRows cumulative_rows(const BindContext& c);
+
 /// The rows of an ArgMax or ArgMin. @throws Error(invalid_argument) if they are empty
 AxisRows arg_extreme_rows(const BindContext& c);
 

@@ -27,12 +27,7 @@ struct Cumulative {
   AxisRows rows;
   bool exclusive, reverse;
 
-  static Cumulative bind(BindContext& c) {
-    int rank = c.shape(0).rank();
-    check_equal(c.num_elements(1), 1, "elements of axis");
-    AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), normalize_axis(c.value_at(1, 0), rank));
-    return {rows, c.get_int("exclusive") != 0, c.get_int("reverse") != 0};
-  }
+  static Cumulative bind(BindContext& c) { return {cumulative_rows(c), c.get_int("exclusive") != 0, c.get_int("reverse") != 0}; }
 
   // Integers are computed unsigned, so that overflow wraps around.
   using C = std::conditional_t<std::is_integral_v<T>, uint64_t, compute_type_t<T>>;
@@ -196,6 +191,12 @@ Gradients cum_prod_gradient(GradientContext& g) {
 }
 
 }  // namespace
+
+AxisRows cumulative_rows(const BindContext& c) {
+  const int rank = c.shape(0).rank();
+  check_equal(c.num_elements(1), 1, "elements of axis");
+  return rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), normalise_axis(c.value_at(1, 0), rank));
+}
 
 std::vector<OpDef> cumulative_ops() {
   std::vector<OpDef> ops = {

@@ -1,4 +1,6 @@
 // TopK (ONNX): the k largest or smallest elements along an axis, and their indices.
+#include "ops/math/top_k.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -90,8 +92,7 @@ struct KeyOrder {
 
 // Selects from whole rows. Each is copied to scratch, because selection moves elements.
 template <typename T>
-struct TopK {
-  int64_t outer, extent, inner, k;
+struct TopK : TopKRows {
   int num_slots;
   size_t slot_bytes;
   bool largest, has_indices;
@@ -99,12 +100,7 @@ struct TopK {
   static constexpr int64_t kFew = 32;
 
   static TopK bind(BindContext& c) {
-    const Shape& in = c.shape(0);
-    const int axis = c.axis("axis", -1, in.rank());
-    TopK t{in.product(0, axis),          in[axis],       in.product(axis + 1, in.rank()), c.value_at(1, 0), 1, 0,
-           c.get_int("largest", 1) != 0, c.has_output(1)};
-    if (t.k < 0 || t.k > t.extent)
-      throw Error(ErrorCode::invalid_argument, fmt::format("K = {} of the {} elements along axis {}", t.k, t.extent, axis));
+    TopK t{TopKRows::bind(c), 1, 0, c.get_int("largest", 1) != 0, c.has_output(1)};
     t.num_slots = kernels::ScratchSlots::count(c.max_threads(), t.outer * t.inner);
     t.slot_bytes = kernels::aligned_bytes<typename ItemOrder<T>::Item>(t.extent);
     c.request_scratch(t.slot_bytes * static_cast<size_t>(t.num_slots));

@@ -5,9 +5,9 @@
 #include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
-#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/tensor/index_plans.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
 
@@ -46,14 +46,10 @@ void infer_one_hot(InferContext& c) {
 template <typename Index>
 struct OneHot {
   DType dtype;
-  int64_t outer, depth, inner;
-  static OneHot bind(BindContext& c) {
-    const Shape& out = c.output_shape(0);
-    const int axis = c.axis("axis", -1, out.rank());
-    check_equal(c.num_elements(2), 2, "elements of values and 2");
-    return {c.dtype(2), out.product(0, axis), out[axis], out.product(axis + 1, out.rank())};
-  }
+  OneHotPlan plan;
+  static OneHot bind(BindContext& c) { return {c.dtype(2), OneHotPlan::bind(c)}; }
   void run(RunContext& c) const {
+    const int64_t outer = plan.outer, depth = plan.depth, inner = plan.inner;
     const Index* indices = c.in<Index>(0);
     const void* values = c.in<void>(2);
     void* out = c.out<void>(0);

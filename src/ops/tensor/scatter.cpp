@@ -11,6 +11,7 @@
 #include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/tensor/index_plans.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
 
@@ -19,44 +20,33 @@ namespace {
 
 constexpr TypeSet kWhole = kNumeric | kBool | kString | kComplex | kFloat8;
 
-enum class Reduction : uint8_t { none, add, mul, max, min };
-
-Reduction reduction_of(const Attributes& attributes) {
-  const std::string_view name = attributes.get_string("reduction", "none");
-  constexpr std::string_view kNames[] = {"none", "add", "mul", "max", "min"};
-  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
-  if (found == std::end(kNames))
-    throw Error(ErrorCode::invalid_argument, fmt::format("reduction = \"{}\"; there are none, add, mul, max and min", name));
-  return static_cast<Reduction>(found - std::begin(kNames));
-}
-
 // Integers wrap, as in NumPy. On booleans, add is OR and mul is AND.
 template <typename T>
-T combine(Reduction reduction, T old_value, T update) {
+T combine(ScatterReduction reduction, T old_value, T update) {
   using Compute = typename ComputeType<T>::type;
   const auto a = static_cast<Compute>(old_value), b = static_cast<Compute>(update);
   switch (reduction) {
-    case Reduction::add:
+    case ScatterReduction::add:
       if constexpr (std::is_integral_v<T>)
         return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
       else
         return static_cast<T>(a + b);
-    case Reduction::mul:
+    case ScatterReduction::mul:
       if constexpr (std::is_integral_v<T>)
         return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
       else
         return static_cast<T>(a * b);
-    case Reduction::max: return b > a || b != b ? update : old_value;
-    case Reduction::min: return b < a || b != b ? update : old_value;
-    case Reduction::none: break;
+    case ScatterReduction::max: return b > a || b != b ? update : old_value;
+    case ScatterReduction::min: return b < a || b != b ? update : old_value;
+    case ScatterReduction::none: break;
   }
   return update;
 }
 
 // Calls fn.template operator()<T>(reduce) with the element type and the function that combines an old element with an update.
 template <typename Fn>
-void visit_reduction(DType dtype, Reduction reduction, Fn&& fn) {
-  if (reduction != Reduction::none) {
+void visit_reduction(DType dtype, ScatterReduction reduction, Fn&& fn) {
+  if (reduction != ScatterReduction::none) {
     return visit_dtype<concat_t<NumericTypes, TypeList<bool>>>(
         dtype, [&]<typename T>() { fn.template operator()<T>([reduction](T a, T b) { return combine(reduction, a, b); }); });
   }
@@ -68,7 +58,7 @@ void visit_reduction(DType dtype, Reduction reduction, Fn&& fn) {
 void infer_like_data(InferContext& c) { c.set_output(0, c.input(0)); }
 
 void infer_elements(InferContext& c) {
-  reduction_of(c.attributes());
+  scatter_reduction(c.attributes());
   infer_like_data(c);
   if (!c.has_rank(0)) return;
   const int axis = c.axis("axis", 0, c.rank(0));
@@ -88,7 +78,7 @@ void infer_elements(InferContext& c) {
 }
 
 void infer_nd(InferContext& c) {
-  reduction_of(c.attributes());
+  scatter_reduction(c.attributes());
   infer_like_data(c);
   if (!c.has_rank(0) || !c.has_rank(1) || !c.has_rank(2)) return;
   if (c.rank(1) == 0 || !c.shape(1).back().is_const()) return;
@@ -108,19 +98,11 @@ Cost cost(const ShapeContext& c) { return {0, 2 * (c.size_bytes(0) + c.size_byte
 template <typename Index>
 struct ScatterElements {
   DType dtype;
-  Reduction reduction;
+  ScatterReduction reduction;
   int64_t count;
   kernels::ElementsPlan plan;
   static ScatterElements bind(BindContext& c) {
-    const Shape &data = c.shape(0), &indices = c.shape(1), &updates = c.shape(2);
-    const int axis = c.axis("axis", 0, data.rank());
-    if (indices != updates)
-      throw Error(ErrorCode::invalid_argument, fmt::format("indices are {}, updates {}", to_string(indices), to_string(updates)));
-    for (int a = 0; a < data.rank(); ++a)
-      if (a != axis && indices[a] > data[a])
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("axis {} of the indices has {} elements, the data {}", a, indices[a], data[a]));
-    return {c.dtype(0), reduction_of(c.node().attributes), c.num_elements(0), kernels::plan_elements(data.dims(), indices.dims(), axis)};
+    return {c.dtype(0), scatter_reduction(c.node().attributes), c.num_elements(0), bind_scatter_elements(c)};
   }
   void run(RunContext& c) const {
     copy_elements(dtype, c.in<void>(0), c.out<void>(0), count, c.pool());
@@ -131,18 +113,11 @@ struct ScatterElements {
 
 struct ScatterNd {
   DType dtype;
-  Reduction reduction;
+  ScatterReduction reduction;
   int64_t count;
   kernels::TuplePlan plan;
   static ScatterNd bind(BindContext& c) {
-    const Shape &data = c.shape(0), &indices = c.shape(1);
-    const kernels::TuplePlan plan = kernels::plan_tuples(data.dims(), indices.dims(), 0);
-    Shape wanted;
-    for (int a = 0; a + 1 < indices.rank(); ++a) wanted.push_back(indices[a]);
-    for (int a = static_cast<int>(indices[indices.rank() - 1]); a < data.rank(); ++a) wanted.push_back(data[a]);
-    if (c.shape(2) != wanted)
-      throw Error(ErrorCode::invalid_argument, fmt::format("updates are {}, expected {}", to_string(c.shape(2)), to_string(wanted)));
-    return {c.dtype(0), reduction_of(c.node().attributes), c.num_elements(0), plan};
+    return {c.dtype(0), scatter_reduction(c.node().attributes), c.num_elements(0), bind_scatter_nd(c)};
   }
   void run(RunContext& c) const {
     copy_elements(dtype, c.in<void>(0), c.out<void>(0), count, c.pool());
@@ -295,6 +270,37 @@ Gradients tensor_scatter_gradient(GradientContext& g) {
 }
 
 }  // namespace
+
+ScatterReduction scatter_reduction(const Attributes& attributes) {
+  const std::string_view name = attributes.get_string("reduction", "none");
+  constexpr std::string_view kNames[] = {"none", "add", "mul", "max", "min"};
+  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames))
+    throw Error(ErrorCode::invalid_argument, fmt::format("reduction = \"{}\"; there are none, add, mul, max and min", name));
+  return static_cast<ScatterReduction>(found - std::begin(kNames));
+}
+
+kernels::ElementsPlan bind_scatter_elements(const BindContext& c) {
+  const Shape &data = c.shape(0), &indices = c.shape(1), &updates = c.shape(2);
+  const int axis = c.axis("axis", 0, data.rank());
+  if (indices != updates)
+    throw Error(ErrorCode::invalid_argument, fmt::format("indices are {}, updates {}", to_string(indices), to_string(updates)));
+  for (int a = 0; a < data.rank(); ++a)
+    if (a != axis && indices[a] > data[a])
+      throw Error(ErrorCode::invalid_argument, fmt::format("axis {} of the indices has {} elements, the data {}", a, indices[a], data[a]));
+  return kernels::plan_elements(data.dims(), indices.dims(), axis);
+}
+
+kernels::TuplePlan bind_scatter_nd(const BindContext& c) {
+  const Shape &data = c.shape(0), &indices = c.shape(1);
+  const kernels::TuplePlan plan = kernels::plan_tuples(data.dims(), indices.dims(), 0);
+  Shape wanted;
+  for (int a = 0; a + 1 < indices.rank(); ++a) wanted.push_back(indices[a]);
+  for (int a = static_cast<int>(indices[indices.rank() - 1]); a < data.rank(); ++a) wanted.push_back(data[a]);
+  if (c.shape(2) != wanted)
+    throw Error(ErrorCode::invalid_argument, fmt::format("updates are {}, expected {}", to_string(c.shape(2)), to_string(wanted)));
+  return plan;
+}
 
 std::vector<OpDef> scatter_ops() {
   const std::vector<Port> data_indices_updates = {{"data", kWhole, "T"}, {"indices", kInt32Or64}, {"updates", kWhole, "T"}};

@@ -8,6 +8,7 @@
 #include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/tensor/index_plans.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
 
@@ -23,18 +24,10 @@ void infer_trilu(InferContext& c) {
   c.set_output(0, c.input(0));
 }
 
-struct Trilu {
+struct Trilu : TriluPlan {
   DType dtype;
-  bool upper;
-  int64_t k, matrices, rows, columns;
 
-  static Trilu bind(BindContext& c) {
-    const Shape& shape = c.shape(0);
-    const int rank = shape.rank();
-    if (c.has_input(1)) check_equal(c.num_elements(1), 1, "elements of k");
-    return {c.dtype(0),     c.get_int("upper", 1) != 0, c.has_input(1) ? c.value_at(1, 0) : 0, shape.product(0, rank - 2), shape[rank - 2],
-            shape[rank - 1]};
-  }
+  static Trilu bind(BindContext& c) { return {TriluPlan::bind(c), c.dtype(0)}; }
   void run(RunContext& c) const {
     const void* src = c.in<void>(0);
     void* dst = c.out<void>(0);

@@ -1,0 +1,7 @@
+// Items that sort.comp sorts: by `high`, then `low`, then `index`.
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_scalar_block_layout : require
+struct Item {
+  uint high, low, index;
+};
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Items { Item at[]; };

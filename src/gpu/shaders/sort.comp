@@ -1,0 +1,52 @@
+// Bitonic sorting of rows of items, whose extent is a power of two. With LOCAL, a group does all steps within 512 neighbours; without it an
+// invocation compares one pair.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "items.glsl"
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint LOCAL = 0;
+
+layout(push_constant, scalar) uniform Push {
+  Items items;
+  uint count, extent;       // items of all rows, and of one
+  uint first, last, reach;  // runs of `first` to `last` items are sorted, in turn up and down; without LOCAL from pairs `reach` apart on
+} p;
+
+shared Item items[512];
+
+bool is_behind(Item a, Item b) {
+  if (a.high != b.high) return a.high > b.high;
+  if (a.low != b.low) return a.low > b.low;
+  return a.index > b.index;
+}
+
+void main() {
+  const uint group = gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x, own = gl_LocalInvocationIndex;
+  if (LOCAL == 0) {
+    const uint pair = group * 256 + own, i = pair / p.reach * 2 * p.reach + pair % p.reach;
+    if (i >= p.count) return;
+    const Item a = p.items.at[i], b = p.items.at[i + p.reach];
+    if (is_behind(a, b) != ((i % p.extent & p.last) == 0)) return;
+    p.items.at[i] = b;
+    p.items.at[i + p.reach] = a;
+    return;
+  }
+  const uint start = group * 512;
+  if (start >= p.count) return;
+  for (uint k = own; k < 512; k += 256)
+    if (start + k < p.count) items[k] = p.items.at[start + k];
+  for (uint run = p.first; run <= p.last; run *= 2)
+    for (uint reach = min(run / 2, 256); reach > 0; reach /= 2) {
+      barrier();
+      const uint k = own / reach * 2 * reach + own % reach;
+      if (start + k >= p.count) continue;
+      const Item a = items[k], b = items[k + reach];
+      if (is_behind(a, b) != (((start + k) % p.extent & run) == 0)) continue;
+      items[k] = b;
+      items[k + reach] = a;
+    }
+  barrier();
+  for (uint k = own; k < 512; k += 256)
+    if (start + k < p.count) p.items.at[start + k] = items[k];
+}

@@ -1,0 +1,55 @@
+// TopK: rows are sorted as a whole.
+#include "ops/math/top_k.h"
+
+#include "core/base/checked.h"
+#include "gpu/launch.h"
+#include "gpu/shaders.h"
+#include "gpu/sorting.h"
+
+namespace treadle::gpu {
+namespace {
+
+struct TopKState final : PackedState {
+  const vulkan::Shader *keys = nullptr, *chosen = nullptr;
+};
+
+struct TopK {
+  ops::TopKRows rows;
+  int64_t items;  // of a row
+
+  static TopK bind(BindContext& c) {
+    TopK k{ops::TopKRows::bind(c), 0};
+    k.items = item_extent(k.rows.extent);
+    count32(c.num_elements(0));
+    c.request_scratch(static_cast<size_t>(count32(checked_mul(k.rows.outer * k.rows.inner, k.items))) * kItemBytes);
+    return k;
+  }
+  void run(RunContext& c) const {
+    if (rows.k == 0 || rows.extent == 0) return;
+    const auto& state = c.packed<TopKState>();
+    const int64_t count = rows.outer * rows.inner;
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.out<void>(1)).pointer(c.scratch<void>());
+    for (const int64_t value : {count, rows.extent, rows.inner, items, rows.k}) push.word(static_cast<uint32_t>(value));
+    for (const int output : {0, 1}) push.word(uint32_t{c.out<void>(output) != nullptr});
+    stream().dispatch(*state.keys, push.bytes(), groups_over(count32(count * items)));
+    sort_items(c.scratch<void>(), count, items);
+    stream().dispatch(*state.chosen, push.bytes(), groups_over(count32(count * rows.k)));
+  }
+};
+
+}  // namespace
+
+DeviceKernel find_top_k(const Graph& graph, const Node& node) {
+  static const KernelDef kernel = treadle::kernel<TopK>("gpu");
+  if (!node.is("TopK", "")) return {};
+  auto state = std::make_shared<TopKState>();
+  const DType dtype = graph.type(node.inputs[0]).dtype;
+  const uint32_t largest = node.attributes.get_int("largest", 1) != 0;
+  const uint32_t keys[] = {1, largest}, chosen[] = {0, largest};
+  state->keys = find_shader("top_k", dtype, keys);
+  state->chosen = find_shader("top_k", dtype, chosen);
+  return state->keys ? DeviceKernel{&kernel, std::move(state)} : DeviceKernel();
+}
+
+}  // namespace treadle::gpu
