@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <map>
@@ -66,13 +67,20 @@ class GpuKernels final : public KernelTable {
       const DeviceKernel moved = find_movement(graph, node);
       return moved.kernel ? moved : find_recurrent(graph, node);
     }
+    const auto has_rank = [&](ValueId id) { return id == kNoValue || graph.type(id).has_rank(); };
+    if (!std::all_of(node.inputs.begin(), node.inputs.end(), has_rank) ||
+        !std::all_of(node.outputs.begin(), node.outputs.end(), has_rank)) {
+      for (const auto find : {find_pointwise, find_movement})
+        if (const DeviceKernel found = find(graph, node); found.kernel) return found;
+      return {};
+    }
     if (node.domain == "ai.onnx.ml") {
       for (const auto find : {find_trees, find_linear, find_svm, find_columns, find_encoder, find_gather})
         if (const DeviceKernel found = find(graph, node); found.kernel) return found;
       return {};
     }
     for (const auto find : {find_pointwise, find_product, find_row_kernel, find_movement, find_gather, find_resampling, find_recurrent,
-                            find_quantized, find_top_k, find_scatter, find_placing, find_volume, find_clip})
+                            find_quantized, find_top_k, find_found, find_scatter, find_placing, find_volume, find_clip})
       if (const DeviceKernel found = find(graph, node); found.kernel) return found;
     return {};
   }

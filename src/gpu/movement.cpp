@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <vector>
 
+#include "gpu/device_data.h"
 #include "gpu/launch.h"
 #include "gpu/shader_writer.h"
 #include "graph/op_def.h"
@@ -105,9 +107,44 @@ bool touches_by_copying(const OpDef& op) {
   return std::ranges::all_of(op.inputs, is_copied_or_known);
 }
 
+/// ConstantOfShape: copies of one element.
+struct FillState final : PackedState {
+  DeviceData data;
+  int64_t element_bytes = 4;
+};
+struct Fill {
+  int64_t count;
+
+  static Fill bind(BindContext& c) { return {count32(c.output_shape(0).num_elements())}; }
+  void run(RunContext& c) const {
+    if (count == 0) return;
+    const auto& state = c.packed<FillState>();
+    const int64_t from = 0, to = 1;
+    GpuMover().copy(kernels::plan_copy(std::span(&count, 1), std::span(&from, 1), std::span(&to, 1)),
+                    static_cast<size_t>(state.element_bytes), state.data.here(), c.out<void>(0));
+  }
+};
+
+DeviceKernel find_fill(const Graph& graph, const Node& node) {
+  static const KernelDef kernel = treadle::kernel<Fill>("gpu");
+  const DType dtype = graph.type(node.outputs[0]).dtype;
+  if (!ops::has_plain_bytes(dtype)) return {};
+  auto state = std::make_shared<FillState>();
+  state->element_bytes = ops::element_bytes(dtype);
+  std::vector<std::byte> element(static_cast<size_t>(state->element_bytes));
+  if (node.attributes.has("value")) {
+    const Tensor value = node.attributes.get_tensor("value").contiguous();
+    if (value.size_bytes() != element.size()) return {};  // the host says what is wrong
+    std::memcpy(element.data(), value.raw(), element.size());
+  }
+  state->data.add(element);
+  return {&kernel, std::move(state)};
+}
+
 }  // namespace
 
 DeviceKernel find_movement(const Graph& graph, const Node& node) {
+  if (node.is("ConstantOfShape", "")) return find_fill(graph, node);
   if (!node.op || !touches_by_copying(*node.op) || !ops::has_plain_bytes(graph.type(node.inputs[0]).dtype)) return {};
   const KernelDef& host = select_kernel(graph, node);
   if (host.allocates || host.create) return {};

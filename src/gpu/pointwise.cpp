@@ -90,7 +90,8 @@ DeviceKernel make(const Graph& graph, const Node& node, size_t count, const Form
   std::vector<DType> inputs;
   for (size_t i = 0; i < count; ++i) inputs.push_back(graph.type(node.inputs[i]).dtype);
   const Type& output = graph.type(node.outputs[0]);
-  const size_t rank = std::max<size_t>(output.shape->size(), 1);
+  // A rank that comes out in the run may be any; few operands lie in that many dimensions.
+  const size_t rank = output.shape ? std::max<size_t>(output.shape->size(), 1) : size_t{kMaxSpaceRank};
   if (count > size_t{kMaxInputs} || rank > kMaxSpaceRank || !fits(count, rank, parameters.size())) return {};
   auto state = std::make_shared<PointwiseState>();
   for (size_t i = 0; i < count; ++i) state->operands.push_back(static_cast<int>(i));
@@ -192,6 +193,7 @@ std::optional<Formula> wide_formula(const Node& node) {
 DeviceKernel find_quantization(const Graph& graph, const Node& node) {
   const bool quantizes = node.op_type == "QuantizeLinear";
   const DType x = graph.type(node.inputs[0]).dtype, y = graph.type(node.outputs[0]).dtype, codes = quantizes ? y : x;
+  if (!graph.type(node.inputs[0]).has_rank() || !graph.type(node.inputs[1]).has_rank()) return {};
   const DType scale = graph.type(node.inputs[1]).dtype;
   const size_t rank = graph.type(node.inputs[1]).shape->size(), count = node.has_input(2) ? 3 : 2;
   Arithmetic number{}, code{}, by{};

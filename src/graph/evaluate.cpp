@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -107,13 +108,18 @@ class Evaluation final : public DeferringOperands {
     if (scratch_bytes > e_.max_output_bytes)
       throw Error(ErrorCode::resource_exhausted,
                   fmt::format("scratch of {} bytes; at most {} are allowed here", scratch_bytes, e_.max_output_bytes));
-    if (scratch_bytes > 0 && (!e_.scratch || e_.scratch->size_bytes() < scratch_bytes)) {
+    if (e_.on_device) {
+      e_.device_scratch = scratch_bytes > 0 ? e_.allocate(DType::uint8, Shape{static_cast<int64_t>(scratch_bytes)}) : Tensor();
+    } else if (scratch_bytes > 0 && (!e_.scratch || e_.scratch->size_bytes() < scratch_bytes)) {
       AllocationScope scope(AllocationScope::current(), MemoryClass::scratch);
       e_.scratch.reset();
       e_.scratch = allocate_large(scratch_bytes);
     }
     RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), static_cast<int>(outputs_.size()),
-                       scratch_bytes > 0 ? e_.scratch->data() : nullptr, e_.pool, packed);
+                       scratch_bytes == 0 ? nullptr
+                       : e_.on_device     ? e_.device_scratch.raw()
+                                          : e_.scratch->data(),
+                       e_.pool, packed);
     context.run_id = e_.run_id;
     context.dynamic_ = this;
     kernel_.run(state, context);
@@ -186,13 +192,17 @@ class Evaluation final : public DeferringOperands {
         const Tensor& tensor = inputs_[i].tensor();
         e_.shapes[i] = tensor.shape();
         e_.dtypes[i] = tensor.dtype();
-        e_.values[i] = &tensor;
+        if (!e_.on_device || is_value_input(i)) e_.values[i] = &tensor;
         e_.pointers[i] = tensor.raw();
       }
       e_.types[i] = Type::of(inputs_[i]);
       e_.operands[i] = {&e_.types[i], e_.values[i]};
     }
     for (size_t i = 0; i < output_dtypes_.size(); ++i) e_.dtypes[num_inputs + i] = output_dtypes_[i];
+  }
+
+  bool is_value_input(size_t i) const {
+    return std::find(node_.op->value_inputs.begin(), node_.op->value_inputs.end(), static_cast<int>(i)) != node_.op->value_inputs.end();
   }
 
   std::string operands_text() const {

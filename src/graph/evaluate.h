@@ -23,9 +23,12 @@ struct Evaluator {
   std::function<bool()> stop_requested;
   /// Allocates outputs in a device's memory; empty: in host memory.
   std::function<Tensor(DType, const Shape&)> allocate;
+  /// The kernel is a device's own: the host can read inputs in OpDef::value_inputs only, and scratch is from `allocate`.
+  bool on_device = false;
 
   // Working memory of evaluate_node().
   std::shared_ptr<Storage> scratch;
+  Tensor device_scratch;
   std::vector<std::byte> state;
   std::vector<Shape> shapes;
   std::vector<const Shape*> shape_pointers;

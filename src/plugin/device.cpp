@@ -285,7 +285,7 @@ class PluginKernels final : public KernelTable {
     if (operands > kMaxKernelOperands || node.inputs.size() != static_cast<size_t>(node.num_formal_inputs)) return {};
     for (const auto* ids : {&node.inputs, &node.outputs})
       for (ValueId id : *ids)
-        if (id != kNoValue && graph.type(id).shape->size() > TREADLE_PLUGIN_MAX_RANK) return {};
+        if (id != kNoValue && (!graph.type(id).has_rank() || graph.type(id).rank() > TREADLE_PLUGIN_MAX_RANK)) return {};
     for (const Registration::Kernel& candidate : of_->kernels) {
       if (!node.is(candidate.op_type, candidate.domain)) continue;
       const auto dtype = static_cast<DType>(candidate.callbacks.dtype);

@@ -7,6 +7,7 @@
 #include "core/base/utf8.h"
 #include "exec/placed/placed_program.h"
 #include "session/device_rows.h"
+#include "exec/program/host_settings.h"
 #include "session/devices.h"
 
 namespace treadle {
@@ -67,6 +68,7 @@ std::string field_of(std::string_view name) {
 
 std::string SessionDevices::list_nodes(const exec::Program& program) const {
   const exec::DevicePlacement placed = placement(program);
+  const std::set<const Node*> settings = have_kernels() ? exec::nodes_of_settings(program.graph()) : std::set<const Node*>();
   std::string text;
   for (const exec::Instruction& instruction : program.instructions()) {
     if (!instruction.node) continue;
@@ -75,8 +77,9 @@ std::string SessionDevices::list_nodes(const exec::Program& program) const {
     const std::string_view value = output == exec::kNoSlot ? std::string_view() : program.name(output);
     const char* why = "";
     if (device == exec::DevicePlacement::kHost && device_or_default(*instruction.node) != exec::DevicePlacement::kHost)
-      why = exec::runs_on_devices(program, instruction) ? "the device has no kernel for it with these types and attributes"
-                                                        : "control flow, strings and sequences are the host's";
+      why = !exec::runs_on_devices(program, instruction) ? "control flow, strings and sequences are the host's"
+            : settings.contains(instruction.node)        ? "what it makes is read by the host only, such as extents"
+                                                         : "the device has no kernel for it with these types and attributes";
     text += fmt::format("{}\t{}\t{}\t{}\t{}\n", devices_[static_cast<size_t>(device)]->name(), field_of(instruction.node->op_type),
                         field_of(instruction.node->name), field_of(value), why);
   }

@@ -164,13 +164,15 @@ def test_each_name_is_a_device_of_its_own_with_the_sessions_entries(tin: ctypes.
         treadle.InferenceSession(network(), options)
 
 
-def test_what_only_a_run_tells_stays_on_the_host(tin: ctypes.CDLL) -> None:
+def test_extents_that_only_a_run_tells(tin: ctypes.CDLL) -> None:
     node = helper.make_node
     model = model_of([node("NonZero", ["x"], ["found"]), node("Cast", ["found"], ["floats"], to=TensorProto.FLOAT), node("Relu", ["floats"], ["y"]),
                       node("Relu", ["x"], ["z"])], {"x": [4, 5]}, ["y", "z"])
     feeds = {"x": np.maximum(values(4, 5), 0)}
+    before = tin.tin_launches()
     for got, want in zip(treadle.InferenceSession(model, on("tin")).run(None, feeds), expected(model, feeds), strict=True):
         np.testing.assert_array_equal(got, want)
+    assert tin.tin_launches() == before + 2
 
 
 def test_bodies_stay_on_the_host(tin: ctypes.CDLL) -> None:

@@ -103,6 +103,7 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
     // A device's thread may hold a lock, so that it must not give way to other jobs.
     if (device != DevicePlacement::kHost) stays.emplace(nullptr);
     evaluator_.allocate = nullptr;
+    evaluator_.on_device = device != DevicePlacement::kHost && instruction.on_device;
     if (device != DevicePlacement::kHost)
       evaluator_.allocate = [this, device](DType dtype, const Shape& shape) { return values_.allocate(device, dtype, shape); };
     made_ = run_dynamic(nodes_.frames(), instruction, nodes_.state().binding(), control_, GivenOperands(inputs), evaluator_);
@@ -216,6 +217,7 @@ void StepWork::take_up(StepId s) {
     const bool is_handed_out = location.device == DevicePlacement::kHost && steps_.slot(location.slot).is_output && instruction.dynamic;
     if (control_.observer || is_handed_out) nodes_.state().put(location.slot, values_.on_host(at[i], location.slot));
   }
+  evaluator_.device_scratch = Tensor();
   const int device = steps_.device_of(step);
   nodes_.tell_ended(instruction, device == DevicePlacement::kHost ? nullptr : &steps_.device(device));
 }

@@ -23,7 +23,10 @@ class StepWork {
   StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, FirstError& error);
 
   void begin();
-  void clear() noexcept { made_.clear(); }
+  void clear() noexcept {
+    made_.clear();
+    evaluator_.device_scratch = Tensor();
+  }
 
   /// Returns the work of a kernel. If the shapes of its outputs depend on data, the host must wait for it before it issues another step.
   Stream::Work kernel(StepId step, Stream& queue);

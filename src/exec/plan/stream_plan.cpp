@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "exec/program/host_settings.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -117,10 +118,14 @@ class StreamPlanner {
       if (operands[k] == kNoSlot) {
         locations.push_back(kNoLocation);
       } else if (k < instruction.num_inputs) {
-        // The host's part of a kernel reads shapes, axes and similar inputs.
+        // The host's part of a kernel reads shapes, axes and similar inputs. What only reads shapes needs no copy of the elements.
         const auto& host_inputs = instruction.node->op->value_inputs;
         const bool on_host = std::find(host_inputs.begin(), host_inputs.end(), static_cast<int>(k)) != host_inputs.end();
-        locations.push_back(location_on(operands[k], on_host ? DevicePlacement::kHost : device));
+        const auto& places = where_[key_of(operands[k])];
+        if (device == DevicePlacement::kHost && reads_only_shapes(*instruction.node->op) && !places.empty())
+          locations.push_back(places.front().second);
+        else
+          locations.push_back(location_on(operands[k], on_host ? DevicePlacement::kHost : device));
         access.reads.push_back(locations.back());
       } else if (is_view(instruction, operands, k)) {
         locations.push_back(location_on(operands[k], device));

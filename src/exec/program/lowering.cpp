@@ -9,6 +9,7 @@
 #include "core/trace/recorder.h"
 #include "exec/program/byte_sharing.h"
 #include "exec/program/determined_extents.h"
+#include "exec/program/host_settings.h"
 #include "exec/program/node_order.h"
 #include "exec/program/parallel_plan.h"
 #include "exec/program/program.h"
@@ -23,7 +24,9 @@ namespace treadle::exec {
 class Lowering {
  public:
   Lowering(Program& program, const ProgramOptions& options, std::span<const int32_t> outer_symbols)
-      : p_(program), graph_(program.graph()), options_(options), determined_(graph_, outer_symbols) {}
+      : p_(program), graph_(program.graph()), options_(options), determined_(graph_, outer_symbols) {
+    if (options_.device_kernel) settings_ = nodes_of_settings(graph_);
+  }
 
   void run() {
     find_parameters();
@@ -210,15 +213,21 @@ class Lowering {
       made.dynamic |= location != LocationKind::constant && location != LocationKind::known;
     }
     if (!made.dynamic) note_comparisons(node, made);
-    if (!made.dynamic && options_.device_kernel) take_device_kernel(node, made);
+    if (options_.device_kernel && !settings_.contains(&node)) take_device_kernel(node, made);
     p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
     made.state_offset = static_cast<uint32_t>(p_.state_bytes_);
     p_.state_bytes_ += made.kernel->state_bytes;
   }
 
   void take_device_kernel(const Node& node, Instruction& made) {
+    const auto is_dense = [&](ValueId id) {
+      const Type& type = graph_.type(id);
+      return id == kNoValue || (type.is_tensor() && type.dtype != DType::undefined && type.dtype != DType::string);
+    };
+    if (!std::all_of(node.inputs.begin(), node.inputs.end(), is_dense) || !std::all_of(node.outputs.begin(), node.outputs.end(), is_dense))
+      return;
     DeviceKernel found = options_.device_kernel(graph_, node);
-    if (!found.kernel) return;
+    if (!found.kernel || found.kernel->allocates != made.kernel->allocates) return;
     made.kernel = found.kernel;
     made.run = found.kernel->run;
     made.packed = std::move(found.state);
@@ -314,6 +323,7 @@ class Lowering {
   std::vector<SlotId> slot_of_value_;
   IdVector<SlotId, SlotId> viewed_;  // the slot that each slot is a view of, if no instruction makes it
   DeterminedExtents determined_;
+  std::set<const Node*> settings_;  // see nodes_of_settings()
 };
 
 Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols)

@@ -9,8 +9,8 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/scratch_slots.h"
-#include "ops/checks.h"
 #include "ops/list.h"
+#include "ops/object_detection/suppression.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
 
@@ -65,26 +65,14 @@ struct Candidate {
   int32_t box;
 };
 
-struct Nms {
+struct Nms : SuppressionPlan {
   static constexpr bool allocates = true;
 
-  int64_t batches, classes, boxes, limit;  // limit: the largest number of boxes to keep per class and batch
-  bool center;
-  int num_slots;
-  size_t slot_bytes, selected_bytes, counts_bytes;
+  int num_slots = 0;
+  size_t slot_bytes = 0, selected_bytes = 0, counts_bytes = 0;
 
   static Nms bind(BindContext& c) {
-    Nms k{};
-    check_equal(c.shape(0)[2], 4, "coordinates of a box, and four");
-    check_equal(c.shape(0)[0], c.shape(1)[0], "batches of boxes and scores");
-    check_equal(c.shape(0)[1], c.shape(1)[2], "boxes of boxes and scores");
-    for (int i : {2, 3, 4})
-      if (c.has_input(i)) check_equal(c.num_elements(i), 1, "elements of a limit or threshold, and 1");
-    k.batches = c.shape(0)[0], k.boxes = c.shape(0)[1], k.classes = c.shape(1)[1];
-    if (k.boxes > INT32_MAX) throw Error(ErrorCode::not_implemented, fmt::format("{} boxes; at most {}", k.boxes, INT32_MAX));
-    // The input max_output_boxes_per_class defaults to 0, which keeps nothing.
-    k.limit = c.has_input(2) ? std::clamp<int64_t>(c.value_at(2, 0), 0, k.boxes) : 0;
-    k.center = c.get_int("center_point_box") != 0;
+    Nms k{SuppressionPlan::bind(c)};
     const int64_t tasks = checked_mul(k.batches, k.classes);
     k.num_slots = kernels::ScratchSlots::count(c.max_threads(), tasks);
     k.slot_bytes = kernels::aligned_bytes<Candidate>(k.boxes) + kernels::aligned_bytes<Box>(k.limit);

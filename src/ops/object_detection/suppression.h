@@ -1,0 +1,33 @@
+// Operands of NonMaxSuppression.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/kernel.h"
+#include "ops/checks.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+
+struct SuppressionPlan {
+  int64_t batches = 0, classes = 0, boxes = 0;
+  int64_t limit = 0;  ///< the most boxes to keep of a class in an image
+  bool center = false;
+
+  static SuppressionPlan bind(const BindContext& c) {
+    check_equal(c.shape(0)[2], 4, "coordinates of a box, and four");
+    check_equal(c.shape(0)[0], c.shape(1)[0], "batches of boxes and scores");
+    check_equal(c.shape(0)[1], c.shape(1)[2], "boxes of boxes and scores");
+    for (const int i : {2, 3, 4})
+      if (c.has_input(i)) check_equal(c.num_elements(i), 1, "elements of a limit or threshold, and 1");
+    const int64_t boxes = c.shape(0)[1];
+    if (boxes > INT32_MAX) throw Error(ErrorCode::not_implemented, fmt::format("{} boxes; at most {}", boxes, INT32_MAX));
+    // The input max_output_boxes_per_class defaults to 0, which keeps nothing.
+    const int64_t limit = c.has_input(2) ? std::clamp<int64_t>(c.value_at(2, 0), 0, boxes) : 0;
+    return {c.shape(0)[0], c.shape(1)[1], boxes, limit, c.get_int("center_point_box") != 0};
+  }
+};
+
+}  // namespace treadle::ops
