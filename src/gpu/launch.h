@@ -83,6 +83,7 @@ DeviceKernel find_svm(const Graph& graph, const Node& node);
 DeviceKernel find_columns(const Graph& graph, const Node& node);    ///< Scaler, Imputer, Binarizer
 DeviceKernel find_encoder(const Graph& graph, const Node& node);    ///< LabelEncoder, OneHotEncoder
 DeviceKernel find_quantized(const Graph& graph, const Node& node);  ///< products of bytes, DynamicQuantizeLinear
+DeviceKernel find_blocked(const Graph& graph, const Node& node);    ///< products with weights of 4 or 8 bits
 DeviceKernel find_found(const Graph& graph, const Node& node);      ///< NonZero, NonMaxSuppression
 DeviceKernel find_clip(const Graph& graph, const Node& node);
 DeviceKernel find_top_k(const Graph& graph, const Node& node);

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
+from test_gpu import on_gpu
 from test_gpu_operators import floats, run
 
 BYTES = [(np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)]
@@ -99,3 +100,34 @@ def test_nothing_but_zeros_has_the_scale_1(shape: tuple[int, ...]) -> None:
     types = [TensorProto.UINT8, TensorProto.FLOAT, TensorProto.UINT8]
     got = run("DynamicQuantizeLinear", {"x": np.zeros(shape, np.float32)}, outputs=3, output=None, types=types)
     assert got[0].shape == shape and not got[0].any() and got[1] == 1 and got[2] == 0
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [1, 3, 70])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_products_with_weights_of_few_bits(zeros: bool, rows: int, bits: int) -> None:
+    k, n, block = 96, 40, 32
+    random = np.random.default_rng(9)
+    weights, zero_points = (random.integers(0, 2**bits, shape) for shape in ((n, k), (n, k // block)))
+    scales = random.random((n, k // block)).astype(np.float32)
+
+    def packed(values: np.ndarray) -> np.ndarray:
+        padded = np.pad(values, ((0, 0), (0, values.shape[1] % 2)))
+        return (values if bits == 8 else padded[:, ::2] | padded[:, 1::2] << 4).astype(np.uint8)
+
+    constants = {"b": packed(weights).reshape(n, k // block, -1), "s": scales} | ({"z": packed(zero_points)} if zeros else {})
+    node = helper.make_node("MatMulNBits", ["a", *constants], ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=block)
+    graph = helper.make_graph(
+        [node],
+        "few bits",
+        [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["m", k])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    session = on_gpu(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+    assert " cpu compute" not in session.to_text("planned")
+    a = floats(rows, k)
+    zero = zero_points if zeros else np.full_like(zero_points, 2 ** (bits - 1))
+    wide = (weights - zero.repeat(block, 1)) * scales.astype(np.float64).repeat(block, 1)
+    np.testing.assert_allclose(session.run(None, {"a": a})[0], a.astype(np.float64) @ wide.T, rtol=1e-4, atol=1e-3)

@@ -1,5 +1,7 @@
 // BlockedMatMul (treadle): y = A times constant weights of 4 or 8 bits, with a scale per block of the inner dimension. It replaces a MatMul
 // of DequantizeLinear, and MatMulNBits.
+#include "ops/treadle/blocked_matmul.h"
+
 #include <fmt/format.h>
 
 #include <vector>
@@ -18,23 +20,6 @@
 
 namespace treadle::ops {
 namespace {
-
-enum BlockedInput : int { kActivations, kCodes, kScales, kZeros };
-
-struct BlockedGeometry {
-  kernels::BlockedShape shape;
-  int64_t inner_axis = 0;
-
-  static BlockedGeometry of(const Attributes& attributes, const Shape& codes, DType dtype) {
-    BlockedGeometry g;
-    g.inner_axis = attributes.get_int("axis", 0);
-    g.shape.K = codes[static_cast<int>(g.inner_axis)], g.shape.N = codes[static_cast<int>(1 - g.inner_axis)];
-    const int64_t block = attributes.get_int("block_size", 0);
-    g.shape.block_size = block > 0 ? block : (std::max<int64_t>(1, g.shape.K) + 7) / 8 * 8;
-    g.shape.bits = static_cast<int>(bits_of(dtype));
-    return g;
-  }
-};
 
 int32_t code_at(const Tensor& tensor, int64_t i) {
   const std::byte* data = tensor.raw();

@@ -1,0 +1,63 @@
+// BlockedMatMul: products with weights of 4 or 8 bits, which are expanded where they are read.
+#include "gpu/launch.h"
+#include "gpu/shaders.h"
+#include "ops/checks.h"
+#include "ops/treadle/blocked_matmul.h"
+
+namespace treadle::gpu {
+namespace {
+
+constexpr int64_t kFewRows = 4;  // a work group computes a column of so many
+
+struct BlockedState final : PackedState {
+  const vulkan::Shader *tiles = nullptr, *few_rows = nullptr;
+};
+
+struct BlockedProduct {
+  kernels::BlockedShape shape;
+  int64_t rows;
+  bool has_zeros;
+
+  static BlockedProduct bind(BindContext& c) {
+    const Shape& a = c.shape(ops::kActivations);
+    const auto geometry = ops::BlockedGeometry::of(c.node().attributes, c.shape(ops::kCodes), c.dtype(ops::kCodes));
+    const BlockedProduct k{geometry.shape, a.product(0, a.rank() - 1), c.has_input(ops::kZeros)};
+    ops::check_equal(a.back(), k.shape.K, "columns of A and rows of the weights");
+    count32(a.num_elements()), count32(c.num_elements(ops::kCodes)), count32(c.output_shape(0).num_elements());
+    return k;
+  }
+  void run(RunContext& c) const {
+    if (rows == 0) return;
+    const auto& state = c.packed<BlockedState>();
+    Push push;
+    push.pointer(c.out<void>(0));
+    for (const int input : {ops::kActivations, ops::kCodes, ops::kScales, ops::kZeros}) push.pointer(c.in<void>(input));
+    push.word(uint32_t{has_zeros});
+    for (const int64_t value : {rows, shape.N, shape.K, shape.block_size, shape.blocks()}) push.word(static_cast<uint32_t>(value));
+    constexpr int64_t kTile = 64;
+    const auto tiles = [](int64_t extent) { return (extent + kTile - 1) / kTile; };
+    if (rows <= kFewRows)
+      stream().dispatch(*state.few_rows, push.bytes(), groups_for(shape.N));
+    else
+      stream().dispatch(*state.tiles, push.bytes(), groups_for(tiles(rows) * tiles(shape.N)));
+  }
+};
+
+}  // namespace
+
+DeviceKernel find_blocked(const Graph& graph, const Node& node) {
+  static const KernelDef kernel = treadle::kernel<BlockedProduct>("gpu");
+  if (!node.is("BlockedMatMul", "treadle")) return {};
+  const DType codes = graph.type(node.inputs[ops::kCodes]).dtype;
+  const Type& scales = graph.type(node.inputs[ops::kScales]);
+  const bool is_signed = codes == DType::int4 || codes == DType::int8;
+  const bool one_scale = scales.is_static() && scales.static_shape().num_elements() == 1;
+  const uint32_t constants[] = {static_cast<uint32_t>(bits_of(codes)), uint32_t{is_signed},
+                                uint32_t{node.attributes.get_int("axis", 0) == 1}, uint32_t{one_scale}};
+  auto state = std::make_shared<BlockedState>();
+  state->tiles = find_moving_shader("product_blocked", 1, constants);
+  state->few_rows = find_moving_shader("product_blocked_few", 1, constants);
+  return {&kernel, std::move(state)};
+}
+
+}  // namespace treadle::gpu

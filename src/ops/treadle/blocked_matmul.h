@@ -1,0 +1,31 @@
+// Operands of BlockedMatMul.
+#pragma once
+
+#include <algorithm>
+
+#include "graph/attributes.h"
+#include "kernels/gemm/gemm_blocked.h"
+#include "treadle/dtype.h"
+#include "treadle/shape.h"
+
+namespace treadle::ops {
+
+enum BlockedInput : int { kActivations, kCodes, kScales, kZeros };
+
+/// The weights of a BlockedMatMul.
+struct BlockedGeometry {
+  kernels::BlockedShape shape;
+  int64_t inner_axis = 0;  ///< of the codes: the one that the product sums over
+
+  static BlockedGeometry of(const Attributes& attributes, const Shape& codes, DType dtype) {
+    BlockedGeometry g;
+    g.inner_axis = attributes.get_int("axis", 0);
+    g.shape.K = codes[static_cast<int>(g.inner_axis)], g.shape.N = codes[static_cast<int>(1 - g.inner_axis)];
+    const int64_t block = attributes.get_int("block_size", 0);
+    g.shape.block_size = block > 0 ? block : (std::max<int64_t>(1, g.shape.K) + 7) / 8 * 8;
+    g.shape.bits = static_cast<int>(bits_of(dtype));
+    return g;
+  }
+};
+
+}  // namespace treadle::ops
