@@ -20,7 +20,7 @@ constexpr double kLog2High = 0.693145751953125, kLog2Low = 1.42860682030941723e-
 /// Formulas in float32. Coefficients are as in kernels/elementwise/math-inl.h, which names their sources.
 class Math {
  public:
-  explicit Math(ShaderWriter& shader) : s_(shader) {}
+  explicit Math(CodeWriter& shader) : s_(shader) {}
 
   Value num(double value) { return s_.number(value); }
   Value add(Value a, Value b) { return s_.add(a, b); }
@@ -242,12 +242,12 @@ class Math {
   Value hard_swish(Value x) { return mul(x, within(0, 1, fma(x, num(1.0 / 6), num(0.5)))); }
 
  private:
-  ShaderWriter& s_;
+  CodeWriter& s_;
 };
 
 }  // namespace
 
-Value write_unary(ShaderWriter& shader, Unary function, Value a, Value b, Value x) {
+Value write_unary(CodeWriter& shader, Unary function, Value a, Value b, Value x) {
   Math m(shader);
   switch (function) {
     case Unary::none: return x;
@@ -299,7 +299,7 @@ Value write_unary(ShaderWriter& shader, Unary function, Value a, Value b, Value 
   throw Error(ErrorCode::internal, "a function that shaders do not know");
 }
 
-Value write_step(ShaderWriter& s, ChainOp step, Value x) {
+Value write_step(CodeWriter& s, ChainOp step, Value x) {
   switch (step) {
     case ChainOp::floor: return s.ext(GLSLstd450Floor, x.type, {x});
     case ChainOp::ceil: return s.ext(GLSLstd450Ceil, x.type, {x});
@@ -312,7 +312,7 @@ Value write_step(ShaderWriter& s, ChainOp step, Value x) {
   }
 }
 
-Value write_binary(ShaderWriter& s, ChainOp step, Value x, Value y) {
+Value write_binary(CodeWriter& s, ChainOp step, Value x, Value y) {
   const bool is_float = x.type == Arithmetic::f32 || x.type == Arithmetic::f64;
   // NaN if either is NaN.
   auto extreme = [&](Value condition) {
@@ -343,7 +343,7 @@ Value write_binary(ShaderWriter& s, ChainOp step, Value x, Value y) {
 }
 
 // exp(y log|x|) loses digits for large results, so the exponents that models use are computed by multiplications.
-Value write_pow(ShaderWriter& s, Value x, Value y) {
+Value write_pow(CodeWriter& s, Value x, Value y) {
   Math m(s);
   const Value magnitude = m.abs(x), zero = m.num(0), one = m.num(1);
   const Value power = m.exp(m.mul(y, m.log(magnitude)));

@@ -1,20 +1,14 @@
 #include "gpu/shader_writer.h"
 
 #include <algorithm>
-#include <bit>
 #include <spirv/unified1/spirv.hpp>
-
-#include "treadle/error.h"
+#include <utility>
 
 namespace treadle::gpu {
 namespace {
 
 constexpr uint32_t kVersion = 0x00010300;  // SPIR-V 1.3, as Vulkan 1.2 requires at least
 constexpr uint32_t kGlsl450 = 0;
-
-bool is_float_type(Arithmetic type) { return type == Arithmetic::f32 || type == Arithmetic::f64; }
-bool is_signed_type(Arithmetic type) { return type == Arithmetic::i32 || type == Arithmetic::i64; }
-bool is_wide(Arithmetic type) { return type == Arithmetic::f64 || type == Arithmetic::i64 || type == Arithmetic::u64; }
 
 std::vector<uint32_t> words_of(const char* text) {
   std::vector<uint32_t> words;
@@ -29,64 +23,6 @@ std::vector<uint32_t> words_of(const char* text) {
 }
 
 }  // namespace
-
-bool arithmetic_of(DType dtype, Arithmetic& out) {
-  switch (dtype) {
-    case DType::float32:
-    case DType::float16:
-    case DType::bfloat16: out = Arithmetic::f32; return true;
-    case DType::float64: out = Arithmetic::f64; return true;
-    case DType::int8:
-    case DType::int16:
-    case DType::int32: out = Arithmetic::i32; return true;
-    case DType::uint8:
-    case DType::uint16:
-    case DType::uint32: out = Arithmetic::u32; return true;
-    case DType::int64: out = Arithmetic::i64; return true;
-    case DType::uint64: out = Arithmetic::u64; return true;
-    case DType::boolean: out = Arithmetic::boolean; return true;
-    default: return false;
-  }
-}
-
-void ShaderWriter::emit(std::vector<uint32_t>& section, uint16_t opcode, std::span<const uint32_t> operands) {
-  section.push_back(static_cast<uint32_t>(operands.size() + 1) << 16 | opcode);
-  section.insert(section.end(), operands.begin(), operands.end());
-}
-void ShaderWriter::emit(std::vector<uint32_t>& section, uint16_t opcode, std::initializer_list<uint32_t> operands) {
-  emit(section, opcode, std::span(operands.begin(), operands.size()));
-}
-
-void ShaderWriter::capability(uint32_t capability) {
-  if (std::find(known_capabilities_.begin(), known_capabilities_.end(), capability) != known_capabilities_.end()) return;
-  known_capabilities_.push_back(capability);
-  emit(capabilities_, spv::OpCapability, {capability});
-}
-
-// The result id follows the opcode, or if there is a result type (the first operand), the type.
-uint32_t ShaderWriter::declare(uint16_t opcode, std::vector<uint32_t> operands, bool has_type) {
-  std::vector<uint32_t> key = operands;
-  key.push_back(opcode);
-  uint32_t& id = declared_[key];
-  if (id != 0) return id;
-  id = new_id();
-  operands.insert(operands.begin() + (has_type ? 1 : 0), id);
-  emit(declarations_, opcode, operands);
-  return id;
-}
-
-uint32_t ShaderWriter::type_of(Arithmetic type) {
-  switch (type) {
-    case Arithmetic::f32: return declare(spv::OpTypeFloat, {32}, false);
-    case Arithmetic::f64: capability(spv::CapabilityFloat64); return declare(spv::OpTypeFloat, {64}, false);
-    case Arithmetic::i32: return declare(spv::OpTypeInt, {32, 1}, false);
-    case Arithmetic::u32: return declare(spv::OpTypeInt, {32, 0}, false);
-    case Arithmetic::i64: capability(spv::CapabilityInt64); return declare(spv::OpTypeInt, {64, 1}, false);
-    case Arithmetic::u64: capability(spv::CapabilityInt64); return declare(spv::OpTypeInt, {64, 0}, false);
-    case Arithmetic::boolean: break;
-  }
-  return declare(spv::OpTypeBool, {}, false);
-}
 
 uint32_t ShaderWriter::element_type(DType dtype) {
   switch (dtype) {
@@ -120,8 +56,8 @@ uint32_t ShaderWriter::pointer_to_elements(DType dtype) {
   return declare(spv::OpTypePointer, {spv::StorageClassPhysicalStorageBuffer, block}, false);
 }
 
-ShaderWriter::ShaderWriter(std::span<const DType> inputs, DType output, int rank, bool output_is_strided, int num_parameters)
-    : inputs_(inputs.begin(), inputs.end()), output_(output), rank_(rank), output_is_strided_(output_is_strided) {
+ShaderWriter::ShaderWriter(std::span<const DType> inputs, DType output, int rank, bool output_is_strided, Inputs layout)
+    : inputs_(inputs.begin(), inputs.end()), output_(output), rank_(rank), output_is_strided_(output_is_strided), layout_(layout) {
   capability(spv::CapabilityShader);
   capability(spv::CapabilityPhysicalStorageBufferAddresses);
   ext_set_ = new_id();
@@ -136,11 +72,13 @@ ShaderWriter::ShaderWriter(std::span<const DType> inputs, DType output, int rank
   const size_t num_pointers = members.size();
   members.push_back(u32);                                          // number of elements
   for (int axis = 1; axis < rank; ++axis) members.push_back(u32);  // extents
-  first_stride_ = members.size();
-  for (size_t k = output_is_strided ? 0 : 1; k < num_pointers; ++k)
-    for (int axis = 0; axis < rank; ++axis) members.push_back(i32);
-  first_parameter_ = members.size();
-  if (num_parameters > 0) members.insert(members.end(), static_cast<size_t>(num_parameters), type_of(Arithmetic::f32));
+  first_place_ = members.size();
+  if (layout_ == Inputs::broadcast) {
+    members.insert(members.end(), (inputs_.size() + 3) / 4, u32);
+  } else {
+    for (size_t k = output_is_strided ? 0 : 1; k < num_pointers; ++k)
+      for (int axis = 0; axis < rank; ++axis) members.push_back(i32);
+  }
   const uint32_t block = new_id();
   std::vector<uint32_t> operands{block};
   operands.insert(operands.end(), members.begin(), members.end());
@@ -169,29 +107,16 @@ ShaderWriter::ShaderWriter(std::span<const DType> inputs, DType output, int rank
   write_index();
 }
 
-uint32_t ShaderWriter::instruction(uint16_t opcode, uint32_t type, std::initializer_list<uint32_t> operands) {
-  const uint32_t id = new_id();
-  std::vector<uint32_t> all{type, id};
-  all.insert(all.end(), operands.begin(), operands.end());
-  emit(code_, opcode, all);
-  return id;
-}
-
-uint32_t ShaderWriter::constant(uint32_t word) { return declare(spv::OpConstant, {type_of(Arithmetic::u32), word}, true); }
-
 // Reads a member of the push constants.
 uint32_t ShaderWriter::push(size_t member) {
   const size_t num_pointers = inputs_.size() + 1;
-  const uint32_t type = member == 0                 ? pointer_to_elements(output_)
-                        : member < num_pointers     ? pointer_to_elements(inputs_[member - 1])
-                        : member < first_stride_    ? type_of(Arithmetic::u32)
-                        : member < first_parameter_ ? type_of(Arithmetic::i32)
-                                                    : type_of(Arithmetic::f32);
+  const bool is_stride = member >= first_place_ && layout_ == Inputs::strided;
+  const uint32_t type = member == 0             ? pointer_to_elements(output_)
+                        : member < num_pointers ? pointer_to_elements(inputs_[member - 1])
+                                                : type_of(is_stride ? Arithmetic::i32 : Arithmetic::u32);
   const uint32_t to = declare(spv::OpTypePointer, {spv::StorageClassPushConstant, type}, false);
   return instruction(spv::OpLoad, type, {instruction(spv::OpAccessChain, to, {push_variable_, constant(static_cast<uint32_t>(member))})});
 }
-
-Value ShaderWriter::parameter(size_t index) { return {push(first_parameter_ + index), Arithmetic::f32}; }
 
 // Finds the invocation's element, and leaves the invocations without one.
 void ShaderWriter::write_index() {
@@ -220,19 +145,40 @@ void ShaderWriter::write_index() {
   position_[0] = instruction(spv::OpBitcast, i32, {rest});
 }
 
+uint32_t ShaderWriter::strided_place(size_t operand) {
+  const uint32_t i32 = type_of(Arithmetic::i32);
+  const size_t strides = first_place_ + (operand - (output_is_strided_ ? 0 : 1)) * static_cast<size_t>(rank_);
+  uint32_t at = 0;
+  for (size_t axis = 0; axis < position_.size(); ++axis) {
+    const uint32_t step = instruction(spv::OpIMul, i32, {position_[axis], push(strides + axis)});
+    at = axis == 0 ? step : instruction(spv::OpIAdd, i32, {at, step});
+  }
+  return at;
+}
+
+// The stride of a dimension is the product of the operand's extents behind it.
+uint32_t ShaderWriter::broadcast_place(size_t input) {
+  const uint32_t i32 = type_of(Arithmetic::i32), u32 = type_of(Arithmetic::u32), boolean = type_of(Arithmetic::boolean);
+  const uint32_t mask = push(first_place_ + input / 4), zero = bits(0, Arithmetic::i32).id;
+  uint32_t at = zero, stride = bits(1, Arithmetic::i32).id;
+  for (size_t axis = position_.size(); axis-- > 0;) {
+    const auto bit = static_cast<uint32_t>(input % 4 * 8 + axis);
+    const uint32_t extends =
+        instruction(spv::OpINotEqual, boolean, {instruction(spv::OpBitwiseAnd, u32, {mask, constant(1U << bit)}), constant(0)});
+    const uint32_t step = instruction(spv::OpIMul, i32, {position_[axis], stride});
+    at = instruction(spv::OpIAdd, i32, {at, instruction(spv::OpSelect, i32, {extends, step, zero})});
+    if (axis == 0) break;
+    const uint32_t extent = instruction(spv::OpBitcast, i32, {push(inputs_.size() + 1 + axis)});
+    stride = instruction(spv::OpSelect, i32, {extends, instruction(spv::OpIMul, i32, {stride, extent}), stride});
+  }
+  return at;
+}
+
 // Operand 0 is the output.
 uint32_t ShaderWriter::element_pointer(size_t operand, DType dtype) {
-  const uint32_t i32 = type_of(Arithmetic::i32);
-  uint32_t at = 0;
-  if (operand == 0 && !output_is_strided_) {
-    at = index_;
-  } else {
-    const size_t strides = first_stride_ + (operand - (output_is_strided_ ? 0 : 1)) * static_cast<size_t>(rank_);
-    for (size_t axis = 0; axis < position_.size(); ++axis) {
-      const uint32_t step = instruction(spv::OpIMul, i32, {position_[axis], push(strides + axis)});
-      at = axis == 0 ? step : instruction(spv::OpIAdd, i32, {at, step});
-    }
-  }
+  const uint32_t at = operand == 0 && !output_is_strided_           ? index_
+                      : operand > 0 && layout_ == Inputs::broadcast ? broadcast_place(operand - 1)
+                                                                    : strided_place(operand);
   const uint32_t pointer = declare(spv::OpTypePointer, {spv::StorageClassPhysicalStorageBuffer, element_type(dtype)}, false);
   return instruction(spv::OpAccessChain, pointer, {push(operand), constant(0), at});
 }
@@ -314,90 +260,5 @@ std::vector<uint32_t> ShaderWriter::finish() {
   append(code_);
   return words;
 }
-
-Value ShaderWriter::bits(uint32_t word, Arithmetic type) { return {declare(spv::OpConstant, {type_of(type), word}, true), type}; }
-
-Value ShaderWriter::number(double value, Arithmetic type) {
-  uint64_t word = 0;
-  switch (type) {
-    case Arithmetic::f32: word = std::bit_cast<uint32_t>(static_cast<float>(value)); break;
-    case Arithmetic::f64: word = std::bit_cast<uint64_t>(value); break;
-    case Arithmetic::i32:
-    case Arithmetic::u32: word = static_cast<uint32_t>(static_cast<int64_t>(value)); break;
-    case Arithmetic::i64:
-    case Arithmetic::u64: word = static_cast<uint64_t>(static_cast<int64_t>(value)); break;
-    case Arithmetic::boolean: return {declare(value != 0 ? spv::OpConstantTrue : spv::OpConstantFalse, {type_of(type)}, true), type};
-  }
-  std::vector<uint32_t> operands{type_of(type), static_cast<uint32_t>(word)};
-  if (is_wide(type)) operands.push_back(static_cast<uint32_t>(word >> 32));
-  return {declare(spv::OpConstant, operands, true), type};
-}
-
-Value ShaderWriter::op(uint16_t opcode, Arithmetic type, std::initializer_list<Value> operands) {
-  const uint32_t id = new_id();
-  std::vector<uint32_t> words{type_of(type), id};
-  for (const Value& operand : operands) words.push_back(operand.id);
-  emit(code_, opcode, words);
-  return {id, type};
-}
-
-Value ShaderWriter::ext(uint32_t instruction, Arithmetic type, std::initializer_list<Value> operands) {
-  const uint32_t id = new_id();
-  std::vector<uint32_t> words{type_of(type), id, ext_set_, instruction};
-  for (const Value& operand : operands) words.push_back(operand.id);
-  emit(code_, spv::OpExtInst, words);
-  return {id, type};
-}
-
-Value ShaderWriter::exact_mul_add(Value a, Value b, Value c) {
-  const Value product = mul(a, b), sum = add(product, c);
-  for (const Value& value : {product, sum}) emit(decorations_, spv::OpDecorate, {value.id, spv::DecorationNoContraction});
-  return sum;
-}
-
-Value ShaderWriter::select(Value condition, Value yes, Value no) { return op(spv::OpSelect, yes.type, {condition, yes, no}); }
-
-Value ShaderWriter::convert(Value value, Arithmetic type) {
-  const Arithmetic from = value.type;
-  if (from == type) return value;
-  if (type == Arithmetic::boolean)
-    return is_float_type(from) ? op(spv::OpFUnordNotEqual, type, {value, number(0, from)})
-                               : op(spv::OpINotEqual, type, {value, number(0, from)});
-  if (from == Arithmetic::boolean) return select(value, number(1, type), number(0, type));
-  if (is_float_type(from) && is_float_type(type)) return op(spv::OpFConvert, type, {value});
-  if (is_float_type(from)) return op(is_signed_type(type) ? spv::OpConvertFToS : spv::OpConvertFToU, type, {value});
-  if (is_float_type(type)) return op(is_signed_type(from) ? spv::OpConvertSToF : spv::OpConvertUToF, type, {value});
-  if (is_wide(from) == is_wide(type)) return op(spv::OpBitcast, type, {value});
-  // The width changes first, by the sign of what there is.
-  const Arithmetic same_sign =
-      is_signed_type(from) ? (is_wide(type) ? Arithmetic::i64 : Arithmetic::i32) : (is_wide(type) ? Arithmetic::u64 : Arithmetic::u32);
-  const Value resized = op(is_signed_type(from) ? spv::OpSConvert : spv::OpUConvert, same_sign, {value});
-  return same_sign == type ? resized : op(spv::OpBitcast, type, {resized});
-}
-
-Value ShaderWriter::add(Value a, Value b) { return op(is_float_type(a.type) ? spv::OpFAdd : spv::OpIAdd, a.type, {a, b}); }
-Value ShaderWriter::sub(Value a, Value b) { return op(is_float_type(a.type) ? spv::OpFSub : spv::OpISub, a.type, {a, b}); }
-Value ShaderWriter::mul(Value a, Value b) { return op(is_float_type(a.type) ? spv::OpFMul : spv::OpIMul, a.type, {a, b}); }
-Value ShaderWriter::div(Value a, Value b) { return op(spv::OpFDiv, a.type, {a, b}); }
-Value ShaderWriter::less(Value a, Value b) {
-  return op(is_float_type(a.type)    ? spv::OpFOrdLessThan
-            : is_signed_type(a.type) ? spv::OpSLessThan
-                                     : spv::OpULessThan,
-            Arithmetic::boolean, {a, b});
-}
-Value ShaderWriter::less_or_equal(Value a, Value b) {
-  return op(is_float_type(a.type)    ? spv::OpFOrdLessThanEqual
-            : is_signed_type(a.type) ? spv::OpSLessThanEqual
-                                     : spv::OpULessThanEqual,
-            Arithmetic::boolean, {a, b});
-}
-Value ShaderWriter::equal(Value a, Value b) {
-  return op(is_float_type(a.type)           ? spv::OpFOrdEqual
-            : a.type == Arithmetic::boolean ? spv::OpLogicalEqual
-                                            : spv::OpIEqual,
-            Arithmetic::boolean, {a, b});
-}
-Value ShaderWriter::is_nan(Value a) { return op(spv::OpIsNan, Arithmetic::boolean, {a}); }
-Value ShaderWriter::logical_not(Value a) { return op(spv::OpLogicalNot, Arithmetic::boolean, {a}); }
 
 }  // namespace treadle::gpu

@@ -8,7 +8,9 @@
 #include <iterator>
 #include <numbers>
 
+#include "core/values/float_types.h"
 #include "ops/gradients.h"
+#include "ops/typed_step.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -342,15 +344,30 @@ const ScalarFunction* function_of(const Node& node) {
   return plain;
 }
 
+namespace {
+
+/// The number of a constant of one element, of the float types that functions are computed for.
+std::optional<float> scalar_of(const Tensor* tensor) {
+  if (!tensor || tensor->num_elements() != 1) return std::nullopt;
+  switch (tensor->dtype()) {
+    case DType::float32: return tensor->data<float>()[0];
+    case DType::float16: return static_cast<float>(tensor->data<Float16>()[0]);
+    case DType::bfloat16: return static_cast<float>(tensor->data<BFloat16>()[0]);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
+
 std::optional<FunctionParameters> parameters_of(const Graph& graph, const Node& node, const ScalarFunction& function) {
   bool constant = true;
   auto value = [&](const ScalarFunction::Parameter& parameter) {
     if (parameter.input < 0) return parameter.name.empty() ? 0 : node.attributes.get_float(parameter.name, parameter.otherwise);
     const auto input = static_cast<size_t>(parameter.input);
     if (!node.has_input(input)) return parameter.otherwise;
-    const Tensor* tensor = graph.constant_tensor(node.inputs[input]);
-    constant &= tensor && tensor->dtype() == DType::float32 && tensor->num_elements() == 1;
-    return constant ? tensor->data<float>()[0] : 0;
+    const std::optional<float> number = scalar_of(graph.constant_tensor(node.inputs[input]));
+    constant &= number.has_value();
+    return number.value_or(0);
   };
   const FunctionParameters result{value(function.a), value(function.b)};
   if (!constant || (function.code == Unary::clip && !(result.a <= result.b))) return std::nullopt;
@@ -399,10 +416,13 @@ OpDef with_boolean_steps(OpDef op, ChainOp step) {
   return op;
 }
 
-std::optional<PointwiseStep> function_step(const Graph& graph, const Node& node) {
+namespace {
+
+/// @param floats  the types of numbers that the function may have
+std::optional<PointwiseStep> step_of_types(const Graph& graph, const Node& node, TypeSet floats) {
   const ScalarFunction* function = function_of(node);
-  const DType from = function && function->step == ChainOp::logical_not ? DType::boolean : DType::float32;
-  if (!function || dtype_of_value(graph, node.inputs[0]) != from || !parameters_of(graph, node, *function)) return std::nullopt;
+  const TypeSet from = function && function->step == ChainOp::logical_not ? kBool : floats;
+  if (!function || !from.has(dtype_of_value(graph, node.inputs[0])) || !parameters_of(graph, node, *function)) return std::nullopt;
   PointwiseStep step{{.op_type = std::string(function->name), .operands = {}, .attributes = {}}, {node.inputs[0]}};
   if (!function->domain.empty()) step.step.op_type = fmt::format("{}:{}", function->domain, function->name);
   const FunctionParameters values = *parameters_of(graph, node, *function);
@@ -412,6 +432,35 @@ std::optional<PointwiseStep> function_step(const Graph& graph, const Node& node)
   };
   write(function->a, values.a);
   write(function->b, values.b);
+  return step;
+}
+
+}  // namespace
+
+std::optional<PointwiseStep> function_step(const Graph& graph, const Node& node) { return step_of_types(graph, node, {DType::float32}); }
+
+std::optional<PointwiseStep> typed_step(const Graph& graph, const Node& node) {
+  if (!node.op || node.outputs.size() != 1 || !node.bodies.empty() || node.inputs.empty() || node.inputs[0] == kNoValue)
+    return std::nullopt;
+  std::optional<PointwiseStep> step = node.op->step ? node.op->step(graph, node) : std::nullopt;
+  if (!step) step = step_of_types(graph, node, {DType::float16, DType::bfloat16});
+  if (step) return step;
+  const bool complete = std::all_of(node.inputs.begin(), node.inputs.end(), [](ValueId id) { return id != kNoValue; });
+  if (!complete || !node.domain.empty()) return std::nullopt;
+  step = PointwiseStep{{.op_type = node.op_type, .operands = {}, .attributes = {}}, node.inputs};
+  if (node.is("Cast")) {
+    step->step.attributes.emplace_back("to", static_cast<float>(graph.type(node.outputs[0]).dtype));
+    return step;
+  }
+  if (!node.op->pointwise) return std::nullopt;
+  for (const auto& [name, value] : node.attributes) {
+    if (const auto* number = std::get_if<int64_t>(&value))
+      step->step.attributes.emplace_back(name, static_cast<float>(*number));
+    else if (const auto* real = std::get_if<float>(&value))
+      step->step.attributes.emplace_back(name, *real);
+    else
+      return std::nullopt;
+  }
   return step;
 }
 

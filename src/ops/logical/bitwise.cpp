@@ -74,7 +74,8 @@ OpDef bitwise(std::string_view name, std::vector<int> since, std::vector<KernelD
           .infer = infer_broadcast,
           .cost = elementwise_cost<1>,
           .alias = {may_reuse(0, 0), may_reuse(0, 1)},
-          .kernels = std::move(kernels)};
+          .kernels = std::move(kernels),
+          .pointwise = true};
 }
 
 OpDef bit_shift() {
@@ -91,7 +92,8 @@ OpDef bitwise_not() {
           .infer = infer_same_as_input,
           .cost = elementwise_cost<1>,
           .alias = {may_reuse(0, 0)},
-          .kernels = unary_kernels<BitNotFn, int64_t, int32_t, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>()};
+          .kernels = unary_kernels<BitNotFn, int64_t, int32_t, int8_t, int16_t, uint8_t, uint16_t, uint32_t, uint64_t>(),
+          .pointwise = true};
 }
 
 }  // namespace
