@@ -97,7 +97,7 @@ int64_t assign_layout(Graph& graph, int64_t limit, bool weights_change) {
 
 Pass assign_layout() {
   return graph_pass(
-      "assign-layout", kLayout, {.not_before_autodiff = true, .only_in_memory = true},
+      "assign-layout", kLayout, {.not_before_autodiff = true, .only_in_memory = true, .for_host = true},
       "convolutions, their gradients, and what lies between them, channels innermost",
       [](Graph& graph, PassContext& context, int64_t limit) { return assign_layout(graph, limit, context.options.weights_change); });
 }

@@ -76,7 +76,7 @@ int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limi
 }
 
 Pass assign_precision() {
-  return graph_pass("assign-precision", kExtended, {.not_before_autodiff = true, .only_in_memory = true},
+  return graph_pass("assign-precision", kExtended, {.not_before_autodiff = true, .only_in_memory = true, .for_host = true},
                     "products and convolutions to be computed in less than float32, where the session asks",
                     [](Graph& graph, PassContext& context, int64_t limit) {
                       return assign_precision(graph, context.options.precision, limit, context.options.weights_change);

@@ -183,7 +183,8 @@ int64_t compute_in_float32(Graph& graph, FoldLimits& limits, int64_t limit) {
 
 Pass compute_in_float32() {
   return graph_pass(
-      "compute-in-float32", kExtended, kInMemory, "16-bit floats -> float32 between Casts, constants converted once, outside of training",
+      "compute-in-float32", kExtended, {.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true, .for_host = true},
+      "16-bit floats -> float32 between Casts, constants converted once, outside of training",
       [](Graph& graph, PassContext& context, int64_t limit) { return compute_in_float32(graph, context.fold_limits, limit); });
 }
 

@@ -72,7 +72,7 @@ int64_t assign_conv_choice(Graph& graph, const ConvChoiceRules& rules, int64_t l
 }
 
 Pass assign_conv_choice() {
-  return graph_pass("assign-conv-choice", kLayout, {.not_before_autodiff = true, .only_in_memory = true},
+  return graph_pass("assign-conv-choice", kLayout, {.not_before_autodiff = true, .only_in_memory = true, .for_host = true},
                     "which ways convolutions may go, where the session says", [](Graph& graph, PassContext& context, int64_t limit) {
                       return context.options.conv_choice.empty() ? 0 : assign_conv_choice(graph, context.options.conv_choice, limit);
                     });

@@ -209,6 +209,8 @@ class FuseAttention final : public Rule {
 
 }  // namespace
 
-Pass fuse_attention() { return rule_pass<FuseAttention>(kExtended, kAlways, "products around a Softmax -> FusedAttention"); }
+Pass fuse_attention() {
+  return rule_pass<FuseAttention>(kExtended, {.makes = "FusedAttention"}, "products around a Softmax -> FusedAttention");
+}
 
 }  // namespace treadle::passes

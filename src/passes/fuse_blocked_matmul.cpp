@@ -85,8 +85,9 @@ class FuseBlockedMatMul final : public Rule {
 }  // namespace
 
 Pass fuse_blocked_matmul() {
-  return rule_pass<FuseBlockedMatMul>(kExtended, {.frozen_weights = true, .not_before_autodiff = true, .removes_quantization = true},
-                                      "products with dequantised weights -> BlockedMatMul, outside of training");
+  return rule_pass<FuseBlockedMatMul>(
+      kExtended, {.frozen_weights = true, .not_before_autodiff = true, .removes_quantisation = true, .makes = "BlockedMatMul"},
+      "products with dequantised weights -> BlockedMatMul, outside of training");
 }
 
 }  // namespace treadle::passes

@@ -42,7 +42,7 @@ int64_t fuse_into_readers(Graph& graph, PassContext&, int64_t limit) {
 }  // namespace
 
 Pass fuse_chain_into_reader() {
-  return graph_pass("fuse-chain-into-reader", kLayout, {.not_before_autodiff = true, .only_in_memory = true},
+  return graph_pass("fuse-chain-into-reader", kLayout, {.not_before_autodiff = true, .only_in_memory = true, .for_host = true},
                     "FusedElementwise and the operator that computes such a chain on its way in -> that operator", fuse_into_readers);
 }
 

@@ -3,7 +3,8 @@
 // also computed in the group, as a copy, if this reads no more memory: it depends on one image that is kept for a later node anyway. An
 // example is the result of batch normalization, read by the gradient of the activation behind it.
 //
-// Each operator computes the same as outside a group. Supports float32, truth values, and quantization by one scale.
+// Each operator computes the same as outside a group. On the host, supports float32, truth values, and quantization by one scale; on a
+// device, all that it takes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
 #include "ops/treadle/fused_elementwise.h"
+#include "ops/typed_step.h"
 #include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/trace.h"
@@ -27,12 +29,13 @@ constexpr size_t kMaxOperators = 96;
 constexpr size_t kMaxInputs = static_cast<size_t>(kernels::kMaxChainInputs) - 1;  // one is reserved for an absent zero point
 
 /// Returns the node as a step of a chain; nullopt if a chain cannot compute it.
-std::optional<PointwiseStep> step_of(const Graph& graph, const Node& node) {
-  if (!node.op || !node.op->step || node.outputs.size() != 1 || node.inputs.empty() || !node.bodies.empty() || node.inputs[0] == kNoValue)
+std::optional<PointwiseStep> step_of(const Graph& graph, const Node& node, const DeviceForms* device) {
+  if (!node.op || node.outputs.size() != 1 || node.inputs.empty() || !node.bodies.empty() || node.inputs[0] == kNoValue)
     return std::nullopt;
   const Type& type = graph.type(node.outputs[0]);
   if (type.has_rank() && type.rank() == 0) return std::nullopt;
-  return node.op->step(graph, node);
+  if (device) return ops::typed_step(graph, node);
+  return node.op->step ? node.op->step(graph, node) : std::nullopt;
 }
 bool is_quantization(const Node& node) {
   return node.op && (node.op->quantization == Quantization::quantizes || node.op->quantization == Quantization::dequantizes);
@@ -40,8 +43,8 @@ bool is_quantization(const Node& node) {
 
 class ElementwiseFuser {
  public:
-  ElementwiseFuser(Rewriter& rewriter, bool keep_quantization)
-      : rewriter_(rewriter), graph_(rewriter.graph()), keep_quantization_(keep_quantization) {}
+  ElementwiseFuser(Rewriter& rewriter, bool keep_quantisation, const DeviceForms* device)
+      : rewriter_(rewriter), graph_(rewriter.graph()), keep_quantisation_(keep_quantisation), device_(device) {}
 
   void run() {
     std::vector<NodeId> order = graph_.order();
@@ -53,7 +56,10 @@ class ElementwiseFuser {
  private:
   bool is_candidate(const Node& node) const {
     if (keep_quantization_ && is_quantization(node)) return false;
-    return step_of(graph_, node).has_value();
+    if (!device_) return step_of(graph_, node, nullptr).has_value();
+    const auto [known, is_new] = taken_.try_emplace(node.id, false);
+    if (is_new) known->second = step_of(graph_, node, device_) && device_->takes(graph_, node);
+    return known->second;
   }
   struct Group {
     std::vector<NodeId> nodes;                     // in topological order, once complete
@@ -70,21 +76,21 @@ class ElementwiseFuser {
         if (input != kNoValue) outside.insert(static_cast<uint32_t>(input));
     }
   };
-  Group group_of(NodeId root, bool with_copies) const {
+  Group group_of(NodeId root, bool with_copies, size_t max_inputs) const {
     Group group;
     group.take(graph_.node(root));
-    grow(group, root, [&](const Node& producer) {
+    grow(group, root, max_inputs, [&](const Node& producer) {
       return std::ranges::all_of(graph_.value(producer.outputs[0]).uses, [&](const Use& use) { return group.has(use.node); });
     });
     const size_t own = group.nodes.size();
-    if (with_copies) grow(group, root, [&](const Node& producer) { return costs_no_reading(producer, root); });
+    if (with_copies) grow(group, root, max_inputs, [&](const Node& producer) { return costs_no_reading(producer, root); });
     for (size_t i = own; i < group.nodes.size(); ++i) group.copies.insert(static_cast<uint32_t>(group.nodes[i]));
     if (PassTrace::current()) say_who_stays_outside(group);
     std::sort(group.nodes.begin(), group.nodes.end(), [&](NodeId a, NodeId b) { return place_.at(a) < place_.at(b); });
     return group;
   }
   template <typename May>
-  void grow(Group& group, NodeId root, const May& may_join) const {
+  void grow(Group& group, NodeId root, size_t max_inputs, const May& may_join) const {
     const ValueId result = graph_.node(root).outputs[0];
     // An operator that is refused because of another reader is tried again when that reader joins.
     for (size_t i = 0; i < group.nodes.size(); ++i) {
@@ -92,7 +98,7 @@ class ElementwiseFuser {
         const Node* producer = producer_of(graph_, input);
         if (!producer || group.has(producer->id) || group.nodes.size() >= kMaxOperators) continue;
         if (!is_candidate(*producer) || graph_.is_output(input) || !has_shape_of(input, result) || !may_join(*producer)) continue;
-        if (group.outside.size() + producer->inputs.size() > kMaxInputs) continue;
+        if (group.outside.size() + producer->inputs.size() > max_inputs) continue;
         group.take(*producer);
       }
     }
@@ -168,7 +174,7 @@ class ElementwiseFuser {
     std::unordered_map<uint32_t, size_t> inputs;
     auto is_inside = [&](ValueId id) { return results.contains(static_cast<uint32_t>(id)); };
     for (NodeId id : group) {
-      auto [step, operands] = *step_of(graph_, graph_.node(id));
+      auto [step, operands] = *step_of(graph_, graph_.node(id), device_);
       for (ValueId& operand : operands)
         if (operand == kNoValue) operand = zero();
       for (ValueId operand : operands) {
@@ -191,19 +197,25 @@ class ElementwiseFuser {
     return zero_;
   }
 
+  // What a device does not take as a large group, it may take as smaller ones.
   void fuse(NodeId root) {
-    Group group = group_of(root, /*with_copies=*/true);
-    if (group.nodes.size() < 2) return;
-    Chain chain = chain_of(group.nodes);
-    if (!group.copies.empty() && !fits(chain, root)) {
-      group = group_of(root, /*with_copies=*/false);
+    for (size_t max_inputs : {kMaxInputs, kMaxInputs / 2, kMaxInputs / 4}) {
+      Group group = group_of(root, /*with_copies=*/true, max_inputs);
       if (group.nodes.size() < 2) return;
-      chain = chain_of(group.nodes);
+      Chain chain = chain_of(group.nodes);
+      if (!group.copies.empty() && !fits(chain, root)) {
+        group = group_of(root, /*with_copies=*/false, max_inputs);
+        if (group.nodes.size() < 2) return;
+        chain = chain_of(group.nodes);
+      }
+      if (device_ && !fits(chain, root)) continue;
+      rewriter_.change(group.nodes, [&] { return fuse(group, chain, root); });
+      return;
     }
-    rewriter_.change(group.nodes, [&] { return fuse(group, chain, root); });
   }
-  /// Returns true if a chain has enough slots for the intermediate values.
+  /// Returns true if the chain's kernel takes it: on the host, if it has enough slots for the intermediate values.
   bool fits(const Chain& chain, NodeId root) const {
+    if (device_) return device_->takes(graph_, as_node(spec_of(chain, root), graph_.node(root)));
     std::vector<DType> dtypes;
     for (ValueId input : chain.inputs) dtypes.push_back(graph_.type(input).dtype);
     try {
@@ -213,6 +225,16 @@ class ElementwiseFuser {
     }
     return true;
   }
+  NodeSpec spec_of(const Chain& chain, NodeId root) const {
+    NodeSpec spec{.op_type = "FusedElementwise",
+                  .inputs = chain.inputs,
+                  .attributes = {{"steps", chain.steps}},
+                  .domain = "treadle",
+                  .name = graph_.node(root).name};
+    const DType dtype = graph_.type(graph_.node(root).outputs[0]).dtype;
+    if (dtype != DType::float32) spec.attributes.set("dtype", static_cast<int64_t>(dtype));
+    return spec;
+  }
   bool fuse(const Group& group, const Chain& chain, NodeId root) {
     if (!fits(chain, root))
       return declined(graph_.node(root), [&] {
@@ -220,14 +242,7 @@ class ElementwiseFuser {
                            chain.inputs.size());
       });
     const ValueId old = graph_.node(root).outputs[0];
-    const DType dtype = graph_.type(old).dtype;
-    NodeSpec spec{.op_type = "FusedElementwise",
-                  .inputs = chain.inputs,
-                  .attributes = {{"steps", chain.steps}},
-                  .domain = "treadle",
-                  .name = graph_.node(root).name};
-    if (dtype != DType::float32) spec.attributes.set("dtype", static_cast<int64_t>(dtype));
-    const ValueId result = rewriter_.add(std::move(spec), root);
+    const ValueId result = rewriter_.add(spec_of(chain, root), root);
     graph_.value(result).type = merge(graph_.type(result), graph_.type(old));
     place_[graph_.value(result).producer] = place_[root];
     rewriter_.replace(old, result);
@@ -239,20 +254,22 @@ class ElementwiseFuser {
   Rewriter& rewriter_;
   Graph& graph_;
   bool keep_quantization_;
+  const DeviceForms* device_;
+  mutable std::unordered_map<NodeId, bool> taken_;  // by the device, of nodes that are steps
   std::unordered_map<NodeId, size_t> place_;
   ValueId zero_ = kNoValue;
 };
 
 }  // namespace
 
-int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantization) {
-  return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantization).run(); });
+int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation, const DeviceForms* device) {
+  return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantisation, device).run(); });
 }
 
 Pass fuse_elementwise() {
-  return graph_pass("fuse-elementwise", kExtended, kNotBeforeAutodiff, "pointwise operators behind one another -> FusedElementwise",
-                    [](Graph& graph, PassContext& context, int64_t limit) {
-                      return fuse_elementwise(graph, limit, context.fold_limits.keep_quantization);
+  return graph_pass("fuse-elementwise", kExtended, {.not_before_autodiff = true, .makes = "FusedElementwise"},
+                    "pointwise operators behind one another -> FusedElementwise", [](Graph& graph, PassContext& context, int64_t limit) {
+                      return fuse_elementwise(graph, limit, context.fold_limits.keep_quantisation, context.options.device);
                     });
 }
 

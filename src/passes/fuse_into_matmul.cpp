@@ -133,7 +133,7 @@ Patch fused_product(const Node& node, const ProductParts& parts) {
 }
 
 Pass fuse_into_matmul() {
-  return rule_pass<FuseIntoMatMul>(kExtended, {.packed_weights = true, .not_before_autodiff = true},
+  return rule_pass<FuseIntoMatMul>(kExtended, {.packed_weights = true, .not_before_autodiff = true, .makes = "FusedMatMul"},
                                    "bias, residual and activation behind a product -> FusedMatMul, outside of training");
 }
 

@@ -258,7 +258,8 @@ class FuseQuantizedConv final : public Rule {
 }  // namespace
 
 Pass fuse_quantized_conv() {
-  return rule_pass<FuseQuantizedConv>(kLayout, kInMemory,
+  return rule_pass<FuseQuantizedConv>(kLayout,
+                                      {.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true, .for_host = true},
                                       "convolutions, pools, joins of dequantised bytes -> the same of bytes, outside of training");
 }
 

@@ -217,7 +217,10 @@ class RotaryLayouts final : public Rule {
 
 }  // namespace
 
-Pass fuse_rotary() { return rule_pass<FuseRotary>(kExtended, kNotBeforeAutodiff, "rotary position embedding written out -> FusedRotary"); }
+Pass fuse_rotary() {
+  return rule_pass<FuseRotary>(kExtended, {.not_before_autodiff = true, .makes = "FusedRotary"},
+                               "rotary position embedding written out -> FusedRotary");
+}
 Pass rotary_layouts() { return rule_pass<RotaryLayouts>(kExtended, kNotBeforeAutodiff, "Transposes around FusedRotary -> its strides"); }
 
 }  // namespace treadle::passes

@@ -106,4 +106,15 @@ Patch reshape_to(const Node& node, const std::vector<int64_t>& target) {
   return patch;
 }
 
+Node as_node(NodeSpec spec, const Node& replaced) {
+  Node node;
+  node.op = find_op(spec.domain, spec.op_type);
+  node.name = std::move(spec.name), node.op_type = std::move(spec.op_type), node.domain = std::move(spec.domain);
+  node.num_formal_inputs = static_cast<int>(spec.inputs.size());
+  node.inputs = std::move(spec.inputs), node.outputs = replaced.outputs;
+  node.attributes = std::move(spec.attributes);
+  node.sources = replaced.sources, node.metadata = replaced.metadata;
+  return node;
+}
+
 }  // namespace treadle::passes

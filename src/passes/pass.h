@@ -44,8 +44,8 @@ int64_t apply(const Pass& pass, Graph& graph, PassContext& context, int64_t limi
 constexpr Level kBasic = Level::basic, kExtended = Level::extended, kLayout = Level::layout;
 constexpr PassConditions kAlways{}, kHidesPatterns{.hides_patterns = true}, kForPatterns{.for_patterns = true},
     kNotBeforeAutodiff{.not_before_autodiff = true}, kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true},
-    kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true},
-    kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true};
+    kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .for_host = true},
+    kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true, .for_host = true};
 
 /// A pass of the rule that `make` makes, by its name.
 Pass rule_pass(std::unique_ptr<Rule> (*make)(const PipelineOptions&), Level level, const PassConditions& conditions,

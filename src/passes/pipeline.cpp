@@ -121,7 +121,18 @@ class Pipeline {
     if (options.keep_patterns && (info.level > kBasic || conditions.hides_patterns)) return false;
     if (options.keep_quantization && conditions.removes_quantization) return false;
     if (!options.precision.empty() && conditions.only_float32) return false;
+    if (options.device ? !suits(info, *options.device) : conditions.only_on_devices) return false;
     return left_ > 0 && std::find(options.skip.begin(), options.skip.end(), info.name) == options.skip.end();
+  }
+
+  static bool suits(const PassInfo& info, const DeviceForms& device) {
+    if (info.level > device.level() || info.conditions.for_host) return false;
+    for (std::string_view rest = info.conditions.makes; !rest.empty();) {
+      const size_t end = std::min(rest.find(' '), rest.size());
+      if (!device.has(rest.substr(0, end))) return false;
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    return true;
   }
 
   void apply(std::span<const Pass> passes) {

@@ -1,6 +1,7 @@
 // The graph optimizer: its passes and their order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -30,8 +31,22 @@ struct PassConditions {
   bool only_float32 = false;          ///< not where a precision below float32 is asked for
   bool for_patterns = false;          ///< it makes what other tools look for: only where patterns are to stay
   bool hides_patterns = false;        ///< it rewrites what other tools look for, such as the fusions of ONNX Runtime's transformers
+  bool for_host = false;              ///< what it makes suits the host's kernels alone: packed weights, layouts, wider floats
+  bool only_on_devices = false;       ///< only where a device's own kernels run the nodes
+  std::string_view makes = "";        ///< operators of the treadle domain that it makes, separated by blanks
 
   bool inference_only() const { return frozen_weights || packed_weights || not_before_autodiff; }
+};
+
+/// What may be made of a graph whose nodes run by a device's own kernels.
+struct DeviceForms {
+  std::vector<std::string> operators;  ///< of the treadle domain that the device computes
+  /// Returns true if the device computes this node, which the graph need not contain.
+  std::function<bool(const Graph&, const Node&)> takes;
+
+  /// The highest level of passes that run for the device.
+  Level level() const { return operators.empty() ? Level::basic : Level::extended; }
+  bool has(std::string_view op_type) const { return std::find(operators.begin(), operators.end(), op_type) != operators.end(); }
 };
 
 struct PipelineOptions {
@@ -56,6 +71,8 @@ struct PipelineOptions {
   PrecisionRules precision;
   /// Rules for the methods of convolutions. Not for files.
   ConvChoiceRules conv_choice;
+  /// Null: the host's kernels run the nodes. Otherwise passes make no operator that the device does not have.
+  const DeviceForms* device = nullptr;
   /// The caller's pass "backends". Runs when the graph is simplified but has only ONNX's operators; nodes that it takes are not fused. It
   /// must stop after `limit` changes. @return the number of changes
   std::function<int64_t(Graph&, int64_t limit)> before_fusion;

@@ -336,7 +336,14 @@ void register_device(const treadle_device& given) {
   auto make = [of](const DeviceRequest& request) -> std::shared_ptr<Device> {
     return std::make_shared<PluginDevice>(request.name, std::make_shared<const Instance>(of, request));
   };
-  register_device_type({.name = of->name, .make = std::move(make), .make_host = {}, .kernels = std::make_shared<PluginKernels>(of)});
+  std::vector<std::string> fused;
+  for (const Registration::Kernel& kernel : of->kernels)
+    if (kernel.domain == "treadle") fused.push_back(kernel.op_type);
+  register_device_type({.name = of->name,
+                        .make = std::move(make),
+                        .make_host = {},
+                        .kernels = std::make_shared<PluginKernels>(of),
+                        .fused_operators = std::move(fused)});
 }
 
 }  // namespace treadle::plugin

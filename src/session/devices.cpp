@@ -11,7 +11,9 @@
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
 #include "exec/placed/device_memory.h"
+#include "exec/program/determined_extents.h"
 #include "gpu/gpu_type.h"
+#include "graph/inferred_types.h"
 #include "session/model.h"
 #include "session/refusals.h"
 #include "treadle/error.h"
@@ -30,6 +32,16 @@ void register_types() {
   throw Error(ErrorCode::invalid_argument,
               fmt::format("there is no device \"{}\"; the devices are: cpu, {}; of each, TYPE:NAME is one of several", name,
                           fmt::join(types, ", ")));
+}
+
+// As lowering asks (exec/program/lowering.cpp).
+bool has_determined_extents(const Graph& graph, const Node& node) {
+  exec::DeterminedExtents determined(graph, {});
+  for (const auto* ids : {&node.inputs, &node.outputs})
+    for (const ValueId id : *ids)
+      if (id != kNoValue && !determined.has_extents(graph.type(id))) return false;
+  const Inferred inferred = infer_alone(graph, node);
+  return std::all_of(inferred.outputs.begin(), inferred.outputs.end(), [&](const Type& type) { return determined.has_extents(type); });
 }
 
 }  // namespace
@@ -134,6 +146,20 @@ std::string_view SessionDevices::name_for(const Node& node) const { return devic
 DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) const {
   const DeviceType& type = types_[device_or_default(node)];
   return type.kernels ? type.kernels->find(graph, node) : DeviceKernel();
+}
+
+passes::DeviceForms forms_of(const DeviceType& type, const Graph& graph,
+                             std::function<DeviceKernel(const Graph&, const Node&)> kernel_for) {
+  return {type.fused_operators, [main = &graph, kernel_for = std::move(kernel_for)](const Graph& inside, const Node& node) {
+            // Bodies, and nodes whose extents only the run tells, stay on the host.
+            return &inside == main && has_determined_extents(inside, node) && kernel_for(inside, node).kernel;
+          }};
+}
+
+std::optional<passes::DeviceForms> SessionDevices::forms(const Graph& graph) const {
+  const auto found = std::find_if(types_.begin(), types_.end(), [](const DeviceType& type) { return type.kernels != nullptr; });
+  if (found == types_.end()) return std::nullopt;
+  return forms_of(*found, graph, [this](const Graph& inside, const Node& node) { return kernel_for(inside, node); });
 }
 
 void SessionDevices::set_memory_limit(size_t limit_bytes) {

@@ -23,6 +23,7 @@ constexpr Refusal kRefusals[] = {
     {kParallel, "recompute_fraction", "values are computed again in the program's order"},
     {kParallel, "early_updates", "updates are put in the program's order"},
     {"a device without a bus", "memory_limit_bytes", "what it has no room for cannot stay with the host"},
+    {"a device with kernels of its own", "precision", "its kernels compute in the model's dtypes: convert the model"},
     {"a device with memory of its own", "allocator", "what lies there comes from the device"},
     {"a partial run", "fetches of other values", "its outputs can be fetched, and what RunOptions::targets names"},
     {kTraining, "feeds of inner values", "make the value an input of the model"},

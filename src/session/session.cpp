@@ -21,6 +21,7 @@
 #include "passes/infer_storage.h"
 #include "passes/pipeline.h"
 #include "session/options.h"
+#include "session/refusals.h"
 #include "session/run_names.h"
 #include "session/session_impl.h"
 #include "session/sparse_outputs.h"
@@ -166,6 +167,7 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
 
 Session::Impl::CompiledSubgraphs Session::Impl::optimize(Graph& graph, bool for_file, bool for_monitor) const {
   const LoadPhases::Phase phase("optimise");
+  if (devices.have_kernels() && !options.precision.empty()) refuse("a device with kernels of its own", "precision");
   CompiledSubgraphs compiled;
   // Sparse storage is inferred for sessions only; files keep inputs dense.
   if (auto given = options.config.find("treadle.storage"); given != options.config.end() && !for_file)
@@ -189,8 +191,8 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimize(Graph& graph, bool for_
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
   pipeline.level = optimizer_level(options.graph_optimization_level);
-  // Higher levels fuse nodes into operators of the host, for which devices have no kernels.
-  if (devices.have_kernels()) pipeline.level = std::min(pipeline.level, optimizer_level(GraphOptimizationLevel::basic));
+  const std::optional<passes::DeviceForms> forms = for_file ? std::nullopt : devices.forms(graph);
+  if (forms) pipeline.device = &*forms;
   pipeline.for_file = pipeline.keep_patterns = pipeline.keep_quantization = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
   // Patterns are checked once, on the main program; programs for other fetches have fewer nodes.

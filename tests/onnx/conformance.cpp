@@ -26,6 +26,7 @@
 #include "onnx/parse.h"
 #include "onnx/random_case.h"
 #include "passes/pipeline.h"
+#include "session/devices.h"
 #include "tests/exec/host_program.h"
 #include "treadle/error.h"
 
@@ -143,13 +144,17 @@ std::string run_case(const fs::path& root, const std::string& name, bool optimiz
     std::shared_ptr<Graph> graph = onnx::import_graph(model);
     std::vector<Type> output_types = graph->declared_outputs;
     onnx::upgrade(*graph);
-    if (optimize)
+    const auto gpu_kernel = [](const Graph& of, const Node& node) { return gpu_type().kernels->find(of, node); };
+    if (optimize && is_gpu(where)) {
+      const passes::DeviceForms forms = forms_of(gpu_type(), *graph, gpu_kernel);
+      passes::optimize(*graph, {.device = &forms});
+    } else if (optimize)
       passes::optimize(*graph);
     else
       passes::canonicalize(*graph);
     verify(*graph);
     exec::ProgramOptions options{.parallel = where == "sim" || where == "several", .pieces_in_place = where.empty() || where == "cpu"};
-    if (is_gpu(where)) options.device_kernel = [](const Graph& of, const Node& node) { return gpu_type().kernels->find(of, node); };
+    if (is_gpu(where)) options.device_kernel = gpu_kernel;
     testing::HostProgram program(graph, options);
     std::unique_ptr<exec::Executor> placed = place(program, where);
     Tolerance tolerance = read_tolerance(folder / "tol.json");

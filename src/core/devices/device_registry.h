@@ -31,6 +31,9 @@ struct DeviceType {
   std::function<std::shared_ptr<Device>(const DeviceRequest&)> make_host;
   /// Kernels of the device (graph/kernel_table.h); null: host kernels run on it.
   std::shared_ptr<const KernelTable> kernels;
+  /// Of devices with kernels of their own: the operators of the treadle domain that these compute. The optimizer makes no others for the
+  /// device. If there are none, graphs are optimized at the level `basic`, otherwise at `extended`.
+  std::vector<std::string> fused_operators = {};
 };
 
 /// Registers a type. A second one with the same name replaces it for later sessions. Thread-safe.

@@ -1,5 +1,6 @@
 // FusedElementwise (treadle): a chain of pointwise operators with broadcasting inputs, computed in one pass over memory. The attribute
-// "steps" has a text for each operator, see ElementwiseStep. All steps compute in float32; truth values are 0 and 1.
+// "steps" has a text for each operator, see ElementwiseStep. The host computes all steps in float32; truth values are 0 and 1. Devices
+// compute each step in the type of its operands, of more types.
 #include "ops/treadle/fused_elementwise.h"
 
 #include <fmt/format.h>
@@ -185,6 +186,9 @@ Cost cost(const ShapeContext& c) {
           bytes + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
+constexpr TypeSet kHostInputs{DType::float32, DType::boolean, DType::uint8, DType::int8, DType::int32};
+constexpr TypeSet kHostOutputs{DType::float32, DType::boolean, DType::uint8, DType::int8};
+
 struct CompiledChain final : PackedState {
   ChainProgram program;
 };
@@ -192,6 +196,11 @@ struct CompiledChain final : PackedState {
 struct FusedElementwise {
   kernels::ChainPlan plan;
 
+  static std::string declines(const CreateContext& c) {
+    for (int i = 0; i < c.node().num_formal_inputs; ++i)
+      if (!kHostInputs.has(c.dtype(i))) return fmt::format("only devices compute chains of {}", name_of(c.dtype(i)));
+    return kHostOutputs.has(c.output_dtype(0)) ? "" : fmt::format("only devices compute chains that give {}", name_of(c.output_dtype(0)));
+  }
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     auto state = std::make_unique<CompiledChain>();
     std::vector<DType> inputs;
@@ -217,6 +226,7 @@ struct FusedElementwise {
 std::string write_step(FunctionBody& b, const ElementwiseStep& step, const std::vector<std::string>& operands) {
   const std::string& op = step.op_type;
   if (op == "ToFloat") return b.op("Cast", operands, {{"to", static_cast<int64_t>(DType::float32)}});
+  if (op == "Cast") return b.op(op, operands, {{"to", static_cast<int64_t>(step.attribute("to", 1))}});
   if (op == "treadle:GeluSlope") return write_gelu_slope(b, operands[0]);
   if (op == "ToBool") return b.op("Cast", operands, {{"to", static_cast<int64_t>(DType::boolean)}});
   if (const ScalarFunction* function = find_function(op))
@@ -269,14 +279,13 @@ std::vector<Alias> over_chain_inputs(int first, int beside) {
 }
 
 std::vector<OpDef> fused_elementwise_ops() {
-  constexpr TypeSet kInputs{DType::float32, DType::boolean, DType::uint8, DType::int8, DType::int32};
-  constexpr TypeSet kOutputs{DType::float32, DType::boolean, DType::uint8, DType::int8};
+  constexpr TypeSet kTypes = kNumeric | kBool;
   return {{.name = "FusedElementwise",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"inputs", kInputs, "", Presence::variadic}},
-           .outputs = {{"output", kOutputs}},
-           .attributes = {{"dtype", int64_t{1}, dtype_among(kOutputs)}, {"steps"}},
+           .inputs = {{"inputs", kTypes, "", Presence::variadic}},
+           .outputs = {{"output", kTypes}},
+           .attributes = {{"dtype", int64_t{1}, dtype_among(kTypes)}, {"steps"}},
            .infer = infer,
            .cost = cost,
            .alias = over_chain_inputs(0),
