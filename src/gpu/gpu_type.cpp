@@ -113,8 +113,11 @@ std::vector<Gpu> offered_gpus() {
 
 void register_gpu_type() {
   static const bool once = [] {
-    register_device_type(
-        {.name = "gpu", .make = make, .make_host = {}, .kernels = std::make_shared<GpuKernels>(), .fused_operators = {"FusedElementwise"}});
+    register_device_type({.name = "gpu",
+                          .make = make,
+                          .make_host = {},
+                          .kernels = std::make_shared<GpuKernels>(),
+                          .fused_operators = {"FusedElementwise", "ChainedConv", "ChainedMatMul", "ChainedGemm"}});
     return true;
   }();
   (void)once;

@@ -56,6 +56,7 @@ struct ProductCall {
   int64_t a_row = 0, a_column = 1, b_row = 1, b_column = 0, c_row = 0, c_column = 0;
   int64_t batch = 1, a_step = 0, b_step = 0;  ///< at most as many as a dispatch has in its third dimension
   float alpha = 1, beta = 1;
+  std::array<const void*, 3> operands = {};  ///< of the epilogue
 };
 /// @param shader  product.comp, for the elements' type
 void dispatch_product(const vulkan::Shader& shader, const ProductCall& call);
@@ -72,7 +73,7 @@ void push_extents(Push& push, int rank, const int64_t* dims);
 
 /// Each returns the kernel for a node of its family; empty if the node is of another family or not supported.
 DeviceKernel find_pointwise(const Graph& graph, const Node& node);
-DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm, Conv, ConvTranspose
+DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm, Conv, also with chains behind them; ConvTranspose
 DeviceKernel find_movement(const Graph& graph, const Node& node);  ///< Transpose, Slice, Concat and the like
 DeviceKernel find_gather(const Graph& graph, const Node& node);
 DeviceKernel find_recurrent(const Graph& graph, const Node& node);

@@ -1,7 +1,10 @@
-// Matrix products, and convolutions computed as products.
+// Matrix products, and convolutions computed as products, with the chains of pointwise operators behind them.
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "gpu/batches.h"
+#include "gpu/epilogue.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "kernels/gemm/gemm.h"
@@ -19,6 +22,12 @@ struct ProductState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   int64_t element_bytes = 4;
   const vulkan::Shader* direct = nullptr;  // for convolutions with few channels per group
+  Epilogue epilogue;
+
+  /// The operands of the epilogue for the part of the result that begins with these elements.
+  std::array<const void*, 3> operands(RunContext& c, int64_t first_element, int64_t first_row) const {
+    return epilogue.operands(c, first_element * element_bytes, first_row * element_bytes);
+  }
 };
 
 /// The shader product.comp over all matrices of a batch.
@@ -54,6 +63,7 @@ struct MatrixProduct {
     call.c_row = c_row, call.c_column = c_column;
     call.batch = count, call.a_step = a_step, call.b_step = b_step;
     call.alpha = alpha, call.beta = beta;
+    call.operands = state.operands(c, at.c, shape.N > 0 ? at.c / shape.N : 0);
     dispatch_product(*state.shader, call);
   }
 };
@@ -109,19 +119,16 @@ struct Conv {
     Push push;
     push.pointer(c.out<std::byte>(0) + first * params.M * columns * state.element_bytes);
     push.pointer(c.in<std::byte>(0) + first * params.C * w.in_size() * state.element_bytes);
-    push.pointer(c.in<void>(1)).pointer(c.in<void>(2)).word(uint32_t{has_bias});
+    push.pointer(c.in<void>(1)).pointer(has_bias ? c.in<void>(2) : nullptr);
+    for (const void* operand : state.operands(c, first * params.M * columns, first * params.M)) push.pointer(operand);
+    push.word(uint32_t{has_bias});
     for (const int64_t extent : {rows, columns, terms, params.group}) push.word(static_cast<uint32_t>(extent));
-    push3(push, w.in);
-    for (const int axis : {1, 2}) push.word(static_cast<int32_t>(w.out[axis]));
-    for (const int axis : {1, 2}) push.word(static_cast<int32_t>(w.kernel[axis]));
-    push3(push, w.stride), push3(push, w.dilation), push3(push, w.pad_begin);
+    for (const auto* extents : {&w.in, &w.out, &w.kernel, &w.stride, &w.dilation, &w.pad_begin})
+      for (const int axis : {1, 2}) push.word(static_cast<int32_t>((*extents)[axis]));
     const bool is_direct = rows < 8;
     std::array<uint32_t, 3> groups = is_direct ? groups_over(count32(rows * columns)) : groups_for(tiles(rows) * tiles(columns));
     groups[2] = static_cast<uint32_t>(images * params.group);
     stream().dispatch(is_direct ? *state.direct : *state.shader, push.bytes(), groups);
-  }
-  static void push3(Push& push, const int64_t (&triple)[3]) {
-    for (const int64_t value : triple) push.word(static_cast<int32_t>(value));
   }
 };
 
@@ -158,7 +165,9 @@ bool are_alike(const Graph& graph, const Node& node) {
 
 void dispatch_product(const vulkan::Shader& shader, const ProductCall& call) {
   Push push;
-  push.pointer(call.y).pointer(call.a).pointer(call.b).pointer(call.c).word(uint32_t{call.has_c});
+  push.pointer(call.y).pointer(call.a).pointer(call.b).pointer(call.c);
+  for (const void* operand : call.operands) push.pointer(operand);
+  push.word(uint32_t{call.has_c});
   for (const int64_t extent : {call.rows, call.columns, call.terms, call.a_row, call.a_column, call.b_row, call.b_column, call.c_row,
                                call.c_column, call.a_step, call.b_step, int64_t{0}})
     push.word(static_cast<uint32_t>(extent));
@@ -169,28 +178,32 @@ void dispatch_product(const vulkan::Shader& shader, const ProductCall& call) {
 }
 
 DeviceKernel find_product(const Graph& graph, const Node& node) {
-  if (!node.domain.empty() || node.outputs.empty() || !are_alike(graph, node)) return {};
+  if (node.outputs.empty() || !are_alike(graph, node)) return {};
   static const KernelDef matmul = kernel<MatMul>("gpu"), gemm = kernel<Gemm>("gpu"), conv = kernel<Conv>("gpu"),
                          transposed = kernel<ConvTranspose>("gpu");
+  const std::optional<Epilogue> epilogue = Epilogue::of(graph, node);
+  if (!epilogue) return {};
+  const std::string_view product = epilogue->product;
+  const KernelDef* const found = product == "MatMul"          ? &matmul
+                                 : product == "Gemm"          ? &gemm
+                                 : product == "Conv"          ? &conv
+                                 : product == "ConvTranspose" ? &transposed
+                                                              : nullptr;
+  if (!found) return {};
+  const bool is_convolution = found == &conv || found == &transposed;
+  // A kernel's depth is not among the push constants.
+  if (is_convolution && graph.type(node.inputs[0]).shape->size() > 4) return {};
   const DType dtype = graph.type(node.outputs[0]).dtype;
   auto state = std::make_shared<ProductState>();
+  state->epilogue = *epilogue;
   state->element_bytes = static_cast<int64_t>(bits_of(dtype) / 8);
-  const bool is_transposed = node.op_type == "ConvTranspose";
-  // A kernel's depth is not among the push constants.
-  if ((node.op_type == "Conv" || is_transposed) && graph.type(node.inputs[0]).shape->size() > 4) return {};
-  if (is_transposed) {
+  if (found == &transposed) {
     state->shader = find_shader("convolution_transposed", dtype);
-  } else if (node.op_type == "Conv") {
-    state->shader = find_shader("convolution_tile", dtype);
-    state->direct = find_shader("convolution", dtype);
   } else {
-    state->shader = find_shader("product", dtype);
+    state->shader = epilogue->shader(found == &conv ? "convolution_tile" : "product", dtype);
+    if (found == &conv) state->direct = epilogue->shader("convolution", dtype);
   }
-  if (!state->shader) return {};
-  if (is_transposed) return {&transposed, std::move(state)};
-  if (node.op_type == "MatMul") return {&matmul, std::move(state)};
-  if (node.op_type == "Gemm") return {&gemm, std::move(state)};
-  return node.op_type == "Conv" ? DeviceKernel{&conv, std::move(state)} : DeviceKernel();
+  return state->shader ? DeviceKernel{found, std::move(state)} : DeviceKernel();
 }
 
 }  // namespace treadle::gpu

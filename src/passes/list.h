@@ -56,6 +56,7 @@ namespace treadle::passes {
   PASS(merge_movements)           \
   PASS(split_inputs)              \
   PASS(fuse_elementwise)          \
+  PASS(fuse_epilogue)             \
   PASS(fuse_chain_into_reader)    \
   PASS(assign_precision)          \
   PASS(assign_conv_choice)

@@ -2,17 +2,17 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
+#include "epilogue.glsl"
 
 layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;
+  Elements operands[3];  // of the epilogue
   uint has_bias;
   uint rows, columns, terms;  // numbers of output channels of a group, of positions of the output, and of weights of an output channel
   uint groups;
-  ivec3 in_size;
-  ivec2 out_size, kernel;
-  ivec3 stride, dilation, pad;
+  ivec2 in_size, out_size, kernel, stride, dilation, pad;  // height, width
 } p;
 
 void main() {
@@ -25,18 +25,20 @@ void main() {
   const uint first_weight = (group * p.rows + row) * p.terms;
   float sum = 0;
   for (int channel = 0; channel < channels; ++channel) {
-    const uint plane = (batch * uint(channels) + uint(channel)) * uint(p.in_size.y * p.in_size.z);
+    const uint plane = (batch * uint(channels) + uint(channel)) * uint(p.in_size.x * p.in_size.y);
     for (int kh = 0; kh < p.kernel.x; ++kh) {
-      const int ih = oh * p.stride.y - p.pad.y + kh * p.dilation.y;
-      if (ih < 0 || ih >= p.in_size.y) continue;
+      const int ih = oh * p.stride.x - p.pad.x + kh * p.dilation.x;
+      if (ih < 0 || ih >= p.in_size.x) continue;
       for (int kw = 0; kw < p.kernel.y; ++kw) {
-        const int iw = ow * p.stride.z - p.pad.z + kw * p.dilation.z;
-        if (iw < 0 || iw >= p.in_size.z) continue;
+        const int iw = ow * p.stride.y - p.pad.y + kw * p.dilation.y;
+        if (iw < 0 || iw >= p.in_size.y) continue;
         const float w = to_number(p.w.at[first_weight + uint((channel * p.kernel.x + kh) * p.kernel.y + kw)]);
-        sum = fma(w, to_number(p.x.at[plane + uint(ih * p.in_size.z + iw)]), sum);
+        sum = fma(w, to_number(p.x.at[plane + uint(ih * p.in_size.y + iw)]), sum);
       }
     }
   }
-  if (p.has_bias != 0) sum += to_number(p.bias.at[group * p.rows + row]);
-  p.y.at[batch * p.rows * p.columns + element] = to_element(sum);
+  const uint channel = group * p.rows + row;
+  if (p.has_bias != 0) sum += to_number(p.bias.at[channel]);
+  const uint in_result = batch * p.rows * p.columns + element;
+  p.y.at[in_result] = to_element(finished(sum, p.operands, in_result, channel, batch * p.rows + row));
 }

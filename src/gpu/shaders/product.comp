@@ -3,6 +3,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
+#include "epilogue.glsl"
 
 layout(local_size_x = 256) in;
 
@@ -12,17 +13,17 @@ const uint ROWS = 64, COLUMNS = 64, TERMS = 16;
 // Rows are the output channels of one group of channels, columns the positions of the output, and terms the weights of one channel.
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;  // bias may be null
+  Elements operands[3];    // of the epilogue
   uint has_bias;
   uint rows, columns, terms;
-  uint groups;                          // number of groups of channels
-  ivec3 in_size;                        // depth, height and width, as in all ivec3 below
-  ivec2 out_size;                       // height and width
-  ivec2 kernel;                         // height and width
-  ivec3 stride, dilation, pad;
+  uint groups;                          // of channels
+  ivec2 in_size;                        // height, width; so below
+  ivec2 out_size, kernel, stride, dilation, pad;
 } p;
 #else
 layout(push_constant, scalar) uniform Push {
-  Elements y, a, b, c;  // c may be null
+  Elements y, a, b, c;   // c may be null
+  Elements operands[3];  // of the epilogue
   uint has_c;
   uint rows, columns, terms;
   uvec2 a_step, b_step, c_step;  // distances in elements between rows, and between columns
@@ -37,17 +38,14 @@ shared float b_tile[TERMS][COLUMNS + 4];
 #ifdef CONVOLUTION
 float a_element(uint row, uint k, uint batch) { return to_number(p.w.at[(batch % p.groups * p.rows + row) * p.terms + k]); }
 float b_element(uint k, uint column, uint batch) {
-  const int taps = p.kernel.x * p.kernel.y;
+  // Terms go by channel, then height and width of the kernel.
+  const int taps = p.kernel.x * p.kernel.y, channels = int(p.terms) / taps;
   const int kw = int(k) % p.kernel.y, kh = int(k) / p.kernel.y % p.kernel.x;
-  // Terms are ordered by channel, then by depth, height and width of the kernel.
-  const int depth = int(p.terms) / taps;  // channels times the kernel's depth
-  const int channel_and_depth = int(k) / taps;
-  const int ow = int(column) % p.out_size.y, oh = int(column) / p.out_size.y % p.out_size.x, od = int(column) / (p.out_size.x * p.out_size.y);
-  const int ih = oh * p.stride.y - p.pad.y + kh * p.dilation.y, iw = ow * p.stride.z - p.pad.z + kw * p.dilation.z;
-  const int id = od;  // kernels have no depth, so the plane of the input is that of the output
-  if (ih < 0 || ih >= p.in_size.y || iw < 0 || iw >= p.in_size.z) return 0;
-  const uint plane = batch * uint(depth) + uint(channel_and_depth);
-  return to_number(p.x.at[((plane * uint(p.in_size.x) + uint(id)) * uint(p.in_size.y) + uint(ih)) * uint(p.in_size.z) + uint(iw)]);
+  const int ow = int(column) % p.out_size.y, oh = int(column) / p.out_size.y;
+  const int ih = oh * p.stride.x - p.pad.x + kh * p.dilation.x, iw = ow * p.stride.y - p.pad.y + kw * p.dilation.y;
+  if (ih < 0 || ih >= p.in_size.x || iw < 0 || iw >= p.in_size.y) return 0;
+  const uint plane = batch * uint(channels) + k / uint(taps);
+  return to_number(p.x.at[(plane * uint(p.in_size.x) + uint(ih)) * uint(p.in_size.y) + uint(iw)]);
 }
 #else
 float a_element(uint row, uint k, uint batch) { return to_number(p.a.at[batch * p.batch_step.x + row * p.a_step.x + k * p.a_step.y]); }
@@ -89,12 +87,15 @@ void main() {
     for (uint j = 0; j < 4; ++j) {
       const uint row = first_row + own_row + i, column = first_column + own_column + j;
       if (row >= p.rows || column >= p.columns) continue;
+      const uint result_row = batch * p.rows + row, element = result_row * p.columns + column;
 #ifdef CONVOLUTION
-      const float y = sums[i][j] + (p.has_bias != 0 ? to_number(p.bias.at[batch % p.groups * p.rows + row]) : 0);
+      const uint channel = batch % p.groups * p.rows + row;
+      const float y = sums[i][j] + (p.has_bias != 0 ? to_number(p.bias.at[channel]) : 0);
 #else
+      const uint channel = column;
       float y = p.alpha * sums[i][j];
       if (p.has_c != 0) y = fma(p.beta, to_number(p.c.at[batch * p.batch_step.z + row * p.c_step.x + column * p.c_step.y]), y);
 #endif
-      p.y.at[(batch * p.rows + row) * p.columns + column] = to_element(y);
+      p.y.at[element] = to_element(finished(y, p.operands, element, channel, result_row));
     }
 }

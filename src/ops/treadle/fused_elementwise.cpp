@@ -12,6 +12,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/functions.h"
+#include "ops/treadle/chained_products.h"
 #include "ops/treadle/domain.h"
 #include "treadle/error.h"
 
@@ -280,18 +281,21 @@ std::vector<Alias> over_chain_inputs(int first, int beside) {
 
 std::vector<OpDef> fused_elementwise_ops() {
   constexpr TypeSet kTypes = kNumeric | kBool;
-  return {{.name = "FusedElementwise",
-           .domain = "treadle",
-           .since = {1},
-           .inputs = {{"inputs", kTypes, "", Presence::variadic}},
-           .outputs = {{"output", kTypes}},
-           .attributes = {{"dtype", int64_t{1}, dtype_among(kTypes)}, {"steps"}},
-           .infer = infer,
-           .cost = cost,
-           .alias = over_chain_inputs(0),
-           .kernels = {kernel<FusedElementwise>("chain")},
-           .write_function = write_function,
-           .function_opset = oldest_opset}};
+  std::vector<OpDef> ops{{.name = "FusedElementwise",
+                          .domain = "treadle",
+                          .since = {1},
+                          .inputs = {{"inputs", kTypes, "", Presence::variadic}},
+                          .outputs = {{"output", kTypes}},
+                          .attributes = {{"dtype", int64_t{1}, dtype_among(kTypes)}, {"steps"}},
+                          .infer = infer,
+                          .cost = cost,
+                          .alias = over_chain_inputs(0),
+                          .kernels = {kernel<FusedElementwise>("chain")},
+                          .write_function = write_function,
+                          .function_opset = oldest_opset}};
+  std::vector<OpDef> chained = chained_products();
+  for (OpDef& op : chained) ops.push_back(std::move(op));
+  return ops;
 }
 
 }  // namespace treadle::ops
