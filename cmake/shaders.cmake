@@ -15,8 +15,7 @@ function(treadle_compile_shader file name types)
     add_custom_command(OUTPUT ${made}
       COMMAND ${GLSLANG_VALIDATOR} -V -g0 --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders -DELEMENT_${macro} ${ARGN}
         --vn ${name}_${type} -o ${made} ${source}
-      DEPENDS ${source} ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/elements.glsl ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/epilogue.glsl
-        ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/words.glsl
+      DEPENDS ${source} ${TREADLE_SHADER_INCLUDES}
       COMMENT "Compiling the shader ${name}_${type}" VERBATIM)
     list(APPEND TREADLE_SHADER_HEADERS ${made})
     string(APPEND list "#include \"shaders/${name}_${type}.h\"\n")

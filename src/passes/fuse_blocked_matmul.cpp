@@ -86,7 +86,7 @@ class FuseBlockedMatMul final : public Rule {
 
 Pass fuse_blocked_matmul() {
   return rule_pass<FuseBlockedMatMul>(
-      kExtended, {.frozen_weights = true, .not_before_autodiff = true, .removes_quantisation = true, .makes = "BlockedMatMul"},
+      kExtended, {.frozen_weights = true, .not_before_autodiff = true, .removes_quantization = true, .makes = "BlockedMatMul"},
       "products with dequantised weights -> BlockedMatMul, outside of training");
 }
 

@@ -43,8 +43,8 @@ bool is_quantization(const Node& node) {
 
 class ElementwiseFuser {
  public:
-  ElementwiseFuser(Rewriter& rewriter, bool keep_quantisation, const DeviceForms* device)
-      : rewriter_(rewriter), graph_(rewriter.graph()), keep_quantisation_(keep_quantisation), device_(device) {}
+  ElementwiseFuser(Rewriter& rewriter, bool keep_quantization, const DeviceForms* device)
+      : rewriter_(rewriter), graph_(rewriter.graph()), keep_quantization_(keep_quantization), device_(device) {}
 
   void run() {
     std::vector<NodeId> order = graph_.order();
@@ -262,14 +262,14 @@ class ElementwiseFuser {
 
 }  // namespace
 
-int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation, const DeviceForms* device) {
-  return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantisation, device).run(); });
+int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantization, const DeviceForms* device) {
+  return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantization, device).run(); });
 }
 
 Pass fuse_elementwise() {
   return graph_pass("fuse-elementwise", kExtended, {.not_before_autodiff = true, .makes = "FusedElementwise"},
                     "pointwise operators behind one another -> FusedElementwise", [](Graph& graph, PassContext& context, int64_t limit) {
-                      return fuse_elementwise(graph, limit, context.fold_limits.keep_quantisation, context.options.device);
+                      return fuse_elementwise(graph, limit, context.fold_limits.keep_quantization, context.options.device);
                     });
 }
 

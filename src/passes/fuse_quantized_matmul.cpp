@@ -132,7 +132,7 @@ class FuseQuantizedMatMul final : public Rule {
 }  // namespace
 
 Pass fuse_quantized_matmul() {
-  return rule_pass<FuseQuantizedMatMul>(kExtended, {.not_before_autodiff = true, .removes_quantisation = true, .makes = "QuantizedMatMul"},
+  return rule_pass<FuseQuantizedMatMul>(kExtended, {.not_before_autodiff = true, .removes_quantization = true, .makes = "QuantizedMatMul"},
                                         "products of dequantised operands -> QuantizedMatMul");
 }
 

@@ -23,7 +23,7 @@ int64_t compute_in_float32(Graph& graph, FoldLimits& limits, int64_t limit);
 /// Fuses groups of pointwise operators into FusedElementwise nodes.
 /// @param keep_quantization  leave QuantizeLinear and DequantizeLinear alone
 /// @param device  that computes the nodes; null: the host
-int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation = false, const DeviceForms* device = nullptr);
+int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantization = false, const DeviceForms* device = nullptr);
 
 /// Frees constants that nothing reads, which would keep folded weights in memory twice.
 void release_unused_constants(Graph& graph);

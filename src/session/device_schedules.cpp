@@ -6,8 +6,8 @@
 
 #include "core/base/utf8.h"
 #include "exec/placed/placed_program.h"
-#include "session/device_rows.h"
 #include "exec/program/host_settings.h"
+#include "session/device_rows.h"
 #include "session/devices.h"
 
 namespace treadle {

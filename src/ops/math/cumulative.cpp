@@ -195,7 +195,7 @@ Gradients cum_prod_gradient(GradientContext& g) {
 AxisRows cumulative_rows(const BindContext& c) {
   const int rank = c.shape(0).rank();
   check_equal(c.num_elements(1), 1, "elements of axis");
-  return rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), normalise_axis(c.value_at(1, 0), rank));
+  return rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), normalize_axis(c.value_at(1, 0), rank));
 }
 
 std::vector<OpDef> cumulative_ops() {

@@ -23,7 +23,7 @@ struct RunnerOptions {
   std::optional<std::vector<std::string>> forward = std::nullopt;  ///< see exec::ProgramOptions::forward_outputs
   bool is_ready = false;                                           ///< the graph, and those made by MakeUnsimplified, are optimised already
   bool early_updates = false;                                      ///< see exec::ProgramOptions
-  std::vector<std::string> nodes = {};                             ///< see optimise()
+  std::vector<std::string> nodes = {};                             ///< see optimize()
   /// Called for a feed that is not an input of the graph. It throws unless the client accepts the feed nevertheless. Null: any feed is
   /// accepted.
   std::function<void(const std::string&)> check_unread = nullptr;
