@@ -85,7 +85,7 @@ struct PipelineOptions {
 /// Prepares any graph for lowering: copies captured constants into bodies. Does not change values.
 void canonicalize(Graph& graph);
 
-/// Runs canonicalise(), then all passes. @pre `graph` is upgraded and inferred
+/// Runs canonicalize(), then all passes. @pre `graph` is upgraded and inferred
 void optimize(Graph& graph, const PipelineOptions& options = {});
 
 /// Returns true if all passes are checked as with PipelineOptions::verify: in debug builds, and if TREADLE_VERIFY_PASSES=1 is in the

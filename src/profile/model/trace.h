@@ -20,7 +20,7 @@ struct ProfileTrace {
   uint32_t run = 0;                               ///< the name of runs
   std::vector<std::vector<uint32_t>> layers;      ///< per node: numbers of names; empty if no node has layers
   profile::DeviceRows device_rows;
-  std::unordered_map<const Record*, int64_t> waited_ns;                      ///< of nodes, as analyse() returns it
+  std::unordered_map<const Record*, int64_t> waited_ns;                      ///< of nodes, as analyze() returns it
   Recording::Thread load;                                                    ///< phases of loading; empty if it was long ago
   std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks between which the profile was on
 
