@@ -1,4 +1,4 @@
-// Batches of matrix products as dispatches, whose third dimension has the matrices.
+// Runs batches of matrix products by dispatches whose third dimension is the innermost dimension of the batch.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,9 @@
 
 namespace treadle::gpu {
 
-/// Calls dispatch(offsets of the first matrices, count of products, steps from one A and B to the next) for all products of a batch. The
-/// innermost batch dimension is the dispatch's; each index of the others is a dispatch of its own.
+/// Calls dispatch(offsets of the first matrices, number of products, steps from one A and B to the next) until all products of the batch
+/// are dispatched. The innermost batch dimension is the third dimension of a dispatch; each index of the other batch dimensions has a
+/// dispatch of its own.
 template <typename Dispatch>
 void for_each_batch(const kernels::GemmShape& shape, const kernels::BatchStrides& batch, Dispatch&& dispatch) {
   const int inner = batch.rank - 1;

@@ -7,7 +7,7 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kFewRows = 4;  // a work group computes a column of so many
+constexpr int64_t kFewRows = 4;  // one column of up to this many rows is computed by a work group
 
 struct BlockedState final : PackedState {
   const vulkan::Shader *tiles = nullptr, *few_rows = nullptr;

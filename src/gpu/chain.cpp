@@ -16,7 +16,7 @@ namespace {
 
 using kernels::ChainOp;
 
-/// A step's code, and the dtype of its result.
+/// The code of a step, and the dtype of its result.
 struct StepCode {
   Formula write;
   DType result = DType::undefined;
@@ -47,7 +47,7 @@ bool gives_truth(ChainOp step) {
   }
 }
 
-/// Operators that are neither functions of one number nor binary steps of the host's chains. Their result has the last operand's dtype.
+/// Operators that are neither functions of one number nor binary steps of the host's chains. The result has the dtype of the last operand.
 struct OwnFormula {
   std::string_view op_type;
   size_t num_operands;
@@ -86,7 +86,7 @@ Formula infinity_test(const ElementwiseStep& step) {
   };
 }
 
-/// Abs, Neg, Sign of integers and float64.
+/// Returns the formulas of Abs, Neg and Sign for integers and float64.
 std::optional<Formula> wide_formula(std::string_view op_type) {
   if (op_type == "Neg")
     return
@@ -118,7 +118,7 @@ std::optional<StepCode> cast_code(const ElementwiseStep& step, DType from, Arith
       to};
 }
 
-/// A function of one number.
+/// Returns the code of a function of one number.
 std::optional<StepCode> function_code(const ElementwiseStep& step, const ScalarFunction& function, DType from, Arithmetic in) {
   if (function.map || step.operands.size() != 1) return std::nullopt;
   const bool converts = function.step == ChainOp::unary && function.code == kernels::Unary::none;  // ToFloat
@@ -140,7 +140,7 @@ std::optional<StepCode> function_code(const ElementwiseStep& step, const ScalarF
                   from};
 }
 
-/// @param types  of the operands
+/// Returns the code of a step. @param types  the dtypes of its operands
 std::optional<StepCode> code_of(const ElementwiseStep& step, std::span<const DType> types) {
   std::vector<Arithmetic> arithmetic(types.size());
   for (size_t i = 0; i < types.size(); ++i)
@@ -207,7 +207,7 @@ Formula quantization_formula(DType codes) {
   const bool is_signed = code == Arithmetic::i32;
   const double lowest = is_signed ? -std::ldexp(1, static_cast<int>(bits_of(codes)) - 1) : 0;
   const double highest = lowest + std::ldexp(1, static_cast<int>(bits_of(codes))) - 1;
-  // Bounds are whole numbers, so that it does not matter whether they come before rounding.
+  // The bounds are whole numbers, so clamping gives the same result before and after rounding.
   return [lowest, highest, code](CodeWriter& s, std::span<const Value> v) {
     const Value zero = v.size() > 2 ? s.convert(v[2], Arithmetic::f32) : s.number(0);
     const Value low = s.sub(s.number(lowest), zero), high = s.sub(s.number(highest), zero);

@@ -1,4 +1,4 @@
-// Chains of pointwise operators (graph/elementwise_step.h) as code of shaders.
+// Writes chains of pointwise operators (graph/elementwise_step.h) as shader code.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,16 @@ namespace treadle::gpu {
 /// Writes a computation on values.
 using Formula = std::function<Value(CodeWriter&, std::span<const Value>)>;
 
-/// Returns the computation of a chain on its inputs. Each step computes the same as a node of its operator, whose result has a dtype.
+/// Returns the formula that computes a chain from its inputs. Each step computes the same as a node of its operator, whose result has a
+/// dtype.
 /// @param inputs  dtypes of the values that steps read
-/// @return nullopt if shaders do not know a step with operands of these types, or if the last one does not give `output`
+/// @return nullopt if shaders do not support a step with operands of these types, or if the result of the last step does not have the dtype
+///   `output`
 std::optional<Formula> chain_formula(std::span<const ElementwiseStep> steps, std::vector<DType> inputs, DType output);
 
-/// Returns the computation of QuantizeLinear on x, scale and perhaps zero point.
+/// Returns the formula of QuantizeLinear for x, scale and, if given, zero point.
 Formula quantization_formula(DType codes);
-/// The same of DequantizeLinear, in float32.
+/// Writes the formula of DequantizeLinear for x, scale and, if given, zero point, in float32.
 Value write_dequantization(CodeWriter& code, std::span<const Value> operands);
 
 }  // namespace treadle::gpu

@@ -32,7 +32,7 @@ class CodeWriter {
 
   /// Returns a constant, converted to the type.
   Value number(double value, Arithmetic type = Arithmetic::f32);
-  Value bits(uint32_t word, Arithmetic type);  ///< of a 32-bit type
+  Value bits(uint32_t word, Arithmetic type);  ///< returns the number of a 32-bit type that has these bits
   /// Appends a SPIR-V instruction with a result.
   Value op(uint16_t opcode, Arithmetic type, std::initializer_list<Value> operands);
   /// Appends an instruction of the extended set GLSL.std.450.
@@ -49,7 +49,7 @@ class CodeWriter {
   Value add(Value a, Value b);
   Value sub(Value a, Value b);
   Value mul(Value a, Value b);
-  Value div(Value a, Value b);  ///< for floats
+  Value div(Value a, Value b);  ///< only for floats
   Value less(Value a, Value b);
   Value less_or_equal(Value a, Value b);
   Value equal(Value a, Value b);
@@ -74,7 +74,7 @@ class CodeWriter {
   std::vector<uint32_t> capabilities_, decorations_, declarations_, code_;
   std::map<std::vector<uint32_t>, uint32_t> declared_;
   std::vector<uint32_t> known_capabilities_;
-  uint32_t ext_set_ = 0;  ///< GLSL.std.450
+  uint32_t ext_set_ = 0;  ///< id of the imported set GLSL.std.450
 
  private:
   Value rounded_to_half(Value value);

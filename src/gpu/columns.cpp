@@ -1,4 +1,4 @@
-// Scaler, Imputer, Binarizer: writes a shader for each node, whose parameters lie beside it in the device's memory.
+// Computes Scaler, Imputer and Binarizer. Writes a shader for each node, whose parameters are in the device's memory.
 #include "ops/ml/columns.h"
 
 #include <cmath>
@@ -16,10 +16,10 @@ namespace {
 constexpr int kColumnOperands = 3;  // X and two parameters
 
 struct ColumnsState final : PackedState {
-  const vulkan::Shader* by_rank[2] = {};  ///< with parameters of a single element, and others
+  const vulkan::Shader* by_rank[2] = {};  ///< [0]: for parameters of a single element, [1]: for other shapes of parameters
   DeviceData data;
   size_t parameters[2] = {};  ///< offsets in the data
-  int64_t counts[2] = {};     ///< elements of the parameters: one, or one for each column
+  int64_t counts[2] = {};     ///< numbers of elements of the parameters: one, or one for each column
   std::string_view names[2];
   size_t size_bytes() const override { return data.size_bytes(); }
 };

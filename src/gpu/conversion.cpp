@@ -1,4 +1,4 @@
-// Conversion of elements between types, inside kernels that compute in one of them.
+// Converts elements between types for kernels that compute in one type only.
 #include <map>
 #include <mutex>
 

@@ -1,4 +1,4 @@
-// Constants of kernels in a device's memory.
+// Stores constants of kernels in a device's memory.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace treadle::gpu {
 
-/// Arrays that a kernel reads besides its operands. The first run copies them to the device, where they stay as long as this object.
+/// Arrays that a kernel reads besides its operands. The first run copies them to the device, where they stay until this object is
+/// destroyed.
 class DeviceData {
  public:
   /// Appends an array. @return its offset in bytes
@@ -26,7 +27,7 @@ class DeviceData {
   }
   size_t size_bytes() const { return host_.size(); }
 
-  /// Returns the address of the data on the current stream's device. @pre add() is not called any more
+  /// Returns the address of the data on the current stream's device. @pre add() will not be called any more
   const std::byte* here() const;
 
  private:

@@ -1,4 +1,4 @@
-// LabelEncoder of numbers, OneHotEncoder of integers: keys are found by bisection.
+// Computes LabelEncoder of numbers and OneHotEncoder of integers, whose keys are found by bisection.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace treadle::gpu {
 namespace {
 
-/// The order of lookup.comp.
+/// The numbers of the kinds of keys in lookup.comp.
 enum class Keys : uint32_t { words, longs, floats, doubles };
 
 struct LookupState final : PackedState {
@@ -22,7 +22,7 @@ struct LookupState final : PackedState {
   DeviceData data;
   size_t keys = 0, places = 0, values = 0;  // offsets in the data
   int64_t num_keys = 0, words = 1, otherwise = 0;
-  std::string fault;  // for keys that are missing; empty: they may be
+  std::string fault;  // the error for missing keys; empty: missing keys are allowed
   size_t size_bytes() const override { return data.size_bytes(); }
 };
 
@@ -57,7 +57,7 @@ Keys keys_of(DType dtype) {
   return dtype == DType::int64 ? Keys::longs : Keys::words;
 }
 
-/// Adds keys in the shader's order. Lookup has those of floats as float64.
+/// Adds the keys to the data, sorted as the shader requires. `lookup` stores float keys as float64.
 void add_keys(const ops::Lookup& lookup, LookupState& state) {
   std::vector<std::pair<int64_t, uint32_t>> sorted;
   for (const auto& [number, place] : lookup.numbers()) {
@@ -87,7 +87,7 @@ DeviceKernel find_encoder(const Graph& graph, const Node& node) {
   const DType x = graph.type(node.inputs[0]).dtype, y = graph.type(node.outputs[0]).dtype;
   const bool one_hot = node.op_type == "OneHotEncoder";
   if ((!one_hot && node.op_type != "LabelEncoder") || x == DType::string || y == DType::string) return {};
-  if (one_hot && !is_integer(x)) return {};  // a float is cut to an integer, if it has one
+  if (one_hot && !is_integer(x)) return {};  // OneHotEncoder would truncate floats to integers, if they have one
   const std::unique_ptr<PackedState> made = select_kernel(graph, node).create(CreateContext(graph, node));
   auto state = std::make_shared<LookupState>();
   if (one_hot) {

@@ -1,4 +1,4 @@
-// The chain of pointwise operators behind a product or convolution, as code of its shader.
+// Writes the chain of pointwise operators after a product or convolution into the shader of the product.
 #pragma once
 
 #include <array>
@@ -17,24 +17,25 @@ class Epilogue {
  public:
   static constexpr size_t kMaxOperands = 3;
 
-  /// The epilogue of a ChainedConv and the like. Of a node without a chain, the empty one.
-  /// @return nullopt if the shaders cannot compute the chain, or reach its operands
+  /// Returns the epilogue of a ChainedConv or the like; an empty one for a node without a chain.
+  /// @return nullopt if the shaders cannot compute the chain, or its operands are broadcast in another way
   static std::optional<Epilogue> of(const Graph& graph, const Node& node);
 
   std::string product;  ///< the operator whose result the chain reads
 
-  /// Returns the shader of a file (shaders.h) with this epilogue; null if it is not compiled for the type.
+  /// Returns the shader of a file (shaders.h) with this epilogue; null if the file is not compiled for the type.
   const vulkan::Shader* shader(const std::string& file, DType dtype) const;
-  /// Addresses of the operands for the part of the result that begins so many bytes, and rows of so many bytes, behind its start.
+  /// Returns the addresses of the operands for a part of the result that begins `element_bytes` and, for operands with one element per row,
+  /// `row_bytes` after the start.
   std::array<const void*, kMaxOperands> operands(RunContext& c, int64_t element_bytes, int64_t row_bytes) const;
 
  private:
-  /// How an operand lies, as shaders/epilogue.glsl says.
+  /// How an operand is broadcast, as defined in shaders/epilogue.glsl.
   enum Lies : uint32_t { kNone, kNumber, kAsResult, kByChannel, kByRow };
   static Lies lies(const Graph& graph, ValueId operand, ValueId result, bool is_convolution);
 
-  Formula formula_;   // null: none
-  size_t first_ = 0;  // of the operands, among the node's inputs
+  Formula formula_;   // null: no chain
+  size_t first_ = 0;  // the node's input that is the first operand
   std::array<uint32_t, kMaxOperands> lies_{};
 };
 

@@ -35,7 +35,7 @@ void EpilogueWriter::read(size_t at) {
   } else if (opcode == spv::OpExtInstImport) {
     ext_set_ = words[1];
   } else if (opcode == spv::OpName) {
-    // Behind the name, a compiler writes the types of the arguments.
+    // After the name, compilers write the types of the arguments.
     const std::string_view name(reinterpret_cast<const char*>(words.data() + 2));
     if (name.starts_with("epilogue(")) function_ = words[1];
   } else if (opcode == spv::OpFunction) {
@@ -54,7 +54,7 @@ void EpilogueWriter::read(size_t at) {
   }
 }
 
-// Types and constants must not be declared twice.
+// Types and constants must not be declared twice, so those of the shader are used again.
 void EpilogueWriter::remember(size_t at) {
   const uint32_t opcode = opcode_at(shader_, at);
   const std::span<const uint32_t> words = shader_.subspan(at, length_at(shader_, at));

@@ -1,4 +1,4 @@
-// Writes code into a compiled shader: the function `epilogue` of shaders/epilogue.glsl.
+// Replaces code in a compiled shader: the function `epilogue` of shaders/epilogue.glsl.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace treadle::gpu {
 
-/// The new code of a shader's function `epilogue`, float32 of float32s.
+/// The new code of a shader's function `epilogue`, which computes a float32 from float32 numbers.
 class EpilogueWriter : public CodeWriter {
  public:
-  /// @throws Error(internal) if the shader has no such function
+  /// Finds the function in the shader. @throws Error(internal) if the shader does not have it
   explicit EpilogueWriter(std::span<const uint32_t> shader);
 
   Value argument(size_t index);
-  /// Returns the shader's words, with the function returning `result`. Called once.
+  /// Returns the words of the shader in which the function returns `result`. May be called once.
   std::vector<uint32_t> finish(Value result);
 
  private:
@@ -25,10 +25,11 @@ class EpilogueWriter : public CodeWriter {
   void remember(size_t at);
 
   const std::span<const uint32_t> shader_;
-  std::vector<uint32_t> arguments_;  // pointers
+  std::vector<uint32_t> arguments_;  // ids of the pointers that are the function's arguments
   uint32_t function_ = 0;
-  bool is_inside_ = false;  // of the function, while reading
-  // Positions in the shader: behind the capabilities, before types and constants, before functions, and the function's old code.
+  bool is_inside_ = false;  // while reading: the instruction is inside the function
+  // Positions in the shader: the end of the capabilities, the beginnings of types and constants, of functions, and of the function's old
+  // code, and the end of that code.
   size_t capabilities_end_ = 0, types_ = 0, functions_ = 0, body_ = 0, body_end_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// NonZero and NonMaxSuppression: the host reads how many places were found, and then makes room for them.
+// Computes NonZero and NonMaxSuppression: the host reads how many elements were found, and then allocates the output.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace {
 
 struct FoundState final : PackedState {
   const vulkan::Shader *keys = nullptr, *counts = nullptr, *places = nullptr;
-  int64_t words = 1;  // of an element
-  std::string node;   // for errors
+  int64_t words = 1;  // number of words of an element
+  std::string node;   // the node's name, for errors
 };
 
 /// Waits for the stream and returns the sum of counts in the device's memory.
@@ -32,7 +32,7 @@ int64_t total_of(const void* counts, int64_t num_counts) {
 
 struct NonZero {
   static constexpr bool allocates = true;
-  static constexpr int kMostAxes = 8;  // in the shader
+  static constexpr int kMostAxes = 8;  // as in nonzero.comp
   int64_t count, parts, part;
   int rank;
   int64_t dims[kMostAxes];
@@ -69,8 +69,8 @@ struct NonZero {
 struct Suppression {
   static constexpr bool allocates = true;
   ops::SuppressionPlan plan;
-  int64_t extent;                   // items of a class of an image
-  int64_t items, selected, counts;  // in scratch
+  int64_t extent;                   // number of items for a class of an image
+  int64_t items, selected, counts;  // offsets in the scratch
 
   static Suppression bind(BindContext& c) {
     Suppression k{ops::SuppressionPlan::bind(c), 0, 0, 0, 0};

@@ -1,4 +1,4 @@
-// Gather, GatherElements, GatherND, ArrayFeatureExtractor: elements by indices, which only the GPU looks at.
+// Computes Gather, GatherElements, GatherND and ArrayFeatureExtractor. Only the GPU reads the indices.
 #include "kernels/movement/gather.h"
 
 #include <fmt/format.h>
@@ -71,7 +71,7 @@ struct Gather : Gathering {
   }
 };
 
-/// ArrayFeatureExtractor: a Gather along the last axis.
+/// Computes ArrayFeatureExtractor as a Gather along the last axis.
 struct ExtractFeatures : Gathering {
   static ExtractFeatures bind(BindContext& c) {
     const Shape& x = c.shape(0);

@@ -59,10 +59,10 @@ std::shared_ptr<Device> make(const DeviceRequest& request) {
 class GpuKernels final : public KernelTable {
  public:
   DeviceKernel find(const Graph& graph, const Node& node) const override {
-    // Kernels here take no values captured for bodies, and all of them read input 0.
+    // These kernels do not support values captured for bodies, and all of them read input 0.
     const bool captures = node.inputs.size() != static_cast<size_t>(node.num_formal_inputs);
     if (!node.op || captures || !node.has_input(0)) return {};
-    // A recurrent layer may write its last state only, and a Split any of its parts.
+    // A recurrent layer may have only its last state as output, and a Split only some of its parts.
     if (node.outputs.empty() || node.outputs[0] == kNoValue) {
       const DeviceKernel moved = find_movement(graph, node);
       return moved.kernel ? moved : find_recurrent(graph, node);

@@ -56,17 +56,17 @@ struct ProductCall {
   int64_t a_row = 0, a_column = 1, b_row = 1, b_column = 0, c_row = 0, c_column = 0;
   int64_t batch = 1, a_step = 0, b_step = 0;  ///< at most as many as a dispatch has in its third dimension
   float alpha = 1, beta = 1;
-  std::array<const void*, 3> operands = {};  ///< of the epilogue
+  std::array<const void*, 3> operands = {};  ///< the epilogue's operands
 };
 /// @param shader  product.comp, for the elements' type
 void dispatch_product(const vulkan::Shader& shader, const ProductCall& call);
 
-/// Converts elements as Cast does. @return where they are: `dst`, or `src` if the types are equal
+/// Converts elements like Cast. @return the address of the result: `dst`, or `src` if the types are equal
 const void* convert_elements(DType from, const void* src, DType to, void* dst, int64_t count);
 
 /// Dimensions of the index space of a shader that is written for its node.
 inline constexpr int kMaxSpaceRank = 8;
-/// Appends the extents of a window, or other numbers of its three axes.
+/// Appends the extents of a window, or other numbers for its three axes.
 void push_window(Push& push, std::initializer_list<const int64_t (*)[3]> numbers);
 /// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond kMaxSpaceRank
 void push_extents(Push& push, int rank, const int64_t* dims);

@@ -107,7 +107,7 @@ bool touches_by_copying(const OpDef& op) {
   return std::ranges::all_of(op.inputs, is_copied_or_known);
 }
 
-/// ConstantOfShape: copies of one element.
+/// The state of ConstantOfShape, which writes copies of one element.
 struct FillState final : PackedState {
   DeviceData data;
   int64_t element_bytes = 4;
@@ -134,7 +134,7 @@ DeviceKernel find_fill(const Graph& graph, const Node& node) {
   std::vector<std::byte> element(static_cast<size_t>(state->element_bytes));
   if (node.attributes.has("value")) {
     const Tensor value = node.attributes.get_tensor("value").contiguous();
-    if (value.size_bytes() != element.size()) return {};  // the host says what is wrong
+    if (value.size_bytes() != element.size()) return {};  // the host's kernel reports the error
     std::memcpy(element.data(), value.raw(), element.size());
   }
   state->data.add(element);

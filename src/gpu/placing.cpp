@@ -1,4 +1,4 @@
-// CumSum, CumProd, OneHot, Trilu, and functions of float64.
+// Computes CumSum, CumProd, OneHot, Trilu, and functions of float64.
 #include <algorithm>
 #include <iterator>
 
@@ -13,8 +13,8 @@ namespace {
 
 struct PlacingState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  int64_t words = 1;               // of an element, where it is only moved
-  DType index = DType::undefined;  // in which OneHot reads its indices
+  int64_t words = 1;               // number of words of an element that is only copied
+  DType index = DType::undefined;  // the type in which OneHot reads its indices
 };
 
 struct Cumulative {
@@ -88,7 +88,7 @@ struct WideFunction {
   }
 };
 
-// In the order of unary.comp.
+// The functions, in the order of their numbers in unary.comp.
 constexpr std::string_view kWideFunctions[] = {"Exp",      "Log",  "Sqrt",  "Reciprocal", "Sigmoid", "Tanh",
                                                "Softplus", "Relu", "Floor", "Ceil",       "Round"};
 
@@ -96,7 +96,7 @@ DeviceKernel with(const KernelDef& kernel, std::shared_ptr<PlacingState> state) 
   return state->shader ? DeviceKernel{&kernel, std::move(state)} : DeviceKernel();
 }
 
-/// The type in which one_hot.comp reads indices of this type. Undefined: in none.
+/// Returns the type in which one_hot.comp reads indices of the given type; undefined if it does not support them.
 DType index_type(DType given) {
   switch (given) {
     case DType::int64:
@@ -112,7 +112,7 @@ DType index_type(DType given) {
   }
 }
 
-/// uint32 and uint64 are added and multiplied as the signed types.
+/// uint32 and uint64 are added and multiplied as int32 and int64, which gives the same bits.
 DType summed_type(DType dtype) { return dtype == DType::uint32 ? DType::int32 : dtype == DType::uint64 ? DType::int64 : dtype; }
 
 DeviceKernel find_one_hot(const Graph& graph, const Node& node, std::shared_ptr<PlacingState> state) {

@@ -1,4 +1,4 @@
-// Pointwise operators, and chains of them: writes a shader for each node, from the registry's description of its operators.
+// Computes pointwise operators and chains of them. Writes a shader for each node, by the registry's description of its operators.
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -18,11 +18,11 @@ namespace {
 
 constexpr size_t kMaxInputs = 12;  // more addresses do not fit into the push constants
 
-/// What a node computes, and its shaders by the rank of the index space, which binding finds out.
+/// The formula of a node, and its shaders by the rank of the index space, which is known when the kernel is bound.
 class PointwiseState final : public PackedState {
  public:
   std::vector<int> operands;  ///< the inputs of the node that the shader reads
-  std::vector<DType> inputs;  ///< and their dtypes
+  std::vector<DType> inputs;  ///< the dtypes of these inputs
   DType output = DType::undefined;
   Formula formula;
   std::string name;
@@ -105,12 +105,12 @@ bool fits(size_t inputs, size_t rank) {
   return inputs <= kMaxInputs && rank <= kMaxSpaceRank && 8 * (1 + inputs) + 4 * rank + (inputs + 3) / 4 * 4 <= vulkan::kMaxPushBytes;
 }
 
-/// @param operands  the node's inputs that the formula reads
+/// Makes the kernel of a node. @param operands  the node's inputs that the formula reads
 template <typename Kernel = Pointwise>
 DeviceKernel make(const Graph& graph, const Node& node, std::vector<int> operands, Formula formula) {
   static const KernelDef kernel = treadle::kernel<Kernel>("gpu");
   const Type& output = graph.type(node.outputs[0]);
-  // A rank that comes out in the run may be any; few operands lie in that many dimensions.
+  // A rank that is only known in a run may have any value, but few operands fit into the push constants with that many dimensions.
   const size_t rank = output.shape ? std::max<size_t>(output.shape->size(), 1) : size_t{kMaxSpaceRank};
   if (!fits(operands.size(), rank)) return {};
   auto state = std::make_shared<PointwiseState>();
@@ -142,7 +142,7 @@ DeviceKernel find_quantization(const Graph& graph, const Node& node) {
   return make<Quantization>(graph, node, std::move(operands), quantizes ? quantization_formula(codes) : write_dequantization);
 }
 
-/// The positions of values among the node's inputs. Empty if one is none of them.
+/// Returns the positions of values among the node's inputs; empty if a value is no input.
 std::vector<int> positions_of(const Node& node, std::span<const ValueId> values) {
   std::vector<int> positions;
   for (const ValueId value : values) {

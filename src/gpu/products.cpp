@@ -1,4 +1,4 @@
-// Matrix products, and convolutions computed as products, with the chains of pointwise operators behind them.
+// Computes matrix products, and convolutions as products, including the chains of pointwise operators after them.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -24,7 +24,7 @@ struct ProductState final : PackedState {
   const vulkan::Shader* direct = nullptr;  // for convolutions with few channels per group
   Epilogue epilogue;
 
-  /// The operands of the epilogue for the part of the result that begins with these elements.
+  /// Returns the addresses of the epilogue's operands for a part of the result that begins with this element and row.
   std::array<const void*, 3> operands(RunContext& c, int64_t first_element, int64_t first_row) const {
     return epilogue.operands(c, first_element * element_bytes, first_row * element_bytes);
   }

@@ -1,4 +1,4 @@
-// Products and convolutions of 8-bit integers, and DynamicQuantizeLinear.
+// Computes products and convolutions of 8-bit integers, and DynamicQuantizeLinear.
 #include <algorithm>
 
 #include "gpu/batches.h"
@@ -21,10 +21,10 @@ int64_t byte_tiles(int64_t extent) { return (extent + kByteTile - 1) / kByteTile
 struct IntegerState final : PackedState {
   const IntegerPlaces* at = nullptr;
   const vulkan::Shader *sums = nullptr, *direct = nullptr;  ///< direct: for convolutions with few channels per group
-  const vulkan::Shader* requantize = nullptr;               ///< null: the sums are the result
+  const vulkan::Shader* requantize = nullptr;               ///< null: the result is the sums
 };
 
-// As in product_bytes.comp and requantize.comp.
+// The flags of product_bytes.comp and requantize.comp.
 enum ZeroFlag : uint32_t { has_x_zero = 1, has_w_zero = 2, x_zero_per_line = 4, w_zero_per_line = 8 };
 enum ScaleFlag : uint32_t { has_sum_bias = 1, x_per_row = 2, w_per_row = 4, w_per_column = 8 };
 
@@ -33,9 +33,9 @@ uint32_t zero_flags(const QuantizationLines& x, const QuantizationLines& w) {
          (w.per_line ? w_zero_per_line : 0U);
 }
 
-/// From sums to codes. The sums lie in scratch, if the result is not theirs.
+/// Converts sums to codes. The sums are in scratch memory, unless they are the result.
 struct Requantizing {
-  int64_t rows = 1, columns = 1, count = 0;  // of a matrix, and of all sums
+  int64_t rows = 1, columns = 1, count = 0;  // extents of a matrix, and number of all sums
   uint32_t flags = 0;
 
   int32_t* sums(RunContext& c) const { return c.packed<IntegerState>().requantize ? c.scratch<int32_t>() : c.out<int32_t>(0); }
@@ -78,7 +78,7 @@ struct ByteProduct : Requantizing {
     k.rows = a.rank() == 1 ? 1 : a[a.rank() - 2], k.columns = b.rank() == 1 ? 1 : b.back();
     k.a_zeros = QuantizationLines::bind(c, at.x_zero, k.rows, 2, a, "a_zero_point");
     k.b_zeros = QuantizationLines::bind(c, at.w_zero, k.columns, 1, b, "b_zero_point");
-    // Zero points of rows belong to the rows of one matrix, so that the batch is not merged into rows.
+    // If zero points belong to rows, they are those of one matrix, so the batch must not be merged into the rows.
     k.product = ops::Product::of(a, b, !k.a_zeros.per_line);
     count32(c.num_elements(at.x)), count32(c.num_elements(at.w));
     if (state.requantize)
@@ -99,7 +99,7 @@ struct ByteProduct : Requantizing {
   void dispatch(RunContext& c, const kernels::BatchOffsets& at, int64_t matrices, int64_t a_step, int64_t b_step) const {
     const auto& state = c.packed<IntegerState>();
     const kernels::GemmShape& s = product.shape;
-    // Zero points of a matrix lie behind those of the matrix before it.
+    // The zero points of each matrix follow those of the matrix before it.
     const int64_t a_zero = a_zeros.per_matrix ? s.M : 0, b_zero = b_zeros.per_matrix ? s.N : 0, terms = std::max<int64_t>(s.K, 1);
     const auto zeros = [&](int input, int64_t offset) { return c.in<uint8_t>(input) ? c.in<uint8_t>(input) + offset : nullptr; };
     Push push;
@@ -141,7 +141,7 @@ struct ByteConvolution : Requantizing {
   }
 
  private:
-  // Dispatches `images` images, from `first` on.
+  // Dispatches the work for `images` images from `first` on.
   void dispatch(RunContext& c, int64_t first, int64_t images) const {
     const auto& state = c.packed<IntegerState>();
     const kernels::Window& w = params.window;
@@ -176,13 +176,13 @@ struct DynamicQuantization {
     push.word(static_cast<uint32_t>(count)).word(static_cast<uint32_t>(parts));
     for (const int output : {1, 2}) push.word(uint32_t{c.out<void>(output) != nullptr});
     stream().dispatch(*state.sums, push.bytes(), groups_for(parts));
-    stream().dispatch(*state.requantize, push.bytes(), groups_over(std::max(count32(count), 1U)));  // scale and zero point of nothing, too
+    stream().dispatch(*state.requantize, push.bytes(), groups_over(std::max(count32(count), 1U)));  // an empty x has a scale as well
   }
 };
 
 bool is_byte(DType dtype) { return dtype == DType::int8 || dtype == DType::uint8; }
 
-/// True if the operands are bytes, and scales are of float32 and not those of single matrices.
+/// True if the operands are bytes, and the scales are float32 and shared by all matrices.
 bool takes_operands(const Graph& graph, const Node& node, const IntegerPlaces& at) {
   const auto type_of = [&](int input) -> const Type& { return graph.type(node.inputs[static_cast<size_t>(input)]); };
   for (const int input : {at.x_scale, at.w_scale, at.y_scale})

@@ -1,4 +1,5 @@
-// ScatterElements, ScatterND: tuples of indices are sorted by the slices that they name, so that repeated ones go in the updates' order.
+// Computes ScatterElements and ScatterND. Tuples of indices are sorted by the slices to which they refer, so that updates of the same slice
+// are applied in their order.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,17 +15,17 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int kMaxScatteredRank = 4;  // dimensions of a place, and indices of a tuple
+constexpr int kMaxScatteredRank = 4;  // dimensions of positions, and indices of a tuple
 
 struct ScatterState final : PackedState {
   const vulkan::Shader *targets = nullptr, *writes = nullptr;
   int64_t element_bytes = 4;
-  int64_t words = 1;  // of an element, where it is only moved
-  std::string node;   // for errors
+  int64_t words = 1;  // number of words of an element that is only copied
+  std::string node;   // the node's name, for errors
 };
 
 struct Scattering {
-  int64_t size_bytes = 0;  // of the data
+  int64_t size_bytes = 0;  // bytes of the data
   int64_t tuples = 0, slice = 1;
   int depth = 1;
   uint32_t index_words = 1;

@@ -1,4 +1,4 @@
-// Results of the classifiers and regressors of ai.onnx.ml.
+// Computes the results of ai.onnx.ml's classifiers and regressors from scores.
 #pragma once
 
 #include <vector>
@@ -10,22 +10,23 @@
 
 namespace treadle::gpu {
 
-/// The shader scores.comp for a node.
+/// The shader scores.comp for a node, with its constants.
 struct ScoreShader {
-  enum class Kind : uint32_t { regression, trees, linear };  // as in scores.comp
+  enum class Kind : uint32_t { regression, trees, linear };  // the numbers of the kinds in scores.comp
   enum Flag : uint32_t { has_y = 1, wide_y = 2, has_labels = 4, probabilities = 8, only_first = 16, only_second = 32 };
 
   const vulkan::Shader* shader = nullptr;
   DType numbers = DType::float32;  ///< float32 or float64
-  uint32_t flags = 0;              ///< of the node: all but has_y
-  size_t base = 0, labels = 0;     ///< offsets in the node's data
+  uint32_t flags = 0;              ///< the node's flags, without has_y
+  size_t base = 0, labels = 0;     ///< offsets in the node's device data
   int64_t num_base = 0, num_labels = 0;
 
   ScoreShader() = default;
-  /// Adds the labels to the data.
+  /// Adds the labels to the device data.
   ScoreShader(Kind kind, DType dtype, kernels::PostTransform transform, const ops::ClassLabels& classes, DeviceData& data);
 
-  /// @param scores  [rows, stride], of which `count` columns are given and `columns` are results; overwritten
+  /// Rows of scores. @param scores  [rows, stride], of which the first `count` columns are given, and the first `columns` are results;
+  /// overwritten
   struct Rows {
     void* scores;
     int64_t rows, stride, count, columns;
@@ -33,10 +34,10 @@ struct ScoreShader {
   void dispatch(const Rows& rows, const std::byte* data, void* y, void* labels) const;
 };
 
-/// The type that a node computes in: float64 if X is, otherwise float32.
+/// Returns the type in which a node computes: float64 if X has it, otherwise float32.
 inline DType numbers_of(DType x) { return x == DType::float64 ? DType::float64 : DType::float32; }
 
-/// True for what convert_elements() makes float32 or float64 of.
+/// True for types that convert_elements() can convert to float32 and float64.
 inline bool is_ml_number(DType dtype) {
   return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::int32 || dtype == DType::int64;
 }

@@ -156,7 +156,7 @@ uint32_t ShaderWriter::strided_place(size_t operand) {
   return at;
 }
 
-// The stride of a dimension is the product of the operand's extents behind it.
+// The stride of a dimension is the product of the operand's extents in the following dimensions.
 uint32_t ShaderWriter::broadcast_place(size_t input) {
   const uint32_t i32 = type_of(Arithmetic::i32), u32 = type_of(Arithmetic::u32), boolean = type_of(Arithmetic::boolean);
   const uint32_t mask = push(first_place_ + input / 4), zero = bits(0, Arithmetic::i32).id;

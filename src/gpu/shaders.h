@@ -11,9 +11,9 @@ namespace treadle::gpu {
 
 /// Returns the shader of a file for elements of `dtype`, with its specialisation constants. Null if it is not compiled for that type.
 const vulkan::Shader* find_shader(const std::string& file, DType dtype, std::span<const uint32_t> constants = {});
-/// Returns its words; empty if it is not compiled for that type.
+/// Returns the words of a compiled shader; empty if it is not compiled for that type.
 std::span<const uint32_t> find_code(const std::string& file, DType dtype);
-/// The shader for elements that are only moved, words of 1, 2 or 4 bytes.
+/// Returns the shader for elements that are only copied, as words of 1, 2 or 4 bytes.
 const vulkan::Shader* find_moving_shader(const std::string& file, size_t word_bytes, std::span<const uint32_t> constants = {});
 
 }  // namespace treadle::gpu

@@ -1,4 +1,4 @@
-// TopK: rows are sorted as a whole.
+// Computes TopK by sorting whole rows.
 #include "ops/math/top_k.h"
 
 #include "core/base/checked.h"
@@ -15,7 +15,7 @@ struct TopKState final : PackedState {
 
 struct TopK {
   ops::TopKRows rows;
-  int64_t items;  // of a row
+  int64_t items;  // number of items in a row
 
   static TopK bind(BindContext& c) {
     TopK k{ops::TopKRows::bind(c), 0};

@@ -1,4 +1,4 @@
-// TreeEnsembleClassifier, TreeEnsembleRegressor, TreeEnsemble.
+// Computes TreeEnsembleClassifier, TreeEnsembleRegressor and TreeEnsemble.
 #include <algorithm>
 #include <variant>
 
@@ -11,22 +11,22 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kLeavesAtOnce = int64_t{1} << 22;  // of rows and trees, whose leaves lie in scratch
+constexpr int64_t kLeavesAtOnce = int64_t{1} << 22;  // most leaves of rows and trees that are in scratch memory at a time
 
 struct TreesState final : PackedState {
   const vulkan::Shader *walk = nullptr, *sum = nullptr;
   DeviceData data;
   ScoreShader scores;
-  size_t thresholds = 0, links = 0, roots = 0, first_vote = 0, targets = 0, weights = 0;  // offsets in the data
+  size_t thresholds = 0, links = 0, roots = 0, first_vote = 0, targets = 0, weights = 0;  // offsets in the device data
   int64_t num_trees = 0, num_targets = 0;
-  std::unique_ptr<const ops::TreeModel> model;  // checks the columns
+  std::unique_ptr<const ops::TreeModel> model;  // used to check the number of columns
   size_t size_bytes() const override { return data.size_bytes(); }
 };
 
 struct Trees {
   int64_t rows, columns, rows_at_once;
   DType x;
-  int64_t numbers, leaves, sums;  // in scratch
+  int64_t numbers, leaves, sums;  // offsets in the scratch
 
   static Trees bind(BindContext& c) {
     const auto& state = c.packed<TreesState>();

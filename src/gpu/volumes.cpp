@@ -1,4 +1,4 @@
-// Conv and ConvTranspose of three dimensions.
+// Computes Conv and ConvTranspose of three dimensions.
 #include <algorithm>
 
 #include "gpu/launch.h"
@@ -14,9 +14,9 @@ struct VolumeState final : PackedState {
   bool transposed = false;
 };
 
-/// The shader volume.comp.
+/// The shader volume.comp for a node.
 struct Volume {
-  kernels::ConvParams params;  // of a ConvTranspose: of the convolution from Y to X
+  kernels::ConvParams params;  // for a ConvTranspose: those of the convolution from Y to X
   bool transposed, has_bias;
 
   static Volume bind(BindContext& c) {
@@ -32,9 +32,9 @@ struct Volume {
   }
 
  private:
-  // Dispatches `images` images, from `first` on.
+  // Dispatches the work for `images` images from `first` on.
   void dispatch(RunContext& c, int64_t first, int64_t images) const {
-    constexpr int64_t kChannels = 4;  // of an invocation
+    constexpr int64_t kChannels = 4;  // channels that an invocation computes
     const auto& state = c.packed<VolumeState>();
     const kernels::Window& w = params.window;
     const auto& in = transposed ? w.out : w.in;
