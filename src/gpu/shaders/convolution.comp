@@ -8,11 +8,11 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;
-  Elements operands[3];  // of the epilogue
+  Elements operands[3];  // the epilogue's operands
   uint has_bias;
   uint rows, columns, terms;  // numbers of output channels of a group, of positions of the output, and of weights of an output channel
   uint groups;
-  ivec2 in_size, out_size, kernel, stride, dilation, pad;  // height, width
+  ivec2 in_size, out_size, kernel, stride, dilation, pad;  // height and width
 } p;
 
 void main() {

@@ -1,4 +1,5 @@
-// CumSum and CumProd along the middle axis of [outer, extent, inner]: a group of invocations computes a row, each of them a part of it.
+// CumSum and CumProd along the middle axis of [outer, extent, inner]. A group of invocations computes a row, and each invocation a part of
+// it.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -7,7 +8,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint PRODUCT = 0;
 
 layout(push_constant, scalar) uniform Push {
-  Elements y, x;  // may be the same
+  Elements y, x;  // y may be x
   uint outer, extent, inner;
   uint exclusive, reverse;
 } p;

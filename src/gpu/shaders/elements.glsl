@@ -1,4 +1,4 @@
-// Elements in memory: ELEMENT is their type there, and load() and to_element() convert to and from the type that is computed in, NUMBER.
+// ELEMENT is the type of elements in memory, NUMBER the type in which shaders compute. to_number() and to_element() convert between them.
 // The build defines one of ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16 and ELEMENT_F64 (floats), ELEMENT_I32 and ELEMENT_I64.
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require

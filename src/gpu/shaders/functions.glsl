@@ -1,4 +1,4 @@
-// Exponentials and logarithms in NUMBER, float or double. GLSL has none in double: these are within 1e-15 of their results.
+// Exponential functions and logarithms in NUMBER, float or double. GLSL has none for double; these have errors of at most 1e-15.
 #if defined(ELEMENT_F64)
 double power_of_two(int exponent) { return packDouble2x32(uvec2(0, uint(1023 + exponent) << 20)); }
 
@@ -11,7 +11,7 @@ double exp_of(double x) {
   const double r = fma(-k, 1.90821492927058770002e-10LF, fma(-k, 6.93147180369123816490e-01LF, x));
   double sum = 1;  // exp(r) = 1 + r (1 + r/2 (1 + r/3 (...)))
   for (int i = 14; i > 0; --i) sum = fma(sum, r / double(i), 1.0LF);
-  const int n = int(k), half_n = n / 2;  // in two steps, as 2^n may be too small for a number
+  const int n = int(k), half_n = n / 2;  // 2^n may be too small for a number, so it is multiplied in two steps
   return sum * power_of_two(half_n) * power_of_two(n - half_n);
 }
 

@@ -1,4 +1,4 @@
-// Scores of LinearClassifier and LinearRegressor: an invocation computes a score of a row.
+// Scores of LinearClassifier and LinearRegressor. Each invocation computes one score of a row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -17,7 +17,7 @@ void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.rows * p.count) return;
   const uint row = i / p.count, k = i % p.count;
-  NUMBER sum = 0, block = 0;  // a sum of sums of 512 terms
+  NUMBER sum = 0, block = 0;  // sums 512 terms at a time, and adds these sums
   for (uint column = 0; column < p.columns; ++column) {
     block = fma(p.x.at[row * p.columns + column], p.coefficients.at[k * p.columns + column], block);
     if (column % 512 != 511) continue;

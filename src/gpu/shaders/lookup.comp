@@ -1,32 +1,32 @@
-// LabelEncoder: values of keys, which are found by bisection, or OneHotEncoder: rows with a mark at the key's place. An invocation looks a
-// key up.
+// LabelEncoder: values for keys, which are found by bisection; or OneHotEncoder: rows with a 1 at the key's position. Each invocation looks
+// up one key.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KEYS = 0;
-const uint WORD_KEYS = 0, LONG_KEYS = 1, FLOAT_KEYS = 2, DOUBLE_KEYS = 3;  // integers and floats of 32 and of 64 bits
+const uint WORD_KEYS = 0, LONG_KEYS = 1, FLOAT_KEYS = 2, DOUBLE_KEYS = 3;  // kinds of keys: 32-bit and 64-bit integers, float32 and float64
 layout(constant_id = 1) const uint ONE_HOT = 0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Pairs { uvec2 at[]; };  // low and high words
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Pairs { uvec2 at[]; };  // low and high word
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
   Words y;
   Ints x;
-  Pairs keys;      // ascending, as integers
-  Ints places;     // of the keys among the values
-  Words values;    // of `words` words each, and last that for other keys
-  Fault fault;     // gets `site` where a key is missing; null: it may be
+  Pairs keys;      // ascending, as 64-bit integers
+  Ints places;     // for each key, the index of its value
+  Words values;    // values of `words` words each; the last one is for all other keys
+  Fault fault;     // receives `site` if a key is missing; null: missing keys are allowed
   uint count, key_count;
-  uint words;      // with ONE_HOT, of a row
-  uint otherwise;  // the place of the value for other keys
+  uint words;      // number of words of a value; with ONE_HOT, of a row
+  uint otherwise;  // index of the value for all other keys
   uint site;
 } p;
 
-// The key as an integer of 64 bits. All NaN are one key, the bits of -0, and both zeros are another.
+// Returns the key as a 64-bit integer. All NaN are the same key, and so are both zeros; NaN has the bits of -0.
 uvec2 key_of(uint i) {
   if (KEYS == WORD_KEYS) return uvec2(p.x.at[i], int(p.x.at[i]) < 0 ? 0xFFFFFFFFu : 0u);
   if (KEYS == LONG_KEYS) return uvec2(p.x.at[2 * i], p.x.at[2 * i + 1]);

@@ -1,22 +1,22 @@
-// NonZero and the like, in two stages: groups count the marked elements of their parts; then each writes the places of its own behind those
-// of the groups before it, in order.
+// NonZero and similar operators, in two stages. First, each group counts the nonzero elements of its part. Then each group writes the
+// indices of its elements after those of earlier groups, in order.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint COUNT = 0;
-layout(constant_id = 1) const uint FLOATS = 0;  // the top bit is a sign, so that -0 is 0
+layout(constant_id = 1) const uint FLOATS = 0;  // nonzero: bytes of a float's word, whose top bit is a sign, so that -0 counts as 0
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // of 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // 64-bit indices
 
 layout(push_constant, scalar) uniform Push {
   Words x;
-  Ints counts;          // of the parts
+  Ints counts;          // number of nonzero elements in each part
   Places y;             // [rank, total]
-  uint count, words;    // elements, and words of one
-  uint parts, part;     // elements of a part: a multiple of 256
+  uint count, words;    // number of elements, and of words of an element
+  uint parts, part;     // number of parts, and of elements in a part, a multiple of 256
   uint rank, total;
   uint dims[8];
 } p;
@@ -34,7 +34,7 @@ bool is_marked(uint i) {
   return bits != 0;
 }
 
-// How many of the group's invocations before this one, and this one, are marked.
+// Returns how many invocations of the group up to this one have a nonzero element.
 uint marked_up_to(bool own_mark) {
   const uint own = gl_LocalInvocationIndex;
   places[own] = own_mark ? 1 : 0;

@@ -1,10 +1,11 @@
-// Normalizer: rows divided by their largest element, the sum of magnitudes or the length. A group of invocations computes a row.
+// Normalizer: divides rows by their largest element, by the sum of magnitudes, or by the length. Each group of invocations computes one
+// row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint NORM = 0;  // the order of ops::Norm
+layout(constant_id = 0) const uint NORM = 0;  // a number of ops::Norm
 const uint MAX = 0, L1 = 1;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
@@ -38,7 +39,7 @@ void main() {
   if (row >= p.rows || p.columns == 0) return;
   const uint first = row * p.columns;
   const NUMBER start = p.x.at[first];
-  // Magnitudes are compared without their sign. NaN is never larger.
+  // Magnitudes are not negative, so the largest is at least 0. NaN is never larger than another number.
   NUMBER largest = NORM == MAX && !isnan(start) ? start : NUMBER(0);
   for (uint k = own; k < p.columns; k += 256) {
     const NUMBER x = NORM == MAX ? p.x.at[first + k] : abs(p.x.at[first + k]);
@@ -48,7 +49,7 @@ void main() {
   NUMBER divisor = NORM == MAX && isnan(start) ? start : largest;
   if (divisor == 0) divisor = 1;
   NUMBER sum = 1;
-  if (NORM != MAX) {  // of x / largest, so that squares do not overflow
+  if (NORM != MAX) {  // sums are those of x / largest, so that squares do not overflow
     sum = 0;
     for (uint k = own; k < p.columns; k += 256) {
       const NUMBER x = abs(p.x.at[first + k]) / divisor;

@@ -1,4 +1,4 @@
-// MaxPool and AveragePool: an invocation computes one element.
+// MaxPool and AveragePool. Each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,9 +8,9 @@ layout(constant_id = 0) const uint KIND = 0;  // 0: maximum; 1: average over tap
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
-  uint count;                                                // elements of y
-  ivec3 in_size, out_size, kernel, stride, dilation, pad;    // depth, height, width
-  ivec3 padded;                                              // in_size with the pads at both ends
+  uint count;                                                // number of elements of y
+  ivec3 in_size, out_size, kernel, stride, dilation, pad;    // depth, height and width
+  ivec3 padded;                                              // coordinates at which the input with its pads ends
 } p;
 
 void main() {

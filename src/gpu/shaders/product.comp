@@ -13,17 +13,17 @@ const uint ROWS = 64, COLUMNS = 64, TERMS = 16;
 // Rows are the output channels of one group of channels, columns the positions of the output, and terms the weights of one channel.
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;  // bias may be null
-  Elements operands[3];    // of the epilogue
+  Elements operands[3];    // the epilogue's operands
   uint has_bias;
   uint rows, columns, terms;
   uint groups;                          // of channels
-  ivec2 in_size;                        // height, width; so below
+  ivec2 in_size;                        // height and width, as in all ivec2 below
   ivec2 out_size, kernel, stride, dilation, pad;
 } p;
 #else
 layout(push_constant, scalar) uniform Push {
   Elements y, a, b, c;   // c may be null
-  Elements operands[3];  // of the epilogue
+  Elements operands[3];  // the epilogue's operands
   uint has_c;
   uint rows, columns, terms;
   uvec2 a_step, b_step, c_step;  // distances in elements between rows, and between columns
@@ -38,7 +38,7 @@ shared float b_tile[TERMS][COLUMNS + 4];
 #ifdef CONVOLUTION
 float a_element(uint row, uint k, uint batch) { return to_number(p.w.at[(batch % p.groups * p.rows + row) * p.terms + k]); }
 float b_element(uint k, uint column, uint batch) {
-  // Terms go by channel, then height and width of the kernel.
+  // Terms are ordered by channel, then by height and width of the kernel.
   const int taps = p.kernel.x * p.kernel.y, channels = int(p.terms) / taps;
   const int kw = int(k) % p.kernel.y, kh = int(k) / p.kernel.y % p.kernel.x;
   const int ow = int(column) % p.out_size.y, oh = int(column) / p.out_size.y;

@@ -1,5 +1,5 @@
-// Products of 8-bit integers less their zero points, as int32: of matrices, for a batch of them, or with CONVOLUTION or DIRECT of
-// convolutions. A group of 256 invocations computes 64 rows and 64 columns; with DIRECT, for few rows, an invocation computes an element.
+// Products of 8-bit integers minus their zero points, as int32: batches of matrices or, with CONVOLUTION or DIRECT, convolutions. A group
+// of 256 invocations computes 64 rows and 64 columns. With DIRECT, for few rows, each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -14,13 +14,13 @@ const uint HAS_X_ZERO = 1, HAS_W_ZERO = 2, X_ZERO_PER_LINE = 4, W_ZERO_PER_LINE 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { int at[]; };
 
 #if defined(CONVOLUTION) || defined(DIRECT)
-// Rows are the output channels of one group of channels, columns the positions of the output, terms the weights of one channel.
+// Rows are the output channels of one group of channels, columns the positions of the output, and terms the weights of one channel.
 layout(push_constant, scalar) uniform Push {
   Ints y;
   Words x, w, x_zero, w_zero;
   uint flags;
   uint rows, terms, groups;
-  ivec3 in_size, out_size, kernel, stride, dilation, pad;  // depth, height, width
+  ivec3 in_size, out_size, kernel, stride, dilation, pad;  // depth, height and width
 } p;
 #else
 layout(push_constant, scalar) uniform Push {
@@ -28,7 +28,7 @@ layout(push_constant, scalar) uniform Push {
   Words x, w, x_zero, w_zero;
   uint flags;
   uint rows, columns, terms;
-  uvec2 batch_step, zero_step;  // from one matrix to the next, of x and w, and of their zero points
+  uvec2 batch_step, zero_step;  // distances between matrices of x and w, and between their zero points
 } p;
 #endif
 

@@ -27,7 +27,7 @@ uint offset_of(uint place, uvec4 extents, uvec4 steps) {
   }
   return offset;
 }
-// The kind is KIND, or MAXIMUM where LOG_SUM_EXP looks for the largest element first.
+// Returns the start value of a reduction. For LOG_SUM_EXP, `kind` is MAXIMUM in the first pass, which finds the largest element.
 NUMBER first(uint kind) {
 #if defined(ELEMENT_I32)
   return kind == MAXIMUM ? -2147483647 - 1 : kind == MINIMUM ? 2147483647 : kind == PRODUCT ? 1 : 0;
@@ -64,7 +64,7 @@ NUMBER finished(NUMBER x, NUMBER largest) {
   return x;
 }
 
-// Joins the inputs of an output: those of this invocation, or of its group.
+// Reduces the inputs of an output that belong to this invocation, or to its group.
 NUMBER fold(uint kind, NUMBER largest, uint start) {
   const uint own = gl_LocalInvocationIndex, step = p.group_computes != 0 ? 256 : 1;
   // A long sum is one of sums of 1,024 terms, so that it does not stop growing where a term is too small beside it.

@@ -1,4 +1,4 @@
-// Sums of products of codes become codes: y = saturate(round((sum + bias) x_scale w_scale / y_scale) + y_zero).
+// Converts sums of products of codes to codes: y = saturate(round((sum + bias) x_scale w_scale / y_scale) + y_zero).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -13,10 +13,10 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Flo
 
 layout(push_constant, scalar) uniform Push {
   Words y;
-  Ints sums, bias;                  // a bias for each row
+  Ints sums, bias;                  // one bias per row
   Floats x_scale, w_scale, y_scale;
   Words y_zero;
-  uint count, rows, columns;        // of the sums, and of each of their matrices
+  uint count, rows, columns;        // number of sums; extents of each of their matrices
   uint flags;
 } p;
 

@@ -1,5 +1,5 @@
-// Results of classifiers and regressors from rows of scores: base values are added, a label is chosen, the scores are transformed. An
-// invocation computes a row.
+// Results of classifiers and regressors from rows of scores: adds base values, selects a label, and transforms the scores. Each invocation
+// computes one row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -10,7 +10,7 @@ layout(constant_id = 1) const uint KIND = 0;
 const uint REGRESSION = 0, TREES = 1, LINEAR = 2;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Labels { uvec2 at[]; };  // of 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Labels { uvec2 at[]; };  // 64-bit labels
 
 const uint HAS_Y = 1, WIDE_Y = 2, HAS_LABELS = 4, PROBABILITIES = 8, ONLY_FIRST = 16, ONLY_SECOND = 32;
 
@@ -18,12 +18,12 @@ layout(push_constant, scalar) uniform Push {
   Elements scores;       // [rows, stride], overwritten
   Elements base;
   Floats y;              // [rows, columns]
-  Elements wide_y;       // the same place, with WIDE_Y
-  Labels labels, chosen; // of the model, and one for each row
+  Elements wide_y;       // the same memory as y, with WIDE_Y
+  Labels labels, chosen; // the model's labels; the label selected for each row
   uint flags;
   uint rows, stride, count, columns;
-  uint base_count;       // 0: none, 1: one for all scores
-  uint label_count;      // 0: labels are the places of classes
+  uint base_count;       // 0: no base values; 1: one for all scores
+  uint label_count;      // 0: the labels are the indices of the classes
 } p;
 
 bool has(uint flag) { return (p.flags & flag) != 0; }
@@ -35,7 +35,7 @@ void main() {
   for (uint k = 0; k < p.count && p.base_count > 0; ++k) p.scores.at[first + k] += p.base.at[p.base_count == 1 ? 0 : k];
   const NUMBER score = p.scores.at[first];
   uint label = score > 0 ? 1 : 0;
-  bool is_plain = false;  // the label is a number, not the place of one
+  bool is_plain = false;  // the label is a number, not an index into `labels`
   if (KIND == REGRESSION) {
     transform_row(p.scores, first, p.count);
   } else if (p.count == 1 && KIND == LINEAR && p.columns == 2) {

@@ -1,7 +1,7 @@
-// Post transforms of scores by the operators of ai.onnx.ml, as in kernels/classical/scores.h.
+// Transforms of scores by the operators of ai.onnx.ml, as in kernels/classical/scores.h.
 #include "functions.glsl"
 
-layout(constant_id = 0) const uint TRANSFORM = 0;  // the order of kernels::PostTransform
+layout(constant_id = 0) const uint TRANSFORM = 0;  // a number of kernels::PostTransform
 const uint SOFTMAX = 1, LOGISTIC = 2, SOFTMAX_ZERO = 3, PROBIT = 4;
 
 NUMBER logistic(NUMBER x) {
@@ -38,7 +38,7 @@ void transform_row(Elements scores, uint first, uint count) {
   for (uint i = first; i < first + count; ++i) scores.at[i] = TRANSFORM == SOFTMAX_ZERO && sum == 0 ? NUMBER(0.5) : scores.at[i] / sum;
 }
 
-// Makes a row of two scores of that of the second class, which is a probability or, not `complement`, a margin.
+// Writes a row of two scores, given that of the second class: a probability with `complement`, otherwise a margin.
 void write_pair(Elements scores, uint first, bool complement, NUMBER score) {
   complement = TRANSFORM == PROBIT || TRANSFORM != LOGISTIC && complement;
   scores.at[first] = complement ? 1 - score : -score;

@@ -1,5 +1,5 @@
-// Bitonic sorting of rows of items, whose extent is a power of two. With LOCAL, a group does all steps within 512 neighbours; without it an
-// invocation compares one pair.
+// Bitonic sorting of rows of items, whose number is a power of two. With LOCAL, a group does all steps within 512 consecutive items;
+// without it, each invocation compares one pair.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "items.glsl"
@@ -9,8 +9,8 @@ layout(constant_id = 0) const uint LOCAL = 0;
 
 layout(push_constant, scalar) uniform Push {
   Items items;
-  uint count, extent;       // items of all rows, and of one
-  uint first, last, reach;  // runs of `first` to `last` items are sorted, in turn up and down; without LOCAL from pairs `reach` apart on
+  uint count, extent;       // number of items of all rows, and of a row
+  uint first, last, reach;  // sorts runs of `first` to `last` items; without LOCAL, compares pairs `reach` apart for runs of `last`
 } p;
 
 shared Item items[512];

@@ -1,5 +1,5 @@
-// NonMaxSuppression of a class of an image, by a group of invocations. With KEYS, an invocation makes the item of a score instead; with
-// WRITE, it writes a row of the result.
+// NonMaxSuppression for a class of an image, by a group of invocations. With KEYS, each invocation makes the item of a score; with WRITE,
+// each writes a row of the result.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "items.glsl"
@@ -12,7 +12,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Box
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Floats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Rows { uvec2 at[]; };  // of 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Rows { uvec2 at[]; };  // 64-bit indices
 
 layout(push_constant, scalar) uniform Push {
   Boxes boxes;                // [images, count]
@@ -21,7 +21,7 @@ layout(push_constant, scalar) uniform Push {
   Items items;                // [images, classes, extent], sorted before SELECT
   Ints selected, counts;      // [images, classes, limit], [images, classes]
   Rows y;                     // [total, 3]
-  Fault fault;                // gets `site` where the threshold is not in [0, 1]
+  Fault fault;                // receives `site` if the threshold is not in [0, 1]
   uint tasks, classes, count, extent, limit;
   uint has_iou, has_least, centered;
   uint site;
@@ -58,7 +58,7 @@ void main() {
   if (STAGE == KEYS) {
     const uint i = group * 256 + own, box = i % p.extent;
     if (i >= p.tasks * p.extent) return;
-    Item item = Item(0xFFFFFFFFu, 0xFFFFFFFFu, box);  // of no candidate
+    Item item = Item(0xFFFFFFFFu, 0xFFFFFFFFu, box);  // the item of a score that is no candidate
     if (box < p.count) {
       const float score = p.scores.at[i / p.extent * p.count + box];
       if (!isnan(score) && (p.has_least == 0 || score > p.least.at[0])) {

@@ -1,4 +1,4 @@
-// Support vector machines: labels and scores from the margins of a row, or its sum. An invocation computes a row.
+// Support vector machines: labels and scores from the margins of a row, or its result from the sum. Each invocation computes one row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -6,15 +6,15 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 1) const uint KIND = 0;
-const uint REGRESSION = 0, LINEAR = 1, MARGINS = 2, COUPLED = 3;  // linear scores of classes; margins of pairs, or probabilities of them
+const uint REGRESSION = 0, LINEAR = 1, MARGINS = 2, COUPLED = 3;  // kinds: linear scores, margins of pairs, coupled probabilities
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Labels { uvec2 at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements margins;         // [rows, stride]; linear scores without rho
+  Elements margins;         // [rows, stride]; linear scores do not include rho
   Elements rho, prob_a, prob_b;
-  Elements work;            // [rows, work_stride]: the scores, and what coupling needs
+  Elements work;            // [rows, work_stride]: scores, and working memory of the coupling
   Floats y;                 // [rows, columns]; may be null
   Labels labels, chosen;
   uint rows, stride, work_stride, classes, columns;
@@ -22,7 +22,7 @@ layout(push_constant, scalar) uniform Push {
   uint one_class;
 } p;
 
-// kernels::pairwise_coupling, with which this agrees step by step.
+// Computes the same as kernels::pairwise_coupling(), step by step.
 void couple(uint row, uint scores) {
   const uint k = p.classes, r = scores + k, q = r + k * k, qp = q + k * k;
   const NUMBER tiny = NUMBER(1e-7);
@@ -68,7 +68,7 @@ void couple(uint row, uint scores) {
   }
 }
 
-// The class that wins most pairs, of equal ones the first. Counts are kept where the scores will be.
+// Returns the class that wins most pairs, the first of equal ones. Uses the memory of the scores for counts.
 uint winner(uint row, uint counts) {
   for (uint i = 0; i < p.classes; ++i) p.work.at[counts + i] = 0;
   uint pair = 0;

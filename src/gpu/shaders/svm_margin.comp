@@ -1,4 +1,4 @@
-// Support vector machines: the margin of a row between two classes, or the sum of a regression, by an invocation.
+// Support vector machines. Each invocation computes the margin of a row between two classes, or the sum of a regression.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -11,12 +11,12 @@ layout(push_constant, scalar) uniform Push {
   Elements margins;       // [rows, margin_stride]
   Elements similarities;  // [rows, stride]
   Elements coefficients;  // [classes - 1, vectors]
-  Elements rho;           // of the pairs
-  Words starts;           // the first vector of each class, and the number of vectors; null: one class has them all
+  Elements rho;           // one for each pair
+  Words starts;           // the first vector of each class, then the number of vectors; null: there is one class
   uint rows, pairs, classes, vector_count, stride, margin_stride;
 } p;
 
-// Coefficients nearly cancel. In float, the sum's rounding errors are summed as well.
+// The terms nearly cancel, so in float the rounding errors of the sum are summed too.
 NUMBER sum = 0, error = 0;
 void add_product(NUMBER a, NUMBER b) {
 #if defined(ELEMENT_F64)
@@ -45,7 +45,7 @@ void main() {
   if (p.classes < 2) {
     add_class(row, 0, 0, p.vector_count);
   } else {
-    uint a = 0, before = 0;  // the pairs of a class and those behind it follow each other
+    uint a = 0, before = 0;  // the pairs of class a with later classes are consecutive
     while (pair - before >= p.classes - 1 - a) before += p.classes - 1 - a, ++a;
     const uint b = a + 1 + pair - before;
     add_class(row, b - 1, p.starts.at[a], p.starts.at[a + 1]);

@@ -1,11 +1,11 @@
-// Support vector machines: the kernel function of a row and a support vector, by an invocation.
+// Support vector machines. Each invocation computes the kernel function of a row and a support vector.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 #include "functions.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint KERNEL = 0;  // the order of kernels::SvmKernel::Type
+layout(constant_id = 0) const uint KERNEL = 0;  // a number of kernels::SvmKernel::Type
 const uint POLY = 1, RBF = 2, SIGMOID = 3;
 
 layout(push_constant, scalar) uniform Push {

@@ -1,4 +1,4 @@
-// TopK of rows: with KEYS, an invocation makes the item of an element; otherwise it writes an element that the sorted items have chosen.
+// TopK of rows. With KEYS, each invocation makes the item of an element; without it, each writes an element selected by the sorted items.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KEYS = 0;
 layout(constant_id = 1) const uint LARGEST = 1;
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // of 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // 64-bit indices
 
 layout(push_constant, scalar) uniform Push {
   Elements values, x;
@@ -19,7 +19,7 @@ layout(push_constant, scalar) uniform Push {
   uint has_values, has_places;
 } p;
 
-// Integers in the order of the elements. A NaN is beyond all numbers, and -0 is 0.
+// Returns an integer with the same order as the elements. NaN comes after all numbers, and -0 equals 0.
 uvec2 key_of(NUMBER x) {
 #if defined(ELEMENT_I32)
   return uvec2(uint(x) ^ 0x80000000u, 0);
@@ -42,7 +42,7 @@ void main() {
   const uint row = i / width, at = i % width;
   const uint start = row / p.inner * p.extent * p.inner + row % p.inner;
   if (KEYS != 0) {
-    uvec2 key = uvec2(0xFFFFFFFFu);  // behind all others, as its index is larger
+    uvec2 key = uvec2(0xFFFFFFFFu);  // sorts after all elements, because its index is larger
     if (at < p.extent) {
       key = key_of(to_number(p.x.at[start + at * p.inner]));
       if (LARGEST != 0) key = ~key;

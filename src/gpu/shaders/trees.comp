@@ -1,13 +1,14 @@
-// Ensembles of trees: an invocation walks a tree for a row, or with SUM adds up a target's votes for a row, in the order of the trees.
+// Ensembles of trees. Each invocation follows one tree for a row. With SUM, each adds the votes for one target of a row, in the order of
+// the trees.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint SUM = 0;
-layout(constant_id = 1) const uint AGGREGATE = 1;  // the order of kernels::TreeAggregate
+layout(constant_id = 1) const uint AGGREGATE = 1;  // a number of kernels::TreeAggregate
 const uint AVERAGE = 0, MINIMUM = 2, MAXIMUM = 3;
-const uint MISSING_TRACKS_TRUE = 1u << 31, EQUALS = 1u << 30, FEATURE = EQUALS - 1;  // as in kernels::TreeEnsemble
+const uint MISSING_TRACKS_TRUE = 1u << 31, EQUALS = 1u << 30, FEATURE = EQUALS - 1;  // flags as in kernels::TreeEnsemble
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Words { uint at[]; };
 
@@ -16,9 +17,9 @@ layout(push_constant, scalar) uniform Push {
   Words leaves;            // [rows, trees]
   Elements scores;         // [rows, targets]
   Elements thresholds;
-  Words links, roots;      // of each node its feature and both children; a leaf leads to itself
+  Words links, roots;      // for each node its feature and both children; leaves are their own children
   Words first_vote, targets;
-  Elements weights;        // of votes
+  Elements weights;        // weights of the votes
   uint rows, trees, columns, num_targets;
 } p;
 

@@ -1,4 +1,4 @@
-// Functions of float64.
+// Functions of one float64 number.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -6,7 +6,7 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint FUNCTION = 0;
-// The order of kWideFunctions.
+// The positions of functions in kWideFunctions (gpu/placing.cpp).
 const uint EXP = 0, LOG = 1, SQRT = 2, RECIPROCAL = 3, SIGMOID = 4, TANH = 5, SOFTPLUS = 6, RELU = 7, FLOOR = 8, CEIL = 9, ROUND = 10;
 
 layout(push_constant, scalar) uniform Push {

@@ -1,5 +1,5 @@
-// Convolutions of three dimensions: an invocation computes four neighbouring output channels of a group at one position. With TRANSPOSED,
-// ConvTranspose: the inputs whose windows reach the position.
+// Convolutions of three dimensions. Each invocation computes four adjacent output channels of a group at one position. With TRANSPOSED, it
+// computes a ConvTranspose, from the inputs whose windows contain the position.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -12,9 +12,9 @@ const uint CHANNELS = 4;
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;  // bias may be null
   uint has_bias;
-  uint rows, columns;      // output channels of a group, positions of the output
-  uint channels, groups;   // of the input in a group
-  ivec3 in_size, out_size, kernel, stride, dilation, pad;  // depth, height, width
+  uint rows, columns;      // number of output channels of a group, and of positions of the output
+  uint channels, groups;   // number of input channels of a group, and of groups
+  ivec3 in_size, out_size, kernel, stride, dilation, pad;  // depth, height and width
 } p;
 
 void main() {
