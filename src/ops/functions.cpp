@@ -346,7 +346,7 @@ const ScalarFunction* function_of(const Node& node) {
 
 namespace {
 
-/// The number of a constant of one element, of the float types that functions are computed for.
+/// Returns the number in a constant of one element, if it has a float type for which functions are computed.
 std::optional<float> scalar_of(const Tensor* tensor) {
   if (!tensor || tensor->num_elements() != 1) return std::nullopt;
   switch (tensor->dtype()) {
@@ -418,7 +418,7 @@ OpDef with_boolean_steps(OpDef op, ChainOp step) {
 
 namespace {
 
-/// @param floats  the types of numbers that the function may have
+/// Returns the node as a step of a chain. @param floats  types that the function's operand may have
 std::optional<PointwiseStep> step_of_types(const Graph& graph, const Node& node, TypeSet floats) {
   const ScalarFunction* function = function_of(node);
   const TypeSet from = function && function->step == ChainOp::logical_not ? kBool : floats;

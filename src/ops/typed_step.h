@@ -1,4 +1,4 @@
-// Steps of chains in the types of their operands.
+// Writes nodes as steps of chains that compute in the types of their operands.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace treadle::ops {
 
-/// The node as a step that computes in the type of its operands, rounded to the result's: like OpDef::step, but for all types. Only devices
-/// compute such chains; a device may not know each step.
+/// Returns the node as a step that computes in the type of its operands and rounds to the result's type: like OpDef::step, but for all
+/// types. Only devices compute such chains, and a device may not support every step.
 std::optional<PointwiseStep> typed_step(const Graph& graph, const Node& node);
 
 }  // namespace treadle::ops

@@ -197,7 +197,7 @@ class ElementwiseFuser {
     return zero_;
   }
 
-  // What a device does not take as a large group, it may take as smaller ones.
+  // If a device does not compute a large group, it may compute smaller ones.
   void fuse(NodeId root) {
     for (size_t max_inputs : {kMaxInputs, kMaxInputs / 2, kMaxInputs / 4}) {
       Group group = group_of(root, /*with_copies=*/true, max_inputs);
@@ -213,7 +213,7 @@ class ElementwiseFuser {
       return;
     }
   }
-  /// Returns true if the chain's kernel takes it: on the host, if it has enough slots for the intermediate values.
+  /// Returns true if the kernel can compute the chain. On the host, it must have enough slots for intermediate values.
   bool fits(const Chain& chain, NodeId root) const {
     if (device_) return device_->takes(graph_, as_node(spec_of(chain, root), graph_.node(root)));
     std::vector<DType> dtypes;
@@ -255,7 +255,7 @@ class ElementwiseFuser {
   Graph& graph_;
   bool keep_quantization_;
   const DeviceForms* device_;
-  mutable std::unordered_map<NodeId, bool> taken_;  // by the device, of nodes that are steps
+  mutable std::unordered_map<NodeId, bool> taken_;  // nodes that are steps -> whether the device computes them
   std::unordered_map<NodeId, size_t> place_;
   ValueId zero_ = kNoValue;
 };

@@ -1,6 +1,6 @@
-// Conv, MatMul or Gemm, and the chain of pointwise operators that is the only reader of its result -> ChainedConv etc., for devices that
-// compute the chain before they store the product. Sums keep the order of the graph. Only if the chain's result has the product's type and
-// shape, and the device takes the node: a bias, a residual, an activation, a factor for each channel.
+// Conv, MatMul or Gemm and the chain of pointwise operators that alone reads its result -> ChainedConv etc., on devices that compute the
+// chain before they store the product. The order of operands in sums is kept. Only if the chain's result has the product's type and shape,
+// and the device supports the node. Steps may add a bias or residual, apply an activation, or multiply by a factor per channel.
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
 #include "ops/treadle/chained_products.h"
@@ -12,7 +12,7 @@
 namespace treadle::passes {
 namespace {
 
-/// A chain's steps on its inputs.
+/// The steps of a chain, and their inputs.
 struct Chain {
   std::vector<ValueId> inputs;
   std::vector<ElementwiseStep> steps;
@@ -37,7 +37,7 @@ std::optional<Chain> chain_of(const Graph& graph, const Node& node) {
   return chain;
 }
 
-/// The chain with input `first` before the others.
+/// Returns the chain with input `first` moved to the front.
 Chain starting_with(Chain chain, size_t first) {
   for (ElementwiseStep& step : chain.steps)
     for (size_t& operand : step.operands) operand = operand == first ? 0 : operand < first ? operand + 1 : operand;
@@ -89,7 +89,7 @@ class EpilogueFuser {
       return;
     }
   }
-  /// The product that makes the value for `reader` alone, and that has a form with a chain; null otherwise.
+  /// Returns the product that computes the value only for `reader`, and that has a form with a chain; otherwise null.
   const Node* product_of(ValueId value, const Node& reader) const {
     const Node* product = producer_of(graph_, value);
     const OpDef* form = product && product->op ? ops::chained_form(*product->op) : nullptr;

@@ -148,7 +148,7 @@ class PluginStream final : public Stream {
     if (!own || &own->registration() != &of_->registration()) return event->synchronize();
     check(of_->registration(), "wait for an event", [&] { return (*of_)->stream_wait(of_->user(), handle_, own->handle()); });
   }
-  // An event is recorded on both sides of the piece.
+  // Records an event before and after the piece of work.
   void begin_timed() override { began_ = record_time(); }
   void end_timed(Told told) override {
     timed_.push_back([of = of_, began = std::exchange(began_, nullptr), ended = record_time(), told = std::move(told)] {
@@ -176,9 +176,9 @@ class PluginStream final : public Stream {
   const std::shared_ptr<Device> device_;
   const InstancePtr of_;
   void* handle_ = nullptr;
-  std::shared_ptr<PluginEvent> began_;  // begin of the piece that is timed
+  std::shared_ptr<PluginEvent> began_;  // recorded at the begin of the piece of work that is timed
   std::vector<Work> kept_, done_;       // kept_: work in progress; done_: work to do when it has ended
-  std::vector<Work> timed_;             // tell the times of pieces when their work is done
+  std::vector<Work> timed_;             // functions that report the times of pieces when their work is done
 };
 
 class PluginDevice final : public Device, private Bus {

@@ -1,4 +1,4 @@
-// Which nodes of a profile run on devices.
+// Adds to a profile on which streams of devices its nodes run.
 #pragma once
 
 #include "exec/run/executor.h"

@@ -34,7 +34,7 @@ void register_types() {
                           fmt::join(types, ", ")));
 }
 
-// As lowering asks (exec/program/lowering.cpp).
+// Returns true if the node's extents are known before a run, by the same rule as in lowering (exec/program/lowering.cpp).
 bool has_determined_extents(const Graph& graph, const Node& node) {
   exec::DeterminedExtents determined(graph, {});
   for (const auto* ids : {&node.inputs, &node.outputs})

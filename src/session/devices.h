@@ -43,7 +43,8 @@ class SessionDevices {
   bool have_kernels() const;
   /// The kernel for this node of the device that it is placed on. Empty if that device uses the host's kernels or has none for the node.
   DeviceKernel kernel_for(const Graph& graph, const Node& node) const;
-  /// What passes may make of the graph for devices with kernels of their own; nullopt if no device has any. Valid as long as the graph.
+  /// Returns the operators that passes may use for devices with their own kernels; nullopt if there is no such device. Valid as long as the
+  /// graph exists.
   std::optional<passes::DeviceForms> forms(const Graph& graph) const;
   /// Name of the device that the options give the node's group, or of the default device. It does not check that the device has a kernel
   /// for the node.
@@ -78,8 +79,8 @@ class SessionDevices {
   std::shared_ptr<exec::DeviceMemory> memory_;  // null: there are no devices besides the host
 };
 
-/// What passes may make of the graph for devices of this type.
-/// @param kernel_for  the device's kernel for a node; empty if there is none
+/// Returns the operators that passes may use for devices of this type. @param kernel_for  returns the device's kernel for a node; empty if
+/// there is none
 passes::DeviceForms forms_of(const DeviceType& type, const Graph& graph, std::function<DeviceKernel(const Graph&, const Node&)> kernel_for);
 
 /// The device that sessions call by this name; null: the host. For values that do not come from a run.

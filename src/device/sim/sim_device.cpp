@@ -88,9 +88,9 @@ int64_t steady_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// A piece of work that a stream times.
+/// A piece of work whose time a stream measures.
 struct TimedPiece {
-  int64_t begin_ns = 0, end_ns = 0;  // 0: not yet
+  int64_t begin_ns = 0, end_ns = 0;  // 0: not measured yet
   Stream::Told told;
 };
 
@@ -290,9 +290,9 @@ class SimStream final : public Stream {
   double engine_pace_;
   std::map<std::string, std::chrono::nanoseconds> shortest_;  // of work by name; used only by the stream's thread
   std::function<void()> gives_way_;
-  std::shared_ptr<TimedPiece> outer_;               // of what is being enqueued; null: it is not timed
-  std::shared_ptr<TimedPiece> inner_;               // of the work that runs; used only by the stream's thread, like the next
-  std::vector<std::shared_ptr<TimedPiece>> ended_;  // pieces of the work that runs
+  std::shared_ptr<TimedPiece> outer_;               // the piece that is being enqueued; null: the work is not timed
+  std::shared_ptr<TimedPiece> inner_;               // the piece within work that runs; only for the stream's thread, like the next member
+  std::vector<std::shared_ptr<TimedPiece>> ended_;  // pieces that have ended within the work that runs
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;

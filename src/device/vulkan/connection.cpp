@@ -66,7 +66,7 @@ bool has_extension(VkPhysicalDevice device, const char* name) {
   return std::any_of(extensions.begin(), extensions.end(), [&](const auto& has) { return std::strcmp(has.extensionName, name) == 0; });
 }
 
-// True if the driver reads the device's clock together with the host's CLOCK_MONOTONIC.
+// True if the driver can read the device's clock and the host's CLOCK_MONOTONIC at the same moment.
 bool compares_clocks(VkPhysicalDevice device) {
   if (!has_extension(device, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME)) return false;
   const auto list = reinterpret_cast<PFN_vkGetPhysicalDeviceCalibrateableTimeDomainsEXT>(

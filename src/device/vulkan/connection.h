@@ -50,11 +50,11 @@ class Connection {
   const Features& features() const { return features_; }
   uint32_t queue_family() const { return queue_family_; }
 
-  /// The clock by which the queue stamps times.
+  /// The clock from which the queue's time stamps come.
   struct TimeStampUnit {
-    uint32_t bits = 0;  ///< that a stamp has; 0: the queue stamps none
+    uint32_t bits = 0;  ///< number of bits of a stamp; 0: the queue has no time stamps
     double ns_per_tick = 1;
-    PFN_vkGetCalibratedTimestampsEXT get_calibrated = nullptr;  ///< reads it together with CLOCK_MONOTONIC; null: the driver cannot
+    PFN_vkGetCalibratedTimestampsEXT get_calibrated = nullptr;  ///< reads it together with CLOCK_MONOTONIC; null: the driver cannot do that
   };
   const TimeStampUnit& time_stamps() const { return time_stamps_; }
   /// The device's whole memory, in bytes.

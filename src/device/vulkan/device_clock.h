@@ -1,4 +1,4 @@
-// A device's clock, by which it stamps the times of its work, beside the host's.
+// Converts a device's time stamps to times of the host's clock.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace treadle::vulkan {
 
-/// Thread-safe. Reads no clock before the first conversion.
+/// Thread-safe. Reads the clocks only when the first stamp is converted.
 class DeviceClock {
  public:
   enum class Comparison : uint8_t {
@@ -16,20 +16,20 @@ class DeviceClock {
     marked,      ///< the host reads its clock before and after the device stamps an empty submission
   };
 
-  /// Compares the clocks in the better way that the device has. @param connection  must outlive the clock
+  /// Uses the more exact of both ways that the device supports. @param connection  must outlive the clock
   explicit DeviceClock(const Connection& connection);
   DeviceClock(const Connection& connection, Comparison by) : connection_(connection), by_(by) {}
 
-  /// False if the device does not stamp times.
+  /// False if the device has no time stamps.
   bool exists() const { return connection_.time_stamps().bits > 0; }
-  /// Returns a time stamp as a time of the host's steady clock. The clocks are compared again when the last comparison is old.
-  /// @pre exists()
+  /// Converts a time stamp to a time of the host's steady clock, in ns. Compares the clocks again if the last comparison is old. @pre
+  /// exists()
   int64_t steady_ns(uint64_t ticks);
-  /// Bounds the error of the last comparison: half of the time that it took.
+  /// Returns a bound of the last comparison's error: half of the time that it took.
   int64_t error_ns() const;
 
  private:
-  /// Both clocks at the same moment.
+  /// The readings of both clocks at the same moment.
   struct Pair {
     uint64_t ticks = 0;
     int64_t steady_ns = 0, error_ns = INT64_MAX;

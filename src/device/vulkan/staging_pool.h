@@ -1,4 +1,4 @@
-// Memory through which copies between host and device go.
+// Memory by which copies between host and device are made.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace treadle::vulkan {
 
-inline constexpr size_t kStagingBytes = size_t{1} << 20;  // size of a buffer that small copies share
+inline constexpr size_t kStagingBytes = size_t{1} << 20;  // size of a buffer that several small copies share
 
 /// Memory that host and device can access, for copies between them. Thread-safe.
 class StagingPool {

@@ -1,4 +1,4 @@
-// Times at which a device reaches points of a command buffer.
+// Measures when a device reaches certain points of a command buffer.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace treadle::vulkan {
 
-/// The time stamps of one command buffer. One thread at a time uses it.
+/// The time stamps of one command buffer. Only one thread at a time may use it.
 class TimeStamps {
  public:
   static constexpr uint32_t kMost = 256;
@@ -17,7 +17,7 @@ class TimeStamps {
   struct Stamp {
     std::shared_ptr<const std::vector<uint64_t>> of;
     uint32_t index = 0;
-    bool is_known() const { return index < of->size(); }  ///< after TimeStamps::read()
+    bool is_known() const { return index < of->size(); }  ///< true after TimeStamps::read()
     uint64_t ticks() const { return (*of)[index]; }
   };
 
@@ -27,12 +27,12 @@ class TimeStamps {
   TimeStamps(const TimeStamps&) = delete;
   TimeStamps& operator=(const TimeStamps&) = delete;
 
-  /// Begins anew, for a buffer that is recorded. Stamps of the last submission can still be read.
+  /// Starts again at the first stamp, for a buffer that is recorded anew. Stamps of the last submission can still be read.
   void reset(VkCommandBuffer commands);
   bool is_full() const { return used_ == kMost; }
-  /// Stamps the time at which the device has done all commands so far. @pre !is_full()
+  /// Writes a time stamp when the device has done all commands so far. @pre !is_full()
   Stamp stamp(VkCommandBuffer commands);
-  /// Reads the stamps. @pre the submission is done
+  /// Reads all stamps. @pre the submission is done
   void read();
 
  private:

@@ -1,4 +1,4 @@
-// How far a stream's work is, and what a device's streams share.
+// Tracks how much of a stream's work is done, and holds what a device's streams share.
 #pragma once
 
 #include <cstdint>

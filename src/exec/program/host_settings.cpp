@@ -13,9 +13,9 @@ bool is_setting(const OpDef& op, size_t input) {
   return std::find(op.value_inputs.begin(), op.value_inputs.end(), static_cast<int>(input)) != op.value_inputs.end();
 }
 
-/// Nodes whose outputs are read as settings, or by such nodes, and by nothing else. In reverse order.
+/// Returns the nodes, in reverse order, whose outputs are only read as settings, or by other such nodes.
 std::vector<const Node*> read_as_settings(const Graph& graph) {
-  std::vector<bool> is_wanted(graph.num_values(), false), is_computed_with(graph.num_values(), false);  // as settings; otherwise
+  std::vector<bool> is_wanted(graph.num_values(), false), is_computed_with(graph.num_values(), false);  // read as settings; read otherwise
   for (const ValueId output : graph.outputs) is_computed_with[index_of(output)] = true;
   std::vector<NodeId> order;
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) order.push_back(id);

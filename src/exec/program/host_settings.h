@@ -1,4 +1,4 @@
-// Values that only the host's part of kernels reads: extents, axes, scales of a Resize.
+// Finds values that only the host's part of kernels reads, such as extents, axes and scales of a Resize.
 #pragma once
 
 #include <set>
@@ -8,11 +8,11 @@
 
 namespace treadle::exec {
 
-/// True if a node reads the shapes of its inputs, and no elements: they may be anywhere.
+/// True if a node reads only the shapes of its inputs, whose elements may then be on any device.
 bool reads_only_shapes(const OpDef& op);
 
-/// Finds the nodes that make such values of shapes, constants and small feeds. They stay on the host beside a device with kernels of its
-/// own, as their results would have to come back from there.
+/// Finds the nodes that compute such values from shapes, constants and small feeds. These nodes stay on the host even if the device has
+/// kernels for them, because their results would have to be copied back.
 std::set<const Node*> nodes_of_settings(const Graph& graph);
 
 }  // namespace treadle::exec

@@ -56,16 +56,16 @@ class TreeEnsemble {
   /// The nodes' fields, roots and votes as arrays, for devices.
   struct Arrays {
     std::vector<T> thresholds;
-    std::vector<uint32_t> links;  ///< of each node its feature, with the flags below, and both children; leaves lead to themselves
+    std::vector<uint32_t> links;  ///< for each node its feature, with the flags below, and both children; leaves are their own children
     std::vector<uint32_t> roots;
-    std::vector<uint32_t> first_vote;  ///< of each node, plus one element for the end
-    std::vector<uint32_t> targets;     ///< of each vote
-    std::vector<T> weights;            ///< of each vote
+    std::vector<uint32_t> first_vote;  ///< for each node its first vote, and one element for the end
+    std::vector<uint32_t> targets;     ///< target of each vote
+    std::vector<T> weights;            ///< weight of each vote
   };
   Arrays arrays() const;
   static constexpr uint32_t kMissingTracksTrue = 1U << 31, kEquals = 1U << 30, kFeature = kEquals - 1;
 
-  /// @throws Error(invalid_argument) if the trees test a feature that rows of so many columns lack
+  /// @throws Error(invalid_argument) if the trees test a feature that rows with this number of columns do not have
   void check_columns(int64_t num_columns) const;
 
   /// Aggregates (adds up, averages etc.) the votes for each row.

@@ -34,7 +34,7 @@ struct AxisRows {
   }
 };
 
-/// The rows of a CumSum or CumProd. @throws Error(invalid_argument) for an axis that is not one number
+/// Returns the rows of a CumSum or CumProd. @throws Error(invalid_argument) if the axis is not a single number
 AxisRows cumulative_rows(const BindContext& c);
 
 /// The rows of an ArgMax or ArgMin. @throws Error(invalid_argument) if they are empty

@@ -1,4 +1,4 @@
-// The rows of TopK.
+// Computes the extents of TopK for kernels of every device.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 
 namespace treadle::ops {
 
-/// The input as [outer, extent, inner], of whose middle axis `k` elements are chosen.
+/// The input as [outer, extent, inner]; TopK selects `k` elements along the middle axis.
 struct TopKRows {
   int64_t outer = 1, extent = 1, inner = 1, k = 0;
 

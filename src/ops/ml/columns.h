@@ -1,4 +1,4 @@
-// Operators of ai.onnx.ml with parameters per column.
+// States of operators of ai.onnx.ml that have a parameter for each column.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace treadle::ops {
 
-/// The extent of the last axis; 1 for a scalar.
+/// Returns the extent of the last axis; 1 for a scalar.
 inline int64_t last_extent(const Shape& shape) { return shape.rank() == 0 ? 1 : shape.back(); }
 
 /// @throws Error(invalid_argument) unless an attribute has one element, or one per column

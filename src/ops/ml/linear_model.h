@@ -11,7 +11,7 @@
 
 namespace treadle::ops {
 
-/// float64 inputs are computed in float64, all other inputs in float32.
+/// The type in which an operator computes: float64 for float64 inputs, float32 for all others.
 template <typename X>
 using MlComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
 
@@ -45,7 +45,7 @@ struct LinearModel final : PackedState {
 
 enum class Norm : uint8_t { max, l1, l2 };
 
-/// What a Normalizer divides its rows by. @throws Error(invalid_model) if there is no such norm
+/// Returns the norm by which a Normalizer divides its rows. @throws Error(invalid_model) if there is no such norm
 inline Norm norm_of(const Attributes& attributes) {
   const std::string_view name = attributes.get_string("norm", "MAX");
   if (name != "MAX" && name != "L1" && name != "L2")

@@ -44,7 +44,7 @@ class Lookup {
 
   DType dtype() const { return dtype_; }
 
-  /// Keys that are numbers, as bits(), with their positions.
+  /// Returns the keys that are numbers, in the form of bits(), with their positions.
   const std::unordered_map<int64_t, int64_t>& numbers() const { return numbers_; }
 
   int64_t find(const std::string& key) const {

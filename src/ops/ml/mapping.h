@@ -1,4 +1,4 @@
-// States of operators of ai.onnx.ml that look keys up.
+// States of operators of ai.onnx.ml that look up values by keys.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace treadle::ops {
 
-/// Keys and their values: the state of LabelEncoder and CategoryMapper.
+/// Keys and their values, the state of LabelEncoder and CategoryMapper.
 struct Mapping final : PackedState {
   Lookup keys;
   Tensor values, otherwise;

@@ -35,7 +35,7 @@ struct SvmModel final : PackedState {
   bool has_vectors() const { return num_vectors > 0; }
   bool has_probabilities() const { return !prob_a.empty() && has_vectors(); }
 
-  /// Columns of a classifier's scores.
+  /// Returns the number of columns of a classifier's scores.
   int64_t num_scores() const { return !has_vectors() || has_probabilities() || num_classes == 2 ? num_classes : num_pairs(); }
   void check_columns(int64_t of_x) const {
     if (of_x != vectors.columns)

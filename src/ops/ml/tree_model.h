@@ -11,16 +11,16 @@
 
 namespace treadle::ops {
 
-/// The ensemble of a node, and how scores are made from its votes.
+/// The ensemble of a node, and how scores are computed from its votes.
 struct TreeModel final : PackedState {
   std::variant<kernels::TreeEnsemble<float>, kernels::TreeEnsemble<double>> trees;
   std::vector<double> base;
   kernels::TreeAggregate aggregate = kernels::TreeAggregate::sum;
   kernels::PostTransform transform = kernels::PostTransform::none;
-  // The members below are for classifiers only.
+  // The members below are only used by classifiers.
   ClassLabels labels;
-  int64_t only_class = -1;     // the only class that has votes; -1: several have
-  bool probabilities = false;  // no weight is negative: the threshold between two classes is 0.5, not 0
+  int64_t only_class = -1;     // the only class that has votes; -1: several classes have votes
+  bool probabilities = false;  // no weight is negative, so the threshold between two classes is 0.5 instead of 0
 
   TreeModel(const kernels::TreeDescription& description, bool in_double) : trees(make(description, in_double)) {}
   static std::variant<kernels::TreeEnsemble<float>, kernels::TreeEnsemble<double>> make(const kernels::TreeDescription& description,

@@ -1,4 +1,4 @@
-// Operands of NonMaxSuppression.
+// Reads the operands of NonMaxSuppression for kernels of every device.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace treadle::ops {
 
 struct SuppressionPlan {
   int64_t batches = 0, classes = 0, boxes = 0;
-  int64_t limit = 0;  ///< the most boxes to keep of a class in an image
+  int64_t limit = 0;  ///< the most boxes that are kept for a class of an image
   bool center = false;
 
   static SuppressionPlan bind(const BindContext& c) {

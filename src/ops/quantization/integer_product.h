@@ -1,4 +1,4 @@
-// Operands of products and convolutions of 8-bit integers.
+// Describes the operands of products and convolutions of 8-bit integers.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Shapes of operators that place elements by indices or triangles: OneHot, Trilu, ScatterElements, ScatterND.
+// Computes the extents of operators that place elements by indices or triangles: OneHot, Trilu, ScatterElements, ScatterND.
 #pragma once
 
 #include "graph/kernel.h"
@@ -19,7 +19,7 @@ struct OneHotPlan {
   }
 };
 
-/// The matrices of Trilu: with `upper`, columns from row + k on are kept, otherwise those up to it.
+/// The matrices of Trilu. With `upper`, column row + k and later ones are kept; without it, columns up to row + k.
 struct TriluPlan {
   bool upper = true;
   int64_t k = 0, matrices = 0, rows = 0, columns = 0;

@@ -1,4 +1,4 @@
-// Operands of BlockedMatMul.
+// Describes the weights of BlockedMatMul for kernels of every device.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ enum BlockedInput : int { kActivations, kCodes, kScales, kZeros };
 /// The weights of a BlockedMatMul.
 struct BlockedGeometry {
   kernels::BlockedShape shape;
-  int64_t inner_axis = 0;  ///< of the codes: the one that the product sums over
+  int64_t inner_axis = 0;  ///< the axis of the codes over which the product sums
 
   static BlockedGeometry of(const Attributes& attributes, const Shape& codes, DType dtype) {
     BlockedGeometry g;

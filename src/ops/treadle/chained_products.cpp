@@ -22,7 +22,7 @@ struct OnDevicesOnly {
 OpDef chained(std::string_view name, std::vector<Port> inputs, std::vector<AttributeDef> attributes) {
   std::vector<Alias> aliases;
   const int first = static_cast<int>(inputs.size());
-  // An operand of the result's shape is read where the result is written.
+  // An operand with the result's shape may share the result's memory, because each element is read before it is overwritten.
   for (int i = 0; i < 3; ++i) aliases.push_back(may_reuse(0, first + i));
   inputs.push_back({"operands", kFloats, "T", Presence::variadic});
   attributes.push_back({"steps"});

@@ -1,4 +1,4 @@
-// Products and convolutions with a chain of pointwise operators behind them, which only devices compute.
+// Operators that compute a product or convolution and then a chain of pointwise operators. Only devices compute them.
 #pragma once
 
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace treadle::ops {
 
-/// The operator of a product or convolution with a chain behind it: "ChainedConv" of Conv. Null if there is none.
-/// Its inputs are those of the product, absent ones included, then what the chain reads besides. The attribute "steps" is that of a
+/// Returns the operator for a product or convolution with a chain after it, such as "ChainedConv" for Conv; null if there is none. Its
+/// inputs are those of the product, including absent ones, and then the chain's other operands. The attribute "steps" is that of a
 /// FusedElementwise (fused_elementwise.h) whose input 0 is the product.
 const OpDef* chained_form(const OpDef& product);
-/// The operators, which are one family with FusedElementwise.
+/// Returns these operators, which are in the same family as FusedElementwise.
 std::vector<OpDef> chained_products();
-/// The product's number of inputs, behind which those of the chain stand.
+/// Returns the product's number of inputs, after which the chain's operands follow.
 size_t first_chain_input(const OpDef& chained);
 
 }  // namespace treadle::ops

@@ -88,7 +88,7 @@ class GradientArrows {
 
 inline constexpr int64_t kMaxRowsOfThread = 100;
 
-/// The thread's name with its number in the system. Streams of devices have a negative one, which is not shown.
+/// Returns the thread's name with its number in the system. Streams of devices have a negative number, which is not shown.
 std::string title_of(const Recording::Thread& thread);
 
 /// A row of a viewer. Viewers drop ranges that overlap without nesting, so such ranges go to another row of the same thread.

@@ -14,7 +14,7 @@
 
 namespace treadle::profile {
 
-/// A stream of a device, whose work has a row of its own.
+/// A stream of a device, which has a row of its own in traces.
 struct DeviceRow {
   std::string name;         ///< "gpu:0 compute 3"
   std::string device;       ///< "gpu:0"
@@ -24,9 +24,9 @@ struct DeviceRow {
 /// The nodes that run on devices other than the host.
 struct DeviceRows {
   std::vector<DeviceRow> rows;
-  std::vector<int32_t> of_node;  ///< per node: its row; -1, or beyond the end: it runs on the host
+  std::vector<int32_t> of_node;  ///< for each node its row; -1 or no element: the node runs on the host
 
-  /// Returns null for a node of the host.
+  /// Returns the row of a node; null if it runs on the host.
   const DeviceRow* of(int32_t node) const {
     const auto i = static_cast<size_t>(node);
     return i < of_node.size() && of_node[i] >= 0 ? &rows[static_cast<size_t>(of_node[i])] : nullptr;

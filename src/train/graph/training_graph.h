@@ -42,7 +42,7 @@ struct TrainingGraph {
   std::vector<Adapter> adapters;
   bool explicit_parameters = false;
   std::vector<ValueId> read;  ///< inputs that the model's nodes read before simplify_forward(), which may make some unnecessary
-  /// Names of nodes before simplification, for optimize(); empty if `precision` has no patterns that may match them.
+  /// The nodes' names before simplification, for optimize(); empty if `precision` has no patterns that could match them.
   std::vector<std::string> nodes;
 
   ValueId value(std::string_view name) const { return graph->find_value(name); }
