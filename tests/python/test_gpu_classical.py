@@ -144,7 +144,7 @@ def test_linear_regressors() -> None:
 
 
 class Forest:
-    """Random trees, as attributes and as a function of rows in float64."""
+    """Makes random trees: `attributes` describes them for an operator, and `scores` computes rows with them in float64."""
 
     MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 
@@ -228,7 +228,7 @@ def test_classifying_trees(classes: int, transform: str, dtype: Any) -> None:
     )
     expected = forest.scores(x)
     transformed = {"NONE": expected, "SOFTMAX": softmax(expected), "LOGISTIC": logistic(expected)}[transform]
-    for rows in (300, 1, 0):  # the trees are on the device from the first run on
+    for rows in (300, 1, 0):  # the first run copies trees to the device, and later runs find them there
         label, scores = session.run(None, {"x": x[:rows]})
         np.testing.assert_array_equal(label, np.array(labels)[expected[:rows].argmax(1)])
         np.testing.assert_allclose(scores, transformed[:rows], rtol=1e-5, atol=1e-6)
@@ -242,7 +242,7 @@ def test_trees_that_vote_for_one_of_two_classes(first: bool) -> None:
     attributes = forest.attributes() | {"classlabels_int64s": [-5, 5], "post_transform": "LOGISTIC"}
     label, scores = run("TreeEnsembleClassifier", x, [TensorProto.INT64, TensorProto.FLOAT], **attributes)
     forest.votes = [(tree, node, 0, weight) for tree, node, _, weight in forest.votes]
-    margin = forest.scores(x)[:, 0]  # some weights are negative: a margin, not a probability
+    margin = forest.scores(x)[:, 0]  # some weights are negative, so scores are margins rather than probabilities
     np.testing.assert_array_equal(label, np.where(margin > 0, 5, -5))
     expected = np.stack([logistic(-margin), logistic(margin)], 1) if first else np.stack([np.full(60, 0.5), logistic(margin)], 1)
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
@@ -318,7 +318,7 @@ def test_support_vector_classification(classes: int, dtype: Any) -> None:
 
 
 def test_probabilities_of_support_vectors_satisfy_their_equations() -> None:
-    """Wu, Lin and Weng: the sum over the pairs of (r_ji p_i - r_ij p_j)^2 is least, so that moving p along the simplex does not lessen it."""
+    """By Wu, Lin and Weng, probabilities p minimise the sum over pairs of (r_ji p_i - r_ij p_j)^2, so no p near them gives a smaller sum."""
     random = np.random.default_rng(11)
     sizes, classes = [6, 6, 6], 3
     x, vectors = random.standard_normal((30, 2)).astype(np.float32), random.standard_normal((18, 2)).astype(np.float32)

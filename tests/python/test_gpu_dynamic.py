@@ -1,4 +1,4 @@
-"""Models on a GPU whose extents come out in the run: values against NumPy, and no copies of them to the host."""
+"""Models on a GPU with extents that only a run determines: compares values with NumPy, and checks that nothing but results is copied to the host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def session_of(
 
 
 def copies_to_host(session: Any) -> list[str]:
-    """The values that a run copies from the GPU."""
+    """Returns the names of values that a run copies from the GPU."""
     lines = [line for line in session.to_text("planned").splitlines() if " copy %" in line and " on cpu" in line.split("->")[-1]]
     return [line.split("copy %")[1].split()[0] for line in lines]
 
@@ -52,7 +52,7 @@ def test_negative_zeros_are_zeros() -> None:
 
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, limit: int, iou: float, least: float | None, center: int) -> list[list[int]]:
-    """NonMaxSuppression by its definition, in float64."""
+    """Computes NonMaxSuppression by its definition, in float64."""
     found = []
     for image in range(len(boxes)):
         b = boxes[image].astype(np.float64)
@@ -105,7 +105,7 @@ def test_a_threshold_outside_of_0_to_1_is_an_error() -> None:
 
 
 def test_what_was_found_is_computed_with_on_the_gpu() -> None:
-    """Rows that a mask chooses go through a product, a softmax and a reduction, whose extents the mask gives."""
+    """A mask selects rows, whose number only the run knows. A product, a softmax and a reduction then compute with them."""
     random = np.random.default_rng(2)
     weights = random.standard_normal((5, 6)).astype(np.float32)
     nodes = [
@@ -131,7 +131,7 @@ def test_what_was_found_is_computed_with_on_the_gpu() -> None:
 
 
 def test_scales_that_a_run_computes_do_not_come_back_from_the_gpu() -> None:
-    """An image is resized by what its extents give, cut to a square by the resized extents, and computed with."""
+    """A model computes scales from an image's extents, resizes the image by them, cuts a square from its center, and takes square roots."""
     nodes = [
         helper.make_node("Shape", ["x"], ["extents"], start=2),
         helper.make_node("Cast", ["extents"], ["sides"], to=TensorProto.FLOAT),

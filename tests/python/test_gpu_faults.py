@@ -1,4 +1,4 @@
-"""GPUs that fail or lack something: drivers are made to by a layer of Vulkan (tests/device/vulkan_faults.cpp)."""
+"""GPUs that fail or lack a feature: a Vulkan layer (tests/device/vulkan_faults.cpp) makes drivers behave so."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add(dtype: int = TensorProto.FLOAT) -> bytes:
 
 
 def layers(size: int, count: int) -> bytes:
-    """y = x w ... w, with a unit matrix for w."""
+    """Returns a model that multiplies `v0` by `w` `count` times. Both are square matrices of `size` rows."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size]) for name in ("v0", "w", f"v{count}")]
     nodes = [helper.make_node("MatMul", [f"v{i}", "w"], [f"v{i + 1}"], f"product {i}") for i in range(count)]
     graph = helper.make_graph(nodes, "layers", values[:2], values[2:])
@@ -130,7 +130,7 @@ assert {node.name: node.calls for node in profile.nodes}["sum"] == 1
 print(profile.table())
 """
     assert "gpu:0 compute 1 (times of launches): the device does not tell its own" in run_with(layer, "stamps", code)
-    for fault in ("none", "calibration"):  # without calibration, marked submissions compare the clocks
+    for fault in ("none", "calibration"):  # without calibrated timestamps, the clocks are compared through timed submissions
         assert "times of launches" not in run_with(layer, fault, code)
 
 

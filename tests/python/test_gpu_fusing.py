@@ -1,4 +1,4 @@
-"""Chains of pointwise operators, also behind products and convolutions, as one node on the GPU: values against NumPy and PyTorch."""
+"""Chains of pointwise operators, also after products and convolutions, become one node on the GPU: compares values with NumPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Node = tuple[Any, ...]
 
 
 def model_of(nodes: list[Any], feeds: dict[str, np.ndarray], outputs: dict[str, int], constants: dict[str, np.ndarray] | None = None, batch: str = "") -> bytes:
-    """With a symbol for the first extent of each feed, if one is given."""
+    """Makes a model. `batch`: a symbol for the first extent of each feed, or empty if extents are fixed."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), [batch, *value.shape[1:]] if batch else value.shape)
         for name, value in feeds.items()
@@ -37,7 +37,7 @@ def op(op_type: str, inputs: str, output: str, **attributes: Any) -> Any:
 
 
 def kernels(session: treadle.InferenceSession) -> list[str]:
-    """Operators that run on the GPU, one for each node."""
+    """Returns the operator of each node that runs on the GPU."""
     return [fields[1] for fields in (line.split("\t") for line in session.to_text("devices").splitlines()) if fields[0] == "gpu:0"]
 
 
@@ -62,7 +62,7 @@ def test_a_chain_with_broadcasts_is_one_node(shapes: tuple[tuple[int, ...], ...]
     np.testing.assert_allclose(session.run(None, feeds)[0], np.maximum(sigmoid(m) - m, m), rtol=2e-6, atol=2e-6)
 
 
-# NumPy rounds after each operator, as nodes do that run on their own.
+# NumPy rounds after each operator, as separate nodes do. The fused node has to give the same values.
 def test_a_chain_of_float16_rounds_as_its_operators_do() -> None:
     random = np.random.default_rng(2)
     a, b, c = ((random.standard_normal(20_000) * 10.0 ** random.integers(-6, 5, 20_000)).astype(np.float16) for _ in range(3))
@@ -205,7 +205,7 @@ def test_a_gemm_keeps_its_own_addend() -> None:
     np.testing.assert_allclose(session.run(None, {"x": x, "r": r})[0], expected, rtol=1e-5, atol=1e-5)
 
 
-# The second convolution cannot be the residual of the first: it is computed later. Its own node takes the sum.
+# The first convolution cannot add the result of the second, which is computed later. So the second adds the result of the first.
 def test_of_two_convolutions_one_takes_the_sum() -> None:
     x, v, w = floats(1, 4, 9, 9), floats(8, 4, 1, 1, seed=2), floats(8, 4, 3, 3, seed=3)
     nodes = [op("Conv", "x v", "a"), op("Conv", "x w", "b", pads=[1] * 4), op("Add", "a b", "s"), op("Relu", "s", "y")]
@@ -278,7 +278,7 @@ def test_a_precision_is_refused() -> None:
         treadle.InferenceSession(model, options)
 
 
-# A residual block of ResNet and a layer of BERT: each product and convolution with what stands behind it is one dispatch.
+# In a residual block of ResNet and a layer of BERT, each product and convolution takes one dispatch together with pointwise operators after it.
 def test_blocks_of_networks_need_few_dispatches() -> None:
     block = [
         op("Conv", "x w1 b1", "c1", pads=[1] * 4), op("Relu", "c1", "r1"), op("Conv", "r1 w2 b2", "c2", pads=[1] * 4), op("Add", "c2 x", "s"), op("Relu", "s", "y"),

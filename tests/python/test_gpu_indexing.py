@@ -1,4 +1,4 @@
-"""Operators on a GPU that choose, place and sort elements: values against NumPy."""
+"""Operators on a GPU that select, scatter and sort elements: compares values with NumPy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nans_are_larger_than_all_numbers_and_zeros_are_equal(dtype: Any) -> Non
 def test_elements_are_scattered(axis: int, dtype: Any) -> None:
     x, random = numbers(dtype, 5, 6, 7), np.random.default_rng(2)
     extents = [4, 3, 5]
-    places = np.argsort(random.random((*extents[:-1], x.shape[axis]) if axis == -1 else x.shape), axis=axis)  # without repetition along the axis
+    places = np.argsort(random.random((*extents[:-1], x.shape[axis]) if axis == -1 else x.shape), axis=axis)  # no index occurs twice along the axis
     places = places[tuple(slice(0, extent) for extent in extents)]
     updates = numbers(dtype, *extents, seed=3)
     expected = x.copy()
@@ -84,7 +84,7 @@ def test_slices_are_scattered(dtype: Any) -> None:
     np.testing.assert_array_equal(run("ScatterND", {"x": x, "i": pairs, "u": updates}, fed="xiu"), expected)
     repeated = np.array([[1, 1], [2, 2], [1, 1]])
     expected = x.copy()
-    expected[2, 2], expected[1, 1] = updates[1], updates[2]  # the last one counts
+    expected[2, 2], expected[1, 1] = updates[1], updates[2]  # the last update of an element counts
     np.testing.assert_array_equal(run("ScatterND", {"x": x, "i": repeated, "u": updates}, fed="xiu"), expected)
 
 

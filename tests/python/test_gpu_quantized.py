@@ -1,4 +1,4 @@
-"""Products and convolutions of bytes on a GPU: values against NumPy and PyTorch in wide numbers."""
+"""Products and convolutions of bytes on a GPU: compares values with NumPy and PyTorch, which compute in wider types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def requantized(sums: np.ndarray, scale: Any, zero: Any, dtype: Any) -> np.ndarr
 
 
 def assert_codes(got: np.ndarray, expected: np.ndarray) -> None:
-    """A quotient next to a half may round either way in float32."""
+    """Allows a few codes to differ by 1, because a quotient next to a half may round either way in float32."""
     difference = np.abs(got.astype(np.int32) - expected.astype(np.int32))
     assert difference.max() <= 1 and (difference != 0).mean() < 0.001
 

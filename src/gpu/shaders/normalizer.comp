@@ -39,7 +39,7 @@ void main() {
   if (row >= p.rows || p.columns == 0) return;
   const uint first = row * p.columns;
   const NUMBER start = p.x.at[first];
-  // Magnitudes are not negative, so the largest is at least 0. NaN is never larger than another number.
+  // L1 and L2 compare magnitudes, which are at least 0. NaN is never larger than a number.
   NUMBER largest = NORM == MAX && !isnan(start) ? start : NUMBER(0);
   for (uint k = own; k < p.columns; k += 256) {
     const NUMBER x = NORM == MAX ? p.x.at[first + k] : abs(p.x.at[first + k]);
