@@ -89,7 +89,7 @@ class Evaluation final : public DeferringOperands {
     return finish();
   }
 
-  /// Does everything up to finish(). If the kernel defers, finish() must wait for ending().
+  /// Checks inputs, makes outputs and runs the kernel. If the kernel goes on after it has returned, wait for ending() before finish().
   void begin(const PackedState* packed) {
     describe_inputs();
     check_inputs();

@@ -1,4 +1,4 @@
-// Types of devices by name.
+// The registry finds types of devices by their names.
 #include "core/devices/device_registry.h"
 
 #include <gtest/gtest.h>

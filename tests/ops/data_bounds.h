@@ -1,4 +1,5 @@
-// A table of operators whose indices, lengths or sizes come from data. Each row is an operand, with its bounds and the result beyond them.
+// A table of operators whose indices, lengths or sizes come from data. Each row describes one operand: which values of it are valid, and
+// what the operator does with others. data_bounds_test.cpp tests all rows.
 #pragma once
 
 #include <gtest/gtest.h>

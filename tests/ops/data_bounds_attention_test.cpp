@@ -1,4 +1,4 @@
-// Bounds of com.microsoft's attention operators: lengths of sequences and caches, positions, blocks.
+// Rows of the table (data_bounds.h) for com.microsoft's attention operators: lengths of sequences and caches, positions, blocks.
 #include "tests/ops/data_bounds.h"
 
 namespace treadle::testing {

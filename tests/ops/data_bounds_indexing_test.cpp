@@ -1,4 +1,4 @@
-// Bounds of operators that take indices: gather, scatter, selection, and positions of other kinds.
+// Rows of the table (data_bounds.h) for operators that take indices: gather, scatter, selection, and positions of other kinds.
 #include <cmath>
 
 #include "tests/ops/data_bounds.h"

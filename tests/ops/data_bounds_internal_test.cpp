@@ -1,4 +1,4 @@
-// Bounds of operators of the domain `treadle`: gradients of indexing operators, caches, beam searches, updates of rows.
+// Rows of the table (data_bounds.h) for the domain `treadle`: gradients of indexing operators, caches, beam searches, updates of rows.
 #include <cmath>
 
 #include "tests/ops/data_bounds.h"

@@ -1,4 +1,4 @@
-// Bounds of com.microsoft's operators, with onnxruntime's behaviour as the expected one.
+// Rows of the table (data_bounds.h) for com.microsoft's other operators, which should behave as onnxruntime's do.
 #include <cmath>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Bounds of operators that cut, pad, repeat and resize by numbers from data.
+// Rows of the table (data_bounds.h) for operators that slice, pad, repeat and resize by numbers in their inputs.
 #include <algorithm>
 
 #include "tests/ops/data_bounds.h"

@@ -1,4 +1,4 @@
-// Bounds of layers that get lengths, classes, positions and regions from data; and of operators on sequences.
+// Rows of the table (data_bounds.h) for layers that get lengths, classes, positions and regions from data, and for operators on sequences.
 #include <cmath>
 
 #include "tests/ops/data_bounds.h"

@@ -1,4 +1,4 @@
-// Bounds of operators whose output extents come from data: shapes, ranges, windows, transforms.
+// Rows of the table (data_bounds.h) for operators whose output extents come from data: shapes, ranges, windows, transforms.
 #include <cmath>
 #include <numbers>
 

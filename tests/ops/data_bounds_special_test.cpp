@@ -1,4 +1,5 @@
-// Bounds that the table cannot express: iterations of a loop, conditions, coordinates and scales, operands with too few elements.
+// Tests bounds that the table in data_bounds.h cannot express: iterations of a loop, conditions, coordinates and scales, operands with too
+// few elements.
 #include <gtest/gtest.h>
 
 #include <algorithm>

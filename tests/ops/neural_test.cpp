@@ -252,7 +252,7 @@ TEST(LSTM, EqualsPyTorchs) {
   expect_near(y[0], {-0.08486888F, 0.03641834F, -0.08976864F, 0.06029604F}, 1e-6);
   expect_near(y[1], {-0.08976864F, 0.06029604F}, 1e-6);
   expect_near(y[2], {-0.13893886F, 0.15585500F}, 1e-6);
-  // With batches first, and in 16 bits.
+  // The same values, with the batch as the first axis, and then in float16.
   Tensor turned =
       run_op({"LSTM", 14, {floats({1, 2, 2}, values<float>(x)), w, r}, {{"hidden_size", int64_t{2}}, {"layout", int64_t{1}}}})[0];
   EXPECT_EQ(turned.shape(), (Shape{1, 2, 1, 2}));

@@ -64,8 +64,8 @@ TEST_P(Capabilities, RunsEndAtTheirDeadline) {
   const Error late = failure(&run);
   EXPECT_EQ(late.code(), ErrorCode::timed_out) << late.what();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the run may have been left behind, and later ones wait for it
-  // A run is left behind if a node does not return. A busy machine may reach the deadline before the node begins: then a longer one is
-  // tried.
+  // A node waits at a gate, so the caller returns at the deadline while the node still computes. On a busy machine, the deadline may pass
+  // before the node begins. The loop then tries a longer one.
   bool begun = false;
   for (run.deadline_ms = 200; !begun && run.deadline_ms <= 60'000; run.deadline_ms *= 4) {
     auto gate = std::make_shared<Gate>();

@@ -196,7 +196,8 @@ class PanelScales {
   bool all_fit() const {
     return std::all_of(wrong_, wrong_ + width_, [](float wrong) { return wrong == 0; });
   }
-  /// Rounds the panel. A column's scale is its step, or its largest magnitude / 127 if it has none, or NaN if it is not finite.
+  /// Rounds the panel and writes each column's scale: the step of which its weights are multiples; without such a step, the largest
+  /// magnitude / 127; NaN if the column has an infinite or NaN element.
   void pack(int8_t* data, float* scales) {
     for (int64_t n = 0; n < width_; ++n) {
       if (wrong_[n] != 0) set(n, std::isinf(most_[n]) ? kNan : most_[n] / kLargest);

@@ -188,7 +188,7 @@ TEST(ConvGradientNhwc, WeightsByWinograd) {
                                     << p.window.in[2] << ", pads " << p.window.pad_begin[1]);
     check(random, p, {}, winograd_always());
   }
-  // More than one block of images, of rows of an image, and of filters.
+  // The kernel splits images, rows of an image, and filters into blocks. Each case has several blocks of one of them.
   for (const ConvParams& p :
        {three_by_three(9, 64, 64, 40, 36, 1), three_by_three(1, 96, 80, 90, 70, 1), three_by_three(2, 260, 70, 7, 7, 1)})
     check(random, p, {}, winograd_always());
