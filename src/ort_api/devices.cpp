@@ -267,6 +267,7 @@ void add_places(OrtApi& table) {
   table.SessionGetEpDeviceForInputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
     return guarded([&] {
       const std::vector<ValueInfo>& inputs = ready(session).inputs;
+      if (room == 0) throw Error(ErrorCode::invalid_argument, "Invalid argument provided to SessionGetEpDeviceForInputs: no room");
       check_room("inputs", inputs.size(), room);
       const std::set<std::string> read = read_values(*session);
       const OrtEpDevice* const device = &ep_device_named(session->running().options().device);
@@ -276,6 +277,7 @@ void add_places(OrtApi& table) {
   table.SessionGetEpDeviceForOutputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
     return guarded([&] {
       const size_t count = ready(session).outputs.size();
+      if (room == 0) throw Error(ErrorCode::invalid_argument, "Invalid argument provided to SessionGetEpDeviceForOutputs: no room");
       check_room("outputs", count, room);
       const OrtEpDevice* const device = &ep_device_named(session->running().options().device);
       for (size_t i = 0; i < room; ++i) devices[i] = i < count ? device : nullptr;

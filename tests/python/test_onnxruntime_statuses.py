@@ -85,6 +85,10 @@ def added_twice(api: Api) -> None:
         api.call("AddInitializer", options, b"w", value)
 
 
+def without_inputs() -> bytes:
+    return model([helper.make_node("Constant", [], ["y"], value=numpy_helper.from_array(ones(2)))], [], [tensor("y", 1, [2])])
+
+
 def room_for(api: Api, function: str, room: int) -> None:
     api.call(function, api.session(unread()), (c_void_p * 4)(), c_size_t(room))
 
@@ -253,6 +257,8 @@ FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "a level that there is not": (lambda api: api.call("SetSessionGraphOptimizationLevel", api.options(), 4), INVALID_ARGUMENT, "graph_optimization_level is not valid"),
     "an initializer that is added twice": (added_twice, INVALID_ARGUMENT, "An OrtValue for this name has already been added: w"),
     "memory that has no name": (lambda api: api.made("CreateMemoryInfo", b"NoSuch", 0, 0, 0), INVALID_ARGUMENT, "Specified device is not supported. Try CreateMemoryInfo_V2."),
+    "the devices of no inputs": (
+        lambda api: api.call("SessionGetEpDeviceForInputs", api.session(without_inputs()), (c_void_p * 1)(), c_size_t(0)), INVALID_ARGUMENT, "Invalid argument provided to SessionGetEpDeviceForInputs"),
     "no room for the inputs' devices": (lambda api: room_for(api, "SessionGetEpDeviceForInputs", 1), INVALID_ARGUMENT, "Number of inputs 2 exceeds the provided size of 1"),
     "no room for the inputs' memory": (lambda api: room_for(api, "SessionGetMemoryInfoForInputs", 1), INVALID_ARGUMENT, "Number of inputs 2 exceeds the provided size of 1"),
     "an allocator of other memory": (
