@@ -137,3 +137,41 @@ def test_attributes_beyond_any_rank_end_no_process(op, inputs, attributes):
         treadle.InferenceSession(model.SerializeToString())
     except treadle.Error as error:
         assert error.code in ("invalid_argument", "invalid_model", "not_implemented"), error
+
+
+def node_of_rows(op, **attributes):
+    return helper.make_node(op, ["x"], ["y"] if "Regressor" in op else ["label", "y"], domain="ai.onnx.ml", **attributes)
+
+
+RECURRENT = {"w": RNG.standard_normal((2, 8, 3)).astype(np.float32), "r": RNG.standard_normal((2, 8, 2)).astype(np.float32)}
+TOLD = {
+    "LSTM": (helper.make_node("LSTM", ["x", "w", "r"], ["y", "h", "c"], hidden_size=2, direction="bidirectional"), {"x": X[0], **RECURRENT}, [[None, 2, None, 2], [2, None, 2], [2, None, 2]]),
+    "LSTM, its weights declared": (helper.make_node("LSTM", ["x", "w", "r"], ["y"], direction="bidirectional"), {"x": X[0]}, [[None, 2, None, 2]]),
+    "LSTM, batch first": (helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=2, direction="bidirectional", layout=1), {"x": X[0], **RECURRENT}, [[None, None, 2, 2]]),
+    "BatchNormalization": (helper.make_node("BatchNormalization", ["x", "s", "s", "s", "s"], ["y", "m", "v"], training_mode=1), {"x": X, "s": np.abs(C)}, [None, [None], [None]]),
+    "LinearClassifier": (node_of_rows("LinearClassifier", coefficients=[1.0, 0, 0, 0, 1.0, 0], intercepts=[0.0, 0], classlabels_ints=[0, 1]), {"x": X[0, 0]}, [[None], [None, 2]]),
+    "LinearRegressor": (node_of_rows("LinearRegressor", coefficients=[1.0, 2, 3], intercepts=[0.0]), {"x": X[0, 0]}, [[None, 1]]),
+    "Expand": (helper.make_node("Expand", ["w", "n"], ["y"]), {"n": np.array([4, 1, 1, 1])}, [[None, 2, 8, 3]]),
+}
+
+
+@pytest.mark.parametrize("optimized", [True, False])
+@pytest.mark.parametrize("case", TOLD)
+def test_what_an_operator_says_of_its_outputs_is_told_without_the_shapes_of_its_inputs(case, optimized):
+    node, feeds, expected = TOLD[case]
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), list(value.shape) if case == "Expand" else None)
+        for name, value in feeds.items()
+    ]
+    constants = [numpy_helper.from_array(value, name) for name, value in RECURRENT.items() if name not in feeds]
+    graph = helper.make_graph([node], "told", inputs, [helper.make_empty_tensor_value_info(name) for name in node.output], constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    options = treadle.SessionOptions()
+    if not optimized:
+        options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = treadle.InferenceSession(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString(), options)
+    given = [output.shape for output in session.get_outputs()]
+    for shape, outcome, want in zip(given, session.run(None, feeds), expected, strict=True):
+        if want is not None:
+            assert list(shape) == want
+            assert [extent if known is not None else None for extent, known in zip(outcome.shape, want, strict=True)] == want

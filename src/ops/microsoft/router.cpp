@@ -16,12 +16,13 @@ enum Input : int { kLogits, kBias, kProjection };
 enum Output : int { kProbs, kScores, kWeights };
 
 void infer(InferContext& c) {
-  c.set_output_dtype(kProbs, c.dtype(kLogits));
-  for (int i : {kScores, kWeights})
-    if (c.has_output(i)) c.set_output_dtype(i, DType::float32);
-  if (!c.has_rank(kLogits) || (c.has_input(kProjection) && !c.has_rank(kProjection))) return;
-  const SymbolicShape& x = c.shape(kLogits);
-  const SymbolicShape y{product(x, 0, x.size() - 1), c.has_input(kProjection) ? c.shape(kProjection)[0] : x.back()};
+  const bool known = c.has_rank(kLogits);
+  const Dim tokens = known ? product(c.shape(kLogits), 0, c.shape(kLogits).size() - 1) : c.data_dependent_dim("tokens");
+  const int of_experts = c.has_input(kProjection) ? kProjection : kLogits;
+  const Dim experts = !c.has_rank(of_experts)     ? c.data_dependent_dim("experts")
+                      : of_experts == kProjection ? c.shape(kProjection)[0]
+                                                  : c.shape(kLogits).back();
+  const SymbolicShape y{tokens, experts};
   if (c.has_output(kProbs)) c.set_output(kProbs, c.dtype(kLogits), y);
   for (int i : {kScores, kWeights})
     if (c.has_output(i)) c.set_output(i, DType::float32, y);

@@ -24,9 +24,9 @@ inline std::pair<int64_t, int64_t> rows_and_columns(const Shape& shape) {
   throw Error(ErrorCode::invalid_argument, fmt::format("X has the shape {}; expected [N, C] or [C]", to_string(shape)));
 }
 
-/// The extent N of X [N, C]; nullopt if the rank is unknown.
-inline std::optional<Dim> num_rows(const InferContext& c) {
-  if (!c.has_rank(0)) return std::nullopt;
+/// The extent N of X [N, C].
+inline Dim num_rows(InferContext& c) {
+  if (!c.has_rank(0)) return c.data_dependent_dim("rows");
   if (c.rank(0) == 1) return Dim(1);
   if (c.rank(0) == 2) return c.shape(0)[0];
   throw Error(ErrorCode::invalid_argument, fmt::format("X has the shape {}; expected [N, C] or [C]", to_string(c.shape(0))));
@@ -34,9 +34,8 @@ inline std::optional<Dim> num_rows(const InferContext& c) {
 
 /// Output `i` is [N] or [N, columns] for X [N, C].
 inline void set_row_output(InferContext& c, int i, DType dtype, std::optional<Dim> columns = std::nullopt) {
-  auto rows = num_rows(c);
-  if (!rows) return c.set_output_dtype(i, dtype);
-  c.set_output(i, dtype, columns ? SymbolicShape{*rows, *columns} : SymbolicShape{*rows});
+  const Dim rows = num_rows(c);
+  c.set_output(i, dtype, columns ? SymbolicShape{rows, *columns} : SymbolicShape{rows});
 }
 
 /// The labels of a classifier: integers, strings, or class indices if the model has no labels.

@@ -24,7 +24,8 @@ void infer_batch_norm(InferContext& c) {
     if (c.get_int("training_mode") == 0)
       throw Error(ErrorCode::invalid_model,
                   fmt::format("the output {} exists in training mode only", i == 1 ? "running_mean" : "running_var"));
-    c.set_output(i, c.input(i + 2));
+    const Type& old = c.input(i + 2);
+    c.set_output(i, old.has_rank() ? old : Type::tensor(old.dtype, {c.data_dependent_dim("channels")}));
   }
   if (!c.has_rank(0)) return;
   if (c.rank(0) < 1) throw Error(ErrorCode::invalid_argument, "X is a scalar; it has a batch");

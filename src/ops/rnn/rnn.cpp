@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstring>
 #include <type_traits>
@@ -131,21 +132,18 @@ void infer_recurrent(InferContext& c, RnnKind kind) {
   const bool batch_first = c.get_int("layout") != 0;
   const Dim directions = direction_of(c.attributes()) == RnnDirection::bidirectional ? 2 : 1;
   const int num_outputs = kind == RnnKind::lstm ? 3 : 2;
-  const bool known = c.has_rank(kX) && (c.has_rank(kR) || c.attributes().has("hidden_size"));
-  if (!known) {
-    for (int i = 0; i < num_outputs; ++i)
-      if (c.has_output(i)) c.set_output_dtype(i, c.dtype(kX));
-    return;
-  }
-  if (c.rank(kX) != 3) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}, not 3", c.rank(kX)));
-  for (int i : {kW, kR})
+  constexpr std::array<std::string_view, 3> kNames{"X", "W", "R"};
+  for (int i : {kX, kW, kR})
     if (c.has_rank(i) && c.rank(i) != 3)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not 3", i == kW ? "W" : "R", c.rank(i)));
-  const SymbolicShape& x = c.shape(kX);
-  const Dim steps = x[batch_first ? 1 : 0], batch = x[batch_first ? 0 : 1];
-  if (c.has_rank(kW)) unify(x[2], c.shape(kW)[2], "features of X and W");
-  Dim hidden = c.has_rank(kR) ? c.shape(kR)[2] : Dim(c.get_int("hidden_size"));
-  if (c.attributes().has("hidden_size")) hidden = unify(hidden, c.get_int("hidden_size"), "R and hidden_size");
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is of rank {}, not 3", kNames[static_cast<size_t>(i)], c.rank(i)));
+  auto extent = [&](int input, size_t axis, std::string_view hint) {
+    return c.has_rank(input) ? c.shape(input)[axis] : c.data_dependent_dim(hint);
+  };
+  const Dim steps = extent(kX, batch_first ? 1 : 0, "steps"), batch = extent(kX, batch_first ? 0 : 1, "batch");
+  if (c.has_rank(kX) && c.has_rank(kW)) unify(c.shape(kX)[2], c.shape(kW)[2], "features of X and W");
+  const bool told = c.attributes().has("hidden_size");
+  Dim hidden = told && !c.has_rank(kR) ? Dim(c.get_int("hidden_size")) : extent(kR, 2, "hidden");
+  if (told) hidden = unify(hidden, c.get_int("hidden_size"), "R and hidden_size");
   if (c.has_output(kY))
     c.set_output(kY, c.dtype(kX),
                  batch_first ? SymbolicShape{batch, steps, directions, hidden} : SymbolicShape{steps, directions, batch, hidden});
