@@ -345,7 +345,6 @@ REFUSED = [
     Refusal(_POOLS + " GlobalLpPool", r"p is -?\d+, not a positive integer", "a norm of p < 1, or of an empty operand, has no meaning"),
     Refusal("Compress ConstantOfShape Expand Resize Upsample WordConvEmbedding CumProd CumSum", r"\d axes expected|must be a scalar|elements of axis", "another rank is asked for, whatever the elements"),
     Refusal("GroupNormalization", "scale or bias and channels|is of rank ., not 1", "a vector with an element for each channel is asked for"),
-    Refusal("GatherBlockQuantized", r"elements, \[.*\] would have", "data of more than four axes, of which the model does not say how many they are"),
     Refusal("QMoE", "prepacked weights", "weights in the order of graphics cards: onnxruntime's CPU takes them for plain ones"),
     Refusal("Expand", "has a negative extent", "no extent is negative: onnxruntime takes it for 1"),
     Refusal("CenterCropPad", "a negative extent|the extent -|elements for . axes", "no extent is negative, and each axis has one"),

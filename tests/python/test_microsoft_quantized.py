@@ -231,7 +231,7 @@ def packed_codes(codes, bits):
 
 def gather_block_quantized(rng, bits):
     """Returns inputs with codes of `bits` bits packed in bytes, or with a 4-bit dtype, and the expected result by definition."""
-    block, blocks, rank = pick(rng, 16, 32), small(rng, 1, 6), small(rng, 2, 4)
+    block, blocks, rank = pick(rng, 16, 32), small(rng, 1, 6), small(rng, 2, 6)
     gather_axis, axis = (0, rank - 1) if bits else tuple(int(i) for i in rng.permutation(rank)[:2])
     extents = [small(rng, 2, 6) for _ in range(rank)]
     grid = [blocks if i == axis else n for i, n in enumerate(extents)]

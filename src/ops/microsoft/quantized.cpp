@@ -340,7 +340,7 @@ std::vector<int> ranks_of_data(const Attributes& attributes, bool bytes) {
     least = std::max(least, axis < 0 ? -axis : axis + 1);
   }
   std::vector<int> ranks;
-  for (int64_t rank = least; rank <= std::max<int64_t>(least, 4); ++rank) ranks.push_back(static_cast<int>(rank));
+  for (int64_t rank = least; rank <= kMaxRank; ++rank) ranks.push_back(static_cast<int>(rank));
   return ranks;
 }
 
