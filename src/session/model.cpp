@@ -158,6 +158,26 @@ std::string unused_value(const Model& model, const std::map<std::string, Tensor>
   return "";
 }
 
+namespace {
+
+// Nodes in onnxruntime's order: those of all bodies first.
+// @param devices  of nodes, by their first output
+void assign(const onnx::GraphDef& graph, const std::map<std::string, std::string>& devices, std::vector<AssignedNode>& nodes) {
+  for (const onnx::NodeDef& node : graph.nodes) {
+    std::map<std::string_view, const onnx::GraphDef*> bodies;  // "else_branch" comes first
+    for (const onnx::AttributeDef& attribute : node.attributes)
+      if (attribute.g) bodies.emplace(attribute.name, attribute.g.get());
+    for (const auto& [name, body] : bodies) assign(*body, devices, nodes);
+  }
+  for (const onnx::NodeDef& node : graph.nodes) {
+    if (node.op_type == "Constant" && node.domain.empty()) continue;
+    const auto found = node.outputs.empty() ? devices.end() : devices.find(field_of(node.outputs[0]));
+    nodes.push_back({node.name, node.domain, node.op_type, found != devices.end() ? found->second : "cpu"});
+  }
+}
+
+}  // namespace
+
 std::vector<AssignedNode> assigned_nodes(const Session& session) {
   std::map<std::string, std::string> devices;  // by the first output of a node
   std::istringstream lines(session.to_text("devices"));
@@ -169,10 +189,7 @@ std::vector<AssignedNode> assigned_nodes(const Session& session) {
   }
   const std::string bytes = session.optimized_model();
   std::vector<AssignedNode> nodes;
-  for (const onnx::NodeDef& node : onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {}).graph.nodes) {
-    const auto found = node.outputs.empty() ? devices.end() : devices.find(field_of(node.outputs[0]));
-    nodes.push_back({node.name, node.domain, node.op_type, found != devices.end() ? found->second : "cpu"});
-  }
+  assign(onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {}).graph, devices, nodes);
   return nodes;
 }
 

@@ -50,10 +50,11 @@ Model read_model(std::span<const std::byte> bytes, const std::string& model_dir,
 /// An error text for given values that replaced no external initializer, because no initializer has that name or it is not external. Empty
 /// if all were used.
 std::string unused_value(const Model& model, const std::map<std::string, Tensor>& external_values);
-/// A node of the main graph, as optimized_model() writes it, and the device that it runs on ("cpu", "gpu:0").
+/// A node as optimized_model() writes it, and the device that it runs on ("cpu", "gpu:0").
 struct AssignedNode {
   std::string name, domain, op_type, device;
 };
+/// Nodes of bodies stand before those of the graph around them. Constants are not listed.
 std::vector<AssignedNode> assigned_nodes(const Session& session);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);

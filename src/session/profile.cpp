@@ -230,7 +230,9 @@ std::string Runtime::end_profiling(const Executables& executables, TraceFormat f
   const uint64_t number = num_written.fetch_add(1);
   std::string path = fmt::format("{}{}{:%Y-%m-%d_%H-%M-%S}_{}{}.json", prefix, prefix.ends_with('_') ? "" : "_",
                                  fmt::localtime(std::time(nullptr)), getpid(), number > 0 ? fmt::format("_{}", number) : "");
-  const std::string text = profile_to_trace(recorded_profile(profile_plan(executables, *own_profiling), *own_profiling), format);
+  Profile profile = recorded_profile(profile_plan(executables, *own_profiling), *own_profiling);
+  if (format == TraceFormat::onnxruntime) name_as_onnxruntime(profile.nodes);
+  const std::string text = profile_to_trace(profile, format);
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
@@ -269,10 +271,44 @@ profile::ProfilePlan Session::Impl::profile_plan(const Profiling& of) const {
 
 namespace {
 
+using Children = std::unordered_map<int32_t, std::vector<int32_t>>;  // of profiled nodes, by their parent
+
+Children children_of(const std::vector<ProfiledNode>& nodes) {
+  Children children;
+  for (size_t i = 0; i < nodes.size(); ++i) children[nodes[i].parent].push_back(static_cast<int32_t>(i));
+  return children;
+}
+
+// @param graphs  of the model: the bodies of the profiled node `parent`
+void name_by_position(const std::vector<const onnx::GraphDef*>& graphs, int32_t parent, const Children& children,
+                      std::vector<ProfiledNode>& nodes) {
+  std::unordered_map<std::string_view, std::pair<const onnx::NodeDef*, int>> named;  // nodes without a name: by their first output
+  for (const onnx::GraphDef* graph : graphs) {
+    int position = 0;
+    for (const onnx::NodeDef& node : graph->nodes) {
+      if (node.outputs.empty() || (node.op_type == "Constant" && node.domain.empty())) continue;  // as constants do not count there
+      named.try_emplace(node.name.empty() ? node.outputs[0] : node.name, &node, position++);
+    }
+  }
+  const auto found = children.find(parent);
+  if (found == children.end()) return;
+  for (int32_t i : found->second) {
+    ProfiledNode& profiled = nodes[static_cast<size_t>(i)];
+    const auto of = named.find(profiled.name);
+    if (of == named.end()) continue;
+    const auto [node, position] = of->second;
+    std::vector<const onnx::GraphDef*> bodies;
+    for (const onnx::AttributeDef& attribute : node->attributes)
+      if (attribute.g) bodies.push_back(attribute.g.get());
+    if (!bodies.empty()) name_by_position(bodies, i, children, nodes);
+    if (node->name.empty()) profiled.name = fmt::format("{}_{}", profiled.op_type, position);
+  }
+}
+
 // Finds, for each profiled node, the kernels that were not used. Names are unique only within one body, so the nodes of a body are compared
 // with the bodies of the same parent node.
-void find_unused_kernels(const std::vector<const Graph*>& graphs, int32_t parent,
-                         const std::unordered_map<int32_t, std::vector<int32_t>>& children, std::vector<ProfiledNode>& nodes) {
+void find_unused_kernels(const std::vector<const Graph*>& graphs, int32_t parent, const Children& children,
+                         std::vector<ProfiledNode>& nodes) {
   std::unordered_map<std::string_view, std::pair<const Graph*, const Node*>> named;
   for (const Graph* graph : graphs)
     for (NodeId id = graph->first(); id != kNoNode; id = graph->next(id)) named.try_emplace(graph->node(id).name, graph, &graph->node(id));
@@ -294,6 +330,10 @@ void find_unused_kernels(const std::vector<const Graph*>& graphs, int32_t parent
 
 }  // namespace
 
+void Session::Impl::name_as_onnxruntime(std::vector<ProfiledNode>& nodes) const {
+  name_by_position({&model.impl().def.graph}, -1, children_of(nodes), nodes);
+}
+
 void name_passes(Profile& profile, const std::function<std::shared_ptr<const Graph>()>& optimize_again) {
   passes::PassTrace trace;
   std::shared_ptr<const Graph> graph;
@@ -301,9 +341,7 @@ void name_passes(Profile& profile, const std::function<std::shared_ptr<const Gra
     const passes::PassTrace::Scope traced(trace);
     graph = optimize_again();
   }
-  std::unordered_map<int32_t, std::vector<int32_t>> children;
-  for (size_t i = 0; i < profile.nodes.size(); ++i) children[profile.nodes[i].parent].push_back(static_cast<int32_t>(i));
-  find_unused_kernels({graph.get()}, -1, children, profile.nodes);
+  find_unused_kernels({graph.get()}, -1, children_of(profile.nodes), profile.nodes);
   for (ProfiledNode& node : profile.nodes)
     node.passes = trace.passes_of(node.sources.empty() ? std::vector<std::string>{node.name} : node.sources);
 }

@@ -76,6 +76,8 @@ struct Runtime {
   /// Collects nodes, runs, times, buffers and memory for a profile.
   profile::ProfilePlan profile_plan(const Executables& executables, const Profiling& profiling) const;
   virtual profile::ProfilePlan profile_plan(const Profiling& profiling) const = 0;  ///< the same for all graphs of the client
+  /// Names nodes as onnxruntime's profiles do: without a name in the model, by the operator and the position in the graph ("Relu_3").
+  virtual void name_as_onnxruntime(std::vector<ProfiledNode>&) const {}
   /// Counters of the graphs' nodes, the main graph's first.
   /// @param kept  counters of programs that have been evicted
   /// @throws Error(invalid_argument) without SessionOptions::node_counters

@@ -18,6 +18,7 @@
 #include "onnx/export.h"
 #include "onnx/import.h"
 #include "onnx/serialize.h"
+#include "onnx/unnamed.h"
 #include "passes/infer_storage.h"
 #include "passes/pipeline.h"
 #include "session/options.h"
@@ -254,7 +255,9 @@ void Session::Impl::make() {
 onnx::ModelDef Session::Impl::optimized() const {
   std::unique_ptr<Graph> graph = prepare();
   optimize(*graph, /*for_file=*/true);
-  return onnx::export_model(*graph, &model.impl().def, {.opset = onnx::kModelsOpset});
+  onnx::ModelDef made = onnx::export_model(*graph, &model.impl().def, {.opset = onnx::kModelsOpset});
+  if (!model.impl().compiled) onnx::remove_made_names(made.graph, model.impl().def.graph);
+  return made;
 }
 
 Session::Impl::~Impl() {

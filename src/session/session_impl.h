@@ -142,6 +142,7 @@ struct Session::Impl : Runtime {
   void trim() const;  // frees the frames that no run uses
   MemoryReport memory_report() const;
   profile::ProfilePlan profile_plan(const Profiling& of) const override;
+  void name_as_onnxruntime(std::vector<ProfiledNode>& nodes) const override;
 
   Model model;
   std::vector<MemoryCharge> weight_charges;

@@ -211,6 +211,46 @@ def test_onnxruntimes_profile_has_its_words(ort: typing.Any, model: pathlib.Path
     assert {"session_initialization", "model_run", "product_fence_before", "product_fence_after"} <= set(names)
 
 
+def test_nodes_without_a_name_have_onnxruntimes(ort: typing.Any, tmp_path: pathlib.Path) -> None:
+    def value(name: str, dtype: int = TensorProto.FLOAT, shape: typing.Any = (2,)) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, dtype, shape)
+
+    then, other = (helper.make_graph([helper.make_node("Neg", ["x"], [f"{op}_in"]), helper.make_node(op, [f"{op}_in"], [f"{op}_out"], name)], op, [], [value(f"{op}_out")])
+                   for op, name in (("Exp", ""), ("Abs", "inner")))
+    nodes = [helper.make_node("Relu", ["c"], ["y"]), helper.make_node("Constant", [], ["two"], value_float=2.0), helper.make_node("If", ["cond"], ["a"], then_branch=then, else_branch=other),
+             helper.make_node("Mul", ["a", "two"], ["b"], "b"), helper.make_node("Softmax", ["b"], ["c"])]
+    graph = helper.make_graph(nodes, "g", [value("x"), value("cond", TensorProto.BOOL, ())], [value("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    told = []
+    for library in (treadle, ort):
+        options = library.SessionOptions()
+        options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / library.__name__)
+        options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        session = library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        for cond in (True, False):
+            session.run(None, {"x": np.ones(2, np.float32), "cond": np.array(cond)})
+        events = json.loads(pathlib.Path(session.end_profiling()).read_text())
+        assigned = [(of.ep_name, [(node.name, node.domain, node.op_type) for node in of.get_nodes()]) for of in session.get_provider_graph_assignment_info()]
+        told.append((sorted(event["name"] for event in events if event["name"].endswith("_kernel_time")), assigned))
+    assert told[0] == told[1]
+    assert {"Relu_0_kernel_time", "If_1_kernel_time", "b_kernel_time", "Softmax_3_kernel_time", "Exp_1_kernel_time", "inner_kernel_time"} <= set(told[0][0])
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC"])
+def test_saved_models_name_only_what_their_model_names(ort: typing.Any, tmp_path: pathlib.Path, level: str) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    names = ["", "same", "", "b"]
+    nodes = [helper.make_node(op, [read], [made], name) for op, read, made, name in zip(["Relu", "Exp", "Softmax", "Neg"], ["x", "a", "same", "c"], ["a", "same", "c", "y"], names, strict=True)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    for library in (treadle, ort):
+        options = library.SessionOptions()
+        options.graph_optimization_level = getattr(library.GraphOptimizationLevel, level)
+        options.optimized_model_filepath = str(tmp_path / f"{library.__name__}.onnx")
+        library.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        assert [node.name for node in onnx.load(options.optimized_model_filepath).graph.node] == names
+
+
 def test_onnxruntimes_tools_read_it(profile: treadle.Profile, tmp_path: pathlib.Path) -> None:
     tools = pytest.importorskip("onnxruntime.transformers.profile_result_processor")
     profile.save(tmp_path / "p.onnxruntime.json")

@@ -168,16 +168,13 @@ class Session(_session.Session):
         return {name: dict(options) for name, options in self._provider_options.items()}
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """The nodes of the optimised graph, and the provider of each.
+        """The nodes of the optimised graph, one a subgraph, and the provider of each. Those of bodies come first.
 
         :raises Fail: the options do not ask for it: their entry session.record_ep_graph_assignment_info has to be "1".
         """
         if self._sess_options.config.get(_ASSIGNMENT_KEY) != "1":
             raise Fail(f"Session configuration entry '{_ASSIGNMENT_KEY}' must be set to \"1\" to retrieve EP graph assignment information.", code="fail")
-        nodes: dict[str, list[OrtEpAssignedNode]] = {}
-        for provider, *names in self._sess.assigned_nodes():
-            nodes.setdefault(provider, []).append(OrtEpAssignedNode(*names))
-        return [OrtEpAssignedSubgraph(provider, of_it) for provider, of_it in nodes.items()]
+        return [OrtEpAssignedSubgraph(provider, [OrtEpAssignedNode(*names)]) for provider, *names in self._sess.assigned_nodes()]
 
     def set_providers(self, providers: ProviderArgs | None = None, provider_options: Sequence[dict[Any, Any]] | None = None) -> None:
         """Keeps the arguments. Providers that ONNX Runtime has elsewhere are warned about and ignored.
