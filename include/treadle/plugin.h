@@ -225,7 +225,8 @@ struct treadle_host {
   int (*node_input_constant)(const treadle_node* node, size_t index, treadle_tensor_view* out);
   size_t (*node_num_attributes)(const treadle_node* node);
   const char* (*node_attribute_name)(const treadle_node* node, size_t index); /* NULL beyond the last */
-  /* Attributes: 0 if the node has none of this name and type. ONNX's default values are not filled in. */
+  /* Attributes: 0 if the node has none of this name and type. ONNX's default values are not filled in. Of a node that a device or backend
+   * is asked about, node_attribute_string gives a list of texts, too: a line for each. */
   int (*node_attribute_int)(const treadle_node* node, const char* name, int64_t* out);
   int (*node_attribute_float)(const treadle_node* node, const char* name, float* out);
   int (*node_attribute_string)(const treadle_node* node, const char* name, const char** out, size_t* length);

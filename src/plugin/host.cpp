@@ -1,6 +1,7 @@
 #include "plugin/host.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <exception>
 #include <memory>
@@ -262,6 +263,7 @@ constexpr treadle_host kHost{
     .node_attribute_string =
         [](const treadle_node* node, const char* name, const char** out, size_t* length) {
           const auto* value = attribute<std::string>(node, name);
+          if (const auto lines = node->lines.find(name); !value && lines != node->lines.end()) value = &lines->second;
           if (value) *out = value->c_str(), *length = value->size();
           return value ? 1 : 0;
         },
@@ -340,6 +342,8 @@ treadle_node view_of(const Graph& graph, const Node& node) {
     result.output_names.push_back(id == kNoValue ? "" : graph.value(id).name.c_str());
     result.output_types.push_back(id == kNoValue ? Type{} : graph.type(id));
   }
+  for (const auto& [name, value] : node.attributes)
+    if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) result.lines[name] = fmt::format("{}", fmt::join(*texts, "\n"));
   return result;
 }
 

@@ -30,6 +30,7 @@ struct treadle_node {
   std::vector<const treadle::Tensor*> constants;  // one per input; null: not constant
   /// Symbolic extents of outputs, by output and axis. The C interface passes numbers only, so callbacks inside the library store them here.
   mutable std::map<std::pair<size_t, int>, treadle::Dim> known_extents = {};
+  std::map<std::string, std::string, std::less<>> lines = {};  // attributes that are lists of texts, a line each
 };
 
 struct treadle_subgraph {

@@ -61,6 +61,71 @@ def zinc(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return load(folder / "zinc.cpp", folder / "libzinc.so")
 
 
+@pytest.fixture(scope="module")
+def brass(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Tin with a kernel for chains of Add and Relu."""
+    folder = tmp_path_factory.mktemp("brass")
+    (folder / "brass.cpp").write_text(f"""
+        #define treadle_plugin_main tin_main
+        #include "{ROOT / "examples/device/tin.cpp"}"
+        #undef treadle_plugin_main
+        #include <sstream>
+        static const treadle_host* library;
+        struct Step {{ std::string op; std::vector<size_t> operands; }};
+        static std::vector<Step> steps_of(const treadle_host* host, const treadle_node* node) {{
+          const char* text = nullptr;
+          size_t length = 0;
+          std::vector<Step> steps;
+          if (!host->node_attribute_string(node, "steps", &text, &length)) return steps;
+          std::istringstream lines(std::string(text, length));
+          for (std::string line; std::getline(lines, line);) {{
+            std::istringstream words(line);
+            steps.emplace_back();
+            words >> steps.back().op;
+            for (size_t operand; words >> operand;) steps.back().operands.push_back(operand);
+          }}
+          return steps;
+        }}
+        static int takes_chain(void*, const treadle_host* host, const treadle_node* node) {{
+          const std::vector<Step> steps = steps_of(host, node);
+          for (const Step& step : steps)
+            if (step.op != "Add" && step.op != "Relu") return 0;
+          return steps.empty() ? 0 : 1;
+        }}
+        static int launch_chain(void*, void* stream, const treadle_host* host, const treadle_device_call* call) {{
+          const std::vector<Step> steps = steps_of(host, call->node);
+          std::vector<View> inputs;
+          for (size_t i = 0; i < call->num_inputs; ++i) inputs.emplace_back(call->inputs[i]);
+          const View y(call->outputs[0]);
+          return enqueue(stream, [=] {{
+            std::vector<std::vector<float>> rows;
+            for (const View& x : inputs) {{
+              rows.emplace_back();
+              for_broadcast(y.dims, x.steps_in(y.dims), x.steps_in(y.dims), [&](int64_t, int64_t at, int64_t) {{ rows.back().push_back(x.data[at]); }});
+            }}
+            for (const Step& step : steps) {{
+              std::vector<float> row = rows[step.operands[0]];
+              for (size_t i = 0; i < row.size(); ++i) row[i] = step.op == "Add" ? row[i] + rows[step.operands[1]][i] : row[i] < 0 ? 0 : row[i];
+              rows.push_back(row);
+            }}
+            std::copy(rows.back().begin(), rows.back().end(), y.data);
+          }});
+        }}
+        extern "C" __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_host* host) {{
+          library = host;
+          static treadle_host changed = *host;
+          changed.register_device = [](const treadle_device* device) {{
+            static std::vector<treadle_device_kernel> kernels(device->kernels, device->kernels + device->num_kernels);
+            kernels.push_back({{"FusedElementwise", "treadle", TREADLE_FLOAT32, takes_chain, launch_chain}});
+            treadle_device more = *device;
+            more.name = "brass", more.kernels = kernels.data(), more.num_kernels = kernels.size();
+            return library->register_device(&more);
+          }};
+          return tin_main(&changed);
+        }}""")
+    return load(folder / "brass.cpp", folder / "libbrass.so")
+
+
 def on(device: str, **entries: str) -> treadle.SessionOptions:
     options = treadle.SessionOptions()
     options.add_session_config_entry("treadle.device", device)
@@ -108,6 +173,22 @@ def test_a_network_runs_on_the_device_and_the_rest_on_the_host(tin: ctypes.CDLL,
         for got, want in zip(session.run(None, feeds), expected(network(), feeds), strict=True):
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
         assert tin.tin_launches() - before == 5, "two convolutions, a Relu, a product and a sum"
+
+
+# A chain is made where the device takes it; one with a step that it does not know stays nodes.
+def test_a_device_that_has_a_kernel_for_chains_gets_them(brass: ctypes.CDLL) -> None:
+    node = helper.make_node
+    model = model_of(
+        [node("Add", ["x", "row"], ["a"]), node("Relu", ["a"], ["b"]), node("Add", ["b", "x"], ["y"]), node("Add", ["y", "row"], ["c"]), node("Tanh", ["c"], ["d"]), node("Relu", ["d"], ["z"])],
+        {"x": ["n", 5]}, ["y", "z"], row=values(5))  # fmt: skip
+    session = treadle.InferenceSession(model, on("brass"))
+    assert sorted(line.split("\t")[1] for line in session.to_text("devices").splitlines() if line.startswith("brass")) == ["Add", "FusedElementwise", "Relu"]
+    assert "FusedElementwise" not in treadle.InferenceSession(model, on("brass", graph_optimization_level="basic")).to_text("devices")
+    feeds = {"x": values(3, 5)}
+    before = brass.tin_launches()
+    for got, want in zip(session.run(None, feeds), expected(model, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    assert brass.tin_launches() - before == 3
 
 
 def test_inner_values_monitors_and_partial_runs(tin: ctypes.CDLL) -> None:
