@@ -87,6 +87,7 @@ DeviceKernel find_quantized(const Graph& graph, const Node& node);  ///< product
 DeviceKernel find_blocked(const Graph& graph, const Node& node);    ///< products with weights of 4 or 8 bits
 DeviceKernel find_found(const Graph& graph, const Node& node);      ///< NonZero, NonMaxSuppression
 DeviceKernel find_clip(const Graph& graph, const Node& node);
+DeviceKernel find_division(const Graph& graph, const Node& node);  ///< of integers by a constant
 DeviceKernel find_top_k(const Graph& graph, const Node& node);
 DeviceKernel find_scatter(const Graph& graph, const Node& node);
 DeviceKernel find_placing(const Graph& graph, const Node& node);     ///< running sums, OneHot, Trilu, functions of float64

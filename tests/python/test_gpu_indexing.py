@@ -132,6 +132,20 @@ def test_triangles(k: int, dtype: Any) -> None:
     np.testing.assert_array_equal(run("Trilu", {"x": x, "k": np.array(k)}, upper=0), np.tril(x, k))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64])
+@pytest.mark.parametrize("divisor", [3, -7, 1])
+def test_integers_are_divided_by_constants(divisor: int, dtype: Any) -> None:
+    if np.dtype(dtype).kind == "u" and divisor < 0:
+        return
+    limits = np.iinfo(dtype)
+    x = np.concatenate([np.arange(100) - (50 if limits.min < 0 else 0), [limits.min, limits.max]]).astype(dtype)
+    by = np.array([divisor], dtype)
+    quotient = np.array([abs(int(v)) // abs(divisor) * (-1 if (int(v) < 0) != (divisor < 0) else 1) for v in x]).astype(dtype)
+    np.testing.assert_array_equal(run("Div", {"x": x, "d": by}), quotient)
+    np.testing.assert_array_equal(run("Mod", {"x": x, "d": by}), np.mod(x, by))
+    np.testing.assert_array_equal(run("Mod", {"x": x, "d": by}, fmod=1), np.fmod(x, by))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int8, np.uint8, np.int32, np.int64])
 @pytest.mark.parametrize("bounds", [(3, 20), (None, 20), (3, None)])
 def test_bounds_that_a_run_computes(bounds: tuple[int | None, int | None], dtype: Any) -> None:
