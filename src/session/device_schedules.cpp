@@ -66,22 +66,27 @@ std::string field_of(std::string_view name) {
   return printable(std::move(text));
 }
 
-std::string SessionDevices::list_nodes(const exec::Program& program) const {
-  const exec::DevicePlacement placed = placement(program);
+std::string SessionDevices::list_nodes(const exec::Program& program) const { return list_nodes(program, placement(program)); }
+
+std::string SessionDevices::list_nodes(const exec::Program& program, const exec::DevicePlacement& placed) const {
   const std::set<const Node*> settings = have_kernels() ? exec::nodes_of_settings(program.graph()) : std::set<const Node*>();
   std::string text;
-  for (const exec::Instruction& instruction : program.instructions()) {
+  for (const exec::InstructionId i : program.instructions().ids()) {
+    const exec::Instruction& instruction = program.instructions()[i];
     if (!instruction.node) continue;
-    const int device = placed.of_instruction[program.id_of(instruction)];
+    const int device = placed.of_instruction[i];
     const exec::SlotId output = instruction.num_outputs > 0 ? program.operands(instruction)[instruction.num_inputs] : exec::kNoSlot;
     const std::string_view value = output == exec::kNoSlot ? std::string_view() : program.name(output);
     const char* why = "";
     if (device == exec::DevicePlacement::kHost && device_or_default(*instruction.node) != exec::DevicePlacement::kHost)
-      why = !exec::runs_on_devices(program, instruction) ? "control flow, strings and sequences are the host's"
-            : settings.contains(instruction.node)        ? "what it makes is read by the host only, such as extents"
-                                                         : "the device has no kernel for it with these types and attributes";
+      why = !instruction.bodies.empty()                    ? "the host looks at the condition; the bodies' nodes follow"
+            : !exec::runs_on_devices(program, instruction) ? "strings and sequences are the host's"
+            : settings.contains(instruction.node)          ? "what it makes is read by the host only, such as extents"
+                                                           : "the device has no kernel for it with these types and attributes";
     text += fmt::format("{}\t{}\t{}\t{}\t{}\n", devices_[static_cast<size_t>(device)]->name(), field_of(instruction.node->op_type),
                         field_of(instruction.node->name), field_of(value), why);
+    for (size_t b = 0; b < instruction.bodies.size(); ++b)
+      text += list_nodes(*instruction.bodies[b], placed.of_control_flow.at(i).bodies[b]);
   }
   return text;
 }

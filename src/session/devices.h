@@ -69,6 +69,7 @@ class SessionDevices {
   int device_of(const Node& node) const;  // index in devices_; -1: neither a group nor an argument names one
   size_t device_or_default(const Node& node) const;
   exec::DevicePlacement placement(const exec::Program& program) const;
+  std::string list_nodes(const exec::Program& program, const exec::DevicePlacement& placed) const;
 
   std::vector<std::shared_ptr<Device>> devices_;  // the host is the first
   std::vector<DeviceType> types_;                 // types_[i] is the type of devices_[i]

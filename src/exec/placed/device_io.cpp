@@ -96,11 +96,16 @@ void DeviceIo::choose_outputs(std::span<const Datum> bound, std::vector<OutputMe
     return k < memory.size() && (memory[k].device || memory[k].stays);
   };
   const auto outputs = steps_.program().output_slots();
+  auto has_memory = [&](size_t k) { return bound_tensor(k).defined() || (k < memory.size() && memory[k].storage); };
   for (size_t k = 0; k < outputs.size(); ++k) {
     const SlotId root = steps_.slot(outputs[k]).root;
     const LocationId at = crossings_.only_for_caller[root];
-    if (at == kNoLocation || outputs[k] != root || !is_wanted(k)) continue;
-    if (std::count_if(outputs.begin(), outputs.end(), [&](SlotId other) { return steps_.slot(other).root == root; }) > 1) continue;
+    if (at == kNoLocation || !is_wanted(k)) continue;
+    // Outputs that share bytes, or are views, need memory that the run makes.
+    bool stays = outputs[k] == root || !has_memory(k);
+    for (size_t other = 0; other < outputs.size(); ++other)
+      if (other != k && steps_.slot(outputs[other]).root == root) stays &= is_wanted(other) && !has_memory(k) && !has_memory(other);
+    if (!stays) continue;
     if (memory.size() < outputs.size()) memory.resize(outputs.size());
     memory[k].made_in_run = true;
     Tensor own = bound_tensor(k);

@@ -46,6 +46,11 @@ class DeviceIo {
 
   /// True if the copy to this location on the host is made within the device instead.
   bool stays(LocationId at) const { return staying_.contains(at); }
+  /// True if the output that stays may lie in the memory where it was made, as the caller has given none.
+  bool takes_over(LocationId at) const {
+    const auto found = staying_.find(at);
+    return found != staying_.end() && !found->second.defined();
+  }
   /// Returns the memory for an output that stays on a device: the caller's, if it is large enough and the device reaches it; otherwise new
   /// memory.
   /// @param maker  the device that makes the output. @throws Error(resource_exhausted)

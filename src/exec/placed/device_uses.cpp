@@ -12,7 +12,7 @@ DeviceUses::DeviceUses(const PlacedSteps& steps, int device) : steps_(steps), at
     if (step.is_copy()) {
       for (const LocationId side : {step.source, step.target})
         if (steps.location(side).device == device) used.push_back(unit_of(side));
-    } else if (steps.device_of(step) == device) {
+    } else {
       add_kernel(step, device, shared, used);
     }
     std::sort(used.begin(), used.end());
@@ -31,7 +31,7 @@ void DeviceUses::add_kernel(const StreamPlan::Step& step, int device, SharedPack
     if (!has_own_copy(instruction, k)) add(operands[k]);
   add(step.scratch);
   const bool has_packed = instruction.packed && instruction.node->bodies.empty();
-  if (instruction.versioned >= 0 || has_packed) used.push_back(packed_unit(instruction, shared));
+  if (steps_.device_of(step) == device && (instruction.versioned >= 0 || has_packed)) used.push_back(packed_unit(instruction, shared));
 }
 
 // Kernels that share a packed block share its unit. A block that depends on parameters belongs to one kernel, which packs it anew for every

@@ -112,7 +112,14 @@ void Issuing::issue(std::span<const StepId> bulk) {
 }
 
 void Issuing::issue_kernels(std::span<const StepId> bulk, Stream& queue) {
-  const std::string& name = steps_.instruction(steps_[bulk.front()]).node->name;
+  const Instruction& instruction = steps_.instruction(steps_[bulk.front()]);
+  const std::string& name = instruction.node->name;
+  if (!instruction.bodies.empty()) {
+    // The runs of bodies are issued from here, after what the instruction waits for.
+    const Stream::Work work = work_.kernel(bulk.front(), queue);
+    queue.synchronize();
+    return work();
+  }
   if (bulk.size() == 1) return queue.enqueue(work_.kernel(bulk.front(), queue), name);
   std::vector<Stream::Work> works;
   for (const StepId s : bulk) works.push_back(work_.kernel(s, queue));

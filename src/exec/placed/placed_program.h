@@ -6,14 +6,10 @@
 #include <vector>
 
 #include "core/devices/device.h"
-#include "exec/placed/device_io.h"
-#include "exec/placed/placed_steps.h"
-#include "exec/placed/program_memory.h"
+#include "exec/placed/placed_schedule.h"
 #include "exec/run/executor.h"
 
 namespace treadle::exec {
-
-class PlacedRun;
 
 /// Executes a program by its stream plan. If a limit has to be kept, or a device is full, a run issues one step at a time and leaves values
 /// in the host's memory that the device has no room for (Residency). That needs devices with a bus.
@@ -24,7 +20,7 @@ class PlacedProgram final : public Executor {
   /// @param plan     made for `program` and this number of devices.
   /// @param memory   the session's account and limit; null if there is no limit.
   PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan,
-                std::shared_ptr<DeviceMemory> memory = nullptr);
+                const std::shared_ptr<DeviceMemory>& memory = nullptr);
   ~PlacedProgram() override;
 
   /// Several threads may run at the same time; their runs go one after the other if a limit is kept or a device is full. A run returns when
@@ -34,27 +30,18 @@ class PlacedProgram final : public Executor {
            std::span<const OutputMemory> memory = {}) override;
   RunHandle take() override;
   void give_back(std::unique_ptr<Run> run) noexcept override;
-  std::span<const DeviceCopy> copies() const noexcept override { return steps_.copies(); }
+  std::span<const DeviceCopy> copies() const noexcept override { return schedule_.steps().copies(); }
 
   const Program& program() const { return program_; }
   const StreamPlan& plan() const { return plan_; }
   /// For tests that remove a fence, upon which the access checks must report an error.
   StreamPlan& mutable_plan() { return plan_; }
 
-  // Used by PlacedRun:
-
-  const PlacedSteps& steps() const { return steps_; }
-  const Crossings& crossings() const { return crossings_; }
-  ProgramMemory& memory() { return memory_; }
-
  private:
   const Program& program_;
   const std::vector<std::shared_ptr<Device>> devices_;
   StreamPlan plan_;
-  const PlacedSteps steps_;
-  const Crossings crossings_;
-  ProgramMemory memory_;
-  RunPool<PlacedRun> runs_;
+  PlacedSchedule schedule_;
 };
 
 }  // namespace treadle::exec

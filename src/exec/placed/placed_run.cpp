@@ -11,9 +11,9 @@
 
 namespace treadle::exec {
 
-PlacedRun::PlacedRun(PlacedProgram& owner)
+PlacedRun::PlacedRun(PlacedSchedule& owner)
     : steps_(owner.steps()),
-      program_(owner.program()),
+      program_(steps_.program()),
       state_(owner.plans()),
       feeds_(program_),
       outputs_(state_),
@@ -23,7 +23,8 @@ PlacedRun::PlacedRun(PlacedProgram& owner)
       memory_(owner.memory(), streams_, control_),
       values_(memory_, streams_, state_),
       io_(owner.crossings(), memory_, state_, control_),
-      work_(memory_, values_, io_, nodes_, error_),
+      bodies_(owner, memory_),
+      work_(memory_, values_, io_, nodes_, bodies_, error_),
       issuing_(streams_, memory_, values_, work_, nodes_, error_) {}
 
 // Waits for work that is still under way and uses the run's memory.
@@ -43,7 +44,7 @@ void PlacedRun::clear() noexcept {
 }
 
 void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
-                      std::span<const OutputMemory> memory) {
+                      std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
   clear();
   control_ = control;
   control_.stop.check();
@@ -55,11 +56,11 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   values_.begin();
   cursor_.begin();
   try {
-    bind(feeds, bound, memory);
+    bind(feeds, bound, memory, parent_values);
     try {
       memory_.begin(state_.binding());
     } catch (...) {
-      rethrow_with_memory([&](const OutOfMemory&) { return describe_devices(memory_, values_, state_, control_, kNoInstruction); });
+      rethrow_with_memory([&] { return describe_devices(memory_, values_, state_, control_, kNoInstruction); });
     }
   } catch (...) {
     clear();
@@ -69,22 +70,30 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   error_.reset();
 }
 
+// Rethrows the current exception, with what the run holds if memory has run out. The surrounding run describes that of a body.
+template <typename Describe>
+void PlacedRun::rethrow_with_memory(Describe&& describe) {
+  if (program_.is_body()) throw;
+  exec::rethrow_with_memory([&](const OutOfMemory&) { return describe(); });
+}
+
 // Checks the feeds, finds the binding, and makes memory for the outputs on the host.
-void PlacedRun::bind(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory) {
+void PlacedRun::bind(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory,
+                     std::span<const int64_t> parent_values) {
   std::vector<Datum> taken;
   for (size_t i = 0; i < feeds.size(); ++i) taken.push_back(io_.take_feed(i, feeds[i]));
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
   for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;
   io_.choose_outputs(bound, beside_feeds);
   state_.set_uses_arena(control_.observer != nullptr);  // observers read values on the host
-  feeds_.bind(taken, {}, control_, state_);
+  feeds_.bind(taken, parent_values, control_, state_);
   outputs_.begin(bound, beside_feeds, control_.feeds.kept);
   try {
     if (!state_.is_placed()) state_.place(/*exact=*/false);
     FeedBinder::point_at_feeds(state_);
     outputs_.place(control_, /*by_readiness=*/false);
   } catch (...) {
-    rethrow_with_memory([&](const OutOfMemory&) {
+    rethrow_with_memory([&] {
       RunSnapshot now = state_.snapshot(control_);
       now.begun = false;
       return describe_memory(now);
@@ -172,7 +181,7 @@ void PlacedRun::rethrow() {
   try {
     std::rethrow_exception(error);
   } catch (...) {
-    rethrow_with_memory([&](const OutOfMemory&) { return describe_devices(memory_, values_, state_, control_, error_.at()); });
+    rethrow_with_memory([&] { return describe_devices(memory_, values_, state_, control_, error_.at()); });
   }
 }
 

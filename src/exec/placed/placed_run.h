@@ -8,7 +8,7 @@
 #include "exec/placed/device_io.h"
 #include "exec/placed/issuing.h"
 #include "exec/placed/placed_memory.h"
-#include "exec/placed/placed_program.h"
+#include "exec/placed/placed_schedule.h"
 #include "exec/placed/placed_values.h"
 #include "exec/placed/run_streams.h"
 #include "exec/placed/step_work.h"
@@ -25,11 +25,16 @@ namespace treadle::exec {
 /// Each run has its own streams, events and arenas, so that several runs of a program may be in flight.
 class PlacedRun final : public Run {
  public:
-  explicit PlacedRun(PlacedProgram& owner);
+  explicit PlacedRun(PlacedSchedule& owner);
   ~PlacedRun() override;
 
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
-             std::span<const OutputMemory> memory) override;
+             std::span<const OutputMemory> memory) override {
+    start(feeds, bound, control, memory, {});
+  }
+  /// @param parent_values  for a body: the symbols' values of the surrounding run
+  void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const OutputMemory> memory,
+             std::span<const int64_t> parent_values);
   void set_cache(std::shared_ptr<ValueCache> cache) override { nodes_.set_cache(std::move(cache)); }
   void set_recorder(const RunControl& of) override { control_.recording = of.recording; }
   void feed(size_t input, const Datum& value) override;
@@ -55,7 +60,10 @@ class PlacedRun final : public Run {
   Stream& stream(int i) const { return streams_.at(i); }
 
  private:
-  void bind(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory);
+  void bind(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory,
+            std::span<const int64_t> parent_values);
+  template <typename Describe>
+  void rethrow_with_memory(Describe&& describe);
   void find_starved();
   const StreamPlan::Step& step_at(size_t position) const { return steps_[steps_.at(position)]; }
   void rethrow();
@@ -73,6 +81,7 @@ class PlacedRun final : public Run {
   PlacedMemory memory_;
   PlacedValues values_;
   DeviceIo io_;
+  PlacedBodies bodies_;
   StepWork work_;
   Issuing issuing_;
 };

@@ -90,6 +90,7 @@ void PlacedValues::make(LocationId at, DType dtype, const Shape& shape) {
 
 void PlacedValues::hold(LocationId at, Datum made) {
   const int device = steps_.location(at).device;
+  if (device == DevicePlacement::kHost && made.is_tensor() && made.tensor().storage()->device()) made = made.tensor().clone();
   if (device == DevicePlacement::kHost || !made.is_tensor() || lies_on(made.tensor(), device))
     return set(at, std::move(made), /*tracked=*/device != DevicePlacement::kHost, /*from_host=*/false);
   const Tensor source = made.tensor().contiguous();
@@ -113,6 +114,7 @@ Tensor PlacedValues::allocate(int device, DType dtype, const Shape& shape) {
 }
 
 bool PlacedValues::lies_on(const Tensor& tensor, int device) const {
+  if (tensor.storage()->device().get() == &steps_.device(device)) return true;
   const auto found = blocks_.find(tensor.storage().get());
   return found != blocks_.end() && found->second.second == device && !found->second.first.expired();
 }

@@ -20,7 +20,7 @@ DeviceConstants::DeviceConstants(const PlacedSteps& steps, const Binding& bindin
   for (const StreamPlan::Step& step : steps.plan().steps) {
     if (step.is_copy()) continue;
     if (room == Room::on_device) note_packed(step, binding);
-    copy_inputs(step, binding, *streams[static_cast<size_t>(step.stream)], room);
+    copy_inputs(step, binding, streams, room);
   }
   try {
     reserve_packed();
@@ -40,7 +40,8 @@ void DeviceConstants::note_packed(const StreamPlan::Step& step, const Binding& b
   if (!is_known) packed_.push_back({state, on});
 }
 
-void DeviceConstants::copy_inputs(const StreamPlan::Step& step, const Binding& binding, Stream& queue, Room room) {
+void DeviceConstants::copy_inputs(const StreamPlan::Step& step, const Binding& binding, std::span<const std::unique_ptr<Stream>> streams,
+                                  Room room) {
   const auto inputs = steps_.inputs(step);
   for (size_t k = 0; k < inputs.size(); ++k) {
     if (inputs[k] == kNoLocation || has_own_copy(steps_.instruction(step), k)) continue;
@@ -51,6 +52,9 @@ void DeviceConstants::copy_inputs(const StreamPlan::Step& step, const Binding& b
     if (!constant.is_tensor()) continue;
     const Tensor source = constant.tensor().contiguous();
     copy = Tensor(source.dtype(), source.shape(), allocate_on(steps_.device(location.device), source.size_bytes(), room));
+    const auto of_device = [&](const StreamPlan::Stream& stream) { return stream.device == location.device; };
+    const auto& planned = steps_.plan().streams;
+    Stream& queue = *streams[static_cast<size_t>(std::find_if(planned.begin(), planned.end(), of_device) - planned.begin())];
     queue.copy(copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
     queue.synchronize();
   }

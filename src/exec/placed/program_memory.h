@@ -44,7 +44,7 @@ class DeviceConstants {
     int device;
     size_t reserved_bytes = 0;
   };
-  void copy_inputs(const StreamPlan::Step& step, const Binding& binding, Stream& queue, Room room);
+  void copy_inputs(const StreamPlan::Step& step, const Binding& binding, std::span<const std::unique_ptr<Stream>> streams, Room room);
   void note_packed(const StreamPlan::Step& step, const Binding& binding);
   void release_packed() noexcept;
 

@@ -58,10 +58,10 @@ void Residency::for_devices(Visit&& visit) const {
 
 template <typename Visit>
 void Residency::for_devices_of(const StreamPlan::Step& step, Visit&& visit) const {
-  const int first = step.is_copy() ? steps_.location(step.source).device : steps_.device_of(step);
-  const int second = step.is_copy() ? steps_.location(step.target).device : first;
-  if (OnDevice* found = on(first)) visit(*found);
-  if (OnDevice* found = on(second); found && second != first) visit(*found);
+  const size_t position = steps_.position_of(steps_.plan().steps.id_of(step));
+  for_devices([&](OnDevice& on) {
+    if (!on.uses.at(position).empty()) visit(on);
+  });
 }
 
 Residency::GoingOn::GoingOn(Residency* residency, const RunControl& control) : residency_(residency) {

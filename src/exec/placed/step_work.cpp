@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -35,13 +36,14 @@ class GivenOperands final : public OperandSource {
 
 }  // namespace
 
-StepWork::StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, FirstError& error)
+StepWork::StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, BodyRunner& bodies, FirstError& error)
     : steps_(memory.steps()),
       memory_(memory),
       values_(values),
       io_(io),
       nodes_(nodes),
       control_(nodes.control()),
+      bodies_(bodies),
       error_(error),
       times_(steps_, nodes) {
   evaluator_.stop_requested = [this] { return error_.stopped() || control_.stop.stopping(); };
@@ -92,12 +94,13 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   const auto at = steps_.inputs(step);
   const int device = steps_.device_of(step);
   std::vector<Datum> inputs(at.size());
+  clear();
   for (size_t k = 0; k < inputs.size(); ++k) {
     if (slots[k] == kNoSlot) continue;
     inputs[k] = for_node(steps_.slot(slots[k]), values_.value(at[k], slots[k]));
     declare(queue, at[k], inputs[k], Access::read, instruction.node->name);
+    if (steps_.location(at[k]).device != device) inputs[k] = for_bodies(at[k], std::move(inputs[k]));
   }
-  made_.clear();
   return guarded(s, queue, [this, &instruction, device, inputs = std::move(inputs)] {
     std::optional<LoopBreakScope> stays;
     // A device's thread may hold a lock, so that it must not give way to other jobs.
@@ -106,8 +109,26 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
     evaluator_.on_device = device != DevicePlacement::kHost && instruction.on_device;
     if (device != DevicePlacement::kHost)
       evaluator_.allocate = [this, device](DType dtype, const Shape& shape) { return values_.allocate(device, dtype, shape); };
-    made_ = run_dynamic(nodes_.frames(), instruction, nodes_.state().binding(), control_, GivenOperands(inputs), evaluator_);
+    made_ = run_dynamic(bodies_, instruction, nodes_.state().binding(), control_, GivenOperands(inputs), evaluator_);
   });
+}
+
+// An operand on a device that bodies read. Planned memory is lent; the storage says where it lies.
+Datum StepWork::for_bodies(LocationId at, Datum value) {
+  Device& device = steps_.device(steps_.location(at).device);
+  if (!value.is_tensor() || device.host_accessible() || value.tensor().storage()->device()) return value;
+  const Tensor& tensor = value.tensor();
+  lent_.push_back(Storage::of_device(device.shared_from_this(), tensor.raw(), tensor.size_bytes(), {}));
+  return Tensor(tensor.dtype(), tensor.shape(), lent_.back());
+}
+
+// A value that bodies have made, or handed through: then it is copied out of memory that the run reuses.
+Datum StepWork::kept(Datum made) const {
+  if (!made.is_tensor() || std::find(lent_.begin(), lent_.end(), made.tensor().storage()) == lent_.end()) return made;
+  const Tensor& tensor = made.tensor();
+  Tensor copy(tensor.dtype(), tensor.shape(), tensor.storage()->device()->allocate(tensor.size_bytes()));
+  copy.copy_from(tensor);
+  return copy;
 }
 
 // Wraps a node's work for a stream. Skips it if the run has failed already; if it fails itself, the run fails with an error that names the
@@ -145,6 +166,7 @@ void StepWork::copy(StepId s, Stream& queue) {
   if (!source.is_tensor())
     throw Error(ErrorCode::internal, fmt::format("\"{}\" cannot be copied between devices", steps_.program().name(from.slot)));
   const Tensor& tensor = source.tensor();
+  if (hand_over(step, tensor)) return;
   const bool stays = io_.stays(step.target);
   if (stays)
     values_.make_in(step.target, io_.memory_for(step.target, from.device, tensor.dtype(), tensor.shape()));
@@ -172,6 +194,22 @@ void StepWork::copy(StepId s, Stream& queue) {
   RunState& state = nodes_.state();
   if (to.device == DevicePlacement::kHost && steps_.slot(to.slot).is_output && !state.value(to.slot, /*shared=*/false).defined())
     state.put(to.slot, target);
+}
+
+// Does without a copy where the memory can be handed over: a feed that lies on the device that reads it, and an output that stays on the
+// device that has made it.
+bool StepWork::hand_over(const StreamPlan::Step& step, const Tensor& source) {
+  if (memory_.residency()) return false;
+  const StreamPlan::Location &from = steps_.location(step.source), &to = steps_.location(step.target);
+  if (from.memory == Memory::given && to.memory == Memory::held && source.storage()->device().get() == &steps_.device(to.device)) {
+    values_.make_in(step.target, source);
+    return true;
+  }
+  if (from.memory != Memory::held || !source.storage()->device() || !io_.takes_over(step.target)) return false;
+  values_.make_in(step.target, source);
+  RunState& state = nodes_.state();
+  if (!state.value(to.slot, /*shared=*/false).defined()) state.put(to.slot, source);
+  return true;
 }
 
 void StepWork::put_cached(StepId s, const Datum& value, Stream& queue) {
@@ -212,7 +250,7 @@ void StepWork::take_up(StepId s) {
     const StreamPlan::Location& location = steps_.location(at[i]);
     if (instruction.dynamic) {
       if (!made_[i].defined()) throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));
-      values_.hold(at[i], std::move(made_[i]));
+      values_.hold(at[i], kept(std::move(made_[i])));
     }
     const bool is_handed_out = location.device == DevicePlacement::kHost && steps_.slot(location.slot).is_output && instruction.dynamic;
     if (control_.observer || is_handed_out) nodes_.state().put(location.slot, values_.on_host(at[i], location.slot));

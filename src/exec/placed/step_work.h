@@ -1,6 +1,7 @@
 // Builds the work of steps for their streams: kernels and copies, with observers and records around them.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "exec/placed/placed_steps.h"
 #include "exec/placed/placed_values.h"
 #include "exec/placed/work_times.h"
+#include "exec/run/control_flow.h"
 #include "exec/run/first_error.h"
 #include "exec/run/node_runner.h"
 #include "graph/evaluate.h"
@@ -20,11 +22,12 @@ namespace treadle::exec {
 class StepWork {
  public:
   /// All parts belong to one run and must outlive this object. @param error  gets the first error of the work.
-  StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, FirstError& error);
+  StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, BodyRunner& bodies, FirstError& error);
 
   void begin();
   void clear() noexcept {
     made_.clear();
+    lent_.clear();
     evaluator_.device_scratch = Tensor();
   }
 
@@ -43,6 +46,9 @@ class StepWork {
  private:
   Stream::Work static_work(StepId step, Stream& queue);
   Stream::Work dynamic_work(StepId step, Stream& queue);
+  Datum for_bodies(LocationId at, Datum value);
+  Datum kept(Datum made) const;
+  bool hand_over(const StreamPlan::Step& step, const Tensor& source);
   template <typename Body>
   Stream::Work guarded(StepId step, Stream& queue, Body body);
   void declare(Stream& on, LocationId at, const Datum& datum, Access access, std::string_view name) const;
@@ -54,10 +60,12 @@ class StepWork {
   DeviceIo& io_;
   const NodeRunner& nodes_;
   const RunControl& control_;
+  BodyRunner& bodies_;
   FirstError& error_;
   WorkTimes times_;
-  Evaluator evaluator_;      // for kernels whose output shapes depend on data; the host waits for each
-  std::vector<Datum> made_;  // outputs of the kernel that it waits for
+  Evaluator evaluator_;                         // for kernels whose output shapes depend on data; the host waits for each
+  std::vector<Datum> made_;                     // outputs of the kernel that it waits for
+  std::vector<std::shared_ptr<Storage>> lent_;  // planned memory that the bodies of the If, Loop or Scan read
 };
 
 }  // namespace treadle::exec

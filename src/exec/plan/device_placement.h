@@ -11,12 +11,22 @@
 
 namespace treadle::exec {
 
+struct ControlFlowPlacement;
+
 /// Devices are numbered; device 0 is the host.
 struct DevicePlacement {
   static constexpr int kHost = 0;
   IdVector<InstructionId, int> of_instruction;
+  std::map<InstructionId, ControlFlowPlacement> of_control_flow;  ///< for each If, Loop and Scan, which themselves run on the host
   /// By slot of a feed or constant: the device that it is copied to first. Absent: it goes directly to where it is read.
   std::map<SlotId, int> of_argument;
+};
+
+/// Where the bodies of an If, Loop or Scan run, and on which device their operands and outputs are.
+struct ControlFlowPlacement {
+  static constexpr int kAnywhere = -1;  ///< an operand stays where it is
+  std::vector<int> of_operand;          ///< a device for each operand, inputs first
+  std::vector<DevicePlacement> bodies;
 };
 
 /// A caller's wishes for where the nodes of a program run.
@@ -31,6 +41,7 @@ struct PlacementRequest {
 
 /// Places instructions by these rules, of which those about operands and readers are MXNet's (PlaceDevice):
 /// - An instruction that only the host can run (strings, sequences, optionals, maps, control flow, Yield) runs on the host.
+///   The bodies of control flow are placed by these rules, too. Their operands are where the bodies read them.
 /// - A node for which the request names a device runs there.
 /// - A node with a device's own kernel that the request does not mention runs on the default device.
 /// - Any other node runs where its first placed operand is, otherwise where its first placed reader runs, otherwise on the default device.
@@ -41,6 +52,8 @@ DevicePlacement place_instructions(const Program& program, const PlacementReques
 bool is_plain(const Program& program, SlotId slot);
 /// Returns true if the kernel has packed a copy of the constant and never reads the operand itself.
 bool has_own_copy(const Instruction& instruction, size_t operand);
+/// Returns true if the host's part of a kernel reads the input, as a shape or axes.
+bool reads_on_host(const Instruction& instruction, size_t operand);
 /// Returns true if all operands are plain, and the node is neither control flow nor a Yield.
 bool runs_on_devices(const Program& program, const Instruction& instruction);
 

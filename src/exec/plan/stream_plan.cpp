@@ -18,7 +18,7 @@ using Queue = StreamPlan::Queue;
 class StreamPlanner {
  public:
   StreamPlanner(const Program& program, const DevicePlacement& placement, int num_devices, const StreamOptions& options)
-      : program_(program), placement_(placement), options_(options), where_(program.slots().size()) {
+      : program_(program), placement_(placement), num_devices_(num_devices), options_(options), where_(program.slots().size()) {
     for (int device = 0; device < num_devices; ++device) {
       first_stream_.push_back(static_cast<int>(plan_.streams.size()));
       for (int s = 0; s < std::max(1, options.compute_streams); ++s) plan_.streams.push_back({device, Queue::compute});
@@ -101,6 +101,11 @@ class StreamPlanner {
     return target;
   }
 
+  LocationId any_location(SlotId slot) {
+    const auto& places = where_[key_of(slot)];
+    return places.empty() ? location_on(slot, DevicePlacement::kHost) : places[0].second;
+  }
+
   int stream_of(int device, Queue queue) const {
     const int computing = std::max(1, options_.compute_streams);
     const int first = first_stream_[static_cast<size_t>(device)];
@@ -111,6 +116,11 @@ class StreamPlanner {
     const Instruction& instruction = program_.instructions()[index];
     const auto operands = program_.operands(instruction);
     const int device = placement_.of_instruction[index];
+    const auto bodies = placement_.of_control_flow.find(index);
+    const ControlFlowPlacement* const apart = bodies == placement_.of_control_flow.end() ? nullptr : &bodies->second;
+    if (apart)
+      for (size_t b = 0; b < apart->bodies.size(); ++b)
+        plan_.bodies[index].push_back(StreamPlanner(*instruction.bodies[b], apart->bodies[b], num_devices_, options_).plan());
     StreamPlan::Step step{.instruction = index, .host_waits = instruction.dynamic};
     Access access;
     std::vector<LocationId> locations;
@@ -118,20 +128,17 @@ class StreamPlanner {
       if (operands[k] == kNoSlot) {
         locations.push_back(kNoLocation);
       } else if (k < instruction.num_inputs) {
-        // The host's part of a kernel reads shapes, axes and similar inputs. What only reads shapes needs no copy of the elements.
-        const auto& host_inputs = instruction.node->op->value_inputs;
-        const bool on_host = std::find(host_inputs.begin(), host_inputs.end(), static_cast<int>(k)) != host_inputs.end();
-        const auto& places = where_[key_of(operands[k])];
-        if (device == DevicePlacement::kHost && reads_only_shapes(*instruction.node->op) && !places.empty())
-          locations.push_back(places.front().second);
-        else
-          locations.push_back(location_on(operands[k], on_host ? DevicePlacement::kHost : device));
+        const int on = apart ? apart->of_operand[k] : reads_on_host(instruction, k) ? DevicePlacement::kHost : device;
+        // What only reads shapes needs no copy of the elements.
+        const bool anywhere = on == ControlFlowPlacement::kAnywhere ||
+                              (device == DevicePlacement::kHost && !apart && reads_only_shapes(*instruction.node->op));
+        locations.push_back(anywhere ? any_location(operands[k]) : location_on(operands[k], on));
         access.reads.push_back(locations.back());
       } else if (is_view(instruction, operands, k)) {
         locations.push_back(location_on(operands[k], device));
         access.reads.push_back(locations.back());
       } else {
-        locations.push_back(location_to_write(operands[k], device));
+        locations.push_back(location_to_write(operands[k], apart ? apart->of_operand[k] : device));
         access.writes.push_back(locations.back());
       }
     }
@@ -263,6 +270,7 @@ class StreamPlanner {
 
   const Program& program_;
   const DevicePlacement& placement_;
+  const int num_devices_;
   const StreamOptions options_;
   StreamPlan plan_;
   std::vector<int> first_stream_;                                    // by device: its first stream
@@ -307,6 +315,12 @@ std::string describe(const Program& program, const StreamPlan& plan, std::span<c
     }
     for (StepId wait : step.waits) out += fmt::format("  after {}", index_of(wait));
     out += "\n";
+    const auto bodies = plan.bodies.find(step.instruction);
+    for (size_t b = 0; bodies != plan.bodies.end() && b < bodies->second.size(); ++b) {
+      const Instruction& instruction = program.instructions()[step.instruction];
+      out += fmt::format("{} of {}:\n{}", instruction.node->bodies[b].attribute, instruction.node->name,
+                         describe(*instruction.bodies[b], bodies->second[b], device_names));
+    }
   }
   out += fmt::format("{} copies, {} fences, {} pieces of work\n", plan.num_copies(), plan.num_fences(), plan.bulks.size());
   return out;

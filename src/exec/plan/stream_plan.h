@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,7 +61,8 @@ struct StreamPlan {
   /// In the program's order; each copy is right before its first reader, or for outputs right after their writer
   IdVector<StepId, Step> steps;
   std::vector<LocationId> operands;
-  std::vector<std::vector<StepId>> bulks;  ///< groups of steps that are issued as one piece of work, in the order of issue
+  std::vector<std::vector<StepId>> bulks;                   ///< groups of steps that are issued as one piece of work, in the order of issue
+  std::map<InstructionId, std::vector<StreamPlan>> bodies;  ///< the plans of the bodies of each If, Loop and Scan
 
   int num_copies() const;
   int num_fences() const;

@@ -194,8 +194,7 @@ class Lowering {
   std::unique_ptr<Program> lower_body(const Body& body) {
     ProgramOptions options = options_;
     if (options_.release_packed) options.release_packed = body.graph.get();
-    options.device_kernel = nullptr;  // bodies always run on the host
-    options.variables = nullptr;      // bodies capture parameters from the surrounding program
+    options.variables = nullptr;  // bodies capture parameters from the surrounding program
     options.forward_outputs.reset(), options.early_updates = false;
     auto made = std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, determined_.symbols());
     made->is_body_ = true;

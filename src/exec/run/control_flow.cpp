@@ -1,10 +1,13 @@
-// Executes If, Loop and Scan. Their bodies are programs of their own, which run with values of the node's operands.
+#include "exec/run/control_flow.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
-#include "exec/run/run_instruction.h"
+#include "core/devices/device.h"
+#include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
@@ -12,17 +15,122 @@
 namespace treadle::exec {
 namespace {
 
+/// An If, Loop or Scan in execution: its operands, outputs and bodies.
+class ControlFlowRun {
+ public:
+  ControlFlowRun(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                 const OperandSource& operands)
+      : bodies_(bodies),
+        instruction_(instruction),
+        binding_(binding),
+        control_(control),
+        operands_(operands),
+        inputs_(instruction.num_inputs),
+        outputs_(instruction.num_outputs) {}
+
+  const Instruction& instruction() const { return instruction_; }
+  bool has_input(int i) const { return instruction_.node->has_input(static_cast<size_t>(i)); }
+  const Datum& input(int i) {
+    const auto k = static_cast<size_t>(i);
+    if (!inputs_[k].defined() && has_input(i)) inputs_[k] = operands_.operand(k, /*kept=*/true);
+    return inputs_[k];
+  }
+  void set_output(int i, Datum datum) {
+    if (i < static_cast<int>(outputs_.size())) outputs_[static_cast<size_t>(i)] = std::move(datum);
+  }
+  /// Returns the value of an extent; negative if the feeds' shapes do not determine it.
+  int64_t value_of(const Dim& extent) const {
+    const auto index = static_cast<size_t>(extent.expr()->index);
+    return index < binding_.values().size() ? binding_.values()[index] : -1;
+  }
+  size_t num_body_outputs(size_t b) const { return instruction_.bodies[b]->output_slots().size(); }
+  /// Runs body `b` with these formal inputs; captures are added. @return one value per output of the body
+  std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs, size_t looked_at = BodyRunner::kNone) {
+    const Program& body = *instruction_.bodies[b];
+    const Node& node = *instruction_.node;
+    for (const auto& capture : node.bodies[b].captures)
+      formal_inputs.push_back(operands_.operand(static_cast<size_t>(node.num_formal_inputs + capture.second), /*kept=*/false));
+    std::vector<Datum> results(body.output_slots().size());
+    // Each iteration gets another run_id, mixed as in splitmix64, so that random operators draw new numbers.
+    RunControl control = control_;
+    control.feeds = {};  // the surrounding run's rules are about its own feeds
+    uint64_t mixed = control_.run_id + ++iterations_ * 0x9E3779B97F4A7C15U;
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;
+    control.run_id = mixed ^ mixed >> 27;
+    bodies_.run(body, formal_inputs, results, control, binding_.values(), looked_at);
+    return results;
+  }
+  std::vector<Datum> take_outputs() { return std::move(outputs_); }
+
+ private:
+  BodyRunner& bodies_;
+  const Instruction& instruction_;
+  const Binding& binding_;
+  const RunControl& control_;
+  const OperandSource& operands_;
+  std::vector<Datum> inputs_, outputs_;
+  uint64_t iterations_ = 0;
+};
+
+// Returns the tensor where the host can read its elements.
+Tensor readable(const Tensor& tensor) { return tensor.storage()->device() ? tensor.clone() : tensor; }
+
 bool truth(const Datum& datum, std::string_view what) {
   const Tensor& tensor = datum.tensor();
   if (tensor.dtype() != DType::boolean || tensor.num_elements() != 1)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} must be one bool, it is {}", what, describe(tensor)));
-  return *tensor.data<bool>();
+  return *readable(tensor).data<bool>();
 }
 
 int64_t only_element(const Tensor& tensor, std::string_view what) {
   if (tensor.num_elements() != 1)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} must be one element, it is {}", what, describe(tensor)));
-  return *tensor.data<int64_t>();
+  return *readable(tensor).data<int64_t>();
+}
+
+/// Copies ranges of elements between tensors of one dtype. On a device, all go through one stream.
+class ElementCopies {
+ public:
+  void add(const Tensor& from, int64_t from_index, const Tensor& to, int64_t to_index, int64_t count) {
+    if (from.dtype() == DType::string) {
+      std::copy_n(from.data<std::string>() + from_index, count, to.data<std::string>() + to_index);
+      return;
+    }
+    if (is_sub_byte(from.dtype())) throw Error(ErrorCode::not_implemented, "packed sub-byte types cannot be stacked by Loop or Scan");
+    const auto element = static_cast<int64_t>(bits_of(from.dtype()) / 8);
+    std::byte* const target = to.raw() + to_index * element;
+    const std::byte* const source = from.raw() + from_index * element;
+    Device* const device = beyond_reach(to);
+    if (!device && !beyond_reach(from)) {
+      std::memcpy(target, source, static_cast<size_t>(count * element));
+    } else if (device && device == beyond_reach(from)) {
+      if (!stream_) stream_ = device->create_stream("control flow");
+      stream_->copy(target, source, static_cast<size_t>(count * element), CopyKind::device_to_device);
+    } else {
+      part(to, target, count).copy_from(part(from, source, count));
+    }
+  }
+  /// Waits until all copies are done.
+  void finish() {
+    if (stream_) stream_->synchronize();
+  }
+
+ private:
+  static Device* beyond_reach(const Tensor& tensor) {
+    Device* const device = tensor.storage()->device().get();
+    return device && !device->memory_is_hosts() ? device : nullptr;
+  }
+  static Tensor part(const Tensor& of, const std::byte* at, int64_t count) {
+    return {of.dtype(), Shape{count}, of.storage(), static_cast<size_t>(at - of.storage()->data())};
+  }
+
+  std::unique_ptr<Stream> stream_;  // null: no device was needed
+};
+
+/// Returns new memory where `like` lies.
+Tensor make_beside(const Tensor& like, DType dtype, const Shape& shape) {
+  const std::shared_ptr<Device>& device = like.storage()->device();
+  return device ? Tensor(dtype, shape, device->allocate(size_bytes(dtype, shape.num_elements()))) : Tensor(dtype, shape);
 }
 
 /// Collects slices of equal shape and dtype, and stacks them along a new axis.
@@ -45,23 +153,15 @@ class Stack {
     Shape shape = slice;
     auto count = static_cast<int64_t>(slices_.size());
     shape.insert(axis, count);
-    Tensor stacked(dtype, shape);
+    Tensor stacked = slices_.empty() ? Tensor(dtype, shape) : make_beside(slices_[0], dtype, shape);
     int64_t outer = slice.product(0, axis), inner = slice.product(axis, slice.rank());
+    ElementCopies copies;
     for (int64_t i = 0; i < count; ++i) {
       const Tensor& from = slices_[static_cast<size_t>(reverse_ ? count - 1 - i : i)];
-      for (int64_t o = 0; o < outer; ++o) copy(from, o * inner, stacked, (o * count + i) * inner, inner);
+      for (int64_t o = 0; o < outer; ++o) copies.add(from, o * inner, stacked, (o * count + i) * inner, inner);
     }
+    copies.finish();
     return stacked;
-  }
-
-  static void copy(const Tensor& from, int64_t from_index, const Tensor& to, int64_t to_index, int64_t count) {
-    if (from.dtype() == DType::string) {
-      std::copy_n(from.data<std::string>() + from_index, count, to.data<std::string>() + to_index);
-      return;
-    }
-    if (is_sub_byte(from.dtype())) throw Error(ErrorCode::not_implemented, "packed sub-byte types cannot be stacked by Loop or Scan");
-    auto element = static_cast<int64_t>(bits_of(from.dtype()) / 8);
-    std::memcpy(to.raw() + to_index * element, from.raw() + from_index * element, static_cast<size_t>(count * element));
   }
 
  private:
@@ -73,7 +173,7 @@ class Stack {
 
 // Returns the shape of a scan output's slice if no iteration ran: the inferred shape where the feeds' shapes determine it, otherwise the
 // one that the body declares, with 0 for extents that it does not declare.
-Shape slice_shape(const ControlFlowCall& call, size_t output) {
+Shape slice_shape(const ControlFlowRun& call, size_t output) {
   const Program& body = *call.instruction().bodies[0];
   const Graph& graph = *call.instruction().node->bodies[0].graph;
   const Type& type = body.type(body.output_slots()[output]);
@@ -92,7 +192,7 @@ Shape slice_shape(const ControlFlowCall& call, size_t output) {
 
 DType dtype_of_output(const Program& body, size_t output) { return body.type(body.output_slots()[output]).dtype; }
 
-void run_if(ControlFlowCall& instruction) {
+void run_if(ControlFlowRun& instruction) {
   const Node& node = *instruction.instruction().node;
   std::string_view branch = truth(instruction.input(0), "the condition") ? "then_branch" : "else_branch";
   for (size_t b = 0; b < node.bodies.size(); ++b) {
@@ -102,7 +202,7 @@ void run_if(ControlFlowCall& instruction) {
   }
 }
 
-void run_loop(ControlFlowCall& instruction) {
+void run_loop(ControlFlowRun& instruction) {
   const Node& node = *instruction.instruction().node;
   const Program& body = *instruction.instruction().bodies[0];
   int64_t trips = INT64_MAX;
@@ -121,7 +221,7 @@ void run_loop(ControlFlowCall& instruction) {
   for (int64_t trip = 0; trip < trips && condition; ++trip) {
     std::vector<Datum> inputs{as_declared(Tensor::scalar<int64_t>(trip), 0), as_declared(Tensor::scalar<bool>(condition), 1)};
     for (Datum& value : carried) inputs.push_back(std::move(value));
-    std::vector<Datum> results = instruction.run_body(0, std::move(inputs));
+    std::vector<Datum> results = instruction.run_body(0, std::move(inputs), /*looked_at=*/0);
     condition = truth(results[0], "the body's condition");
     for (size_t i = 0; i < num_carried; ++i) carried[i] = results[1 + i];
     for (size_t i = 0; i < scans.size(); ++i) scans[i].push(results[1 + num_carried + i].tensor());
@@ -131,18 +231,26 @@ void run_loop(ControlFlowCall& instruction) {
     instruction.set_output(static_cast<int>(num_carried + i), scans[i].result(slice_shape(instruction, 1 + num_carried + i)));
 }
 
+// Slices along the first axis with more than one element lie in the sequence's memory.
 Tensor take_slice(const Tensor& sequence, int axis, int64_t index) {
   Shape shape = sequence.shape();
-  int64_t outer = shape.product(0, axis), length = shape[axis], inner = shape.product(axis + 1, shape.rank());
+  const int64_t outer = shape.product(0, axis), length = shape[axis], inner = shape.product(axis + 1, shape.rank());
   shape.erase(axis);
-  Tensor slice(sequence.dtype(), shape);
-  for (int64_t o = 0; o < outer; ++o) Stack::copy(sequence, (o * length + index) * inner, slice, o * inner, inner);
+  const DType dtype = sequence.dtype();
+  if (outer == 1 && dtype != DType::string && !is_sub_byte(dtype)) {
+    const auto begin = static_cast<size_t>(sequence.raw() - sequence.storage()->data());
+    return {dtype, shape, sequence.storage(), begin + static_cast<size_t>(index) * size_bytes(dtype, inner)};
+  }
+  Tensor slice = make_beside(sequence, dtype, shape);
+  ElementCopies copies;
+  for (int64_t o = 0; o < outer; ++o) copies.add(sequence, (o * length + index) * inner, slice, o * inner, inner);
+  copies.finish();
   return slice;
 }
 
 int64_t entry_or(const std::vector<int64_t>& values, size_t i, int64_t otherwise) { return i < values.size() ? values[i] : otherwise; }
 
-void run_scan(ControlFlowCall& instruction) {
+void run_scan(ControlFlowRun& instruction) {
   const Node& node = *instruction.instruction().node;
   const Program& body = *instruction.instruction().bodies[0];
   auto num_scanned = static_cast<size_t>(node.attributes.get_int("num_scan_inputs"));
@@ -186,13 +294,21 @@ void run_scan(ControlFlowCall& instruction) {
 
 }  // namespace
 
-void run_control_flow(ControlFlowCall& instruction) {
-  switch (instruction.instruction().node->op->control_flow) {
-    case ControlFlow::if_: return run_if(instruction);
-    case ControlFlow::loop: return run_loop(instruction);
-    case ControlFlow::scan: return run_scan(instruction);
+void HostBodies::run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
+                     std::span<const int64_t> parent_values, size_t) {
+  frames_.of_body(body).run(feeds, results, control, {}, {}, parent_values);
+}
+
+std::vector<Datum> run_control_flow(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                                    const OperandSource& operands) {
+  ControlFlowRun run(bodies, instruction, binding, control, operands);
+  switch (instruction.node->op->control_flow) {
+    case ControlFlow::if_: run_if(run); break;
+    case ControlFlow::loop: run_loop(run); break;
+    case ControlFlow::scan: run_scan(run); break;
     case ControlFlow::none: break;
   }
+  return run.take_outputs();
 }
 
 }  // namespace treadle::exec

@@ -9,6 +9,7 @@
 #include "core/base/node_fault.h"
 #include "core/trace/memory_events.h"
 #include "exec/memory/memory_pass.h"
+#include "exec/run/control_flow.h"
 #include "exec/run/frame.h"
 #include "graph/deferred.h"
 #include "graph/op_def.h"
@@ -67,26 +68,6 @@ void rethrow_from(const Instruction& instruction, const std::string& where, cons
   }
 }
 
-const Datum& ControlFlowCall::input(int i) {
-  const auto k = static_cast<size_t>(i);
-  if (!inputs_[k].defined() && has_input(i)) inputs_[k] = operands_.operand(k, /*kept=*/true);
-  return inputs_[k];
-}
-
-std::vector<Datum> ControlFlowCall::run_body(size_t b, std::vector<Datum> formal_inputs) {
-  const Program& body = *instruction_.bodies[b];
-  for (const auto& capture : instruction_.node->bodies[b].captures)
-    formal_inputs.push_back(operands_.operand(static_cast<size_t>(instruction_.node->num_formal_inputs + capture.second), /*kept=*/false));
-  std::vector<Datum> results(body.output_slots().size());
-  // Each iteration gets another run_id, mixed as in splitmix64, so that random operators draw new numbers.
-  RunControl control = control_;
-  uint64_t mixed = control_.run_id + ++iterations_ * 0x9E3779B97F4A7C15U;
-  mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;
-  control.run_id = mixed ^ mixed >> 27;
-  frames_.of_body(body).run(formal_inputs, results, control, {}, {}, binding_.values());
-  return results;
-}
-
 namespace {
 
 // Everything that surrounds a dynamic kernel: marks for external tools, the node that its memory is recorded for, the allocation context,
@@ -122,14 +103,17 @@ std::vector<DType> output_dtypes(const Program& program, const Instruction& inst
 
 std::vector<Datum> run_dynamic(FramePool& frames, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator) {
+  HostBodies bodies(frames);
+  std::vector<Datum> made = run_dynamic(bodies, instruction, binding, control, operands, evaluator);
+  if (control.memory.pass)  // under a limit, bodies of the next node need the memory
+    for (const auto& body : instruction.bodies) frames.of_body(*body).trim();
+  return made;
+}
+
+std::vector<Datum> run_dynamic(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                               const OperandSource& operands, Evaluator& evaluator) {
   const NodeSurroundings around(instruction, control);
-  if (instruction.node->op->control_flow != ControlFlow::none) {
-    ControlFlowCall call(frames, instruction, binding, control, operands);
-    run_control_flow(call);
-    if (control.memory.pass)  // under a limit, bodies of the next node need the memory
-      for (const auto& body : instruction.bodies) frames.of_body(*body).trim();
-    return call.take_outputs();
-  }
+  if (instruction.node->op->control_flow != ControlFlow::none) return run_control_flow(bodies, instruction, binding, control, operands);
   const std::vector<Datum> inputs = inputs_of(instruction, operands, /*kept=*/false);
   const std::vector<DType> dtypes = output_dtypes(binding.program(), instruction);
   try {

@@ -1,0 +1,46 @@
+// If, Loop and Scan, whose bodies are programs of their own. Values stay in the memory of the device where the bodies make them; the host
+// reads conditions and numbers of trips only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "exec/run/run_instruction.h"
+
+namespace treadle::exec {
+
+/// Runs the bodies of an If, Loop or Scan.
+class BodyRunner {
+ public:
+  static constexpr size_t kNone = SIZE_MAX;
+
+  virtual ~BodyRunner() = default;
+  /// Does a whole run of a body.
+  /// @param results    one per output of the body. A value may lie on the device that makes it.
+  /// @param looked_at  the output whose elements the host reads next, so that it comes to the host; kNone: there is none
+  virtual void run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
+                   std::span<const int64_t> parent_values, size_t looked_at) = 0;
+};
+
+class HostBodies final : public BodyRunner {
+ public:
+  /// @param frames  of the program whose bodies run; must outlive this object
+  explicit HostBodies(FramePool& frames) : frames_(frames) {}
+  void run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
+           std::span<const int64_t> parent_values, size_t looked_at) override;
+
+ private:
+  FramePool& frames_;
+};
+
+/// Executes an If, Loop or Scan. @return one value per output
+std::vector<Datum> run_control_flow(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                                    const OperandSource& operands);
+
+/// run_dynamic() for a program whose bodies do not run on the host.
+std::vector<Datum> run_dynamic(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                               const OperandSource& operands, Evaluator& evaluator);
+
+}  // namespace treadle::exec
