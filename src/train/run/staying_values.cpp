@@ -1,7 +1,6 @@
 #include "train/run/staying_values.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace treadle::train {
 
@@ -9,7 +8,7 @@ StayingValues::StayingValues(const Executable& step, std::span<const Datum> boun
   for (size_t k = 0; k < bound.size(); ++k) {
     if (!bound[k].defined()) continue;
     const size_t input = position_of(step.input_names, step.output_names[k]);
-    values_.push_back({input < step.input_names.size() ? input : kNone, k, bound[k].tensor(), {}, nullptr});
+    values_.push_back({input < step.input_names.size() ? input : kNone, k, bound[k].tensor(), {}});
   }
 }
 
@@ -19,7 +18,6 @@ std::vector<exec::OutputMemory> StayingValues::begin(std::span<Datum> feeds) {
   for (Value& value : values_) {
     if (value.on_device.defined() && value.input != kNone) feeds[value.input] = value.on_device;
     memory.resize(std::max(memory.size(), value.output + 1));
-    memory[value.output].storage = std::move(value.spare);
     memory[value.output].stays = true;
   }
   return memory;
@@ -31,8 +29,7 @@ void StayingValues::take(std::span<const Datum> outputs) {
     const Tensor& made = outputs[value.output].tensor();
     const bool stays = made.storage()->device() != nullptr;
     if (!stays) value.on_host.copy_from(made);
-    const Tensor before = std::exchange(value.on_device, stays ? made : Tensor());
-    if (before.defined() && before.storage().use_count() == 1) value.spare = before.storage();
+    value.on_device = stays ? made : Tensor();
     is_ahead_ |= stays;
   }
 }
@@ -48,7 +45,7 @@ void StayingValues::bring_to_host() {
 void StayingValues::leave() {
   bring_to_host();
   std::lock_guard lock(mutex_);
-  for (Value& value : values_) value.on_device = Tensor(), value.spare = nullptr;
+  for (Value& value : values_) value.on_device = Tensor();
 }
 
 }  // namespace treadle::train

@@ -12,8 +12,8 @@
 
 namespace treadle::train {
 
-/// The values that a step writes are fed to the next step directly from the device, and are copied to the host when they are read. Each
-/// value alternates between two blocks of memory, so that a failed or abandoned step leaves the old values intact.
+/// The values that a step writes are fed to the next step directly from the device, and are copied to the host when they are read. A step
+/// makes them in memory of its own, so that a failed or abandoned step leaves the old values intact.
 class StayingValues {
  public:
   /// @param bound  for each output of the step: host memory of the value that it updates; undefined: it updates none.
@@ -21,7 +21,7 @@ class StayingValues {
 
   /// Called when a step begins: replaces host values in the feeds by those on devices.
   /// @param feeds  one per input of the step.
-  /// @return for each output, the memory for it, and whether it may stay on the device.
+  /// @return for each output, whether it may stay on the device.
   std::vector<exec::OutputMemory> begin(std::span<Datum> feeds);
   /// Called when a step has succeeded: takes over its outputs.
   void take(std::span<const Datum> outputs);
@@ -35,7 +35,6 @@ class StayingValues {
   struct Value {
     size_t input, output;  // indices among the step's inputs and outputs; `input` is kNone for a value that is written but not read
     Tensor on_host, on_device;
-    std::shared_ptr<Storage> spare;  // memory of the previous value, for the next one
   };
   static constexpr size_t kNone = SIZE_MAX;
 
