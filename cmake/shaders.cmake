@@ -1,5 +1,6 @@
 # Compiles the shaders of src/gpu/shaders to arrays of words, one per element type, and lists them for src/gpu/shaders.cpp.
 set(TREADLE_SHADER_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/generated/shaders)
+file(GLOB TREADLE_SHADER_INCLUDES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/*.glsl)
 set(TREADLE_SHADER_HEADERS "")
 set(list "")
 set(rows "")
@@ -45,6 +46,10 @@ foreach(shader trees linear scores normalizer svm_similarity svm_margin svm_fini
   treadle_compile_shader(${shader} ${shader} "${scores}")
 endforeach()
 treadle_compile_shader(recurrent recurrent f32)
+treadle_compile_shader(dropout dropout "${floats}")
+foreach(shader update row_gradient batch_statistics loss weights_gradient pool_indices pool_gradient gather_gradient slice_gradient)
+  treadle_compile_shader(${shader} ${shader} f32)
+endforeach()
 set(words b1 b2 b4)
 treadle_compile_shader(resize resize_nearest "${words}" -DNEAREST)
 treadle_compile_shader(pad pad "${words}")

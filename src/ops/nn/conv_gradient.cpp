@@ -10,29 +10,18 @@
 #include "kernels/conv/plain.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/nn/convolution.h"
 #include "ops/nn/window.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
-namespace {
 
-using kernels::ConvParams;
-
-constexpr TypeSet kTypes{DType::float32, DType::float64};
-
-// Input 2 is the shape of the output.
-void infer_given_shape(InferContext& c) {
-  if (auto shape = c.known(2)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
-  c.set_output_dtype(0, c.dtype(0));
-}
-
-// @throws Error(invalid_argument) if the shapes do not fit one convolution, as the operators may come from a file.
-ConvParams bind_params(const BindContext& c, const Shape& x, const Shape& w, const Shape& y) {
+kernels::ConvParams bind_conv_gradient(const BindContext& c, const Shape& x, const Shape& w, const Shape& y) {
   if (x.rank() != y.rank() || x.rank() != w.rank() || x.rank() < 3 || x.rank() > 5)
     throw Error(ErrorCode::invalid_argument, fmt::format("X {}, W {} and Y {} are of no convolution with one to three spatial axes",
                                                          to_string(x), to_string(w), to_string(y)));
-  ConvParams p;
+  kernels::ConvParams p;
   p.N = x[0], p.C = x[1], p.M = w[0], p.group = c.get_int("group", 1);
   if (p.group < 1 || y[0] != x[0] || y[1] != w[0] || w[1] * p.group != x[1])
     throw Error(ErrorCode::invalid_argument,
@@ -45,6 +34,18 @@ ConvParams bind_params(const BindContext& c, const Shape& x, const Shape& w, con
   p.window = bind_window(c.node().attributes, spatial(x), spatial(y), spatial(w));
   kernels::check_conv(p);
   return p;
+}
+
+namespace {
+
+using kernels::ConvParams;
+
+constexpr TypeSet kTypes{DType::float32, DType::float64};
+
+// Input 2 is the shape of the output.
+void infer_given_shape(InferContext& c) {
+  if (auto shape = c.known(2)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
+  c.set_output_dtype(0, c.dtype(0));
 }
 
 Cost input_cost(const ShapeContext& c) {
@@ -63,7 +64,7 @@ struct ConvGradInput {
   int max_threads;
 
   static ConvGradInput bind(BindContext& c) {
-    ConvGradInput k{bind_params(c, c.output_shape(0), c.shape(1), c.shape(0)), c.max_threads()};
+    ConvGradInput k{bind_conv_gradient(c, c.output_shape(0), c.shape(1), c.shape(0)), c.max_threads()};
     std::swap(k.params.C, k.params.M);
     if (std::is_same_v<T, float>) c.request_scratch(kernels::conv_transpose_scratch_bytes(k.params, k.max_threads));
     return k;
@@ -82,7 +83,7 @@ struct ConvGradWeights {
   int max_threads;
 
   static ConvGradWeights bind(BindContext& c) {
-    ConvGradWeights k{bind_params(c, c.shape(1), c.output_shape(0), c.shape(0)), c.max_threads()};
+    ConvGradWeights k{bind_conv_gradient(c, c.shape(1), c.output_shape(0), c.shape(0)), c.max_threads()};
     c.request_scratch(kernels::conv_grad_weights_scratch_bytes<T>(k.params, k.max_threads));
     return k;
   }

@@ -20,7 +20,10 @@ void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType resul
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at);
 /// Takes the result's shape as given.
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at, const Shape& result);
-/// Like bind_convolution(), for a ConvTranspose, which is described as a convolution from Y to X.
+/// Of a convolution's gradient: X, W and Y are the convolution's.
+/// @throws Error(invalid_argument) if the shapes do not fit one convolution, as the operators may come from a file.
+kernels::ConvParams bind_conv_gradient(const BindContext& c, const Shape& x, const Shape& w, const Shape& y);
+/// Of a ConvTranspose, described as a convolution from Y to X.
 kernels::ConvParams bind_conv_transpose(const BindContext& c);
 
 }  // namespace treadle::ops

@@ -11,9 +11,37 @@
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/gather.h"
+#include "ops/tensor/slice_gradient.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+SlicedPlaces SlicedPlaces::of(const BindContext& c) {
+  const Shape &x = c.output_shape(0), &y = c.shape(0);
+  const auto refuse = [&] {
+    throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no slice of {}", to_string(y), to_string(x)));
+  };
+  if (y.rank() != x.rank()) refuse();
+  SlicedPlaces places{};
+  std::fill_n(places.strides, kMaxRank, int64_t{1});
+  for (int64_t i = 0; i < c.value_count(2); ++i) {
+    const int axis = normalise_axis(c.has_input(4) ? c.value_at(4, i) : i, x.rank(), "axes");
+    const int64_t step = c.has_input(5) ? c.value_at(5, i) : 1, extent = x[axis];
+    int64_t start = c.value_at(2, i);
+    if (step == 0) throw Error(ErrorCode::invalid_argument, "a step is 0");
+    if (start < 0) start += extent;
+    places.strides[axis] = step;
+    places.starts[axis] =
+        step > 0 ? std::clamp<int64_t>(start, 0, extent) : std::clamp<int64_t>(start, 0, std::max<int64_t>(extent - 1, 0));
+  }
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const int64_t first = places.starts[axis];
+    const int64_t last = checked_add(first, checked_mul(std::max<int64_t>(y[axis] - 1, 0), places.strides[axis]));
+    if (y[axis] > 0 && (last < 0 || last >= x[axis] || first >= x[axis])) refuse();
+  }
+  return places;
+}
+
 namespace {
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
@@ -136,29 +164,14 @@ struct SliceGrad {
   int64_t first;
 
   static SliceGrad bind(BindContext& c) {
+    const SlicedPlaces places = SlicedPlaces::of(c);
     const Shape &x = c.output_shape(0), &y = c.shape(0);
     SliceGrad k{x.rank(), x.num_elements(), y.num_elements(), {}, {}, 0};
-    if (y.rank() != x.rank())
-      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no slice of {}", to_string(y), to_string(x)));
-    int64_t starts[kMaxRank] = {}, strides[kMaxRank];
-    std::fill_n(strides, kMaxRank, int64_t{1});
-    for (int64_t i = 0; i < c.value_count(2); ++i) {
-      const int axis = normalize_axis(c.has_input(4) ? c.value_at(4, i) : i, k.rank, "axes");
-      const int64_t step = c.has_input(5) ? c.value_at(5, i) : 1, extent = x[axis];
-      int64_t start = c.value_at(2, i);
-      if (step == 0) throw Error(ErrorCode::invalid_argument, "a step is 0");
-      if (start < 0) start += extent;
-      strides[axis] = step;
-      starts[axis] = step > 0 ? std::clamp<int64_t>(start, 0, extent) : std::clamp<int64_t>(start, 0, std::max<int64_t>(extent - 1, 0));
-    }
     int64_t stride = 1;
     for (int axis = k.rank - 1; axis >= 0; --axis) {
       k.extents[axis] = y[axis];
-      const int64_t last = checked_add(starts[axis], checked_mul(std::max<int64_t>(y[axis] - 1, 0), strides[axis]));
-      if (y[axis] > 0 && (last < 0 || last >= x[axis] || starts[axis] >= x[axis]))
-        throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no slice of {}", to_string(y), to_string(x)));
-      k.steps[axis] = y[axis] > 1 ? strides[axis] * stride : 0;  // within X, because the last element is
-      k.first += starts[axis] * stride;
+      k.steps[axis] = y[axis] > 1 ? places.strides[axis] * stride : 0;  // within X, because the last element is
+      k.first += places.starts[axis] * stride;
       stride *= x[axis];
     }
     return k;

@@ -1,0 +1,73 @@
+// NegativeLogLikelihoodLoss and its gradient.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "elements.glsl"
+#include "training.glsl"
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint KIND = 0;
+const uint LOSS = 0;      // one group: the sum or mean over all targets
+const uint EACH = 1;      // an invocation for each target: its loss
+const uint WEIGHTS = 2;   // one group: the sum of all targets' weights
+const uint GRADIENT = 3;  // an invocation for each element of x's gradient
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Labels { int at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
+
+layout(push_constant, scalar) uniform Push {
+  Elements y, x;          // x: the logarithms, or in the gradient dy
+  Labels labels;
+  Elements weights;       // by class; null if there are none
+  Elements total;         // the sum of weights, for the gradient of a mean
+  Fault fault;            // gets `site` where a label is no class
+  uint site;
+  uint label_words;       // 2: labels have 64 bits
+  uint targets, classes, positions;
+  uint has_weights, ignores;
+  int ignored;
+  uint mean, each;        // for the gradient: the loss was a mean, or there is a dy for each target
+} p;
+
+// Returns the target's class; -1 if it is ignored or wrong.
+int label_of(uint target) {
+  const int label = p.labels.at[target * p.label_words];
+  const bool is_short = p.label_words == 1 || p.labels.at[target * 2 + 1] == (label < 0 ? -1 : 0);
+  if (p.ignores != 0 && is_short && label == p.ignored) return -1;
+  if (is_short && label >= 0 && label < int(p.classes)) return label;
+  p.fault.site = p.site;
+  return -1;
+}
+float weight_of(int label) { return label < 0 ? 0 : p.has_weights != 0 ? p.weights.at[label] : 1; }
+float loss_of(uint target, int label) {
+  if (label < 0) return 0;
+  return -p.x.at[(target / p.positions * p.classes + uint(label)) * p.positions + target % p.positions] * weight_of(label);
+}
+
+void main() {
+  const uint own = gl_LocalInvocationIndex;
+  if (KIND == EACH) {
+    const uint target = element_index();
+    if (target < p.targets) p.y.at[target] = loss_of(target, label_of(target));
+    return;
+  }
+  if (KIND == GRADIENT) {
+    const uint element = element_index();
+    if (element >= p.targets * p.classes) return;
+    const uint position = element % p.positions, of = element / p.positions % p.classes, image = element / (p.positions * p.classes);
+    const uint target = image * p.positions + position;
+    const int label = label_of(target);
+    float d = 0;
+    if (label == int(of)) d = -p.x.at[p.each != 0 ? target : 0] * weight_of(label) / (p.mean != 0 ? p.total.at[0] : 1);
+    p.y.at[element] = d;
+    return;
+  }
+  float sum = 0, weights = 0;
+  for (uint target = own; target < p.targets; target += 256) {
+    const int label = label_of(target);
+    if (KIND == LOSS) sum += loss_of(target, label);
+    weights += weight_of(label);
+  }
+  sum = over_group(sum);
+  weights = over_group(weights);
+  if (own == 0) p.y.at[0] = KIND == WEIGHTS ? weights : p.mean != 0 ? sum / weights : sum;
+}

@@ -1,0 +1,78 @@
+// Gradients of pools.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "elements.glsl"
+#include "training.glsl"
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint KIND = 0;
+const uint MAXIMUM = 0;  // an invocation for each plane, as several windows may have one maximum
+const uint AVERAGE = 1;  // an invocation for each element of dx: over the taps inside
+const uint PADDED = 2;   // over those of the padded input
+const uint SUM = 3;
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Indices { int at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
+
+layout(push_constant, scalar) uniform Push {
+  Elements dx, dy;
+  Indices indices;          // of the maxima, in 64 bits, among all elements of x
+  Fault fault;              // gets `site` where an index is outside of its plane
+  uint site;
+  uint count;               // planes, or elements of dx
+  ivec2 in_size, out_size;  // height, width; so below
+  ivec2 kernel, stride, dilation, pad;
+  ivec2 padded;             // in_size with the pads at both ends
+} p;
+
+void spread_maxima(uint plane) {
+  const int size = p.in_size.x * p.in_size.y, outputs = p.out_size.x * p.out_size.y;
+  const uint first = plane * uint(size);
+  for (int k = 0; k < size; ++k) p.dx.at[first + uint(k)] = 0;
+  for (int k = 0; k < outputs; ++k) {
+    const uint from = plane * uint(outputs) + uint(k);
+    const int index = p.indices.at[2 * from];
+    if (p.indices.at[2 * from + 1] == -1) continue;  // the window has pads only
+    const int place = index - int(first);
+    if (p.indices.at[2 * from + 1] != 0 || place < 0 || place >= size) {
+      p.fault.site = p.site;
+      return;
+    }
+    p.dx.at[first + uint(place)] += p.dy.at[from];
+  }
+}
+
+// The taps of a window along an axis that are inside of the input, or of the padded input.
+int taps(int position, int axis) {
+  const int start = position * p.stride[axis] - p.pad[axis];
+  int count = 0;
+  for (int k = 0; k < p.kernel[axis]; ++k) {
+    const int at = start + k * p.dilation[axis];
+    if (KIND == PADDED ? at < p.padded[axis] : at >= 0 && at < p.in_size[axis]) ++count;
+  }
+  return count;
+}
+
+void main() {
+  const uint element = element_index();
+  if (element >= p.count) return;
+  if (KIND == MAXIMUM) {
+    spread_maxima(element);
+    return;
+  }
+  const int iw = int(element % uint(p.in_size.y)), ih = int(element / uint(p.in_size.y) % uint(p.in_size.x));
+  const uint plane = element / uint(p.in_size.x * p.in_size.y) * uint(p.out_size.x * p.out_size.y);
+  float sum = 0;
+  for (int kh = 0; kh < p.kernel.x; ++kh) {
+    const int h = ih + p.pad.x - kh * p.dilation.x, oh = h / p.stride.x;
+    if (h < 0 || h % p.stride.x != 0 || oh >= p.out_size.x) continue;
+    const int rows = KIND == SUM ? 1 : taps(oh, 0);
+    for (int kw = 0; kw < p.kernel.y; ++kw) {
+      const int w = iw + p.pad.y - kw * p.dilation.y, ow = w / p.stride.y;
+      if (w < 0 || w % p.stride.y != 0 || ow >= p.out_size.y) continue;
+      const float d = p.dy.at[plane + uint(oh * p.out_size.y + ow)];
+      sum += KIND == SUM ? d : d / float(rows * taps(ow, 1));
+    }
+  }
+  p.dx.at[element] = sum;
+}

@@ -1,0 +1,97 @@
+// Updates of parameters and of a trainer's states: an invocation computes one element.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "elements.glsl"
+#include "training.glsl"
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint KIND = 0;
+// As in gpu/training.cpp.
+const uint MOMENTUM = 0, ADAGRAD = 1, ADAM = 2, ADAM_UPDATE = 3, RMSPROP = 4, LION = 5, ACCUMULATE = 6, AVERAGE = 7, ASSIGN = 8;
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Bits { uint at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
+
+layout(push_constant, scalar) uniform Push {
+  Elements x_new, v_new, h_new;  // the parameter and its states
+  Elements x, g, v, h;
+  Bits rate, number;             // R, and T in 64 bits
+  Fault fault;                   // gets `site` where T is less than 1, and has to be more
+  uint site;
+  uint wide_rate;                // 1: R has 64 bits
+  uint count;
+  float a, b, c, d, e;           // what the kind takes them for
+} p;
+
+// A double's bits as the nearest float, or one beside it; 0 for a subnormal one.
+float narrowed(uint low, uint high) {
+  const int exponent = int(high >> 20 & 0x7FFu);
+  if (exponent == 0) return 0;
+  const float fraction = 1 + float(high & 0xFFFFFu) / 1048576.0 + float(low) / 4503599627370496.0;
+  return ldexp(high >> 31 != 0 ? -fraction : fraction, exponent - 1023);
+}
+float rate() { return p.wide_rate != 0 ? narrowed(p.rate.at[0], p.rate.at[1]) : uintBitsToFloat(p.rate.at[0]); }
+float number() { return float(p.number.at[0]) + 4294967296.0 * float(int(p.number.at[1])); }
+// 1 - exp(x), exact near 0, for x <= 0.
+float complement(float x) {
+  if (x < -0.25) return 1 - exp(x);
+  float sum = 1, term = 1;
+  for (int k = 2; k < 9; ++k) {
+    term *= x / float(k);
+    sum += term;
+  }
+  return -x * sum;
+}
+
+void main() {
+  const uint i = element_index();
+  if (i >= p.count) return;
+  const float g = p.g.at[i];
+  if (KIND == ACCUMULATE) p.x_new.at[i] = p.x.at[i] + p.a * g;
+  if (KIND == AVERAGE) p.x_new.at[i] = p.x.at[i] + p.a * (g - p.x.at[i]);
+  if (KIND == ASSIGN) p.x_new.at[i] = g;
+  if (KIND == MOMENTUM) {  // a: of the old momentum, b: of the gradient after the first update, c: norm_coefficient, d: 1 for Nesterov
+    const float x = p.x.at[i], gradient = p.c * x + g;
+    const float momentum = p.a * p.v.at[i] + (number() > 0 ? p.b : 1) * gradient;
+    p.x_new.at[i] = x - rate() * (p.d != 0 ? gradient + p.a * momentum : momentum);
+    p.v_new.at[i] = momentum;
+  }
+  if (KIND == ADAGRAD) {  // a: decay, b: epsilon, c: norm_coefficient
+    const float x = p.x.at[i], gradient = p.c * x + g, squares = p.v.at[i] + gradient * gradient;
+    p.x_new.at[i] = x - rate() / (1 + number() * p.a) * gradient / (sqrt(squares) + p.b);
+    p.v_new.at[i] = squares;
+  }
+  if (KIND == LION) {  // a, b: betas, c: weight decay
+    const float v = p.v.at[i], direction = p.a * v + (1 - p.a) * g;
+    const float turn = direction > 0 ? 1 : direction < 0 ? -1 : direction;  // a NaN stays one
+    p.x_new.at[i] = (1 - rate() * p.c) * p.x.at[i] - rate() * turn;
+    p.v_new.at[i] = p.b * v + (1 - p.b) * g;
+  }
+  if (KIND == RMSPROP) {  // a: smoothing, b: momentum, c: epsilon, d: weight decay
+    const float x = p.x.at[i], gradient = g + p.d * x, squares = p.a * p.v.at[i] + (1 - p.a) * gradient * gradient;
+    const float velocity = p.b * p.h.at[i] + gradient / (sqrt(squares) + p.c);
+    p.x_new.at[i] = x - rate() * velocity;
+    p.v_new.at[i] = squares;
+    p.h_new.at[i] = velocity;
+  }
+  if (KIND == ADAM) {  // a, b: alpha and beta, c: epsilon, d: norm_coefficient, e: norm_coefficient_post
+    const float x = p.x.at[i], gradient = p.d * x + g;
+    const float mean = p.a * p.v.at[i] + (1 - p.a) * gradient, squares = p.b * p.h.at[i] + (1 - p.b) * gradient * gradient;
+    const float n = number();
+    const float scale = n > 0 ? sqrt(complement(n * log(p.b))) / complement(n * log(p.a)) : 1;
+    p.x_new.at[i] = (1 - p.e) * (x - rate() * scale * mean / (sqrt(squares) + p.c));
+    p.v_new.at[i] = mean;
+    p.h_new.at[i] = squares;
+  }
+  if (KIND == ADAM_UPDATE) {  // a, b: logarithms of the betas, c: epsilon, d: weight decay, e: 1 if it is decoupled
+    const float n = number(), x = p.x.at[i];
+    if (n < 1) p.fault.site = p.site;
+    const float one_less_a = complement(p.a), one_less_b = complement(p.b);
+    const float gradient = p.e != 0 ? g : g + p.d * x;
+    const float mean = p.v.at[i] + one_less_a * (gradient - p.v.at[i]), squares = p.h.at[i] + one_less_b * (gradient * gradient - p.h.at[i]);
+    const float step = mean / complement(n * p.a) / (sqrt(squares / complement(n * p.b)) + p.c);
+    p.x_new.at[i] = (p.e != 0 ? 1 - rate() * p.d : 1) * x - rate() * step;
+    p.v_new.at[i] = mean;
+    p.h_new.at[i] = squares;
+  }
+}
