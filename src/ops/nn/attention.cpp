@@ -1,5 +1,5 @@
 // Attention (ONNX): inference, costs and the binding of its kernels.
-#include "kernels/attention/attention.h"
+#include "ops/nn/attention.h"
 
 #include <fmt/format.h>
 
@@ -173,6 +173,16 @@ void bind_mask(const BindContext& c, AttentionParams& p) {
   }
 }
 
+}  // namespace
+
+kernels::AttentionParams bind_attention(const BindContext& c) {
+  AttentionParams p = bind_params(c);
+  bind_mask(c, p);
+  return p;
+}
+
+namespace {
+
 template <typename T>
 struct Attention {
   using C = compute_type_t<T>;
@@ -187,8 +197,7 @@ struct Attention {
 
   static Attention bind(BindContext& c) {
     Attention a{};
-    a.params = bind_params(c);
-    bind_mask(c, a.params);
+    a.params = bind_attention(c);
     const AttentionParams& p = a.params;
     a.mask_dtype = c.has_input(kMask) ? c.dtype(kMask) : DType::undefined;
     a.v_dtype = c.dtype(kV);

@@ -1,0 +1,159 @@
+// Attention in one pass over the keys: a group of invocations computes 16 rows, the queries of heads that share keys. It keeps the largest
+// score and the sum of exponentials so far, and corrects what it has when a larger score comes.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "elements.glsl"
+#extension GL_EXT_shader_8bit_storage : require
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint COLUMNS = 16;  // columns of V that an invocation sums up, every 16th
+
+const uint ROWS = 16, KEYS = 64, DEPTH = 16;
+const uint PACKED = 1, CAUSAL = 2, KEEPS = 4, ADDS = 8, MASK_BATCH = 16, MASK_HEADS = 32, MASK_ROWS = 64, MASK_COLUMNS = 128, VALID = 256;
+
+layout(buffer_reference, scalar, buffer_reference_align = 1) readonly buffer Bytes { uint8_t at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Lengths { int at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
+
+layout(push_constant, scalar) uniform Push {
+  Elements y, q, k, v;
+  Elements past_k, past_v;  // [batch, kv heads, past, size], null where past is 0
+  Elements mask;            // of bytes with KEEPS
+  Lengths valid;            // in 64 bits: the keys of each batch, with VALID
+  Fault fault;              // gets `site` where such a length is outside of the keys
+  uint site;
+  uint batch, heads;        // heads: of queries in the upper half, of keys in the lower
+  uint queries, keys, past; // keys without the past's
+  uint size, v_size;
+  uint mask_length;         // keys from there on are masked
+  uint flags;
+  int left, right;          // windows; -1: none
+  float scale, softcap;
+} p;
+
+shared float q_tile[ROWS][DEPTH + 1], k_tile[KEYS][DEPTH + 1], weights[ROWS][KEYS + 1], parts[ROWS][17];
+
+bool has(uint flag) { return (p.flags & flag) != 0; }
+
+// The first element of a row of Q, K, V or Y, which have their heads before or after their rows.
+uint row_of(uint batch, uint head, uint row, uint heads, uint rows, uint size) {
+  return has(PACKED) ? ((batch * rows + row) * heads + head) * size : ((batch * heads + head) * rows + row) * size;
+}
+
+float larger(float a, float b) { return b > a || isnan(b) ? (isnan(a) ? a : b) : a; }
+
+// The range of keys that a query sees.
+ivec2 visible(uint batch, int query) {
+  const int all = int(p.past + p.keys);
+  int offset = int(p.past), last = all;
+  if (has(VALID)) {
+    const int length = p.valid.at[2 * batch];
+    if (p.valid.at[2 * batch + 1] != 0 || length < 0 || length > all) p.fault.site = p.site;
+    offset = length - int(p.queries);
+    last = clamp(length, 0, all);
+  }
+  const int place = offset + query;
+  if (has(CAUSAL)) last = min(last, place + 1);
+  if (p.right >= 0) last = min(last, place + p.right + 1);
+  last = min(last, int(p.mask_length));
+  const int first = p.left >= 0 ? clamp(place - p.left, 0, all) : 0;
+  return ivec2(first, max(first, last));
+}
+
+float masked(float score, uint batch, uint head, uint query, uint key) {
+  const float never = -1.0 / 0.0;
+  if (!has(KEEPS | ADDS)) return score;
+  const uint rows = has(MASK_ROWS) ? p.queries : 1, heads = has(MASK_HEADS) ? p.heads >> 16 : 1;
+  uint at = has(MASK_COLUMNS) ? key : 0;
+  if (has(MASK_ROWS)) at += query * p.mask_length;
+  if (has(MASK_HEADS)) at += head * rows * p.mask_length;
+  if (has(MASK_BATCH)) at += batch * heads * rows * p.mask_length;
+  if (has(KEEPS)) return uint(Bytes(p.mask).at[at]) != 0 ? score : never;
+  const float bias = to_number(p.mask.at[at]);
+  return bias == never ? never : score + bias;
+}
+
+void main() {
+  const uint q_heads = p.heads >> 16, kv_heads = p.heads & 0xFFFFu, shared_by = q_heads / kv_heads, rows = shared_by * p.queries;
+  const uint tiles = (rows + ROWS - 1) / ROWS, item = gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x;
+  const uint batch = item / (kv_heads * tiles), kv_head = item / tiles % kv_heads, first_row = item % tiles * ROWS;
+  if (batch >= p.batch) return;
+  const uint own = gl_LocalInvocationIndex, own_row = own / 16, lane = own % 16, row = first_row + own_row;
+  const bool is_row = row < rows;
+  const uint head = kv_head * shared_by + (is_row ? row / p.queries : 0), query = is_row ? row % p.queries : 0;
+  const uint all = p.past + p.keys;
+  const ivec2 seen = is_row ? visible(batch, int(query)) : ivec2(0);
+  int begin = int(all), end = 0;  // of the keys that any of the rows sees
+  for (uint r = 0; r < ROWS && first_row + r < rows; ++r) {
+    const ivec2 other = visible(batch, int((first_row + r) % p.queries));
+    if (other.x < other.y) begin = min(begin, other.x), end = max(end, other.y);
+  }
+  const uint q_at = row_of(batch, head, query, q_heads, p.queries, p.size);
+  float sums[COLUMNS];
+  for (uint c = 0; c < COLUMNS; ++c) sums[c] = 0;
+  float largest = -1.0 / 0.0, total = 0;
+  for (int k0 = begin; k0 < end; k0 += int(KEYS)) {
+    float scores[4] = {0, 0, 0, 0};
+    for (uint d0 = 0; d0 < p.size; d0 += DEPTH) {
+      q_tile[own_row][lane] = is_row && d0 + lane < p.size ? to_number(p.q.at[q_at + d0 + lane]) : 0;
+      for (uint j = 0; j < 4; ++j) {
+        const uint key = uint(k0) + own_row + 16 * j;
+        float value = 0;
+        if (key < all && d0 + lane < p.size)
+          value = key < p.past ? to_number(p.past_k.at[((batch * kv_heads + kv_head) * p.past + key) * p.size + d0 + lane])
+                               : to_number(p.k.at[row_of(batch, kv_head, key - p.past, kv_heads, p.keys, p.size) + d0 + lane]);
+        k_tile[own_row + 16 * j][lane] = value;
+      }
+      barrier();
+      for (uint d = 0; d < DEPTH; ++d)
+        for (uint j = 0; j < 4; ++j) scores[j] = fma(q_tile[own_row][d], k_tile[lane + 16 * j][d], scores[j]);
+      barrier();
+    }
+    float own_largest = -1.0 / 0.0;
+    for (uint j = 0; j < 4; ++j) {
+      const int key = k0 + int(lane + 16 * j);
+      float score = scores[j] * p.scale;
+      if (p.softcap > 0) score = p.softcap * tanh(score / p.softcap);
+      scores[j] = key >= seen.x && key < seen.y ? masked(score, batch, head, query, uint(key)) : -1.0 / 0.0;
+      own_largest = larger(own_largest, scores[j]);
+    }
+    parts[own_row][lane] = own_largest;
+    barrier();
+    float new_largest = largest;
+    for (uint i = 0; i < 16; ++i) new_largest = larger(new_largest, parts[own_row][i]);
+    barrier();
+    const bool none = new_largest == -1.0 / 0.0;  // no key is seen yet
+    const float correction = none ? 1 : exp(largest - new_largest);
+    float own_total = 0;
+    for (uint j = 0; j < 4; ++j) {
+      const float weight = none ? 0 : exp(scores[j] - new_largest);
+      weights[own_row][lane + 16 * j] = weight;
+      own_total += weight;
+    }
+    parts[own_row][lane] = own_total;
+    barrier();
+    total *= correction;
+    for (uint i = 0; i < 16; ++i) total += parts[own_row][i];
+    largest = new_largest;
+    for (uint c = 0; c < COLUMNS; ++c) sums[c] *= correction;
+    const uint count = min(KEYS, uint(end - k0));
+    for (uint j = 0; j < count; ++j) {
+      const uint key = uint(k0) + j;
+      const float weight = weights[own_row][j];
+      const bool is_past = key < p.past;
+      const uint at = is_past ? ((batch * kv_heads + kv_head) * p.past + key) * p.v_size
+                              : row_of(batch, kv_head, key - p.past, kv_heads, p.keys, p.v_size);
+      for (uint c = 0; c < COLUMNS; ++c) {
+        const uint column = lane + 16 * c;
+        if (column < p.v_size) sums[c] = fma(weight, is_past ? to_number(p.past_v.at[at + column]) : to_number(p.v.at[at + column]), sums[c]);
+      }
+    }
+    barrier();
+  }
+  if (!is_row) return;
+  const uint y_at = row_of(batch, head, query, q_heads, p.queries, p.v_size);
+  for (uint c = 0; c < COLUMNS; ++c) {
+    const uint column = lane + 16 * c;
+    if (column < p.v_size) p.y.at[y_at + column] = to_element(total == 0 ? 0 : sums[c] / total);
+  }
+}
