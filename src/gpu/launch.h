@@ -90,9 +90,9 @@ DeviceKernel find_clip(const Graph& graph, const Node& node);
 DeviceKernel find_division(const Graph& graph, const Node& node);  ///< of integers by a constant
 DeviceKernel find_top_k(const Graph& graph, const Node& node);
 DeviceKernel find_scatter(const Graph& graph, const Node& node);
-DeviceKernel find_placing(const Graph& graph, const Node& node);     ///< running sums, OneHot, Trilu, functions of float64
-DeviceKernel find_volume(const Graph& graph, const Node& node);      ///< convolutions of three dimensions
-DeviceKernel find_attention(const Graph& graph, const Node& node);   ///< and RotaryEmbedding
+DeviceKernel find_placing(const Graph& graph, const Node& node);    ///< running sums, OneHot, Trilu, functions of float64
+DeviceKernel find_volume(const Graph& graph, const Node& node);     ///< convolutions of three dimensions
+DeviceKernel find_attention(const Graph& graph, const Node& node);  ///< and RotaryEmbedding
 DeviceKernel find_dropout(const Graph& graph, const Node& node);
 DeviceKernel find_gradient(const Graph& graph,
                            const Node& node);  ///< and what only training needs: losses, batch statistics, maxima's places

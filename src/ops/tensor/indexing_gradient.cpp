@@ -25,7 +25,7 @@ SlicedPlaces SlicedPlaces::of(const BindContext& c) {
   SlicedPlaces places{};
   std::fill_n(places.strides, kMaxRank, int64_t{1});
   for (int64_t i = 0; i < c.value_count(2); ++i) {
-    const int axis = normalise_axis(c.has_input(4) ? c.value_at(4, i) : i, x.rank(), "axes");
+    const int axis = normalize_axis(c.has_input(4) ? c.value_at(4, i) : i, x.rank(), "axes");
     const int64_t step = c.has_input(5) ? c.value_at(5, i) : 1, extent = x[axis];
     int64_t start = c.value_at(2, i);
     if (step == 0) throw Error(ErrorCode::invalid_argument, "a step is 0");
