@@ -34,6 +34,7 @@ class PlacedProgram final : public Executor {
 
   const Program& program() const { return program_; }
   const StreamPlan& plan() const { return plan_; }
+  const PlacedSteps& steps() const { return schedule_.steps(); }
   /// For tests that remove a fence, upon which the access checks must report an error.
   StreamPlan& mutable_plan() { return plan_; }
 
