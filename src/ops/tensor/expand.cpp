@@ -18,11 +18,7 @@ void infer_expand(InferContext& c) {
   if (!wanted || !c.has_rank(0)) {
     auto count = wanted ? std::optional<int64_t>(wanted->size()) : known_length(c, 1);
     if (!count || !c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
-    SymbolicShape out = c.data_dependent_shape("expand", static_cast<int>(std::max<int64_t>(*count, c.rank(0))));
-    const SymbolicShape& x = c.shape(0);
-    for (size_t i = 0; i < x.size(); ++i)  // an extent above 1 stays
-      if (x[i].is_const() && x[i].value() > 1) out[out.size() - x.size() + i] = x[i];
-    return c.set_output(0, c.dtype(0), std::move(out));
+    return c.set_output(0, c.dtype(0), c.data_dependent_shape("expand", static_cast<int>(std::max<int64_t>(*count, c.rank(0)))));
   }
   for (const Dim& extent : *wanted)
     if (extent.is_const() && extent.value() < 0)
