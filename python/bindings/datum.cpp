@@ -1,6 +1,9 @@
 #include "datum.h"
 
+#include <fmt/format.h>
+
 #include "session.h"
+#include "treadle/error.h"
 
 namespace treadle::python {
 namespace {
@@ -30,14 +33,26 @@ DType element_dtype(const std::string& type) {
   return dtype_from_name(name);
 }
 
+// Whether it is a whole number: a map of integers would cut off the rest.
+bool is_whole(nb::handle value) {
+  const nb::object whole = nb::steal(PyNumber_Long(value.ptr()));
+  const int same = whole.is_valid() ? PyObject_RichCompareBool(whole.ptr(), value.ptr(), Py_EQ) : -1;
+  if (same < 0) PyErr_Clear();
+  return same == 1;
+}
+
 Datum map_from_dict(const nb::dict& dict, const std::string& type) {
   Map map;
   bool text_keys = starts_with(type, "map(string");
   if (type.empty() && dict.size() > 0) text_keys = PyUnicode_Check((*dict.begin()).first.ptr());
+  const bool whole_values = element_dtype(type) == DType::int64;
   nb::list values;
   std::vector<std::string> names;
   std::vector<int64_t> numbers;
   for (auto [key, value] : dict) {
+    if ((text_keys ? !PyUnicode_Check(key.ptr()) : !is_whole(key)) || (whole_values && !is_whole(value)))
+      throw Error(ErrorCode::invalid_argument, fmt::format("Unexpected input data type. The map has {}: {}; expected: ({})",
+                                                           nb::repr(key).c_str(), nb::repr(value).c_str(), type));
     if (text_keys)
       names.push_back(string_from_python(key));
     else

@@ -9,17 +9,18 @@
 
 #include "core/base/fault.h"
 #include "graph/custom_ops.h"
+#include "graph/type_text.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
 
-[[noreturn]] void fail(std::string text, ErrorCode code = ErrorCode::invalid_model) {
-  throw Fault(Fault::Kind::schema, code, std::move(text));
+[[noreturn]] void fail(std::string text, ErrorCode code = ErrorCode::invalid_model, std::string words = {}) {
+  throw Fault(Fault::Kind::schema, code, std::move(text), std::move(words));
 }
 
-[[noreturn]] void fail_type(std::string text, ErrorCode code = ErrorCode::invalid_model) {
-  throw Fault(Fault::Kind::operand_type, code, std::move(text));
+[[noreturn]] void fail_type(std::string text, ErrorCode code = ErrorCode::invalid_model, std::string words = {}) {
+  throw Fault(Fault::Kind::operand_type, code, std::move(text), std::move(words));
 }
 
 bool is_variadic(const std::vector<Port>& ports) { return !ports.empty() && ports.back().presence == Presence::variadic; }
@@ -48,9 +49,11 @@ void check_presence(const Node& node) {
   }
 }
 
-void check_type(const Port& port, const Type& type, std::string_view what, ErrorCode code) {
+void check_type(const Node& node, const Port& port, const Type& type, std::string_view what, ErrorCode code) {
   if (!port.types.accepts(type))
-    fail(fmt::format("the {} {} is {}; allowed: {}", what, port.name, to_string(type), port.types.to_string()), code);
+    fail(fmt::format("the {} {} is {}; allowed: {}", what, port.name, to_string(type), port.types.to_string()), code,
+         fmt::format("Type Error: Type '{}' of {} parameter ({}) of operator ({}) in node ({}) is invalid.", type_text(type), what,
+                     port.name, node.op_type, node.name));
   if (!type.is_tensor() || !type.has_rank() || (type.rank() >= port.ranks.least && type.rank() <= port.ranks.most)) return;
   std::string expected = fmt::format("{}", port.ranks.least);
   if (port.ranks.most == INT_MAX)
@@ -115,8 +118,9 @@ void check_attributes(const Node& node) {
   for (const AttributeDef& def : defs)
     if (std::holds_alternative<AttributeDef::Required>(def.value) && !node.attributes.has(def.name) && !node.body(def.name))
       fail(fmt::format("the attribute \"{}\" is required", def.name));
-  auto unknown = [](std::string_view name) {
-    fail(fmt::format("the attribute \"{}\" is not one of the operator's", name), ErrorCode::not_implemented);
+  auto unknown = [&](std::string_view name) {
+    fail(fmt::format("the attribute \"{}\" is not one of the operator's", name), ErrorCode::not_implemented,
+         fmt::format("Unrecognized attribute: {} for operator {}:", name, node.op_type));
   };
   for (const auto& [name, attribute] : node.attributes) {
     const auto def = find(name);
@@ -131,14 +135,15 @@ bool has_dtype(const Type* type) { return type && type->is_tensor() && type->dty
 
 // Inputs whose ports share a type_name must have the dtype of the first that has one. `type_at(i)` is null for an absent input.
 template <typename TypeAt>
-void check_types(const OpDef& op, size_t count, TypeAt type_at, ErrorCode code) {
+void check_types(const Node& node, size_t count, TypeAt type_at, ErrorCode code) {
+  const OpDef& op = *node.op;
   const size_t last = op.inputs.empty() ? 0 : op.inputs.size() - 1;
   const Type* first_of_list = nullptr;
   for (size_t i = 0; i < count; ++i) {
     const Type* type = type_at(i);
     if (!type) continue;
     const Port& port = port_at(op.inputs, i);
-    check_type(port, *type, "input", code);
+    check_type(node, port, *type, "input", code);
     if (port.type_name.empty() || !has_dtype(type)) continue;
     const Port* other = &port;
     const Type* decides = nullptr;
@@ -151,7 +156,9 @@ void check_types(const OpDef& op, size_t count, TypeAt type_at, ErrorCode code) 
     if (decides && decides->dtype != type->dtype)
       fail_type(fmt::format("the inputs {} and {} must have one type, they are {} and {}", other->name, port.name, name_of(decides->dtype),
                             name_of(type->dtype)),
-                code);
+                code,
+                fmt::format("Type parameter ({}) of Optype ({}) bound to different types ({} and {} in node ({}):", port.type_name,
+                            node.op_type, type_text(*decides), type_text(*type), node.name));
   }
 }
 
@@ -159,19 +166,19 @@ void check_types(const OpDef& op, size_t count, TypeAt type_at, ErrorCode code) 
 
 void check_input_types(const Node& node, std::span<const Type* const> types, ErrorCode code) {
   check_types(
-      *node.op, types.size(), [&](size_t i) { return types[i]; }, code);
+      node, types.size(), [&](size_t i) { return types[i]; }, code);
 }
 
 void check_contract(const Graph& graph, const Node& node) {
   check_presence(node);
   auto type_at = [&](size_t i) { return node.has_input(i) ? &graph.type(node.inputs[i]) : nullptr; };
-  check_types(*node.op, static_cast<size_t>(node.num_formal_inputs), type_at, ErrorCode::invalid_model);
+  check_types(node, static_cast<size_t>(node.num_formal_inputs), type_at, ErrorCode::invalid_model);
   check_attributes(node);
 }
 
 void check_output_type(const Graph& graph, const Node& node, size_t output, const Type& type) {
   const Port& port = port_at(node.op->outputs, output);
-  check_type(port, type, "output", ErrorCode::invalid_model);
+  check_type(node, port, type, "output", ErrorCode::invalid_model);
   if (port.type_name.empty() || port.presence == Presence::variadic || !type.is_tensor() || type.dtype == DType::undefined) return;
   for (size_t i = 0; i < node.op->inputs.size(); ++i) {
     const Port& other = node.op->inputs[i];

@@ -42,12 +42,12 @@ namespace {
 // failures.
 void refuse_graph(const Error& error, const Model& model) {
   if (const auto* fault = dynamic_cast<const Fault*>(&error)) {
-    if (fault->kind() == Fault::Kind::schema)
-      throw StatusError(ORT_INVALID_GRAPH, std::string("This is an invalid model. ") + error.what());
+    const std::string text = fault->words().empty() ? error.what() : fault->words() + " " + error.what();
+    if (fault->kind() == Fault::Kind::schema) throw StatusError(ORT_INVALID_GRAPH, "This is an invalid model. " + text);
     if (fault->kind() == Fault::Kind::unmade_value)
       throw StatusError(ORT_INVALID_ARGUMENT,
                         std::string("Invalid model. Node input is not a graph input, initializer, or output: ") + error.what());
-    throw StatusError(ORT_FAIL, std::string("Type Error: ") + error.what());
+    throw StatusError(ORT_FAIL, "Type Error: " + text);
   }
   if (error.code() == ErrorCode::invalid_model && error.context().empty())
     throw StatusError(ORT_FAIL, std::string("This is an invalid model. Error: ") + error.what());

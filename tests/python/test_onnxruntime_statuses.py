@@ -366,10 +366,12 @@ FAULTS |= {
     "a graph with a cycle": (lambda api: api.session(chain(("Add", ["x", "y"], ["z"]), ("Relu", ["z"], ["y"]))), FAIL, "This is an invalid model. Error: the graph"),
     "a name that two nodes make": (lambda api: api.session(chain(("Relu", ["x"], ["y"]), ("Neg", ["x"], ["y"]))), FAIL, "This is an invalid model. Error: "),
     "operands of two dtypes": (
-        lambda api: api.session(model([helper.make_node("Add", ["x", "z"], ["y"])], [tensor("x", 1, [2]), tensor("z", 7, [2])], [tensor("y", 1, [2])])), FAIL, "Type Error: "),
-    "a dtype that an operator does not take": (lambda api: api.session(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 9, [2])], [tensor("y", 9, [2])])), INVALID_GRAPH, ""),
+        lambda api: api.session(model([helper.make_node("Add", ["x", "z"], ["y"])], [tensor("x", 1, [2]), tensor("z", 7, [2])], [tensor("y", 1, [2])])), FAIL,
+        "Type Error: Type parameter (T) of Optype (Add) bound to different types (tensor(float) and tensor(int64) in node ("),
+    "a dtype that an operator does not take": (lambda api: api.session(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 9, [2])], [tensor("y", 9, [2])])), INVALID_GRAPH,
+                                                "This is an invalid model. Type Error: Type 'tensor(bool)' of input parameter ("),
     "more operands than an operator has": (lambda api: api.session(chain(("Relu", ["x", "x"], ["y"]))), INVALID_GRAPH, "This is an invalid model. "),
-    "an attribute that an operator has not": (lambda api: api.session(node("Relu", nosuch=1)), INVALID_GRAPH, "This is an invalid model. "),
+    "an attribute that an operator has not": (lambda api: api.session(node("Relu", nosuch=1)), INVALID_GRAPH, "Unrecognized attribute: nosuch for operator Relu"),
     "an attribute of another type": (lambda api: api.session(node("Softmax", axis=0.5)), INVALID_GRAPH, "This is an invalid model. "),
     "an output of another dtype than is declared": (
         lambda api: api.session(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 1, [2])], [tensor("y", 7, [2])])), FAIL, "Type Error: "),

@@ -246,3 +246,31 @@ def test_operators_take_no_sequences_of_sequences(ort, op_type):
     whole = helper.make_graph([], "nested", [helper.make_value_info("s", nested)], [helper.make_value_info("s", nested)])
     session = treadle.InferenceSession(helper.make_model(whole, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString())
     assert session.get_inputs()[0].type == "seq(seq(tensor(float)))"
+
+
+MAPS = {"text to integers": ("STRING", "INT64"), "integers to integers": ("INT64", "INT64"), "integers to floats": ("INT64", "FLOAT")}
+
+
+def sum_of_map(kind):
+    """DictVectorizer of a map, whose vocabulary is "a" and "b", or 1 and 2."""
+    key, value = (getattr(TensorProto, name) for name in MAPS[kind])
+    made = helper.make_map_type_proto(key, helper.make_tensor_type_proto(value, []))
+    vocabulary = {"string_vocabulary": ["a", "b"]} if key == TensorProto.STRING else {"int64_vocabulary": [1, 2]}
+    node = helper.make_node("DictVectorizer", ["x"], ["y"], domain="ai.onnx.ml", **vocabulary)
+    graph = helper.make_graph([node], "maps", [helper.make_value_info("x", made)], [helper.make_tensor_value_info("y", value, [1, 2])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)], ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.array(3), 3.0, np.float32(3)])
+@pytest.mark.parametrize("kind", MAPS)
+def test_maps_take_whole_numbers_of_every_type(kind, value):
+    given = {"a": value} if kind.startswith("text") else {np.int32(1): value}
+    assert run(sum_of_map(kind), x=given)[0].tolist() == [[3, 0]]
+
+
+@pytest.mark.parametrize(("kind", "given"), [
+    ("text to integers", {"a": 1.5}), ("text to integers", {"a": np.array(1.5)}), ("text to integers", {"a": "x"}), ("text to integers", {1: 1}),
+    ("integers to integers", {1: float("nan")}), ("integers to integers", {1.5: 1}), ("integers to floats", {"1": 1.0}), ("integers to floats", {1.5: 1.0})])  # fmt: skip
+def test_maps_cut_nothing_off(kind, given):
+    with pytest.raises(errors.InvalidArgument, match="Unexpected input data type"):
+        run(sum_of_map(kind), x=given)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "treadle/error.h"
 
@@ -19,11 +20,15 @@ class Fault : public Error {
     operand_type,   ///< ... or operands of other types
     unmade_value,   ///< a node reads what nothing makes
   };
-  Fault(Kind kind, ErrorCode code, std::string message) : Error(code, std::move(message)), kind_(kind) {}
+  /// @param words  that programs look for in ONNX Runtime's message; empty: none but those of the kind
+  Fault(Kind kind, ErrorCode code, std::string message, std::string words = {})
+      : Error(code, std::move(message)), kind_(kind), words_(std::move(words)) {}
   Kind kind() const noexcept { return kind_; }
+  const std::string& words() const noexcept { return words_; }
 
  private:
   Kind kind_;
+  std::string words_;
 };
 
 }  // namespace treadle
