@@ -108,9 +108,10 @@ std::optional<Formula> wide_formula(std::string_view op_type) {
 }
 
 std::optional<StepCode> cast_code(const ElementwiseStep& step, DType from, Arithmetic in) {
-  const auto to = static_cast<DType>(step.attribute("to", 0));
+  const float number = step.attribute("to", 0);
+  const DType to = number >= 0 && number < static_cast<float>(kNumDTypes) ? static_cast<DType>(number) : DType::undefined;
   Arithmetic out{};
-  if (!arithmetic_of(to, out)) return std::nullopt;
+  if (step.operands.size() != 1 || !arithmetic_of(to, out)) return std::nullopt;
   // A negative float wraps when converted to unsigned integers of 8 and 16 bits, as on the host.
   const bool wraps = is_float(from) && in == Arithmetic::f32 && out == Arithmetic::u32 && bits_of(to) < 32;
   return StepCode{
@@ -127,10 +128,10 @@ std::optional<StepCode> function_code(const ElementwiseStep& step, const ScalarF
     std::optional<Formula> wide = wide_formula(step.op_type);
     return wide ? std::optional(StepCode{std::move(*wide), from}) : std::nullopt;
   }
+  if (in == Arithmetic::boolean && function.step != ChainOp::logical_not && function.step != ChainOp::truth) return std::nullopt;
   if (function.step != ChainOp::unary)
     return StepCode{[op = function.step](CodeWriter& s, std::span<const Value> x) { return write_step(s, op, x[0]); },
                     gives_truth(function.step) ? DType::boolean : from};
-  if (in != Arithmetic::f32) return std::nullopt;
   auto value = [&](const ScalarFunction::Parameter& p) {
     return static_cast<double>(p.name.empty() ? 0 : step.attribute(p.name, p.otherwise));
   };
@@ -140,7 +141,20 @@ std::optional<StepCode> function_code(const ElementwiseStep& step, const ScalarF
                   from};
 }
 
-/// Returns the code of a step. @param types  the dtypes of its operands
+/// Returns true if the operator takes so many operands of these types. Steps of compiled models come from files.
+bool takes(const OpDef& op, std::span<const DType> types) {
+  if (types.size() > op.inputs.size() && op.inputs.back().presence != Presence::variadic) return false;
+  for (size_t i = 0; i < types.size(); ++i) {
+    const Port& port = op.inputs[std::min(i, op.inputs.size() - 1)];
+    if (!port.types.has(types[i])) return false;
+    for (size_t k = 0; k < i; ++k)
+      if (op.inputs[std::min(k, op.inputs.size() - 1)].type_name == port.type_name && !port.type_name.empty() && types[k] != types[i])
+        return false;
+  }
+  return true;
+}
+
+/// @param types  of the operands
 std::optional<StepCode> code_of(const ElementwiseStep& step, std::span<const DType> types) {
   std::vector<Arithmetic> arithmetic(types.size());
   for (size_t i = 0; i < types.size(); ++i)
@@ -148,22 +162,26 @@ std::optional<StepCode> code_of(const ElementwiseStep& step, std::span<const DTy
   const Arithmetic in = arithmetic[0];
   const bool alike = std::all_of(arithmetic.begin(), arithmetic.end(), [&](Arithmetic type) { return type == in; });
   if (step.op_type == "Cast") return cast_code(step, types[0], in);
-  if (step.op_type == "QuantizeLinear") {
+  // An absent zero point is the number 0.
+  if (step.op_type == "QuantizeLinear" || step.op_type == "DequantizeLinear") {
+    if (types.size() != 3 || arithmetic[1] != Arithmetic::f32) return std::nullopt;
+    if (step.op_type == "DequantizeLinear") return StepCode{write_dequantization, DType::float32};
     const DType codes = step.attribute("low", 0) < 0 ? DType::int8 : DType::uint8;
-    return StepCode{quantization_formula(codes), codes};
+    return in == Arithmetic::f32 ? std::optional(StepCode{quantization_formula(codes), codes}) : std::nullopt;
   }
-  if (step.op_type == "DequantizeLinear") return StepCode{write_dequantization, DType::float32};
+  const OpDef* op = find_op("", step.op_type);
+  if (op && !takes(*op, types)) return std::nullopt;
   for (const OwnFormula& own : kOwnFormulas)
     if (step.op_type == own.op_type && types.size() == own.num_operands) return StepCode{own.write, types.back()};
   if (const ScalarFunction* function = find_function(step.op_type)) return function_code(step, *function, types[0], in);
-  const OpDef* op = find_op("", step.op_type);
   if (!op || !alike) return std::nullopt;
   // Integer division stays on the host, which can report a division by zero.
   if (op->chain.given && op->chain.forward == ChainOp::div && in != Arithmetic::f32 && in != Arithmetic::f64) return std::nullopt;
   if (op->chain.given) return StepCode{folded(op->chain.forward), gives_truth(op->chain.forward) ? DType::boolean : types[0]};
   if (in != Arithmetic::f32) return std::nullopt;
-  if (step.op_type == "IsInf") return StepCode{infinity_test(step), DType::boolean};
-  if (step.op_type == "Pow") return StepCode{[](CodeWriter& s, std::span<const Value> x) { return write_pow(s, x[0], x[1]); }, types[0]};
+  if (step.op_type == "IsInf" && types.size() == 1) return StepCode{infinity_test(step), DType::boolean};
+  if (step.op_type == "Pow" && types.size() == 2)
+    return StepCode{[](CodeWriter& s, std::span<const Value> x) { return write_pow(s, x[0], x[1]); }, types[0]};
   return std::nullopt;
 }
 
