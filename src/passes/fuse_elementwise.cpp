@@ -54,12 +54,33 @@ class ElementwiseFuser {
   }
 
  private:
+  struct Chain {
+    std::vector<ValueId> inputs;
+    std::vector<std::string> steps;
+  };
   bool is_candidate(const Node& node) const {
     if (keep_quantization_ && is_quantization(node)) return false;
     if (!device_) return step_of(graph_, node, nullptr).has_value();
     const auto [known, is_new] = taken_.try_emplace(node.id, false);
-    if (is_new) known->second = step_of(graph_, node, device_) && device_->takes(graph_, node);
+    if (is_new) {
+      const std::optional<PointwiseStep> step = step_of(graph_, node, device_);
+      known->second = step && is_taken_alone(node, *step);
+    }
     return known->second;
+  }
+  /// Returns true if the device takes a chain of this step.
+  bool is_taken_alone(const Node& node, const PointwiseStep& alone) const {
+    const auto& [step, operands] = alone;
+    if (std::ranges::find(operands, kNoValue) != operands.end()) return device_->takes(graph_, node);
+    Chain chain;
+    ElementwiseStep written = step;
+    for (ValueId operand : operands) {
+      const auto place = std::ranges::find(chain.inputs, operand);
+      written.operands.push_back(static_cast<size_t>(place - chain.inputs.begin()));
+      if (place == chain.inputs.end()) chain.inputs.push_back(operand);
+    }
+    chain.steps.push_back(written.to_string());
+    return fits(chain, node.id);
   }
   struct Group {
     std::vector<NodeId> nodes;                     // in topological order, once complete
@@ -162,10 +183,6 @@ class ElementwiseFuser {
     return x.has_rank() && y.has_rank() && *x.shape == *y.shape;
   }
 
-  struct Chain {
-    std::vector<ValueId> inputs;
-    std::vector<std::string> steps;
-  };
   // Writes the group's operators as steps. Constants that become attributes of steps are not inputs of the chain.
   Chain chain_of(const std::vector<NodeId>& group) {
     Chain chain;

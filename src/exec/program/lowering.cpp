@@ -203,11 +203,9 @@ class Lowering {
   }
 
   void choose_kernel(const Node& node, Instruction& made) {
-    if (const KernelDef* host = host_kernel(node)) {
-      made.kernel = host;
-      made.run = host->run;
-      made.dynamic |= host->allocates;
-    }
+    made.kernel = &select_kernel(graph_, node);
+    made.run = made.kernel->run;
+    made.dynamic |= made.kernel->allocates;
     for (int input : node.op->value_inputs) {
       if (!node.has_input(static_cast<size_t>(input))) continue;
       const LocationKind location = slot(slot_of(node.inputs[static_cast<size_t>(input)])).location;
@@ -215,20 +213,9 @@ class Lowering {
     }
     if (!made.dynamic) note_comparisons(node, made);
     if (options_.device_kernel && !settings_.contains(&node)) take_device_kernel(node, made);
-    if (!made.kernel) select_kernel(graph_, node);  // throws, with the reason of each kernel
     p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
     made.state_offset = static_cast<uint32_t>(p_.state_bytes_);
     p_.state_bytes_ += made.kernel->state_bytes;
-  }
-
-  // Null if only a device may compute the node.
-  const KernelDef* host_kernel(const Node& node) const {
-    try {
-      return &select_kernel(graph_, node);
-    } catch (const Error& error) {
-      if (!options_.device_kernel || error.code() != ErrorCode::not_implemented) throw;
-      return nullptr;
-    }
   }
 
   void take_device_kernel(const Node& node, Instruction& made) {

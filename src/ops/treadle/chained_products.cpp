@@ -5,6 +5,7 @@
 #include <string>
 
 #include "graph/infer.h"
+#include "ops/treadle/on_devices.h"
 
 namespace treadle::ops {
 namespace {
@@ -12,12 +13,6 @@ namespace {
 constexpr std::string_view kPrefix = "Chained";
 
 const OpDef& product_of(const Node& node) { return *find_op("", std::string_view(node.op_type).substr(kPrefix.size())); }
-
-struct OnDevicesOnly {
-  static std::string declines(const CreateContext&) { return "only devices compute it"; }
-  static OnDevicesOnly bind(BindContext&) { return {}; }
-  void run(RunContext&) const {}
-};
 
 OpDef chained(std::string_view name, std::vector<Port> inputs, std::vector<AttributeDef> attributes) {
   std::vector<Alias> aliases;
@@ -35,7 +30,7 @@ OpDef chained(std::string_view name, std::vector<Port> inputs, std::vector<Attri
           .infer = [](InferContext& c) { product_of(c.node()).infer(c); },
           .cost = [](const ShapeContext& c) { return product_of(c.node()).cost(c); },
           .alias = std::move(aliases),
-          .kernels = {kernel<OnDevicesOnly>("on devices")}};
+          .kernels = {on_devices_only()}};
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "ops/functions.h"
 #include "ops/treadle/chained_products.h"
 #include "ops/treadle/domain.h"
+#include "ops/treadle/on_devices.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -290,7 +291,7 @@ std::vector<OpDef> fused_elementwise_ops() {
                           .infer = infer,
                           .cost = cost,
                           .alias = over_chain_inputs(0),
-                          .kernels = {kernel<FusedElementwise>("chain")},
+                          .kernels = {kernel<FusedElementwise>("chain"), on_devices_only()},
                           .write_function = write_function,
                           .function_opset = oldest_opset}};
   std::vector<OpDef> chained = chained_products();

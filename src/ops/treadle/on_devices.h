@@ -1,0 +1,21 @@
+// Nodes that only devices with kernels of their own compute.
+#pragma once
+
+#include <fmt/format.h>
+
+#include "graph/kernel.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+
+/// The host's kernel of such a node, which the device's one takes the place of: it refuses to run, as in a session on the host of a model
+/// that was compiled for a device.
+struct OnDevicesOnly {
+  static OnDevicesOnly bind(BindContext& c) {
+    throw Error(ErrorCode::not_implemented, fmt::format("only a device that has {} for these types computes it", c.node().op_type));
+  }
+  void run(RunContext&) const {}
+};
+inline KernelDef on_devices_only() { return kernel<OnDevicesOnly>("on devices"); }
+
+}  // namespace treadle::ops
