@@ -232,7 +232,8 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   static const KernelDef reduction = kernel<Reduction>("gpu"), global_pool = kernel<GlobalPool>("gpu"), softmax = kernel<Softmax>("gpu"),
                          row_normalization = kernel<RowNormalization>("gpu"), instance = kernel<InstanceNormalization>("gpu"),
                          batch = kernel<BatchNormalization>("gpu"), extreme = kernel<ArgExtreme>("gpu"), pool = kernel<Pool>("gpu");
-  if (!node.domain.empty() || node.outputs.size() != 1) return {};
+  const bool has_more = std::any_of(node.outputs.begin() + 1, node.outputs.end(), [](ValueId id) { return id != kNoValue; });
+  if (!node.domain.empty() || has_more) return {};
   const Type& x = graph.type(node.inputs[0]);
   for (const ReductionRow& row : kReductions)
     if (node.op_type == row.op_type && !(is_integer(x.dtype) && ends_in_float(row.op)) && x.shape->size() <= 2 * kMaxReducedRank)
