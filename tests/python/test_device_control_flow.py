@@ -35,10 +35,10 @@ def session(graph: onnx.GraphProto, device: str) -> treadle.InferenceSession:
         raise
 
 
-def where(of: treadle.InferenceSession) -> dict[str, str]:
-    """The device of each node, by its name."""
+def where(of: treadle.InferenceSession) -> set[str]:
+    """The devices of all nodes, those of bodies as well, but for If, Loop and Scan."""
     lines = [line.split("\t") for line in of.to_text("devices").splitlines()]
-    return {name: device for device, _, name, *_ in lines}
+    return {device for device, op_type, *_ in lines if op_type not in ("If", "Loop", "Scan")}
 
 
 def copies_to_host(of: treadle.InferenceSession) -> list[str]:
@@ -91,9 +91,7 @@ def test_a_loop_carries_values_on_the_device(device: str, rounds: int) -> None:
         kept.append(np.abs(h))
     np.testing.assert_allclose(y, -h, atol=1e-5)
     np.testing.assert_allclose(stacked, np.array(kept).reshape(rounds, 3, 8), atol=1e-5)
-    on = where(made)
-    assert [on[name] for name in ("before", "product", "tanh", "abs", "after")] == [device] * 5, on
-    assert on["loop"] == "cpu"
+    assert where(made) == {device}
 
 
 def test_the_host_looks_at_the_condition_only(device: str) -> None:
@@ -149,7 +147,7 @@ def test_a_branch_reads_and_makes_values_on_the_device(device: str, taken: bool)
     (y,) = made.run(None, {"c": np.array(taken), "x": x})
     a = np.exp(x.astype(np.float64))
     np.testing.assert_allclose(y, (a * a if taken else np.arange(5)) + a, rtol=1e-5)
-    assert [where(made)[name] for name in ("exp", "square", "add")] == [device] * 3
+    assert where(made) == {device}
     assert set(copies_to_host(made)) == {"y", "t"}
 
 
@@ -182,7 +180,7 @@ def test_a_scan_slices_and_stacks_on_the_device(device: str, axis: int, reverse:
     expected = np.moveaxis(np.sin(sums[::-1] if reverse else sums), 0, axis)
     np.testing.assert_allclose(last, sums[-1], atol=1e-5)
     np.testing.assert_allclose(y, -expected, atol=1e-5)
-    assert [where(made)[name] for name in ("tanh", "add", "sin", "neg")] == [device] * 4
+    assert where(made) == {device}
 
 
 def test_a_loop_within_a_branch_grows_a_value(device: str) -> None:
