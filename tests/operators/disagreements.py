@@ -189,7 +189,7 @@ RULINGS = [
     Ruling("reference", "QuantizeLinear", "divides in the input's type where the scale's is asked for", lambda c: _mixed(c) or any(x.dtype.kind == "i" for x in c.inputs[:2])),
     Ruling("both", "BlackmanWindow HannWindow HammingWindow", "0 / 0 for a symmetric window of one sample, which is 1", lambda c: c.inputs[0] == 1),
     Ruling("onnxruntime", "BlackmanWindow HannWindow HammingWindow", "computes float64 in single precision, or its coefficients", _with("output_datatype")),
-    Ruling("onnxruntime", "Gather", "reads indices of strings beyond the operand", _is_string),
+    Ruling("onnxruntime", "Gather", "of several texts for an index copies the first alone; reads indices of texts beyond the operand", _is_string),
     Ruling("onnxruntime", "MatMul MatMulInteger Gemm", "leaves the output unwritten, or forgets beta, for a depth of 0", _is_empty),
     Ruling("onnxruntime", "MeanVarianceNormalization", "has no epsilon: NaN for a variance of 0"),
     Ruling("onnxruntime", "LpPool MaxPool AveragePool", "extents and pads of auto_pad with dilations, or with strides beyond the kernel", _with("auto_pad")),
