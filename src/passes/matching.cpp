@@ -108,6 +108,7 @@ Patch reshape_to(const Node& node, const std::vector<int64_t>& target) {
 
 Node as_node(NodeSpec spec, const Node& replaced) {
   Node node;
+  node.id = replaced.id;
   node.op = find_op(spec.domain, spec.op_type);
   node.name = std::move(spec.name), node.op_type = std::move(spec.op_type), node.domain = std::move(spec.domain);
   node.num_formal_inputs = static_cast<int>(spec.inputs.size());
