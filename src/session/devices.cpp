@@ -12,6 +12,7 @@
 #include "device/sim/sim_type.h"
 #include "exec/placed/device_memory.h"
 #include "exec/program/determined_extents.h"
+#include "exec/program/host_settings.h"
 #include "gpu/gpu_type.h"
 #include "graph/inferred_types.h"
 #include "session/model.h"
@@ -148,11 +149,20 @@ DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) co
   return type.kernels ? type.kernels->find(graph, node) : DeviceKernel();
 }
 
+namespace {
+// Settings have at most one dimension, so that most nodes need no search.
+bool makes_setting(const Graph& graph, const Node& node) {
+  const Type& output = graph.type(node.outputs[0]);
+  return (!output.has_rank() || output.rank() <= 1) && exec::nodes_of_settings(graph).contains(&graph.node(node.id));
+}
+}  // namespace
+
 passes::DeviceForms forms_of(const DeviceType& type, const Graph& graph,
                              std::function<DeviceKernel(const Graph&, const Node&)> kernel_for) {
   return {type.fused_operators, [main = &graph, kernel_for = std::move(kernel_for)](const Graph& inside, const Node& node) {
-            // Bodies, and nodes whose extents only the run tells, stay on the host.
-            return &inside == main && has_determined_extents(inside, node) && kernel_for(inside, node).kernel;
+            // Bodies, nodes whose extents only the run tells, and those that make extents and the like stay on the host.
+            return &inside == main && has_determined_extents(inside, node) && !makes_setting(inside, node) &&
+                   kernel_for(inside, node).kernel;
           }};
 }
 

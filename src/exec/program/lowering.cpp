@@ -17,6 +17,7 @@
 #include "exec/program/verify_switch.h"
 #include "graph/inferred_types.h"
 #include "graph/op_def.h"
+#include "ops/treadle/on_devices.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -212,7 +213,9 @@ class Lowering {
       made.dynamic |= location != LocationKind::constant && location != LocationKind::known;
     }
     if (!made.dynamic) note_comparisons(node, made);
-    if (options_.device_kernel && !settings_.contains(&node)) take_device_kernel(node, made);
+    // What the host reads is made there, unless only the device can make it.
+    const bool stays = settings_.contains(&node) && made.kernel->name != ops::kOnDevicesOnly;
+    if (options_.device_kernel && !stays) take_device_kernel(node, made);
     p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
     made.state_offset = static_cast<uint32_t>(p_.state_bytes_);
     p_.state_bytes_ += made.kernel->state_bytes;

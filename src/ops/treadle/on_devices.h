@@ -16,6 +16,7 @@ struct OnDevicesOnly {
   }
   void run(RunContext&) const {}
 };
-inline KernelDef on_devices_only() { return kernel<OnDevicesOnly>("on devices"); }
+inline constexpr std::string_view kOnDevicesOnly = "on devices";
+inline KernelDef on_devices_only() { return kernel<OnDevicesOnly>(kOnDevicesOnly); }
 
 }  // namespace treadle::ops
