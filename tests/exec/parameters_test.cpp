@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "device/sim/sim_device.h"
+#include "exec/placed/placed_program.h"
 #include "exec/placed/placed_run.h"
 #include "exec/program/variables.h"
 #include "exec/run/frame.h"

@@ -1,5 +1,7 @@
 // Programs over several devices compute the host's results under any timing, with no fence too few, and reuse no memory that is still
 // needed.
+#include "exec/placed/placed_program.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
