@@ -269,7 +269,7 @@ def test_bodies_stay_on_the_host(tin: ctypes.CDLL) -> None:
 
 
 OPERATORS = {"MatMul", "Add", "Relu", "Conv"}
-for operator in OPERATORS:
+for operator in sorted(OPERATORS):
     importlib.import_module(f"onnx.backend.test.case.node.{operator.lower()}")  # makes its cases
 CASES = [case for case in cases._NodeTestCases if {node.op_type for node in case.model.graph.node} <= OPERATORS]
 
