@@ -19,6 +19,11 @@ namespace {
 PFN_vkGetInstanceProcAddr next_instance = nullptr;
 PFN_vkGetDeviceProcAddr next_device = nullptr;
 VkInstance the_instance = VK_NULL_HANDLE;
+// Functions of what lies below this layer. They are looked up while the instance is made: afterwards the loader gives those of the whole
+// chain.
+PFN_vkGetPhysicalDeviceFeatures2 next_features = nullptr;
+PFN_vkGetPhysicalDeviceQueueFamilyProperties next_families = nullptr;
+PFN_vkEnumerateDeviceExtensionProperties next_extensions = nullptr;
 std::atomic<int> calls{0};
 
 bool is_on(const char* fault) {
@@ -40,7 +45,7 @@ Function of_instance(const char* name) {
 }
 
 VKAPI_ATTR void VKAPI_CALL features(VkPhysicalDevice device, VkPhysicalDeviceFeatures2* found) {
-  of_instance<PFN_vkGetPhysicalDeviceFeatures2>("vkGetPhysicalDeviceFeatures2")(device, found);
+  next_features(device, found);
   for (auto* next = static_cast<VkBaseOutStructure*>(found->pNext); next; next = next->pNext) {
     if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES && is_on("features"))
       reinterpret_cast<VkPhysicalDeviceVulkan12Features*>(next)->bufferDeviceAddress = VK_FALSE;
@@ -50,13 +55,12 @@ VKAPI_ATTR void VKAPI_CALL features(VkPhysicalDevice device, VkPhysicalDeviceFea
 }
 
 VKAPI_ATTR void VKAPI_CALL families(VkPhysicalDevice device, uint32_t* count, VkQueueFamilyProperties* found) {
-  of_instance<PFN_vkGetPhysicalDeviceQueueFamilyProperties>("vkGetPhysicalDeviceQueueFamilyProperties")(device, count, found);
+  next_families(device, count, found);
   for (uint32_t i = 0; found && i < *count && is_on("stamps"); ++i) found[i].timestampValidBits = 0;
 }
 
 VKAPI_ATTR VkResult VKAPI_CALL extensions(VkPhysicalDevice device, const char* layer, uint32_t* count, VkExtensionProperties* found) {
-  const VkResult result =
-      of_instance<PFN_vkEnumerateDeviceExtensionProperties>("vkEnumerateDeviceExtensionProperties")(device, layer, count, found);
+  const VkResult result = next_extensions(device, layer, count, found);
   for (uint32_t i = 0; found && i < *count && is_on("calibration"); ++i)
     if (std::strcmp(found[i].extensionName, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME) == 0) found[i].extensionName[0] = '-';
   return result;
@@ -82,7 +86,11 @@ VKAPI_ATTR VkResult VKAPI_CALL create_instance(const VkInstanceCreateInfo* info,
   next_instance = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
   link->u.pLayerInfo = link->u.pLayerInfo->pNext;
   const VkResult result = of_instance<PFN_vkCreateInstance>("vkCreateInstance")(info, with, instance);
-  if (result == VK_SUCCESS) the_instance = *instance;
+  if (result != VK_SUCCESS) return result;
+  the_instance = *instance;
+  next_features = of_instance<PFN_vkGetPhysicalDeviceFeatures2>("vkGetPhysicalDeviceFeatures2");
+  next_families = of_instance<PFN_vkGetPhysicalDeviceQueueFamilyProperties>("vkGetPhysicalDeviceQueueFamilyProperties");
+  next_extensions = of_instance<PFN_vkEnumerateDeviceExtensionProperties>("vkEnumerateDeviceExtensionProperties");
   return result;
 }
 
