@@ -12,7 +12,10 @@ function(treadle_compile_shader file name types)
   set(source ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/${file}.comp)
   # Names take room. Only those of functions that are replaced when the program runs (src/gpu/epilogue_writer.h) are needed.
   file(STRINGS ${source} replaced REGEX "epilogue")
-  set(names "$<$<NOT:$<BOOL:${replaced}>>:-g0>")
+  set(names -g0)
+  if(replaced)
+    set(names "")
+  endif()
   foreach(type ${types})
     string(TOUPPER ${type} macro)
     set(made ${TREADLE_SHADER_FOLDER}/${name}_${type}.h)
@@ -20,7 +23,7 @@ function(treadle_compile_shader file name types)
       COMMAND ${GLSLANG_VALIDATOR} -V ${names} --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders -DELEMENT_${macro} ${ARGN}
         --vn ${name}_${type} -o ${made} ${source}
       DEPENDS ${source} ${TREADLE_SHADER_INCLUDES}
-      COMMENT "Compiling the shader ${name}_${type}" VERBATIM COMMAND_EXPAND_LISTS)
+      COMMENT "Compiling the shader ${name}_${type}" VERBATIM)
     list(APPEND TREADLE_SHADER_HEADERS ${made})
     string(APPEND list "#include \"shaders/${name}_${type}.h\"\n")
     string(APPEND rows "    {\"${name}_${type}\", ${name}_${type}},\n")
