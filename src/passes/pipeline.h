@@ -41,7 +41,8 @@ struct PassConditions {
 /// What may be made of a graph whose nodes run by a device's own kernels.
 struct DeviceForms {
   std::vector<std::string> operators;  ///< of the treadle domain that the device computes
-  /// Returns true if the device computes this node, which may be one that would be made in place of the graph's node of its id.
+  /// Returns true if the device computes this node. The node need not be in the graph: a pass may ask about a node with which it would
+  /// replace the graph's node of the same id.
   std::function<bool(const Graph&, const Node&)> takes;
 
   /// The highest level of passes that run for the device.

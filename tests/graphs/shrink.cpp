@@ -125,8 +125,8 @@ class Shrinker {
     return any;
   }
 
-  // Removes many nodes at once: replaces the first ones by inputs, or removes the last ones and makes the output of a remaining one an
-  // output.
+  // Removes many nodes at once. One attempt replaces the first nodes by graph inputs that hold their values. The other removes the last
+  // nodes; the outputs of the last node that remains become the graph's only outputs.
   bool cut_ends() {
     bool any = false;
     for (const double part : {0.9, 0.75, 0.5, 0.25, 0.1}) {

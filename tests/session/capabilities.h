@@ -1,4 +1,5 @@
-// Shared by the tables of capabilities: a model, the kinds of clients that run it, and schedules.
+// For capabilities_test.cpp and capabilities_graphs_test.cpp, which test each capability with every client on every schedule: the model,
+// the clients that run it, and the schedules.
 #pragma once
 
 #include <gtest/gtest.h>

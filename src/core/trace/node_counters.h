@@ -117,7 +117,8 @@ class NodeCounterList {
   /// Adds counters, which live as long as the list.
   NodeCounters& make(size_t num_nodes);
   TickHistogram sum(size_t node) const;
-  /// Running nodes may still be counted with their time before the reset.
+  /// Threads that run nodes may add executions that began or ended before the reset after it. One that adds during the reset may also
+  /// restore a node's old count.
   void reset() noexcept;
 
  private:

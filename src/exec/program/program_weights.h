@@ -40,8 +40,9 @@ class ProgramWeights {
 
   /// The constant of a root slot, as runs read it.
   const Datum& constant(SlotId slot) const { return constants_[slot]; }
-  /// Bytes that no memory account has been charged for: constants in the model's own memory, and packed copies that did not come from
-  /// Storage::allocate(). Bodies included.
+  /// Bytes that no memory account has been charged for yet; the session charges them. foreign_constant_bytes() counts constants in the
+  /// model's memory and shared copies of constants, foreign_packed_bytes() packed copies that Storage::allocate() did not make. Both
+  /// include the programs of bodies.
   size_t foreign_constant_bytes() const { return foreign_constant_bytes_; }
   size_t foreign_packed_bytes() const { return foreign_packed_bytes_; }
   /// Charges the program's account for growth of shared packed weights since the last call. Thread-safe.

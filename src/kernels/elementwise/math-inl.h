@@ -316,7 +316,8 @@ HWY_INLINE V cosh(D d, V x) {
   return hn::Add(e, hn::Div(hn::Set(d, 0.25f), e));
 }
 
-/// Beyond this x, x^2 + 1 and x^2 - 1 round to x^2, and asinh and acosh are log(2 x). For larger x, x^2 would overflow.
+/// Above kFarHyperbolic, x^2 + 1 and x^2 - 1 round to x^2, so that asinh(x) and acosh(x) are log(x) + kLog2. They are computed so there,
+/// since x^2 overflows above 1.8e19.
 constexpr float kFarHyperbolic = 1e10f, kLog2 = 0.693147180559945309f;
 
 /// asinh(x), relative error 2.5e-7.

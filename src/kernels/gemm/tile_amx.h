@@ -8,8 +8,10 @@
 
 namespace treadle::kernels {
 
-/// Up to kAmxRows rows of A (or pixels of an image) times one panel, for steps [first_step, last_step) of K; a run has pairs /
-/// amx_depth(pairs) steps. For products of bytes (A unsigned, B signed), a word holds four bytes of K and sums are int32.
+/// Multiplies up to kAmxRows rows of A (or pixels of an image) by one panel of B. K consists of segments of a row with `pairs` words of 32
+/// bits each. A step multiplies as many words as a tile is deep, so that a segment has pairs / amx_depth(pairs) steps; the block computes
+/// the steps [first_step, last_step), counted over all segments. A word holds two bfloat16 numbers, or four bytes (unsigned in A, signed in
+/// B) in multiply_bytes(), where sums are int32.
 struct AmxBlock {
   const uint16_t* A;        ///< first row
   int64_t a_row;            ///< row stride in elements, if `pixels` is null

@@ -41,8 +41,8 @@ bool have_parts(Magnitude largest);
 /// Returns true if products of the parts are as precise as float32 for these magnitudes.
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b);
 
-/// A product of 32 rows of A by 32 columns of B over `steps` * 32 terms. Each step stores the tiles of the first 16 rows (columns), then of
-/// the second 16.
+/// A product of up to 32 rows of A by up to 32 columns of B, which sums `steps` * 32 terms. In A's memory, each step of 32 terms has three
+/// tiles (high, middle, low) of rows 0 to 15, then three tiles of rows 16 to 31. B's memory has the same layout, with columns.
 struct SplitBlock {
   const uint16_t *A, *B;
   int64_t steps;

@@ -1,4 +1,4 @@
-// States of operators of ai.onnx.ml that have a parameter for each column.
+// What Scaler and Imputer of ai.onnx.ml keep for a node (PackedState). Their attributes have one element, or one element per column of X.
 #pragma once
 
 #include <string_view>

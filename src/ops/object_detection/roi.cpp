@@ -289,7 +289,8 @@ struct MaxRoiPool {
     constexpr C kFar = 1e9;
     return static_cast<int64_t>(std::clamp(std::isnan(value) ? C{0} : value, -kFar, kFar));
   }
-  /// Calls fn(image, bin, first and last row, first and last column) for each bin of a region.
+  /// Calls fn(image, bin, first_row, end_row, first_column, end_column) for each bin of region r. The ends are exclusive. A bin is empty if
+  /// an end is not above its start.
   template <typename Fn>
   void for_each_part(RunContext& c, int64_t r, Fn&& fn) const {
     const T* roi = c.in<T>(1) + 5 * r;

@@ -140,7 +140,8 @@ std::vector<KernelDef> number_kernels() {
   return typed<Of<kOp>::template Kernel, float, double, Float16, BFloat16, int64_t, int32_t, uint32_t, uint64_t>();
 }
 
-/// True if the axes are known only in the run. An input with no axes does not count.
+/// Returns true if the node computes its axes, so that only the run knows them. Returns false if the input `axes` is absent or constant, or
+/// if its static shape has no elements.
 bool has_computed_axes(GradientContext& g) {
   if (g.input(1) == kNoValue || g.graph().value(g.input(1)).is_constant()) return false;
   const Type type = g.type(g.input(1));
