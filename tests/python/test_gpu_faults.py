@@ -1,4 +1,4 @@
-"""GPUs that fail or lack a feature: a Vulkan layer (tests/device/vulkan_faults.cpp) makes drivers behave so."""
+"""GPUs that fail or lack something: drivers are made to by a layer of Vulkan (tests/device/vulkan_faults.cpp)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def add(dtype: int = TensorProto.FLOAT) -> bytes:
 
 
 def layers(size: int, count: int) -> bytes:
-    """Returns a model that multiplies `v0` by `w` `count` times. Both are square matrices of `size` rows."""
+    """y = x w ... w, with a unit matrix for w."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size]) for name in ("v0", "w", f"v{count}")]
     nodes = [helper.make_node("MatMul", [f"v{i}", "w"], [f"v{i + 1}"], f"product {i}") for i in range(count)]
     graph = helper.make_graph(nodes, "layers", values[:2], values[2:])
@@ -104,7 +105,8 @@ except treadle.Error as error:
     print(error)
 np.testing.assert_array_equal(treadle.InferenceSession(add()).run(None, {"x": X})[0], 2 * X)
 """)
-    assert said.strip() == "enough" or ("bytes" in said and ("held" in said or "alive" in said)), said
+    # What the heap holds, or where memory for copies failed what the session has on the device.
+    assert said.strip() == "enough" or "are held for values here" in said or "gpu:0: arena" in said, said
 
 
 @pytest.mark.parametrize("submission", [1, 2, 3])
@@ -130,23 +132,23 @@ assert {node.name: node.calls for node in profile.nodes}["sum"] == 1
 print(profile.table())
 """
     assert "gpu:0 compute 1 (times of launches): the device does not tell its own" in run_with(layer, "stamps", code)
-    for fault in ("none", "calibration"):  # without calibrated timestamps, the clocks are compared through timed submissions
+    for fault in ("none", "calibration"):  # without calibration, marked submissions compare the clocks
         assert "times of launches" not in run_with(layer, fault, code)
 
 
 def test_the_caller_of_a_run_goes_on_at_its_deadline() -> None:
-    size, count = 1024, 8
+    size, count = 512, 4
     session = session_on_gpu(layers(size, count))
     feeds = {"v0": np.ones((size, size), np.float32), "w": np.eye(size, dtype=np.float32)}
-    with pytest.raises(treadle.Error, match="work on a device") as error:
-        options = treadle.RunOptions()
-        options.deadline_ms = 1
-        session.run(None, feeds, options)
+    run_options = treadle.RunOptions()
+    run_options.deadline_ms = 1
+    with pytest.raises(treadle.Error) as error:
+        session.run(None, feeds, run_options)
     assert error.value.code == "timed_out"
     other = session_on_gpu(add())
     np.testing.assert_array_equal(other.run(None, {"x": X})[0], 2 * X)
     while session.runs_in_flight:
-        pass
+        time.sleep(0.01)  # a device on the CPU needs it
     np.testing.assert_array_equal(session.run(None, feeds)[0], 1)
 
 
