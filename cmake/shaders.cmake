@@ -5,8 +5,6 @@ set(TREADLE_SHADER_HEADERS "")
 set(list "")
 set(rows "")
 
-file(GLOB TREADLE_SHADER_INCLUDES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/*.glsl)
-
 # A shader's file, its name, and the types it is compiled for; further arguments are definitions.
 function(treadle_compile_shader file name types)
   set(source ${CMAKE_CURRENT_SOURCE_DIR}/src/gpu/shaders/${file}.comp)

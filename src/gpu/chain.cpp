@@ -143,6 +143,10 @@ std::optional<StepCode> function_code(const ElementwiseStep& step, const ScalarF
 
 /// Returns true if the operator takes so many operands of these types. Steps of compiled models come from files.
 bool takes(const OpDef& op, std::span<const DType> types) {
+  if (op.inputs.empty()) return false;
+  const auto required =
+      std::count_if(op.inputs.begin(), op.inputs.end(), [](const Port& port) { return port.presence == Presence::required; });
+  if (static_cast<ptrdiff_t>(types.size()) < required) return false;
   if (types.size() > op.inputs.size() && op.inputs.back().presence != Presence::variadic) return false;
   for (size_t i = 0; i < types.size(); ++i) {
     const Port& port = op.inputs[std::min(i, op.inputs.size() - 1)];

@@ -128,7 +128,8 @@ DeviceKernel find_gather(const Graph& graph, const Node& node) {
   if (!ops::has_plain_bytes(data.dtype) || (indices.dtype != DType::int32 && indices.dtype != DType::int64)) return {};
   const int64_t bytes = ops::element_bytes(data.dtype), word = bytes < 4 ? bytes : 4;
   if (by_element && data.shape->size() + (bytes > word ? 1 : 0) > size_t{kMaxGatheredRank}) return {};
-  if (by_tuple && (!indices.shape->back().is_const() || indices.shape->back().value() > kMaxGatheredRank)) return {};
+  if (by_tuple && (indices.shape->empty() || !indices.shape->back().is_const() || indices.shape->back().value() > kMaxGatheredRank))
+    return {};
   auto state = std::make_shared<GatherState>();
   state->shader = find_moving_shader("gather", static_cast<size_t>(word));
   state->words = bytes / word;

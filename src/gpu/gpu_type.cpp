@@ -118,7 +118,7 @@ void register_gpu_type() {
                           .make = make,
                           .make_host = {},
                           .kernels = std::make_shared<GpuKernels>(),
-                          .fused_operators = {"FusedElementwise", "ChainedConv", "ChainedMatMul", "ChainedGemm"}});
+                          .fused_operators = {"FusedElementwise", "ChainedConv", "ChainedMatMul", "ChainedGemm", "BlockedMatMul"}});
     return true;
   }();
   (void)once;

@@ -232,7 +232,12 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   static const KernelDef reduction = kernel<Reduction>("gpu"), global_pool = kernel<GlobalPool>("gpu"), softmax = kernel<Softmax>("gpu"),
                          row_normalization = kernel<RowNormalization>("gpu"), instance = kernel<InstanceNormalization>("gpu"),
                          batch = kernel<BatchNormalization>("gpu"), extreme = kernel<ArgExtreme>("gpu"), pool = kernel<Pool>("gpu");
-  const bool has_more = std::any_of(node.outputs.begin() + 1, node.outputs.end(), [](ValueId id) { return id != kNoValue; });
+  // Statistics are not computed; what nothing reads may stay unwritten.
+  const auto is_read = [&](ValueId id) {
+    return id != kNoValue &&
+           (!graph.value(id).uses.empty() || std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end());
+  };
+  const bool has_more = std::any_of(node.outputs.begin() + 1, node.outputs.end(), is_read);
   if (!node.domain.empty() || has_more) return {};
   const Type& x = graph.type(node.inputs[0]);
   for (const ReductionRow& row : kReductions)
@@ -248,6 +253,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
     // Scale and bias may be smaller than a row, which is known before the run only where the ranks agree.
     const auto axis = node.attributes.get_int("axis", -1);
     const auto rank = static_cast<int64_t>(x.shape->size()), row_rank = axis < 0 ? -axis : rank - axis;
+    if (axis < -rank || axis >= rank) return {};
     for (size_t i = 1; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == kNoValue) continue;
       const SymbolicShape& parameter = *graph.type(node.inputs[i]).shape;

@@ -98,7 +98,8 @@ DeviceKernel find_scatter(const Graph& graph, const Node& node) {
   const Type &data = graph.type(node.inputs[0]), &indices = graph.type(node.inputs[1]);
   if (!ops::has_plain_bytes(data.dtype) || (indices.dtype != DType::int32 && indices.dtype != DType::int64)) return {};
   if (elements && data.shape->size() > size_t{kMaxScatteredRank}) return {};
-  if (!elements && (!indices.shape->back().is_const() || indices.shape->back().value() > kMaxScatteredRank)) return {};
+  if (!elements && (indices.shape->empty() || !indices.shape->back().is_const() || indices.shape->back().value() > kMaxScatteredRank))
+    return {};
   auto state = std::make_shared<ScatterState>();
   state->element_bytes = ops::element_bytes(data.dtype);
   state->targets = find_moving_shader("scatter_targets", 4);

@@ -142,6 +142,12 @@ size_t SessionDevices::device_or_default(const Node& node) const {
   return static_cast<size_t>(wanted < 0 ? default_device_ : wanted);
 }
 
+bool SessionDevices::may_run_bodies_on_the_host() const {
+  for (size_t d = 1; d < devices_.size(); ++d)
+    if (types_[d].kernels && devices_[d]->bus()) return true;
+  return false;
+}
+
 std::string_view SessionDevices::name_for(const Node& node) const { return devices_[device_or_default(node)]->name(); }
 
 DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) const {
@@ -150,18 +156,28 @@ DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) co
 }
 
 namespace {
-// Settings have at most one dimension, so that most nodes need no search.
-bool makes_setting(const Graph& graph, const Node& node) {
-  const Type& output = graph.type(node.outputs[0]);
-  return (!output.has_rank() || output.rank() <= 1) && exec::nodes_of_settings(graph).contains(&graph.node(node.id));
-}
+// The nodes of a graph that make extents and the like. They are looked for once, since passes replace others only.
+class SettingNodes {
+ public:
+  bool contain(const Graph& graph, const Node& node) {
+    if (!found_) {
+      found_.emplace();
+      for (const Node* each : exec::nodes_of_settings(graph)) found_->insert(each->id);
+    }
+    return found_->contains(node.id);
+  }
+
+ private:
+  std::optional<std::set<NodeId>> found_;
+};
 }  // namespace
 
 passes::DeviceForms forms_of(const DeviceType& type, const Graph& graph,
                              std::function<DeviceKernel(const Graph&, const Node&)> kernel_for) {
-  return {type.fused_operators, [main = &graph, kernel_for = std::move(kernel_for)](const Graph& inside, const Node& node) {
+  const auto settings = std::make_shared<SettingNodes>();
+  return {type.fused_operators, [main = &graph, settings, kernel_for = std::move(kernel_for)](const Graph& inside, const Node& node) {
             // Bodies, nodes whose extents only the run tells, and those that make extents and the like stay on the host.
-            return &inside == main && has_determined_extents(inside, node) && !makes_setting(inside, node) &&
+            return &inside == main && has_determined_extents(inside, node) && !settings->contain(inside, node) &&
                    kernel_for(inside, node).kernel;
           }};
 }

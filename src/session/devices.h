@@ -41,6 +41,8 @@ class SessionDevices {
   const Device* with_own_memory() const;
   /// True if any of the devices has kernels of its own.
   bool have_kernels() const;
+  /// Returns true if a device with kernels of its own has a bus: when values move, bodies run on the host, and need its kernels.
+  bool may_run_bodies_on_the_host() const;
   /// The kernel for this node of the device that it is placed on. Empty if that device uses the host's kernels or has none for the node.
   DeviceKernel kernel_for(const Graph& graph, const Node& node) const;
   /// Returns the operators that passes may use for devices with their own kernels; nullopt if there is no such device. Valid as long as the

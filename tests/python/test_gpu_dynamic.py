@@ -179,3 +179,25 @@ def test_constants_of_a_shape(dtype: Any) -> None:
     assert devices_of(session)["ConstantOfShape"] == "gpu:0"
     for shape in ((3, 4), (0, 2), (700, 9)):
         np.testing.assert_array_equal(session.run(None, {"x": np.zeros(shape, np.float32)})[0], np.ones(shape, dtype))
+
+
+@pytest.mark.parametrize("reader", ["TopK", "Slice", "Reshape"])
+def test_what_the_host_reads_of_the_gpus_results_has_arrived(reader: str) -> None:
+    """The number comes out on the GPU, and every run has another one."""
+    node = helper.make_node
+    read = {"TopK": node("TopK", ["x", "count"], ["y", "places"]), "Slice": node("Slice", ["x", "zero", "count"], ["y"]), "Reshape": node("Reshape", ["x", "shape"], ["y"])}[reader]
+    nodes = [node("ReduceMax", ["n"], ["most"], keepdims=0), node("Cast", ["most"], ["whole"], to=TensorProto.INT64), node("Reshape", ["whole", "one"], ["count"])]
+    nodes += [node("Concat", ["count", "rest"], ["shape"], axis=0)] if reader == "Reshape" else []
+    constants = {"one": np.array([1]), "zero": np.array([0]), "rest": np.array([-1])}
+    inputs = {"x": (TensorProto.FLOAT, [24]), "n": (TensorProto.FLOAT, ["a"])}
+    session = session_of([*nodes, read], inputs, {"y": TensorProto.FLOAT}, {name: value for name, value in constants.items() if name in ("one", *read.input, *(i for n in nodes for i in n.input))})
+    x = np.random.default_rng(3).permutation(24).astype(np.float32)
+    for count in (3, 8, 2, 12, 1):
+        (y,) = session.run(None, {"x": x, "n": np.array([0, count, 1], np.float32)})
+        expected = {"TopK": np.sort(x)[::-1][:count], "Slice": x[:count], "Reshape": x.reshape(count, -1)}[reader]
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_index_tuples_without_an_axis_are_refused() -> None:
+    with pytest.raises(treadle.Error, match="indices is a scalar"):
+        session_of([helper.make_node("ScatterND", ["x", "i", "u"], ["y"])], {"x": (TensorProto.FLOAT, [3]), "i": (TensorProto.INT64, []), "u": (TensorProto.FLOAT, [3])}, {"y": TensorProto.FLOAT})

@@ -93,7 +93,8 @@ void PlacedValues::hold(LocationId at, Datum made) {
   if (device == DevicePlacement::kHost && made.is_tensor() && made.tensor().storage()->device()) made = made.tensor().clone();
   if (device == DevicePlacement::kHost || !made.is_tensor() || lies_on(made.tensor(), device))
     return set(at, std::move(made), /*tracked=*/device != DevicePlacement::kHost, /*from_host=*/false);
-  const Tensor source = made.tensor().contiguous();
+  const bool is_elsewhere = made.tensor().storage()->device() != nullptr;  // on another device, as a branch's result may be
+  const Tensor source = is_elsewhere ? made.tensor().clone() : made.tensor().contiguous();
   Tensor copy = allocate(device, source.dtype(), source.shape());
   streams_.copy_now(device, copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
   set(at, std::move(copy), /*tracked=*/true, /*from_host=*/true);

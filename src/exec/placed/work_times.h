@@ -38,7 +38,12 @@ class WorkTimes {
     const uint64_t since = read_ticks();
     const bool tells = queue.device().tells_times();
     if (tells) queue.begin_timed();
-    enqueue();
+    try {
+      enqueue();
+    } catch (...) {
+      if (tells) queue.end_timed([](int64_t, int64_t) {});
+      throw;
+    }
     if (!tells) return note(step, size_bytes, since, read_ticks());
     queue.end_timed([this, step, size_bytes, since](int64_t begin_ns, int64_t end_ns) { told(step, size_bytes, since, begin_ns, end_ns); });
   }

@@ -106,6 +106,11 @@ class StreamPlanner {
     return places.empty() ? location_on(slot, DevicePlacement::kHost) : places[0].second;
   }
 
+  void wait_for_copy_to(LocationId location) {
+    if (const StepId writer = history_[location].writer; writer != kNoStep && plan_.steps[writer].is_copy())
+      plan_.steps[writer].host_waits = true;
+  }
+
   int stream_of(int device, Queue queue) const {
     const int computing = std::max(1, options_.compute_streams);
     const int first = first_stream_[static_cast<size_t>(device)];
@@ -134,6 +139,8 @@ class StreamPlanner {
                               (device == DevicePlacement::kHost && !apart && reads_only_shapes(*instruction.node->op));
         locations.push_back(anywhere ? any_location(operands[k]) : location_on(operands[k], on));
         access.reads.push_back(locations.back());
+        // The host's part of a device's kernel reads the operand when the kernel is issued, so that its copy must have arrived.
+        if (!apart && device != DevicePlacement::kHost && reads_on_host(instruction, k)) wait_for_copy_to(locations.back());
       } else if (is_view(instruction, operands, k)) {
         locations.push_back(location_on(operands[k], device));
         access.reads.push_back(locations.back());

@@ -49,8 +49,8 @@ struct StreamPlan {
     uint32_t first_operand = 0;  ///< for a kernel: index into `operands`, which has one location per operand, kNoLocation for an absent one
     LocationId scratch = kNoLocation;  ///< for a kernel
     int stream = 0;
-    bool host_waits = false;    ///< the host waits for the kernel, as its outputs' extents are known only then
-    bool records = false;       ///< it records an event, which another step waits for
+    bool host_waits = false;  ///< the host waits for the step: it reads what a copy brings, or extents of outputs that are known only then
+    bool records = false;     ///< it records an event, which another step waits for
     std::vector<StepId> waits;  ///< fences: steps on other streams that must end first; none is implied by another one
 
     bool is_copy() const { return instruction == kNoInstruction; }

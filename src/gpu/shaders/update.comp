@@ -6,7 +6,7 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-// As in gpu/training.cpp.
+// As in gpu/update.cpp.
 const uint MOMENTUM = 0, ADAGRAD = 1, ADAM = 2, ADAM_UPDATE = 3, RMSPROP = 4, LION = 5, ACCUMULATE = 6, AVERAGE = 7, ASSIGN = 8;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Bits { uint at[]; };

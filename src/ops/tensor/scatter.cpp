@@ -80,8 +80,9 @@ void infer_elements(InferContext& c) {
 void infer_nd(InferContext& c) {
   scatter_reduction(c.attributes());
   infer_like_data(c);
+  if (c.has_rank(1) && c.rank(1) == 0) throw Error(ErrorCode::invalid_argument, "indices is a scalar; its last axis holds index tuples");
   if (!c.has_rank(0) || !c.has_rank(1) || !c.has_rank(2)) return;
-  if (c.rank(1) == 0 || !c.shape(1).back().is_const()) return;
+  if (!c.shape(1).back().is_const()) return;
   const SymbolicShape &data = c.shape(0), &indices = c.shape(1);
   const int64_t depth = indices.back().value();
   if (depth > c.rank(0)) throw Error(ErrorCode::invalid_argument, fmt::format("index tuples of {} for data of rank {}", depth, c.rank(0)));
