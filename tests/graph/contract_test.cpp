@@ -38,7 +38,7 @@ TEST(Contract, AnAttributeOutOfItsRangeIsNamedWithIt) {
 }
 
 TEST(Contract, AnIntegerThatNamesNoDTypeOfTheOperatorIsRefused) {
-  for (const int64_t dtype : {int64_t{8}, int64_t{999}, int64_t{-1}, int64_t{11}, INT64_MIN}) {
+  for (const int64_t dtype : {int64_t{8}, int64_t{999}, int64_t{-1}, INT64_MIN}) {
     GraphBuilder b;
     const std::string error = error_of([&] {
       b.node("y", "FusedElementwise", {b.input("x", {5})}, {{"dtype", dtype}, {"steps", std::vector<std::string>{"Relu 0"}}}, 1, "treadle");

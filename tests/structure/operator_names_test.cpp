@@ -27,7 +27,7 @@ const std::map<std::string, std::string> kExcepted = {
     {"onnx/opset_history.cpp", "ONNX's own table: in which opset which operator changed, also operators that this build lacks"},
     {"onnx/export_opset.cpp", "values of attributes that ONNX added in a later opset, which concerns files only"},
     {"onnx/nchwc.cpp", "onnxruntime's operators over blocks of channels, which files have and no OpDef"},
-    {"gpu/gradients.cpp", "kernels of a device, with the operators that they are for"},
+    {"gpu/placing.cpp", "kernels of a device, with the operators that they are for"},
     {"gpu/chain.cpp", "kernels of a device, with the operators that they are for"},
     {"gpu/gpu_type.cpp", "fused operators that a device has kernels for"},
     {"gpu/products.cpp", "kernels of a device, with the operators that they are for"},

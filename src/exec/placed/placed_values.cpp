@@ -24,6 +24,7 @@ Datum PlacedValues::as_slot(LocationId at, SlotId slot, const Datum& root) const
 }
 
 Datum PlacedValues::value(LocationId at, SlotId slot) const {
+  if (places_[at].is_absent) return {};
   const StreamPlan::Location& location = steps_.location(at);
   const Slot& info = steps_.slot(slot);
   const Binding& binding = state_.binding();

@@ -38,6 +38,8 @@ class PlacedValues {
   void make(LocationId at, DType dtype, const Shape& shape);
   /// Gives a held location memory that was made elsewhere on a device.
   void make_in(LocationId at, Tensor memory) { set(at, std::move(memory), /*tracked=*/true, /*from_host=*/false); }
+  /// The location has no value in this run.
+  void leave_out(LocationId at) { places_[at].is_absent = true; }
   /// Sets the value of a held location, copying it to the location's device if needed. @throws Error(resource_exhausted)
   void hold(LocationId at, Datum made);
   /// Allocates on a device. hold() recognises the memory and does not copy from it. @throws Error(resource_exhausted)
@@ -49,6 +51,7 @@ class PlacedValues {
   struct Place {
     Datum datum;             // the root's value; undefined until it is made
     bool tracked = false;    // AccessChecks knows the memory
+    bool is_absent = false;  // a feed that was left out, since only a branch reads it
     int32_t steps_left = 0;  // steps that touch the location and have not been issued
     std::shared_ptr<const void> watch;
   };

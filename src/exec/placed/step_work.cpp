@@ -163,6 +163,7 @@ void StepWork::copy(StepId s, Stream& queue) {
   const StreamPlan::Step& step = steps_[s];
   const StreamPlan::Location &from = steps_.location(step.source), &to = steps_.location(step.target);
   const Datum source = values_.value(step.source, from.slot);
+  if (!source.defined()) return values_.leave_out(step.target);
   if (!source.is_tensor())
     throw Error(ErrorCode::internal, fmt::format("\"{}\" cannot be copied between devices", steps_.program().name(from.slot)));
   const Tensor& tensor = source.tensor();
