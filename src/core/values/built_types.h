@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "treadle/dtype.h"
+#include "treadle/tensor.h"
 
 namespace treadle {
 
