@@ -66,45 +66,4 @@ Cost cost_of(const Program& program, const Instruction& instruction, std::span<c
 /// @param operands  names and types of the inputs
 [[noreturn]] void rethrow_from(const Instruction& instruction, const std::string& where, const std::string& operands);
 
-/// An If, Loop or Scan in execution: its operands, outputs and bodies. control_flow.cpp executes it.
-class ControlFlowCall {
- public:
-  ControlFlowCall(FramePool& frames, const Instruction& instruction, const Binding& binding, const RunControl& control,
-                  const OperandSource& operands)
-      : frames_(frames),
-        instruction_(instruction),
-        binding_(binding),
-        control_(control),
-        operands_(operands),
-        inputs_(instruction.num_inputs),
-        outputs_(instruction.num_outputs) {}
-
-  const Instruction& instruction() const { return instruction_; }
-  bool has_input(int i) const { return instruction_.node->has_input(static_cast<size_t>(i)); }
-  const Datum& input(int i);
-  void set_output(int i, Datum datum) {
-    if (i < static_cast<int>(outputs_.size())) outputs_[static_cast<size_t>(i)] = std::move(datum);
-  }
-  /// Returns the value of an extent; negative if the feeds' shapes do not determine it.
-  int64_t value_of(const Dim& extent) const {
-    const auto index = static_cast<size_t>(extent.expr()->index);
-    return index < binding_.values().size() ? binding_.values()[index] : -1;
-  }
-  size_t num_body_outputs(size_t b) const { return instruction_.bodies[b]->output_slots().size(); }
-  /// Runs body `b` with these formal inputs; captures are added. @return one value per output of the body
-  std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs);
-  std::vector<Datum> take_outputs() { return std::move(outputs_); }
-
- private:
-  FramePool& frames_;
-  const Instruction& instruction_;
-  const Binding& binding_;
-  const RunControl& control_;
-  const OperandSource& operands_;
-  std::vector<Datum> inputs_, outputs_;
-  uint64_t iterations_ = 0;
-};
-
-void run_control_flow(ControlFlowCall& call);
-
 }  // namespace treadle::exec
