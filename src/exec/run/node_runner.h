@@ -67,10 +67,8 @@ class NodeRunner {
   /// Called before and after a watched node's kernel, which may end on another thread. @return the start time for end_watched()
   uint64_t begin_watched(const Instruction& instruction) const;
   void end_watched(const Instruction& instruction, uint64_t start) const;
-  /// The two halves of end_watched() for a node on a device. record_time() is called when the kernel has ended, and tell_ended() when the
-  /// host has waited for it.
+  /// The half of end_watched() that follows when the host has waited for a node on a device, whose times WorkTimes records.
   /// @param device  the device that the node ran on; null: the host
-  void record_time(const Instruction& instruction, uint64_t start) const;
   void tell_ended(const Instruction& instruction, const Device* device) const;
   /// Runs the instruction once more, to recompute a value. It is counted and recorded like any run of the node, but observers are not told.
   /// @throws Error naming the node
@@ -95,6 +93,7 @@ class NodeRunner {
   [[noreturn]] void rethrow_from(const Instruction& instruction) const;
 
  private:
+  void record_time(const Instruction& instruction, uint64_t start) const;
   class Operands;
   void execute_dynamic(const Instruction& instruction, Evaluator& evaluator);
   bool is_timed() const { return control_.recording.recorder || control_.counts_nodes; }
