@@ -1,10 +1,11 @@
-// Runs batches of matrix products by dispatches whose third dimension is the innermost dimension of the batch.
+// Runs batches of matrix products, and convolutions of several images, by dispatches whose third dimension is the batch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "gpu/launch.h"
+#include "kernels/conv/conv.h"
 #include "kernels/gemm/gemm.h"
 
 namespace treadle::gpu {
@@ -22,6 +23,14 @@ void for_each_batch(const kernels::GemmShape& shape, const kernels::BatchStrides
       const kernels::BatchOffsets at = batch.rank == 0 ? kernels::BatchOffsets{} : kernels::offsets_of(batch, first + i);
       dispatch(at, std::min(most, in_one - i), batch.rank == 0 ? 0 : batch.a[inner], batch.rank == 0 ? 0 : batch.b[inner]);
     }
+}
+
+/// Calls dispatch(first image, number of images) until all images of a convolution are dispatched. The third dimension of a dispatch has an
+/// index for each group of each image.
+template <typename Dispatch>
+void for_each_images(const kernels::ConvParams& params, Dispatch&& dispatch) {
+  const int64_t most = std::max<int64_t>(1, stream().features().max_groups[2] / params.group);
+  for (int64_t n = 0; n < params.N; n += most) dispatch(n, std::min(most, params.N - n));
 }
 
 }  // namespace treadle::gpu

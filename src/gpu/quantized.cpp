@@ -135,8 +135,7 @@ struct ByteConvolution : Requantizing {
   }
   void run(RunContext& c) const {
     if (count == 0) return;
-    const int64_t images = std::max<int64_t>(1, stream().features().max_groups[2] / params.group);
-    for (int64_t n = 0; n < params.N; n += images) dispatch(c, n, std::min(images, params.N - n));
+    for_each_images(params, [&](int64_t first, int64_t images) { dispatch(c, first, images); });
     Requantizing::run(c);
   }
 

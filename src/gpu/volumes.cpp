@@ -1,6 +1,7 @@
 // Computes Conv and ConvTranspose of three dimensions.
 #include <algorithm>
 
+#include "gpu/batches.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "ops/nn/convolution.h"
@@ -27,8 +28,7 @@ struct Volume {
     return k;
   }
   void run(RunContext& c) const {
-    const int64_t images = std::max<int64_t>(1, stream().features().max_groups[2] / params.group);
-    for (int64_t n = 0; n < params.N; n += images) dispatch(c, n, std::min(images, params.N - n));
+    for_each_images(params, [&](int64_t first, int64_t images) { dispatch(c, first, images); });
   }
 
  private:
