@@ -12,7 +12,6 @@
 namespace treadle::onnx {
 namespace {
 
-constexpr std::string_view kIdentifier = "ORTM";
 constexpr char kNewestVersion = '6';
 
 /// The bytes of a flat buffer. Every read is checked and counted, because many 4-byte offsets of a hostile file could refer to the same
@@ -349,12 +348,6 @@ void read_graph(const FlatTable& from, GraphDef& out) {
 }
 
 }  // namespace
-
-bool is_ort_model(std::string_view bytes) {
-  // Distinguishes an ONNX file whose producer is named "ORTM": its first fields are the IR version and that name; as an offset they would
-  // be 68 MB.
-  return bytes.size() >= 8 && bytes.substr(4, 4) == kIdentifier && !(bytes[0] == '\x08' && bytes[2] == '\x12');
-}
 
 void parse_ort_model(ParseContext& context, std::string_view bytes, ModelDef& out) {
   FlatFile file(context, bytes);

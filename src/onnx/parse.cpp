@@ -114,6 +114,12 @@ void parse_model(ParseContext& context, WireReader reader, ModelDef& out) {
   check_model(context, out, has_graph);
 }
 
+bool is_ort_model(std::string_view bytes) {
+  // Distinguishes an ONNX file whose producer is named "ORTM": its first fields are the IR version and that name; as an offset they would
+  // be 68 MB.
+  return bytes.size() >= 8 && bytes.substr(4, 4) == "ORTM" && !(bytes[0] == '\x08' && bytes[2] == '\x12');
+}
+
 bool has_ort_extension(const std::string& path) {
   std::string extension = fs::path(path).extension().string();
   for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
