@@ -35,7 +35,7 @@ struct MemoryRegion {
   const void* data = nullptr;
   size_t size_bytes = 0;
   bool used = false;
-  MemoryClass memory_class = MemoryClass::other;  ///< if used
+  MemoryClass memory_class = MemoryClass::other;  ///< set only if the region is used
 };
 
 /// A source of memory. Thread-safe.
@@ -45,7 +45,7 @@ class TREADLE_API Allocator {
   virtual std::string_view name() const noexcept = 0;
   /// @param size_bytes  at least 1. @return memory aligned to Storage::kAlignment; null if there is none
   virtual void* allocate(size_t size_bytes, MemoryClass memory_class) = 0;
-  /// @param size_bytes, memory_class  as in the allocation
+  /// @param size_bytes, memory_class  the values that were passed to allocate()
   virtual void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept = 0;
   /// Called when the content of a block will not be read any more, but the block stays in use.
   virtual void renew(void* data, size_t size_bytes) noexcept;
@@ -58,7 +58,7 @@ class TREADLE_API Allocator {
   virtual void check();
 };
 
-/// The process-wide allocator that uses the system's heap.
+/// Returns the process-wide allocator, which takes memory from the system's heap.
 TREADLE_API const std::shared_ptr<Allocator>& plain_allocator();
 
 /// Makes an allocator of a kind, or of several wrapped around one another: "nan+guard" fills the memory of "guard".
@@ -86,7 +86,7 @@ class TREADLE_API RecordingAllocator : public Allocator {
   virtual void clear() = 0;
 };
 
-/// Memory in use, of one class or in total.
+/// Counts the memory in use, of one class or in total.
 struct MemoryUsage {
   size_t bytes = 0, peak_bytes = 0;
   int64_t num_allocations = 0;  ///< since the account was made
@@ -99,8 +99,8 @@ struct MemoryStatistics {
   const MemoryUsage& operator[](MemoryClass memory_class) const { return classes[static_cast<size_t>(memory_class)]; }
 };
 
-/// The functions of a CallbackAllocator. Several threads may call them at once, even after the session is gone, while a tensor uses their
-/// memory.
+/// The functions of a CallbackAllocator. Several threads may call them at once. They are also called after the session is destroyed, as
+/// long as a tensor uses their memory.
 struct AllocatorCallbacks {
   std::string name;
   /// @return memory of `size_bytes` (at least 1), aligned to Storage::kAlignment (64); null if there is none
@@ -127,8 +127,8 @@ class TREADLE_API CallbackAllocator final : public Allocator {
   std::unique_ptr<State> state_;
 };
 
-/// Constants and packed weights that models and sessions of this process share, each counted once (docs/memory.md). Hits: how often one was
-/// reused instead of copied, since the process began.
+/// Statistics of the constants and packed weights that models and sessions of this process share; each is counted once (docs/memory.md).
+/// The hits count how often an existing one was used instead of a new copy, since the process began.
 struct SharedWeightsStatistics {
   size_t num_constants = 0, constant_bytes = 0;
   size_t num_packed = 0, packed_bytes = 0;
@@ -148,13 +148,13 @@ class TREADLE_API MemoryAccount {
   /// @throws Error(resource_exhausted) naming the account whose limit would be exceeded, the bytes requested, and the bytes in use
   void charge(MemoryClass memory_class, size_t size_bytes);
   void discharge(MemoryClass memory_class, size_t size_bytes) noexcept;
-  /// Ignores limits: for a running run whose limit was lowered.
+  /// Charges even beyond the limits. For runs that have begun before a limit was lowered.
   void charge_beyond_limits(MemoryClass memory_class, size_t size_bytes) noexcept;
 
   const std::string& name() const noexcept { return name_; }
   const std::shared_ptr<MemoryAccount>& parent() const noexcept { return parent_; }
   size_t limit_bytes() const noexcept { return limit_.load(std::memory_order_relaxed); }
-  /// 0: no limit. Does not free memory in use.
+  /// Sets the limit; 0 removes it. A lower limit frees no memory that is in use.
   void set_limit(size_t limit_bytes) noexcept { limit_.store(limit_bytes, std::memory_order_relaxed); }
   size_t bytes() const noexcept { return total_.bytes.load(std::memory_order_relaxed); }
   MemoryStatistics statistics() const;

@@ -26,10 +26,11 @@ class TREADLE_API Dataset {
   virtual NamedTensors read(std::span<const int64_t> samples) const = 0;
 };
 
-/// Sample i is row i of each array. Copies nothing: arrays of mapped files stay in the file.
+/// Makes a dataset whose sample i is row i of each array. Copies nothing: arrays of mapped files stay in the file.
 /// @throws Error(invalid_argument) if the arrays differ in length
 TREADLE_API std::shared_ptr<const Dataset> dataset_of(NamedTensors arrays);
-/// These samples, in this order. @throws Error(invalid_argument) for a number that does not exist
+/// Makes a dataset of only these samples, in this order.
+/// @throws Error(invalid_argument) for a number that does not exist
 TREADLE_API std::shared_ptr<const Dataset> subset_of(std::shared_ptr<const Dataset> data, std::vector<int64_t> samples);
 /// Splits off a fixed random part for validation: `fraction` of the samples, rounded, with at least one sample in each part.
 struct TREADLE_API SplitData {
@@ -59,7 +60,7 @@ struct CsvTable {
 /// @throws Error(invalid_argument) naming line and column of a cell that is not a number
 TREADLE_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {}, const std::vector<std::string>& classes = {});
 
-/// The arrays of a .npz file by name. Uncompressed ones stay in the file, which is mapped.
+/// Reads the arrays of a .npz file by name. Uncompressed arrays are views of the mapped file.
 TREADLE_API NamedTensors read_npz(const std::string& path);
 /// Decodes an image to the layout of the input (channels first or last, by the axis of extent 1 or 3), resized to its extents. Floats are
 /// in [0, 1]. @throws Error if the build cannot decode the file, or the input is not for images
@@ -72,19 +73,19 @@ struct DataFiles {
   /// folder of images per class.
   std::vector<std::string> paths;
   std::string labels;                 ///< an array (default "labels"), a column of a .csv, or a .npy file
-  std::vector<std::string> features;  ///< as CsvOptions::features
+  std::vector<std::string> features;  ///< selects columns of a .csv; see CsvOptions::features
   double scale = 1;                   ///< factor for floating-point inputs
-  ReadPicture read_picture;           ///< null: train::read_picture()
+  ReadPicture read_picture;           ///< reads images; null: train::read_picture()
 };
 
-/// The form of labels that a loss takes.
+/// The dtype and extents that a loss expects of its labels.
 struct LabelForm {
   DType dtype = DType::int64;  ///< undefined: the loss has no labels
   /// Extents of a sample's label, for losses whose labels have the output's shape; nullopt: unchanged.
   std::optional<std::vector<int64_t>> extents = std::nullopt;
 };
 TREADLE_API LabelForm label_form(const TrainerOptions& options, const Model& model);
-/// The values that a step is fed besides labels: the inputs of the model and of a loss model.
+/// Lists the values that a training step must be fed besides the labels: the inputs of the model and of a loss model.
 TREADLE_API std::vector<ValueInfo> fed_inputs(const TrainerOptions& options, const Model& model);
 
 struct OpenedData {
@@ -96,7 +97,7 @@ struct OpenedData {
 /// @throws Error naming the file and what is missing
 TREADLE_API OpenedData open_data(const DataFiles& files, const std::vector<ValueInfo>& inputs, const LabelForm& labels,
                                  const std::vector<std::string>& classes = {});
-/// The name of the labels in a batch of such data.
+/// The name of the labels in a batch of OpenedData::data.
 inline constexpr const char* kBatchLabels = "treadle.labels";
 /// Splits a batch into the arguments of Trainer::step().
 TREADLE_API std::pair<Feeds, Tensor> feeds_and_labels(NamedTensors batch);
@@ -133,7 +134,7 @@ class TREADLE_API DataLoader {
   /// @throws Error(invalid_argument) for a batch that an epoch does not have
   void seek(const DataPosition& position);
 
-  /// The position, the seed and all that determines the order, for a checkpoint's metadata.
+  /// Returns the position, the seed and every option that determines the order of samples, for a checkpoint's metadata.
   Metadata to_metadata() const;
   /// Continues at the position in the metadata. @throws Error(invalid_argument) naming the first difference of data or options
   void resume(const Metadata& metadata);

@@ -57,7 +57,7 @@ class TREADLE_API Datum {
   bool defined() const noexcept { return kind() != Kind::none; }
   bool is_tensor() const noexcept { return kind() == Kind::tensor; }
 
-  /// Each throws Error(invalid_argument) if the value is of another kind.
+  /// Each of these functions throws Error(invalid_argument) if the value is of another kind.
   const Tensor& tensor() const;
   const SparseTensor& sparse_tensor() const;
   const Sequence& sequence() const;
@@ -70,7 +70,7 @@ class TREADLE_API Datum {
       content_;
 };
 
-/// "f32[2,3]", "seq(f32, 4 elements)", "optional(none)" …
+/// Describes a value for messages: "f32[2,3]", "seq(f32, 4 elements)", "optional(none)" …
 TREADLE_API std::string describe(const Datum& datum);
 
 }  // namespace treadle

@@ -43,13 +43,13 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 29;
 
-/// Bits per element: 2, 4 or 6 for packed types; the size of std::string for `string`.
+/// Returns the bits per element: 2, 4 or 6 for packed types; the size of std::string for `string`.
 TREADLE_API size_t bits_of(DType dtype) noexcept;
-/// "float32", "int64", "bool" …, as NumPy and ONNX spell them.
+/// Returns the name as NumPy and ONNX spell it: "float32", "int64", "bool" …
 TREADLE_API std::string_view name_of(DType dtype) noexcept;
-/// "f32", "i64", "bool" …, for printing types such as f32[1,3,224,224].
+/// Returns the short name, for printing types such as f32[1,3,224,224]: "f32", "i64", "bool" …
 TREADLE_API std::string_view short_name_of(DType dtype) noexcept;
-/// The inverse of name_of(); `undefined` for an unknown name.
+/// Returns the dtype of a name_of() name; `undefined` for an unknown name.
 TREADLE_API DType dtype_from_name(std::string_view name) noexcept;
 /// Bytes of `num_elements` elements, packed as in ONNX (the first element in the low bits).
 /// @throws Error(resource_exhausted) on overflow

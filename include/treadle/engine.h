@@ -33,22 +33,22 @@ struct EngineOptions {
 /// and clears the error. wait_for() or wait_all() throws the error, once. Thread-safe.
 class TREADLE_API Engine {
  public:
-  /// An object that operations read or write; the engine does not know which. Copies are the same variable.
+  /// A handle of an object that operations read or write; the engine does not know the object. Copies are handles of the same variable.
   class TREADLE_API Variable {
    public:
-    /// The number of operations that have written it.
+    /// Returns the number of operations that have written the variable.
     uint64_t version() const;
-    struct State;  // opaque
+    struct State;  // opaque to callers
 
    private:
     friend class Engine;
-    void expect_written(std::string_view what) const;  // by the operation that runs on this thread
+    void expect_written(std::string_view what) const;  // throws unless the operation on this thread writes this variable
     std::shared_ptr<State> state_;
   };
   using Operation = std::function<void()>;
 
-  /// Memory for the duration of an operation. Operations that use it write its variable, so only one uses it at a time. Its content is
-  /// undefined when an operation begins. Copies are the same space.
+  /// Memory that an operation may use while it runs. Operations that use it write its variable, so only one uses it at a time. Its content
+  /// is undefined when an operation begins. Copies are handles of the same memory.
   class TREADLE_API Scratch {
    public:
     const Variable& variable() const;
@@ -56,7 +56,7 @@ class TREADLE_API Engine {
     /// operation.
     /// @throws Error(invalid_argument) outside an operation that writes the variable; Error(resource_exhausted)
     std::byte* get(size_t size_bytes) const;
-    size_t capacity_bytes() const;  ///< present size; callable where get() is
+    size_t capacity_bytes() const;  ///< returns the present size; callable where get() is
 
    private:
     friend class Engine;
@@ -69,7 +69,7 @@ class TREADLE_API Engine {
   class TREADLE_API RandomStream {
    public:
     const Variable& variable() const;
-    /// The next numbers: uniform in [0, 1), or of the standard normal distribution.
+    /// Draws the next numbers: uniform in [0, 1), or of the standard normal distribution.
     /// @throws Error(invalid_argument) outside an operation that writes the variable
     void uniform(std::span<double> values) const;
     void normal(std::span<double> values) const;

@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-/// Classes of errors. The C ABI's status codes have the same values.
+/// Kinds of errors. The C ABI's status codes have the same values.
 enum class ErrorCode : int {
   ok = 0,
   invalid_argument = 1,    ///< a caller's value is wrong: name, dtype, shape, option

@@ -12,7 +12,8 @@
 
 namespace treadle::train {
 
-/// A file "events.out.tfevents.…" with numbers over steps. Each record is passed to the system when the call returns.
+/// A file "events.out.tfevents.…" of numbers, each with the training step that it belongs to. When a call returns, its record has been
+/// passed to the operating system.
 class TREADLE_API EventFile {
  public:
   /// Makes a new file in the folder, which is created if necessary. @throws Error(io_error)
@@ -21,7 +22,7 @@ class TREADLE_API EventFile {
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  /// Writes names and values for a step. @throws Error(io_error)
+  /// Writes one number per name, for one training step. @throws Error(io_error)
   void write(int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
 
   const std::string& path() const { return path_; }

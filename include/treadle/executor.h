@@ -37,7 +37,7 @@ class TREADLE_API ExecutorGraphs {
   const std::optional<SessionOptions>& session_options() const;
   std::vector<ValueInfo> inputs() const;
   const std::vector<std::string>& output_names() const;
-  /// Initial values of trainable parameters and of running statistics. Both are empty for a model that cannot be trained.
+  /// Returns the initial values of trainable parameters and of running statistics. Both are empty for a model that cannot be trained.
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;
   /// True if the gradient of this parameter is by rows.
@@ -45,21 +45,21 @@ class TREADLE_API ExecutorGraphs {
 
   /// The graph of training passes with these gradients, made at the first call. @throws Error for a model that cannot be trained
   JointModule& training(const GradientRequests& requests) const;
-  /// All training graphs made so far.
+  /// Returns all training graphs made so far.
   std::vector<JointModule*> all_training() const;
-  /// Executes passes that are not for training: either a module that reads bound values in place, or a session that is fed them; the other
-  /// is null.
+  /// Returns the module that executes passes that are not for training: it reads bound values in place. Null if a session, which is fed the
+  /// values, executes them.
   JointModule* evaluation() const;
   Session* session() const;
 
-  /// As Session::set_monitor(), for all passes: inputs and results of nodes.
+  /// Like Session::set_monitor(), for the inputs and results of nodes in all passes.
   void set_monitor(const Monitor& monitor) const;
   /// Ends profiling (SessionOptions::enable_profiling). @return paths of the profiles: first of passes that are not for training, then of
   /// each graph of training(). Empty without profiling
   std::vector<std::string> end_profiling() const;
-  /// Bytes of weights, packed weights and activations for passes that are not for training.
+  /// Returns the bytes of weights, packed weights and activations for passes that are not for training.
   size_t memory_bytes() const;
-  /// As Session::optimized_model().
+  /// Returns the optimised model, like Session::optimized_model().
   std::string optimized_model() const;
 
   /// Returns this object if it is of this model; otherwise graphs of the model with the same options.
@@ -69,7 +69,7 @@ class TREADLE_API ExecutorGraphs {
 
  private:
   friend class Executor;
-  /// The executor whose values evaluation() reads at present.
+  /// The executor whose values evaluation() reads at present. Null: none.
   const void*& reader() const;
 
   struct Impl;
@@ -89,19 +89,20 @@ struct TREADLE_API BindOptions {
   NamedTensors states;
   /// An executor whose parameters and states the new one shares, unless others are given.
   const Executor* shared = nullptr;
-  /// Names of the values to share; nullopt: all that both models have. @see shared
+  /// Names of the values of `shared` that the new executor shares; nullopt: all that both models have.
   std::optional<std::vector<std::string>> shared_names = std::nullopt;
 };
 
 struct TREADLE_API SimpleBindOptions : BindOptions {
-  std::map<std::string, DType> dtypes;  ///< of inputs; default: the model's
+  std::map<std::string, DType> dtypes;  ///< of inputs; an input that is not listed has the model's dtype
   /// Memory by name, for inputs and for their gradients ("grad of NAME"). Used if it is large enough; otherwise new memory is added to it.
   /// Executors that run one after the other can share it.
   NamedTensors* shared_buffer = nullptr;
 };
 
 struct ReshapeOptions {
-  bool partial_shaping = false;  ///< inputs without a given shape may change; those whose shape does not follow keep theirs
+  /// Inputs without a given shape may change; those whose new shape does not follow from symbols keep theirs.
+  bool partial_shaping = false;
   bool allow_up_sizing = false;  ///< new memory may be allocated for inputs that grow
 };
 
@@ -110,10 +111,10 @@ struct ReshapeOptions {
 /// thread-safe.
 /// What a forward pass is for.
 enum class ForwardMode : uint8_t {
-  predict,  ///< outputs only
+  predict,  ///< computes outputs only
   train,    ///< keeps what backward() needs; normalisations use the batch's statistics and update the running ones
 };
-/// What is done with names that an executor does not have.
+/// How an executor treats names that it does not have: with an error, or not at all.
 enum class ExtraNames : uint8_t { refuse, ignore };
 
 class TREADLE_API Executor {

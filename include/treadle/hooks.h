@@ -12,7 +12,7 @@ namespace treadle {
 
 enum class HookPoint : int { pre_run = 0, post_run = 1 };
 
-/// The run that a hook is called for.
+/// Describes the run that a hook is called for.
 struct HookedRun {
   uint64_t run_id = 0;      ///< number of the run in its session
   uint64_t graph_id = 0;    ///< of the compiled graph; differs between sessions, and between sets of feeds and fetches
@@ -28,7 +28,7 @@ using HookId = uint64_t;
 /// Groups run in ascending order, the hooks of a group in the order of registration, on the thread of the run. If a pre_run hook throws,
 /// the run fails without computing, and no later hook is called. If a post_run hook throws, the run fails too, and its results are dropped.
 TREADLE_API HookId register_hook(HookPoint point, int group, Hook hook);
-/// Running runs may still call it. @return false if there is no such hook
+/// Removes a hook. Runs that have begun may still call it. @return false if there is no such hook
 TREADLE_API bool unregister_hook(HookId id);
 
 enum class LogSeverity : int { verbose = 0, info = 1, warning = 2, error = 3, fatal = 4 };

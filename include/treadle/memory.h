@@ -12,7 +12,7 @@
 
 namespace treadle::memory {
 
-/// A block of bytes that is alive in the steps [first, last) of a plan.
+/// A block of bytes that is needed in the steps [first, last) of a plan; a step is the execution of one node.
 struct Buffer {
   static constexpr size_t kAnywhere = std::numeric_limits<size_t>::max();
 
@@ -30,10 +30,10 @@ struct ArenaPlan {
 
 struct SearchOptions {
   size_t alignment = 64;  ///< bytes, a power of two
-  /// Bytes: the search ends with the first plan of at most this size. 0: it looks for the smallest arena.
+  /// If not 0, the search ends with the first plan of at most this many bytes. 0: it looks for the smallest arena.
   size_t capacity_bytes = 0;
   double time_limit_seconds = 10;
-  /// Limit of visited states, which unlike time is the same on every machine.
+  /// The search ends after this many visited states. Unlike a time limit, this gives the same plan on every machine.
   int64_t max_steps = std::numeric_limits<int64_t>::max();
 };
 

@@ -18,7 +18,7 @@ namespace treadle {
 /// An input or output, as the model declares it.
 struct ValueInfo {
   std::string name;
-  /// As ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))", "map(int64,tensor(float))", "optional(tensor(float))".
+  /// The type in ONNX Runtime's notation: "tensor(float)", "seq(tensor(int64))", "map(int64,tensor(float))", "optional(tensor(float))".
   std::string type;
   DType dtype = DType::undefined;  ///< of a tensor's elements
   /// An extent is an integer, the name of a symbol, or empty text if unknown. If the rank is unknown, `has_rank` is false and `shape`
@@ -43,8 +43,8 @@ struct LoadOptions {
 
 /// Immutable and cheap to copy. Sessions of one Model share its weights.
 enum class GraphState : uint8_t {
-  as_read,    ///< written so, a model is the same again
-  optimized,  ///< by the passes that hold on every machine
+  as_read,    ///< as read: writing it gives the same model again
+  optimized,  ///< changed by the passes that are valid on every machine
 };
 
 class TREADLE_API Model {
@@ -62,7 +62,7 @@ class TREADLE_API Model {
   /// Lists all reasons why this build cannot run the model: missing operators, and nodes with an unsupported attribute, dtype or shape.
   /// Empty if it can.
   std::vector<std::string> unsupported() const;
-  /// The graph as text.
+  /// Returns the graph as text.
   std::string to_text(GraphState state = GraphState::as_read) const;
   /// Writes the model atomically.
   /// @param opset  of ai.onnx for an optimized graph; 0: the lowest that is sufficient

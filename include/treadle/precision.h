@@ -17,7 +17,7 @@ struct ChoosePrecisionOptions {
   double bound = 1e-3;
   SessionOptions session;   ///< options of all sessions that are tried; its precision is ignored
   int64_t max_groups = 16;  ///< number of parts of the model to measure separately, each with its own session
-  int64_t timed_runs = 9;   ///< runs per precision; the median counts
+  int64_t timed_runs = 9;   ///< runs per precision; their median time counts
 };
 
 /// A precision that was tried.
@@ -32,7 +32,7 @@ struct PrecisionChoice {
   double error = 0;
   double speedup = 1;                 ///< relative to float32
   std::vector<TriedPrecision> tried;  ///< for the whole model, and for the mixture if there is one; float32 first
-  /// A table.
+  /// Returns a table of the tried precisions.
   TREADLE_API std::string to_text() const;
 };
 

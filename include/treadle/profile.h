@@ -27,14 +27,14 @@ struct ProfiledOperand {
   int64_t row_step = 0;  ///< row stride in elements, if rows are parts of another value's rows; 0: contiguous
   std::string value;     ///< a number or short list that is known without running: "0.5", "[2, -1]"; empty: unknown
 
-  /// In elements, by axis; empty if the shape is unknown.
+  /// Returns the strides in elements, by axis; empty if the shape is unknown.
   std::vector<int64_t> strides() const;
 };
 
 /// A kernel of a node's operator that was not chosen for the node.
 struct ProfiledUnusedKernel {
   std::string name;
-  std::string why;  ///< the kernel declines the node, or comes after the chosen one
+  std::string why;  ///< whether the kernel declines the node, with the reason, or comes after the chosen one
 };
 
 /// A step within a node's kernel, such as packing (ProfilerOptions::kernel_phases).
@@ -59,8 +59,8 @@ struct PlannedNode {
   std::string phase;                   ///< part of a training step: "forward", "backward", "communication" or "optimizer"; otherwise empty
   std::vector<int32_t> forward;        ///< for a backward node: indices of forward nodes whose gradients it computes
   int64_t sequence = -1;               ///< forward node: its number among forward nodes; backward node: the number of its last forward node
-  bool moves = false;                  ///< it only moves elements and computes nothing
-  bool between_devices = false;        ///< not a node of the graph, but a copy to another device
+  bool moves = false;                  ///< true: the node only moves elements and computes nothing
+  bool between_devices = false;        ///< true: not a node of the graph, but a copy to another device
   size_t packed_bytes = 0;
 };
 
@@ -89,7 +89,7 @@ struct ProfiledRun {
   int64_t events = 0;
 };
 
-/// An interval of time on a thread.
+/// An interval of time on a thread, which a node or a wait took.
 struct ProfiledEvent {
   int32_t node = -1;  ///< index; -1: waiting for another job; -2 - s: a pool thread in ProfiledPoolThread::State s
   int32_t thread = 0;
@@ -131,7 +131,7 @@ struct ProfiledRange {
   double run_ns = 0;            ///< all calls: time of recorded runs in them
 };
 
-/// A range or a run on a timeline.
+/// An interval of a timeline: a call of a range, or a run.
 struct ProfiledSpan {
   int32_t range = -1;  ///< index; -1: a run
   int32_t thread = 0;
@@ -165,13 +165,15 @@ struct TREADLE_API NodeCounter {
   std::vector<Bucket> histogram;  ///< non-empty buckets, ascending; bounds are at most 25 % apart
 
   double mean_ns() const { return calls > 0 ? total_ns / static_cast<double>(calls) : 0; }
-  /// Interpolates within a bucket; 0 if the node never ran. @param part  0.5: the median
+  /// Returns the time below which this part of the calls stays. Interpolates within a bucket; 0 if the node never ran.
+  /// @param part  0.5: the median
   double quantile_ns(double part) const;
 };
-/// A JSON list of objects: name, op, parent, calls, total_ms, mean_us, p50_us, p90_us, p99_us, histogram of [low_ns, high_ns, count].
+/// Returns a JSON list of objects: name, op, parent, calls, total_ms, mean_us, p50_us, p90_us, p99_us, histogram of [low_ns, high_ns,
+/// count].
 TREADLE_API std::string node_counters_to_json(const std::vector<NodeCounter>& counters);
 
-/// Memory and its holder.
+/// An amount of memory and the value or node that holds it.
 struct MemoryHolding {
   std::string name;  ///< a value, or the node that took the memory; empty: unknown
   MemoryClass memory_class = MemoryClass::other;
@@ -225,7 +227,7 @@ struct Profile {
   std::vector<int32_t> steps;                          ///< nodes in the order counted by the buffers' `first` and `last`
   MemoryReport memory;
   MemoryStatistics memory_statistics;
-  std::optional<MeasuredMemory> measured_memory;  ///< if requested
+  std::optional<MeasuredMemory> measured_memory;  ///< set only if ProfilerOptions::memory is set
   std::vector<ProfiledPhase> load;                ///< a phase comes after the surrounding one
   std::vector<ProfiledRange> ranges;              ///< a range comes after the surrounding one
   std::vector<ProfiledSpan> spans;                ///< the first spans; empty without ranges and marks

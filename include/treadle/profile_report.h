@@ -51,7 +51,7 @@ struct NodeReport : PlannedNode {
   std::optional<double> bound_ms;       ///< the least time that the machine could take (roofline model)
   std::optional<double> of_peak;        ///< bound_ms divided by the node's time
   std::optional<double> estimated_ms;   ///< for a plan that did not run: the least time
-  std::vector<PassRefusal> left_alone;  ///< for a plan that did not run: refusals of passes
+  std::vector<PassRefusal> left_alone;  ///< for a plan that did not run: reasons why passes did not change the node
 };
 
 /// Names, each with a number of bytes or a series of them, in a fixed order.
@@ -180,7 +180,7 @@ struct ProfileReport {
     double ms = 0, share = 0;
     std::optional<double> flops, gflops;
   };
-  /// A layer of the model, or a phase of a training step. Comes after the one that contains it.
+  /// A layer of the model, or a phase of a training step. In the list, it follows the layer that contains it.
   struct Layer {
     std::string name;
     int32_t parent = -1;
@@ -251,13 +251,14 @@ struct ProfileReport {
 /// Makes the report: sums the profile's times, and compares them with the machine's peaks if the context has them.
 TREADLE_API ProfileReport report_profile(const Profile& profile, const ProfileContext& context = {});
 
-/// The report as a JSON document, whose fields docs/profiling.md lists.
+/// Returns the report as a JSON document, whose fields docs/profiling.md lists.
 TREADLE_API std::string profile_to_json(const ProfileReport& report);
 enum class ProfileParts : uint8_t {
   all,
-  without_timeline,  ///< omits the timeline, which is most of the text; only pages and JSON show it
+  without_timeline,  ///< omits the timeline, which makes up most of the file; only pages and JSON show it
 };
-/// @param json  a text of profile_to_json(). @throws Error(invalid_argument) for other text
+/// Reads a report from JSON.
+/// @param json  a text from profile_to_json(). @throws Error(invalid_argument) for other text
 TREADLE_API ProfileReport read_profile(std::string_view json, ProfileParts parts = ProfileParts::all);
 
 struct ProfileTableOptions {
@@ -265,18 +266,18 @@ struct ProfileTableOptions {
   bool memory = false;        ///< also the arena's contents, per step and at the peak
   std::string sort = "time";  ///< "time", "order", "calls", "gflops", "bandwidth", "peak", "name"
 };
-/// @throws Error(invalid_argument) for an unknown order
+/// Returns a table of nodes. @throws Error(invalid_argument) for an unknown order
 TREADLE_API std::string profile_to_table(const ProfileReport& report, const ProfileTableOptions& options = {});
 
 struct ProfileTreeOptions {
   int depth = 0;      ///< levels below the run; 0: all
   bool nodes = true;  ///< also nodes, within their layers
 };
-/// A run as a tree of step phases, model layers and nodes, each with its total time and the time outside of its children.
+/// Returns a run as a tree of step phases, model layers and nodes, each with its total time and the time outside of its children.
 TREADLE_API std::string profile_to_tree(const ProfileReport& report, const ProfileTreeOptions& options = {});
-/// An HTML page that needs no network.
+/// Returns an HTML page that needs no network.
 TREADLE_API std::string profile_to_html(const ProfileReport& report);
-/// CSV (RFC 4180) with a header and a line per node.
+/// Returns CSV (RFC 4180) with a header and a line per node.
 TREADLE_API std::string profile_to_csv(const ProfileReport& report);
 
 /// The contents of a file, selected by its extension: .json, .html, .csv, or a trace: .pftrace, .trace.json, .folded, .speedscope.json,
@@ -289,7 +290,7 @@ TREADLE_API void check_profile_file(std::string_view path);
 
 enum class Change : uint8_t { unchanged, faster, slower, unclear };
 
-/// The comparison of two medians.
+/// Compares two medians.
 struct TimeDifference {
   Change verdict = Change::unclear;
   double before_ms = 0, after_ms = 0;

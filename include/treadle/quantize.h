@@ -49,7 +49,7 @@ struct QuantizeOptions {
   /// Folds constants and batch normalisation first; mode qdq always does. False: nodes of the file stay unchanged, unless its opset is too
   /// old for the result.
   bool preprocess = false;
-  /// Number of calibration samples on which the results of both models are compared; 0: no comparison.
+  /// Number of calibration samples on which the results of both models are compared; 0: they are not compared.
   int64_t compared_samples = 4;
 };
 
@@ -66,7 +66,7 @@ struct QuantizedNode {
 };
 struct QuantizedOutput {
   std::string name;
-  /// As QuantizedNode::output_sqnr_db. NaN if the output's extents differ from the float model's.
+  /// Like QuantizedNode::output_sqnr_db. NaN if the output's extents differ from the float model's.
   double sqnr_db = 0, largest_difference = 0, largest_value = 0;
 };
 struct QuantizeReport {
@@ -74,10 +74,10 @@ struct QuantizeReport {
   std::vector<QuantizedOutput> outputs;      ///< floating-point outputs, if there were samples
   size_t bytes_before = 0, bytes_after = 0;  ///< of the weights
   int64_t calibration_samples = 0, compared_samples = 0;
-  /// Sentences about a model that is unfit for use: outputs (or weights, if no outputs were compared) whose error exceeds a third of the
-  /// signal (10 dB), and the node where it begins.
+  /// Returns sentences about a model that is unfit for use: outputs (or weights, if no outputs were compared) whose error exceeds a third
+  /// of the signal (10 dB), and the node where it begins.
   TREADLE_API std::vector<std::string> warnings() const;
-  /// A table, worst node first, and the warnings.
+  /// Returns a table, worst node first, and the warnings.
   TREADLE_API std::string to_text() const;
 };
 

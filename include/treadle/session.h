@@ -33,8 +33,8 @@ struct NodeCounter;
 /// Makes a pool for sessions or runs to share. @param num_threads  including the caller of a run; 0: the usable CPUs
 TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);
 
-/// sequential: one node at a time, with parallel loops. parallel: also runs independent expensive nodes concurrently, on the same threads.
-/// Both give the same bits.
+/// sequential: runs one node at a time; threads share the loops of a node. parallel: also runs independent expensive nodes concurrently, on
+/// the same threads. Both give the same bits.
 enum class ExecutionMode : int { sequential = 0, parallel = 1 };
 
 enum class GraphOptimizationLevel : int { disable_all = 0, basic = 1, extended = 2, layout = 3, all = 99 };
@@ -86,9 +86,9 @@ struct TREADLE_API SessionOptions {
   /// long as one percent of the time saves four percent of that memory; 0 for inference, parallel execution and devices, for which only 0
   /// is allowed.
   double recompute_fraction = -1;
-  std::string spill_folder;                       ///< folder for values that do not fit; empty: the system's temporary folder
-  std::shared_ptr<MemoryAccount> memory_account;  ///< is charged for all memory of the session; null: none
-  bool use_mmap = true;                           ///< if the session loads the model itself
+  std::string spill_folder;  ///< folder of the files that hold values for which memory is lacking; empty: the system's temporary folder
+  std::shared_ptr<MemoryAccount> memory_account;  ///< account that is charged for all memory of the session; null: none
+  bool use_mmap = true;                           ///< applies if the session loads the model itself
   /// Share equal weights and packed weights between sessions of the process. Only without an allocator.
   bool share_weights = true;
   /// Folder of compiled models (docs/compiled-models.md). The first session writes the optimised graph and packed weights; later sessions
@@ -131,10 +131,10 @@ class TREADLE_API CancelToken {
   std::shared_ptr<std::atomic<bool>> flag_;
 };
 
-/// Values in floating-point outputs of nodes that end a run.
+/// Checks floating-point outputs of nodes; a value that is not finite ends the run.
 enum class FiniteCheck : int { off = 0, nan = 1, nan_and_infinity = 2 };
 
-/// Bytes of values in the memory of one device, by allocator.
+/// The bytes that values use in the memory of one device, by allocator.
 struct NodeMemory {
   std::string device;     ///< device where the node ran: "cpu", "sim"
   std::string allocator;  ///< name of the allocator
@@ -144,7 +144,7 @@ struct NodeMemory {
 /// One execution of a node in a run. Times are in nanoseconds since the run began.
 struct NodeStatistics {
   std::string name, op_type;
-  int64_t scheduled_ns = 0;  ///< when it could have run: its operands existed and, in sequential execution, it was next
+  int64_t scheduled_ns = 0;  ///< when the node could have begun: its operands existed and, in sequential execution, it was next
   int64_t start_ns = 0, end_ns = 0;
   uint64_t thread = 0;  ///< system id
   size_t output_bytes = 0;
@@ -174,7 +174,7 @@ struct TREADLE_API RunOptions {
   std::map<std::string, std::string> config;
   /// Nodes (by name) or values to compute without fetching them. With targets, an empty list of outputs means none.
   std::vector<std::string> targets;
-  std::shared_ptr<ThreadPool> thread_pool;  ///< for this run, which uses no more of its threads than the session has
+  std::shared_ptr<ThreadPool> thread_pool;  ///< threads for this run, which uses at most as many of them as the session has
   /// Maps an output's name to an allocator for it. Outputs that are a feed or a constant, and strings, keep their memory. A name that is
   /// not an output of the run, or is bound to memory, is an error, both here and in output_devices.
   std::map<std::string, std::shared_ptr<Allocator>> output_allocators;
@@ -192,7 +192,7 @@ struct TREADLE_API RunOptions {
   std::function<void(const RunMetadata&)> on_metadata;
 };
 
-/// A value, as a node sees it.
+/// A value that a node reads or writes.
 struct MonitorEvent {
   uint64_t run_id = 0;
   std::string_view value;          ///< its name in the model
@@ -267,7 +267,7 @@ class TREADLE_API PartialRun {
   /// Feeds inputs that were left out at the start, runs, and fetches values that have been computed.
   /// @param until    a node, as in advance_until(); empty: as far as possible
   /// @param fetches  names of outputs, or of the options' targets
-  /// @return one value per fetch. @throws Error(invalid_argument) for an output that has not been computed by then
+  /// @return one value per fetch. @throws Error(invalid_argument) for an output that has not been computed at that time
   std::vector<Datum> advance(std::string_view until, const std::map<std::string, Datum>& feeds, std::span<const std::string> fetches);
   /// Feeds an input that was left out at the start. Its extents must be those declared or known from other inputs.
   /// @throws Error(invalid_argument) for another name or type, or an input fed already
@@ -283,12 +283,13 @@ class TREADLE_API PartialRun {
   /// Number of nodes before the next Yield, a node that reads an input not fed yet, or the end.
   size_t steps_left() const;
   bool at_yield() const;
-  /// At a Yield: the values that it hands out, by name.
+  /// At a Yield: returns the values that the Yield hands out, by name.
   std::vector<std::pair<std::string, Datum>> yielded() const;
-  /// At a Yield: passes values in, one per output of the Yield, and runs to the next Yield or the end. @return true at the end
+  /// At a Yield: supplies one value per output of the Yield, and runs to the next Yield or the end.
+  /// @return true at the end
   bool resume(std::span<const Datum> values);
   bool finished() const;
-  /// At the end: the outputs, in the session's order.
+  /// At the end: returns the outputs, in the session's order.
   std::vector<Datum> outputs();
   const std::shared_ptr<ValueCache>& cache() const;
 
@@ -337,7 +338,7 @@ struct MemoryReport {
   size_t weight_bytes = 0, packed_bytes = 0, arena_bytes = 0;
   size_t arena_lower_bound_bytes = 0;  ///< the maximum of bytes alive in a step, or a higher bound that was proved
   size_t arena_sum_bytes = 0;          ///< of all buffers: size of the arena if no buffers shared bytes
-  size_t arena_in_order_bytes = 0;     ///< the arena by best fit in the order of execution, as ONNX Runtime plans
+  size_t arena_in_order_bytes = 0;     ///< size of the arena if best fit in the order of execution planned it, as in ONNX Runtime
   size_t largest_node_bytes = 0;       ///< operands and scratch in the arena of the largest node: no run needs less
 };
 
@@ -354,7 +355,7 @@ class TREADLE_API Session {
   /// @throws Error; not_implemented lists everything that is missing
   explicit Session(const Model& model, const SessionOptions& options = {});
   explicit Session(const std::string& path, const SessionOptions& options = {});
-  ~Session();  ///< as close(), waiting as long as necessary
+  ~Session();  ///< closes the session and waits as long as necessary
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
 
@@ -379,14 +380,14 @@ class TREADLE_API Session {
   bool closed() const;
   size_t runs_in_flight() const;
 
-  /// Takes effect with the next run. A monitor without a callback watches nothing.
+  /// Watches values from the next run on. A monitor without a callback watches nothing.
   void set_monitor(Monitor monitor);
 
   /// Keeps a value in the session. Its handle can be fed in place of the value.
   ValueHandle store(Datum value);
-  /// @throws Error(not_found)
+  /// Returns a stored value. @throws Error(not_found)
   Datum stored(ValueHandle handle) const;
-  /// @throws Error(not_found)
+  /// Removes a stored value. @throws Error(not_found)
   void erase(ValueHandle handle);
   size_t num_stored() const;
 
@@ -398,38 +399,41 @@ class TREADLE_API Session {
   std::vector<ValueInfo> outputs() const;
   std::vector<ValueInfo> overridable_initializers() const;
 
-  /// The graph as text: as read, optimized, as a list of instructions with placement and memory, or the device of each node.
+  /// Returns the graph as text: as read, optimized, as a list of instructions with placement and memory, or the device of each node.
   std::string to_text(std::string_view stage) const;  // "onnx", "optimized", "planned", "devices"
-  /// The simplified model as an encoded ONNX model, without fused operators, since each session fuses itself. At disable_all, the model as
-  /// read.
+  /// Returns the simplified model as an encoded ONNX model, without fused operators, since each session fuses itself. At disable_all, the
+  /// model as read.
   /// @throws Error(not_implemented) for a compiled model, which lacks the original graph
   std::string optimized_model() const;
   /// @pre at least one run
   MemoryReport memory() const;
-  /// Bytes that the session holds now, by class, and their peaks.
+  /// Returns the bytes that the session holds now, by class, and their peaks.
   MemoryStatistics memory_statistics() const;
   void reset_memory_peaks() const;
   /// Changes the limit: at once for later runs, at the next node for running ones that can adapt. Plans for the last few limits are kept.
   /// @throws Error(invalid_argument) if the session was made without a limit
   void set_memory_limit(size_t limit_bytes) const;
-  /// The node with the most bytes alive in the arena, and the values in the arena then, largest first. @pre at least one run
+  /// Returns the node during which the most bytes of the arena are in use, and the values in the arena at that time, largest first.
+  /// @pre at least one run
   std::pair<std::string, std::vector<PeakTensor>> memory_peak() const;
   /// Writes the profile so far, and returns its path. Turns profiling off.
   std::string end_profiling();
   /// Begins a profile of runs, and of parts of running runs, from now on; enable_profiling need not be set. Drops earlier records.
   void start_profiling();
-  /// Runs that begin while paused are not recorded. @throws Error(invalid_argument) without start_profiling() or enable_profiling
+  /// Pauses the profile: runs that begin while it is paused are not recorded.
+  /// @throws Error(invalid_argument) without start_profiling() or enable_profiling
   void pause_profiling();
   void resume_profiling();
-  /// A profile of the runs that have ended since it began (treadle/profile.h). Running runs continue.
+  /// Returns a profile of the runs that have ended since profiling began (treadle/profile.h). Running runs continue.
   Profile profile() const;
-  /// An additional profile. There may be any number at once (treadle/profile.h).
+  /// Begins an additional profile. Any number may be active at once (treadle/profile.h).
   Profiler profiler(const ProfilerOptions& options);
   int64_t profiling_start_ns() const;
-  /// How often each node has run, and its times, in all runs since the session was made or reset_node_counters() (treadle/profile.h).
+  /// Returns how often each node has run, and its times, over all runs since the session was made or reset_node_counters()
+  /// (treadle/profile.h).
   /// @throws Error(invalid_argument) without SessionOptions::node_counters
   std::vector<NodeCounter> node_counters() const;
-  /// Running runs may still add times from before the call.
+  /// Sets the counters to 0. Runs that have begun may still add times from before the call.
   void reset_node_counters() const;
 
  private:
@@ -444,7 +448,8 @@ class TREADLE_API Session {
 /// @param device  named as in SessionOptions: "cpu", "sim", "sim:NAME", a plugin's. @throws Error(invalid_argument) for an unknown device,
 /// or strings
 TREADLE_API Tensor to_device(const Tensor& tensor, std::string_view device);
-/// "cpu", or the name of the device that has the tensor; valid as long as the tensor. Tensor::clone() copies it to the host.
+/// Returns "cpu", or the name of the device that holds the tensor; the text is valid as long as the tensor. Tensor::clone() copies it to
+/// the host.
 TREADLE_API std::string_view device_of(const Tensor& tensor);
 
 /// Returns the version, such as "0.1.0".

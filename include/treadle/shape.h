@@ -33,10 +33,10 @@ class TREADLE_API Shape {
   void erase(int axis);
   void resize(int rank, int64_t fill = 1);
 
-  /// The product of the extents (1 for a scalar). @throws Error(resource_exhausted) if an extent is negative, or the product of those that
-  /// are not 0 overflows
+  /// Returns the product of the extents (1 for a scalar). @throws Error(resource_exhausted) if an extent is negative, or the product of
+  /// those that are not 0 overflows
   int64_t num_elements() const;
-  /// The product of the extents in [first, last). @pre the shape is valid
+  /// Returns the product of the extents in [first, last). @pre the shape is valid
   int64_t product(int first, int last) const noexcept;
 
   bool operator==(const Shape& other) const noexcept;
@@ -46,7 +46,7 @@ class TREADLE_API Shape {
   int rank_ = 0;
 };
 
-/// "[1,3,224,224]"; "[]" for a scalar.
+/// Formats a shape: "[1,3,224,224]"; "[]" for a scalar.
 TREADLE_API std::string to_string(const Shape& shape);
 
 }  // namespace treadle

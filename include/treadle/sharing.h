@@ -36,23 +36,25 @@ struct JobStatus {
   std::string name;
   int64_t pid = 0;
   JobClass job_class = JobClass::guaranteed;
-  double share_percent = 100;    ///< as set
-  double granted_percent = 100;  ///< limited by the coordinator's policy; the smaller of both applies
+  double share_percent = 100;    ///< the job's setting
+  double granted_percent = 100;  ///< the setting, or the limit of the coordinator's policy if that is smaller
   bool suspended = false;
   uint32_t running = 0;  ///< running runs
-  uint32_t active = 0;   ///< their threads that compute now; in a suspended job, those whose node has not ended yet
-  int threads = 0;       ///< number that its runs may use
+  uint32_t active = 0;   ///< threads of running runs that compute now; in a suspended job, those whose node has not ended yet
+  int threads = 0;       ///< number of threads that its runs may use
   uint64_t runs = 0;     ///< number of ended runs
   uint64_t run_ns = 0;   ///< duration of all ended runs
-  uint64_t idle_ns = 0;  ///< time asleep for the share, or suspended
+  uint64_t idle_ns = 0;  ///< time that runs slept to keep to the share, or because the job was suspended
   uint64_t gave_way_ns = 0;
   uint64_t last_step_ns = 0;     ///< duration of the last run
   uint64_t average_step_ns = 0;  ///< over recent runs
   uint64_t memory_limit_bytes = 0, host_limit_bytes = 0;
-  uint64_t device_bytes = 0, host_bytes = 0;           ///< host: of sessions on `cpu`, or for lack of device memory
-  uint64_t disk_bytes = 0;                             ///< a device's values in a file, because of the host limit
-  uint64_t peak_bytes = 0;                             ///< maximum of device and host bytes together
-  uint64_t moved_bytes = 0, moves = 0, moving_ns = 0;  ///< between device, host and files, and the time that runs waited for it
+  /// host_bytes: values of sessions on `cpu`, and values that did not fit into a device's memory.
+  uint64_t device_bytes = 0, host_bytes = 0;
+  uint64_t disk_bytes = 0;  ///< values of a device in a file, because they exceeded the host limit
+  uint64_t peak_bytes = 0;  ///< maximum of device and host bytes together
+  /// Transfers between device, host and files: bytes, number, and the time that runs waited for them.
+  uint64_t moved_bytes = 0, moves = 0, moving_ns = 0;
 };
 
 namespace sharing {
@@ -60,7 +62,7 @@ class JobState;
 }
 
 /// A named job that sessions can run in (SessionOptions::job). Thread-safe. Other processes of the same user see it until it is destroyed,
-/// which happens when the last session that uses it is gone, too.
+/// which happens when the last session that uses it is destroyed, too.
 class TREADLE_API Job {
  public:
   /// @throws Error(invalid_argument) for an invalid name or share; Error(resource_exhausted) if the table is full
@@ -70,7 +72,7 @@ class TREADLE_API Job {
   Job& operator=(const Job&) = delete;
 
   uint64_t id() const;
-  /// Takes effect within one node. @throws Error(invalid_argument) for a share outside 0 to 100, or NaN
+  /// Changes the share, within one node of running runs. @throws Error(invalid_argument) for a share outside 0 to 100, or NaN
   void set_share(double percent);
   void suspend();
   void resume();
@@ -86,17 +88,17 @@ class TREADLE_API Job {
   std::shared_ptr<sharing::JobState> state_;
 };
 
-/// The job described by the environment (TREADLE_JOB_CLASS, TREADLE_JOB_NAME, TREADLE_JOB_SHARE, TREADLE_JOB_MEMORY). Sessions without a
-/// job run in it. Null if the environment describes none.
+/// Returns the job described by the environment (TREADLE_JOB_CLASS, TREADLE_JOB_NAME, TREADLE_JOB_SHARE, TREADLE_JOB_MEMORY). Sessions
+/// without a job run in it. Null if the environment describes none.
 /// @throws Error(invalid_argument) naming the variable
 TREADLE_API std::shared_ptr<Job> environment_job();
 
-/// All jobs of this user on this machine, ordered by id.
+/// Lists all jobs of this user on this machine, ordered by id.
 TREADLE_API std::vector<JobStatus> list_jobs();
-/// @throws Error(not_found) if there is no such job; Error(invalid_argument) as Job
+/// Changes a job, which may belong to another process. @throws Error(not_found) if there is no such job; Error(invalid_argument) as in Job
 TREADLE_API void set_job(uint64_t id, const JobChange& change);
 
-/// The folder of the job table and the coordinator's socket: TREADLE_SHARING_DIR, or /dev/shm/treadle-<user id>.
+/// Returns the folder of the job table and the coordinator's socket: TREADLE_SHARING_DIR, or /dev/shm/treadle-<user id>.
 TREADLE_API std::string sharing_folder();
 
 }  // namespace treadle

@@ -26,15 +26,15 @@ class TREADLE_API Storage {
   static std::shared_ptr<Storage> allocate(size_t size_bytes);
   /// Allocates `count` strings, which are destroyed with the block.
   static std::shared_ptr<Storage> allocate_strings(size_t count);
-  /// Uses foreign memory. `release` is called when the last tensor lets go of it; may be empty.
+  /// Uses foreign memory. `release`, which may be empty, is called when the last tensor that uses the memory is destroyed.
   static std::shared_ptr<Storage> borrow(void* data, size_t size_bytes, std::function<void()> release);
-  /// The same for memory that must not be written.
+  /// Like borrow(), for memory that must not be written.
   static std::shared_ptr<Storage> borrow_read_only(const void* data, size_t size_bytes, std::function<void()> release);
 
-  /// Device memory (to_device() in session.h). Host code must not read it, unless the device allows it.
+  /// Makes storage of device memory (to_device() in session.h). Host code must not read it, unless the device allows it.
   static std::shared_ptr<Storage> of_device(std::shared_ptr<Device> device, void* data, size_t size_bytes, std::function<void()> release);
 
-  /// Memory that its owner may reclaim soon: code that keeps the elements must copy them.
+  /// Makes storage of memory that its owner may reclaim soon: code that keeps the elements must copy them.
   static std::shared_ptr<Storage> lend(void* data, size_t size_bytes);
 
   ~Storage();
@@ -45,7 +45,7 @@ class TREADLE_API Storage {
   size_t size_bytes() const noexcept { return size_bytes_; }
   bool writable() const noexcept { return writable_; }
   bool lent() const noexcept { return lent_; }
-  /// The device that the memory belongs to; null: the host.
+  /// Returns the device that the memory belongs to; null: the host.
   const std::shared_ptr<Device>& device() const noexcept { return device_; }
 
  private:
@@ -62,11 +62,12 @@ class TREADLE_API Storage {
 class TREADLE_API Tensor {
  public:
   Tensor() = default;
-  /// A new contiguous tensor; elements are uninitialised (strings are empty).
+  /// Makes a contiguous tensor; elements are uninitialised (strings are empty).
   Tensor(DType dtype, const Shape& shape);
-  /// A contiguous view of `storage` from `offset_bytes` on. @throws Error(invalid_argument) if the storage is too small
+  /// Makes a contiguous view of `storage` from `offset_bytes` on. @throws Error(invalid_argument) if the storage is too small
   Tensor(DType dtype, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes = 0);
-  /// A strided view; `strides` in elements. @throws Error(invalid_argument) for sub-byte types, or if the view exceeds the storage
+  /// Makes a strided view; `strides` are in elements. @throws Error(invalid_argument) for sub-byte types, or if the view exceeds the
+  /// storage
   Tensor(DType dtype, const Shape& shape, std::span<const int64_t> strides, std::shared_ptr<Storage> storage, size_t offset_bytes);
 
   template <typename T>
@@ -85,7 +86,7 @@ class TREADLE_API Tensor {
   int64_t num_elements() const noexcept { return num_elements_; }
   size_t size_bytes() const;
   bool is_contiguous() const noexcept { return contiguous_; }
-  /// In elements.
+  /// Returns the strides in elements.
   std::span<const int64_t> strides() const noexcept { return strides_.dims(); }
   const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
 
@@ -98,9 +99,9 @@ class TREADLE_API Tensor {
     return {data<T>(), static_cast<size_t>(num_elements_)};
   }
 
-  /// This tensor if it is contiguous, otherwise a contiguous copy.
+  /// Returns this tensor if it is contiguous, otherwise a contiguous copy.
   Tensor contiguous() const;
-  /// A contiguous copy in host memory, even if this tensor is on a device.
+  /// Returns a contiguous copy in host memory, even if this tensor is on a device.
   Tensor clone() const;
   /// Returns the same elements with another shape. @throws Error(invalid_argument) if the element counts differ or the tensor is strided
   Tensor reshaped(const Shape& shape) const;
@@ -116,7 +117,7 @@ class TREADLE_API Tensor {
   std::shared_ptr<Storage> storage_;
 };
 
-/// "f32[1,3,224,224]"
+/// Describes dtype and shape: "f32[1,3,224,224]"
 TREADLE_API std::string describe(const Tensor& tensor);
 
 /// The dtype of a C++ element type, if there is exactly one.

@@ -21,7 +21,8 @@
 
 namespace treadle::train {
 
-/// Losses by PyTorch's definitions. Means are over all elements, or over labels that count, by their weights.
+/// Losses by PyTorch's definitions. The mean is over all elements; for class labels, over the labels that are not ignored, weighted by
+/// class_weights.
 enum class Loss : int {
   softmax_cross_entropy = 0,             ///< scores [N, C, ...] and int64 (or int32) labels [N, ...]
   mean_squared_error = 1,                ///< an output, and labels of its shape and dtype
@@ -34,7 +35,7 @@ enum class Loss : int {
   ctc = 8,    ///< scores [N, C, steps] and int64 (or int32) labels [N, length]; labels from the first negative one on are ignored
   graph = 9,  ///< defined by TrainerOptions::loss_model
 };
-/// Finds a loss by its enumerator's name. @throws Error(invalid_argument) naming the nearest
+/// Finds a loss by its enumerator's name. @throws Error(invalid_argument) suggesting the nearest name
 TREADLE_API Loss loss_named(std::string_view name);
 
 /// Optimizers, with PyTorch's formulas and defaults; Lion (Chen et al. 2023) and LAMB (You et al. 2020) as published. Each uses the members
@@ -65,12 +66,12 @@ struct TREADLE_API Schedule {
   int64_t step_size = 0;
   std::optional<double> gamma = std::nullopt, final_factor = std::nullopt;
 
-  /// Factor of the learning rate for update `index` (from 0).
+  /// Returns the factor of the learning rate for update `index` (from 0).
   double factor(int64_t index) const;
 };
 TREADLE_API Schedule::Kind schedule_named(std::string_view name);
 
-/// Parameters with their own settings.
+/// Settings for some of the parameters, which replace the trainer's.
 struct TREADLE_API ParameterGroup {
   std::vector<std::string> parameters;  ///< names or patterns; a parameter belongs to the first group that matches
   double rate_factor = 1;
@@ -124,7 +125,8 @@ struct TREADLE_API LossScale {
   uint64_t num_skipped = 0;    ///< skipped steps so far
 };
 
-/// Unset numbers have their usual defaults. Setting one that the loss, the optimizer or the schedule does not use is an error.
+/// Options of a trainer. Numbers that are not set have their usual defaults. Setting one that the loss, the optimizer or the schedule does
+/// not use is an error.
 struct TREADLE_API TrainerOptions {
   std::string output;  ///< output of the model, or another of its values, to compute the loss from; empty: the first output
   Loss loss = Loss::softmax_cross_entropy;
@@ -210,12 +212,12 @@ struct TREADLE_API TrainerOptions {
 /// which exporters write for merged weights, under the name of the Identity's output. @throws Error(not_found) naming the nearest
 TREADLE_API Model untied(const Model& model, const std::vector<std::string>& patterns);
 
-/// The values that a step takes besides the model's inputs.
+/// Lists the values that a step takes besides the model's inputs.
 struct LossInputs {
   std::optional<ValueInfo> labels;
   std::vector<ValueInfo> feeds;
 };
-/// For options.loss_model with this model. Empty for other losses.
+/// Returns the inputs of options.loss_model for this model. Empty for other losses.
 TREADLE_API LossInputs loss_inputs(const Model& model, const TrainerOptions& options);
 
 /// Sets an option by its name, from text: "learning_rate", "optimizer", "schedule" (its kind), "warmup_steps" …; lists are separated by
@@ -235,7 +237,7 @@ struct TrainerPosition {
   int accumulated_steps = 0;  ///< since the last update
 };
 
-/// The settings in a checkpoint that apply to the trainer, besides its tensors.
+/// Selects which settings apply when a checkpoint is loaded, besides its tensors.
 enum class CheckpointSettings : int {
   same = 0,  ///< loss, optimizer, schedule and their numbers must equal the trainer's; the learning rate is the checkpoint's
   own = 1,   ///< the trainer keeps its settings and learning rate; the optimizer must be the same
@@ -252,43 +254,45 @@ class TREADLE_API Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  /// One step: forward, backward, and update of parameters and states in place. If it fails before the updates, which come last without
-  /// early_updates, it has changed nothing.
+  /// Runs one training step: forward, backward, and update of parameters and states in place. If it fails before the updates, which come
+  /// last without early_updates, it has changed nothing.
   /// @param labels   undefined if the loss has none
   /// @param options  of the run, as for a session: cancellation, deadline, checks, dumps, metadata. Targets and allocators of outputs are
   /// rejected
   /// @return the loss before the update
   double step(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
-  /// The loss with running statistics and without Dropout. Changes nothing.
+  /// Returns the loss with running statistics and without Dropout. Changes nothing.
   double evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
   struct Evaluated {
     double loss = 0;
     std::vector<Datum> outputs;  ///< the model's, in order
   };
-  /// Loss and outputs of one forward pass.
+  /// Returns loss and outputs of one forward pass.
   Evaluated evaluate_with_outputs(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
-  /// The model's outputs, in order, in the mode of evaluate().
+  /// Returns the model's outputs, in order, in the mode of evaluate().
   std::vector<Datum> predict(const Feeds& feeds, const RunOptions* options = nullptr);
-  /// The gradients that step() would use, by parameter. Changes nothing.
+  /// Returns the gradients that step() would use, by parameter. Changes nothing.
   NamedTensors gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
 
-  /// Live views: they change with every step, and may be written between steps. Because writes are not announced, evaluate() and predict()
-  /// from now on compare all of them with the kernels' packed copies, reading every byte, and steps on a device copy all updates to the
-  /// host. Adapters of a weight "X.weight" are "X.lora_A.weight", [rank, inputs ...], and "X.lora_B.weight", [outputs, rank ...].
+  /// Returns live views of the parameters: they change with every step, and may be written between steps. Because writes are not announced,
+  /// evaluate() and predict() from now on compare all of them with the kernels' packed copies, reading every byte, and steps on a device
+  /// copy all updates to the host. Adapters of a weight "X.weight" are "X.lora_A.weight", [rank, inputs ...], and "X.lora_B.weight",
+  /// [outputs, rank ...].
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;  ///< running means and variances
-  /// Views as separate tensors: steps copy, and evaluate() and predict() compare, only while any of them is held.
+  /// Returns views as separate tensors: steps copy, and evaluate() and predict() compare, only while any of them exists.
   NamedTensors parameter_views() const;
   NamedTensors state_views() const;
   const NamedTensors& momentum() const;  ///< by parameter; empty for optimizers without momentum
-  /// All state kept for parameters, as "PARAMETER/WHAT": momentum, mean, squares, average (TrainerOptions::ema_decay), gradient (of
+  /// Returns all state kept for parameters, as "PARAMETER/WHAT": momentum, mean, squares, average (TrainerOptions::ema_decay), gradient (of
   /// accumulation).
   const NamedTensors& optimizer_state() const;
   /// optimizer_state() including the parts of other ranks (TrainerOptions::shard_optimizer) and the summed gradients of all ranks, as in a
   /// checkpoint. All ranks must call it. The tensors are those of the last step: parts of other ranks are copies, and the own parts do not
   /// follow later steps on a device.
   NamedTensors joint_optimizer_state() const;
-  /// Averages of parameters, and with TrainerOptions::ema_statistics of running statistics; empty without ema_decay. Live views.
+  /// Returns live views of the averages of parameters, and with TrainerOptions::ema_statistics of running statistics; empty without
+  /// ema_decay.
   NamedTensors averages() const;
   /// Swaps parameters and averages: evaluate(), predict(), save() and parameters() use the averages until this is called with false.
   /// Meanwhile steps and checkpoints are rejected. @throws Error(invalid_argument) if no averages are kept
@@ -298,33 +302,33 @@ class TREADLE_API Trainer {
   TrainerPosition position() const;
   /// @throws Error(invalid_argument) for counts that no trainer with these options can reach
   void set_position(const TrainerPosition& position);
-  /// Nullopt if the loss is not scaled.
+  /// Returns the present loss scale; nullopt if the loss is not scaled.
   std::optional<LossScale> loss_scale() const;
   /// @throws Error(invalid_argument) if the loss is not scaled, or for numbers that no trainer with these options can reach
   void set_loss_scale(const LossScale& scale);
   const TrainerOptions& options() const;
-  const Model& model() const;     ///< as read, but with separate running statistics
-  double learning_rate() const;   ///< without schedule and group factors
-  double scheduled_rate() const;  ///< for the next update
+  const Model& model() const;     ///< the model as read, but with separate running statistics
+  double learning_rate() const;   ///< rate before schedule and group factors
+  double scheduled_rate() const;  ///< rate for the next update
   void set_learning_rate(double rate);
   const std::vector<std::string>& output_names() const;
-  /// As Session::set_monitor(), for values of all graphs that the trainer runs, including gradients and updates, by their names before
+  /// Like Session::set_monitor(), for values of all graphs that the trainer runs, including gradients and updates, by their names before
   /// optimisation. Setting another monitor recompiles the graphs.
   void set_monitor(Monitor monitor);
-  /// Memory of the trainer, by class. set_memory_limit() throws Error(invalid_argument) if the trainer was made without a limit
+  /// Returns the memory of the trainer, by class. set_memory_limit() throws Error(invalid_argument) if the trainer was made without a limit
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
   /// Writes a trace with the terms of PyTorch's profiler (Chrome's JSON), and returns its path. Turns profiling off.
   std::string end_profiling();
-  /// As for Session. Steps, gradients and predictions are runs; nodes are marked as forward, backward or optimizer. Not while another
-  /// thread uses the trainer.
+  /// Like Session::start_profiling(). Steps, gradients and predictions are runs; nodes are marked as forward, backward or optimizer. Not
+  /// while another thread uses the trainer.
   void start_profiling();
   void pause_profiling();
   void resume_profiling();
   Profile profile() const;
-  /// An additional profile. There may be any number at once (treadle/profile.h). It must not outlive the trainer.
+  /// Begins an additional profile. Any number may be active at once (treadle/profile.h). It must not outlive the trainer.
   Profiler profiler(const ProfilerOptions& options);
-  /// As Session::node_counters() and reset_node_counters(), if the `session` option is set.
+  /// Like Session::node_counters() and reset_node_counters(), if the `session` option is set.
   std::vector<NodeCounter> node_counters() const;
   void reset_node_counters() const;
 
@@ -360,11 +364,11 @@ class TREADLE_API Trainer {
   /// Loads adapters from such a file, or one of PEFT's. @throws Error(invalid_argument) naming the first adapter that is missing, has
   /// another shape, or is not this trainer's; then nothing has changed
   void load_adapters(const std::string& path);
-  /// The forward, backward and update graph as text.
+  /// Returns the forward, backward and update graph as text.
   std::string to_text() const;
 
  private:
-  /// Writes parameters, states or optimizer state while no run reads or writes them.
+  /// Calls `write`, which changes parameters, states or optimizer state, while no run reads or writes them.
   void change(const std::function<void()>& write);
 
   struct Impl;
@@ -382,7 +386,7 @@ class TREADLE_API CheckpointFolder {
  public:
   /// Creates the folder if necessary, and deletes incomplete files of a killed process.
   explicit CheckpointFolder(const std::string& folder, const CheckpointFolderOptions& options = {});
-  /// Waits for the file being written. Its failure is lost: call wait() to get it.
+  /// Waits for the file being written. An error of writing it is dropped: call wait() to get it.
   ~CheckpointFolder();
   CheckpointFolder(CheckpointFolder&&) noexcept;
   CheckpointFolder& operator=(CheckpointFolder&&) noexcept;
@@ -391,7 +395,7 @@ class TREADLE_API CheckpointFolder {
   std::string save(const Trainer& trainer, const Metadata& metadata = {});
   /// Waits until the last save() is on disk. @throws Error if it failed
   void wait();
-  /// Complete files, oldest first.
+  /// Lists complete files, oldest first.
   std::vector<std::string> files() const;
   struct Resumed {
     std::string path;
