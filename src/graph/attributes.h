@@ -1,4 +1,4 @@
-// Attributes of a node, in the order of the file.
+// The attributes of a node, in the order of the file.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class Attributes {
   const std::vector<int64_t>& get_ints(std::string_view name) const;  // empty if absent
   const std::vector<float>& get_floats(std::string_view name) const;
   const std::vector<std::string>& get_strings(std::string_view name) const;
-  /// @throws Error(invalid_model) if absent
+  /// Returns a tensor attribute. @throws Error(invalid_model) if it is absent
   const Tensor& get_tensor(std::string_view name) const;
 
   auto begin() const { return items_.begin(); }

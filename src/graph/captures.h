@@ -5,7 +5,7 @@
 
 namespace treadle {
 
-/// Drops the captures of a node that none of its bodies uses any more; the others move up.
+/// Removes the captures of a node that none of its bodies uses any more; the indices of later ones decrease.
 void drop_unused_captures(Graph& graph, NodeId id);
 
 }  // namespace treadle

@@ -133,7 +133,7 @@ void check_attributes(const Node& node) {
 
 bool has_dtype(const Type* type) { return type && type->is_tensor() && type->dtype != DType::undefined; }
 
-// Inputs whose ports share a type_name must have the dtype of the first that has one. `type_at(i)` is null for an absent input.
+// Inputs whose ports have the same type_name must have the dtype of the first such input. `type_at(i)` is null for an absent input.
 template <typename TypeAt>
 void check_types(const Node& node, size_t count, TypeAt type_at, ErrorCode code) {
   const OpDef& op = *node.op;

@@ -9,11 +9,11 @@ namespace treadle {
 inline constexpr std::string_view kAnyAttribute = "*";
 
 /// Registers an operator so that find_op() finds it. Its `name` and `domain` are copied. A second operator of the same name replaces the
-/// first for graphs that are read later; the first stays alive, as graphs may refer to it.
-/// @throws Error(invalid_argument) if there is a built-in operator of that name
+/// first for graphs that are read later; the first is not destroyed, as graphs may refer to it. @throws Error(invalid_argument) if there is
+/// a built-in operator of that name
 const OpDef* add_custom_op(OpDef op);
 
-/// Returns true for an operator made by add_custom_op(), whose kernels may defer (graph/deferred.h).
+/// Returns true for an operator made by add_custom_op(), whose kernels may complete later (graph/deferred.h).
 bool is_custom_op(const OpDef& op);
 
 }  // namespace treadle

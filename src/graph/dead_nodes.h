@@ -1,4 +1,4 @@
-// Dead nodes: those whose outputs nothing reads.
+// Finds and removes dead nodes: nodes whose outputs are not read.
 #pragma once
 
 #include <cstdint>

@@ -15,14 +15,14 @@ namespace treadle {
 class Completion {
  public:
   virtual ~Completion() = default;
-  /// @param error  null on success
+  /// Ends the node. @param error  null on success
   virtual void complete(std::exception_ptr error) = 0;
 };
 
 /// Operands of evaluate_node(), which outlive run() if the kernel defers.
 class DeferringOperands : public DynamicOperands {
  public:
-  /// Like input(), but never copies; the result must not be kept beyond the end of the kernel.
+  /// Like input(), but never copies. The result must not be used after the kernel has ended.
   virtual const Datum& borrowed_input(int i) const = 0;
   /// Called in run() by a kernel that will finish later: it must then call the returned object. Operands stay valid until then.
   virtual std::shared_ptr<Completion> defer() = 0;
@@ -35,7 +35,7 @@ struct DeferredNode {
   const Node* node = nullptr;
   const KernelDef* kernel = nullptr;
   const PackedState* packed = nullptr;
-  std::vector<Datum> inputs;  ///< as for evaluate_node(), but none in lent storage
+  std::vector<Datum> inputs;  ///< like the inputs of evaluate_node(), but not in lent storage
   std::vector<DType> output_dtypes;
   ThreadPool* pool = nullptr;
   uint64_t run_id = 0;

@@ -16,7 +16,8 @@ constexpr size_t kMaxTerms = 24;
 constexpr size_t kMaxFactors = 16;
 // A longer sum is not expanded within another sum: the partial sums of n extents would have n * n / 2 terms.
 constexpr size_t kMaxOpenTerms = 64;
-// Expressions share operands, so as trees they may be exponentially large: traversals stop after this many visits, and texts are cut.
+// Expressions share operands, so written as trees they may be exponentially large. Traversals therefore stop after this many visits, and
+// texts are cut.
 constexpr int kMaxVisits = 1000;
 constexpr size_t kMaxText = 1000;
 

@@ -62,7 +62,7 @@ struct Expr {
 Dim operator+(const Dim& a, const Dim& b);
 Dim operator-(const Dim& a, const Dim& b);
 Dim operator*(const Dim& a, const Dim& b);
-/// @throws Error(invalid_argument) for a constant divisor of zero
+/// Divides, and rounds towards negative infinity. @throws Error(invalid_argument) for a constant divisor of zero
 Dim floor_div(const Dim& a, const Dim& b);
 Dim ceil_div(const Dim& a, const Dim& b);
 Dim modulo(const Dim& a, const Dim& b);

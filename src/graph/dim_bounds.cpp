@@ -11,7 +11,7 @@ namespace {
 
 using Zeros = std::vector<const Expr*>;
 
-// Expressions share operands, so as a tree one may be exponentially large. After this many visits, nothing is known about it.
+// Expressions share operands, so written as a tree one may be exponentially large. After this many visits, the search ends without a bound.
 constexpr int kMaxVisits = 1000;
 
 // Returns true if `dim` is 0 when all of `zeros` are.
@@ -70,7 +70,7 @@ Dim data_dependent_dim(InferContext& context, std::string_view hint, const Dim& 
 std::optional<int64_t> UpperBounds::of(const Dim& dim) {
   try {
     if (const auto found = interval(dim)) return found->most;
-  } catch (const Error&) {  // exceeds 64 bits
+  } catch (const Error&) {  // the bound exceeds 64 bits
   }
   return std::nullopt;
 }

@@ -239,7 +239,7 @@ class Evaluation final : public DeferringOperands {
   std::shared_ptr<Ending> ending_;  // of a deferred kernel
 };
 
-// Everything that a deferred kernel needs until its end.
+// Owns everything that a deferred kernel needs until it ends.
 struct OwnedEvaluation {
   explicit OwnedEvaluation(DeferredNode given)
       : deferred(std::move(given)), evaluation(*deferred.node, *deferred.kernel, deferred.inputs, deferred.output_dtypes, evaluator) {

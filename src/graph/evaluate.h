@@ -26,7 +26,7 @@ struct Evaluator {
   /// The kernel is a device's own: the host can read inputs in OpDef::value_inputs only, and scratch is from `allocate`.
   bool on_device = false;
 
-  // Working memory of evaluate_node().
+  // The working memory of evaluate_node().
   std::shared_ptr<Storage> scratch;
   Tensor device_scratch;
   std::vector<std::byte> state;

@@ -29,9 +29,9 @@ class FunctionBody {
 
   const Node& node() const { return node_; }
   const Attributes& attributes() const { return node_.attributes; }
-  /// @throws Error(not_implemented) if inference does not know the rank
+  /// Returns the rank of input i. @throws Error(not_implemented) if inference does not know it
   int64_t rank(size_t i);
-  /// @throws Error(not_implemented) if the shape is not constant
+  /// Returns the shape of input i. @throws Error(not_implemented) if it is not constant
   Shape shape(size_t i);
   size_t num_inputs() const { return inputs_.size(); }
   size_t num_outputs() const { return outputs_.size(); }
@@ -45,9 +45,9 @@ class FunctionBody {
   std::string constant(const Tensor& value) { return op("Constant", {}, {{"value", Datum(value)}}); }
   std::string number(float value) { return constant(Tensor::scalar(value)); }
   std::string ints(std::vector<int64_t> values) { return constant(Tensor::vector<int64_t>(values)); }
-  /// Adds f(x; a, b).
+  /// Adds a node that computes f(x; a, b).
   std::string function(const ScalarFunction& function, const std::string& x, float a, float b);
-  /// Makes the value output i of the function.
+  /// Makes the value the function's output i.
   void give(size_t i, const std::string& value);
 
   const std::vector<FunctionNode>& nodes() const { return nodes_; }

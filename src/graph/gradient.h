@@ -14,7 +14,7 @@ namespace treadle {
 /// Gradients are ordinary nodes in the newest opset, appended to the graph. `kNoValue` means "no gradient".
 class GradientContext {
  public:
-  /// @param wanted  inputs whose gradients are needed; empty: all
+  /// @param wanted  inputs whose gradients are needed; empty: all inputs
   GradientContext(Graph& graph, NodeId node, std::span<const ValueId> grad_outputs, std::vector<bool> wanted = {})
       : graph_(graph), node_(node), grads_(grad_outputs), wanted_(std::move(wanted)) {}
 
@@ -45,7 +45,7 @@ class GradientContext {
   ValueId reshape_like(ValueId x, ValueId like) { return op("Reshape", {x, shape_of(like)}, {{"allowzero", int64_t{1}}}); }
   ValueId constant(Tensor tensor) { return graph_.add_constant("constant", std::move(tensor)); }
   ValueId ints(std::vector<int64_t> values) { return constant(Tensor::vector<int64_t>(values)); }
-  /// Returns a scalar of the dtype of `like`.
+  /// Returns a scalar constant of the dtype of `like`.
   ValueId scalar(double value, ValueId like);
   /// Sums a gradient over the axes that were broadcast from `operand`, so that it gets the operand's shape. If the axes are unknown, the
   /// sum is determined in the run.

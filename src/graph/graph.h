@@ -49,7 +49,7 @@ struct Value {
   std::string name;
   Type type;
   Kind kind = Kind::computed;
-  NodeId producer = kNoNode;              // of computed values
+  NodeId producer = kNoNode;              // node that computes the value; kNoNode for others
   int output = 0;                         // index among the producer's outputs
   std::vector<Use> uses;                  // by nodes; uses as outputs of the graph are in Graph::outputs
   mutable Datum constant;                 // content of a constant (address may change once), initial value of a parameter
@@ -151,7 +151,7 @@ class Graph {
   SymbolTable& symbols() const { return *symbols_; }
   const std::shared_ptr<SymbolTable>& symbol_table() const { return symbols_; }
 
-  // Values.
+  // Access to values.
   size_t num_values() const { return values_.size(); }
   Value& value(ValueId id) { return values_[index_of(id)]; }
   const Value& value(ValueId id) const { return values_[index_of(id)]; }
@@ -160,7 +160,7 @@ class Graph {
   ValueId add_value(std::string_view name, Type type = {}, Value::Kind kind = Value::Kind::computed);
   ValueId add_input(std::string_view name, Type type);
   ValueId add_constant(std::string_view name, Datum content);
-  ValueId find_value(std::string_view name) const;  // kNoValue if there is none
+  ValueId find_value(std::string_view name) const;  // returns kNoValue if there is none
   void rename_value(ValueId id, std::string_view name);
 
   std::vector<ValueId> inputs;  // of a body: formal inputs, then captures
@@ -170,7 +170,7 @@ class Graph {
   std::vector<ValueId> overridable_initializers;  // constants that a feed may replace (since IR version 4)
   bool is_output(ValueId id) const { return outputs.contains(id); }
 
-  // Nodes, in topological order.
+  // Access to nodes, in topological order.
   size_t num_nodes() const { return num_alive_; }
   size_t node_capacity() const { return nodes_.size(); }
   bool is_alive(NodeId id) const { return nodes_[index_of(id)].node != nullptr; }
@@ -184,7 +184,7 @@ class Graph {
 
   /// Inserts a node before `before`, or appends it, after looking up its operator in the registry.
   NodeId add_node(NodeSpec spec, NodeId before = kNoNode);
-  /// For import: appends a node whose outputs are values of this graph already.
+  /// For import: appends a node whose outputs already are values of this graph.
   NodeId append(Node node);
   void remove_node(NodeId id);  // @pre its outputs are unused
   void move_before(NodeId id, NodeId before);
@@ -195,8 +195,8 @@ class Graph {
   int add_capture(NodeId id, ValueId value);                 // returns the index, counted from num_formal_inputs
   void replace_uses(ValueId old_value, ValueId new_value);   // in nodes and in outputs
 
-  /// Returns the content of a dense constant; null for anything else. Copies a large unaligned tensor of a file permanently, so use
-  /// stored_tensor() if the elements are not needed. Must not be called once threads share the graph.
+  /// Returns the content of a dense constant; null for other values. A large unaligned tensor of a file is copied, and the copy is kept, so
+  /// use stored_tensor() if the elements are not needed. Must not be called once threads share the graph.
   const Tensor* constant_tensor(ValueId id) const;
   /// Like constant_tensor(), without a copy. Elements may be unaligned: read them bytewise unless is_aligned().
   const Tensor* stored_tensor(ValueId id) const;
@@ -230,7 +230,7 @@ class Graph {
   size_t num_alive_ = 0;
   NameIndex value_names_, node_names_;
   std::unordered_map<size_t, uint64_t>
-      name_counters_;  // by hash of the name that was to be made unique; names with colliding hashes share a counter
+      name_counters_;  // by hash of the name that was to be made unique; names with equal hashes share a counter
   std::unordered_map<uint64_t, uint32_t> places_;  // index of uses in long lists, by node and input; hints that may be outdated
   int64_t num_searched_ = 0;
 };

@@ -69,7 +69,7 @@ struct Operands : ShortVector<InferContext::Operand> {
     for (size_t i = 0; i < size(); ++i) {
       if (node.inputs[i] == kNoValue) continue;
       const Value& value = graph.value(node.inputs[i]);
-      // Unaligned tensors are large weights, whose elements inference does not need.
+      // Only large weights are unaligned; inference does not need their elements.
       const Tensor* content = graph.stored_tensor(node.inputs[i]);
       (*this)[i] = {&value.type, content && is_aligned(*content) ? content : nullptr, &value.known};
     }
@@ -93,8 +93,8 @@ bool holds(DType dtype, int64_t value) {
   }
 }
 
-// The number of elements must be known, as elements are tracked one by one. The dtype must hold each, as it would wrap or be rounded in a
-// run otherwise.
+// Elements are tracked one by one, so their number must be known. The dtype must represent each of them, since a run would wrap or round it
+// otherwise.
 bool fits(const KnownValues& values, const Type& type) {
   return type.is_static() && type.static_shape().num_elements() == static_cast<int64_t>(values.size()) &&
          std::all_of(values.begin(), values.end(), [&](const Dim& value) { return !value.is_const() || holds(type.dtype, value.value()); });
@@ -106,7 +106,7 @@ void check_rank(int64_t rank) {
     throw Error(ErrorCode::invalid_argument, fmt::format("a shape of rank {}; at most {} axes are supported", rank, kMaxRank));
 }
 
-// Everything known about the values of a graph and of its bodies.
+// Everything that inference knows about the values of a graph and of its bodies.
 struct Knowledge {
   std::vector<std::pair<Type, std::optional<KnownValues>>> values;
   std::vector<Knowledge> bodies;

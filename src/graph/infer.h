@@ -23,7 +23,7 @@ inline constexpr int64_t kMaxKnownValues = 64;
 class InferContext {
  public:
   struct Operand {
-    const Type* type = nullptr;                         // null: absent
+    const Type* type = nullptr;                         // null: the input is absent
     const Tensor* constant = nullptr;                   // elements, if the operand is a known tensor
     const std::optional<KnownValues>* known = nullptr;  // elements as small integers, if known otherwise
     std::optional<KnownValues> known_values() const;
@@ -52,7 +52,7 @@ class InferContext {
   /// Like known(), but nullopt if any element is a symbol.
   std::optional<std::vector<int64_t>> known_ints(int i) const;
 
-  // Attributes.
+  // Access to attributes.
   int64_t get_int(std::string_view name, int64_t otherwise = 0) const { return attributes().get_int(name, otherwise); }
   float get_float(std::string_view name, float otherwise = 0) const { return attributes().get_float(name, otherwise); }
   std::string_view get_string(std::string_view name, std::string_view otherwise = {}) const {
@@ -71,13 +71,13 @@ class InferContext {
   Dim data_dependent_dim(std::string_view hint) { return symbols_.fresh_symbol(hint, true); }
   SymbolicShape data_dependent_shape(std::string_view hint, int rank);
 
-  // Bodies.
+  // Access to bodies.
   const Body& body(std::string_view attribute) const;
   /// Infers a body for the types of its formal inputs; adds captures itself. Returns the types of its outputs. The first call merges the
   /// types with those declared in the body. Further calls (for a loop, with weaker types) start from scratch and use the types as given.
   std::vector<Type> infer_body(const Body& body, std::span<const Type> formal_inputs);
 
-  // Results for the caller of `infer`.
+  // Results, which the caller of `infer` reads.
   struct Output {
     Type type;
     std::optional<KnownValues> known;
@@ -102,7 +102,7 @@ struct InferOptions {
 /// Infers all nodes of the graph and its bodies in order, and stores the types in the values. @throws Error naming the node
 /// @return true if anything known about a value has changed
 bool infer(Graph& graph, const InferOptions& options = {});
-/// Infers one node from its inputs' types, and merges in what is known about its outputs. @return as infer()
+/// Infers one node from the types of its inputs, and adds the facts to what is known about its outputs. @return as infer()
 bool infer_node(Graph& graph, NodeId id, const InferOptions& options = {});
 
 /// Merges two types, extent by extent: integers win over symbols, and `inferred` wins a contradiction.

@@ -16,7 +16,7 @@ inline bool is_internal_attribute(std::string_view domain, std::string_view name
   return domain == "treadle" || name.starts_with(kInternalPrefix);
 }
 
-/// For nodes that are read from files or written to files.
+/// Rejects nodes of files that use an internal attribute. For nodes that are read or written.
 /// @throws Error(not_implemented) for a node of another domain with an internal attribute
 void refuse_internal_attributes(const Node& node);
 

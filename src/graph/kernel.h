@@ -63,7 +63,7 @@ class CreateContext {
   CreateContext(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
   const Node& node() const { return node_; }
   const Attributes& attributes() const { return node_.attributes; }
-  const Type& type(int input) const;  // unknown type if absent
+  const Type& type(int input) const;  // returns an unknown type if the input is absent
   const Type& output_type(int output) const;
   DType dtype(int input) const { return type(input).dtype; }
   DType output_dtype(int output) const { return output_type(output).dtype; }
@@ -89,7 +89,7 @@ struct PackedPart {
   Tensor tensor;
 };
 
-/// Result of `create` for a node, such as packed weights. Shared by all bindings.
+/// The result of a kernel's `create` for a node, such as packed weights. All bindings share it.
 struct PackedState {
   virtual ~PackedState() = default;
   virtual size_t size_bytes() const { return 0; }   // memory in addition to the weights
@@ -151,7 +151,7 @@ class RunContext {
   RunContext(void* const* operands, int num_inputs, int num_outputs, void* scratch, ThreadPool* pool, const PackedState* packed)
       : operands_(operands), num_inputs_(num_inputs), num_outputs_(num_outputs), scratch_(scratch), pool_(pool), packed_(packed) {}
 
-  /// Returns null for an absent operand, or one beyond the node's last input.
+  /// Returns null if the operand is absent, or if its index is beyond the node's last input.
   template <typename T>
   const T* in(int i) const {
     return i < num_inputs_ ? static_cast<const T*>(operands_[i]) : nullptr;
@@ -171,9 +171,9 @@ class RunContext {
     return static_cast<const P&>(*packed_);
   }
 
-  /// For kernels whose output shapes inference cannot know: allocates output i and returns its tensor.
+  /// For kernels whose output shapes inference cannot know: allocates output i and returns it.
   Tensor allocate_output(int i, const Shape& shape) const { return dynamic_->allocate_output(i, shape); }
-  /// For kernels on sequences, optionals, maps and sparse tensors.
+  /// For kernels that work on sequences, optionals, maps and sparse tensors.
   const Datum& input(int i) const { return dynamic_->input(i); }
   void set_output(int i, Datum datum) const { dynamic_->set_output(i, std::move(datum)); }
 
@@ -194,7 +194,7 @@ struct KernelDef {
   std::string_view name = "plain";
   /// Required dtype of the operand `dtype_operand`; undefined: any.
   DType dtype = DType::undefined;
-  int dtype_operand = 0;  ///< index of an input, or -1 - k for output k
+  int dtype_operand = 0;  ///< index of an input; -1 - k means output k
   /// Output shapes or kinds are only known in the run: the kernel calls allocate_output or set_output for each output.
   bool allocates = false;
   size_t state_bytes = 0, state_alignment = 1;
@@ -216,10 +216,9 @@ struct KernelDef {
   void (*run)(const void* state, RunContext&) = nullptr;
 };
 
-/// Makes a KernelDef from a struct K, which is the bound state:
+/// Makes a KernelDef from a struct K, an object of which is the node's state after bind():
 ///   static K bind(BindContext&);           // settles everything that depends on shapes
-///   void run(RunContext&) const;           // computes
-/// and optionally
+///   void run(RunContext&) const;           // computes and optionally
 ///   static std::string declines(const CreateContext&);
 ///   static std::unique_ptr<PackedState> create(const CreateContext&);
 ///   static std::unique_ptr<PackedState> restore(const CreateContext&, std::span<const PackedPart>);

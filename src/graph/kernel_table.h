@@ -1,4 +1,4 @@
-// Kernels of a device with its own memory and instructions.
+// The kernels of a device that has its own memory and instructions.
 #pragma once
 
 #include <memory>

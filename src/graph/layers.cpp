@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kScopes = "pkg.torch.onnx.name_scopes";
 
-// Parses a list of strings printed by Python, such as ['', 'layer1', 'conv2d']. nullopt for anything else.
+// Parses a list of strings as Python prints it, such as ['', 'layer1', 'conv2d']. Returns nullopt for other text.
 std::optional<std::vector<std::string>> python_strings(std::string_view text) {
   if (text.size() < 2 || text.front() != '[' || text.back() != ']') return std::nullopt;
   text = text.substr(1, text.size() - 2);
@@ -52,8 +52,8 @@ auto scopes_of(const Node& node) {
 std::vector<std::string> layers_of(const Node& node) {
   if (const auto scopes = scopes_of(node); scopes != node.metadata.end())
     if (std::optional<std::vector<std::string>> layers = python_strings(scopes->second); layers && !layers->empty()) {
-      layers->pop_back();       // the operator's own name
-      std::erase(*layers, "");  // the model's own scope
+      layers->pop_back();       // removes the operator's own name
+      std::erase(*layers, "");  // removes the scope of the model itself
       return std::move(*layers);
     }
   return node.sources.empty() ? std::vector<std::string>{} : layers_of_path(node.sources.front());

@@ -13,7 +13,7 @@ namespace treadle {
 /// node that represents several nodes of the model is in the layers of the first.
 std::vector<std::string> layers_of(const Node& node);
 
-/// Puts `to` into the same layers.
+/// Assigns `to` to the same layers.
 void copy_layers(const Node& from, Node& to);
 
 }  // namespace treadle

@@ -16,7 +16,7 @@ class NameIndex {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  /// Computed by callers, as they look a name up in several indices.
+  /// Returns the hash of a name. Callers compute it, as they look a name up in several indices.
   static size_t hash(std::string_view name) noexcept { return std::hash<std::string_view>{}(name); }
 
   /// Returns the position that was inserted with this name, or kNone. `name_of(place)` returns the name at a position.
@@ -29,7 +29,7 @@ class NameIndex {
     return kNone;
   }
 
-  /// @pre neither the name nor the position is in the index
+  /// Adds a name. @pre neither the name nor the position is in the index
   void insert(size_t hash, uint32_t place) {
     if (2 * (size_ + 1) > slots_.size()) grow();
     put({shorten(hash), place});

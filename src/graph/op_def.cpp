@@ -15,7 +15,8 @@ namespace treadle {
 
 namespace {
 
-// ONNX's operators have sequences of tensors, and optionals of tensors and of such sequences. ai.onnx.ml has sequences of maps.
+// True for types that no ONNX operator uses. ONNX has sequences of tensors, and optionals of tensors and of such sequences; ai.onnx.ml has
+// sequences of maps.
 bool nests_too_deep(const Type& type) {
   if (!type.element) return false;
   const Type& element = *type.element;
@@ -52,7 +53,7 @@ const Type& CreateContext::type(int input) const {
   return has_input(input) ? graph_.type(node_.inputs[static_cast<size_t>(input)]) : unknown;
 }
 
-// Where inference knows no rank, an output of the graph has the type that the model declares.
+// If inference knows no rank, an output of the graph has the type that the model declares.
 const Type& CreateContext::output_type(int output) const {
   static const Type unknown;
   if (!has_output(output)) return unknown;

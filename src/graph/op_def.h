@@ -86,13 +86,13 @@ struct Port {
   TypeSet types;
   std::string_view type_name = "";
   Presence presence = Presence::required;
-  Ranks ranks = {};  ///< of each tensor of a variadic port too
+  Ranks ranks = {};  ///< for a variadic port: of each tensor
 };
 
 /// Allowed values of an attribute: bounds for an integer, or for each integer of a list; or a text among `words`.
 struct Allowed {
   int64_t least = INT64_MIN, most = INT64_MAX;
-  std::string_view words = "";  ///< "constant|edge|wrap"; empty: any text
+  std::string_view words = "";  ///< the allowed texts, as "constant|edge|wrap"; empty: any text
   TypeSet dtypes = {};          ///< for an integer that names a dtype by ONNX's number; empty: it does not
   constexpr bool any() const { return least == INT64_MIN && most == INT64_MAX && words.empty() && dtypes == TypeSet{}; }
 };
@@ -143,7 +143,7 @@ enum class ControlFlow : uint8_t { none, if_, loop, scan };
 /// Elements keep their order along `axis`. concat: the output is all inputs one after the other. split: the outputs are pieces of input 0.
 enum class Pieces : uint8_t { none, concat, split };
 
-/// How an operator moves elements, if every output element is an element of an operand; `no`: it computes some.
+/// How an operator moves elements, if every output element is a copy of an element of an operand. `no`: it computes elements.
 enum class Moves : uint8_t {
   no,
   in_order,      ///< elements of input 0 in order, with another shape (Reshape)
@@ -155,18 +155,18 @@ enum class Moves : uint8_t {
 enum class HalfFloats : uint8_t {
   as_they_are,       ///< decides by rounded values, or gains nothing; an operator that only moves elements follows its operands
   float32,           ///< in float32, next to other operators in float32
-  float32_by_itself  ///< in float32, as it is expensive enough to justify conversions
+  float32_by_itself  ///< computes float32, as it is expensive enough to justify conversions
 };
 
 /// How an operator relates to quantized values.
 enum class Quantization : uint8_t {
   none,
-  quantizes,    ///< QuantizeLinear
-  dequantizes,  ///< DequantizeLinear
+  quantizes,    ///< the operator is QuantizeLinear
+  dequantizes,  ///< the operator is DequantizeLinear
   chooses,      ///< moves elements or takes maxima of input 0 (all inputs for Pieces::concat): commutes with quantization
 };
 
-/// How an operator computes the same on images in channels-last layout (passes/assign_layout.cpp).
+/// How an operator is computed with the same results on images in channels-last layout (passes/assign_layout.cpp).
 struct ChannelsLast {
   enum class How : uint8_t {
     by_element,              ///< unchanged if it is pointwise; otherwise it needs ONNX's order
@@ -177,23 +177,23 @@ struct ChannelsLast {
     numbers_per_axis,        ///< with the numbers in operands 2 and 3 reordered
     reduction,               ///< over different axes; over all spatial ones by `op`, if given
     spatial_reduction,       ///< by `op` over all spatial axes
-    window,                  ///< by `op` with the same attributes; by `bytes_op` for images of bytes
+    window,                  ///< computed by `op` with the same attributes; for 8-bit images by `bytes_op`
     convolution,             ///< by `op`, with constant weights, or in a joint graph
     input_gradient,          ///< by `op` on a convolution's output gradient, weights and input shape
     weights_gradient,        ///< by `op` on a convolution's output gradient, image and weights' shape
     quantized_convolution,   ///< by `op`, with constant int8 weights
     transposed_convolution,  ///< by `op`, with constant weights and windows without overlap
     scale_and_shift,         ///< by `op` with a scale and a shift per channel, from constants
-    statistics_gradient,     ///< by `op`, with statistics kept by the forward node
-    window_gradient,         ///< by `op` on the gradient and the image of the pool whose indices are operand 1
-    normalization,           ///< by `op` on the same operands
+    statistics_gradient,     ///< computed by `op`, from statistics that the forward node has stored
+    window_gradient,         ///< computed by `op` from the gradient and the input image of the pool whose indices are operand 1
+    normalization,           ///< computed by `op` from the same operands
     permutation,             ///< it is a permutation of axes itself
     shape,                   ///< it returns the shape
   };
   How how = How::by_element;
-  std::string_view op = "";           ///< in the treadle domain, or ONNX's if there is none
-  std::string_view bytes_op = "";     ///< in the treadle domain
-  std::string_view training_op = "";  ///< likewise; also outputs what the gradient needs
+  std::string_view op = "";           ///< operator of the treadle domain, or ONNX's if the treadle domain has none of the name
+  std::string_view bytes_op = "";     ///< operator of the treadle domain
+  std::string_view training_op = "";  ///< operator of the treadle domain that also outputs values for the gradient
 };
 
 /// A number with x op number = x, as one of the operands `first` to 1.
@@ -209,15 +209,15 @@ struct PointwiseStep {
   std::vector<ValueId> operands;
 };
 
-/// Steps of a chain that compute a binary operator: acc op x, and x op acc.
+/// The steps of a chain that compute a binary operator: one for acc op x, one for x op acc.
 struct ChainSteps {
   kernels::ChainOp forward{}, reversed{};
   bool given = false;
 };
 
-/// Describes an operator that computes gradients: of which values, and with respect to which operands.
+/// For an operator that computes gradients: the values that it differentiates, and the operands with respect to which it does.
 struct Differentiated {
-  std::vector<ValueId> ys;  ///< differentiated values
+  std::vector<ValueId> ys;  ///< values that the operator differentiates
   int first_gradient = 0;   ///< operand that is the gradient of ys[0]; the other gradients follow
   std::span<const int> xs;  ///< for each output, the operand with respect to which it is the gradient
 };
@@ -235,12 +235,12 @@ struct OpDef {
   std::vector<KernelDef> kernels = {};
   TrainingFunction<std::vector<ValueId>(GradientContext&)> gradient = nullptr;
   /// For an operator whose kernel computes the gradients of another one: returns the values that it differentiates, recomputed from the
-  /// operands `operands` by operators with differentiable rules. For second derivatives, these are differentiated twice instead of the node
-  /// once.
+  /// operands `operands` by operators with differentiable rules. To compute second derivatives, autodiff differentiates these values twice
+  /// instead of the node once.
   TrainingFunction<Differentiated(GradientContext& g, std::span<const ValueId> operands)> differentiated = nullptr;
   /// Rewrites the node into other operators (an exact ONNX function body), before other passes see it.
   RewriteNode decompose = nullptr;
-  /// Inputs whose elements are read by inference or bind() (axes, shapes, repeats etc.).
+  /// Inputs whose elements inference or bind() reads (axes, shapes, repeats etc.).
   std::vector<int> value_inputs = {};
   ControlFlow control_flow = ControlFlow::none;
   /// Kernels do not copy a piece that is already in place, in memory shared by input and output.
@@ -254,7 +254,7 @@ struct OpDef {
 
   // Properties for passes and planners.
 
-  /// Each output element is a function of the elements at its position in the operands, with broadcasting.
+  /// True if each output element depends only on the elements at its position in the operands, with broadcasting.
   bool pointwise = false;
   /// If input 0 is 0, so is the output, for any attributes; with two operands, if the other one is finite and nonzero.
   bool keeps_zeros = false;
@@ -278,10 +278,10 @@ struct OpDef {
   /// parameters).
   std::optional<PointwiseStep> (*step)(const Graph& graph, const Node& node) = nullptr;
   ChainSteps chain = {};
-  /// Index of the input that a node may compute by a chain: its operands from there on are the chain's, and the attribute `steps` describes
-  /// the chain. -1: none.
+  /// Index of the input that a node may compute by a chain of operators: the operands from this index on belong to the chain, and the
+  /// attribute `steps` describes it. -1: none.
   int chain_input = -1;
-  /// For a treadle operator: expresses it by ONNX's operators, for files. `function_opset` is the oldest opset that has those.
+  /// For a treadle operator: expresses it by ONNX operators, for writing files. `function_opset` is the oldest opset that has these.
   TrainingFunction<void(FunctionBody& body)> write_function = nullptr;
   TrainingFunction<int(const Node& node)> function_opset = nullptr;
 };

@@ -10,7 +10,7 @@ namespace treadle {
 
 using OperatorFamily = std::vector<OpDef> (*)();
 
-/// All operator families of the build. Defined in the folder above (ops/list.cpp), as the operators' files include this folder.
+/// Returns all operator families of the build. Defined in ops/list.cpp, since the files of operators include this folder.
 std::span<const OperatorFamily> operator_families();
 
 }  // namespace treadle

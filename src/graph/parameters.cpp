@@ -7,7 +7,7 @@ namespace treadle {
 namespace {
 
 constexpr size_t kMostGrowth = 2, kLittleBytes = 65'536;
-constexpr int kMostSteps = 8;  // longest path from a parameter
+constexpr int kMostSteps = 8;  // length of the longest path from a parameter that is followed
 
 constexpr int kMostVisits = 256;  // of values: nodes that read one value many times have more paths than values
 

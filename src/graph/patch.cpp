@@ -103,7 +103,7 @@ class PatchDriver {
       replace(rule, old_value, replacement);
       if (with != replacement) take_name(old_value, replacement);
     }
-    // The new nodes represent the matched one and all nodes that the patch makes dead (recorded from last to first). Lists are moved and
+    // The new nodes represent the matched node and all nodes that the patch makes dead (listed from last to first). Lists are moved and
     // appended to, not copied, as they grow when a chain collapses node by node.
     std::vector<std::string> sources;
     if (graph_.is_alive(matched)) sources = graph_.node(matched).sources;
@@ -173,7 +173,7 @@ class PatchDriver {
   const PatchOptions& options_;
   std::string_view last_rule_;
   std::vector<std::vector<std::string>> removed_sources_;  // of nodes that the current patch has made dead
-  std::vector<Properties> removed_metadata_;               // of the same nodes
+  std::vector<Properties> removed_metadata_;               // metadata of the removed nodes
   std::vector<NodeId>& queue_;
   std::vector<bool>& queued_;
 };

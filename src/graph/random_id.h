@@ -1,4 +1,4 @@
-// Identifies random nodes of a graph independently of their names, also in files, whose reader numbers nodes anew.
+// Identifies random nodes of a graph by an attribute instead of their names, also in files: a reader renames nodes without names.
 #pragma once
 
 #include <charconv>

@@ -88,12 +88,12 @@ class Rewriter {
 
   /// Adds a node in front of `before` (kNoNode: at the end), infers its type and returns its first output.
   ValueId add(NodeSpec spec, NodeId before);
-  /// `with` takes over the readers and the name of `old`, whose producer may have been removed.
+  /// Makes the readers of `old` read `with`, which also gets its name. The producer of `old` may have been removed.
   void replace(ValueId old, ValueId with);
-  /// The node also represents what `gone` does, which is removed or about to be.
+  /// Records that the node also does what the node `gone` did, which is removed or will be.
   void stand_for(NodeId id, NodeId gone);
-  /// The node takes over the computation of `gone`, which is removed: its output's readers and name, its sources and metadata.
-  /// @pre the node's first output is read by `gone` only
+  /// Makes the node replace `gone`, which is removed: the node gets the readers and name of its output, its sources and metadata.
+  /// @pre only `gone` reads the node's first output
   void absorb(NodeId id, NodeId gone);
 
  private:

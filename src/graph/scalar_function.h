@@ -11,8 +11,8 @@
 #include "core/values/built_types.h"
 
 namespace treadle::kernels {
-enum class Unary : uint8_t;    // kernels/elementwise/unary_f32.h
-enum class ChainOp : uint8_t;  // kernels/elementwise/chain.h
+enum class Unary : uint8_t;    // defined in kernels/elementwise/unary_f32.h
+enum class ChainOp : uint8_t;  // defined in kernels/elementwise/chain.h
 }  // namespace treadle::kernels
 
 namespace treadle {
@@ -28,13 +28,13 @@ struct ScalarFunction {
   /// A parameter of the function: an attribute of the operator, or its constant operand `input`.
   struct Parameter {
     std::string_view name = "";  ///< name of the attribute; empty: the function has no such parameter
-    float otherwise = 0;         ///< its default
+    float otherwise = 0;         ///< the attribute's default
     int input = -1;
   };
 
-  std::string_view name;        ///< in steps of chains and attributes: the operator's type, or a name of its own ("GeluTanh")
+  std::string_view name;        ///< name in steps of chains and in attributes: the operator's type, or a special one ("GeluTanh")
   std::string_view alias = "";  ///< in NhwcConv's `activation`; empty: products and convolutions cannot apply it
-  kernels::ChainOp step{};      ///< ChainOp::unary, or a specific step
+  kernels::ChainOp step{};      ///< ChainOp::unary, or the function's own step
   kernels::Unary code{};
   Parameter a = {}, b = {};
   /// Bounds of f(x) for all x and parameters (except NaN).

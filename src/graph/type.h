@@ -12,7 +12,7 @@
 
 namespace treadle {
 
-/// A shape whose extents may be symbolic.
+/// The shape of a value before a run: its extents may be symbolic.
 using SymbolicShape = std::vector<Dim>;
 
 /// The type of a value. Kind `unknown` means that inference could not tell; a missing shape means an unknown rank.
@@ -22,8 +22,8 @@ struct Type {
   Kind kind = Kind::unknown;
   DType dtype = DType::undefined;       // of a tensor's elements, or of a map's values
   DType key_dtype = DType::undefined;   // of a map's keys
-  std::optional<SymbolicShape> shape;   // of a (sparse) tensor
-  std::shared_ptr<const Type> element;  // of a sequence's or optional's content
+  std::optional<SymbolicShape> shape;   // shape of a tensor or sparse tensor
+  std::shared_ptr<const Type> element;  // type of the content of a sequence or optional
 
   static Type tensor(DType dtype) { return {Kind::tensor, dtype, DType::undefined, std::nullopt, nullptr}; }
   static Type tensor(DType dtype, SymbolicShape shape) { return {Kind::tensor, dtype, DType::undefined, std::move(shape), nullptr}; }
@@ -43,13 +43,13 @@ struct Type {
   int rank() const noexcept { return static_cast<int>(shape->size()); }
   /// Returns true if every extent is an integer.
   bool is_static() const noexcept;
-  /// @pre is_static()
+  /// Returns the shape as integers. @pre is_static()
   Shape static_shape() const;
 
   bool operator==(const Type& other) const;
 };
 
-/// Returns "f32[N,3,224,224]", "f32[?]" for an unknown rank, "seq(f32[...])".
+/// Formats a type: "f32[N,3,224,224]", "f32[?]" for an unknown rank, "seq(f32[...])".
 std::string to_string(const Type& type);
 std::string to_string(const SymbolicShape& shape);
 

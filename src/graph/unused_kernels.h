@@ -1,4 +1,4 @@
-// Why an operator's other kernels do not compute a node. Separate from kernel.h, as only profiles need it.
+// Finds out why an operator's other kernels do not compute a node. Separate from kernel.h, as only profiles need it.
 #pragma once
 
 #include <string>

@@ -124,7 +124,7 @@ class Chooser {
                                               : recipes_[static_cast<size_t>(-1 - segment.buffer)].extra_bytes;
       segments.push_back({size, segment.first, segment.last + 1});
     }
-    // Limited by steps and not by time, so that the same budget always gives the same plan.
+    // Limits the search by steps, not by time, so that the same budget always gives the same plan.
     constexpr int64_t kSearchSteps = 4'000;
     ArenaPlan arena = plan_arena_exactly(segments, {.alignment = options_.alignment,
                                                     .capacity_bytes = capacity,
@@ -156,7 +156,7 @@ class Chooser {
 
   double spill_cost(const Gap& gap) const {
     const auto bytes = static_cast<double>(buffers_[static_cast<size_t>(gap.buffer)].size_bytes);
-    bool saved = false;  // by an earlier gap, without a write in between
+    bool saved = false;  // an earlier gap has written the buffer to the file, and it has not changed since
     for (size_t g : gaps_of_[static_cast<size_t>(gap.buffer)]) {
       const Gap& other = gaps_[g];
       saved |= other.choice == Choice::spill && other.before < gap.before &&
@@ -197,7 +197,8 @@ class Chooser {
     return std::any_of(uses.begin(), uses.end(), [&](const BudgetBuffer::Use& use) { return use.step == step; });
   }
 
-  // Chooses, among buffers that are idle at the step, the one with the lowest cost per relief. Returns false if there is none.
+  // Among the buffers that are not used at this step, chooses the one that frees memory at the lowest cost per byte. Returns false if there
+  // is none.
   bool free_at(int32_t step) {
     int32_t best = -1, best_recipe = -1;
     double best_score = std::numeric_limits<double>::infinity(), best_cost = 0;
@@ -286,7 +287,7 @@ class Chooser {
   std::span<const BudgetBuffer> buffers_;
   std::span<const Recipe> recipes_;
   const BudgetOptions options_;
-  std::vector<size_t> live_, mandatory_;  // bytes per step
+  std::vector<size_t> live_, mandatory_;  // bytes at each step of the plan
   std::vector<std::vector<BudgetBuffer::Use>> uses_;
   std::vector<size_t> sizes_;
   std::vector<Gap> gaps_;
@@ -305,7 +306,7 @@ size_t largest_working_set(size_t num_steps, std::span<const BudgetBuffer> buffe
 
 BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, std::span<const Recipe> recipes, size_t capacity_bytes,
                        const BudgetOptions& options) {
-  // Even if the bytes alive fit, holes may make the arena too large. Then fewer bytes are kept.
+  // The arena can be too large even if the bytes in use fit, because of unused gaps. Then the plan is repeated with fewer bytes.
   std::optional<BudgetPlan> smallest;
   auto consider = [&](size_t target, std::span<const Recipe> allowed) {
     Chooser chooser(num_steps, buffers, allowed, options);

@@ -20,7 +20,7 @@ struct BudgetBuffer {
   bool begins_away = false;  ///< its content is in the file at the beginning, and is loaded for the first use
 };
 
-/// A way to recompute a buffer's content for one of its uses, instead of keeping it since the previous use.
+/// A method to recompute a buffer's content for one of its uses, so that its memory is free since the previous use.
 struct Recipe {
   int32_t buffer = 0, step = 0;  ///< a step that uses the buffer
   double cost_ns = 0;
@@ -32,7 +32,7 @@ struct BudgetOptions {
   size_t alignment = 64;
   /// Cost of writing to the spill file, and of reading it.
   double spill_ns_per_byte = 0.4, load_ns_per_byte = 0.3;
-  double spill_ns = 10'000;  ///< cost per transfer
+  double spill_ns = 10'000;  ///< fixed cost per transfer
   bool may_spill = true;     ///< false: buffers that cannot be recomputed stay
   /// Makes a quick plan that keeps this many bytes alive, even if holes make its arena larger.
   bool one_try = false;
@@ -52,20 +52,20 @@ struct BudgetPlan {
     int32_t buffer;
     int32_t segment;  ///< the segment that it leaves or enters
     int32_t recipe = -1;
-    int32_t extra = -1;  ///< segment of the recipe's extra memory
+    int32_t extra = -1;  ///< segment that the recipe uses as extra memory
   };
   std::vector<Segment> segments;
-  std::vector<Transfer> transfers;  ///< ascending by step
+  std::vector<Transfer> transfers;  ///< in ascending order of steps
   size_t arena_bytes = 0;
   double cost_ns = 0;        ///< estimated, of all transfers
-  size_t spilled_bytes = 0;  ///< bytes written
+  size_t spilled_bytes = 0;  ///< bytes written to the spill file
 };
 
 /// The maximum of bytes that a step uses: no run needs less.
 size_t largest_working_set(size_t num_steps, std::span<const BudgetBuffer> buffers, size_t alignment = 64);
 
-/// Chooses buffers to spill or recompute, the cheapest per byte first, until no step exceeds the budget, and places the others. Recipes
-/// must be ordered such that each may read what earlier ones made.
+/// Chooses buffers to spill or recompute, the cheapest per byte first, until no step exceeds the budget. Then assigns offsets to the
+/// buffers that stay in memory. Recipes must be ordered such that each reads only results of earlier ones.
 /// @param capacity_bytes  of the arena
 /// @return a plan whose arena is at most this large or, if there is none, the smallest that was found
 BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, std::span<const Recipe> recipes, size_t capacity_bytes,
@@ -73,7 +73,7 @@ BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, 
 
 /// Estimates a plan without assigning offsets, which takes a small part of the time.
 struct BudgetEstimate {
-  size_t live_bytes = 0;  ///< maximum of bytes kept at once; arenas are hardly larger
+  size_t live_bytes = 0;  ///< maximum of bytes kept at once; the arena is hardly larger
   double cost_ns = 0;
 };
 BudgetEstimate estimate_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, std::span<const Recipe> recipes,

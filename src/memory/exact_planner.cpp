@@ -55,8 +55,8 @@ class Problem {
   }
 
  private:
-  // Buffers alive between two neighbouring events are all alive in the next section that begins with a start and ends with an end. Only
-  // these sections are needed: any two buffers that overlap in time share one of them.
+  // Buffers that are alive between two neighbouring events are all alive in the next section that begins with the start of a buffer and
+  // ends with the end of one. So only these sections are needed: any two buffers that overlap in time share one of them.
   void make_sections(std::span<const Buffer> buffers) {
     std::vector<std::pair<int32_t, bool>> events;  // step, and whether a lifetime starts; ends sort first, since lifetimes are half-open
     for (size_t i : index_) {

@@ -13,10 +13,10 @@ constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxRefutedBytes = size_t{128} << 20;
 constexpr int kMaxDepth = 6000;               // each level uses two frames of the caller's stack
 constexpr int64_t kFailuresPerRestart = 500;  // multiplied by the Luby sequence
-constexpr int kNumPriorities = 5;             // see prepare_restart()
+constexpr int kNumPriorities = 5;             // number of measures in prepare_restart()
 constexpr double kNoise = 0.1;                // on scores and priorities, from the second use of a priority on
 
-// The Luby sequence: 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...
+// Returns element i of the Luby sequence: 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...
 int64_t luby(int64_t i) {
   for (int64_t k = 1;; ++k) {
     if (i == (int64_t{1} << k) - 1) return int64_t{1} << (k - 1);
@@ -72,7 +72,8 @@ FitSearch::Outcome FitSearch::run(std::chrono::steady_clock::time_point deadline
   }
 }
 
-// Sets priorities, by which the search tries one of several fitting blocks first. Five measures of difficulty take turns.
+// Sets priorities: if several blocks fit, the search first tries the one with the highest. Each restart uses the next of five measures of
+// difficulty.
 void FitSearch::prepare_restart() {
   failure_limit_ = kFailuresPerRestart * luby(1 + restarts_ / kNumPriorities);
   std::vector<double> load(static_cast<size_t>(num_sections_), 0);
@@ -214,7 +215,7 @@ bool FitSearch::place(int32_t block, int32_t offset) {
   return propagate();
 }
 
-// Solves parts that share no unplaced block one by one, the shortest first, since it is the cheapest to refute.
+// Divides the problem into parts that have no unplaced block in common. Solves the shortest part first, since it is the cheapest to refute.
 bool FitSearch::solve(int32_t first, int32_t last, int depth) {
   std::vector<std::pair<int32_t, int32_t>> parts;
   for (int32_t t = first; t < last;) {
@@ -374,7 +375,7 @@ bool FitSearch::is_refuted(uint64_t key, int32_t first, int32_t last) const {
 
 void FitSearch::remember(uint64_t key, int32_t first, int32_t last) {
   auto width = static_cast<size_t>(last - first);
-  size_t bytes = sizeof(Refuted) + width * sizeof(int32_t) + 64;  // 64: overhead of the map
+  size_t bytes = sizeof(Refuted) + width * sizeof(int32_t) + 64;  // 64: estimated overhead of the map's entry
   if (refuted_bytes_ + bytes > kMaxRefutedBytes) return;
   std::vector<Refuted>& known = refuted_[key];
   std::erase_if(known, [&](const Refuted& other) {  // the new entry is stronger

@@ -37,7 +37,7 @@ class FitSearch {
   /// Searches for an answer until the deadline, or until about `max_steps` states were visited. Call it again to continue.
   Outcome run(std::chrono::steady_clock::time_point deadline, int64_t max_steps);
 
-  /// Offsets in the order of the blocks. @pre run() returned fits
+  /// Returns the offsets in the order of the blocks. @pre run() returned fits
   std::span<const int32_t> offsets() const { return offset_; }
   int64_t steps() const { return steps_; }
 

@@ -14,11 +14,11 @@
 namespace treadle::memory {
 namespace {
 
-constexpr size_t kZoneBytes = Storage::kAlignment;  // on each side of a block
+constexpr size_t kZoneBytes = Storage::kAlignment;  // size of the red zone on each side of a block
 constexpr size_t kQuarantineBytes = size_t{16} << 20;
 constexpr std::byte kZone{0xA5}, kFreed{0xDD};
 
-// The first of `count` bytes that is not `expected`; null if there is none.
+// Returns the first of `count` bytes that is not `expected`; null if there is none.
 const std::byte* first_other(const std::byte* data, size_t count, std::byte expected) {
   const std::byte* other = std::find_if(data, data + count, [=](std::byte b) { return b != expected; });
   return other == data + count ? nullptr : other;

@@ -63,7 +63,7 @@ class Simulation {
   explicit Simulation(const Steps& steps) : steps_(steps), unread_(steps.num_readers()) {}
 
   struct Effect {
-    int64_t during, after;  // bytes alive
+    int64_t during, after;  // bytes in use during and after the step
   };
   Effect effect_of(int32_t s) const {
     int64_t written = 0, reused = 0, released = 0;
@@ -167,7 +167,8 @@ Order greedy_from_the_back(const Steps& steps) {
   return order;
 }
 
-// Computes everything for one result before the next result. Of a step's operands, the one with the highest peak is computed first.
+// Computes everything that one result needs before it begins with the next result. Of a step's operands, it first computes the one with the
+// highest peak.
 Order depth_first(const Steps& steps) {
   std::vector<int64_t> written(static_cast<size_t>(steps.count())), need = written;
   for (int32_t s = 0; s < steps.count(); ++s)

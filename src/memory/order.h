@@ -1,4 +1,4 @@
-// Finds an order of steps that keeps few bytes alive at once. It knows sizes and dependencies, but no tensors and no graphs.
+// Finds an order of steps in which few bytes are in use at once. It knows sizes and dependencies, but no tensors and no graphs.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace treadle::memory {
 struct Step {
   std::vector<int32_t> reads, writes;  ///< indices of values; each is written by at most one step
   std::vector<int32_t> after;          ///< steps that must run earlier for other reasons
-  /// Pairs (written, read) of the same size: the first may reuse the bytes of the second if this step is its last reader.
+  /// Pairs (written, read) of values of the same size: the written value may use the bytes of the read one if this step is its last reader.
   std::vector<std::pair<int32_t, int32_t>> reuses;
 };
 
-/// The maximum of bytes alive in any step, including the step's reads and writes.
+/// Returns the maximum of bytes in use in any step, including the step's reads and writes.
 /// @param value_bytes  0 for values stored elsewhere
 /// @param order        a permutation of the steps in which values are written before they are read
 size_t peak_of_order(std::span<const Step> steps, std::span<const size_t> value_bytes, std::span<const int32_t> order);
@@ -28,7 +28,7 @@ size_t peak_of_order(std::span<const Step> steps, std::span<const size_t> value_
 /// (Sethi and Ullman 1970).
 std::vector<int32_t> order_for_peak(std::span<const Step> steps, std::span<const size_t> value_bytes);
 
-/// The given order and those that order_for_peak() tries, each once, for callers that minimise something else.
+/// Returns the given order and those that order_for_peak() tries, each once, for callers with another measure of quality.
 std::vector<std::vector<int32_t>> orders_to_try(std::span<const Step> steps, std::span<const size_t> value_bytes);
 
 }  // namespace treadle::memory

@@ -1,4 +1,4 @@
-// Finds gaps for buffers one by one, among the blocks that are already placed and alive at the same time.
+// Finds gaps for buffers one by one, among the placed blocks whose lifetimes overlap.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class PlacedBlocks {
   uint64_t work() const { return work_; }
 
  private:
-  static constexpr int kCapacity = 64;  // one bit each in a mask
+  static constexpr int kCapacity = 64;  // each has one bit in a mask
   struct Chunk {
     int32_t count = 0, min_first = 0, max_last = 0;
     int32_t first[kCapacity], last[kCapacity];

@@ -58,7 +58,7 @@ class Planner {
   }
 
  private:
-  // In units of PlacedBlocks::work(), about 25 ms. The first order is always completed.
+  // Limit in units of PlacedBlocks::work(), which take about 25 ms. The first order is always completed.
   static constexpr uint64_t kWorkLimit = 10'000'000;
 
   void add(const Buffer& buffer, uint32_t index, int64_t& total) {
@@ -179,7 +179,8 @@ class Planner {
     });
   }
 
-  // In each round, buffers that were above the lower bound are placed earlier. From time to time it returns to the best order so far.
+  // In each round, buffers that were placed above the lower bound move forward in the order. After some rounds without improvement, it
+  // returns to the best order so far.
   void improve() {
     if (items_.empty()) {
       best_.size_bytes = std::max(fixed_end_, best_.lower_bound_bytes);

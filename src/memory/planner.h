@@ -14,8 +14,8 @@ namespace treadle::memory {
 
 struct PlanOptions {
   size_t alignment = 64;  ///< bytes, a power of two; offsets that are not fixed are multiples of it
-  /// How often an order above the lower bound is changed and retried. A count, not a time, so that equal buffers always get the same plan.
-  /// Large plans make fewer attempts.
+  /// Number of attempts to improve an order that is above the lower bound. It is a count, not a time, so that equal buffers always get the
+  /// same plan. Large plans make fewer attempts.
   int improvement_rounds = 50;
 };
 
@@ -38,7 +38,7 @@ size_t best_fit_in_order_bytes(std::span<const Buffer> buffers, size_t alignment
 /// The bytes alive from each step on at which they change, in the order of the steps.
 /// @param alignment  sizes are rounded up to it; 1 counts the plain sizes.
 std::vector<std::pair<int32_t, size_t>> live_bytes(std::span<const Buffer> buffers, size_t alignment = 1);
-/// The most bytes that are alive at once.
+/// Returns the maximum of bytes that are alive at once.
 size_t max_live_bytes(std::span<const Buffer> buffers, size_t alignment = 1);
 
 }  // namespace treadle::memory

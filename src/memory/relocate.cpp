@@ -59,7 +59,7 @@ class Relocating {
     waiting_.erase(value);
   }
 
-  // Moves the smallest waiting value out of the way. It then blocks no other value, so each is moved away at most once.
+  // Moves the smallest waiting value to unused memory. There it blocks no other value, so each value is moved away at most once.
   void step_out_of_the_way() {
     const auto size = [](const Waiting& value) { return value.aside ? SIZE_MAX : value.move.size_bytes; };
     Waiting& smallest =

@@ -17,8 +17,8 @@ struct Aside {
   std::function<void(size_t move, size_t offset)> take;  ///< copies it back to this offset; once per `put`
 };
 
-/// Moves every value to its target, overwriting others only after they have moved. Each value is copied once. If values wait for one
-/// another in a ring, the smallest waits in an unused part of the block or, if there is none, aside.
+/// Moves every value to its target; a value is overwritten only after it has been moved. Each value is copied once. If the targets form a
+/// cycle, the smallest value of it is first moved to an unused part of the block or, if there is none, to other memory.
 /// @param size_bytes  of the block. Values do not overlap, either before or after
 void relocate(std::byte* block, size_t size_bytes, std::span<const Relocation> moves, const Aside& aside);
 

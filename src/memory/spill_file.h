@@ -6,7 +6,7 @@
 
 namespace treadle::memory {
 
-/// Not thread-safe.
+/// A temporary file for values that do not fit into memory. Not thread-safe.
 class SpillFile {
  public:
   /// @param folder  empty: the system's temporary folder. @throws Error(io_error) if no file can be created there
@@ -15,7 +15,7 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  /// @throws Error(io_error), for instance if the disk is full
+  /// Writes bytes at an offset. @throws Error(io_error), for instance if the disk is full
   void write(size_t offset, const void* data, size_t size_bytes);
   void read(size_t offset, void* data, size_t size_bytes) const;
 

@@ -119,7 +119,7 @@ void read_memory_limit(const std::string& text, CgroupLimits& limits) {
 
 int affinity_cpus() {
 #if defined(__linux__)
-  for (int capacity = 1024; capacity <= (1 << 20); capacity *= 2) {  // the kernel rejects a mask smaller than its own
+  for (int capacity = 1024; capacity <= (1 << 20); capacity *= 2) {  // sched_getaffinity() fails if this mask is smaller than the kernel's
     cpu_set_t* set = CPU_ALLOC(capacity);
     size_t size = CPU_ALLOC_SIZE(capacity);
     int count = set && sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
@@ -157,7 +157,7 @@ CacheSizes cache_sizes() {
   for (int index = 0; index < 8; ++index) {
     std::string dir = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
     auto level = to_number(first_line(dir + "level"));
-    auto size = to_number(first_line(dir + "size"));  // "32K"
+    auto size = to_number(first_line(dir + "size"));  // text such as "32K"
     if (!level || !size) continue;
     if (first_line(dir + "type") == "Instruction") continue;
     auto bytes = static_cast<size_t>(*size) << (first_line(dir + "size").back() == 'M' ? 20 : 10);
@@ -178,7 +178,7 @@ uint64_t read_xcr0() {
 // Linux grants a process AMX's tile state, eight kilobytes, only on request.
 bool request_tiles() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arguments of arch_prctl(): ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
@@ -277,7 +277,7 @@ CgroupLimits read_cgroup_limits(const std::string& root) {
     for_each_ancestor(*dir, [&](const std::string& path) { read_memory_limit(first_line(path + "/memory.limit_in_bytes"), limits); });
   if (auto dir = find_controller(root, ""))
     for_each_ancestor(*dir, [&](const std::string& path) {
-      auto parts = split(first_line(path + "/cpu.max"), ' ');  // "150000 100000" or "max 100000"
+      auto parts = split(first_line(path + "/cpu.max"), ' ');  // text such as "150000 100000" or "max 100000"
       if (parts.size() == 2) read_cpu_quota(parts[0], parts[1], limits);
       read_memory_limit(first_line(path + "/memory.max"), limits);
     });

@@ -9,10 +9,10 @@
 
 namespace treadle {
 
-/// Instruction sets that the CPU has and whose registers the operating system saves.
+/// The instruction sets that the CPU has and whose registers the operating system saves.
 struct CpuFeatures {
-  bool avx2 = false;         ///< with FMA and F16C
-  bool avx512 = false;       ///< F, CD, BW, DQ and VL
+  bool avx2 = false;         ///< AVX2, with FMA and F16C
+  bool avx512 = false;       ///< AVX-512 F, CD, BW, DQ and VL
   bool avx512_vnni = false;  ///< int8 dot products, 512 bits
   bool avx512_bf16 = false;
   bool avx512_fp16 = false;
@@ -27,7 +27,7 @@ struct CpuFeatures {
 struct CacheSizes {
   size_t l1_data_bytes = 32 << 10;
   size_t l2_bytes = 1 << 20;
-  size_t l3_bytes = 16 << 20;  ///< of one L3, which several cores share
+  size_t l3_bytes = 16 << 20;  ///< size of one L3 cache, which several cores share
 };
 
 struct CpuInfo {
@@ -38,8 +38,8 @@ struct CpuInfo {
   CacheSizes caches;
 };
 
-/// Detected at the first call. The environment variable TREADLE_ISA limits the instruction sets, see limited_features().
-/// @throws Error(invalid_argument) if it has another value
+/// Returns the properties of this machine, which the first call detects. The environment variable TREADLE_ISA limits the instruction sets,
+/// see limited_features(). @throws Error(invalid_argument) if it has another value
 const CpuInfo& cpu_info();
 
 /// Restricts features to `isa` and the levels before it: baseline (plain C++), neon, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx.
@@ -48,7 +48,7 @@ CpuFeatures limited_features(CpuFeatures features, std::string_view isa);
 
 /// cgroup limits (v1 or v2) of this process: the tightest ones between its group and the root.
 struct CgroupLimits {
-  std::optional<double> cpus;  ///< quota over period
+  std::optional<double> cpus;  ///< number of CPUs: quota divided by period
   std::optional<uint64_t> memory_bytes;
 };
 

@@ -10,8 +10,8 @@ namespace treadle {
 
 /// Polynomials in reflected bit order.
 enum class CrcPolynomial : uint32_t {
-  ieee = 0xEDB88320U,        ///< zip, gzip, PNG
-  castagnoli = 0x82F63B78U,  ///< CRC-32C: TFRecord files
+  ieee = 0xEDB88320U,        ///< used by zip, gzip and PNG
+  castagnoli = 0x82F63B78U,  ///< CRC-32C, used by TFRecord files
 };
 
 namespace detail {

@@ -10,8 +10,8 @@ namespace treadle {
 /// Grows by one in every forked child, where only the thread that forked exists.
 uint32_t fork_generation() noexcept;
 
-/// For short critical sections that call no foreign code and lock no other mutex. fork() waits until all of them are left, so in the child
-/// the mutex is free and the guarded data is consistent.
+/// A mutex for short critical sections that call no foreign code and lock no other mutex. fork() waits until all threads have left them. So
+/// in the child the mutex is free and the guarded data is consistent.
 class ForkMutex {
  public:
   ForkMutex();
@@ -30,10 +30,10 @@ class ForkMutex {
 };
 
 /// Calls a function in every forked child, before fork() returns there. For mutexes that are held too long for fork() to wait: the child
-/// must make them, and the data that they guard, anew.
+/// must construct them and the data that they guard again.
 class ForkReset {
  public:
-  /// @param in_child  runs as the only thread; must not allocate or lock
+  /// @param in_child  runs while the child has only this thread; must not allocate or lock
   explicit ForkReset(std::function<void()> in_child);
   ~ForkReset();
   ForkReset(const ForkReset&) = delete;
@@ -45,7 +45,7 @@ class ForkReset {
   ForkReset *previous_ = nullptr, *next_ = nullptr;
 };
 
-/// For forked children: constructs a new object in place of one that a parent's thread may have been changing. The old one is not
+/// For forked children: constructs a new object in place of one that a thread of the parent may have been changing. The old one is not
 /// destroyed.
 template <typename T>
 void renew_in_child(T& object) {

@@ -17,7 +17,8 @@
 
 namespace treadle {
 
-/// Returns when woken, at once if `word` differs from `expected`, or spuriously: callers loop.
+/// Sleeps until another thread wakes this one. Returns at once if `word` differs from `expected`. May also return without reason, so
+/// callers loop.
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) noexcept {
 #if defined(__linux__)
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));

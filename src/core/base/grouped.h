@@ -15,7 +15,7 @@ class Grouped {
  public:
   explicit Grouped(size_t num_lists) : first_(num_lists + 1, 0) {}
 
-  /// @pre not grouped yet
+  /// Adds an element to a list. @pre the lists have not been grouped yet
   void add(I list, T element) {
     ++first_[index_of(list) + 1];
     added_.emplace_back(list, std::move(element));
@@ -27,7 +27,7 @@ class Grouped {
     for (auto& [list, element] : added_) elements_[next[index_of(list)]++] = std::move(element);
     added_ = {};
   }
-  /// @pre grouped
+  /// Returns the elements of a list. @pre the lists have been grouped
   std::span<const T> operator[](I list) const {
     return std::span(elements_).subspan(first_[index_of(list)], first_[index_of(list) + 1] - first_[index_of(list)]);
   }

@@ -36,7 +36,7 @@ class IdRegistry {
     std::lock_guard lock(mutex_);
     by_id_.erase(id);
   }
-  /// @param what  for the error, such as "exchange". @throws Error(invalid_argument) if the object is gone
+  /// @param what  noun for the error, such as "exchange". @throws Error(invalid_argument) if the object has been destroyed
   T& find(int64_t id, std::string_view what) {
     std::lock_guard lock(mutex_);
     auto found = by_id_.find(id);

@@ -1,4 +1,5 @@
-// Indices as distinct types, so that a slot's index cannot be used for an instruction, and containers that accept one type of index only.
+// Makes indices distinct types, so that the index of a slot cannot be used for an instruction, and defines containers that accept only one
+// type of index.
 #pragma once
 
 #include <concepts>
@@ -12,11 +13,11 @@
 
 namespace treadle {
 
-/// For example `enum class SlotId : int32_t {}`: counts from 0; -1 (`kNoSlot`) means none and sorts first.
+/// Requires an enum such as `enum class SlotId : int32_t {}`. Ids count from 0; -1 (`kNoSlot`) means none and sorts first.
 template <typename T>
 concept Id = std::is_enum_v<T> && std::same_as<std::underlying_type_t<T>, int32_t>;
 
-/// For containers with another type of index. @pre the id is not none
+/// Returns the id as an index for containers that are not made for ids. @pre the id is not none
 template <Id I>
 constexpr size_t index_of(I id) {
   return static_cast<size_t>(id);

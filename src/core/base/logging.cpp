@@ -14,7 +14,7 @@ namespace {
 // Never destroyed, since threads may log until the process ends.
 struct State {
   std::mutex mutex;
-  std::shared_ptr<const LogSink> sink;  // null: the default sink
+  std::shared_ptr<const LogSink> sink;  // receives messages; null: the default sink
 };
 State& state() {
   static State& instance = *new State;
@@ -59,7 +59,7 @@ void set_log_level(LogLevel level) noexcept { detail::lowest_log_level.store(lev
 void detail::log(LogLevel level, const char* file, int line, fmt::string_view format, fmt::format_args arguments) noexcept {
   try {
     const std::string text = printable(fmt::vformat(format, arguments));
-    std::lock_guard lock(state().mutex);  // one message at a time
+    std::lock_guard lock(state().mutex);  // the sink is called for one message at a time
     if (state().sink)
       (*state().sink)(level, text, relative(file), line);
     else

@@ -25,7 +25,7 @@ namespace detail {
 extern std::atomic<LogLevel> lowest_log_level;
 void log(LogLevel level, const char* file, int line, fmt::string_view format, fmt::format_args arguments) noexcept;
 
-/// Checks the format string at compile time.
+/// Formats a message; the compiler checks the format string.
 template <typename... Args>
 void log_checked(LogLevel level, const char* file, int line, fmt::format_string<Args...> format, Args&&... args) noexcept {
   log(level, file, line, format, fmt::make_format_args(args...));

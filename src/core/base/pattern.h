@@ -1,4 +1,4 @@
-// Patterns over names.
+// Matches names against patterns.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 
 namespace treadle {
 
-/// * stands for any text, ? for one byte; anything else, such as the brackets in names of nodes, for itself.
+/// True if the pattern matches the whole text: * matches any text, ? one byte. All other characters match only themselves, even the
+/// brackets that names of nodes contain.
 inline bool matches(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = std::string_view::npos, retry = 0;
   while (t < text.size()) {

@@ -1,4 +1,4 @@
-// Key-value texts of a model, such as nodes' metadata_props.
+// Key-value texts of a model, such as the metadata_props of nodes.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@
 
 namespace treadle {
 
-/// Keeps the order, and repeated keys. Copies share their entries until one is changed: nodes made by passes carry the metadata of their
-/// origins, and exporters write kilobytes to each (stack traces).
+/// A list of key-value texts that keeps its order, and repeated keys. Copies share their entries until one is changed: passes copy the
+/// metadata of a node to the nodes that replace it, and exporters write kilobytes (stack traces) to each node.
 class Properties {
  public:
   using value_type = std::pair<std::string, std::string>;
@@ -60,7 +60,7 @@ class Properties {
     } else if (entries_.use_count() > 1) {
       entries_ = std::make_shared<Entries>(*entries_);
     } else {
-      std::atomic_thread_fence(std::memory_order_acquire);  // pairs with releases of former sharers, whose reads are then done
+      std::atomic_thread_fence(std::memory_order_acquire);  // waits for reads by copies that shared the entries and have been released
     }
     return *entries_;
   }

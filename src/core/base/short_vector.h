@@ -23,8 +23,8 @@ class ShortVectorRoom {
   std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
 };
 
-/// A vector whose first `kBytes` of elements are inside the object; more are allocated. It cannot be moved. Each growth takes new memory
-/// and frees none, so pass the size to the constructor or reserve() if it is known.
+/// A vector that stores its first `kBytes` of elements inside the object, and more of them in allocated memory. It cannot be moved. Growing
+/// allocates new memory and frees none, so pass the size to the constructor or reserve() if it is known.
 template <typename T, size_t kBytes = 512>
 class ShortVector : private ShortVectorRoom<kBytes>, public std::pmr::vector<T> {
  public:

@@ -32,7 +32,7 @@ inline CodePoint decode_utf8(std::string_view text, size_t at) {
   return {value, size};
 }
 
-/// The offset of the first byte that is not valid UTF-8; npos if there is none.
+/// Returns the offset of the first byte that is not valid UTF-8; npos if there is none.
 size_t find_not_utf8(std::string_view text);
 inline bool is_utf8(std::string_view text) { return find_not_utf8(text) == std::string_view::npos; }
 

@@ -1,4 +1,4 @@
-// Shares values that several owners in a process make from the same contents.
+// Lets several owners in a process share a value that they would make from the same contents.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,8 @@
 
 namespace treadle {
 
-/// Maps keys to weakly held values: a value lives as long as its last owner. Thread-safe, and consistent in a forked child.
+/// Maps keys to values. A value is destroyed with its last owner; the cache itself keeps no value alive. Thread-safe, and consistent in a
+/// forked child.
 template <typename Key, typename Value, typename Hash>
 class WeakCache {
  public:

@@ -1,5 +1,5 @@
-// Devices: memory, streams of work, and events that order streams. `cpu` runs work at once on the calling thread, other devices later.
-// Optional abilities have interfaces of their own: Bus, SharedEngine, AccessChecks.
+// Devices: memory, streams of work, and events that order streams. `cpu` runs work at once on the calling thread; other devices run it
+// later. Optional abilities have separate interfaces: Bus, SharedEngine, AccessChecks.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +40,13 @@ class Stream {
 
   /// @param name  for error messages and traces
   virtual void enqueue(Work work, std::string_view name) = 0;
-  /// Enqueues host work that follows the stream's work so far, such as releasing what that has used. synchronize() waits for it.
+  /// Enqueues host work that runs after all work enqueued so far, such as releasing memory which that work uses. synchronize() waits for
+  /// it.
   virtual void enqueue_release(Work work) { enqueue(std::move(work), "release"); }
-  /// Both blocks must stay alive, and otherwise unused, until the copy is done.
+  /// Enqueues a copy. Both blocks must stay alive, and nothing else may use them, until the copy is done.
   virtual void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) = 0;
-  /// `event` completes when the work so far is done. @throws Error(invalid_argument) if it belongs to another kind of device
+  /// Records an event, which completes when all work enqueued so far is done. @throws Error(invalid_argument) if it belongs to another kind
+  /// of device
   virtual void record(Event& event) = 0;
   /// Later work of this stream waits for the last record of `event`, which may belong to any device.
   /// @throws Error(invalid_argument) if nothing was recorded, on devices that can tell
@@ -54,9 +56,9 @@ class Stream {
 
   /// Gets the times at which the device began and ended a piece of work, in nanoseconds of the host's steady clock.
   using Told = std::function<void(int64_t begin_ns, int64_t end_ns)>;
-  /// Times a piece of work: all that is enqueued between the two calls or, if they are inside of work, what that work does between them.
-  /// Pieces do not nest. `told` is called once the piece is done, on any thread, at the latest by synchronize(); after an error perhaps
-  /// never. @pre Device::tells_times()
+  /// Measures the time of a piece of work: of everything enqueued between begin_timed() and end_timed(). If they are called inside of work,
+  /// it is what that work does between them. Pieces do not nest. `told` is called with the times once the piece is done, on any thread, at
+  /// the latest by synchronize(); after an error it may never be called. @pre Device::tells_times()
   virtual void begin_timed() {}
   virtual void end_timed(Told /*told*/) {}
 };
@@ -71,13 +73,14 @@ class Bus {
     back_to_host,  ///< contents unchanged since they came from the host
   };
 
-  virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) = 0;  ///< addresses without memory
+  virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) = 0;  ///< reserves addresses, but no memory
   /// Reserves physical memory of the device. Returns false if so much is not free.
   virtual bool reserve(size_t size_bytes) = 0;
   virtual void unreserve(size_t size_bytes) noexcept = 0;
   /// Declares that contents are not needed. Of memory from allocate_anywhere(), the host's part may be returned to the system.
   virtual void discard(void* data, size_t size_bytes) = 0;
-  /// Prefetches contents into the other memory, under the same addresses and in the stream's order. Memory without contents is not moved.
+  /// Prefetches contents into the other memory (device or host), under the same addresses and in the stream's order. Memory without
+  /// contents is not moved.
   /// @param data  from allocate_anywhere(); null: weights packed by host kernels
   virtual void move(Stream& stream, void* data, size_t size_bytes, Move where) = 0;
   /// Announces that the next work reads this many bytes of host memory, for devices that simulate the time this takes.
@@ -90,9 +93,9 @@ class Bus {
 /// The part of a device that computes for all streams, one at a time.
 class SharedEngine {
  public:
-  /// Later work of this stream yields to the device's other streams: it waits for theirs and, on devices that can, is preempted. Null: it
-  /// does not yield.
-  /// @param check  called now and then during the wait; an exception ends the work
+  /// Gives the stream's later work a lower priority: it waits for the device's other streams and, on devices that support this, is
+  /// preempted by them.
+  /// @param check  called now and then during the wait; an exception ends the work. Null: restores the normal priority
   virtual void set_gives_way(Stream& stream, std::function<void()> check) = 0;
 
  protected:

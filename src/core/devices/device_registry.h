@@ -27,16 +27,17 @@ struct DeviceRequest {
 struct DeviceType {
   std::string name;  ///< sessions use "sim", or "sim:NAME" to have several
   std::function<std::shared_ptr<Device>(const DeviceRequest&)> make;
-  /// Makes the host device next to such devices; empty: the plain host, and no other device type beside them.
+  /// Makes the host device of sessions that use devices of this type. Empty: they use the plain host, and cannot use other device types at
+  /// the same time.
   std::function<std::shared_ptr<Device>(const DeviceRequest&)> make_host;
   /// Kernels of the device (graph/kernel_table.h); null: host kernels run on it.
   std::shared_ptr<const KernelTable> kernels;
-  /// Of devices with kernels of their own: the operators of the treadle domain that these compute. The optimizer makes no others for the
-  /// device. If there are none, graphs are optimized at the level `basic`, otherwise at `extended`.
+  /// For devices that have their own kernels: the operators of the treadle domain that these kernels compute. The optimizer makes no other
+  /// operators of that domain for the device. If the list is empty, graphs are optimized at the level `basic`, otherwise at `extended`.
   std::vector<std::string> fused_operators = {};
 };
 
-/// Registers a type. A second one with the same name replaces it for later sessions. Thread-safe.
+/// Registers a type. A type registered later under the same name replaces it for later sessions. Thread-safe.
 /// @throws Error(invalid_argument) if the name is "cpu", empty, or has a colon, comma, blank or equals sign
 void register_device_type(DeviceType type);
 std::optional<DeviceType> find_device_type(std::string_view name);

@@ -8,7 +8,7 @@ namespace treadle {
 inline constexpr const char* kCpuProvider = "CPUExecutionProvider";
 inline constexpr const char* kVulkanProvider = "VulkanExecutionProvider";
 
-/// The provider whose device has this name in a session.
+/// Returns the name of ONNX Runtime's execution provider for a device name of a session.
 inline const char* provider_of(std::string_view device) { return device.starts_with("gpu") ? kVulkanProvider : kCpuProvider; }
 
 }  // namespace treadle

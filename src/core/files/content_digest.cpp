@@ -17,7 +17,7 @@ __extension__ using Wide = unsigned __int128;
 
 constexpr size_t kBlockWords = 128, kShift = 2, kResultWords = 4;
 constexpr size_t kBlockBytes = kBlockWords * sizeof(uint64_t);
-constexpr size_t kLevels = 12;  // each level is 1/32 of the one below: 12 levels cover more than any memory
+constexpr size_t kLevels = 12;  // each level has 1/32 of the nodes of the level below: 12 levels cover any memory
 
 // Uses the system's generator. In virtual machines, the processor's takes tens of microseconds per word, 74 ms for all keys.
 bool draw(void* to, size_t size_bytes) {

@@ -21,8 +21,8 @@ struct ContentDigest {
 /// and Rogaway 1999, CRYPTO) on 64-bit words, twice with shifted keys, as a tree.
 ContentDigest digest_of(std::span<const std::byte> bytes);
 
-/// Returns a digest of the contents. Bytes of a mapped file are identified by file and offset without reading them; the same bytes
-/// elsewhere then have another digest.
+/// Returns a digest of the contents. Bytes of a mapped file are not read: file and offset identify them, so the same bytes at another place
+/// have another digest.
 ContentDigest identify(std::span<const std::byte> bytes);
 
 }  // namespace treadle

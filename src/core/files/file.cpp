@@ -65,7 +65,8 @@ void drop(const std::pair<uintptr_t, uintptr_t>& range) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
-// A replacement must not be readable by more users than the old file. If the group cannot be kept, it gets the rights of others.
+// Gives a new file the permissions of the file that it replaces: it must not be readable by more users. If the group cannot be kept, the
+// group gets the rights of other users.
 void take_permissions(int fd, const struct stat& old) {
   mode_t mode = old.st_mode & 0777;
   const bool keeps_group = ::fchown(fd, old.st_uid, old.st_gid) == 0 || ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) == 0;
@@ -97,8 +98,8 @@ class Mappings {
     std::lock_guard lock(mutex_);
     files_.erase(reinterpret_cast<uintptr_t>(data));
   }
-  /// Notes that bytes have been read for the last time. Returns the range of pages to drop now.
-  /// @return nullopt if the bytes are not of a mapped file; an empty range while too few are noted for a call
+  /// Notes that bytes have been read for the last time. Returns the range of pages to drop now. @return nullopt if the bytes do not belong
+  /// to a mapped file; an empty range if too few are noted for a system call to be worth it
   std::optional<std::pair<uintptr_t, uintptr_t>> note(const void* data, size_t size_bytes) {
     auto begin = reinterpret_cast<uintptr_t>(data);
     std::lock_guard lock(mutex_);

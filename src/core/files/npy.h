@@ -13,7 +13,7 @@ namespace treadle {
 /// @throws Error(invalid_argument) if the file is broken or ONNX lacks the dtype. Unicode strings become UTF-8.
 Tensor parse_npy(const std::shared_ptr<Storage>& file, size_t offset, size_t size, const std::string& where);
 
-/// Writes the file atomically. @throws Error for strings, which cannot be written
+/// Writes the file atomically. @throws Error for string tensors, which the format does not support
 void write_npy(const std::string& path, const Tensor& tensor);
 
 }  // namespace treadle

@@ -46,12 +46,12 @@ struct Meeting {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<void*> addresses;    // of the present call's data, by rank
+  std::vector<void*> addresses;    // address of each rank's data in the present call
   std::vector<uint64_t> arrivals;  // number of meetings that each rank has reached
-  std::string failure;             // empty: none
+  std::string failure;             // reason of a failure; empty: none
   const double deadline_s;
 
-  /// Returns when all ranks have called it the same number of times.
+  /// Waits until all ranks have called this function equally often.
   void meet(size_t rank, void* address) {
     std::unique_lock lock(mutex);
     check();

@@ -16,9 +16,9 @@
 
 namespace treadle {
 
-/// The buckets of one graph, which its nodes fill and read. All ranks reduce the same buckets in the same order, even in a run that fails:
-/// a rank that cannot fill a bucket sends zeros, and a failure mark behind the elements. So all ranks know before any has changed its
-/// state, and stay in step for the next run.
+/// The buckets (blocks of gradients) of one graph, which its nodes fill and read. All ranks reduce the same buckets in the same order, even
+/// in a run that fails: a rank that cannot fill a bucket sends zeros, with a failure mark behind the elements. So all ranks know of the
+/// failure before any has changed its state, and can continue together with the next run.
 class Exchange {
  public:
   explicit Exchange(std::shared_ptr<Communicator> communicator);
@@ -26,14 +26,14 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// The number by which nodes find this object, since attributes are numbers and text. find() @throws Error(invalid_argument) if it is
-  /// gone
+  /// The number by which nodes find this object, since attributes are numbers and text. find() @throws Error(invalid_argument) if the
+  /// object has been destroyed
   int64_t id() const { return id_; }
   static Exchange& find(int64_t id);
 
   /// Declares a bucket. It may be declared again with the same size, for a graph that is built again.
   void set_bucket(size_t index, int64_t num_elements, DType dtype);
-  /// @throws Error(invalid_argument) if no bucket of this size was declared
+  /// Checks that a bucket of this size was declared. @throws Error(invalid_argument) if not
   void check_bucket(size_t index, int64_t num_elements) const;
   const Communicator& communicator() const { return *communicator_; }
 
@@ -48,10 +48,11 @@ class Exchange {
   /// After wait(): the sums over ranks, and the sum of bucket 0's weights.
   const void* sums(size_t bucket) const { return buckets_[bucket].memory.raw(); }
   float total_weight() const { return total_weight_; }
-  /// This rank's part of the total weight, 0 to 1.
+  /// Returns this rank's part of the total weight, 0 to 1.
   float own_share() const { return total_weight_ > 0 ? own_weight_ / total_weight_ : 0; }
-  /// Called when the run has ended, with or without an error. @param last  the ranks exchange nothing more for this run
-  /// @return true if all ranks know that it failed. Does not throw
+  /// Must be called when the run has ended, with or without an error.
+  /// @param last  true if the ranks exchange nothing more for this run
+  /// @return true if all ranks know that the run failed. Does not throw
   bool end_run(const Error* error, bool last) noexcept;
   /// Called if the run is abandoned: no rank continues it.
   void leave_run() noexcept;
@@ -91,7 +92,7 @@ class ExchangesOfRun {
   ExchangesOfRun& operator=(const ExchangesOfRun&) = delete;
 
   void add(Exchange& exchange);
-  /// Runs work(). An exception is kept, to be reported to other ranks.
+  /// Calls work() and keeps an exception that it throws, which is then reported to other ranks.
   template <typename Work>
   void report_failure(Work&& work) {
     try {

@@ -15,13 +15,13 @@ class OverflowReport {
   OverflowReport(const OverflowReport&) = delete;
   OverflowReport& operator=(const OverflowReport&) = delete;
 
-  /// The number by which nodes find this object, since attributes are numbers and text. find() @throws Error(invalid_argument) if it is
-  /// gone
+  /// The number by which nodes find this object, since attributes are numbers and text. find() @throws Error(invalid_argument) if the
+  /// object has been destroyed
   int64_t id() const { return id_; }
   static OverflowReport& find(int64_t id);
 
   void begin_step();
-  /// @param loss  unscaled
+  /// @param loss  the loss before scaling
   void set(float loss);
   /// The step's loss, if a gradient has overflowed.
   std::optional<float> loss() const;

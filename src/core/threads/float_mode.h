@@ -30,10 +30,10 @@ class DenormalsAsZero {
 
  private:
 #if defined(__x86_64__)
-  static constexpr unsigned kBits = 0x8040;  // flush-to-zero and denormals-are-zero
+  static constexpr unsigned kBits = 0x8040;  // bits FTZ and DAZ (flush-to-zero, denormals-are-zero) of MXCSR
   unsigned before_;
 #elif defined(__aarch64__)
-  static constexpr uint64_t kBits = uint64_t{1} << 24;  // bit FZ
+  static constexpr uint64_t kBits = uint64_t{1} << 24;  // bit FZ (flush-to-zero) of FPCR
   static uint64_t get() {
     uint64_t mode;
     asm volatile("mrs %0, fpcr" : "=r"(mode));

@@ -53,7 +53,7 @@ void PoolThreads::start(int count, Work work, void* context) {
     try {
       own_.emplace_back([begin = std::move(begin)] { begin.run(); });
     } catch (const std::system_error&) {
-      return;  // fewer threads, or none, still compute everything
+      return;  // no error: a pool with fewer threads still computes everything
     }
   }
 }

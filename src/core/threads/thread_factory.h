@@ -12,19 +12,19 @@ struct ThreadFactory {
   /// Starts a thread that calls work(argument); throws if it cannot. Returns a handle for `join`. Empty: the library makes the threads.
   std::function<void*(Work work, void* argument)> create;
   std::function<void(void* thread)> join;
-  /// For each thread of the pool, except the caller's, the processors (from 0) that it may run on. Empty: any. If none is allowed, it runs
-  /// anywhere.
+  /// For each thread of the pool, except the caller's, the processors (from 0) that it may run on. Empty: any. A thread that may run on
+  /// none of its processors is not restricted.
   std::vector<std::vector<int>> processors;
 };
 
-/// While it lives, pools that the calling thread makes have such threads, from their start on.
+/// While this object exists, pools that the calling thread makes create their threads with the factory.
 class ThreadFactoryScope {
  public:
   explicit ThreadFactoryScope(const ThreadFactory& factory);
   ~ThreadFactoryScope();
   ThreadFactoryScope(const ThreadFactoryScope&) = delete;
   ThreadFactoryScope& operator=(const ThreadFactoryScope&) = delete;
-  /// Returns the calling thread's factory; null: none.
+  /// Returns the calling thread's factory; null: none is set.
   static const ThreadFactory* current() noexcept;
 
  private:

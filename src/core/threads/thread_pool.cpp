@@ -36,18 +36,19 @@
 namespace treadle {
 namespace {
 
-constexpr int kNumSlots = 64;                                          // one per bit of the mask; if all are taken, callers work alone
-constexpr int64_t kClosed = int64_t{1} << 62;                          // `next` of a closed slot; late claims only add to it
+constexpr int kNumSlots = 64;                  // one per bit of the mask; if all slots are in use, callers run their loops alone
+constexpr int64_t kClosed = int64_t{1} << 62;  // value of `next` in a closed slot; late claims only add to it
 constexpr int64_t kOwnersClaim = 1, kHelpersClaim = int64_t{1} << 32;  // the two counters in `next`
 constexpr int64_t kMostChunks = int64_t{1} << 30;                      // keeps each counter within its bits
 constexpr uint32_t kOwnerSleeps = 1U << 31;                            // a flag in `users`
-constexpr auto kSpinTime = std::chrono::microseconds(60);              // about twice the time to wake a sleeping thread
+// How long a worker spins before it sleeps: about twice the time to wake a sleeping thread.
+constexpr auto kSpinTime = std::chrono::microseconds(60);
 constexpr int kSpinsPerClockRead = 64;
 
 // The caller's part of a region, on its stack.
 struct Owner {
   std::atomic<bool> has_error{false};
-  std::exception_ptr error;  // the first one thrown
+  std::exception_ptr error;  // the first exception that was thrown
   LoopBreak* loop_break = nullptr;
   PhaseState phases;  // the node and phase that the caller is in
 };
@@ -68,7 +69,7 @@ struct Claim {
   bool owns;
 };
 
-// All members that a participant uses are on one cache line.
+// One parallel region. All members that a participant uses are on one cache line.
 struct alignas(64) Slot {
   std::atomic<bool> owned{false};
   bool limited = false;  // nested loops stay on their thread (ParallelLimit)
@@ -84,7 +85,7 @@ static_assert(sizeof(Slot) == 64);
 
 constexpr uint32_t kNotStarted = std::numeric_limits<uint32_t>::max(), kStarting = kNotStarted - 1;
 
-// Spreads threads over the slots, so that their loops rarely try the same slot.
+// Returns the slot that this thread tries first. Threads get different ones, so that their loops rarely try the same slot.
 unsigned preferred_slot() {
   static std::atomic<unsigned> threads{0};
   thread_local const unsigned slot = threads.fetch_add(1, std::memory_order_relaxed);
@@ -161,7 +162,7 @@ PoolCaller::Away::~Away() {
 }
 
 struct ThreadPool::Impl {
-  // Watched by idle workers, and so kept on other cache lines than what callers of regions write.
+  // Idle workers watch this mask, so it is on another cache line than the members that callers of regions write.
   alignas(64) std::atomic<uint64_t> open_slots{0};
   std::atomic<uint64_t> source_slots{0};  // slots with a TaskSource: ignored by threads that only wait
   std::atomic<uint32_t> wakeups{0};       // the word on which workers sleep
@@ -196,8 +197,8 @@ struct ThreadPool::Impl {
   static void await_users(Slot& slot);
 };
 
-// True if the workers exist in this process. They are started at the first region, also in a forked child. While one caller starts them,
-// others work alone: a lock could be held by a thread that does not exist after a fork.
+// Returns true if the workers exist in this process. The first region starts them, also in a forked child. While one caller starts them,
+// other callers run their loops alone instead of waiting for a lock, since after a fork the thread that holds it may not exist.
 bool ThreadPool::Impl::ready() {
   uint32_t current = fork_generation(), seen = generation.load(std::memory_order_acquire);
   if (seen == current) return true;
@@ -358,7 +359,7 @@ int ThreadPool::Impl::take_slot() {
   return static_cast<int>(index);
 }
 
-// Returns false if there is no free slot.
+// Returns false, without running the loop, if there is no free slot.
 bool ThreadPool::Impl::run_shared(int64_t n, int64_t grain, int64_t num_chunks, int max_helpers, Body body, void* context) {
   const int taken = take_slot();
   if (taken < 0) return false;
@@ -401,7 +402,7 @@ bool ThreadPool::attach(TaskSource& source) {
 
 void ThreadPool::announce(TaskSource& source) {
   impl_->open_slots.fetch_or(uint64_t{1} << source.slot_);
-  // Wakes all sleepers: a thread that only waits for its own source would not pass the piece on.
+  // Wakes all sleepers. A thread that only waits for its own source would not tell others of this piece.
   if (impl_->sleepers.load() != 0) nudge();
 }
 

@@ -7,8 +7,8 @@
 
 namespace treadle {
 
-/// Work that appears piece by piece, such as nodes that become ready, offered to a pool's idle workers. Its owner takes part, and never
-/// waits for a piece that no thread has claimed.
+/// A source of work whose pieces appear one by one, such as nodes that become ready. It is offered to a pool's idle workers. Its owner
+/// takes part, and never waits for a piece that no thread has claimed.
 class TaskSource {
  public:
   /// Claims and runs one piece. Returns false if there is none. Called by several threads at once; must not throw.
@@ -43,7 +43,7 @@ class LoopBreakScope {
   ~LoopBreakScope();
   LoopBreakScope(const LoopBreakScope&) = delete;
   LoopBreakScope& operator=(const LoopBreakScope&) = delete;
-  /// The calling thread's LoopBreak; null: none.
+  /// Returns the calling thread's LoopBreak; null: none.
   static LoopBreak* current() noexcept;
 
  private:
@@ -52,7 +52,7 @@ class LoopBreakScope {
 
 class ThreadPool {
  public:
-  /// @param num_threads  including the caller; 1: no other thread; 0: the number of usable CPUs (affinity and cgroup quota)
+  /// @param num_threads  including the caller; 1: only the caller; 0: the number of usable CPUs (affinity and cgroup quota)
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -66,11 +66,10 @@ class ThreadPool {
   static const std::shared_ptr<ThreadPool>& shared();
 
   /// Calls `fn(begin, end)` for disjoint chunks that cover [0, n), and returns when all are done. Chunks are multiples of `grain` long,
-  /// except for the last. Their bounds depend only on n and grain, so results do not depend on the number of threads.
-  /// The caller takes the first chunks and helpers those behind, so that consecutive loops over the same rows find them in the same core's
-  /// cache.
-  /// The first exception is rethrown after running chunks have ended; chunks that have not begun are dropped.
-  /// Loops may nest. The pool works in a forked child, but a loop that was running in the forking thread does not continue there.
+  /// except for the last. Their bounds depend only on n and grain, so results do not depend on the number of threads. The caller takes the
+  /// first chunks and helpers the later ones, so that in consecutive loops over the same rows each core finds its rows in its cache. The
+  /// first exception is rethrown after running chunks have ended; chunks that have not begun are dropped. Loops may nest. The pool works in
+  /// a forked child, but a loop that was running in the forking thread does not continue there.
   template <typename Fn>
   void parallel_for(int64_t n, int64_t grain, Fn&& fn) {
     run(
@@ -97,9 +96,9 @@ class ThreadPool {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Counts a run on the thread that made it. With n such callers, loops get n - 1 helpers fewer: the pool has as many threads as CPUs, so a
-/// helper beside n busy callers would lose its CPU in the middle of a chunk, and be waited for. If there are as many callers as threads,
-/// each works alone. Nested ones on the same thread count once.
+/// Counts the runs that use the pool at once; each run makes one on its thread. With n such callers, loops get n - 1 helpers fewer. The
+/// reason: the pool has as many threads as CPUs, so a helper beside n busy callers would lose its CPU in the middle of a chunk, and the
+/// loop would wait for it. If there are as many callers as threads, each works alone. Nested ones on the same thread count once.
 class PoolCaller {
  public:
   explicit PoolCaller(ThreadPool* pool);
@@ -139,7 +138,7 @@ class ParallelLimit {
 /// Like ThreadPool::chunks_ahead(); 1 without a pool.
 inline int64_t chunks_ahead(const ThreadPool* pool) { return pool ? pool->chunks_ahead() : 1; }
 
-/// ThreadPool::parallel_for(); without a pool, or for a single chunk, the caller runs the same chunks alone.
+/// Like ThreadPool::parallel_for(). Without a pool, or for a single chunk, the caller runs the same chunks alone.
 template <typename Fn>
 void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, Fn&& fn) {
   if (n <= 0) return;

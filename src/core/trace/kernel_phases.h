@@ -64,7 +64,7 @@ class PhaseNode {
   void begin(uint32_t node, uint16_t run, KernelPhase whole) noexcept;
   void end() noexcept;
   const bool recorded_;
-  uint64_t start_ = 0;  // when the whole kernel's phase began; 0: it has none
+  uint64_t start_ = 0;  // ticks at which the whole kernel's phase began; 0: it has none
   PhaseState before_;
 };
 
@@ -93,12 +93,12 @@ class PhaseScope {
   void begin(KernelPhase phase) noexcept;
   void end() noexcept;
   void go_on(KernelPhase phase) noexcept;
-  uint64_t start_ = 0;  // 0: not recorded
+  uint64_t start_ = 0;  // ticks at which the phase began; 0: it is not recorded
   KernelPhase phase_ = KernelPhase::none, before_ = KernelPhase::none;
 };
 
-/// For a helper in a loop of another thread: while it lives, phases on this thread belong to that thread's node. The helper's time is
-/// recorded as a chunk of that node, in the phase that was open when the loop began.
+/// Made by a helper in a loop of another thread. While it exists, phases on this thread belong to the node of that thread. The helper's
+/// time is recorded as a chunk of that node, in the phase that was open when the loop began.
 class PhaseGuest {
  public:
   explicit PhaseGuest(const PhaseState& host) noexcept : recorded_(host.recorded) {

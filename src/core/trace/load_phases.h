@@ -16,7 +16,7 @@ namespace treadle {
 struct LoadPhase {
   std::string name;
   int32_t parent = -1;          ///< index of the enclosing phase; -1: none
-  uint64_t start = 0, end = 0;  ///< read_ticks()
+  uint64_t start = 0, end = 0;  ///< in ticks of read_ticks()
 };
 
 /// Thread-safe, except for scopes: only one thread at a time adds phases.
@@ -34,10 +34,10 @@ class LoadPhases {
     LoadPhases* const before_;
   };
 
-  /// A phase, from here to the end of the block.
+  /// Records a phase, from this object's construction to the end of the block.
   class Phase {
    public:
-    /// @param name  a literal, or text that lives as long
+    /// @param name  a literal, or text that exists at least as long as the load is recorded
     explicit Phase(std::string_view name) : Phase(name, {}) {}
     explicit Phase(const char* name) : Phase(name, {}) {}
     explicit Phase(std::string name) : Phase({}, std::make_shared<const std::string>(std::move(name))) {}
@@ -57,7 +57,7 @@ class LoadPhases {
     size_t index_ = 0;
   };
 
-  /// Maximum number of phases kept, which limits memory for sessions that repeatedly make new graphs.
+  /// Maximum number of phases that are kept. It limits memory for sessions that repeatedly make new graphs.
   static constexpr size_t kMost = 20'000;
   /// Appends the phases of another load; nothing if there would be more than kMost.
   void add(const LoadPhases& others);

@@ -9,7 +9,8 @@
 
 namespace treadle {
 
-/// While it lives, blocks taken by this thread are attributed to `name`: a node's, or an interned one. Scopes nest.
+/// While this object exists, blocks allocated by this thread are attributed to `name`: the id of a node's name, or of an interned text.
+/// Scopes nest.
 class MemoryHolder {
  public:
   explicit MemoryHolder(uint32_t name) noexcept : before_(name_) { name_ = name; }
@@ -25,7 +26,8 @@ class MemoryHolder {
   uint32_t before_;
 };
 
-/// The records of one block. Each block has a unique number, whatever its address; 0 if nothing recorded when it was taken.
+/// Records allocation and release of one block. Each block has a unique number, since addresses are used again; 0 if nothing was recorded
+/// when the block was allocated.
 class BlockRecord {
  public:
   void taken(const MemoryAccount* account, MemoryClass memory_class, size_t size_bytes) noexcept {

@@ -23,10 +23,10 @@ struct TickBuckets {
 
   static size_t of(uint64_t ticks) noexcept {
     if (ticks < 8) return static_cast<size_t>(ticks);
-    const auto exponent = static_cast<size_t>(std::bit_width(ticks)) - 1;  // at least 3
+    const auto exponent = static_cast<size_t>(std::bit_width(ticks)) - 1;  // at least 3, since smaller counts have a bucket each
     return std::min(kCount - 1, 8 + (exponent - 3) * 4 + static_cast<size_t>(ticks >> (exponent - 2) & 3U));
   }
-  /// The lower bound of a bucket.
+  /// Returns the lower bound of a bucket.
   static uint64_t low(size_t bucket) noexcept {
     if (bucket < 8) return bucket;
     const size_t exponent = 3 + (bucket - 8) / 4;
@@ -89,7 +89,7 @@ class NodeCounters {
 /// Counts the nodes that one thread runs in a row.
 class NodeCountWriter {
  public:
-  /// @param counters  null: counts nothing
+  /// @param counters  null: nothing is counted
   explicit NodeCountWriter(NodeCounters* counters) noexcept : counters_(counters) {}
   ~NodeCountWriter() { flush(); }
   NodeCountWriter(const NodeCountWriter&) = delete;
@@ -111,7 +111,7 @@ class NodeCountWriter {
   std::array<NodeCounters::Run, 64> runs_;
 };
 
-/// All counters of a program, one per frame. Thread-safe.
+/// The counters of all frames of a program. Each frame has separate ones. Thread-safe.
 class NodeCounterList {
  public:
   /// Adds counters, which live as long as the list.

@@ -20,7 +20,7 @@ void record_pool_state(PoolState state, uint64_t start, uint64_t end) noexcept {
     }();
     Recorder::of_process().record(names[static_cast<size_t>(state)], RecordKind::pool, start, end);
   } catch (const std::exception&) {
-    // Without memory for the names, states are not recorded.
+    // If there is no memory for the names, states are not recorded.
   }
 }
 

@@ -9,11 +9,11 @@ namespace {
 
 bool is_range(RecordKind kind) { return kind == RecordKind::user || kind == RecordKind::python; }
 
-/// Marks an open range whose name comes with its end. Records of ranges do not use the field otherwise.
+/// Marks a range that is open: the record of its end supplies its name. Records of ranges do not use the field otherwise.
 constexpr uint16_t kUnnamed = 1;
 bool is_unnamed(const Record& open) { return open.run == kUnnamed; }
 
-/// Ranges with the same start, name and kind are the same.
+/// Orders ranges so that those with the same start, name and kind, which are the same range, are equal.
 struct BySameRange {
   static auto key(const Record& range) { return std::tuple(range.start, range.name, range.kind); }
   bool operator()(const Record& a, const Record& b) const { return key(a) < key(b); }
@@ -110,7 +110,8 @@ void RecordPicker::close_open(const Record& ended, uint32_t thread) {
     }
 }
 
-// Removes ranges that ended on another thread, or whose end came first. These are few, so one pass over all records is enough.
+// Removes ranges that ended on another thread, or whose end was recorded before their begin. There are few of them, so one pass over all
+// records is enough.
 void RecordPicker::drop_ended_elsewhere() {
   std::vector<Record> open;
   for (const std::vector<Record>& of_thread : open_) open.insert(open.end(), of_thread.begin(), of_thread.end());

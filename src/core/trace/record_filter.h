@@ -17,7 +17,7 @@ struct RecordFilter {
   uint64_t from = 0;                             ///< ticks: earlier beginnings are left out
   std::unordered_map<uint32_t, uint32_t> names;  ///< from a reserved name to its index in `texts`; other reserved names are left out
   std::vector<RecordName> texts;                 ///< the first texts of the result
-  uint64_t account = 0;                          ///< MemoryAccount, as a number, whose blocks are wanted; 0: none
+  uint64_t account = 0;                          ///< address of the MemoryAccount whose blocks are wanted; 0: none
   bool kernel_phases = false;                    ///< phases of kernels, and on which threads they run
   bool python_calls = false;
 };

@@ -37,7 +37,7 @@ int64_t steady_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::atomic<uint64_t> next_recorder_id{1};  // 0: no recorder
+std::atomic<uint64_t> next_recorder_id{1};  // 0 means no recorder
 
 constexpr size_t kMaxInternedNames = 1U << 20U;  // for ranges that programs mark; a program may invent ever new names
 std::atomic<uint32_t> next_reserved_name{1U << 24U};
@@ -48,7 +48,7 @@ int64_t unix_now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-constexpr size_t kMostLateBegins = 1U << 16U;  // more than the calls that are ever open at once; bounds the memory
+constexpr size_t kMostLateBegins = 1U << 16U;  // exceeds the number of calls that are open at once; limits the memory
 constexpr size_t kMostAnchors = 1024;          // beyond, every second one is dropped, and they become rarer
 
 uint64_t blocks_for(uint64_t records, uint32_t block_events) { return records / block_events + (records % block_events != 0); }
@@ -95,7 +95,7 @@ void Recorder::keep_anchor(const ClockAnchor& anchor) noexcept {
     }
     anchors_.push_back(anchor);
   } catch (const std::exception&) {
-    // Without memory for this anchor, times are converted by the others.
+    // If there is no memory for this anchor, times are converted by the others.
   }
   // A new recorder does not know its rate yet, so the next anchor comes sooner and improves it.
   constexpr uint64_t kFewTicks = uint64_t{1} << 24U;
@@ -174,7 +174,8 @@ void Recorder::lose(uint64_t from) noexcept {
 
 Recorder::Block* Recorder::new_block() noexcept {
   const uint64_t before = blocks_.fetch_add(1, std::memory_order_relaxed), most = max_blocks_.load(std::memory_order_relaxed);
-  // Blocks that other threads are filling do not count: with few blocks, this thread would otherwise find no room as long as they live.
+  // Blocks that other threads are filling do not count. Otherwise this thread could find no free block as long as those threads exist, if
+  // there are few blocks.
   const auto others = [&] {
     std::lock_guard lock(mutex_);
     return logs_.size() - (current_.recorder == id_ && current_.log ? 1 : 0);
@@ -185,7 +186,7 @@ Recorder::Block* Recorder::new_block() noexcept {
       blocks_.fetch_sub(1, std::memory_order_relaxed);
       return oldest;
     }
-    // Each thread may have one block that is not full.
+    // Not an error: each thread may have one block that is not full.
   }
   return new (std::nothrow) Block;
 }
@@ -224,7 +225,7 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
     if (pthread_getname_np(pthread_self(), name, sizeof name) == 0) log->name = printable(name);
 #endif
     std::vector<std::shared_ptr<ThreadLog>>& own = OwnLogs::of_thread().logs;
-    std::erase_if(own, [](const auto& other) { return other.use_count() == 1; });  // their recorders are gone
+    std::erase_if(own, [](const auto& other) { return other.use_count() == 1; });  // their recorders have been destroyed
     Block* first = new_block();
     std::lock_guard lock(mutex_);
     // A thread that wrote to another recorder in between finds its log again.
@@ -256,7 +257,8 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
 Recorder::Block* Recorder::next_block(ThreadLog& log, uint64_t lost_from) noexcept {
   Block* block = new_block();
   if (!block) {
-    // A thread's records are ordered by their ends, so none is missing before the last end, however early the lost one began.
+    // A thread's records are ordered by their ends. So no record is missing before the last recorded end, however early a lost record
+    // began.
     if (lost_from >= wanted_from_.load(std::memory_order_acquire)) lost_from = std::max(lost_from, log.last_end);
     lose(lost_from);
     return nullptr;
@@ -274,7 +276,7 @@ void Recorder::open(RecordWindow& window) {
   windows_.push_back(&window);
   give_back();
   if (windows_.size() == 1) lost_from_ = UINT64_MAX, lost_until_ = 0;
-  follow_windows();  // before the start, so that all records after it find room
+  follow_windows();  // before the start, so that there are blocks for all later records
   window.start_ = read_ticks();
   window.dropped_before_ = dropped_.load();
   keep_anchor(read_anchor());
@@ -355,7 +357,7 @@ std::vector<DrainedThread> Recorder::drain(RecordWindow& window, uint64_t& dropp
         thread.events.insert(thread.events.end(), block->events + begin, block->events + used);
         cursor = full ? RecordWindow::Cursor{number + 1, 0} : RecordWindow::Cursor{number, used};
       }
-      if (!full) break;  // as in visit()
+      if (!full) break;  // stops at an unfinished block, as in visit()
     }
     if (!thread.events.empty()) threads.push_back(std::move(thread));
   }
@@ -440,7 +442,7 @@ Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& wind
   start_of(recording, window.start());
   recording.names = filter.texts;
   std::lock_guard lock(mutex_);
-  // Anchors from the last one before the window on.
+  // Copies the anchors from the last one before the window on.
   const auto first = std::upper_bound(anchors_.begin(), anchors_.end(), window.start(),
                                       [](uint64_t ticks, const ClockAnchor& anchor) { return ticks < anchor.ticks; });
   recording.anchors.insert(recording.anchors.begin(), first == anchors_.begin() ? first : first - 1, anchors_.end());

@@ -1,6 +1,6 @@
 // The write side of the profiler: each thread appends fixed-size records, with cycle-counter times, to its own blocks. There is one
-// recorder per process, and a profile is a window on it. Any number of simultaneous profiles cost as much as one. What no window needs is
-// freed. A recording site holds a `Recorder*`. Null means off and costs one well-predicted branch.
+// recorder per process, and a profile is a window on it (an interval of time). Any number of simultaneous profiles cost as much as one.
+// Records that no window needs are freed. A recording site holds a `Recorder*`. Null means off and costs one well-predicted branch.
 //   RecordScope scope(recorder, name_of_node, RecordKind::node);
 #pragma once
 
@@ -33,13 +33,13 @@ enum class RecordKind : uint8_t {
   compile,        ///< import, passes, planning, packing
   user,           ///< a range that the program marked
   instant,        ///< a point in time that the program marked: end = start
-  counter,        ///< a value at a point in time: arg0
+  counter,        ///< a value at a point in time, in arg0
   memory,         ///< a block (core/trace/memory_events.h); arg0: bytes, negative if freed; arg1: number and class; name: the holder
   out_of_memory,  ///< arg0: bytes that were unavailable; arg1: class; name: the requester
   phase,          ///< a kernel's phase; arg0: name of its node; arg1: KernelPhase
   python,         ///< a call made by Python's interpreter
   launch,         ///< the host enqueues the named node or copy on a device's stream
-  pool,           ///< a PoolState: activity of a pool's thread
+  pool,           ///< a PoolState: what a thread of a pool does
   layer,          ///< never recorded: a layer of the model around nodes, when a recording is displayed
   begin,          ///< a range begins, and has its own record at its end; arg0: its kind. RecordPicker completes ranges without an end
 };
@@ -48,7 +48,7 @@ inline constexpr int kNumRecordKinds = 17;
 /// The state of a thread that shares parallel loops, or nodes that run concurrently.
 enum class PoolState : uint8_t {
   running,        ///< a helper works on a part of a loop, or on a node
-  no_ready_work,  ///< it looks for work but there is none
+  no_ready_work,  ///< it finds no work that can run now
   barrier,        ///< its part of a loop is done, it waits for the others
   asleep,         ///< there has been no work for a while
 };
@@ -57,11 +57,11 @@ std::string_view name_of(PoolState state);
 
 /// A record as collect() returns it. The name table explains its name and arguments.
 struct Record {
-  uint64_t start, end;  ///< ticks
+  uint64_t start, end;  ///< in ticks of read_ticks()
   int64_t arg0, arg1;
   uint32_t name;
   RecordKind kind;
-  uint16_t run = 0;  ///< Recorder::next_run() of the run that it is part of; 0: none
+  uint16_t run = 0;  ///< number of the run that it is part of, from Recorder::next_run(); 0: none
 };
 
 /// An entry of the name table. Arguments without a label are not shown.
@@ -95,11 +95,11 @@ struct ClockAnchor {
   int64_t steady_ns = 0, unix_ns = 0;
 };
 
-/// All that a recorder held at one moment, or a selection for one profile.
+/// Everything that a recorder contained at one moment, or the part of it that a profile selected.
 struct Recording {
   struct Thread {
     uint32_t index = 0;           ///< 0, 1, … in the order of first records
-    int64_t system_id = 0;        ///< gettid
+    int64_t system_id = 0;        ///< thread id from gettid()
     std::string name;             ///< the thread's name in the system, at its first record
     std::vector<Record> records;  ///< ordered by their ends
   };
@@ -116,14 +116,14 @@ struct Recording {
   /// About one per second, ascending. Between two anchors their own rate applies, so that clocks of varying speed are followed.
   std::vector<ClockAnchor> anchors;
 
-  /// Nanoseconds since start_ticks.
+  /// Returns the nanoseconds from start_ticks to `ticks`.
   double to_ns(uint64_t ticks) const {
     return anchors.size() < 2 ? linear_ns(start_ticks, ticks) : steady_ns(ticks) - steady_ns(start_ticks);
   }
 
  private:
   double linear_ns(uint64_t from, uint64_t ticks) const { return static_cast<double>(static_cast<int64_t>(ticks - from)) * ns_per_tick; }
-  double steady_ns(uint64_t ticks) const;  // since the first anchor
+  double steady_ns(uint64_t ticks) const;  // returns nanoseconds since the first anchor
 };
 
 /// A record as it is stored. Arguments, which most records lack, are in the event after it.
@@ -162,7 +162,8 @@ class Recorder {
   /// The recorder that sessions write to. It holds nothing without a window. Never destroyed.
   static Recorder& of_process();
 
-  /// The id of a name. The same text always has the same id and the labels of its first use. Takes a lock, so not for every node of a run.
+  /// Returns the id of a name. The same text always has the same id and the labels of its first use. Takes a lock, so it must not be called
+  /// for every node of a run.
   uint32_t intern(std::string_view text, std::string_view arg0_label = {}, std::string_view arg1_label = {});
 
   /// Reserves `count` ids, from the returned one on, for objects that know their names themselves, such as a program's nodes. Unique in the
@@ -224,16 +225,16 @@ class Recorder {
     std::atomic<uint32_t> used{0};
     std::atomic<bool> full{false};  // its thread continues in the next block and no longer touches this one
     std::atomic<Block*> next{nullptr};
-    uint64_t last_end = 0;  // set when full: the last end in this block and those before
+    uint64_t last_end = 0;  // set when `full` is: the last end in this block and those before
     RecordEvent events[kBlockEvents];
   };
   struct ThreadLog {
     int64_t system_id = 0;
     std::string name;
     Block* first = nullptr;
-    Block* last = nullptr;           // written by the owner only
-    uint64_t last_end = 0;           // of all events so far; written by the owner only
-    uint64_t first_number = 0;       // number of blocks freed before the first
+    Block* last = nullptr;           // written only by the thread that owns the blocks
+    uint64_t last_end = 0;           // last end of all events so far; written only by the thread that owns the blocks
+    uint64_t first_number = 0;       // number of blocks freed before the first one that is kept
     std::atomic<bool> ended{false};  // the thread has ended
   };
   struct OwnLogs;
@@ -259,7 +260,7 @@ class Recorder {
     block->used.store(used + 1 + has_arguments, std::memory_order_release);
     log.last_end = std::max(log.last_end, end_of(kind, start, end));
   }
-  /// In ticks. For records of memory, `end` holds the account instead.
+  /// Returns the end of a record in ticks. For records of memory, whose field `end` contains the account, it is the start.
   static constexpr uint64_t end_of(RecordKind kind, uint64_t start, uint64_t end) noexcept {
     return kind == RecordKind::memory || kind == RecordKind::out_of_memory ? start : end;
   }
@@ -272,14 +273,14 @@ class Recorder {
   Block* take_oldest() noexcept;
   void lose(uint64_t from) noexcept;
   void add_anchor() noexcept;
-  void keep_anchor(const ClockAnchor& anchor) noexcept;  // @pre the caller holds the mutex
+  void keep_anchor(const ClockAnchor& anchor) noexcept;  // adds an anchor; @pre the caller holds the mutex
   void open(RecordWindow& window);
   void close(RecordWindow& window);
   std::vector<DrainedThread> drain(RecordWindow& window, uint64_t& dropped);
-  void follow_windows();                       // @pre the caller holds the mutex
-  void give_back();                            // @pre the caller holds the mutex
-  bool is_needed(const ThreadLog& log) const;  // its first block, full or the last; @pre the caller holds the mutex
-  uint64_t wanted_from() const;                // @pre the caller holds the mutex
+  void follow_windows();                       // updates what is kept to what the windows need; @pre the caller holds the mutex
+  void give_back();                            // frees blocks that no window needs; @pre the caller holds the mutex
+  bool is_needed(const ThreadLog& log) const;  // whether a window needs the log's first block; @pre the caller holds the mutex
+  uint64_t wanted_from() const;                // returns the earliest time that a window needs; @pre the caller holds the mutex
   template <typename Take>
   void visit(Recording& recording, const Take& take) const;
   void start_of(Recording& recording, uint64_t start_ticks) const;
@@ -288,32 +289,33 @@ class Recorder {
   std::atomic<uint64_t> max_blocks_;
   std::atomic<bool> keeps_last_{false};
   std::atomic<uint64_t> blocks_{0}, dropped_{0};
-  std::atomic<uint64_t> lost_from_{UINT64_MAX}, lost_until_{0};  // ticks of dropped records: for lack of room, and to make room
-  std::atomic<uint64_t> wanted_from_{0};                         // ticks: where the first window begins; without windows nothing is wanted
+  // Range of ticks of dropped records: of those that found no free block, and of those that were dropped for newer ones.
+  std::atomic<uint64_t> lost_from_{UINT64_MAX}, lost_until_{0};
+  std::atomic<uint64_t> wanted_from_{0};  // in ticks: where the first window begins; without windows no record is needed
   uint64_t start_ticks_ = 0;
-  int64_t start_ns_ = 0;  // steady_clock
+  int64_t start_ns_ = 0;  // time of steady_clock
   mutable ForkMutex mutex_;
   std::vector<RecordWindow*> windows_;
   std::vector<std::shared_ptr<ThreadLog>> logs_;
   std::vector<std::pair<int64_t, RecordEvent>> late_;  // events of record_for(), with the thread's system id; kept while there are windows
   std::vector<RecordName> names_;
   std::unordered_map<std::string, uint32_t> ids_;
-  std::atomic<uint64_t> anchor_due_{UINT64_MAX};  // ticks; never without windows
+  std::atomic<uint64_t> anchor_due_{UINT64_MAX};  // in ticks, when the next anchor is due; never without windows
   std::vector<ClockAnchor> anchors_;              // kept while there are windows
-  uint64_t anchor_seconds_ = 1;                   // between two anchors
+  uint64_t anchor_seconds_ = 1;                   // seconds between two anchors
 };
 
-/// While it lives, records from its start on are kept.
+/// While this object exists, records made after its construction are kept.
 class RecordWindow {
  public:
   struct Limits {
     uint64_t max_records = Recorder::kDefaultRecords;
-    /// If there is no more room: true: the oldest records are dropped; false: new ones. With several windows the largest limit applies, and
-    /// the oldest are dropped only if all windows say so.
+    /// What to drop when the limit is reached. True: the oldest records; false: the new ones. If there are several windows, the largest
+    /// limit applies, and the oldest are dropped only if all windows have keep_last.
     bool keep_last = false;
-    bool memory = false;         ///< record blocks of memory
+    bool memory = false;         ///< record blocks of memory that are allocated and freed
     bool kernel_phases = false;  ///< record phases of kernels
-    bool python_calls = false;   ///< as RecordFilter::python_calls
+    bool python_calls = false;   ///< see RecordFilter::python_calls
     bool streams = false;        ///< drain() takes records, which are then no longer kept for this window
   };
   RecordWindow(Recorder& recorder, const Limits& limits);
@@ -323,14 +325,14 @@ class RecordWindow {
 
   uint64_t start() const noexcept { return start_; }
   const Recorder& recorder() const noexcept { return recorder_; }
-  /// Keeps no more records for this window.
+  /// Ends the window: no more records are kept for it.
   void close();
-  /// Takes the records since the previous call, by thread. One caller at a time. @pre limits().streams
-  /// @param dropped  receives the number of records dropped for lack of room since the window was opened
+  /// Takes the records made since the previous call, by thread. One caller at a time. @pre limits().streams
+  /// @param dropped  receives the number of records dropped for lack of memory since the window was opened
   std::vector<DrainedThread> drain(uint64_t& dropped) { return recorder_.drain(*this, dropped); }
   const Limits& limits() const noexcept { return limits_; }
 
-  /// True if the process's recorder has a window; any_for_memory(): one that wants memory.
+  /// True if the process's recorder has a window. any_for_memory(): if it has one that records memory.
   static bool any() noexcept { return num_open_.load(std::memory_order_relaxed) > 0; }
   static bool any_for_memory() noexcept { return num_for_memory_.load(std::memory_order_relaxed) > 0; }
 
@@ -343,7 +345,7 @@ class RecordWindow {
   bool is_open_ = true;
   struct Cursor {
     uint64_t block = 0;  // its number in the log
-    uint32_t used = 0;   // number of its events that have been taken
+    uint32_t used = 0;   // number of events of this block that have been taken
   };
   std::unordered_map<const void*, Cursor> cursors_;  // by log; guarded by the recorder's mutex, like the next member
   size_t num_late_ = 0;                              // number of late events that have been taken

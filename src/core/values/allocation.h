@@ -14,18 +14,19 @@ namespace treadle {
 /// Frees memory for a node's allocation that would exceed a limit.
 class MemoryRoom {
  public:
-  /// @return true if the account has been charged; false if no memory could be freed. @throws an error that ends the run meanwhile
+  /// Makes memory available, and charges the account. @return true if the account has been charged; false if no memory could be freed.
+  /// @throws an error that ends the run meanwhile
   virtual bool charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) = 0;
 
  protected:
   ~MemoryRoom() = default;
 };
 
-/// The allocator and account of a session, a job or a run.
+/// The allocator and account that a session, a job or a run uses.
 struct AllocationContext {
-  std::shared_ptr<Allocator> allocator;    ///< null: the system's
+  std::shared_ptr<Allocator> allocator;    ///< null: the system's allocator
   std::shared_ptr<MemoryAccount> account;  ///< null: no account is charged
-  MemoryRoom* room = nullptr;              ///< null: exceeding a limit is an error at once
+  MemoryRoom* room = nullptr;              ///< frees memory when a limit is reached; null: exceeding a limit is an error at once
 
   /// Charges the account, if there is one. @throws Error(resource_exhausted) as MemoryAccount::charge()
   void charge(MemoryClass memory_class, size_t size_bytes) const;
@@ -35,13 +36,13 @@ struct AllocationContext {
 /// keep the allocator and account alive, and may be freed from any thread.
 class AllocationScope {
  public:
-  /// @param context  must outlive the scope; null: as without a scope
+  /// @param context  must outlive the scope; null: memory is allocated as if there were no scope
   AllocationScope(const AllocationContext* context, MemoryClass memory_class) noexcept;
   ~AllocationScope();
   AllocationScope(const AllocationScope&) = delete;
   AllocationScope& operator=(const AllocationScope&) = delete;
 
-  /// The thread's innermost context; null without a scope.
+  /// Returns the thread's innermost context; null outside of scopes.
   static const AllocationContext* current() noexcept;
   static MemoryClass current_class() noexcept;
   /// Bytes that this thread has allocated in scopes so far.
@@ -61,11 +62,11 @@ void hand_over(const std::shared_ptr<Storage>& storage) noexcept;
 void charge_texts(const Tensor& tensor);
 /// The allocator that a block came from; null if no scope provided it.
 const Allocator* allocator_of(const std::shared_ptr<Storage>& storage) noexcept;
-/// The account that is charged for a block; null if none is.
+/// Returns the account that is charged for a block; null if none is.
 const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcept;
 
-/// Throws the error for a limit that must be raised: "the memory limit of 1000 bytes of the session is too low: this run needs at least
-/// 2000, of which …". Records the refusal.
+/// Throws the error that tells the user to raise a limit: "the memory limit of 1000 bytes of the session is too low: this run needs at
+/// least 2000, of which …". Records the refusal.
 /// @param asker    the account to be charged; the limit belongs to it or to a parent
 /// @param whose    name of the account with the limit. @param details  follows the bytes: ", of which …"
 [[noreturn]] void throw_limit_too_low(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t least_bytes,

@@ -6,8 +6,8 @@
 
 namespace treadle {
 
-/// Returns the tensor itself, or a copy if it has booleans other than 0 and 1. In the copy these are 1, as NumPy and onnxruntime read them.
-/// Tensors on devices are returned unchecked.
+/// Returns the tensor itself, or a copy if it contains booleans other than 0 and 1. In the copy such bytes are 1, as NumPy and onnxruntime
+/// interpret them. Tensors on devices are returned unchecked.
 Tensor with_valid_booleans(const Tensor& tensor);
 /// Normalises the tensor, or all tensors of a sequence, optional, map or sparse tensor.
 Datum with_valid_booleans(const Datum& datum);

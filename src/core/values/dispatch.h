@@ -38,11 +38,11 @@ using Float8Types = TypeList<Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M
 using ComplexTypes = TypeList<std::complex<float>, std::complex<double>>;
 /// Types of arithmetic operators: floats of at least 16 bits, integers of at least 8 bits.
 using NumericTypes = concat_t<FloatTypes, IntegerTypes>;
-/// All types with whole-byte elements: not packed types, not strings.
+/// All types whose elements are whole bytes: all except packed types and strings.
 using FixedSizeTypes = concat_t<concat_t<NumericTypes, Float8Types>, concat_t<ComplexTypes, TypeList<bool>>>;
 
 namespace detail {
-/// The types of a list that are built; all of them if none is.
+/// The types of a list that this build includes; all types of the list if it includes none of them.
 template <typename List>
 struct Built;
 template <typename... Ts>
@@ -90,7 +90,7 @@ decltype(auto) visit_any_dtype(DType dtype, Fn&& fn) {
   return detail::visit_dtype(dtype, std::forward<Fn>(fn), List{}, List{});
 }
 
-/// Calls fn with an unsigned integer (complex<double> for 16 bytes) of the element's size. Operators that only move elements need five
+/// Calls fn with an unsigned integer type (complex<double> for 16 bytes) of the element's size. Operators that only move elements need five
 /// instances this way, not twenty. @throws Error(not_implemented) for packed types and strings
 template <typename Fn>
 decltype(auto) visit_element_size(DType dtype, Fn&& fn) {

@@ -16,7 +16,7 @@ struct DTypeInfo {
   Family family;
 };
 
-// Indexed by DType.
+// Properties of each dtype, indexed by DType.
 constexpr std::array<DTypeInfo, kNumDTypes> kInfo = {{
     {"undefined", "?", 0, Family::other},
     {"float32", "f32", 32, Family::floating},

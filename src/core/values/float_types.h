@@ -33,7 +33,7 @@ constexpr uint16_t float_to_half_bits(float value) {
   bits &= 0x7FFFFFFFU;
   if (bits > 0x7F800000U) return static_cast<uint16_t>(sign | 0x7E00U | ((bits >> 13) & 0x3FFU));
   if (bits >= 0x47800000U) return static_cast<uint16_t>(sign | 0x7C00U);  // 65536 and above; rounding below carries into infinity
-  if (bits < 0x38800000U) {                                               // below 2^-14: subnormal
+  if (bits < 0x38800000U) {                                               // values below 2^-14 are subnormal
     // After adding 0.5, the last bit of the float has the weight of a half subnormal, 2^-24. The addition rounds to nearest even.
     float shifted = std::bit_cast<float>(bits) + 0.5F;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000U));
@@ -62,9 +62,9 @@ constexpr float bfloat16_bits_to_float(uint16_t bits) { return std::bit_cast<flo
 
 }  // namespace detail
 
-/// What the two formats of 16 bits share. Conversions round to nearest even; NaN stays NaN and becomes quiet.
-/// @tparam kEncode  gives the bits of a float
-/// @tparam kDecode  gives the float of some bits, exactly
+/// The common part of the two 16-bit formats. Conversions round to nearest even; NaN stays NaN and becomes quiet.
+/// @tparam kEncode  returns the bits of a float
+/// @tparam kDecode  returns the float with these bits, exactly
 template <typename Float, uint16_t (*kEncode)(float), float (*kDecode)(uint16_t)>
 struct SixteenBitFloat {
   uint16_t bits = 0;
@@ -90,12 +90,12 @@ struct SixteenBitFloat {
   friend constexpr auto operator<=>(Float a, Float b) { return static_cast<float>(a) <=> static_cast<float>(b); }
 };
 
-/// IEEE 754 binary16.
+/// The IEEE 754 type binary16.
 struct Float16 : SixteenBitFloat<Float16, detail::float_to_half_bits, detail::half_bits_to_float> {
   using SixteenBitFloat::SixteenBitFloat;
 };
 
-/// The upper half of a float.
+/// The bfloat16 type: the upper half of a float.
 struct BFloat16 : SixteenBitFloat<BFloat16, detail::float_to_bfloat16_bits, detail::bfloat16_bits_to_float> {
   using SixteenBitFloat::SixteenBitFloat;
 };
@@ -119,19 +119,22 @@ template <MiniFloatFormat kFormat>
 struct MiniFloat {
   static constexpr int kBits = 1 + kFormat.exponent_bits + kFormat.mantissa_bits;
   static constexpr uint8_t kSign = static_cast<uint8_t>(1U << (kBits - 1));
-  static constexpr uint8_t kInfinity = static_cast<uint8_t>(((1U << kFormat.exponent_bits) - 1U) << kFormat.mantissa_bits);  // ieee only
+  // Exists only in the ieee format.
+  static constexpr uint8_t kInfinity = static_cast<uint8_t>(((1U << kFormat.exponent_bits) - 1U) << kFormat.mantissa_bits);
   static constexpr uint8_t kMax = kFormat.specials == Specials::ieee           ? kInfinity - 1
                                   : kFormat.specials == Specials::nan_all_ones ? kSign - 2
                                                                                : kSign - 1;
   static constexpr uint8_t kNaN = kFormat.specials == Specials::ieee           ? kInfinity + 2
                                   : kFormat.specials == Specials::nan_all_ones ? kSign - 1
-                                                                               : kSign;  // none: -0, as ml_dtypes does
+                                                                               // Formats without NaN of their own use -0, as ml_dtypes
+                                                                               // does.
+                                                                               : kSign;
 
   uint8_t bits = 0;
 
   constexpr MiniFloat() = default;
-  /// @param saturate  numbers too large become the largest finite one (ONNX Cast, `saturate` = 1); otherwise infinity or, if there is none,
-  /// NaN
+  /// @param saturate  true: numbers that are too large become the largest finite number (ONNX Cast, `saturate` = 1). False: they become
+  /// infinity or, if the format has none, NaN
   explicit constexpr MiniFloat(float value, bool saturate = true) : bits(encode(value, saturate)) {}
   explicit constexpr MiniFloat(double value, bool saturate = true) : MiniFloat(detail::round_to_odd(value), saturate) {}
   template <typename T>
@@ -211,7 +214,7 @@ using Float6E2M3 = MiniFloat<MiniFloatFormat{2, 3, 1, Specials::none}>;
 using Float6E3M2 = MiniFloat<MiniFloatFormat{3, 2, 3, Specials::none}>;
 using Float4E2M1 = MiniFloat<MiniFloatFormat{2, 1, 1, Specials::none}>;
 
-/// Cast's attribute `round_mode` (since opset 24), for float8e8m0 only.
+/// Values of Cast's attribute `round_mode` (since opset 24), which applies to float8e8m0 only.
 enum class ScaleRounding : uint8_t { up, down, nearest };
 
 /// A power of two from 2^-127 to 2^127, or NaN: the scale of the OCP microscaling formats.
@@ -250,7 +253,7 @@ struct Float8E8M0 {
     auto bits = std::bit_cast<uint32_t>(value) & 0x7FFFFFFFU;
     if (bits > 0x7F800000U) return kNaN;
     if (bits == 0x7F800000U) return saturate ? kMax : kNaN;
-    if (bits < 0x00400000U) return saturate ? 0 : kNaN;  // below 2^-127, including zero
+    if (bits < 0x00400000U) return saturate ? 0 : kNaN;  // too small for this type: below 2^-127, including zero
     uint32_t exponent = bits >> 23, mantissa = bits & 0x7FFFFFU;
     uint32_t power = 0x800000U;
     if (exponent == 0) mantissa -= 0x400000U, power = 0x400000U;  // a subnormal float in [2^-127, 2^-126)
@@ -270,7 +273,7 @@ constexpr uint8_t get_packed_code(const void* data, int64_t index) {
   return static_cast<uint8_t>(code & ((1U << kBits) - 1U));
 }
 
-/// Keeps the other codes in the byte, so two threads must not write to the same byte.
+/// Sets the code at `index`, and keeps the others in its byte. So two threads must not write to the same byte.
 template <int kBits>
 constexpr void set_packed_code(void* data, int64_t index, unsigned code) {
   constexpr unsigned kMask = (1U << kBits) - 1U;

@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-/// The memory that each account held at one moment.
+/// The memory that each account had in use at one moment.
 struct HeldMemory {
   struct Account {
     std::string name;

@@ -30,10 +30,10 @@ constexpr size_t kPage = 65'536;  // a multiple of all page sizes in use
 
 constexpr size_t kKeptAtMost = size_t{128} << 20;
 
-// Keeps blocks that runs released, for later requests, since kept pages need no clearing. The process never grows by this: live and kept
-// blocks together stay below the peak of live ones, because a request that no kept block serves first unmaps as much as it takes. Meanwhile
-// the system may take the pages when memory is short (MADV_FREE). Blocks are split for smaller requests and neighbours merged, since runs
-// with changing extents request ever new sizes, several of them concurrently.
+// Keeps blocks that runs released, for later requests, since kept pages need no clearing. This never enlarges the process: the used and the
+// kept blocks together stay below the peak of the used ones, because a request that no kept block can serve first unmaps as many bytes as
+// it maps. The system may take the pages when memory is short (MADV_FREE). Blocks are split for smaller requests and neighbours merged,
+// since runs with changing extents request ever new sizes, several of them concurrently.
 class KeptBlocks {
  public:
   // Takes the smallest sufficient block and keeps the remainder. Null if there is none.
@@ -107,7 +107,7 @@ class HugePages final : public Allocator {
     if (void* kept = kept_.take(rounded)) return kept;
     return map(rounded);
   }
-  // Only memory of runs is kept. Weights are allocated once per session, and their blocks would be kept in vain.
+  // Keeps only memory of runs. Weights are allocated once per session, so nobody would reuse their blocks.
   void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
     const size_t rounded = align_up(size_bytes, kPage);
     const bool comes_again = memory_class == MemoryClass::activations || memory_class == MemoryClass::scratch;

@@ -18,13 +18,13 @@ namespace treadle {
 /// @throws Error(resource_exhausted)
 std::shared_ptr<Storage> allocate_large(size_t size_bytes);
 
-/// Tensor::clone() into such memory. @pre the elements are no strings
+/// Like Tensor::clone(), with memory from allocate_large(). @pre the elements are no strings
 Tensor clone_large(const Tensor& tensor);
 
 /// A large block that its only owner can resize without losing the contents.
 class LargeBlock {
  public:
-  /// @throws Error(resource_exhausted)
+  /// Allocates a block. @throws Error(resource_exhausted)
   explicit LargeBlock(size_t size_bytes);
   ~LargeBlock();
   LargeBlock(const LargeBlock&) = delete;
@@ -34,16 +34,15 @@ class LargeBlock {
   size_t size_bytes() const noexcept { return size_bytes_; }
   /// True for blocks of 64 KB and more, unless they came from a scope's own allocator or were handed over.
   bool can_resize() const noexcept { return !storage_ && !is_handed_over_; }
-  /// Copies nothing: pages are remapped or returned to the system, so the data may change its address.
+  /// Resizes the block without copying: pages are remapped or returned to the system, so the address may change.
   /// @return false, without any change, if an account's limit or the system does not allow it, or the block cannot be resized
   bool resize(size_t size_bytes) noexcept;
   /// A range of bytes in the block.
   struct Range {
     size_t offset, size_bytes;
   };
-  /// Hands the block over: no account is charged for it any more, and it cannot be resized. Pages outside the ranges are returned to the
-  /// system.
-  /// @param ranges  sorted
+  /// Ends the accounting of the block, for a new owner: no account is charged for it any more, and it cannot be resized. Pages outside the
+  /// ranges are returned to the system. @param ranges  sorted
   void keep_only(std::span<Range> ranges) noexcept;
 
  private:
@@ -53,7 +52,7 @@ class LargeBlock {
   size_t size_bytes_ = 0;
   bool is_handed_over_ = false;
   std::shared_ptr<Storage> storage_;        // a block that cannot be resized; null: the block maps its own pages
-  std::shared_ptr<MemoryAccount> account_;  // charged for those pages; null: none
+  std::shared_ptr<MemoryAccount> account_;  // account charged for pages that the block maps itself; null: none
   MemoryClass class_ = MemoryClass::other;
   BlockRecord record_;
 };

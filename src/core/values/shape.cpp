@@ -47,7 +47,7 @@ int64_t Shape::num_elements() const {
     if (extent == 0)
       empty = true;
     else
-      count = checked_mul(count, extent);  // also if an extent is 0: strides are such products
+      count = checked_mul(count, extent);  // checks for overflow even if an extent is 0, since strides are such products
   }
   return empty ? 0 : count;
 }

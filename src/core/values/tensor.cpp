@@ -30,7 +30,7 @@ struct Accounted {
   MemoryClass memory_class = MemoryClass::other;
   std::byte* data = nullptr;
   BlockRecord record;
-  // For strings: bytes of their texts. Only one thread at a time writes them.
+  // Number of bytes that the texts of a string tensor use. Only one thread at a time writes it.
   mutable std::atomic<size_t> text_bytes{0};
   mutable BlockRecord text_record;
 
@@ -115,7 +115,7 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
     block.charge(*context);
     block.data = static_cast<std::byte*>(block.allocator->allocate(rounded, block.memory_class));
     if (!block.data) {
-      block.discharge();  // a refused block is not held
+      block.discharge();  // the block was refused, so the account must not count it
       BlockRecord::refused(context->account.get(), block.memory_class, rounded);
       throw exhausted();
     }

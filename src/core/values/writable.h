@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-/// @param what  the owner, such as `output "y"`. @throws Error(invalid_argument) if the memory is read-only
+/// Throws if the memory is read-only. @param what  its owner, such as `output "y"`. @throws Error(invalid_argument)
 inline void expect_writable(const Tensor& memory, std::string_view what) {
   if (memory.storage() && !memory.storage()->writable())
     throw Error(ErrorCode::invalid_argument, std::string(what) + " is written to, and its memory, " + describe(memory) + ", is read-only");
