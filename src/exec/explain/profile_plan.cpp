@@ -12,7 +12,7 @@
 namespace treadle::exec {
 namespace {
 
-// Holds the binding used last while it is read, so that the cache does not bind it anew.
+// Keeps the most recently used binding alive while it is read, so that the cache does not rebind it to other extents.
 class LatestBinding {
  public:
   explicit LatestBinding(Plans& plans) : plans_(plans), binding_(plans.bindings().latest()) {}
@@ -26,8 +26,8 @@ class LatestBinding {
   std::shared_ptr<const Binding> binding_;
 };
 
-// Returns the text of a scalar or short vector that is constant or known from the binding; otherwise empty. Parameters are left out, as
-// they change.
+// Returns the text of a scalar or short vector that is constant or known from the binding; otherwise an empty text. Parameters get no text,
+// as they change.
 std::string value_of(const Program& program, const Binding* binding, SlotId index) {
   constexpr int64_t kLongest = 16;
   const Slot& slot = program.slots()[index];
@@ -87,7 +87,7 @@ void set_cost(const Instruction& instruction, ProfiledNode& node) {
 
 // Links backward nodes to forward nodes. Both have the names of the model's nodes that they were made from as sources.
 void find_forward_nodes(std::span<ProfiledNode> nodes, int32_t first) {
-  std::unordered_map<std::string, std::vector<int32_t>> forward;  // forward nodes by source
+  std::unordered_map<std::string, std::vector<int32_t>> forward;  // indices of forward nodes, by the model's node that they were made from
   int64_t sequence = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].phase != "forward") continue;

@@ -1,4 +1,4 @@
-// The part of a profile that needs no run: nodes, kernels, shapes, costs, and planned buffers.
+// The part of a profile that needs no run: the nodes with their kernels, shapes and costs, and the planned buffers.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ ProfiledNode profiled_copy(Plans& plans, SlotId slot, const std::string& from, c
 /// Appends the constants and packed weights of the program and its bodies, by name.
 void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings);
 
-/// The buffers in a run's arena, including gradients that it hands out.
+/// Describes the buffers in a run's arena, including gradients that the run hands out.
 struct ProfiledArena {
   std::vector<ProfiledBuffer> buffers;
   size_t arena_bytes = 0;

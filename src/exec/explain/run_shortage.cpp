@@ -25,7 +25,7 @@ size_t aligned(size_t bytes) { return align_up(bytes, Storage::kAlignment); }
 
 // Lists constants and packed weights with the layers of the nodes that use them.
 std::vector<LiveBytes> held_weights(const Program& program) {
-  std::unordered_map<std::string_view, const Node*> nodes;  // by name
+  std::unordered_map<std::string_view, const Node*> nodes;  // by node name
   for (const Instruction& instruction : program.instructions()) nodes.emplace(instruction.node->name, instruction.node);
   const Graph& graph = program.graph();
   std::vector<MemoryHolding> holdings;
@@ -43,7 +43,7 @@ std::vector<LiveBytes> held_weights(const Program& program) {
   return live;
 }
 
-/// Describes the arena of a run on the host, and its values outside of it.
+/// Describes a run on the host: its arena, and its values outside of the arena.
 class HostMemory {
  public:
   explicit HostMemory(const RunSnapshot& run)
@@ -82,7 +82,7 @@ class HostMemory {
                          [&](const BudgetedPlan::Stay& stay) { return stay.first <= at && at <= stay.last; });
     const BufferInfo& info = program_.buffers()[buffer];
     if (!run_.begun || !run_.by_readiness || !program_.parallel()) return info.first <= InstructionId{at} && InstructionId{at} <= info.last;
-    // The buffer is in use unless all of its accesses are ordered before the instruction, or all after it.
+    // A buffer counts as in use unless all of its accesses are ordered before the instruction, or all after it.
     const ParallelPlan& plan = *program_.parallel();
     const size_t b = index_of(buffer);
     const auto accesses = std::span(plan.accesses).subspan(plan.first_access[b], plan.first_access[b + 1] - plan.first_access[b]);
@@ -92,7 +92,7 @@ class HostMemory {
     return !is_over && !is_later;
   }
 
-  // Returns the live bytes in the arena, from each step on at which they change, if steps run in order.
+  // Returns the live bytes in the arena for a run in order: one entry (step, bytes) per step at which they change.
   std::vector<std::pair<int32_t, size_t>> bytes_in_order() const {
     std::vector<memory::Buffer> lives;
     for (BufferId b : program_.buffers().ids()) {
@@ -131,10 +131,10 @@ class HostMemory {
     if (program_.num_buffers() == 0) return {};
     const size_t planned = run_.planned_bytes;
     size_t in_use = 0;
-    std::vector<std::pair<size_t, size_t>> places;  // offset, size
+    std::vector<std::pair<size_t, size_t>> places;  // (offset, size) of each buffer
     for (BufferId b : alive_) {
       in_use += aligned(size_of(b));
-      // Before the first step, offsets are taken from the plan.
+      // Before the first step, the run has set no offsets, so the plan's are used.
       size_t offset = run_.begun ? run_.places[b] : RunSnapshot::kAway;
       if (const BudgetedPlan* plan = run_.budget; plan && !run_.begun)
         offset = plan->stays[b].front().offset;
@@ -156,7 +156,7 @@ class HostMemory {
                        run_.by_readiness ? "may be in use" : "in use", free);
   }
 
-  // @param of  a node in the layer to name; null: not known
+  // a node in the layer that the text names; null: the layer is not known
   void add(const std::string& name, std::string_view what, size_t bytes, const Node* maker, const Node* of) {
     if (bytes > 0)
       live_.push_back(
@@ -198,7 +198,7 @@ class HostMemory {
   // Suggests what would need less memory, with the bytes that can be computed without a run.
   std::string remedies() const {
     if (program_.instructions().empty()) return {};
-    if (program_.is_body()) {  // the surrounding run describes the rest
+    if (program_.is_body()) {  // the error of the surrounding run describes the other options
       const std::string batch = smaller_batch();
       return batch.empty() ? batch : "to need less: " + batch + "\n";
     }
@@ -240,7 +240,7 @@ class HostMemory {
 
 namespace {
 
-// Returns the symbol that is the first extent of the most inputs, taken to be the batch size, and the names of these inputs.
+// Returns the symbol that is the first extent of the most inputs, which is probably the batch size, and the names of these inputs.
 std::pair<int32_t, std::vector<std::string>> batch_of(const Program& program) {
   std::map<int32_t, std::vector<std::string>> inputs;
   const auto own = program.input_slots();
@@ -273,7 +273,7 @@ std::string describe_smaller_batch(const Program& program, const Binding& bindin
       if (!half) half = {extent, needed};
       if (needed <= capacity) found = {extent, needed};
     }
-  } catch (const std::exception&) {  // the model does not accept this batch, or too little memory is left for planning
+  } catch (const std::exception&) {  // ignored: the model does not accept this batch, or too little memory is left for planning
   }
   if (!found) found = half;
   if (!found || found->second >= planned) return {};

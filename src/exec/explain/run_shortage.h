@@ -1,4 +1,4 @@
-// Describes the memory that a run held when memory ran out: the details of the error.
+// Describes the memory that a run had in use when memory ran out. The text becomes the details of the error.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct RunSnapshot {
   size_t step = 0;              ///< position of the current instruction in the order in which they run
   InstructionId instruction{};  ///< the instruction at that step
   bool begun = true;            ///< false: memory ran out before the first step
-  /// Instructions run in parallel: every buffer that may be in use at the same time as this instruction's counts.
+  /// Instructions run in parallel. Then every buffer that may be in use at the same time as this instruction counts.
   bool by_readiness = false;
 };
 

@@ -8,7 +8,7 @@
 namespace treadle::exec {
 namespace {
 
-thread_local int runs_of_thread = 0;  // nesting depth of runs that end by themselves
+thread_local int runs_of_thread = 0;  // nesting depth of runs of this thread that end by themselves
 
 }  // namespace
 

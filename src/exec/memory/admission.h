@@ -1,10 +1,10 @@
-// Which runs share limits of memory, and whether one that waits for memory can expect others to free some.
+// Records which runs share memory limits, and decides whether a run that waits for memory can expect other runs to free some.
 //
 // A run is in one of the states of Admission::Run::State. "Expects" says who may wait for a run in that state:
 //
 //   state      the run …                                                     a queued run expects it    a waiting node expects it
 //   nested     is a node of another run on this thread                       never                      never
-//   stoppable  stops and goes on as its caller likes                         never                      never
+//   stoppable  may stop at any time, until its caller continues it                         never                      never
 //   arriving   has begun, and its frame may hold memory that it can free     yes                        yes
 //   queued     waits to be admitted, and holds nothing                       never                      never
 //   inside     is admitted, and ends by itself                               yes                        yes
@@ -44,9 +44,9 @@ class Admission {
  private:
   static constexpr size_t kNumStates = 7;
 
-  std::array<std::atomic<int>, kNumStates> runs_{};  // by state
+  std::array<std::atomic<int>, kNumStates> runs_{};  // number of runs in each state
   int proceeding_nodes_ = 0;
-  std::map<const MemoryAccount*, size_t> reserved_;  // by session account
+  std::map<const MemoryAccount*, size_t> reserved_;  // reserved bytes, by session account
 };
 
 /// One run. Its methods are called by the thread that made it; its nodes may wait on any thread.
@@ -54,7 +54,7 @@ class Admission::Run {
  public:
   enum class State : uint8_t { nested, stoppable, arriving, queued, inside, blocked, left };
 
-  /// The first state is nested if the thread is inside another run that ends by itself. Needs no mutex.
+  /// Starts in the state nested if the thread is inside another run that ends by itself. Needs no mutex.
   /// @param account         the account that the run allocates from; must outlive it
   /// @param ends_by_itself  false: the run is stoppable
   Run(Admission& admission, const MemoryAccount& account, bool ends_by_itself);
@@ -66,9 +66,9 @@ class Admission::Run {
   bool ends_by_itself() const { return state_ != State::nested && state_ != State::stoppable; }
 
   void queue();
-  /// Needs no mutex.
+  /// Moves the run to the state inside. Needs no mutex.
   void enter();
-  /// Needs no mutex if the run has reserved nothing. Has no effect when called again.
+  /// Moves the run to the state left. Needs no mutex if the run has reserved nothing. Has no effect when called again.
   void leave();
 
   /// Lets the run allocate this many more bytes until it leaves.
@@ -89,7 +89,7 @@ class Admission::Run {
 
   Admission& admission_;
   const MemoryAccount& account_;
-  const uint32_t born_in_;  // the fork generation: a forked child counts only its own runs
+  const uint32_t born_in_;  // the fork generation in which the run began: a forked child counts only its own runs
   State state_;
   int waiting_nodes_ = 0;
   size_t reserved_bytes_ = 0;

@@ -34,7 +34,7 @@ bool counts_for(const MemoryAccount& account, const MemoryAccount& full);
 /// Returns the account without room for this many more bytes that is highest in the hierarchy, from this one upwards. Null: all have room.
 const MemoryAccount* account_without_room(const MemoryAccount& account, size_t size_bytes);
 
-/// One per session, or one for all sessions of a job. Without a limit, the mutex is not used.
+/// Each session has one; all sessions of a job share one. Without a limit, the mutex is not used.
 class Governor {
  public:
   std::mutex mutex;     ///< held while looking for memory, freeing it for others, or changing a limit
@@ -43,8 +43,8 @@ class Governor {
   /// @param frames  the keeper owns idle frames, which are asked first because they cost least to free.
   void add(MemoryKeeper& keeper, bool frames);
   void remove(MemoryKeeper& keeper);
-  /// Asks all keepers except `asking` to free memory until enough() returns true. @pre the caller holds `mutex` @return the last result of
-  /// enough()
+  /// Asks all keepers, except the one that calls this function, to free memory until enough() returns true. @pre the caller holds `mutex`
+  /// @return the last result of enough()
   bool make_room(const MemoryAccount& full, const std::function<bool()>& enough, const MemoryKeeper* asking = nullptr);
 
   /// Changes a limit; runs in progress notice it at their next node. Any thread may call it.
@@ -57,7 +57,8 @@ class Governor {
   /// Waits until ready() returns true; ready() may throw. @throws the interruption's error, such as Error(cancelled)
   template <typename Ready>
   void wait(std::unique_lock<std::mutex>& lock, const sharing::Interruption& interruption, Ready&& ready) {
-    constexpr std::chrono::milliseconds kLook{5};  // limits the wait, as interruptions and runs without a limit do not notify
+    // Maximum time until ready() is called again, since interruptions and runs without a limit do not notify.
+    constexpr std::chrono::milliseconds kLook{5};
     for (; !ready(); interruption.check(interruption.context)) changed_.wait_for(lock, kLook);
   }
   /// Wakes the waiting runs because memory may be free. Any thread may call it.
@@ -84,7 +85,7 @@ class Governor {
   std::list<MemoryKeeper*> keepers_;
   ForkMutex keepers_mutex_;  // fork() waits until no thread changes the list
   std::set<const void*> exclusive_owners_;
-  // A forked child lacks the threads whose runs were counted, and the thread that held the mutex.
+  // A forked child lacks the threads whose runs were counted, and the thread that had locked the mutex.
   const ForkReset reset_{[this] {
     renew_in_child(mutex);
     renew_in_child(changed_);

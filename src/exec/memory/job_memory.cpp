@@ -16,7 +16,7 @@ std::shared_ptr<JobMemory> JobMemory::of(const std::shared_ptr<sharing::JobState
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
   if (auto found = known.find(job.get()); found != known.end())
     if (auto memory = found->second.lock()) {
-      sharing::MemoryWatch::get().add(*memory, *job);  // again, because a forked child lacks the watching thread
+      sharing::MemoryWatch::get().add(*memory, *job);  // added again, because a forked child lacks the watching thread
       return memory;
     }
   auto made = std::make_shared<JobMemory>(job);
@@ -39,7 +39,8 @@ JobMemory::JobMemory(std::shared_ptr<sharing::JobState> job)
 JobMemory::~JobMemory() {
   sharing::MemoryWatch::get().remove(*this);
   report();
-  for (const Place& place : places_) (slot().*place.in_table).fetch_sub(place.reported);  // for tensors that outlive their sessions
+  // Only now, since tensors may outlive the sessions that made them.
+  for (const Place& place : places_) (slot().*place.in_table).fetch_sub(place.reported);
 }
 
 uint64_t JobMemory::host_limit() const {
@@ -60,7 +61,7 @@ void JobMemory::take_over(const Limits& limits) {
 
 void JobMemory::follow() {
   if (in_table() == Limits{on_devices()->limit_bytes(), account_->limit_bytes()}) return;
-  std::lock_guard lock(governor_.mutex);  // not between a run's admission and its allocation
+  std::lock_guard lock(governor_.mutex);  // the mutex prevents a change between a run's admission and its allocation
   take_over(in_table());
 }
 

@@ -16,7 +16,7 @@ namespace treadle::exec {
 
 class JobMemory final : public sharing::MemoryWatch::Client {
  public:
-  /// Returns the job's object, which is shared while any session of the job holds it.
+  /// Returns the job's object. All sessions of the job in this process share it.
   static std::shared_ptr<JobMemory> of(const std::shared_ptr<sharing::JobState>& job);
   explicit JobMemory(std::shared_ptr<sharing::JobState> job);
   ~JobMemory() override;
@@ -24,8 +24,8 @@ class JobMemory final : public sharing::MemoryWatch::Client {
   /// The account for sessions on the host. It has the job's limit.
   const std::shared_ptr<MemoryAccount>& account() const { return account_; }
   const std::shared_ptr<MemoryAccount>& on_devices() const { return places_[0].account; }
-  /// The account for host memory of sessions on devices: values for which devices have no room. Such values exist before they are charged,
-  /// so this account itself has no limit; see host_limit().
+  /// The account for host memory of sessions on devices: values that do not fit into device memory. Such values exist before they are
+  /// charged, so this account itself has no limit; see host_limit().
   const std::shared_ptr<MemoryAccount>& on_host() const { return places_[1].account; }
   const std::shared_ptr<MemoryAccount>& in_files() const { return places_[2].account; }
   /// The limit for on_host() in bytes; UINT64_MAX: none.
@@ -57,7 +57,7 @@ class JobMemory final : public sharing::MemoryWatch::Client {
   const std::shared_ptr<MemoryAccount> account_;
   Governor governor_;
   ForkMutex report_mutex_;
-  uint64_t reported_id_ = 0;  // of the job; a forked child is another job
+  uint64_t reported_id_ = 0;  // id of the job that was reported last; a forked child is another job
 };
 
 }  // namespace treadle::exec

@@ -8,10 +8,10 @@
 namespace treadle::exec {
 namespace {
 
-// Returns the bytes that exist between runs: weights, packed weights and the like.
+// Returns the bytes that remain in use between runs: weights, packed weights and the like.
 size_t standing_bytes(const MemoryAccount& account) {
   const MemoryStatistics statistics = account.statistics();
-  size_t bytes = statistics[MemoryClass::gradients].bytes;  // accumulated ones; a step's own gradients are in its arena
+  size_t bytes = statistics[MemoryClass::gradients].bytes;  // only accumulated gradients; a step's own gradients are in its arena
   for (MemoryClass standing : {MemoryClass::weights, MemoryClass::packed, MemoryClass::scratch, MemoryClass::other, MemoryClass::parameters,
                                MemoryClass::optimizer_state})
     bytes += statistics[standing].bytes;
@@ -162,8 +162,8 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
   if (!find_room()) bytes += let_go();
   run_.queue();
   governor.wait(lock, interruption, [&] {
-    // expects_others() is asked before and after find_room(): a run that leaves in between frees memory, and one that arrives may have
-    // taken an idle frame.
+    // Asks expects_others() before and after find_room(): a run that ends in between frees memory, and a run that begins may have taken an
+    // idle frame.
     const bool is_worth_waiting = run_.expects_others();
     if (find_room()) return true;
     const Shortage shortage = find_shortage(bytes, later_bytes);
@@ -179,7 +179,7 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
 }
 
 void MemoryGate::Pass::refuse(const MemoryNeed& need) const {
-  // Names the limit that falls short of the run's need by most.
+  // Names the limit whose value is the furthest below the run's need.
   const size_t of_run = need.output_bytes + need.arena_bytes + need.certain_bytes;
   const MemoryAccount* tight = &gate_.account();
   size_t missing = 0;

@@ -29,13 +29,14 @@ class HighestLimits {
   bool leave_room_for(size_t size_bytes) const;
 
  private:
-  static constexpr size_t kMostAccounts = 8;  // longest chain of parents
+  static constexpr size_t kMostAccounts = 8;  // maximum number of parents in a chain
 
   const MemoryAccount& account_;
-  std::array<std::atomic<size_t>, kMostAccounts> limits_{};  // the account's own first; 0: not recorded yet, SIZE_MAX: no limit
+  // The account's own limit first, then its parents'; 0: not recorded yet, SIZE_MAX: no limit.
+  std::array<std::atomic<size_t>, kMostAccounts> limits_{};
 };
 
-/// One per session.
+/// Each session has one.
 class MemoryGate final : MemoryKeeper {
  public:
   /// @param memory  runs allocate from this context; its account has the limit.
@@ -61,7 +62,7 @@ class MemoryGate final : MemoryKeeper {
   const std::string spill_folder_;
   const std::function<void()> trim_;
   const std::shared_ptr<JobMemory> job_;
-  const std::unique_ptr<Governor> own_;  // for a session without a job
+  const std::unique_ptr<Governor> own_;  // used by a session without a job
 };
 
 /// The pass of one run. It must end after the run has freed its memory, on the thread that made it.
@@ -87,7 +88,7 @@ class MemoryGate::Pass final : public MemoryPass, MemoryRoom {
  private:
   struct Shortage {
     const MemoryAccount* account = nullptr;  // the account without room; null: all have room
-    size_t taken_bytes = 0;                  // bytes in use of that account
+    size_t taken_bytes = 0;                  // bytes in use of `account`
   };
 
   bool charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) override;

@@ -13,7 +13,7 @@
 namespace treadle::exec {
 namespace {
 
-constexpr size_t kMostNamed = 6;  // of values and nodes, to fit a terminal
+constexpr size_t kMostNamed = 6;  // maximum number of values and nodes to name, so that the text fits a terminal
 
 }  // namespace
 
@@ -81,7 +81,7 @@ void rethrow_with_memory(const std::function<std::string(const OutOfMemory&)>& d
       made.emplace(error);
       made->add_context(std::string(where));
       made->describe(text);
-    } catch (const std::exception&) {  // memory is too short for a longer text
+    } catch (const std::exception&) {  // too little memory is left for a longer text
       return;
     }
     throw OutOfMemory(*made);

@@ -16,9 +16,9 @@ namespace treadle::exec {
 
 /// The bytes of a live value, packed weights, or scratch memory.
 struct LiveBytes {
-  std::string what;  ///< "\"v3\" (activations, of Conv \"conv1\")"
+  std::string what;  ///< text such as "\"v3\" (activations, of Conv \"conv1\")"
   size_t size_bytes = 0;
-  std::string layer;  ///< layer of its node; empty: unknown
+  std::string layer;  ///< layer of the node that makes it; empty: unknown
 };
 
 /// Describes the account's bytes by class and its limit, then its parents': one line per account.
@@ -29,7 +29,7 @@ std::string describe_largest(std::vector<LiveBytes> live);
 /// Returns the first names, quoted, and the number of remaining ones.
 std::string quoted(const std::vector<std::string>& names);
 
-enum class Details : uint8_t { always, if_none };  ///< if_none: only for an error without details
+enum class Details : uint8_t { always, if_none };  ///< when to append details; if_none: only to an error without details
 
 /// Rethrows the current exception; if memory ran out, with these details appended. Call it in a catch clause.
 /// @param details  returns lines; if it throws, the original error is rethrown.

@@ -28,8 +28,8 @@ uint64_t next_generation() {
 }  // namespace
 
 Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs_(plans), budgets_(*this, plans) {
-  // Known values stay with the binding after the run, so that they are charged as MemoryClass::other. A memory limit leaves runs what
-  // remains beside them.
+  // Known values exist as long as the binding, also after the run, so they are charged as MemoryClass::other. Under a memory limit, runs
+  // get the memory that remains.
   AllocationScope scope(AllocationScope::current(), MemoryClass::other);
   const auto slots = program_.slots();
   values_.resize(program_.extents().num_expressions, -1);
@@ -37,7 +37,7 @@ Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs
   known_.resize(slots.size());
   changed_.resize(slots.size());
   sizes_.resize(program_.num_buffers());
-  // The block has the strictest fundamental alignment, as operator new returns it, so that the states within it are aligned, too.
+  // operator new[] aligns the block for every type, so that the states within it are aligned, too.
   state_ = std::make_unique<std::byte[]>(program_.state_bytes() + 1);
   static const Shape scalar;
   for (SlotId slot : program_.operands()) {
@@ -77,7 +77,7 @@ const Tensor* Binding::elements_of(SlotId slot) const {
   return s.location == LocationKind::constant && constant(s.root).is_tensor() ? &constant(s.root).tensor() : nullptr;
 }
 
-// Bound states point into packed states of their version, so that a new version requires to bind all kernels again.
+// Bound states point into the packed states of one version of the parameters. So a new version requires binding all kernels again.
 void Binding::take_parameters(std::shared_ptr<const ParameterVersion> parameters) {
   if (parameters == parameters_) return;
   bound_before_ = false;
@@ -149,12 +149,12 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   sizes_[instruction.scratch_buffer] = context.scratch_bytes();
 }
 
-// Some kernels pack their weights in bind(), in a form that depends on the extents, which takes longer than all else here. So these kernels
-// are bound in parallel first. The pass over all instructions that follows finds the weights packed. It also reports errors, so that the
-// same node is blamed for any number of threads.
+// Some kernels pack their weights in bind(), in a form that depends on the extents, which takes longer than everything else in bind(). So
+// these kernels are bound in parallel first. The pass over all instructions that follows finds the weights packed. Only that pass reports
+// errors, so that the error names the same node for any number of threads.
 void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   const LoadPhases::Phase phase("pack");
-  // Bytes above which freed memory is returned to the system afterwards, before the arena is allocated
+  // If more bytes than this may be packed, memory freed by packing is returned to the system before the arena is allocated.
   constexpr size_t kMuchToPack = size_t{2} << 20;
   std::vector<const Instruction*> packing;
   size_t total_bytes = 0;
@@ -193,8 +193,9 @@ void Binding::bind_all(ThreadPool* pool) {
     if (program_.buffers()[b].slot != kNoSlot) sizes_[b] = bytes_of(program_.buffers()[b].slot);
 }
 
-// A kernel's bind() depends only on shapes and known elements, so that kernels whose operands have not changed stay bound. In a model whose
-// KV cache grows by a token per run these are most. Their data is not even read, as it has left the CPU's caches since the last run.
+// Binds only kernels whose operands have changed. bind() depends only on shapes and known elements, so that the other kernels stay valid.
+// In a model whose KV cache grows by a token per run these are most. This does not even read their data, which the last run has displaced
+// from the CPU's caches.
 void Binding::bind_again() {
   bool may_have_packed = false;
   for (const Instruction* instruction : varying_) {
@@ -226,7 +227,8 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   if (program_.parallel() || program_.planning().shared) costs_.estimate(*this);
   generation_ = next_generation();
   if (!again || moved || offsets_ != before) places_generation_ = generation_;
-  // Other extents with the same plan of offsets change little of what verification proves. Outside of tests only a sample is verified.
+  // For other extents with the same offsets, verification proves little that is new. So, outside of tests, only a sample of the bindings is
+  // verified.
   constexpr uint64_t kSample = 64;
   if (!again || offsets_ != before || verifies_plans() || generation_ % kSample == 0) proof_.reset();
   bound_before_ = true;
@@ -239,14 +241,14 @@ bool Binding::place_pieces() {
   bool moved = false;
   const auto slots = program_.slots();
   auto row_of = [&](SlotId slot) { return shapes_[slot][shapes_[slot].rank() - 1]; };
-  // Bytes from the slot's first byte to the end of its last row.
+  // Returns the number of bytes from the slot's first byte to the end of its last row.
   auto reach_of = [&](SlotId slot) {
     const Slot& own = slots[slot];
     if (own.row_step == 0 || shape(slot).num_elements() == 0) return bytes_of(slot);
     return size_bytes(own.dtype, (shape(slot).num_elements() / row_of(slot) - 1) * own.row_step + row_of(slot));
   };
   if (piece_offsets_.empty() && !program_.pieces().empty()) piece_offsets_.resize(slots.size());
-  uint32_t first = 0, count = 0;  // operands whose sizes are summed up; successive pieces of one node add one operand each
+  uint32_t first = 0, count = 0;  // range of operands whose sizes are summed up; successive pieces of one node each add one operand
   size_t preceding_bytes = 0;
   for (const Piece& piece : program_.pieces()) {
     if (piece.first_preceding != first || piece.num_preceding < count) first = piece.first_preceding, count = 0, preceding_bytes = 0;
@@ -257,7 +259,7 @@ bool Binding::place_pieces() {
       }
     const size_t reach = reach_of(piece.slot), whole = bytes_of(slots[piece.slot].root);
     size_t offset = (piece.base == kNoSlot ? 0 : piece_offsets_[piece.base]) + preceding_bytes;
-    // An empty piece still needs an offset, as other pieces may be based on it; it must not lie behind the end of the whole.
+    // An empty piece still needs an offset, as the offsets of other pieces may refer to it. It must not be behind the end of the whole.
     if (reach == 0) offset = std::min(offset, whole);
     if (offset + reach > whole)
       throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[piece.slot].root) + "\" do not fit into it: \"" +

@@ -1,4 +1,4 @@
-// A binding: shapes, bound kernels and arena offsets of a program for one set of extents. And the cache of bindings.
+// A binding: the shapes, bound kernels and arena offsets of a program for one set of extents. Also the cache of bindings.
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ class Binding {
   void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool,
             std::shared_ptr<const ParameterVersion> parameters = nullptr);
 
-  /// Notes that a later run has the same extents, so that better plans for them are worth their time (BindingBudgets::affordable()).
+  /// Notes that a later run has the same extents again, so that it pays to search for better plans (BindingBudgets::affordable()).
   void note_return() const {
     if (!came_back()) came_back_.store(true, std::memory_order_relaxed);
   }
@@ -84,11 +84,11 @@ class Binding {
   const NodeCosts& costs() const { return costs_; }
   /// Plans that need less memory than offsets().
   BindingBudgets& budgets() const { return budgets_; }
-  /// A number that is new after every bind(), among all bindings of the process.
+  /// Returns a number that every bind() changes; no other binding of the process has it.
   uint64_t generation() const { return generation_; }
-  /// Bytes of a slot's value, whose extents are known (Slot::static_shape).
+  /// Returns the bytes of a slot's value. @pre the extents are known before the run (Slot::static_shape)
   size_t bytes_of(SlotId slot) const;
-  /// Tells if the plan has been verified. With verify_plans, the first run with the binding verifies it (verify/verify_plan.h).
+  /// Tells whether the plan has been verified. With verify_plans, the first run with the binding verifies it (verify/verify_plan.h).
   const Proof& proof() const { return proof_; }
   /// A number that changes if bind() moves a value in the arena. A run compares it to know whether its pointers are still right.
   uint64_t places_generation() const { return places_generation_; }
@@ -113,20 +113,20 @@ class Binding {
   Plans& plans_;
   const Program& program_;
   std::shared_ptr<const ParameterVersion> parameters_;
-  std::vector<int64_t> values_;  // by expression of the symbol table
+  std::vector<int64_t> values_;  // values of the symbol table's expressions
   IdVector<SlotId, Shape> shapes_;
   IdVector<SlotId, Tensor> known_;  // elements of the slots with LocationKind::known
-  // The instructions and buffers that depend on symbols. Everything else is bound once.
+  // The instructions and buffers that depend on symbols. All others are bound only once.
   std::vector<const Instruction*> varying_;
   std::vector<BufferId> varying_buffers_;
   IdVector<SlotId, uint8_t> changed_;  // 1 if the shape or the known elements differ from the previous bind()
   std::vector<const Shape*> operand_shapes_;
   std::vector<DType> operand_dtypes_;
   std::vector<const Tensor*> operand_values_;
-  std::vector<int64_t> operand_steps_;  // Slot::row_step by operand; empty if all are 0
+  std::vector<int64_t> operand_steps_;  // Slot::row_step of each operand; empty if all are 0
   std::unique_ptr<std::byte[]> state_;
-  IdVector<BufferId, size_t> sizes_;        // bytes
-  IdVector<SlotId, size_t> piece_offsets_;  // bytes; empty if no slot is a piece of another one
+  IdVector<BufferId, size_t> sizes_;        // in bytes
+  IdVector<SlotId, size_t> piece_offsets_;  // in bytes; empty if no slot is a piece of another one
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0, places_generation_ = 0;
   bool bound_before_ = false;
@@ -152,7 +152,8 @@ struct BindingCache {
                                      std::shared_ptr<const Binding> previous = {});
   /// Frees the version of the parameters that unused bindings hold, before a new version is made.
   void let_parameters_go();
-  /// Gives up a binding under the cache's lock. So everything that the caller read from it happens before it is bound anew.
+  /// Returns a binding to the cache, under the cache's lock. So everything that the caller read from it happens before it is bound to other
+  /// extents.
   void let_go(std::shared_ptr<const Binding> binding);
 
   struct Statistics {
@@ -175,7 +176,8 @@ struct BindingCache {
   Plans& owner_;
   mutable ForkMutex mutex_;
   std::list<std::shared_ptr<Binding>> recent_;  // the most recently used first
-  // Hashes of extents whose binding was bound anew for other extents. If they return soon, they get a binding of their own.
+  // Hashes of extents whose binding was taken for other extents. If such extents return soon, they get another binding instead of taking
+  // this one back.
   std::array<size_t, kCapacity - 1> left_behind_{};
   size_t next_left_behind_ = 0;
   std::list<std::shared_ptr<const OffsetPlan>> offset_plans_;

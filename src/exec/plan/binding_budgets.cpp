@@ -40,7 +40,8 @@ std::shared_ptr<const BudgetedPlan> BindingBudgets::affordable() {
       if (auto plan = plan_as_for(*larger, binding_)) affordable_ = std::move(plan);
     }
     if (!affordable_) {
-      // Planning takes longer than one run gains. So only the program's first extents and extents that have returned get a plan.
+      // Planning takes longer than one run gains by the plan. So only the program's first extents, and extents that have returned, get a
+      // plan.
       if (!binding_.came_back() && plans_.bindings().statistics().misses > 1) return nullptr;
       affordable_ = plan_for_time(binding_, rules.recompute_fraction, rules.recompute_pays, own_bytes);
       if (*affordable_) plans_.bindings().set_affordable_plan(*affordable_);

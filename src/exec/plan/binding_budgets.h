@@ -30,7 +30,7 @@ class BindingBudgets {
   /// planning takes longer than one run gains. If the extents fit into the last plan that was made here, and would need a larger arena
   /// without one, that plan's moves and offsets are reused.
   std::shared_ptr<const BudgetedPlan> affordable();
-  /// Bytes of the arena planned for exactly the binding's extents. offsets() may have been planned for larger ones.
+  /// Returns the bytes of an arena planned for exactly the binding's extents. offsets() may have been planned for larger ones.
   size_t own_arena_bytes();
   /// Called when the binding gets other extents: drops all plans.
   void clear();

@@ -25,7 +25,7 @@ Bindings::iterator find_bound(Bindings& bindings, const Program& program, std::s
   });
 }
 
-// Moves the bindings with an earlier version of the parameters to `outdated`, except for a free one, which goes to `spare`.
+// Moves the bindings with an earlier version of the parameters to `outdated`. A free one among them goes to `spare`, to be rebound.
 void drop_outdated(Bindings& bindings, const ParameterVersion* parameters, Bindings& spare, Bindings& outdated) {
   for (auto it = bindings.begin(); parameters && it != bindings.end();) {
     const auto binding = it++;
@@ -76,9 +76,9 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
     first = ++statistics_.misses == 1;
     returns = std::ranges::find(left_behind_, hash(symbol_values)) != left_behind_.end();
     drop_outdated(recent_, parameters.get(), spare, outdated);
-    // An unused binding is bound anew, as its memory is there already. If extents grow from run to run, they do not return: the binding of
-    // the previous run, which is still in the CPU's caches, is taken. Extents that returned after their binding was taken get the least
-    // recently used one instead.
+    // Rebinds an unused binding, as its memory is allocated already. If extents grow from run to run, earlier ones do not return; then this
+    // takes the binding of the previous run, which is still in the CPU's caches. Extents that returned after their binding was taken get
+    // the least recently used one instead.
     if (spare.empty() && recent_.size() >= kCapacity) {
       const Binding* preferred = returns ? nullptr : held;
       const auto found = choose_free(recent_, preferred);
@@ -94,7 +94,8 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
   std::optional<LoadPhases::Scope> scope;
   if (first) scope.emplace(owner_.first_binding());
   const LoadPhases::Phase phase("first binding");
-  // With recomputation, the present arena may be smaller than rounded-up extents would need without recomputation: no rounding then.
+  // With recomputation, the arena for the exact extents may be smaller than one for rounded-up extents without recomputation. So extents
+  // are not rounded then.
   const bool bucketed = !first && program.planning().recompute_fraction == 0;
   spare.front()->bind(symbol_values, max_threads, bucketed, pool, parameters);
   std::lock_guard lock(mutex_);

@@ -15,15 +15,15 @@ namespace treadle::exec {
 
 struct BudgetBasis {
   memory::BudgetPlan plan;
-  IdVector<BufferId, size_t> sizes;  // bytes
+  IdVector<BufferId, size_t> sizes;  // in bytes
   std::vector<memory::Recipe> recipes;
 };
 
 namespace {
 
-constexpr size_t kLongestReplay = 4;        // most instructions that a recomputation may consist of, each writing the value in place
-constexpr size_t kMostInTurn = 3;           // how deep recomputations may depend on recomputed buffers
-constexpr size_t kMaxFreelyOrdered = 2000;  // most instructions for which other orders are tried, as each is planned
+constexpr size_t kLongestReplay = 4;        // maximum number of instructions in a recomputation, each of which writes the value in place
+constexpr size_t kMostInTurn = 3;           // maximum depth of recomputations that depend on recomputed buffers
+constexpr size_t kMaxFreelyOrdered = 2000;  // maximum number of instructions for which other orders are tried, as each order is planned
 
 /// A node's metadata about recomputation. "always": prefer it to spilling at any cost. "never": do not recompute the node.
 /// MXNet's attribute for mirroring means "always".
@@ -43,7 +43,7 @@ Repetition repetition_of(const Node& node) {
 class Budgeting {
  public:
   /// @param order                order of instructions; empty: the program's
-  /// @param binds_next_versions  as in OrderChoice
+  /// @param binds_next_versions  see OrderChoice
   Budgeting(const Binding& binding, std::vector<InstructionId> order, bool binds_next_versions)
       : binding_(binding), program_(binding.program()), sizes_(binding.buffer_sizes()), buffers_(sizes_.size()), order_(std::move(order)) {
     if (binds_next_versions) next_versions_ = find_next_versions(program_);
@@ -55,7 +55,8 @@ class Budgeting {
   void begin_at(int32_t step, size_t capacity, const IdVector<BufferId, bool>& is_away) {
     carried_.assign(buffers_.size(), false);
     size_t in_memory = 0;
-    std::vector<std::pair<int32_t, BufferId>> idle;  // (next use, buffer): in memory, but not used at the step
+    // (step of the next use, buffer) of buffers that are in memory, but not used at the step.
+    std::vector<std::pair<int32_t, BufferId>> idle;
     for (BufferId b : buffers_.ids()) {
       auto& uses = buffers_[b].uses;
       const auto next = std::find_if(uses.begin(), uses.end(), [&](const auto& use) { return use.step >= step; });
@@ -201,7 +202,7 @@ class Budgeting {
 
   void extend(Chain& chain, const Instruction& instruction, int32_t step, const std::vector<BufferId>& reads, BufferId buffer,
               bool in_place, const IdVector<BufferId, int32_t>& version) const {
-    // A buffer in pieces is written by several nodes, and is not recomputed.
+    // A buffer that consists of pieces is written by several nodes. It is not recomputed.
     const bool in_pieces = program_.slots()[program_.buffers()[buffer].slot].in_pieces;
     if (!in_place) chain = {.repeatable = !in_pieces};
     chain.steps.push_back(step);
@@ -226,7 +227,8 @@ class Budgeting {
     chain.repeatable = repeatable;
   }
 
-  // Returns true if input `k` only affects outputs other than the buffer, as a running statistic does that may have changed by then.
+  // Returns true if input `k` affects only outputs other than the buffer. Such an input, for example a running statistic, may have changed
+  // by then.
   bool is_of_others_only(const Instruction& instruction, size_t k, BufferId buffer) const {
     const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
     return std::any_of(instruction.node->op->alias.begin(), instruction.node->op->alias.end(), [&](const Alias& alias) {
@@ -244,7 +246,7 @@ class Budgeting {
     if (!chain.repeatable || uses.empty() || step - uses.back().step < 2 || chains_.contains({buffer, step})) return;
     memory::Recipe recipe{static_cast<int32_t>(buffer), step};
     for (auto [read, read_version] : chain.reads) {
-      if (version[read] != read_version) return;  // it has been written over since
+      if (version[read] != read_version) return;  // the buffer that the recipe would read has been overwritten since
       recipe.reads.push_back(static_cast<int32_t>(read));
     }
     for (auto [slot, read_version] : chain.outer)
@@ -333,7 +335,7 @@ class Budgeting {
     result.first_move.push_back(static_cast<uint32_t>(result.moves.size()));
   }
 
-  // Returns the last step of the buffer's last stay that ends before `step`.
+  // Returns the last step of the buffer's last interval in memory that ends before `step`.
   static int32_t previous_stay(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
     int32_t last = -1;
     for (const auto& stay : plan.stays[buffer])
@@ -366,11 +368,11 @@ class Budgeting {
   const IdSpan<BufferId, const size_t> sizes_;
   IdVector<BufferId, memory::BudgetBuffer> buffers_;
   std::vector<memory::Recipe> recipes_;
-  std::map<std::pair<BufferId, int32_t>, std::vector<int32_t>> chains_;  // by buffer and step of a recipe: the steps to run again
-  std::map<SlotId, int32_t> outer_version_;                              // by root slot outside of the arena: how often it has been written
+  std::map<std::pair<BufferId, int32_t>, std::vector<int32_t>> chains_;  // the steps to run again, by buffer and step of a recipe
+  std::map<SlotId, int32_t> outer_version_;                              // how often each root slot outside of the arena has been written
   const std::vector<InstructionId> order_;
-  IdVector<BufferId, bool> carried_;        // as BudgetedPlan::carried
-  IdVector<SlotId, SlotId> next_versions_;  // by slot; empty: an output may be bound to the memory of any feed
+  IdVector<BufferId, bool> carried_;        // see BudgetedPlan::carried
+  IdVector<SlotId, SlotId> next_versions_;  // next version of each slot; empty: an output may be bound to the memory of any feed
 };
 
 }  // namespace
@@ -396,7 +398,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
 
 std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
                                               const IdVector<BufferId, bool>& is_away) {
-  // An arena may be larger than its contents because of gaps, so that each further try keeps fewer values in memory.
+  // An arena may be larger than its contents because of gaps, so each further try keeps fewer values in memory.
   constexpr int kTries = 3;
   std::shared_ptr<const BudgetedPlan> best;
   size_t stays = capacity_bytes;
@@ -429,7 +431,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
   const Budgeting budgeting(binding, {}, /*binds_next_versions=*/true);
   const memory::BudgetOptions options{.may_spill = false, .one_try = true};
   const double own_price = price_of(own_arena_bytes, 0);
-  std::map<double, size_t> promising;  // capacities, by the estimated price of their plans
+  std::map<double, size_t> promising;  // capacities, sorted by the estimated price of their plans
   // Bisects the capacity, as a smaller arena nearly always costs more time.
   const auto search = [&](double most) {
     constexpr int kHalvings = 6;

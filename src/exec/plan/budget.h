@@ -24,17 +24,17 @@ struct BudgetedPlan {
   struct Move {
     Kind kind;
     BufferId buffer;
-    size_t offset;  ///< in the arena: a spilled buffer lay there, another one comes there
+    size_t offset;  ///< offset in the arena: a spilled buffer was there, or a loaded one comes there
     uint32_t first_replay = 0, num_replays = 0;
   };
   /// One instruction that is evaluated again for a value.
   struct Replay {
     InstructionId instruction;
     size_t scratch_offset;
-    uint32_t first_offset;  ///< into replay_offsets: one per operand
+    uint32_t first_offset;  ///< index into replay_offsets: one entry per operand
   };
   struct Stay {
-    int32_t first, last;  ///< steps, both included
+    int32_t first, last;  ///< in steps, both included
     size_t offset;
   };
 
@@ -48,20 +48,22 @@ struct BudgetedPlan {
   std::vector<InstructionId> order;
   size_t arena_bytes = 0;
   size_t spilled_bytes = 0, num_recomputed = 0;
-  double cost_ns = 0;                   ///< estimated, for all moves
-  std::vector<size_t> operand_offsets;  ///< per operand, in the arena; kNowhere: the operand is elsewhere
+  double cost_ns = 0;                   ///< estimated time of all moves
+  std::vector<size_t> operand_offsets;  ///< offset of each operand in the arena; kNowhere: the operand is not in the arena
   IdVector<InstructionId, size_t> scratch_offsets;
   std::vector<Move> moves;
-  std::vector<uint32_t> first_move;  ///< per step, and one more: the first of the moves before the step
+  std::vector<uint32_t> first_move;  ///< index of the first move before each step, with one more entry at the end
   std::vector<Replay> replays;
-  std::vector<size_t> replay_offsets;           ///< in the arena; kNowhere: the operand is in its usual place
-  IdVector<BufferId, std::vector<Stay>> stays;  ///< when each buffer is in memory, and where
+  /// Offset of each operand in the arena; kNowhere: the operand is where the plan without a budget has it.
+  std::vector<size_t> replay_offsets;
+  IdVector<BufferId, std::vector<Stay>> stays;  ///< by buffer: the intervals in which it is in memory, with its offset
   std::vector<Extra> extras;
-  IdVector<BufferId, std::vector<int32_t>> drops;  ///< steps after which a buffer leaves memory, and is not written to the file
+  IdVector<BufferId, std::vector<int32_t>> drops;  ///< by buffer: the steps after which it leaves memory without being written to the file
   IdVector<BufferId, size_t> file_offsets;         ///< the same in all plans of a binding
-  IdVector<BufferId, bool> carried;  ///< the buffer was written before the plan begins in mid-run; empty: it begins with the run
+  /// By buffer: true if it was written before the plan begins in mid-run; empty: the plan begins with the run.
+  IdVector<BufferId, bool> carried;
   std::shared_ptr<const BudgetBasis> basis;
-  Proof proof;  ///< where plans are verified, a run that follows the plan proves it first
+  Proof proof;  ///< if plans are verified, a run proves this plan before it follows it
 
   InstructionId instruction_at(size_t step) const { return order.empty() ? id_at<InstructionId>(step) : order[step]; }
   /// True if the buffer is used before the step, and at the step or later.
@@ -75,8 +77,8 @@ struct BudgetedPlan {
 /// The instruction orders that a plan may use.
 struct OrderChoice {
   bool free = false;                 ///< every order in which instructions read the same values as in the program's order
-  std::vector<InstructionId> fixed;  ///< the only order, if not free; empty: the program's
-  /// The caller binds outputs to memory of feeds only where the output is the feed's next version.
+  std::vector<InstructionId> fixed;  ///< the only order, if `free` is false; empty: the program's
+  /// The caller binds an output to a feed's memory only if the output is the next version of the feed.
   bool binds_next_versions = false;
   bool operator==(const OrderChoice&) const = default;
 };
@@ -97,7 +99,7 @@ std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t cap
 /// @param pays  prefers the plan that pays best: each percent of the time must free four percent of the arena
 std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, bool pays, size_t own_arena_bytes);
 
-/// Returns a plan with the moves and places of one for other extents. Null: they are too small.
+/// Returns a plan with the moves and places of a plan for other extents. Null: those extents are too small.
 std::shared_ptr<const BudgetedPlan> plan_as_for(const BudgetedPlan& larger, const Binding& binding);
 
 }  // namespace treadle::exec

@@ -34,7 +34,7 @@ namespace {
 constexpr int kUnplaced = -1;
 static_assert(kUnplaced == ControlFlowPlacement::kAnywhere);
 
-// What a body's input is in the instruction that the body belongs to: the index of the operand; kNone: a number that the host makes.
+// Marks a body's input that is no operand of the instruction that the body belongs to, but a number that the host makes.
 constexpr size_t kNone = SIZE_MAX;
 size_t operand_of_body_input(const Instruction& instruction, size_t body, size_t input) {
   const Node& node = *instruction.node;
@@ -52,7 +52,7 @@ struct Placed {
 
   SlotId root_of(SlotId slot) const { return program.slots()[slot].root; }
 
-  // The device of the first device's instruction that reads the input; the host if only the host reads it, kUnplaced if nothing does.
+  // Returns the device that runs the first reader of the input on a device; the host if only the host reads it, kUnplaced if nothing does.
   int reader_of(SlotId input) const {
     int found = kUnplaced;
     for (InstructionId i : program.instructions().ids()) {
@@ -72,7 +72,8 @@ struct Placed {
     return found;
   }
 
-  // The device that makes an output. For an input that is handed through: where that is, by the body's number of the input.
+  // Returns the device that makes an output. If the body passes an input on as the output, it is the input's device, found by the input's
+  // index in the body.
   int maker_of(SlotId output, std::span<const int> of_input) const {
     int found = DevicePlacement::kHost;
     const auto inputs = program.input_slots();
@@ -129,7 +130,7 @@ class Placer {
     if (!instruction.bodies.empty()) place_bodies(i);
     if (!runs_on_devices(program_, instruction)) {
       device = DevicePlacement::kHost;
-      return;  // its outputs do not draw their readers to the host
+      return;  // does not place its outputs, so that their readers are not drawn to the host
     }
     if (request_.of_node) device = request_.of_node(*instruction.node);
     // A device's own kernel runs on that device wherever its operands are.
@@ -140,7 +141,7 @@ class Placer {
       if (output != kNoSlot && device != kUnplaced) of_root_[root_of(output)] = device;
   }
 
-  // Places the bodies, then the operands where the bodies read them and the outputs where the bodies make them.
+  // Places the bodies. Then places the operands where the bodies read them, and the outputs where the bodies make them.
   void place_bodies(InstructionId i) {
     const Instruction& instruction = program_.instructions()[i];
     const auto operands = program_.operands(instruction);
@@ -196,7 +197,7 @@ class Placer {
   const Program& program_;
   const PlacementRequest& request_;
   DevicePlacement placement_;
-  IdVector<SlotId, int> of_root_;  // by root slot
+  IdVector<SlotId, int> of_root_;  // device of each root slot
 };
 
 }  // namespace

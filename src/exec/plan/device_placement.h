@@ -17,12 +17,13 @@ struct ControlFlowPlacement;
 struct DevicePlacement {
   static constexpr int kHost = 0;
   IdVector<InstructionId, int> of_instruction;
-  std::map<InstructionId, ControlFlowPlacement> of_control_flow;  ///< for each If, Loop and Scan, which themselves run on the host
+  /// Placement of the bodies of each If, Loop and Scan; these nodes themselves run on the host.
+  std::map<InstructionId, ControlFlowPlacement> of_control_flow;
   /// By slot of a feed or constant: the device that it is copied to first. Absent: it goes directly to where it is read.
   std::map<SlotId, int> of_argument;
 };
 
-/// Where the bodies of an If, Loop or Scan run, and on which device their operands and outputs are.
+/// Says where the bodies of an If, Loop or Scan run, and on which device its operands and outputs are.
 struct ControlFlowPlacement {
   static constexpr int kAnywhere = -1;  ///< an operand stays where it is
   std::vector<int> of_operand;          ///< a device for each operand, inputs first
@@ -34,7 +35,7 @@ struct PlacementRequest {
   int default_device = DevicePlacement::kHost;
   /// Returns the device that the caller wants for a node, or -1 if it wants none. Empty: no wishes.
   std::function<int(const Node&)> of_node;
-  std::map<std::string, int, std::less<>> of_argument;  ///< device by the name of an input or initializer
+  std::map<std::string, int, std::less<>> of_argument;  ///< device for an input or initializer, by name
   /// Returns true if a device runs only instructions for which it has a kernel (Instruction::on_device). Empty: false for all devices.
   std::function<bool(int)> has_own_kernels;
 };

@@ -106,7 +106,7 @@ class Arena {
   const Program& program_;
   const BudgetedPlan* const plan_;
   size_t size_bytes_;
-  std::vector<Taken> taken_;  // sorted by begin
+  std::vector<Taken> taken_;  // sorted by their first byte
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Places gradients that a run hands out in parts of its arena that no later step uses, which saves memory for them.
+// Places gradients that a run hands out in parts of its arena that no later step uses. That saves memory for them.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,14 @@ struct Lodgings {
     int32_t made_at = 0;    ///< the first step that writes the output
     bool found() const { return offset != kNone; }
   };
-  /// One per Program::preallocated(); not found: the slot is no output gradient, or the arena has no room for it
+  /// One per entry of Program::preallocated(). Not found: the slot is no output gradient, or it does not fit into the arena.
   std::vector<Place> places;
   size_t arena_bytes = 0;  ///< size of the arena, including what gradients need beyond its planned end
 };
 
-/// Finds arena offsets for the gradients that a run hands out. Each occupies its bytes from the step that makes it until the caller frees
-/// it, and keeps the arena alive. A gradient that fits nowhere may begin in the free bytes at the arena's end and enlarge the arena.
+/// Finds arena offsets for the gradients that a run hands out. Each gradient occupies its bytes from the step that makes it until the
+/// caller frees it, and keeps the arena allocated. A gradient that fits nowhere may begin in the free bytes at the arena's end and enlarge
+/// the arena.
 /// @param plan  the plan that the run follows; null: the program's order and the binding's offsets
 Lodgings find_lodgings(const Binding& binding, const BudgetedPlan* plan);
 

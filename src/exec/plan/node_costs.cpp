@@ -57,7 +57,7 @@ void NodeCosts::judge(const Program& program) {
       worth_[i] = hints_[i].estimated_ns > kExpensiveNs ? Worth::yes : Worth::no;
     if (worth_[i] != Worth::no) candidates.push_back(i);
   }
-  // A custom operator's kernel may continue on another thread, so a single one suffices for parallel execution.
+  // A custom operator's kernel may continue on another thread, so that even one such node makes parallel execution worthwhile.
   wide_ = instructions.size() > 1 && std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
             return instruction.dynamic && instruction.kernel && is_custom_op(*instruction.node->op);
           });

@@ -23,7 +23,7 @@ class NodeCosts {
   /// Called when the binding gets new extents. For programs that run by readiness, also decides which nodes are worth another thread.
   void estimate(const Binding& binding);
 
-  /// Returns what the scheduler of a shared device needs to know about a node; an empty hint before estimate().
+  /// Returns the scheduler's facts about a node for shared devices; an empty hint before estimate().
   sharing::NodeHint hint(InstructionId instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
   /// Returns true if the instruction is worth another thread. @pre the program has a schedule by readiness
   bool expensive(InstructionId instruction) const {
@@ -31,14 +31,14 @@ class NodeCosts {
     return worth == Worth::yes || (worth == Worth::if_measured && is_measured_expensive(instruction));
   }
   /// Returns true if parallel execution may pay: two instructions that are or may be expensive do not depend on each other, or a custom
-  /// operator's kernel may go on elsewhere.
+  /// operator's kernel may continue on another thread.
   bool wide() const { return wide_; }
 
  private:
   enum class Worth : uint8_t { no, yes, if_measured };
   void judge(const Program& program);
   bool is_measured_expensive(InstructionId instruction) const;
-  static constexpr double kExpensiveNs = 5'000;  // several times the cost of handing a node to another thread
+  static constexpr double kExpensiveNs = 5'000;  // several times the cost of passing a node to another thread
 
   Plans& plans_;
   IdVector<InstructionId, sharing::NodeHint> hints_;

@@ -38,7 +38,7 @@ IdVector<BufferId, size_t> bucketed_sizes(const Program& program, const IdVector
   try {
     program.extents().code.run(upper);
   } catch (const Error&) {
-    upper = values;  // the rounded extents do not broadcast: do not round
+    upper = values;  // the rounded extents do not broadcast, so the exact ones are used
   }
   IdVector<BufferId, size_t> bounds = sizes;
   for (BufferId b : bounds.ids()) {

@@ -12,11 +12,11 @@ namespace treadle::exec {
 
 /// Offsets of a program's buffers. Valid for every binding whose buffers are no larger than `sizes`.
 struct OffsetPlan {
-  IdVector<BufferId, size_t> sizes, offsets;  // bytes
+  IdVector<BufferId, size_t> sizes, offsets;  // in bytes
   size_t arena_bytes = 0;
   size_t lower_bound_bytes = 0;  // the largest sum of live bytes at any step: no plan can be smaller
 
-  /// Returns true if buffers of these sizes fit.
+  /// Returns true if buffers of these sizes fit into the plan.
   bool holds(std::span<const size_t> other) const {
     return std::equal(other.begin(), other.end(), sizes.begin(), sizes.end(), [](size_t a, size_t b) { return a <= b; });
   }

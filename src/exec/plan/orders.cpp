@@ -10,8 +10,8 @@
 namespace treadle::exec {
 namespace {
 
-/// The dependencies that every order must keep: each content of a buffer, or of memory outside of the arena, is written before it is read,
-/// and read before another content replaces it.
+/// The dependencies that every order must keep. Each content of a buffer, or of memory outside of the arena, must be written before it is
+/// read, and read before another content replaces it.
 class Dependencies {
  public:
   explicit Dependencies(const Binding& binding) : binding_(binding), program_(binding.program()) {
@@ -33,7 +33,7 @@ class Dependencies {
 
  private:
   struct Unit {
-    int32_t content = -1;          // its present content, as an index into bytes_; -1: none yet
+    int32_t content = -1;          // index of its present content in bytes_; -1: none yet
     std::vector<int32_t> readers;  // instructions that read the present content
     std::vector<int32_t> users;    // instructions that read or wrote any content so far
   };
@@ -58,11 +58,11 @@ class Dependencies {
       if (slot(index).location == LocationKind::held && slot(index).static_shape) write_over_feeds(index, step);
     }
     if (instruction.scratch_buffer != kNoBuffer) write(index_of(instruction.scratch_buffer), step);
-    // The instruction that releases a held value stays the last one to use it.
+    // The instruction that frees a held value must remain the last one to use it.
     for (SlotId index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
       follow(units_[unit_of(index)].users, step);
-    // An update stays behind all non-updates before it: its results may be bound to the memory of its inputs, which these read or
-    // recompute.
+    // An update stays behind all earlier instructions that are no updates: its results may be bound to the memory of its inputs, which
+    // these instructions read or recompute.
     const bool updates = is_update(*instruction.node);
     if (updates)
       follow(others_, step);
@@ -78,7 +78,7 @@ class Dependencies {
 
   void read(size_t index, int32_t step) {
     Unit& unit = units_[index];
-    if (unit.content < 0) make_content(index);  // its first content exists before the run
+    if (unit.content < 0) make_content(index);  // its first content existed before the run
     steps_[static_cast<size_t>(step)].reads.push_back(unit.content);
     unit.readers.push_back(step);
     unit.users.push_back(step);
@@ -89,7 +89,7 @@ class Dependencies {
     Unit& unit = units_[index];
     memory::Step& writer = steps_[static_cast<size_t>(step)];
     const int32_t old = unit.content;
-    // The instruction writes another part of the same content
+    // The instruction writes another part of the same content.
     if (old >= 0 && std::find(writer.writes.begin(), writer.writes.end(), old) != writer.writes.end()) return;
     follow(unit.readers, step);
     make_content(index);
@@ -118,9 +118,9 @@ class Dependencies {
 
   const Binding& binding_;
   const Program& program_;
-  std::vector<Unit> units_;  // by buffer, then by root slot
+  std::vector<Unit> units_;  // buffers first, then root slots
   std::vector<size_t> feeds_;
-  std::vector<int32_t> others_;  // steps so far that are no updates
+  std::vector<int32_t> others_;  // earlier steps that are no updates
   std::vector<memory::Step> steps_;
   std::vector<size_t> bytes_;  // size of each content
 };

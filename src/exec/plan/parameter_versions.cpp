@@ -32,7 +32,7 @@ std::shared_ptr<const ParameterVersion> ParameterVersions::current(ThreadPool* p
   if (!current_ || current_->numbers != made->numbers) {
     AllocationScope scope(parameters.memory(), MemoryClass::packed);
     before_change();
-    // Keeps packed states that are still valid, and frees the others before new ones are made, unless a run in flight holds them.
+    // Keeps packed states that are still valid. Frees the others before new ones are made, unless a run in flight uses them.
     const auto instructions = parameters.instructions();
     made->packed.resize(instructions.size());
     for (size_t i = 0; i < instructions.size(); ++i)
@@ -49,7 +49,7 @@ std::shared_ptr<const ParameterVersion> ParameterVersions::current(ThreadPool* p
   return current_;
 }
 
-// Packs in parallel, the largest first.
+// Packs in parallel, beginning with the largest weights.
 void ParameterVersions::pack(ParameterVersion& version, ThreadPool* pool) const {
   const Graph& graph = program_.graph();
   const ProgramParameters& parameters = *program_.parameters();
@@ -68,7 +68,7 @@ void ParameterVersions::pack(ParameterVersion& version, ThreadPool* pool) const 
   std::mutex mutex;  // guards first_error
   std::exception_ptr first_error;
   parallel_for(total_bytes < kLittleToPack ? nullptr : pool, static_cast<int64_t>(missing.size()), 1, [&](int64_t begin, int64_t end) {
-    AllocationScope scope(parameters.memory(), MemoryClass::packed);  // a thread of the pool has no scope of its own
+    AllocationScope scope(parameters.memory(), MemoryClass::packed);  // scopes are per thread, so a thread of the pool needs its own
     for (auto m = static_cast<size_t>(begin); m < static_cast<size_t>(end); ++m) {
       const Instruction& instruction = *instructions[missing[m].second];
       try {
@@ -84,7 +84,8 @@ void ParameterVersions::pack(ParameterVersion& version, ThreadPool* pool) const 
   if (first_error) std::rethrow_exception(first_error);
 }
 
-// Keeps the elements that runs read. Derived values that only kernels have packed are freed; parameters themselves belong to their owner.
+// Keeps the elements that runs read. Derived values that runs do not read are freed, as the kernels have packed copies; parameters
+// themselves belong to their owner.
 void ParameterVersions::keep_elements(ParameterVersion& version) const {
   const Graph& graph = program_.graph();
   const ProgramParameters& parameters = *program_.parameters();

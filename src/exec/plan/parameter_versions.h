@@ -1,4 +1,4 @@
-// Versions of a program's parameters, of the values derived from them, and of what kernels have packed from both.
+// Manages versions of a program's parameters, of the values derived from them, and of the copies that kernels have packed of both.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ class ParameterVersions {
 
   const Program& program_;
   mutable std::mutex mutex_;
-  std::vector<uint64_t> in_graph_;  // version numbers of the elements in the graph's Value::constant
-  uint64_t looked_at_ = 0;          // Variables::version() when current_ was last found to be current
+  std::vector<uint64_t> in_graph_;  // version numbers of the elements that Value::constant refers to
+  uint64_t looked_at_ = 0;          // value of Variables::version() when current_ was last known to be current
   std::shared_ptr<const ParameterVersion> current_;
 };
 

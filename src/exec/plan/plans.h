@@ -1,4 +1,4 @@
-// The state that runs of a program share and leave for later runs: bindings, versions of parameters, measured times.
+// The state that runs of a program share and keep for later runs: bindings, versions of parameters, measured times.
 #pragma once
 
 #include <atomic>
@@ -39,11 +39,11 @@ class Plans {
   /// Average time of a dynamic instruction over recent runs by readiness, in nanoseconds. It decides on which thread the instruction runs,
   /// never its result.
   std::atomic<uint32_t>& measured_ns(InstructionId instruction) { return measured_ns_[index_of(instruction)]; }
-  /// Counters of node times, one set for each run in flight that counts.
+  /// Counters of node times. Each run in flight that counts has a separate set.
   NodeCounterList& counters() { return counters_; }
 
-  /// Returns true if gradients that a run hands out may lie in its arena (plan/lodging.h). False for good once a caller has kept the
-  /// gradients of one run while the next one began: each run would need a new arena.
+  /// Returns true if gradients that a run hands out may be in its arena (plan/lodging.h). Becomes false for all later runs once a caller
+  /// has kept the gradients of one run while the next one began: each run would need a new arena.
   bool lodges_gradients() const {
     return program_.first_gradient() != kNoSlot && !program_.parallel() && lodges_gradients_.load(std::memory_order_relaxed);
   }

@@ -1,12 +1,12 @@
-// A flag in a plan: it has been verified.
+// A flag of a plan: it has been verified.
 #pragma once
 
 #include <atomic>
 
 namespace treadle::exec {
 
-/// Belongs to a plan that runs share, so that later runs need not verify it again. A copy begins as unverified, as the copied plan may be
-/// changed. Thread-safe.
+/// Runs that share a plan share its flag, so that later runs need not verify the plan again. A copy begins as unverified, as the copied
+/// plan may be changed. Thread-safe.
 class Proof {
  public:
   Proof() = default;

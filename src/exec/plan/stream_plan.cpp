@@ -55,7 +55,7 @@ class StreamPlanner {
   };
 
   const Slot& slot_of(SlotId slot) const { return program_.slots()[slot]; }
-  // Known values have bytes of their own, even if they are views.
+  // Known values have separate bytes, even if they are views.
   SlotId key_of(SlotId slot) const { return slot_of(slot).location == LocationKind::known ? slot : slot_of(slot).root; }
 
   LocationId make_location(SlotId slot, int device) {
@@ -90,7 +90,7 @@ class StreamPlanner {
       if (where == device) return location;
     const LocationId target = make_location(key, device);
     if (kind != LocationKind::constant) {
-      // Copies from the device that made the value, or for a feed from the device that DevicePlacement::of_argument gives it.
+      // Copies from the device that made the value. A feed is copied from the device that DevicePlacement::of_argument names for it.
       const bool at_home = placement_.of_argument.contains(key) && places.size() > 1;
       const auto [from, source] = places[at_home ? 1 : 0];
       const bool sends = from != DevicePlacement::kHost;
@@ -134,7 +134,7 @@ class StreamPlanner {
         locations.push_back(kNoLocation);
       } else if (k < instruction.num_inputs) {
         const int on = apart ? apart->of_operand[k] : reads_on_host(instruction, k) ? DevicePlacement::kHost : device;
-        // What only reads shapes needs no copy of the elements.
+        // An instruction that reads only shapes needs no copy of the elements.
         const bool anywhere = on == ControlFlowPlacement::kAnywhere ||
                               (device == DevicePlacement::kHost && !apart && reads_only_shapes(*instruction.node->op));
         locations.push_back(anywhere ? any_location(operands[k]) : location_on(operands[k], on));
@@ -280,9 +280,9 @@ class StreamPlanner {
   const int num_devices_;
   const StreamOptions options_;
   StreamPlan plan_;
-  std::vector<int> first_stream_;                                    // by device: its first stream
-  std::vector<StepId> tails_;                                        // by stream: its last step
-  std::vector<int32_t> lengths_;                                     // by stream: its number of steps
+  std::vector<int> first_stream_;                                    // first stream of each device
+  std::vector<StepId> tails_;                                        // last step of each stream
+  std::vector<int32_t> lengths_;                                     // number of steps of each stream
   IdVector<SlotId, std::vector<std::pair<int, LocationId>>> where_;  // by root slot: the devices that have its current content, and where
   IdVector<LocationId, StepId> last_touch_;
   IdVector<LocationId, History> history_;

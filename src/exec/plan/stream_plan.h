@@ -16,7 +16,7 @@ namespace treadle::exec {
 
 struct StreamOptions {
   int compute_streams = 1;     ///< compute streams per device; independent branches go to different streams
-  size_t max_bulk = SIZE_MAX;  ///< most kernels that are issued as one piece of work
+  size_t max_bulk = SIZE_MAX;  ///< maximum number of kernels that are issued as one piece of work
 };
 
 /// The plan is made once for a program and its placement. It does not depend on extents.
@@ -27,7 +27,7 @@ struct StreamPlan {
     Queue queue;
   };
 
-  /// The bytes of a value on one device. Each copy of a value has a location of its own.
+  /// The bytes of a value on one device. Copies of a value on other devices are other locations.
   struct Location {
     enum class Memory : uint8_t {
       planned,   ///< at an offset in the device's arena
@@ -44,14 +44,15 @@ struct StreamPlan {
   };
 
   struct Step {
-    InstructionId instruction = kNoInstruction;             ///< kNoInstruction: the step is a copy
+    InstructionId instruction = kNoInstruction;             ///< kNoInstruction if the step is a copy
     LocationId source = kNoLocation, target = kNoLocation;  ///< for a copy
     uint32_t first_operand = 0;  ///< for a kernel: index into `operands`, which has one location per operand, kNoLocation for an absent one
     LocationId scratch = kNoLocation;  ///< for a kernel
     int stream = 0;
-    bool host_waits = false;  ///< the host waits for the step: it reads what a copy brings, or extents of outputs that are known only then
-    bool records = false;     ///< it records an event, which another step waits for
-    std::vector<StepId> waits;  ///< fences: steps on other streams that must end first; none is implied by another one
+    /// The host waits for the step, because it reads a copied value, or extents of outputs that only the step determines.
+    bool host_waits = false;
+    bool records = false;       ///< it records an event, which another step waits for
+    std::vector<StepId> waits;  ///< fences: steps on other streams that must end first. Omits those that another fence implies
 
     bool is_copy() const { return instruction == kNoInstruction; }
   };

@@ -36,8 +36,8 @@ Reachability order_by_data(const Program& program) {
 
 // Returns the peak of live arena bytes, without scratch memory.
 size_t peak_of(const Program& program, IdSpan<SlotId, const Slot> slots, const InstructionSet& elided) {
-  constexpr int64_t kSomeExtent = 16;  // for those that are not known
-  constexpr double kMostBytes = 1e12;  // of a value, so that sums do not overflow
+  constexpr int64_t kSomeExtent = 16;  // extent assumed for unknown ones
+  constexpr double kMostBytes = 1e12;  // maximum bytes of a value, so that sums do not overflow
   const Instructions instructions = program.instructions();
   IdVector<SlotId, InstructionId> first(slots.size(), kNoInstruction), last = first;
   for (InstructionId i : instructions.ids()) {
@@ -63,7 +63,7 @@ size_t peak_of(const Program& program, IdSpan<SlotId, const Slot> slots, const I
   return memory::max_live_bytes(buffers);
 }
 
-// The program's data that all decisions use.
+// The program's data on which all decisions depend.
 struct Facts {
   Facts(const Program& of, const ProgramOptions& by) : program(of), options(by), last_use(of.slots().size(), kNoInstruction) {
     for (InstructionId i : program.instructions().ids())
@@ -75,10 +75,10 @@ struct Facts {
   const Program& program;
   const ProgramOptions& options;
   IdVector<SlotId, InstructionId> last_use;  // the last instruction that has the slot as an operand
-  std::optional<Reachability> order;         // of instructions that may run at once; nothing: they run one after the other
+  std::optional<Reachability> order;         // order of instructions that may run at once; nullopt: they run one after the other
 };
 
-// One way of sharing. Slots come to share the bytes of others instruction by instruction: a slot's root is the one whose bytes it shares.
+// One possible way to share bytes, decided instruction by instruction. The root of a slot is the slot whose bytes it shares.
 class Decision {
  public:
   /// @param in_pieces  Concats and Splits that may stay in place.
@@ -114,8 +114,8 @@ class Decision {
   // The slots that share the bytes of a root.
   struct Root {
     InstructionId last_use = kNoInstruction;
-    bool is_split = false;                // some are pieces of it
-    std::vector<InstructionId> accesses;  // instructions that touch the bytes, where instructions may run at once
+    bool is_split = false;                // some slots are pieces of the root
+    std::vector<InstructionId> accesses;  // instructions that read or write the bytes; only if instructions may run at once
   };
 
   Slot& slot(SlotId index) { return result_.slots[index]; }
@@ -152,7 +152,8 @@ class Decision {
     }
   }
 
-  // True if `out` may be a view of `in`. Not if `out` is an output, which needs bytes of its own, or a known value, which has none.
+  // True if `out` may be a view of `in`. False if `out` is an output, which must have separate bytes, or a known value, which has none in
+  // the arena.
   bool can_view(SlotId in, SlotId out) {
     const SlotId root = root_of(in);
     if (slot(root).location == LocationKind::known) return false;
@@ -186,8 +187,8 @@ class Decision {
                        [&](SlotId other) { return other != kNoSlot && other != in && root_of(other) == root_of(in); });
   }
 
-  // True if an input that the output must not lie over has the same bytes. If the residual of a product is its A as well, later columns
-  // would be products of sums.
+  // True if `in` shares bytes with an input that the output must not overwrite. If the residual of a product is its A as well, later
+  // columns would be products of sums.
   bool reads_elsewhere(const Instruction& instruction, const Alias& alias, SlotId root) const {
     const std::vector<Alias>& aliases = instruction.node->op->alias;
     const auto operands = program_.operands(instruction);
@@ -215,7 +216,7 @@ class Decision {
     const auto outputs = operands.subspan(split.num_inputs);
     for (size_t k = 0; k < outputs.size(); ++k) {
       const SlotId out = outputs[k];
-      if (out == kNoSlot) return;  // the size, and so the next offset, is unknown
+      if (out == kNoSlot) return;  // the size of this output is unknown, and so is the offset of the next one
       if (root_of(out) != out || slot(out).location != LocationKind::arena || (by_rows && !all_take_steps(out))) continue;
       slot(out).row_step = row_step;
       slot(out).location = location;
@@ -268,10 +269,10 @@ bool same_size(const Type& a, const Type& b) {
   return a.shape && b.shape && bits_of(a.dtype) == bits_of(b.dtype) && product(*a.shape) == product(*b.shape);
 }
 
-// Pieces that stay in place spare a copy and the room for it, but keep the whole alive for as long as any of them. So Concats and Splits do
-// that one by one, where the most bytes alive at once do not become more.
+// Pieces that stay in place save a copy and its memory, but each of them keeps the whole value in memory. So Concats and Splits are tried
+// one by one, and stay in place only if that does not raise the peak of bytes in use.
 Sharing choose_sharing(const Program& program, const ProgramOptions& options) {
-  constexpr size_t kMuchToTry = 30'000;  // instructions looked at, over all pieces: some milliseconds
+  constexpr size_t kMuchToTry = 30'000;  // maximum number of instructions examined, over all pieces; takes some milliseconds
   const Facts facts(program, options);
   InstructionSet in_pieces(program.instructions().size());
   Sharing best = Decision(facts, in_pieces).make();

@@ -14,10 +14,10 @@ inline constexpr size_t kMaxParallelInstructions = 16'384;
 
 struct Sharing {
   IdVector<SlotId, Slot> slots;          ///< the program's, with their roots and locations
-  IdVector<SlotId, SlotId> viewed;       ///< the slot that each is a view of; kNoSlot: an instruction makes it
+  IdVector<SlotId, SlotId> viewed;       ///< the slot that each slot is a view of; kNoSlot: an instruction makes it
   IdVector<InstructionId, bool> elided;  ///< the instruction makes a view, and need not run
   Places places;
-  size_t peak_bytes = 0;  ///< of the arena, where unknown extents are all taken to be the same
+  size_t peak_bytes = 0;  ///< peak of the arena, estimated with the same value for all unknown extents
 };
 
 /// @pre the program's instructions and slots are known; nothing else of it is asked for.

@@ -20,8 +20,8 @@ void for_each_operand(const Expr& expr, Fn&& fn) {
     for (const Expr* factor : term.factors) fn(*factor);
 }
 
-/// Tells which extents are known when a run begins: the symbols in its feeds' shapes, for a body also those of the surrounding run, and all
-/// expressions over these symbols.
+/// Tells which extents are known when a run begins. These are the symbols in its feeds' shapes, for a body also those of the surrounding
+/// run, and all expressions over these symbols.
 class DeterminedExtents {
  public:
   /// @param graph  outlives the object.
@@ -39,7 +39,7 @@ class DeterminedExtents {
 
  private:
   std::set<int32_t> symbols_;
-  std::unordered_map<int32_t, bool> found_;  // by expression index: whether the expression is determined
+  std::unordered_map<int32_t, bool> found_;  // whether each expression is determined, by its index
 };
 
 }  // namespace treadle::exec

@@ -27,16 +27,16 @@ class ExtentCode {
 
  private:
   struct Operand {
-    int32_t index;  // into the array of values; -1: the operand is `constant`
+    int32_t index;  // index into the array of values; -1: the operand is `constant`
     int64_t constant;
     int64_t get(std::span<const int64_t> values) const { return index < 0 ? constant : values[static_cast<size_t>(index)]; }
   };
   struct Step {
-    const Expr* expr;  // for error messages
+    const Expr* expr;  // the expression, for error messages
     Expr::Kind kind;
     int32_t target;
     Operand a, b;
-    uint32_t first_term, num_terms;  // sum
+    uint32_t first_term, num_terms;  // range of terms, for a sum
   };
   struct Term {
     int64_t coefficient;
@@ -60,7 +60,7 @@ struct SymbolicExtent {
 struct ExtentComparison {
   const Node* node;
   SymbolicExtent a, b;
-  std::string what;  ///< text that begins the error
+  std::string what;  ///< beginning of the error's text
 };
 
 /// The expressions that binding evaluates for a program, and the slots whose shapes and elements they give.

@@ -13,9 +13,10 @@ bool is_setting(const OpDef& op, size_t input) {
   return std::find(op.value_inputs.begin(), op.value_inputs.end(), static_cast<int>(input)) != op.value_inputs.end();
 }
 
-/// Returns the nodes, in reverse order, whose outputs are only read as settings, or by other such nodes.
+/// Returns the nodes, in reverse order, whose outputs are read only as settings or by other such nodes.
 std::vector<const Node*> read_as_settings(const Graph& graph) {
-  std::vector<bool> is_wanted(graph.num_values(), false), is_computed_with(graph.num_values(), false);  // read as settings; read otherwise
+  // Values read as settings; values read in any other way.
+  std::vector<bool> is_wanted(graph.num_values(), false), is_computed_with(graph.num_values(), false);
   for (const ValueId output : graph.outputs) is_computed_with[index_of(output)] = true;
   std::vector<NodeId> order;
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) order.push_back(id);

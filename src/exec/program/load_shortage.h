@@ -1,4 +1,4 @@
-// Describes the memory in use when memory runs out while a program is made: the details of the error.
+// Describes the memory in use when memory runs out while a program is made. The text becomes the details of the error.
 #pragma once
 
 #include <cstddef>

@@ -112,7 +112,7 @@ class Lowering {
       if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter || follows_parameters(id))
         made.location = LocationKind::constant;
       else if (determined_.has_elements(value))
-        made.location = LocationKind::known;  // includes shapes that a body captures
+        made.location = LocationKind::known;  // also true of shapes that a body captures
       else if (value.kind == Value::Kind::input)
         made.location = LocationKind::feed;
       else if (!made.static_shape || made.dtype == DType::string)
@@ -150,7 +150,7 @@ class Lowering {
   }
 
   void lower(const Node& node) {
-    // Binding writes all outputs: no instruction is needed.
+    // If binding writes all outputs, the node needs no instruction.
     bool all_known = !node.outputs.empty();
     for (ValueId output : node.outputs) all_known &= output == kNoValue || slot(slot_of(output)).location == LocationKind::known;
     if (all_known && node.bodies.empty()) return;
@@ -213,7 +213,7 @@ class Lowering {
       made.dynamic |= location != LocationKind::constant && location != LocationKind::known;
     }
     if (!made.dynamic) note_comparisons(node, made);
-    // What the host reads is made there, unless only the device can make it.
+    // A value that the host reads is made on the host, unless only the device can make it.
     const bool stays = settings_.contains(&node) && made.kernel->name != ops::kOnDevicesOnly;
     if (options_.device_kernel && !stays) take_device_kernel(node, made);
     p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
@@ -325,7 +325,7 @@ class Lowering {
   std::vector<SlotId> slot_of_value_;
   IdVector<SlotId, SlotId> viewed_;  // the slot that each slot is a view of, if no instruction makes it
   DeterminedExtents determined_;
-  std::set<const Node*> settings_;  // see nodes_of_settings()
+  std::set<const Node*> settings_;  // result of nodes_of_settings()
 };
 
 Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols)

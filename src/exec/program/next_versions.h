@@ -8,8 +8,8 @@
 
 namespace treadle::exec {
 
-/// Returns, per slot, the feed whose updated value it is according to the operator that makes it; kNoSlot if it updates no feed. A caller
-/// may bind such an output to the feed's memory.
+/// Returns the feed of which each slot is the updated value, according to the operator that makes the slot; kNoSlot if the slot updates no
+/// feed. A caller may bind such an output to the feed's memory.
 IdVector<SlotId, SlotId> find_next_versions(const Program& program);
 
 }  // namespace treadle::exec

@@ -15,7 +15,7 @@
 namespace treadle::exec {
 namespace {
 
-constexpr int64_t kSomeExtent = 64;               // value assumed for every symbol when an order is chosen
+constexpr int64_t kSomeExtent = 64;               // value assumed for every symbol to choose an order
 constexpr int64_t kOtherExtents[] = {1, 8, 512};  // other values, for which the chosen order must not be worse
 
 // Returns the inputs whose memory the update's results may be bound to.
@@ -107,17 +107,17 @@ class Description {
     steps_.push_back(std::move(step));
   }
 
-  static constexpr double kMuch = 1e14;  // bytes, at most, of a value as it is estimated: sums of many are still exact in a double
+  static constexpr double kMuch = 1e14;  // upper bound of a value's estimated bytes: sums of many such values are still exact in a double
   const Graph& graph_;
   const std::set<NodeId>& early_;
-  const std::vector<int64_t> values_;  // value of each expression's symbol: the given extent
+  const std::vector<int64_t> values_;  // value of each symbol's expression: the given extent
   UpperBounds bounds_;
   bool known_ = true;
   int32_t barrier_ = -1;
   std::vector<int32_t> root_;
   std::vector<size_t> bytes_;
   std::vector<memory::Step> steps_;
-  std::vector<bool> is_update_;  // by step: whether it is an update
+  std::vector<bool> is_update_;  // whether each step is an update
 };
 
 // Returns the updates whose results only other updates read. An update that another node reads keeps its place.
@@ -135,8 +135,8 @@ std::set<NodeId> updates_of(const Graph& graph) {
   return last;
 }
 
-// Places each early update right after the last node that makes one of its inputs or reads what it writes over. All other updates come
-// last.
+// Places each early update right after the last node that makes one of its inputs or reads memory that it overwrites. All other updates
+// come last.
 std::vector<NodeId> with_updates_placed(const Graph& graph, const std::set<NodeId>& updates, const std::set<NodeId>& early) {
   const std::vector<NodeId> own = graph.order();
   std::vector<size_t> made_at(graph.num_values(), 0), read_at(graph.num_values(), 0), root(graph.num_values());

@@ -13,7 +13,7 @@ namespace treadle::exec {
 /// known bound, or if there are more than kMaxReordered nodes. No node moves across a Yield.
 /// @param saves_memory  false: always keep the graph's own order.
 /// @param forward       the nodes of the forward part of a training step. Updates that read a value made outside of it, a gradient, then
-///                      run as soon as no later node reads what they write over. Null: all updates come last.
+///                      run as soon as no later node reads the memory that they overwrite. Null: all updates come last.
 std::vector<NodeId> choose_order(const Graph& graph, bool saves_memory = true, const std::unordered_set<const Node*>* forward = nullptr);
 inline constexpr size_t kMaxReordered = 4000;
 
@@ -21,7 +21,7 @@ inline constexpr size_t kMaxReordered = 4000;
 /// before them has changed no parameter.
 bool is_update(const Node& node);
 
-/// Returns true if the update reads a value made outside of the forward part: a gradient. Updates of running statistics do not.
+/// Returns true if the update reads a gradient, which is a value made outside of the forward part. Updates of running statistics do not.
 bool is_behind(const Graph& graph, const Node& update, const std::unordered_set<const Node*>& forward);
 
 }  // namespace treadle::exec

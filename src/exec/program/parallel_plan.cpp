@@ -30,11 +30,11 @@ void find_order(const Program& program, const IdVector<SlotId, SlotId>& viewed, 
     std::vector<InstructionId> waits_for;
     for (SlotId slot : all.first(instruction.num_inputs)) {
       while (slot != kNoSlot && producer[slot] == kNoInstruction && viewed[slot] != kNoSlot)
-        slot = viewed[slot];  // a view that no instruction makes: waits for the maker of the viewed slot
+        slot = viewed[slot];  // a view that no instruction makes is available when the viewed slot is
       if (slot != kNoSlot && producer[slot] != kNoInstruction) waits_for.push_back(producer[slot]);
     }
-    // The first update waits for everything before it, and the other updates wait for the first. So no instruction still reads what they
-    // write over, and a run that fails earlier has changed no parameter.
+    // The first update waits for everything before it, and the other updates wait for the first. So no instruction still reads the memory
+    // that they overwrite, and a run that fails earlier has changed no parameter.
     if (i == commit_from) {
       for (InstructionId p : IdRange(InstructionId{}, i))
         if (successors[p].empty()) waits_for.push_back(p);
@@ -83,7 +83,7 @@ void find_touches(const Program& program, ParallelPlan& plan) {
   plan.first_touch.push_back(static_cast<uint32_t>(plan.touches.size()));
 }
 
-/// Finds the instructions that use each buffer, and which of them may come first.
+/// Finds the instructions that use each buffer, and those that may be the first to use it.
 void find_accesses(const Program& program, ParallelPlan& plan) {
   const auto slots = program.slots();
   IdVector<BufferId, std::vector<InstructionId>> accesses(program.num_buffers());

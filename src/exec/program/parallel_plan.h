@@ -1,5 +1,5 @@
-// The schedule by readiness, in which an instruction may run as soon as those that it depends on have run: the dependencies, and the
-// buffers that may share bytes.
+// The schedule by readiness. An instruction may run as soon as all instructions that it depends on have run. The schedule contains these
+// dependencies, and the buffers that may share bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace treadle::exec {
 
-/// A bit matrix of which instructions happen before which, transitively. Instructions are added in the program's order.
+/// A bit matrix that says which instructions happen before which, transitively. Instructions are added in the program's order.
 class Reachability {
  public:
   explicit Reachability(size_t num_instructions) : words_((num_instructions + 63) / 64), bits_(words_ * num_instructions, 0) {}

@@ -42,7 +42,7 @@ class ProgramParameters {
   // Used by ParameterVersions:
 
   Variables& variables() const { return *variables_; }
-  /// Memory account for derived values and packed states; null: the current thread's.
+  /// Context that is charged for derived values and packed states; null: the current thread's.
   const AllocationContext* memory() const { return memory_; }
   /// The instructions that have a packed state per version, indexed by Instruction::versioned.
   std::span<const Instruction* const> instructions() const { return instructions_; }
@@ -50,7 +50,7 @@ class ProgramParameters {
   struct StoredSlot {
     SlotId slot;
     ValueId value;
-    bool is_read;  ///< instructions read the elements themselves; false: only kernels that have packed a copy
+    bool is_read;  ///< true: instructions read the elements themselves; false: only kernels that have packed a copy use them
   };
   std::span<const StoredSlot> slots() const { return slots_; }
   /// Returns the current version number of each parameter: how often its elements have changed.
@@ -77,14 +77,14 @@ class ProgramParameters {
   const AllocationContext* memory_;
   std::vector<Source> sources_;
   std::vector<NodeId> derived_;                 // nodes that make derived values, in the order in which they are computed
-  std::vector<bool> is_derived_;                // by node: whether derived_ contains it
+  std::vector<bool> is_derived_;                // whether each node is in derived_
   std::vector<std::vector<uint32_t>> depends_;  // per value: indices into sources_ of the parameters that it depends on
   std::vector<const Instruction*> instructions_;
   std::vector<StoredSlot> slots_;
   std::vector<uint64_t> first_numbers_;
 };
 
-/// Returns the tensor with aligned, contiguous elements, as kernels read them: a copy unless it already is.
+/// Returns the tensor with aligned, contiguous elements, which kernels need. Copies it only if it is not so already.
 Tensor readable(const Tensor& tensor);
 
 }  // namespace treadle::exec

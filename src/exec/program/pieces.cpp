@@ -67,7 +67,7 @@ class Placing {
     size_t position = 0;
   };
 
-  struct List {  // of slots, linked by next_
+  struct List {  // a list of slots, linked by next_
     SlotId first = kNoSlot, last = kNoSlot;
   };
 
@@ -167,11 +167,11 @@ class Placing {
   const IdSpan<SlotId, Slot> slots_;
   Places& places_;
   const Reachability* const order_;
-  IdVector<SlotId, List> members_;                     // by root: the slots that share its bytes
+  IdVector<SlotId, List> members_;                     // slots that share the bytes of each root
   IdVector<SlotId, SlotId> next_;                      // the next slot with the same root
-  Grouped<SlotId, Access> accesses_;                   // by original root; roots that have moved keep their own list
-  IdVector<SlotId, std::vector<InstructionId>> late_;  // by Concat output, or root moved into one: instructions that write over all of it
-  IdVector<SlotId, Host> hosts_;                       // by root
+  Grouped<SlotId, Access> accesses_;                   // accesses by original root; roots that have moved keep their own list
+  IdVector<SlotId, std::vector<InstructionId>> late_;  // by Concat output, or root moved into one: instructions that overwrite all of it
+  IdVector<SlotId, Host> hosts_;                       // host of each root
 };
 
 }  // namespace

@@ -16,14 +16,14 @@ namespace treadle::exec {
 /// The location of each slot: within the bytes of slot `base` (kNoSlot: bytes of its own), at the total size of the operands `preceding`.
 struct Places {
   struct Operands {
-    uint32_t first = 0, count = 0;  ///< a range of Program::operands()
+    uint32_t first = 0, count = 0;  ///< range in Program::operands()
   };
   explicit Places(size_t num_slots) : base(num_slots, kNoSlot), preceding(num_slots) {}
   IdVector<SlotId, SlotId> base;
   IdVector<SlotId, Operands> preceding;
 };
 
-/// How the pieces of a Concat or Split lie in the whole.
+/// Says how the pieces of a Concat or Split are arranged in the whole.
 enum class Join : uint8_t {
   none,    ///< not in place: elements are smaller than a byte, or the pieces are neither contiguous nor interleaved by rows
   whole,   ///< each piece is contiguous: all axes before the node's axis have extent 1

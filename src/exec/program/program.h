@@ -40,7 +40,7 @@ namespace treadle::exec {
 class Program;
 struct ParallelPlan;
 
-/// Where a value's bytes are during a run.
+/// Says where a value's bytes are during a run.
 enum class LocationKind : uint8_t {
   constant,  ///< in the graph's constant, or in the memory of the binding's version of a parameter
   feed,      ///< in the caller's tensor
@@ -56,7 +56,7 @@ struct Slot {
   LocationKind location = LocationKind::arena;
   bool static_shape = false;    ///< a tensor whose extents the feeds' shapes determine
   bool constant_shape = false;  ///< all extents are constants
-  bool in_pieces = false;       ///< for a root: other slots are pieces of it, so that it is partly written before its own node runs
+  bool in_pieces = false;       ///< for a root: other slots are pieces of it, so that parts of it are written before its own node runs
   bool is_output = false;       ///< handed out of the run: an output or a yielded value
   bool is_gradient = false;     ///< the backward part of a training step makes it
   bool rewritten = false;       ///< held, and later instructions write bytes of its root: a node that keeps the value must copy it
@@ -89,11 +89,12 @@ struct Instruction {
   uint32_t first_release = 0, num_releases = 0;  ///< range of Program::releases(): held slots that no later instruction reads
   std::shared_ptr<PackedState> packed;           ///< what the kernel has packed; null if it has packed nothing or if `versioned` is set
   int32_t versioned = -1;  ///< index into ParameterVersion::packed if the packed state depends on parameters; -1: `packed` is the state
-  /// Other programs of the process use it, too; its allocations are not charged, but its size is charged to each program
+  /// Other programs of the process use the packed state, too. Its allocations are charged to no account; each program is charged its size
+  /// instead.
   bool packed_is_shared = false;
   std::vector<std::unique_ptr<Program>> bodies;  ///< programs of the bodies of If, Loop and Scan, in the order of Node::bodies
 
-  /// The kernel phase that its whole run is recorded as, if it moves data.
+  /// Returns the kernel phase under which its whole run is recorded, if it moves data.
   KernelPhase whole_phase() const { return moves ? KernelPhase::move : KernelPhase::none; }
 };
 
@@ -108,7 +109,8 @@ struct ProgramOptions {
   ThreadPool* pool = nullptr;  ///< threads that pack weights; null: the calling thread packs them
   /// Independent instructions may run at the same time: memory is planned for every order that data dependencies permit
   bool parallel = false;
-  bool always_parallel = false;               ///< with `parallel`: also where no gain is expected (for tests and measurements)
+  /// With `parallel`: instructions run in parallel even if that is not expected to be faster (for tests and measurements).
+  bool always_parallel = false;
   bool shared = false;                        ///< runs belong to a job: bindings estimate the cost of nodes for its scheduler
   bool observable = false;                    ///< every node is an instruction, views too, so that an Observer sees all of them
   const AllocationContext* memory = nullptr;  ///< allocation context for packed weights while the program is made
@@ -119,8 +121,8 @@ struct ProgramOptions {
   double recompute_fraction = 0;  ///< fraction of a run's time that may be spent on recomputing values to save memory
   bool recompute_pays = false;    ///< recompute only if that frees a several times larger fraction of the arena than it costs of the time
   bool share_weights = false;     ///< constants and packed weights that other programs of the process hold, too, are in memory once
-  /// The program's graph, if constants may be removed from it: each one goes as soon as all of its readers have packed it, so that weights
-  /// made by a pass are in memory once. The values keep their names and types. Null: all constants stay.
+  /// The program's graph, if constants may be removed from it. Each constant is removed as soon as all of its readers have packed it, so
+  /// that weights made by a pass are in memory only once. The values keep their names and types. Null: all constants stay.
   Graph* release_packed = nullptr;
   /// With release_packed: keep constants that a compiled model's file needs, as the packed state of one of their readers cannot be
   /// restored.
@@ -134,8 +136,8 @@ struct ProgramOptions {
   /// With forward_outputs: an update that reads a gradient runs as soon as no later node reads the parameter that it overwrites. From the
   /// first update on, a run cannot be cancelled; if it fails, some parameters are updated and others are not.
   bool early_updates = false;
-  /// The memory of parameters that have elements (Value::constant). Kernels pack them anew whenever their version changes. Null: parameters
-  /// never change.
+  /// The memory of parameters that have elements (Value::constant). Kernels pack a parameter again when its version has changed. Null:
+  /// parameters never change.
   std::shared_ptr<Variables> variables;
   /// Packed states from a compiled model's file, by node, bodies included. Kernels restore them instead of packing.
   /// The program's constructor throws Error(invalid_model) if one does not fit its node.
@@ -165,7 +167,7 @@ class Program {
   const Graph& graph() const { return *graph_; }
   IdSpan<InstructionId, const Instruction> instructions() const { return instructions_; }
   InstructionId id_of(const Instruction& instruction) const { return instructions().id_of(instruction); }
-  std::span<const SlotId> operands() const { return operands_; }  // kNoSlot: an absent operand
+  std::span<const SlotId> operands() const { return operands_; }  // kNoSlot: the operand is absent
   std::span<const SlotId> operands(const Instruction& instruction) const {
     return std::span(operands_).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
@@ -184,7 +186,7 @@ class Program {
   std::span<const SlotId> preallocated() const { return storage_.preallocated; }
   /// The schedule by readiness. Null if instructions run one after the other, as in very large programs.
   const ParallelPlan* parallel() const { return parallel_.get(); }
-  /// The first instruction that updates state. From there on a run is not cancelled.
+  /// The first instruction that updates state. Once it has begun, the run is not cancelled any more.
   InstructionId commit_from() const { return commit_from_; }
   const PlanningRules& planning() const { return planning_; }
   /// The first of preallocated() that is a gradient and an output; kNoSlot: there is none.
@@ -192,7 +194,7 @@ class Program {
   /// True for a body of If, Loop or Scan.
   bool is_body() const { return is_body_; }
   const ProgramWeights& weights() const { return weights_; }
-  /// Null if the program reads no parameters that may change.
+  /// Returns null if the program reads no parameters that may change.
   const ProgramParameters* parameters() const { return parameters_.get(); }
   size_t num_buffers() const { return storage_.buffers.size(); }
   size_t state_bytes() const { return state_bytes_; }
@@ -202,7 +204,7 @@ class Program {
   MemoryClass class_of_buffer(BufferId buffer) const;
   /// The name of the value in the buffer, or for scratch the name of the node.
   const std::string& name_of_buffer(BufferId buffer) const;
-  /// Slots that do not begin where their root begins. A piece comes after its base.
+  /// The slots that do not begin at the first byte of their root. A piece comes after its base.
   std::span<const Piece> pieces() const { return storage_.pieces; }
   const ProgramExtents& extents() const { return extents_; }
 

@@ -42,7 +42,8 @@ bool restore(const Graph& graph, const ProgramOptions& options, Instruction& ins
   return true;
 }
 
-// Makes the packed state. Kernels that are bound during a run may pack then, charged to the run, so that they cannot share a state.
+// Makes the packed state. A kernel that is bound during a run may pack then, which is charged to the run. So such kernels cannot share a
+// state.
 void create(const Graph& graph, const ProgramOptions& options, Instruction& instruction, size_t& foreign_bytes) {
   if (options.share_weights && !instruction.dynamic) instruction.packed = shared_packed(graph, *instruction.node, *instruction.kernel);
   instruction.packed_is_shared = instruction.packed != nullptr;
@@ -55,8 +56,8 @@ void create(const Graph& graph, const ProgramOptions& options, Instruction& inst
 
 SlotId root_of(const Program& program, SlotId slot) { return program.slots()[slot].root; }
 
-// Counts, by root slot, the operands that have not packed it yet. An operand that is read during runs adds kNever, so that the count never
-// reaches 0 and the constant stays.
+// Counts, for each root slot, the operands that have no packed copy of it yet. An operand that is read during runs adds kNever, so that the
+// count never reaches 0 and the constant stays.
 IdVector<SlotId, std::atomic<int64_t>> count_readers(const Program& program, const ProgramOptions& options) {
   constexpr int64_t kNever = int64_t{1} << 32;
   IdVector<SlotId, std::atomic<int64_t>> readers(program.slots().size());
@@ -106,11 +107,11 @@ class Packing {
     });
   }
 
-  // Bytes of packed copies that did not come from Storage.
+  // Returns the bytes of packed copies that were not allocated by Storage.
   size_t foreign_bytes() const {
     return std::accumulate(tasks_.begin(), tasks_.end(), size_t{0}, [](size_t sum, const Task& task) { return sum + task.foreign_bytes; });
   }
-  // The states that other programs have as well, each once.
+  // Returns the states that other programs use as well, each once.
   std::vector<const PackedState*> shared() const {
     std::vector<const PackedState*> states;
     for (const Task& task : tasks_)
@@ -119,8 +120,8 @@ class Packing {
     states.erase(std::ranges::unique(states).begin(), states.end());
     return states;
   }
-  // The weights and what packing made of them, for an error.
-  // @param failed  null, or the node whose weights were packed when memory ran out
+  // Describes the weights and their packed copies, for an error. @param failed  null, or the node whose weights were packed when memory ran
+  // out
   std::string describe(const Node* failed) const {
     std::vector<PackedWeights> packed;
     for (const Task& task : tasks_)
@@ -169,7 +170,7 @@ class Packing {
 
   // Packs one node's weights. Their mapped pages in the model's file are dropped then, so that the model is not in memory twice.
   void pack(Task& task) {
-    AllocationScope scope(options_.memory, MemoryClass::packed);  // a thread of the pool has no scope of its own
+    AllocationScope scope(options_.memory, MemoryClass::packed);  // scopes are per thread, so a thread of the pool needs its own
     const Node& node = *task.instruction->node;
     const bool restored = restore(graph_, options_, *task.instruction, task.foreign_bytes);
     if (!restored) create(graph_, options_, *task.instruction, task.foreign_bytes);

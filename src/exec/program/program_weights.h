@@ -27,7 +27,7 @@ struct ProgramOptions;
 /// @param missing  the list, as text
 void note_missing(Error& error, const Graph& graph, const Node& node, std::string& missing);
 
-/// Bytes of weights below which the calling thread packs alone: it is done before another thread is awake.
+/// If there are fewer bytes of weights than this, the calling thread packs alone: it has finished before another thread is awake.
 inline constexpr size_t kLittleToPack = 65'536;
 
 class ProgramWeights {
@@ -38,7 +38,7 @@ class ProgramWeights {
   void place(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options);
   void add_body(const ProgramWeights& body);
 
-  /// The constant of a root slot, as runs read it.
+  /// Returns the constant of a root slot, as runs read it.
   const Datum& constant(SlotId slot) const { return constants_[slot]; }
   /// Bytes that no memory account has been charged for yet; the session charges them. foreign_constant_bytes() counts constants in the
   /// model's memory and shared copies of constants, foreign_packed_bytes() packed copies that Storage::allocate() did not make. Both

@@ -12,11 +12,11 @@
 namespace treadle::exec {
 namespace {
 
-/// Everything about a node that `create` can depend on.
+/// Everything about a node that can affect the result of `create`.
 struct Key {
   const KernelDef* kernel = nullptr;
   Attributes attributes;
-  std::vector<std::string> types;  // of the inputs, then of the outputs
+  std::vector<std::string> types;  // types of the inputs, then of the outputs
   std::vector<ContentDigest> constants;
   bool operator==(const Key&) const = default;
 };

@@ -1,4 +1,4 @@
-// A process-wide cache of packed weights, so that programs with the same weights hold them once.
+// A process-wide cache of packed weights. Programs with the same weights share one packed copy.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace treadle::exec {
 
 /// Returns the packed state of a node with the same kernel, attributes, types and constants (byte for byte) that another program holds, or
 /// packs the weights. Returns null if the kernel's states cannot be shared or the constants are too small: the caller then packs them
-/// itself. No account is charged. A state grows when new extents need another packed form.
+/// itself. No account is charged. A state grows when a binding to new extents needs another packed form.
 std::shared_ptr<PackedState> shared_packed(const Graph& graph, const Node& node, const KernelDef& kernel);
 
 SharedCounts shared_packed_counts();

@@ -46,7 +46,7 @@ class StorageMaker {
     }
   }
 
-  // Finds the slots that do not begin where their root begins, or do not fill it. A slot comes after its base.
+  // Finds the slots that do not begin at the first byte of their root, or do not fill it. A slot comes after its base.
   void note_pieces() {
     enum class State : uint8_t { unknown, at_root, behind };
     IdVector<SlotId, State> states(slots_.size(), State::unknown);
@@ -67,7 +67,7 @@ class StorageMaker {
     }
   }
 
-  // Returns true if the slot has fewer bytes than its root, as the first piece has, which begins where the root begins.
+  // Returns true if the slot has fewer bytes than its root. This includes a first piece, which begins with its root.
   bool is_smaller(SlotId index) const {
     const SlotId root = slots_[index].root;
     const Type& own = type(index);
@@ -82,7 +82,7 @@ class StorageMaker {
         Slot& root = slot(slot(operand).root);
         if (root.location != LocationKind::arena) continue;
         if (root.buffer == kNoBuffer) root.buffer = made_.buffers.add({slot(operand).root, kNoInstruction, step, step});
-        slot(operand).buffer = root.buffer;  // views have their root's buffer
+        slot(operand).buffer = root.buffer;  // views are in their root's buffer
         made_.buffers[root.buffer].last = step;
       }
       if (!instruction.dynamic) instruction.scratch_buffer = made_.buffers.add({kNoSlot, step, step, step});

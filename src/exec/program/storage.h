@@ -19,24 +19,24 @@ struct Slot;
 
 /// A buffer in the arena: bytes that are in use from one instruction to another.
 struct BufferInfo {
-  SlotId slot;                ///< the root slot whose size it has; kNoSlot: it is the scratch of an instruction
+  SlotId slot;                ///< the root slot whose bytes it is; kNoSlot: it is the scratch of an instruction
   InstructionId instruction;  ///< for scratch: the instruction that uses it
   InstructionId first, last;  ///< the first and the last instruction that use it
 };
 
-/// A slot within another slot's bytes. Its offset from `base` is the total size of the preceding operands or, with a row stride, of one row
-/// of each.
+/// A slot whose bytes are part of another slot's. Its offset from `base` is the total size of the preceding operands or, with a row stride,
+/// of one row of each.
 struct Piece {
   SlotId slot, base;
-  uint32_t first_preceding, num_preceding;  ///< a range of Program::operands()
+  uint32_t first_preceding, num_preceding;  ///< range in Program::operands()
 };
 
 struct ProgramStorage {
   IdVector<BufferId, BufferInfo> buffers;
   std::vector<Piece> pieces;     ///< a piece comes after its base
-  std::vector<SlotId> releases;  ///< held slots to free, by instruction (Instruction::first_release)
+  std::vector<SlotId> releases;  ///< held slots to free, grouped by instruction (Instruction::first_release)
   std::vector<SlotId> held_slots;
-  std::vector<SlotId> preallocated;  ///< as Program::preallocated()
+  std::vector<SlotId> preallocated;  ///< returned by Program::preallocated()
   /// Operand positions that point into the bytes of a feed or held slot (Program::patches). Those of slot s are at indices patch_begin[s]
   /// to patch_begin[s + 1] - 1.
   std::vector<uint32_t> patch_positions, patch_begin;

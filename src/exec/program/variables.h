@@ -34,11 +34,11 @@ class Variables {
   /// With `unseen`, the elements may be written without note_changed() from now on, and look() compares their digests. False ends that.
   void watch(bool unseen);
 
-  /// Called before a run: if the variables are watched, reads all their bytes and counts differences as changes.
+  /// Must be called before a run. If the variables are watched, it reads all their bytes and counts differences as changes.
   void look(ThreadPool* pool);
 
-  /// A read lock on the elements, held while a run reads them. Several runs may read at the same time. A writer waits for them, and runs
-  /// that begin later wait for the writer.
+  /// Locks the elements for reading while a run reads them. Several runs may read at the same time. A writer waits for them, and runs that
+  /// begin later wait for the writer.
   class Reading {
    public:
     explicit Reading(Variables& variables);
@@ -66,19 +66,19 @@ class Variables {
   };
   std::optional<size_t> find(const std::string& name) const;
   Version at(size_t place) const;
-  /// A number that changes with every change of any variable.
+  /// Returns a number that every change of any variable increases.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
   struct Variable {
     Version version;
-    std::optional<ContentDigest> digest;  // digest of the elements in this version; none if look() has not read them yet
+    std::optional<ContentDigest> digest;  // digest of the elements in this version; nullopt if look() has not read them yet
   };
   void change(Variable& variable);
 
-  std::mutex gate_mutex_;  // guards the next three
+  std::mutex gate_mutex_;  // guards the next three members
   std::condition_variable gate_;
-  int num_readers_ = 0, num_writers_ = 0;  // includes writers that wait
+  int num_readers_ = 0, num_writers_ = 0;  // waiting writers count, too
   bool is_written_ = false;
   mutable std::mutex mutex_;
   std::map<std::string, size_t> places_;

@@ -53,7 +53,7 @@ class ControlFlowRun {
     std::vector<Datum> results(body.output_slots().size());
     // Each iteration gets another run_id, mixed as in splitmix64, so that random operators draw new numbers.
     RunControl control = control_;
-    control.feeds = {};  // the surrounding run's rules are about its own feeds
+    control.feeds = {};  // feeds of the body have no special rules: the surrounding run's apply only to its own
     uint64_t mixed = control_.run_id + ++iterations_ * 0x9E3779B97F4A7C15U;
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;
     control.run_id = mixed ^ mixed >> 27;
@@ -72,7 +72,7 @@ class ControlFlowRun {
   uint64_t iterations_ = 0;
 };
 
-// Returns the tensor where the host can read its elements.
+// Returns the tensor, copied to the host if it is on a device, so that the host can read its elements.
 Tensor readable(const Tensor& tensor) { return tensor.storage()->device() ? tensor.clone() : tensor; }
 
 bool truth(const Datum& datum, std::string_view what) {
@@ -127,7 +127,7 @@ class ElementCopies {
   std::unique_ptr<Stream> stream_;  // null: no device was needed
 };
 
-/// Returns new memory where `like` lies.
+/// Allocates a tensor in the same memory (host or device) as `like`.
 Tensor make_beside(const Tensor& like, DType dtype, const Shape& shape) {
   const std::shared_ptr<Device>& device = like.storage()->device();
   return device ? Tensor(dtype, shape, device->allocate(size_bytes(dtype, shape.num_elements()))) : Tensor(dtype, shape);
@@ -145,7 +145,7 @@ class Stack {
     slices_.push_back(slice.contiguous());
   }
 
-  /// @param empty_shape  shape of a slice if there was no iteration
+  /// @param empty_shape  shape of one slice, used if there was no iteration
   Tensor result(const Shape& empty_shape) const {
     Shape slice = slices_.empty() ? empty_shape : slices_[0].shape();
     DType dtype = slices_.empty() ? dtype_ : slices_[0].dtype();
@@ -231,7 +231,7 @@ void run_loop(ControlFlowRun& instruction) {
     instruction.set_output(static_cast<int>(num_carried + i), scans[i].result(slice_shape(instruction, 1 + num_carried + i)));
 }
 
-// Slices along the first axis with more than one element lie in the sequence's memory.
+// Returns a slice along an axis. If all axes before it have extent 1, the slice is a view of the sequence's memory.
 Tensor take_slice(const Tensor& sequence, int axis, int64_t index) {
   Shape shape = sequence.shape();
   const int64_t outer = shape.product(0, axis), length = shape[axis], inner = shape.product(axis + 1, shape.rank());

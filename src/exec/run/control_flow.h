@@ -1,5 +1,5 @@
-// If, Loop and Scan, whose bodies are programs of their own. Values stay in the memory of the device where the bodies make them; the host
-// reads conditions and numbers of trips only.
+// Executes If, Loop and Scan. Each body is a program of its own. Values stay in the memory of the device where the bodies make them; the
+// host reads only conditions and trip counts.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ class BodyRunner {
   static constexpr size_t kNone = SIZE_MAX;
 
   virtual ~BodyRunner() = default;
-  /// Does a whole run of a body.
-  /// @param results    one per output of the body. A value may lie on the device that makes it.
-  /// @param looked_at  the output whose elements the host reads next, so that it comes to the host; kNone: there is none
+  /// Executes a body from beginning to end.
+  /// @param results    one per output of the body. A value may be in the memory of the device that makes it.
+  /// @param looked_at  the output whose elements the host reads next, so that it must be on the host; kNone: there is none
   virtual void run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
                    std::span<const int64_t> parent_values, size_t looked_at) = 0;
 };
@@ -39,7 +39,7 @@ class HostBodies final : public BodyRunner {
 std::vector<Datum> run_control_flow(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                     const OperandSource& operands);
 
-/// run_dynamic() for a program whose bodies do not run on the host.
+/// Like run_dynamic(), for a program whose bodies do not run on the host.
 std::vector<Datum> run_dynamic(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator);
 

@@ -43,16 +43,16 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   Plans& plans() const { return *plans_; }
-  /// The pool of runs on the host. If devices run the program, only its bodies use it.
+  /// Returns the pool of frames for runs on the host. If devices run the program, only its bodies use it.
   FramePool& frames() const { return *frames_; }
 
-  /// Does a whole run. @throws Error of the first node that fails; also if the program stops at a Yield
+  /// Executes the program from beginning to end. @throws Error of the first node that fails; also if the program stops at a Yield
   virtual void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
                    std::span<const OutputMemory> memory = {}) = 0;
   /// Returns an idle run that the caller starts and advances itself. Several may be in flight.
   virtual RunHandle take() = 0;
   virtual void give_back(std::unique_ptr<Run> run) noexcept = 0;
-  /// The copies that every run makes, in the order of issue; none on the host.
+  /// Returns the copies that every run makes between devices, in the order of issue; none on the host.
   virtual std::span<const DeviceCopy> copies() const noexcept { return {}; }
 
  private:
@@ -62,9 +62,8 @@ class Executor {
 
 inline void GiveBack::operator()(Run* run) const noexcept { executor->give_back(std::unique_ptr<Run>(run)); }
 
-/// Called after the last instruction. A run that was cancelled or timed out meanwhile still fails, unless it has updated state: then it
-/// succeeds.
-/// @throws Error(cancelled or timed_out)
+/// Must be called after the last instruction. A run that was cancelled or timed out meanwhile fails now, unless it has updated state: then
+/// it succeeds. @throws Error(cancelled or timed_out)
 void check_at_end(const Program& program, const RunControl& control);
 
 /// Makes an executor that runs on the host. @param program must outlive the executor

@@ -47,7 +47,7 @@ void check_extents(const Program& program, SlotId slot, const Datum& feed, const
                     program.name(slot), indices));
 }
 
-// Checks a sparse feed. Its readers are bound during the run, so that its extents give no values to symbols.
+// Checks a sparse feed. No symbol gets its value from the extents, since nodes that read the feed are bound during the run.
 void check_sparse_feed(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
   const SparseTensor& sparse = feed.sparse_tensor();
@@ -85,7 +85,8 @@ bool depends_on(const Program& program, SlotId input, const Expr& symbol) {
     for (size_t b = 0; b < instruction.bodies.size(); ++b) {
       const Program& body = *instruction.bodies[b];
       const SlotId within = captured_as(program, instruction, b, input);
-      if (within != kNoSlot && needs_feed(body, within)) continue;  // the body cannot run without the input
+      // Leaving the input out is no error here: the body is not run without it.
+      if (within != kNoSlot && needs_feed(body, within)) continue;
       if (depends_on(body, within, symbol)) return true;
     }
   return false;
@@ -243,7 +244,7 @@ void FeedBinder::check_may_be_later(const Program& program, SlotId slot) const {
   if (!is_told) refuse_feed(program, slot, {}, "it cannot be fed later, as nothing else tells its extents");
 }
 
-// Returns the feed in the form that the run reads: contiguous and, unless feeds may stay on devices, on the host.
+// Returns the feed in the form that the run needs: contiguous and, unless feeds may stay on devices, on the host.
 Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
   if (!feed.defined()) {

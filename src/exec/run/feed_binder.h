@@ -11,8 +11,9 @@
 
 namespace treadle::exec {
 
-/// @throws Error(invalid_argument) always, naming the input, what was given and what was expected
+/// Throws an error about a feed.
 /// @param words  text that begins the message
+/// @throws Error(invalid_argument) always, naming the input, what was given and what was expected
 [[noreturn]] void refuse_feed(const Program& program, SlotId slot, const Datum& datum, const std::string& what,
                               const std::string& words = {});
 
@@ -41,7 +42,7 @@ class FeedBinder {
   /// @throws MissingInput for a missing feed, Error(invalid_argument) for another kind, dtype, rank or extent, or if two feeds give
   /// different values for a symbol; errors of Binding::bind()
   void bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state);
-  /// Takes a feed that bind() was called without. @throws Error(invalid_argument) as bind(), and if it has been fed already
+  /// Supplies a feed that was undefined when bind() was called. @throws Error(invalid_argument) as bind(), and if it has been fed already
   void bind_later(SlotId slot, const Datum& feed, RunState& state);
 
   /// Replaces the memory of a feed. @throws Error(invalid_argument) if the dtype or shape differs, or elements are not contiguous
@@ -49,7 +50,8 @@ class FeedBinder {
 
   /// Returns true if one of the slots needs an input that has not been fed yet.
   static bool lacks_feed(const RunState& state, std::span<const SlotId> slots);
-  /// Called if a run is to advance past a step whose input has not been fed. @throws Error(invalid_argument) always, naming the input
+  /// Reports that a run would advance past a step whose input has not been fed.
+  /// @throws Error(invalid_argument) always, naming the input
   [[noreturn]] static void refuse_missing(const RunState& state);
 
   /// Called at the end of a run with FeedRules::later. @throws MissingInput naming an input that was never fed
@@ -66,7 +68,7 @@ class FeedBinder {
   void check_may_be_later(const Program& program, SlotId slot) const;
   void leave_out(const Program& program, SlotId slot);
 
-  std::vector<int64_t> symbol_values_;  // by expression of the symbol table; -1: no feed gives a value
+  std::vector<int64_t> symbol_values_;  // value of each expression of the symbol table; -1: no feed gives a value
   bool takes_device_feeds_ = false;
 };
 

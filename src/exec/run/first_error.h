@@ -1,4 +1,4 @@
-// Keeps the error that ends a run whose work several threads do.
+// Keeps the error that ends a run in which several threads work.
 #pragma once
 
 #include <atomic>
@@ -24,15 +24,15 @@ class FirstError {
     }
     stopped_.store(true);
   }
-  /// Stops the run without an error.
+  /// Stops the run without recording an error.
   void stop() noexcept { stopped_.store(true); }
-  /// Forgets the error. @pre no work is under way
+  /// Discards the error. @pre no thread works for the run
   void reset(bool stopped = false) noexcept {
     error_ = nullptr;
     at_ = kNoInstruction;
     stopped_.store(stopped);
   }
-  /// Returns the error and forgets it; null if there is none. @pre no work is under way
+  /// Returns the error and discards it; null if there is none. @pre no thread works for the run
   std::exception_ptr take() noexcept {
     std::lock_guard lock(mutex_);
     return std::exchange(error_, nullptr);

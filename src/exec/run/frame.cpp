@@ -33,7 +33,7 @@ Frame::~Frame() = default;
 void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
                   std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
   control_ = control;
-  control_.stop.check();  // the program may have no instruction that checks it
+  control_.stop.check();  // a program without instructions would not check it otherwise
   cursor_.begin();
   nodes_.begin();
   feeds_.bind(feeds, parent_values, control_, state_);
@@ -71,7 +71,7 @@ void Frame::find_memory() {
   outputs_.place(control_, by_readiness_);
 }
 
-// Chooses the program's order or readiness. A budgeted plan prescribes its own order.
+// Chooses to run instructions in the program's order, by readiness, or in the order of a budgeted plan.
 void Frame::choose_schedule() {
   by_readiness_ &= !outputs_.needs_order();
   if (!by_readiness_) return;
@@ -159,7 +159,7 @@ bool Frame::advance(size_t steps) {
   });
 }
 
-// Adds the run's memory to an out-of-memory error. @pre no work of the run is under way
+// Adds a description of the run's memory to an out-of-memory error. @pre no work of the run is in progress
 void Frame::rethrow_with_memory() const {
   exec::rethrow_with_memory([&](const OutOfMemory&) {
     RunSnapshot now = state_.snapshot(control_);

@@ -63,7 +63,7 @@ class Frame final : public Run {
   void resume(std::span<const Datum> values) override;
 
   void take_outputs(std::span<Datum> outputs) override;
-  /// Called after an error: moves rows of feeds back that an output in the feed's memory has moved (Slide).
+  /// Must be called after an error. If an output moved rows of a feed within the feed's memory (Slide), moves them back.
   void restore_feeds() { outputs_.restore_feeds(next_in_order()); }
   void clear() noexcept override;
   void trim() noexcept override { state_.drop_arena(); }
@@ -73,7 +73,7 @@ class Frame final : public Run {
   RunState& state() { return state_; }
   const RunState& state() const { return state_; }
   const RunControl& control() const override { return control_; }
-  /// The present value of the slot; undefined if it has not been computed. The run will reuse its memory.
+  /// Returns the present value of the slot; undefined if it has not been computed. The run will reuse its memory.
   Datum value(SlotId slot) const { return state_.value(slot, /*shared=*/false); }
   /// Returns true if instructions run by readiness, until the run ends or the memory limit changes.
   bool goes_by_readiness() const { return by_readiness_; }
@@ -120,7 +120,7 @@ class FramePool {
   /// @param parent_values  for a body: the symbols' values of the surrounding run
   void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
            std::span<const OutputMemory> memory = {}, std::span<const int64_t> parent_values = {});
-  /// Free the memory that idle frames keep: those of the program, or also those of its bodies.
+  /// Frees the memory of idle frames of the program; trim_all() also frees that of its bodies.
   void trim() noexcept { idle_.trim(); }
   void trim_all() noexcept;
 

@@ -22,7 +22,7 @@ class KeptValues {
   static std::optional<KeptValues> find(RunState& state, SpillStore& spilled, int32_t step, bool is_moved);
 
   int32_t step() const { return step_; }
-  /// Indexed by buffer: true if the value is in the file.
+  /// Returns, for each buffer, true if the value is in the file.
   IdVector<BufferId, bool> away() const;
   /// Sets the target places from the state's present plan.
   void aim();
@@ -35,14 +35,14 @@ class KeptValues {
   void copy_from(const std::byte* arena_before);
   /// Moves the values to their target places within an arena that is large enough for both old and new places.
   void arrange();
-  /// Keeps all values in place, because the state has returned to its previous plan.
+  /// Sets the target of every value to its present place, because the state has returned to its previous plan.
   void stay();
 
  private:
   struct Kept {
     BufferId buffer;
     size_t size_bytes;
-    size_t from, to = 0;    // offsets in the arena; kAway: in the file
+    size_t from, to = 0;    // offsets in the arena; kAway: the value is in the file
     bool is_wanted = true;  // the new plan reads it from the file
   };
 

@@ -66,7 +66,7 @@ void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
   control_.recording.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
 }
 
-// Calls the observer. It may hold locks, so loops inside of it must not yield the device to other jobs.
+// Calls the observer, which may hold locks. So it must not give the device to other jobs.
 template <typename Tell>
 void NodeRunner::tell_observer(Tell&& tell) const {
   if (!control_.observer) return;

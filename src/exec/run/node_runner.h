@@ -44,15 +44,17 @@ class NodeRunner {
   /// Runs one instruction of a schedule by readiness; several threads may call it. @throws Error naming the node
   void run(InstructionId id, Evaluator& evaluator, sharing::Turn& turn);
 
-  // The parts of run(), for callers that do more in between. Their errors do not name the node yet; rethrow_from() adds it.
+  // The parts of run(), for callers that do other work between them. Errors of these functions do not name the node; rethrow_from() adds
+  // it.
 
-  /// Checks for cancellation and the deadline. Once updates of state have begun, it checks no more.
+  /// Checks for cancellation and the deadline, until updates of state have begun.
   void check_before(InstructionId id) {
     if (id < program_.commit_from()) [[likely]]
       return control_.stop.check();
     if (!committed_.exchange(true, std::memory_order_relaxed)) control_.stop.commit();
   }
-  /// Waits for the job's turn on a shared device. @param breaks  while it lives, loops inside the node may yield the device to other jobs
+  /// Waits for the job's turn on a shared device. @param breaks  while this object exists, loops inside the node may yield the device to
+  /// other jobs
   void take_turn(InstructionId id, sharing::Turn& turn, std::optional<LoopBreakScope>& breaks) {
     turn.before_node(state_.binding().costs().hint(id));
     if (!program_.instructions()[id].dynamic) breaks.emplace(turn.within_node());
@@ -62,7 +64,7 @@ class NodeRunner {
       return execute_dynamic(instruction, evaluator);
     run_static(instruction, state_.binding(), state_.pointers(instruction), state_.scratch(instruction), control_);
   }
-  /// Executes the instruction, and tells observer, counters and recorder.
+  /// Executes the instruction, and reports it to observer, counters and recorder.
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
   /// Called before and after a watched node's kernel, which may end on another thread. @return the start time for end_watched()
   uint64_t begin_watched(const Instruction& instruction) const;
@@ -76,7 +78,7 @@ class NodeRunner {
   /// Starts a kernel that may continue on another thread after this returns (run_deferred()).
   void execute_deferred(const Instruction& instruction, std::function<bool()> stop_requested,
                         std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done) const;
-  /// Makes the outputs of a dynamic instruction values of the run. @throws Error(internal) if an output is missing
+  /// Stores the outputs of a dynamic instruction as values of the run. @throws Error(internal) if an output is missing
   void take(const Instruction& instruction, std::vector<Datum> made);
   NodeCounters* counters() const { return control_.counts_nodes ? counters_ : nullptr; }
   bool has_cache() const { return cache_ && !cache_->empty(); }
@@ -105,7 +107,7 @@ class NodeRunner {
   const Program& program_;
   RunState& state_;
   const RunControl& control_;
-  FramePool& frames_;                    // for bodies of control flow
+  FramePool& frames_;                    // used to run bodies of control flow
   std::atomic<bool> committed_ = false;  // updates of state have begun
   NodeCounters* counters_ = nullptr;     // this runner's counters; null before the first run that counts
   std::shared_ptr<ValueCache> cache_;

@@ -40,7 +40,7 @@ Tensor allocate_from(const std::shared_ptr<Allocator>& allocator, DType dtype, c
 }
 
 // Returns the headroom, in bytes, for a state that grows by a row per run: half its size, so that reallocations become rare. A small state
-// that has grown before gets more, as fresh uncached pages cost a run more than copying the state.
+// that has grown before gets more, because pages that are not in the cache cost a run more time than copying the state.
 size_t room_to_grow(size_t needed_bytes, bool has_grown) {
   constexpr size_t kLittle = size_t{64} << 10, kMuch = size_t{1} << 20;
   const size_t half = needed_bytes / 2 + 4096;
@@ -59,7 +59,7 @@ void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemo
   if (std::any_of(bound_.begin(), bound_.end(), [](const Datum& own) { return own.defined(); })) find_fed_bytes();
 }
 
-// Returns true if the output is the root or has bytes of it.
+// Returns true if the output is the root or shares bytes with it.
 bool OutputStore::is_of(size_t output, SlotId root) const {
   const Program& program = state_.program();
   return program.slots()[program.output_slots()[output]].root == root;
@@ -99,9 +99,9 @@ Tensor OutputStore::in_bound_memory(SlotId slot) const {
     if (memory.dtype() != dtype || memory.shape() != shape)
       throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program.graph().output_names[k],
                                                            describe(memory), short_name_of(dtype), to_string(shape)));
-    // hand_over() copies the output there.
+    // In these cases hand_over() copies the output to the bound memory.
     if (!memory.is_contiguous() || !memory.storage()->writable() || memory.storage()->device()) continue;
-    if (!may_be_made_in(slot, memory)) continue;  // the output would overwrite a feed too early: hand_over() copies it, too
+    if (!may_be_made_in(slot, memory)) continue;  // the output would overwrite a feed too early, so hand_over() copies it
     return whole_as(memory, info.dtype, state_.binding().shape(slot));
   }
   return {};
@@ -242,8 +242,8 @@ Tensor OutputStore::in_own_memory(SlotId slot) const {
 }
 
 // Returns memory for an output that extends a feed (Slide): before the feed in the feed's memory, or at the end of new memory, so that the
-// next run's output can begin before it. Undefined if the output cannot share memory with the feed. As rows of the feed move, nobody may
-// look at the feed during the run, and the caller must wait for the run's end.
+// next run's output can begin before it. Undefined if the output cannot share memory with the feed. As rows of the feed move, no observer
+// may read the feed during the run, and the caller must wait for the run's end.
 Tensor OutputStore::beside_feed(SlotId slot, const RunControl& control) {
   if (control.observer || control.stop.deadline || control.stop.caller || control.memory.pass || state_.budget()) return {};
   const Program& program = state_.program();
@@ -315,7 +315,7 @@ bool OutputStore::binds_next_versions() const {
   return true;
 }
 
-// Copies the value if it lies in a feed's memory, before a bound output is written over the feed.
+// Returns the value, or a copy if it shares memory with a feed that a bound output will overwrite.
 Datum OutputStore::apart_from_feeds(Datum value) const {
   if (value.is_tensor()) {
     const bool is_fed = value.tensor().dtype() != DType::string && any_feed_in(value.tensor(), [](const FedBytes&) { return true; });
@@ -359,7 +359,8 @@ Datum OutputStore::value(size_t k) const {
   return is_programs && result.is_tensor() ? Datum(result.tensor().clone()) : result;
 }
 
-// Moves an output to the memory that the caller wants. Needed if its extents were unknown before the run, so that place() did nothing.
+// Moves an output to the memory that the caller has asked for. Needed if the output's extents were unknown before the run, so that place()
+// did nothing.
 Datum OutputStore::where_wanted(size_t k, Datum value) const {
   static const OutputMemory kAnywhere;
   const OutputMemory& memory = k < memory_.size() ? memory_[k] : kAnywhere;

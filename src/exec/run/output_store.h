@@ -26,7 +26,8 @@ class OutputStore {
   /// @param keeps_feeds  feeds may be read until the run's end, so that no output may overwrite them
   void begin(std::span<const Datum> bound, std::span<const OutputMemory> memory, bool keeps_feeds);
   /// Gives memory to all outputs whose extents are known before the run.
-  /// @param by_readiness  the run wants to go by readiness: no output is placed beside a feed, which needs the program's order
+  /// @param by_readiness  the run wants to go by readiness: then no output is placed beside a feed, because that requires the program's
+  /// order
   /// @throws Error(invalid_argument) if an output is bound to memory of another dtype or shape
   void place(const RunControl& control, bool by_readiness);
   /// Returns the bytes that place() will allocate.
@@ -54,12 +55,12 @@ class OutputStore {
   // The instructions that access the bytes of a root.
   struct Touched {
     InstructionId made_at = kBehindAll;         // the first that writes them
-    InstructionId read_until = kNoInstruction;  // the last that reads them; kBehindAll: an instruction may keep the value
+    InstructionId read_until = kNoInstruction;  // the last that reads them; kBehindAll: an instruction may keep the value after its end
     std::vector<InstructionId> readers;         // for a feed: all readers, ascending
   };
 
   bool is_of(size_t output, SlotId root) const;
-  bool is_handed_over(SlotId root) const;  // an output has these bytes, so that they must not be overwritten
+  bool is_handed_over(SlotId root) const;  // an output consists of these bytes, so that they must not be overwritten
   Tensor in_bound_memory(SlotId slot) const;
   void find_fed_bytes();
   IdVector<SlotId, Touched> find_touched() const;
@@ -77,10 +78,10 @@ class OutputStore {
   void verify_over_feeds() const;
 
   RunState& state_;
-  std::vector<Datum> bound_;          // by output
-  std::vector<OutputMemory> memory_;  // by output
+  std::vector<Datum> bound_;          // memory that the caller has bound, by output
+  std::vector<OutputMemory> memory_;  // the caller's wishes, by output
   struct FedBytes {
-    const std::byte *begin, *end, *furthest;  // `furthest`: the largest end of this feed and all before it
+    const std::byte *begin, *end, *furthest;  // `furthest`: maximum of `end` over this feed and all feeds before it
     SlotId input;
   };
   std::vector<FedBytes> fed_;                       // sorted by address; empty if no output is bound

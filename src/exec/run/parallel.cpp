@@ -1,5 +1,5 @@
-// An inexpensive node runs on the thread that made it ready, right away. Of the expensive nodes that a thread makes ready, it keeps one for
-// itself. The others go to a queue, from which the run's own thread and idle threads of the pool take them.
+// Inexpensive nodes run at once on the thread that made them ready. Of the expensive nodes that a thread makes ready, it runs one itself.
+// The others go to a queue, from which the run's own thread and idle threads of the pool take them.
 #include "exec/run/parallel.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class ParallelRun final : public TaskSource {
   size_t run() {
     run_all();
     if (!interrupted_) return end_;
-    // The limit has changed. Stops behind the last instruction that has run, and runs all before it in the present arena.
+    // The limit has changed. Lets all instructions before the last one that has run finish in the present arena, and stops behind it.
     while (end_ > first_ && !state_.cursor.is_noted(id_at<InstructionId>(end_ - 1))) --end_;
     interrupted_ = false;
     budget_ = nullptr;
@@ -73,7 +73,7 @@ class ParallelRun final : public TaskSource {
       if (state_.cursor.is_ready(i)) state_.begin_with.push_back(i);
     }
     if (left == 0) return;
-    auto worker = take_worker();  // may throw, so it comes before anything that would have to be undone
+    auto worker = take_worker();  // may throw, so it comes before anything that an error would have to undo
     sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run,
                        control_.stop.interruption());  // the job counts as running as long as any thread works
     remaining_ = left;
@@ -90,7 +90,7 @@ class ParallelRun final : public TaskSource {
       while (run_one()) {
       }
       if (over()) break;
-      if (!attached_) {  // no thread of the pool helps: the remaining nodes are in the queue, or wait for kernels that go on elsewhere
+      if (!attached_) {  // no thread of the pool helps, so the remaining nodes are in the queue, or wait for kernels that other threads run
         std::unique_lock lock(pending_mutex_);
         pending_changed_.wait_for(lock, std::chrono::milliseconds(1), [&] { return queued_.load() > 0 || over(); });
         continue;
@@ -99,7 +99,7 @@ class ParallelRun final : public TaskSource {
     }
     wait_for_pending();
     if (attached_) control_.threads.pool->detach(*this);
-    wait_for_pending();  // kernels that a thread started while the run was stopping
+    wait_for_pending();  // waits for kernels that a thread started while the run was stopping
     queued_ = 0;
     state_.failed_at = error_.at();
     if (const std::exception_ptr error = error_.take()) std::rethrow_exception(error);
@@ -215,7 +215,7 @@ class ParallelRun final : public TaskSource {
   bool execute_custom(const Instruction& instruction, InstructionId index, sharing::Turn& turn) {
     struct Shared {
       std::mutex mutex;
-      bool left = false, ended = false;  // true for whichever came first: the return, or the kernel's end
+      bool left = false, ended = false;  // set by whichever comes first: the return from this function, or the kernel's end
       std::vector<Datum> outputs;
       std::exception_ptr error;
     };
@@ -264,12 +264,12 @@ class ParallelRun final : public TaskSource {
     nodes_.end_watched(instruction, start);
   }
 
-  // Called on the thread on which such a kernel ends. That thread runs no other node: ready nodes go to the queue.
+  // Called on the thread on which a deferred kernel ends. That thread runs no other node: ready nodes go to the queue.
   void end_pending(const Instruction& instruction, InstructionId index, std::vector<Datum> outputs, std::exception_ptr error,
                    uint64_t start) {
     try {
       try {
-        // This thread must not keep a reference to the error when the run's own thread rethrows it.
+        // Releases this thread's reference to the error, which the run's own thread rethrows.
         if (error) std::rethrow_exception(std::exchange(error, nullptr));
         if (!error_.stopped()) take(instruction, std::move(outputs), start);
       } catch (...) {
@@ -301,7 +301,7 @@ class ParallelRun final : public TaskSource {
     std::lock_guard lock(pending_mutex_);
     ++pending_;
   }
-  // Called last on such a kernel's thread: the run may be destroyed afterwards.
+  // Called last on the thread of a deferred kernel: the run may be destroyed afterwards.
   void leave_pending(const Instruction& instruction) {
     const Node* ended = instruction.node;
     if (control_.stop.caller) control_.stop.caller->under_way.compare_exchange_strong(ended, nullptr);
@@ -339,7 +339,7 @@ class ParallelRun final : public TaskSource {
   const Binding& binding_;
   ParallelState& state_;
   const RunControl& control_;
-  const int limit_;          // most nodes in parallel
+  const int limit_;          // maximum number of nodes in parallel
   const RunBudget* budget_;  // tells when the memory limit has changed; null: no limit
   const size_t first_;
   size_t end_;
@@ -349,7 +349,7 @@ class ParallelRun final : public TaskSource {
   std::atomic<bool> interrupted_{false};
   std::mutex pending_mutex_;
   std::condition_variable pending_changed_;
-  int pending_ = 0;   // number of kernels that may go on elsewhere
+  int pending_ = 0;   // number of kernels that may still run on other threads
   std::mutex mutex_;  // guards the queue and the idle workers
   FirstError error_;
 };

@@ -54,10 +54,11 @@ struct ParallelState {
 /// Returns true if a run by readiness may be faster: two expensive instructions do not depend on each other.
 bool worth_parallel(const Program& program, const Binding& binding, const RunControl& control);
 
-/// Runs the instructions [first, end). All before have run, and none of them is a Yield. After the first error, no other instruction
-/// begins, and it is thrown when those under way have ended.
+/// Runs the instructions [first, end). All instructions before `first` have run, and none in the range is a Yield. After the first error,
+/// no other instruction begins, and the error is thrown when the running instructions have ended.
 /// @param budget  tells when the memory limit has changed, upon which the run stops; null: no limit
-/// @return where the run has stopped: at `end`, or earlier as the limit has changed. All instructions before have run, and none after.
+/// @return where the run has stopped: at `end`, or earlier if the limit has changed. All instructions before that point have run, and none
+/// after it.
 size_t run_parallel(NodeRunner& nodes, ParallelState& state, const RunBudget* budget, size_t first, size_t end);
 
 }  // namespace treadle::exec

@@ -10,7 +10,8 @@
 namespace treadle::exec {
 namespace {
 
-// Returns the arena's limit in bytes by PlanningOptions::arena_share, a share of the arena that these extents need. SIZE_MAX: no limit.
+// Returns the limit of the arena in bytes that PlanningRules::arena_share sets, as a share of the arena that these extents need. SIZE_MAX:
+// no limit.
 size_t share_of_arena(const Binding& binding) {
   const double share = binding.program().planning().arena_share;
   if (share >= 1) return SIZE_MAX;
@@ -29,7 +30,7 @@ RunMemory PlanChooser::memory_beside(bool at_once) const {
   return memory_beside_arena(state_.plans(), state_.binding(), control_, is_lent, at_once);
 }
 
-// Begins a choice: computes the bytes that nodes allocate, with the program's own schedule.
+// Begins a choice: computes the bytes that nodes allocate if the program's own schedule is used.
 RunMemory PlanChooser::begin(PlanChoice& choice, size_t output_bytes) const {
   choice.is_capped = capacity_beside(output_bytes) != SIZE_MAX;
   RunMemory beside;

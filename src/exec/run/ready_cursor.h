@@ -10,7 +10,7 @@
 namespace treadle::exec {
 
 /// Counts, per instruction, the predecessors that have not run, and per held value, the instructions that still need it. Several threads
-/// may call finish() at the same time. Other functions may only be called while no thread does.
+/// may call finish() at the same time. Other functions may be called only while no thread calls finish().
 class ReadyCursor {
  public:
   explicit ReadyCursor(const ParallelPlan& plan) : plan_(plan), counters_(plan.counters.size()) {}
@@ -39,7 +39,7 @@ class ReadyCursor {
   bool count_down(size_t c) {
     const std::atomic_ref<int32_t> left = counter(c);
     if (left.load(std::memory_order_acquire) != 1) return left.fetch_sub(1, std::memory_order_acq_rel) == 1;
-    left.store(0, std::memory_order_relaxed);  // the last one needs no atomic subtraction, as all others have done theirs
+    left.store(0, std::memory_order_relaxed);  // the last user needs no atomic subtraction, as all others have done theirs
     return true;
   }
 

@@ -15,8 +15,8 @@
 
 namespace treadle::exec {
 
-/// Cached outputs of instructions with one output, by name. A defined value replaces the computation. An undefined one is filled in when
-/// the instruction has run.
+/// Cached outputs of instructions with one output, by name. If the value is defined, the instruction is not executed. If it is undefined,
+/// it is set when the instruction has run.
 using ValueCache = std::map<std::string, Datum, std::less<>>;
 
 /// A run can stop between any two steps or at a Yield, return to its caller, and continue. A step is an instruction or a copy between
@@ -64,9 +64,10 @@ class Run {
   virtual size_t steps_through(InstructionId instruction) const = 0;
   virtual bool finished() const = 0;
 
-  /// The Yield at which the run has stopped; null if it is at none.
+  /// Returns the Yield at which the run has stopped; null if it is at none.
   virtual const Instruction* yield() const = 0;
-  /// At a Yield: yielded() returns the values handed out, and resume() takes the values handed in, after which the run can go on.
+  /// At a Yield: yielded() returns the values that the run hands out. resume() takes the values that the caller hands in; then the run can
+  /// continue.
   virtual std::vector<Datum> yielded() = 0;
   virtual void resume(std::span<const Datum> values) = 0;
 

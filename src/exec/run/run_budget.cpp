@@ -41,7 +41,7 @@ void RunBudget::choose() {
   generation_ = pass().generation();
   PlanChoice choice = chooser_.for_run();
   note(choice);
-  state_.set_budget(std::move(choice.plan));  // also for the text of an out-of-memory error
+  state_.set_budget(std::move(choice.plan));  // before waiting, since the text of an out-of-memory error needs the plan, too
   if (choice.unmet) pass().refuse(*choice.unmet);
 }
 
@@ -71,9 +71,9 @@ void RunBudget::move_values(size_t step, sharing::Turn& turn) {
   if (state_.budget()) moves_.make_before(step, turn);
 }
 
-// Called after a limit has changed: moves values to their places by a new plan, or to the file if they have none. Grows the arena only if
-// memory is free now and the change pays, as the run can also go on in the present arena. Changes nothing while a value is neither in the
-// arena nor in the file (it will be recomputed); the next step then tries again.
+// Must be called after a limit has changed. Moves values to the places of a new plan, or to the file if the plan has no place for them.
+// Grows the arena only if memory is free now and the change saves more than it costs; otherwise the run continues in the present arena.
+// Changes nothing while a value is neither in the arena nor in the file (it will be recomputed); the next step then tries again.
 void RunBudget::follow_limit(int32_t step) {
   const auto before = state_.budget();
   std::optional<KeptValues> kept = KeptValues::find(state_, moves_.spilled(), step, moves_.are_done_before(static_cast<size_t>(step)));
@@ -86,14 +86,15 @@ void RunBudget::follow_limit(int32_t step) {
     kept->stay();
     return state_.place(/*exact=*/false);
   }
-  kept->aim();  // the limit may change while the run looks for memory
+  kept->aim();  // again, as the limit may have changed while the run waited for memory
   kept->arrange();
   if (state_.arena_bytes() > state_.needed_arena_bytes()) state_.resize_arena(state_.needed_arena_bytes());
   state_.place(/*exact=*/false);
   moves_.note_done_before(static_cast<size_t>(step));
 }
 
-// True if the present arena fits the new limit too, and the present plan has fewer bytes left to move than the change would move now.
+// True if it is better to keep the present plan: the present arena fits the new limit too, and fewer bytes are left to move than the change
+// would move now.
 bool RunBudget::is_better_left(const KeptValues& kept, const BudgetedPlan* before) const {
   if (!before || state_.needed_arena_bytes() < state_.arena_bytes()) return false;
   const auto sizes = state_.binding().buffer_sizes();
@@ -103,7 +104,7 @@ bool RunBudget::is_better_left(const KeptValues& kept, const BudgetedPlan* befor
   return left <= kept.bytes_to_move();
 }
 
-// Makes the arena large enough for both old and new places. @return false if memory is too short for that
+// Makes the arena large enough for both old and new places. @return false if there is too little memory
 bool RunBudget::make_arena_hold(KeptValues& kept) {
   const size_t needed = state_.needed_arena_bytes(), held = state_.arena_bytes();
   if (state_.can_resize_arena()) {
@@ -117,7 +118,7 @@ bool RunBudget::make_arena_hold(KeptValues& kept) {
   return true;
 }
 
-// Used if the arena cannot be resized in place: allocates a second one. @return false if memory is too short for both
+// For an arena that cannot be resized in place: allocates a second one. @return false if there is too little memory for both
 bool RunBudget::copy_to_second_arena(KeptValues& kept) {
   const auto room = pass().admit_now(state_.needed_arena_bytes());
   if (!room) return false;
@@ -133,8 +134,8 @@ bool RunBudget::copy_to_second_arena(KeptValues& kept) {
   return true;
 }
 
-// Used if the arena cannot be resized and two do not fit: moves all values through the file. If other runs have taken the freed memory,
-// allocates the arena above the limit, because the run had that memory before.
+// For an arena that cannot be resized, if two arenas do not fit: moves all values through the file. If other runs have taken the freed
+// memory, allocates the arena above the limit, because the run had that memory before.
 void RunBudget::replace_arena(KeptValues& kept) {
   kept.write_all();
   state_.drop_arena();

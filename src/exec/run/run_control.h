@@ -46,12 +46,11 @@ class Observer {
 struct Caller {
   std::mutex mutex;         ///< held while the run accesses the caller's flags and callbacks
   bool left = false;        ///< the caller has returned: the run no longer accesses them
-  bool committing = false;  ///< updates of state have begun: the caller now waits for the end, so that they are not left half done
-  std::atomic<const Node*> under_way{nullptr};  ///< a node that has begun and has not ended
+  bool committing = false;  ///< updates of state have begun: the caller now waits until the run ends, so that none of them is missing
+  std::atomic<const Node*> under_way{nullptr};  ///< the node that is running; null: none
 };
 
-/// Sets Caller::under_way while a node runs.
-/// @param caller  null: the caller stays until the run's end
+/// Sets Caller::under_way while a node runs. @param caller  null: the caller waits until the run's end
 class UnderWay {
  public:
   UnderWay(Caller* caller, const Node* node) : caller_(caller), node_(node) {
@@ -93,15 +92,15 @@ struct RunStop {
     return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
            (closing && closing->load(std::memory_order_relaxed));
   }
-  /// Like check(), but returns true instead of throwing, for kernels that run on threads outside of the run. Also true if the caller of the
-  /// run has returned already.
+  /// Returns true where check() would throw, for kernels that run on threads outside of the run. Also returns true if the caller of the run
+  /// has returned already.
   bool stopping() const {
     auto now = [&] { return requested() || (deadline && std::chrono::steady_clock::now() > *deadline); };
     if (!caller) return now();
     std::lock_guard lock(caller->mutex);
     return caller->left || now();
   }
-  /// @throws Error(cancelled or timed_out)
+  /// Stops a run that must end. @throws Error(cancelled or timed_out)
   void check() const {
     if (caller)
       call([&] { check_closely(); });
@@ -110,7 +109,7 @@ struct RunStop {
   }
   /// Called before updates of state: checks a last time, and records that they begin. @throws Error(cancelled or timed_out)
   void commit() const;
-  /// Returns check() for functions that wait and call it from time to time. The result holds a pointer to this object.
+  /// Returns a function that calls check(), for code that waits and calls it from time to time. It refers to this object.
   sharing::Interruption interruption() const;
 
  private:
@@ -118,7 +117,7 @@ struct RunStop {
   [[noreturn]] static void throw_left();
 };
 
-/// The recorder of a run and what it records.
+/// The recorder of a run, and which events it records.
 struct RunRecording {
   Recorder* recorder = nullptr;  ///< null: the run is not recorded
   uint16_t run = 0;              ///< the run's number in the recorder
@@ -134,15 +133,15 @@ struct RunRecording {
 struct RunThreads {
   ThreadPool* pool = nullptr;  ///< null: only the caller's thread
   int max_threads = 0;         ///< threads that kernels are bound for: those of the largest pool that any run may use; 0: those of `pool`
-  int intra_op = 0;            ///< most threads per node, if nodes run in parallel; 0: all of the pool
-  int inter_op = 0;            ///< most nodes in parallel; 0: as many as the pool has threads, 1: nodes run in order
+  int intra_op = 0;            ///< maximum number of threads per node, if nodes run in parallel; 0: all of the pool
+  int inter_op = 0;            ///< maximum number of nodes in parallel; 0: as many as the pool has threads, 1: nodes run in order
   bool denormals_as_zero = false;  ///< set this mode on the pool's threads; the run's own thread is in it already
 
   /// Returns the number of threads that kernels are bound for.
   int most() const;
 };
 
-/// The source of a run's memory.
+/// The allocator and limit of a run's memory.
 struct RunRoom {
   const AllocationContext* context = nullptr;  ///< allocation context for the pool's threads; the run's own thread has a scope already
   MemoryPass* pass = nullptr;                  ///< the run's admission under a memory limit; null: there is no limit
@@ -155,10 +154,10 @@ struct RunRoom {
 struct FeedRules {
   bool later = false;       ///< feeds may be undefined at the start, and come later by Run::feed()
   bool on_devices = false;  ///< feeds on devices are taken as they are; false: they are copied to the host
-  bool kept = false;        ///< no output may overwrite a feed, as feeds may be read until the end
+  bool kept = false;        ///< no output may overwrite a feed, as feeds may be read until the run's end
 };
 
-/// Everything that a caller decides about a run, except what it computes.
+/// Everything about a run that its caller decides, except feeds and outputs.
 struct RunControl {
   RunStop stop;
   RunThreads threads;
@@ -178,10 +177,10 @@ struct OutputMemory {
   std::shared_ptr<Storage> storage;      ///< memory to use if it is large enough
   bool reusable = false;                 ///< allocate headroom: the caller will offer the memory again for an output that grows
   std::shared_ptr<Allocator> allocator;  ///< allocator for new memory; null: the run's own
-  int appends_to = -1;             ///< index of a feed that the output begins with, whose memory may be written behind its end; -1: none
-  std::shared_ptr<Device> device;  ///< device that the output is to be on after the run; null: the host
-  bool stays = false;              ///< it may stay on the device that makes it
-  bool made_in_run = false;        ///< the run makes the memory, not place() before it
+  int appends_to = -1;                   ///< index of a feed to which the output appends elements, in the feed's memory; -1: none
+  std::shared_ptr<Device> device;        ///< device that the output is to be on after the run; null: the host
+  bool stays = false;                    ///< the output may remain on the device that makes it
+  bool made_in_run = false;              ///< the run makes the memory when it makes the output, instead of place() before the run
   /// Index of a feed whose memory belongs to nobody else, so that its rows may be moved within it to become the output's (Slide); -1: none.
   int grows_from = -1;
 };

@@ -42,7 +42,8 @@ Cost cost_of(const Program& program, const Instruction& instruction, std::span<c
     pointers.push_back(&shapes[k]);
     if (slots[k] == kNoSlot) continue;
     const bool there = operands[k].is_tensor() && operands[k].tensor().defined();
-    if (!there && !program.type(slots[k]).is_static()) return {};  // a packed constant may have been released, but its type is known
+    // The value is missing: a packed constant may have been released. Its type is known, however.
+    if (!there && !program.type(slots[k]).is_static()) return {};
     shapes[k] = there ? operands[k].tensor().shape() : program.type(slots[k]).static_shape();
     dtypes[k] = there ? operands[k].tensor().dtype() : program.type(slots[k]).dtype;
   }
@@ -84,7 +85,7 @@ struct NodeSurroundings {
   const PhaseNode phases;
 };
 
-// @param kept  the inputs may outlive the call
+// @param kept  the inputs may be used after the call has ended
 std::vector<Datum> inputs_of(const Instruction& instruction, const OperandSource& operands, bool kept) {
   std::vector<Datum> inputs(instruction.num_inputs);
   for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = operands.operand(i, kept);

@@ -40,7 +40,7 @@ inline void run_static(const Instruction& instruction, const Binding& binding, v
 class OperandSource {
  public:
   virtual ~OperandSource() = default;
-  /// @param kept  the value may outlive the call, so that it must not be in memory that the run reuses
+  /// Returns a value. @param kept  it may be used after the call has ended, so it must not be in memory that the run reuses
   virtual Datum operand(size_t input, bool kept) const = 0;
 };
 

@@ -51,7 +51,7 @@ struct Bytes {
 
 Bytes exactly(size_t bytes) { return {bytes, bytes}; }
 
-// True if no node computes the output: it is a feed, a constant, or known before the run.
+// True if no node computes the output, because it is a feed, a constant, or known before the run.
 bool is_found(const Program& program, SlotId output) {
   const LocationKind location = program.slots()[program.slots()[output].root].location;
   return location == LocationKind::feed || location == LocationKind::constant || location == LocationKind::known;
@@ -191,7 +191,7 @@ class ProgramMemory {
   const Program& program_;
   ValueSizes& sizes_;
   Bytes most_, alive_;
-  std::map<SlotId, Bytes> held_;  // by root slot: held values
+  std::map<SlotId, Bytes> held_;  // bytes of held values, by root slot
 };
 
 /// Computes the bytes that an If, Loop or Scan allocates while it runs.
@@ -206,7 +206,7 @@ class ControlFlowMemory {
       std::optional<Body> body;
       try {
         body = find_body(b);
-      } catch (const Error&) {  // a branch that is not taken may reject these shapes; if taken, it throws in the run
+      } catch (const Error&) {  // ignored: a branch that is not taken may reject these shapes; if taken, it throws in the run
       }
       if (!body) {
         sizes_.note_unbounded(&node_);
@@ -314,7 +314,8 @@ class ControlFlowMemory {
     const auto limit = operands[0] != kNoSlot ? known_value(operands[0]) : std::nullopt;
     const bool stacks = instruction_.bodies[0]->output_slots().size() > 1 + num_carried();
     if (limit && *limit <= 0) return {};
-    if (!stacks) return {1, limit ? static_cast<size_t>(std::min<int64_t>(*limit, 2)) : 2};  // memory repeats from the second iteration on
+    // From the second iteration on, the memory is the same.
+    if (!stacks) return {1, limit ? static_cast<size_t>(std::min<int64_t>(*limit, 2)) : 2};
     if (!limit || *limit > kMany) {
       sizes_.note_unbounded(&node_);
       return {1, 1};

@@ -1,4 +1,4 @@
-// Estimates the memory that nodes allocate during a run, besides the arena and outputs, which are allocated at its begin.
+// Estimates the memory that nodes allocate during a run. It excludes arena and outputs, which are allocated when the run begins.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace treadle::exec {
 class Plans;
 struct RunControl;
 
-/// Bytes that an allocation of this size counts for a limit.
+/// Returns the bytes that a limit counts for an allocation of this size.
 inline size_t rounded(size_t bytes) { return align_up(std::max<size_t>(bytes, 1), Storage::kAlignment); }
 
 /// The peak over the nodes of bytes allocated at the same time. Includes the bodies of If, Loop and Scan (arenas, results, copies of

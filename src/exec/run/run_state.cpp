@@ -189,7 +189,7 @@ void RunState::drop_former(std::shared_ptr<LargeBlock> arena) noexcept {
 
 bool RunState::arena_is_lent() const {
   if (!arena_ || lodged_.empty() || arena_.use_count() == 1) {
-    std::atomic_thread_fence(std::memory_order_acquire);  // orders other threads' uses of the arena before later ones here
+    std::atomic_thread_fence(std::memory_order_acquire);  // makes other threads' accesses to the arena happen before those that follow here
     return false;
   }
   return true;
@@ -203,7 +203,8 @@ bool RunState::drop_lent_arena() noexcept {
 }
 
 std::shared_ptr<Storage> RunState::lodge(size_t preallocated, size_t size_bytes) {
-  if (!lodges_ || !arena_ || !arena_->can_resize()) return nullptr;  // not in an arena that is small or in memory of the caller
+  // The arena must be a large block that can be resized, and not memory of the caller.
+  if (!lodges_ || !arena_ || !arena_->can_resize()) return nullptr;
   const Lodgings::Place& place = lodgings().places[preallocated];
   if (!place.found()) return nullptr;
   lodged_.push_back({place.offset, size_bytes});
@@ -228,9 +229,10 @@ void RunState::set_budget(std::shared_ptr<const BudgetedPlan> plan) {
 
 void RunState::place(bool exact) {
   const size_t needed = uses_arena_ ? needed_arena_bytes() : 0;
-  if (budget_ && !exact && arena_ && arena_bytes() > needed) resize_arena(needed);  // gives back what a run with other extents needed
+  // Frees memory that only a run with other extents needed.
+  if (budget_ && !exact && arena_ && arena_bytes() > needed) resize_arena(needed);
   if (uses_arena_ && (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed))) {
-    drop_arena();  // before the new one is allocated, so that both need not fit
+    drop_arena();  // before the new arena is allocated, so that both need not fit into memory
     const MemoryHolder holder(RecordWindow::any_for_memory() ? Recorder::of_process().intern("arena") : MemoryHolder::kNobody);
     arena_ = std::make_shared<LargeBlock>(needed);
     lodged_.clear();

@@ -1,5 +1,5 @@
-// The values of a run in flight, and where their bytes are. Other classes decide: FeedBinder brings in feeds, OutputStore places outputs,
-// RunBudget moves values.
+// The values of a run in flight, and the locations of their bytes. Other classes change it: FeedBinder adds feeds, OutputStore places
+// outputs, RunBudget moves values.
 #pragma once
 
 #include <cstddef>
@@ -75,8 +75,7 @@ class RunState {
   bool is_placed() const { return generation_ == binding_->places_generation(); }
   /// False: the run has no arena, as devices compute all values and nothing reads them on the host.
   void set_uses_arena(bool on);
-  /// Updates all pointers. Allocates a new arena if the present one is too small.
-  /// @param exact  also if it is too large
+  /// Updates all pointers. Allocates a new arena if the present one is too small. @param exact  also if the present one is too large
   void place(bool exact);
   /// Points all operands with bytes of this root slot into the tensor.
   void point_at(SlotId slot, const Tensor& tensor);
@@ -98,9 +97,9 @@ class RunState {
   /// Moves the arena out of the state, so that its values can be copied to a new one.
   std::shared_ptr<LargeBlock> take_arena() noexcept;
   void give_arena(std::shared_ptr<LargeBlock> arena) noexcept;
-  /// Drops an arena that was taken, as drop_arena() does.
+  /// Frees an arena from take_arena(), with the exception that drop_arena() makes.
   void drop_former(std::shared_ptr<LargeBlock> arena) noexcept;
-  /// Called at the start of a run: drops the arena if a caller still holds gradients of the previous run in it. @return true if so
+  /// Must be called at the start of a run. Drops the arena if a caller still has gradients of the previous run in it. @return true if so
   bool drop_lent_arena() noexcept;
   /// Returns true if the arena can be resized in place.
   bool can_resize_arena() const { return arena_ && arena_->can_resize() && !arena_is_lent(); }
@@ -132,7 +131,7 @@ class RunState {
   Plans& plans_;
   const Program& program_;
   std::shared_ptr<const Binding> binding_;
-  std::vector<void*> pointers_;  // by operand
+  std::vector<void*> pointers_;  // address of each operand
   IdVector<SlotId, Datum> held_;
   std::shared_ptr<LargeBlock> arena_;
   const Lodgings& lodgings() const;
@@ -143,7 +142,7 @@ class RunState {
   std::vector<LargeBlock::Range> lodged_;  // parts of the arena that lodge() has given out in this run
   uint64_t generation_ = 0;                // identifies the binding that the pointers were made for; 0: none
   std::shared_ptr<const BudgetedPlan> budget_;
-  IdVector<BufferId, size_t> places_;  // by buffer, if the run follows a budgeted plan: its present offset
+  IdVector<BufferId, size_t> places_;  // present offset of each buffer, if the run follows a budgeted plan
 };
 
 }  // namespace treadle::exec

@@ -1,4 +1,4 @@
-// Lets a state that grows by rows in the middle (a KV cache with heads before tokens) share memory with its previous version.
+// Lets a state share memory with its previous version although it grows by rows in the middle (a KV cache with heads before tokens).
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace treadle::exec {
 
-/// A feed, and an output that Concats make from it by appending new rows to each block of old rows. The output begins before the feed, by
-/// the bytes that it is longer. So every Concat moves its block down, over bytes that are no longer needed. With one copy of the state
-/// instead of two, a run touches half as many cache lines.
+/// A feed, and an output that Concats make from it by appending new rows to each block of old rows. The output begins at a lower address
+/// than the feed; the distance is the number of bytes by which the output is longer. So every Concat moves its block down, over bytes that
+/// are no longer needed. With one copy of the state instead of two, a run touches half as many cache lines.
 class Slide {
  public:
   /// @param feed, output  root slots

@@ -52,8 +52,8 @@ class StepCursor {
 
  private:
   size_t next_ = 0, end_;
-  size_t starved_ = SIZE_MAX;  // the first step that lacks a feed
-  bool is_told_ = false;       // advance() has stopped there and returned false; another call is an error
+  size_t starved_ = SIZE_MAX;  // first step that reads an input that has not been fed
+  bool is_told_ = false;       // advance() has stopped at `starved_` and returned false; another call is an error
 };
 
 }  // namespace treadle::exec

@@ -48,13 +48,13 @@ class Reevaluation {
  public:
   Reevaluation(RunState& state, NodeRunner& nodes) : state_(state), nodes_(nodes) {}
 
-  /// @param turn  the job's; nodes wait for it as usual. @throws Error naming the node
+  /// Recomputes a value. @param turn  the job's; nodes wait for it as usual. @throws Error naming the node
   void run(const BudgetedPlan& plan, const BudgetedPlan::Move& move, sharing::Turn& turn);
 
  private:
   RunState& state_;
   NodeRunner& nodes_;
-  std::vector<void*> pointers_;  // operands of one node
+  std::vector<void*> pointers_;  // addresses of one node's operands
 };
 
 /// Executes the moves of the state's plan, step by step.

@@ -9,7 +9,7 @@ void OutputStore::verify_over_feeds() const {
   std::optional<DescribedPlan> plan, by_readiness;
   const std::less<> before;
   for (SlotId output : program.preallocated()) {
-    if (!state_.held(output).is_tensor()) continue;  // it will be made during the run, in memory of its own
+    if (!state_.held(output).is_tensor()) continue;  // the run will make it in separate memory
     const Tensor& made = state_.held(output).tensor();
     for (SlotId input : program.input_slots()) {
       const Datum& fed = state_.held(input);

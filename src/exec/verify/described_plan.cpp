@@ -23,7 +23,7 @@ Home home_of(LocationKind location) {
   return Home::planned;
 }
 
-// Places have the numbers of slots, or for runs on devices the numbers of locations.
+// Returns the place of a slot. Places have the same numbers as slots, or for runs on devices as locations.
 PlaceId place_like(SlotId slot) { return PlaceId{static_cast<int32_t>(slot)}; }
 PlaceId place_like(LocationId location) { return PlaceId{static_cast<int32_t>(location)}; }
 
@@ -204,7 +204,7 @@ class Describing {
     if (instruction.dynamic || pieces == Pieces::none) return step;
     const auto operands = program_.operands(instruction);
     const SlotId whole = pieces == Pieces::concat ? operands[instruction.num_inputs] : operands[0];
-    if (whole == kNoSlot || bits_of(slots_[whole].dtype) % 8 != 0) return step;  // sub-byte elements: pieces are never in place
+    if (whole == kNoSlot || bits_of(slots_[whole].dtype) % 8 != 0) return step;  // pieces of sub-byte elements are never in place
     const Shape& shape = binding_.shape(whole);
     int64_t axis = instruction.node->attributes.get_int("axis", 0);
     if (axis < 0) axis += shape.rank();

@@ -1,4 +1,4 @@
-// A schedule as plain data for the verifier: where the executors find each operand's bytes, and what happens in which order.
+// Describes a schedule to the verifier as plain data: where the executors find each operand's bytes, and in which order they do what.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace treadle::exec {
 
 struct StreamPlan;
 
-/// Steps, arenas and streams of a described plan are plain numbers; this makes them indices. @pre i >= 0
+/// Makes an index of a number that a described plan uses for a step, arena or stream. @pre i >= 0
 inline size_t index(int32_t i) { return static_cast<size_t>(i); }
 
 /// Indexes DescribedPlan::places.
@@ -35,7 +35,7 @@ struct Stretch {
 };
 bool overlap(const Stretch& a, const Stretch& b);
 
-/// A plan without the planner's reasoning: the verifier derives lifetimes, conflicts and dependencies anew from what the steps access.
+/// A plan without the planner's reasons: the verifier itself derives lifetimes, conflicts and dependencies from the accesses of the steps.
 struct DescribedPlan {
   static constexpr size_t kNowhere = SIZE_MAX;
 
@@ -45,7 +45,7 @@ struct DescribedPlan {
     std::string_view name;
     SlotId root = kNoSlot;    ///< the value whose bytes it shares; itself if it shares none
     SlotId viewed = kNoSlot;  ///< if no step makes it: the value that it is a view of
-    Stretch bytes;            ///< within the root's bytes
+    Stretch bytes;            ///< its bytes within the root's
     bool sized = false;       ///< its extents are known before the run
     bool given = false;       ///< it exists when the run starts
     bool kept = false;        ///< it is handed out at the end or by a Yield
@@ -54,7 +54,7 @@ struct DescribedPlan {
 
   /// Memory that holds a root's bytes. On devices a root may have several places.
   struct Place {
-    SlotId root = kNoSlot;  ///< kNoSlot: scratch
+    SlotId root = kNoSlot;  ///< the root whose bytes it has; kNoSlot: it is scratch
     Home home = Home::planned;
     int32_t memory = 0;  ///< planned: index of the arena; other places have memory of their own
     size_t offset = 0;   ///< planned: offset in the arena
@@ -83,7 +83,7 @@ struct DescribedPlan {
     uint32_t first_operand = 0;
     uint16_t num_inputs = 0, num_outputs = 0;
     bool dynamic = false;     ///< it allocates the memory of its outputs
-    bool on_loan = false;     ///< it holds no references to its operands' memory
+    bool on_loan = false;     ///< it keeps no references to its operands' memory after its end
     size_t blocks = 0;        ///< for a join or split: product of the extents before its axis
     bool along_rows = false;  ///< for a join or split: the axis is the last one
     PlaceId scratch = kNoPlace;
@@ -94,7 +94,7 @@ struct DescribedPlan {
   };
 
   std::string schedule;            ///< name of the schedule, for messages
-  IdVector<SlotId, Value> values;  ///< by slot of the program
+  IdVector<SlotId, Value> values;  ///< one per slot of the program
   IdVector<PlaceId, Place> places;
   std::vector<Operand> operands;
   std::vector<Step> steps;
@@ -106,7 +106,7 @@ struct DescribedPlan {
   bool several_places = false;             ///< a root may have several places
   bool preallocates = true;                ///< held memory that a step with known sizes writes must be ready
 
-  /// The dependencies of a schedule by readiness (as ParallelPlan).
+  /// The dependencies of a schedule by readiness, as in ParallelPlan.
   struct Readiness {
     struct Touch {
       PlaceId place;
@@ -143,8 +143,8 @@ DescribedPlan describe_plan(const Binding& binding, const BudgetedPlan& budget);
 DescribedPlan describe_plan(const Binding& binding, const StreamPlan& plan, IdSpan<LocationId, const size_t> offsets,
                             std::span<const size_t> arena_bytes);
 
-/// Changes the description: the output is made in memory that overlaps a feed.
-/// @param distance  bytes from the output's beginning to the feed's; may be negative
+/// Changes the description: the output is made in memory that overlaps a feed. @param distance  bytes from the first byte of the output to
+/// that of the feed; may be negative
 void lay_over(DescribedPlan& plan, SlotId feed, SlotId output, int64_t distance);
 
 /// Changes the description: the output is made in the arena at this offset.

@@ -32,7 +32,7 @@ Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
     const auto expected = static_cast<int32_t>(before[s].size());
     if (ready.counters[s] != expected)
       report(fmt::format("{} counts down from {}, it comes after {} steps", describe_step(plan, s), ready.counters[s], expected));
-    // A step with too small a count may begin at any time: it is ordered after no other step.
+    // A step whose count is too small may begin at any time. So it counts as ordered after no other step.
     order.add(id_at<InstructionId>(s), ready.counters[s] < expected ? std::vector<InstructionId>() : before[s]);
   }
   return order;
@@ -41,7 +41,7 @@ Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
 // Checks that held memory is freed exactly after the last of the steps that access it.
 void check_touches(const DescribedPlan& plan, const Report& report) {
   const DescribedPlan::Readiness& ready = plan.readiness;
-  std::map<PlaceId, std::set<int32_t>> expected, counted;  // steps by place: those that access it, and those that count down
+  std::map<PlaceId, std::set<int32_t>> expected, counted;  // steps by place: those that access the place, and those that decrease its count
   std::map<PlaceId, int32_t> counter_of;
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     const DescribedPlan::Step& step = plan.steps[s];

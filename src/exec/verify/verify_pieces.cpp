@@ -7,7 +7,7 @@ void Walk::join(const Step& step) {
   const auto operands = operands_of(step);
   const Operand& whole = operands[step.num_inputs];
   const Value& value = plan_.values[whole.value];
-  if (step.blocks == 0 || value.bytes.empty()) return compute(step);  // the pieces are empty: no bytes are joined
+  if (step.blocks == 0 || value.bytes.empty()) return compute(step);  // the pieces are empty, so that there are no bytes to join
   take_scratch(step);
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;
@@ -65,7 +65,7 @@ void Walk::split(const Step& step) {
   if (whole.value == kNoSlot) return;
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;
-  bool known = true;  // `position` is right; after an absent output it is unknown
+  bool known = true;  // whether `position` is known; after an absent output it is not
   for (size_t k = step.num_inputs; k < operands.size(); ++k) {
     const Operand& piece = operands[k];
     if (piece.value == kNoSlot) {

@@ -1,4 +1,4 @@
-// The state of find_faults() while it simulates a plan's steps. For exec/verify/*.cpp only.
+// The state of find_faults() while it simulates a plan's steps. Only for exec/verify/*.cpp.
 #pragma once
 
 #include <fmt/format.h>
@@ -48,13 +48,13 @@ class Walk {
     // Number of the root's writes, from the first on, that the place contains; the same for its copy in the file.
     int32_t version = 0, file_version = 0;
     PlaceId taken_by = kNoPlace;          // the place that overwrote it
-    int32_t taken_at = -1;                // the step that did so
-    int32_t last_use = -1, num_uses = 0;  // `last_use` is a step; `num_uses` counts steps
+    int32_t taken_at = -1;                // the step that overwrote it
+    int32_t last_use = -1, num_uses = 0;  // `last_use` is a step; `num_uses` is a number of steps
   };
   // A write to a root. The writes of one root are linked from the last to the first.
   struct Written {
     SlotId value;
-    Stretch bytes;  // relative to the root's first byte
+    Stretch bytes;  // offset and length relative to the root's first byte
     int32_t before;
     int32_t step;
   };
@@ -64,7 +64,7 @@ class Walk {
   // Checks that a piece is copied block by block, from the first, without overwriting bytes that are still to be read.
   void move(const Step& step, const Operand& piece, size_t k, const Operand& whole, const Stretch& to);
   void split(const Step& step);
-  // Repeats an earlier write; other results of the step go to extra memory.
+  // Checks a recomputation, which repeats an earlier write; other results of the step go to extra memory.
   void replay(const Step& step);
   void copy(const Step& step);
   void spill(const Step& step);
@@ -323,7 +323,7 @@ class Walk {
   const DescribedPlan& plan_;
   const Report& report_;
   size_t step_ = 0;
-  IdVector<SlotId, int32_t> defined_;      // by value: how many writes its root had seen when it was made
+  IdVector<SlotId, int32_t> defined_;      // by value: the number of writes to its root when it was made
   IdVector<SlotId, int32_t> written_;      // by root: index in log_ of its last write
   IdVector<SlotId, int32_t> num_written_;  // by root: its number of writes
   std::vector<Written> log_;
