@@ -43,7 +43,7 @@ size_t add_body_output(Graph& body, ValueId value) {
   return body.outputs.size() - 1;
 }
 
-/// Adds an empty tensor of the type's rank. It takes the place, in one branch, of an output that only the other branch has.
+/// Adds an empty tensor of the type's rank. It stands for an output that only the other branch of the If computes.
 ValueId add_empty(Graph& body, const Type& type) {
   Tensor zero(type.dtype, {1});
   std::memset(zero.raw(), 0, zero.size_bytes());
@@ -54,7 +54,7 @@ ValueId add_empty(Graph& body, const Type& type) {
   return body.node(empty).outputs[0];
 }
 
-/// A copy of a body, extended by its backward pass.
+/// A copy of a body to which its backward pass is added.
 class BackwardBody {
  public:
   BackwardBody(const Node& node, const Body& source) : attribute_(source.attribute), graph_(source.graph->clone()) {
@@ -95,7 +95,7 @@ class BackwardBody {
   }
 
   void want(ValueId y, ValueId grad) { ys_.push_back(y), grads_.push_back(grad); }
-  /// The gradients of the values; zeros for those without one.
+  /// Returns the gradients of the values; zeros for values without a gradient.
   std::vector<ValueId> gradients(const std::vector<ValueId>& xs) {
     std::vector<ValueId> found = add_gradients(*graph_, ys_, grads_, xs);
     for (size_t i = 0; i < xs.size(); ++i)
@@ -109,7 +109,7 @@ class BackwardBody {
     const ValueId number = add("Cast", {graph_->add_constant("zero", zero)}, {{"to", static_cast<int64_t>(graph_->type(like).dtype)}});
     return add("Expand", {number, add("Shape", {like})});
   }
-  /// Replaces random operators by the numbers that the forward pass has drawn, as drawing again would give others.
+  /// Replaces random operators by inputs with the numbers that the forward pass has drawn, as drawing again would give other numbers.
   /// @param kept  returns, for output i of a node of the forward body (which has the same ids), an input with its value
   template <typename Kept>
   void replay_draws(Kept&& kept) {
@@ -136,7 +136,7 @@ class BackwardBody {
     graph_->output_names.clear();
     graph_->declared_outputs.clear();
     for (ValueId output : outputs) {
-      // Each output gets its own value, as the same value may occur twice or be an input.
+      // Each output gets a separate value, as the same value may occur twice in the outputs or be an input.
       graph_->outputs.push_back(add("Identity", {output}));
       graph_->output_names.push_back(graph_->value(graph_->outputs.back()).name);
     }
@@ -157,13 +157,13 @@ class BackwardBody {
  private:
   std::string attribute_;
   std::unique_ptr<Graph> graph_;
-  std::vector<std::pair<ValueId, ValueId>> captures_;  // value inside the body, value outside
+  std::vector<std::pair<ValueId, ValueId>> captures_;  // (value inside the body, value outside)
   std::vector<ValueId> forward_outputs_, ys_, grads_;
   std::vector<NodeId> draws_;  // random nodes of the forward body
   size_t num_formal_ = 0;
 };
 
-/// The captured operands whose gradients are wanted, without duplicates.
+/// Returns the captured operands whose gradients are wanted, without duplicates.
 std::vector<ValueId> wanted_captures(const Node& node, const std::vector<bool>& wanted) {
   std::vector<ValueId> found;
   for (size_t i = static_cast<size_t>(node.num_formal_inputs); i < node.inputs.size(); ++i)
@@ -171,7 +171,7 @@ std::vector<ValueId> wanted_captures(const Node& node, const std::vector<bool>& 
   return found;
 }
 
-/// Stores the gradients of captures in the positions of their operands.
+/// Stores the gradients of captures at the positions of their operands.
 void place_captures(const Node& node, const std::vector<ValueId>& captured, std::span<const ValueId> grads, std::vector<ValueId>& result) {
   for (size_t k = 0; k < captured.size(); ++k) {
     const auto at = std::find(node.inputs.begin() + node.num_formal_inputs, node.inputs.end(), captured[k]);
@@ -179,7 +179,7 @@ void place_captures(const Node& node, const std::vector<ValueId>& captured, std:
   }
 }
 
-/// The gradient of one captured value: the sum over the body's inputs that are copies of it.
+/// Returns the gradient of one captured value: the sum over the body's inputs that are copies of it.
 ValueId sum_inside(BackwardBody& body, const std::vector<ValueId>& inside, std::span<const ValueId> grads) {
   ValueId sum = grads[0];
   for (size_t i = 1; i < inside.size(); ++i) sum = body.sum(sum, grads[i]);
@@ -242,10 +242,10 @@ std::vector<ValueId> differentiate_if(Graph& graph, NodeId id, std::span<const V
 
 int64_t entry(const std::vector<int64_t>& values, size_t i) { return i < values.size() ? values[i] : 0; }
 
-/// The layout of a Loop's or Scan's operands and of its body's inputs and outputs.
+/// Describes the layout of a Loop's or Scan's operands, and of its body's inputs and outputs.
 struct Iteration {
   size_t states = 0, scanned = 0;            // numbers of carried values and of scanned inputs
-  size_t first_state = 0, first_output = 0;  // in the body: index of the first state's input, and of its output
+  size_t first_state = 0, first_output = 0;  // in the body: index of the input of the first state, and of its output
   // In the node: index of the first initial state; number of formal inputs whose values are kept for every iteration.
   size_t first_operand = 0, num_stacked = 0;
 };
@@ -288,7 +288,7 @@ class BackwardScan {
       for (ValueId inside : body.inside_of(outer)) xs.push_back(inside);
     }
     const std::vector<ValueId> carried = formal;
-    std::vector<ValueId> left_out;  // states that are sequences; their values are not kept for each iteration
+    std::vector<ValueId> left_out;  // states that are sequences, whose values are not kept for each iteration
     for (size_t i = 0; i < it_.num_stacked + it_.scanned; ++i)
       (i < it_.num_stacked && is_sequence(body.graph().type(body.formal(i))) ? left_out : formal).push_back(body.formal(i));
     for (size_t m = 0; m < it_.scanned; ++m)
@@ -416,7 +416,7 @@ class BackwardScan {
   const std::vector<bool>& wanted_;
   GradientContext context_;
   Iteration it_;
-  size_t num_outputs_ = 0;  // of the node, before outputs for kept values are added
+  size_t num_outputs_ = 0;  // number of the node's outputs before outputs for kept values are added
 };
 
 }  // namespace

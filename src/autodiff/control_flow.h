@@ -1,4 +1,4 @@
-// Differentiation of If, Loop and Scan through their bodies.
+// Differentiates If, Loop and Scan, and their bodies.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ namespace treadle::autodiff {
 /// Appends the node that computes the gradients of a control-flow node's operands: an If of the branches' gradients, or a Scan that goes
 /// backwards over the iterations. The forward node then also outputs its states of every iteration, and the backward node recomputes the
 /// bodies.
-/// @param grads   gradients of the node's outputs; kNoValue: none flows back
+/// @param grads   gradients of the node's outputs; kNoValue for an output without one
 /// @param wanted  which operands need a gradient, including captures of the bodies
 /// @return a gradient per operand; kNoValue for those that need none
 /// @throws Error(not_implemented) for random operators in a body nested in a body, as recomputing would draw other numbers.

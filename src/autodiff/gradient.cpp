@@ -39,7 +39,7 @@ class Backward {
   }
 
  private:
-  // Marks the values that depend on an x, and those that a y depends on. Gradients flow only through values that are both.
+  // Marks the values that depend on an x, and the values on which a y depends. Gradients flow only through values with both marks.
   void mark(std::span<const ValueId> ys, std::span<const ValueId> xs) {
     depends_.assign(graph_.num_values(), false);
     needed_.assign(graph_.num_values(), false);
@@ -61,7 +61,8 @@ class Backward {
   }
 
   // Gradients flow through floats. They also flow through integers that a float was quantised to, and through integers computed from these
-  // by an operator with a gradient rule (MatMulInteger). An integer's gradient is its float's (straight-through estimator).
+  // by an operator with a gradient rule (MatMulInteger). The gradient of such an integer is the gradient of the float (straight-through
+  // estimator).
   bool carries_gradients(const Node& node, ValueId output) const {
     if (holds_floats(graph_.type(output))) return true;
     if (node.op->quantization == Quantization::quantizes) return true;
@@ -74,8 +75,8 @@ class Backward {
                        [&](ValueId v) { return v != kNoValue && depends_[index_of(v)] && is_integer(graph_.type(v).dtype); });
   }
 
-  /// True if the node computes integers from quantised values, ys need them, and no gradient goes back through the node. int64 results are
-  /// indices and counts, which need no gradient.
+  /// True if gradients would be lost: the node computes integers from quantised values, ys need them, and the operator has no gradient
+  /// rule. int64 results are indices and counts, which need no gradient.
   bool loses_gradients(const Node& node) const {
     return takes_quantized(node) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
              if (v == kNoValue || !needed_[index_of(v)] || depends_[index_of(v)]) return false;
@@ -111,7 +112,7 @@ class Backward {
                             graph_.value(y).name, to_string(type)));
   }
 
-  // The sum of the partial gradients that flow into a value.
+  // Returns the sum of the partial gradients that flow into a value.
   ValueId total(ValueId value) {
     std::vector<ValueId>& partials = partials_[index_of(value)];
     if (partials.empty()) return kNoValue;
@@ -136,7 +137,8 @@ class Backward {
     return partials[0];
   }
 
-  // The Gemm that computes a partial gradient, directly or before a Reshape, if no other node reads its result; null: there is none.
+  // Returns the Gemm that computes a partial gradient, directly or before a Reshape, if no other node reads its result. Null: there is
+  // none.
   const Node* product_of(ValueId partial) const {
     const Value* value = &graph_.value(partial);
     if (!value->uses.empty() || value->kind != Value::Kind::computed) return nullptr;
@@ -150,8 +152,8 @@ class Backward {
     return node->is("Gemm") && !node->has_input(2) && is_float && value->type.has_rank() ? node : nullptr;
   }
 
-  // Computes partial + sum as one Gemm with the sum as its C, which can add in place. The Gemm without C becomes dead.
-  // Returns kNoValue if the partial gradient is no product.
+  // Computes partial + sum as one Gemm whose operand C is the sum, so that the kernel can add in place. The Gemm without C becomes dead.
+  // Returns kNoValue if the partial gradient is not computed by a Gemm.
   ValueId add_to(ValueId partial, ValueId sum) {
     const Node* product = product_of(partial);
     const Type& type = graph_.type(partial);
@@ -225,7 +227,7 @@ bool holds_floats(const Type& type) {
 
 std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs,
                                    NodeId until) {
-  // Rules compute the gradients of all inputs. Those that are not needed become dead nodes, which the first pass removes.
+  // Rules compute the gradients of all inputs. Gradients that are not needed become dead nodes, which the first pass removes.
   return Backward(graph, ys, grad_ys, xs, until).run(xs);
 }
 

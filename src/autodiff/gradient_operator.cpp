@@ -1,6 +1,6 @@
-// ai.onnx.preview.training.Gradient. When a model is read, the operator is replaced by the nodes that compute the gradients, like a
-// function by its body.
-// Its attributes name values of the graph; onnx::bind_named_values has appended these to the node's inputs.
+// ai.onnx.preview.training.Gradient. When a model is read, the operator is replaced by the nodes that compute the gradients, in the same
+// way as a function is replaced by its body. Its attributes name values of the graph, which onnx::bind_named_values has appended to the
+// node's inputs.
 #include "ops/training/gradient_operator.h"
 
 #include <fmt/format.h>
@@ -102,10 +102,10 @@ class NamedFunction {
   Graph& graph_;
   const NodeId gradient_;
   std::map<ValueId, ValueId> copies_;
-  std::map<ValueId, NodeId> made_;  // the node that computes each value which depends on a named one
+  std::map<ValueId, NodeId> made_;  // node that computes each value that depends on a named value
 };
 
-/// A tensor of x's shape and dtype, filled with `number`.
+/// Adds a tensor of x's shape and dtype, filled with `number`.
 ValueId filled_like(Graph& graph, ValueId x, double number, NodeId before, const std::string& name) {
   auto add = [&](NodeSpec spec) {
     const NodeId id = graph.add_node(std::move(spec), before);

@@ -10,7 +10,7 @@
 namespace treadle::autodiff {
 namespace {
 
-/// A partial gradient that belongs to rows [begin, begin + count) of an axis.
+/// A partial gradient of only the rows [begin, begin + count) of an axis.
 struct Part {
   ValueId partial, rows;
   int64_t begin, count;
@@ -25,7 +25,7 @@ std::optional<int64_t> single_int(const Graph& graph, ValueId value) {
   return std::nullopt;
 }
 
-// Returns nothing if the partial gradient does not come from a slice along one axis, or if the slice's position is unknown.
+// Describes a partial gradient. Returns nullopt if it does not come from a slice along one axis, or if the slice's position is unknown.
 std::optional<Part> part_of(const Graph& graph, ValueId partial) {
   const Value& value = graph.value(partial);
   if (value.kind != Value::Kind::computed || !value.uses.empty() || !value.type.has_rank()) return std::nullopt;

@@ -1,4 +1,4 @@
-// Joins the gradients of slices that divide a value among themselves.
+// Joins the gradients of slices that together cover a value.
 #pragma once
 
 #include <vector>

@@ -19,7 +19,7 @@ namespace {
 class Parts {
  public:
   Parts(Graph& graph, NodeId node) : graph_(graph), name_(graph.node(node).name + "/parts") {
-    // Each operand is copied, because one may depend on another, and the gradient for each alone is wanted.
+    // Copies each operand, because one may depend on another, and the gradient with respect to each alone is wanted.
     const std::vector<ValueId> operands = graph.node(node).inputs;
     for (ValueId input : operands)
       inputs_.push_back(input == kNoValue ? kNoValue : add({.op_type = "Identity", .inputs = {input}, .name = name_}));

@@ -1,9 +1,9 @@
 // Moves a Pad into the `pads` of the convolution or pool that reads it, so that no padded copy of the image is written:
 //   Conv: if the padding is zero, like Conv's own.
 //   AveragePool: if the padding is zero and its windows count pads (or it has no pads, in which case it will count them).
-//   MaxPool: if the padding is -infinity; or zero, if the image is never negative and each window contains an image element.
-// Only if all readers of the padded image are such nodes, as the copy is made otherwise. Declines for other padding values, modes that
-// repeat the image, negative pads (crops), pads of batch or channels, windows placed by `auto_pad`, and ceil_mode.
+//   MaxPool: if the padding is -infinity; or zero, if the image is never negative and each window contains an image element. Applies only
+//   if all readers of the padded image are such nodes, because otherwise the copy is needed anyway. Declines for other padding values,
+//   modes that repeat the image, negative pads (crops), pads of batch or channels, windows placed by `auto_pad`, and ceil_mode.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using Ints = std::vector<int64_t>;
 
 struct Padding {
   ValueId image;
-  Ints begin, end;    // of the spatial axes
-  double number = 0;  // value of the padding
+  Ints begin, end;    // pads at the begin and end of each spatial axis
+  double number = 0;  // value of the padded elements
 };
 
 std::optional<double> padded_number(const Graph& graph, const Node& pad) {
@@ -66,7 +66,7 @@ bool is_never_negative(const Graph& graph, ValueId id) {
   const ScalarFunction* function = node ? function_of(*node) : nullptr;
   if (!function) return false;
   if (function->lowest >= 0) return true;
-  if (function->a.name != "min") return false;  // the node sets the lower bound
+  if (function->a.name != "min") return false;  // only functions with a lower bound have the parameter `min`
   const auto parameters = parameters_of(graph, *node, *function);
   return parameters && parameters->a >= 0;
 }
@@ -94,7 +94,7 @@ std::optional<Ints> joined_pads(const Graph& graph, const Node& reader, const Pa
     return padding.number == 0 && (!has_own || reader.attributes.get_int("count_include_pad") != 0) ? std::optional(pads) : std::nullopt;
   if (std::isinf(padding.number) && padding.number < 0) return pads;
   if (padding.number != 0 || !is_never_negative(graph, padding.image)) return std::nullopt;
-  // Dilated taps may skip the image, and an empty image leaves only pads to a window that fits into them.
+  // Dilated windows may miss the image entirely. So may windows over an empty image that are no larger than the pads.
   const Ints& dilations = reader.attributes.get_ints("dilations");
   if (std::any_of(dilations.begin(), dilations.end(), [](int64_t dilation) { return dilation != 1; })) return std::nullopt;
   for (size_t i = 0; i < axes; ++i) {

@@ -1,6 +1,6 @@
 // A product absorbs the Transposes of its matrices: MatMul(x, Transpose(W)) -> Gemm(x, W, transB), as exporters write linear layers and
-// their gradients; Gemm(Transpose(a), b) -> Gemm(a, b, transA); Transpose(Gemm(a, b)) -> Gemm(b, a), both transposed. Sums have the same
-// terms in the same order.
+// their gradients; Gemm(Transpose(a), b) -> Gemm(a, b, transA); Transpose(Gemm(a, b)) -> Gemm(b, a), both transposed. Results are the same,
+// bit for bit, as sums have the same terms in the same order.
 #include <fmt/format.h>
 
 #include "graph/op_def.h"
@@ -18,7 +18,7 @@ bool is_float_of_rank(const Graph& graph, ValueId id, int least, int most) {
          type.rank() <= most;
 }
 
-/// Returns the matrix of which `id` is a Transpose, or kNoValue. Constants do not count, as folding transposes them.
+/// Returns the matrix whose Transpose is `id`, or kNoValue. Constants do not count, as constant folding transposes them.
 ValueId matrix_behind(const Graph& graph, ValueId id) {
   if (!is_float_of_rank(graph, id, 2, 2)) return kNoValue;
   const Node* node = producer_of(graph, id);
@@ -65,7 +65,7 @@ class AbsorbTransposes final : public Rule {
     if (weights == kNoValue || !is_float_of_rank(graph, x, 2, 8)) return std::nullopt;
     NodeSpec gemm{.op_type = "Gemm", .inputs = {x, weights}, .attributes = {{"transB", int64_t{1}}}, .name = node.name};
     if (graph.type(x).rank() == 2) return in_place_of(node, std::move(gemm));
-    // The batch axes become additional rows.
+    // The axes for batches become additional rows.
     const Dim depth = graph.type(x).shape->back(), columns = graph.type(y).has_rank() ? graph.type(y).shape->back() : Dim();
     if (!depth.is_const() || !columns.is_const() || depth.value() <= 0 || columns.value() <= 0)
       return no_patch(node, [&] {

@@ -14,21 +14,21 @@ namespace {
 
 using How = ChannelsLast::How;
 
-// Operands that must be float32 images for a rule to apply.
+// Says which operands must be float32 images for a rule to apply.
 enum class Images : uint8_t {
   any,      // the rule checks its operands itself
-  operand,  // operand 0
-  both      // operand 0 and output 0
+  operand,  // operand 0 must be one
+  both      // operand 0 and output 0 must be one
 };
 
 struct LayoutRule {
   How how;
   layout::Rule* move;
   Images images;
-  bool begins = false;  // does not need an operand that has moved
+  bool begins = false;  // true: the rule applies even if no operand is in channels-last layout yet
 };
 
-// An operator declares its behaviour under the layout in OpDef::channels_last.
+// The rule for each behaviour that operators declare in OpDef::channels_last.
 constexpr LayoutRule kLayoutRules[] = {
     {How::convolution, layout::convolution, Images::any, /*begins=*/true},
     {How::quantized_convolution, layout::quantized_convolution, Images::any, /*begins=*/true},

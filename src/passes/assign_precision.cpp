@@ -1,6 +1,6 @@
-// Sets the attribute `precision`, by the nodes' names, on products with constant weights (MatMul, Gemm and FusedMatMul) and on our
-// operators that have this attribute. Weights that were dequantized from 8 bits are kept in 8 bits. If weights change, products of computed
-// matrices are included.
+// Sets the attribute `precision`, by the nodes' names, on products with constant weights (MatMul, Gemm and FusedMatMul) and on operators of
+// the treadle domain that have this attribute. Weights that were dequantized from 8 bits are kept in 8 bits. If weights change, products of
+// computed matrices are included.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -42,9 +42,9 @@ class AssignPrecision final : public Rule {
  private:
   // Weights that are scaled 8-bit numbers are stored as such, which is exact and reads a quarter of the memory.
   static bool has_int8_weights(const Graph& graph, const Node& node) {
-    constexpr int64_t kWorthWhile = 4096;  // elements
+    constexpr int64_t kWorthWhile = 4096;  // number of elements below which 8-bit storage gains too little
     const std::optional<ProductParts> parts = product_parts(graph, node);
-    const Tensor* weights = parts ? graph.stored_tensor(parts->inputs[1]) : nullptr;  // in place, without a copy
+    const Tensor* weights = parts ? graph.stored_tensor(parts->inputs[1]) : nullptr;  // reads the elements in place, without a copy
     if (weights == nullptr || weights->shape().num_elements() < kWorthWhile || !weights->is_contiguous()) return false;
     const bool transposed = parts->attributes.get_int("transB") != 0;
     if (transposed && reinterpret_cast<uintptr_t>(weights->raw()) % alignof(float) != 0) return false;
@@ -53,7 +53,7 @@ class AssignPrecision final : public Rule {
                                      transposed ? rows : columns, columns, transposed);
   }
 
-  // Operators without 8-bit weights keep their type; int8_weights is ignored.
+  // Sets the precision of an operator without changing its type. Such operators support no 8-bit weights, so int8_weights is ignored.
   static std::optional<Patch> same_operator(const Node& node, const std::string& type, const std::string& domain,
                                             ops::Precision precision) {
     if (precision == ops::Precision::int8_weights) return std::nullopt;

@@ -49,7 +49,7 @@ std::optional<PartOf> part_along_first_axis(const Graph& graph, ValueId id) {
   return std::nullopt;
 }
 
-/// Where an operand can be read from: a value, its layout, and the part of it.
+/// Says where an operand can be read from: a value, its layout, and the part of it.
 struct Source {
   ValueId value;
   int64_t layout, part;

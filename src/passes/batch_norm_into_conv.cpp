@@ -42,7 +42,7 @@ struct Channels {
     if (group < 1 || w[0] % group != 0) return std::nullopt;
     return Channels{transposed ? w[1] * group : w[0], group, transposed};
   }
-  int64_t operator()(const Shape& w, int64_t row) const {  // row: index in [w[0] * w[1], the rest]
+  int64_t operator()(const Shape& w, int64_t row) const {  // row: an index below w[0] * w[1]; a row has the remaining axes
     int64_t first = row / w[1], second = row % w[1];
     return transposed ? first / (w[0] / group) * w[1] + second : first;
   }
@@ -57,7 +57,7 @@ std::optional<Tensor> scaled(const Tensor& weights, const Channels& channels, co
   for (int64_t row = 0; row < rows; ++row) {
     double s = scale[static_cast<size_t>(channels(shape, row))];
     for (int64_t i = row * length; i < (row + 1) * length; ++i) {
-      T weight;  // may be unaligned in a file
+      T weight;  // copied by memcpy, since tensors of a file may be unaligned
       std::memcpy(&weight, weights.raw() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
       result.data<T>()[i] = static_cast<T>(weight * s);
       finite &= std::isfinite(result.data<T>()[i]);
@@ -146,10 +146,10 @@ class BatchNormIntoConv final : public Rule {
     return found->patch(graph, node.outputs[0]);
   }
 
-  // Folds with nodes if some operands are parameters; the nodes run again when parameters change. Declines if the weights are much larger
-  // than the image, because scaling them would take longer than normalizing in several runs.
+  // Adds nodes that compute the new weights, for the case that some operands are parameters; the nodes run again when parameters change.
+  // Declines if the weights are much larger than the image, because scaling them would take longer than normalizing in several runs.
   static std::optional<Patch> of_parameters(const Graph& graph, const Node& node) {
-    constexpr int64_t kMostWeights = 4;  // weights per pixel of a channel
+    constexpr int64_t kMostWeights = 4;  // maximum number of weights per pixel of a channel
     const Node* conv = producer_of(graph, node.inputs[0]);
     if (!conv || !conv->is("Conv") || !is_used_once(graph, node.inputs[0])) return std::nullopt;
     const Type& weights = graph.type(conv->inputs[1]);

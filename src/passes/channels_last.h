@@ -10,9 +10,9 @@ namespace treadle::passes {
 
 using Ints = std::vector<int64_t>;
 
-/// The permutation that moves the channels from second to last: 0, 2, 3, 1.
+/// Returns the permutation that moves the channels from second to last: 0, 2, 3, 1.
 Ints channels_last_order(int rank);
-/// The permutation that moves them back: 0, 3, 1, 2.
+/// Returns the permutation that moves the channels back: 0, 3, 1, 2.
 Ints channels_first_order(int rank);
 /// Returns the position of an axis once the channels are last. @param axis  in [-rank, rank), with channels second
 int64_t channels_last_axis(int64_t axis, int rank);

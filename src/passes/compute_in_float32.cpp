@@ -59,7 +59,7 @@ class Float32Pass {
   bool is_to_convert(const Node& node) const {
     if (!node.op || !node.bodies.empty() || !reads_half(node)) return false;
     if (only_moves(node)) {
-      // A cache that grows by a few lines is not converted for them.
+      // Does not convert a cache to which a node only appends a few rows.
       bool any = false;
       for (ValueId input : node.inputs) {
         if (!is_half_tensor(input) || (g_.value(input).is_constant() && is_affordable(input))) continue;
@@ -69,7 +69,7 @@ class Float32Pass {
       return any;
     }
     if (node.op->half == HalfFloats::as_they_are) return false;
-    if (node.attributes.get_int("stash_type", 1) != 1) return false;  // requests 16 bits
+    if (node.attributes.get_int("stash_type", 1) != 1) return false;  // the node asks for 16-bit arithmetic
     return std::all_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId input) { return !is_half_tensor(input) || !g_.value(input).is_constant() || is_affordable(input); });
   }

@@ -53,7 +53,7 @@ std::optional<double> scalar_constant(const Graph& graph, ValueId id) {
   if (!tensor || tensor->num_elements() != 1) return std::nullopt;
   switch (tensor->dtype()) {
     case DType::float32: return static_cast<double>(*tensor->data<float>());
-    case DType::int64: return static_cast<double>(*tensor->data<int64_t>());  // exponents may be integers
+    case DType::int64: return static_cast<double>(*tensor->data<int64_t>());  // exponents of Pow may be integers
     case DType::int32: return static_cast<double>(*tensor->data<int32_t>());
     default: return std::nullopt;
   }

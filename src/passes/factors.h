@@ -8,7 +8,7 @@
 
 namespace treadle::passes {
 
-/// constant * values[0] * values[1] ...
+/// The factors of a product: constant * values[0] * values[1] ...
 struct Factors {
   double constant = 1;
   std::vector<ValueId> values;  // in the order of the graph; may contain a value several times
@@ -24,7 +24,7 @@ std::optional<double> scalar_constant(const Graph& graph, ValueId id);
 /// constants of one element count as constants.
 Factors factors_of(const Graph& graph, ValueId id);
 
-/// If `id` is Add(addend, other), where one is a constant close to `number`, returns the other one; otherwise kNoValue.
+/// If `id` is an Add of a value and a constant close to `number`, returns the value; otherwise kNoValue.
 ValueId added_to_constant(const Graph& graph, ValueId id, double number);
 
 /// Returns true if the numbers agree to the precision with which exporters write constants such as sqrt(2 / pi).

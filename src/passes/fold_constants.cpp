@@ -28,7 +28,7 @@ size_t longest_text(const Tensor& tensor) {
   return longest({dense.data<std::string>(), static_cast<size_t>(dense.num_elements())});
 }
 
-// Steps of a loop over the extents; even a shape such as [1000000, 0] may make a kernel loop over its rows.
+// Returns the steps of a loop over the extents. A shape such as [1000000, 0] has no elements, but a kernel may still loop over its rows.
 double steps_over(const Shape& shape) {
   double steps = 1;
   for (int64_t extent : shape) steps *= static_cast<double>(std::max<int64_t>(extent, 1));
@@ -57,7 +57,8 @@ class ConstantFolder {
                        [&](ValueId id) { return id == kNoValue || graph_.stored_tensor(id) != nullptr; });
   }
 
-  // Upper bound of the bytes of an element of a string output: it consists of texts of operands and attributes, or of a number.
+  // Returns an upper bound of the bytes of one element of a string output. An element consists of texts of operands and attributes, or of a
+  // number.
   size_t text_bytes_each(const Node& node) const {
     constexpr size_t kOfNumber = 32;
     size_t bytes = sizeof(std::string) + kOfNumber;
@@ -94,7 +95,8 @@ class ConstantFolder {
       const auto count = static_cast<double>(shapes[k].num_elements());
       elements += steps_over(shapes[k]);
       if (!is_output) continue;
-      elements += count * static_cast<double>(graph_.value(id).uses.size());  // each reader will scan it, to pack or compare it
+      // Each reader will scan the new constant, to pack or compare it.
+      elements += count * static_cast<double>(graph_.value(id).uses.size());
       const double bytes = type.dtype == DType::string ? count * static_cast<double>(text_bytes_each(node))
                                                        : static_cast<double>(size_bytes(type.dtype, shapes[k].num_elements()));
       made_bytes += bytes;
@@ -122,7 +124,7 @@ class ConstantFolder {
       std::unique_ptr<PackedState> packed = kernel.create ? kernel.create(CreateContext(graph_, node)) : nullptr;
       std::vector<Datum> inputs;
       for (ValueId input : node.inputs) {
-        graph_.constant_tensor(input);  // moves its elements to aligned memory
+        graph_.constant_tensor(input);  // moves the constant's elements to aligned memory
         inputs.push_back(input == kNoValue ? Datum() : graph_.value(input).constant);
       }
       std::vector<DType> dtypes;
@@ -130,11 +132,12 @@ class ConstantFolder {
       evaluator_.max_output_bytes = std::min(limits_.max_bytes_each, static_cast<size_t>(limits_.bytes));
       results = evaluate_node(node, kernel, packed.get(), inputs, dtypes, evaluator_);
     } catch (const Error&) {
-      return false;  // a kernel that declines, or an index out of range: the run will report it, with the node's name, if it gets there
+      return false;  // a kernel declines, or an index is out of range: the run will report it with the node's name, if it executes the node
     }
     for (size_t i = 0; i < results.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
-      // Constants of a file can only be dense tensors. A shape that contradicts inference is a bug of inference, which must not spread.
+      // A file can store only dense tensors as constants. If a shape contradicts the inferred one, inference has a bug, whose effects must
+      // not spread.
       bool contradiction = false;
       if (!results[i].is_tensor()) return false;
       merge(Type::of(results[i]), graph_.type(node.outputs[i]), &contradiction);
@@ -162,7 +165,7 @@ class ConstantFolder {
     }
   }
 
-  // Releases constants that only the folded node has read, so that weights folded in several steps are in memory once.
+  // Releases constants that only the folded node has read, so that weights that are folded in several steps are in memory only once.
   void release(ValueId id) {
     if (id == kNoValue) return;
     Value& value = graph_.value(id);
@@ -192,7 +195,8 @@ void release_unused_in(Graph& graph) {
   }
 }
 
-// Bytes of the constants of a graph and its bodies. Shared memory counts once, if it is larger than a reference to it in a file.
+// Adds the bytes of the constants of a graph and its bodies. Memory that several constants share counts once. Constants that are smaller
+// than a reference to a file do not count.
 void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& seen, double& bytes) {
   constexpr size_t kNegligible = 256;
   for (size_t i = 0; i < graph.num_values(); ++i) {
@@ -207,8 +211,8 @@ void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& 
 
 }  // namespace
 
-// The minimums allow for small files. For larger ones, limits grow with the bytes of the file's constants: weights may be folded several
-// times.
+// The minimums are for small files. For larger files, the limits grow with the bytes of the file's constants, as weights may be folded
+// several times.
 FoldLimits FoldLimits::of(const Graph& graph) {
   constexpr double kSmall = 16e6, kLeastBytes = 24e6, kLeastWidened = 4e6, kBytesPerByte = 8, kLeastOperations = 1e8,
                    kOperationsPerByte = 256;

@@ -54,7 +54,7 @@ void fold(Rewriter& rewriter, NodeId id) {
   });
 }
 
-// A captured value whose elements are known becomes a constant of the body; remove-dead then drops the capture.
+// If the elements of a captured value are known, makes it a constant of the body. remove-dead then drops the capture.
 void fold_captures(Rewriter& rewriter, NodeId id) {
   for (Body& body : rewriter.graph().node(id).bodies)
     for (auto [inside, position] : body.captures) {

@@ -20,7 +20,7 @@ bool is_float_of_rank_4(const Graph& graph, ValueId id) {
   return type.is_tensor() && type.dtype == DType::float32 && type.has_rank() && type.rank() == 4;
 }
 
-/// Skips products with, and quotients by, constants of one element, and multiplies `scale` by them.
+/// Removes products with, and quotients by, constants of one element from the value, and multiplies `scale` by them.
 ValueId without_scale(const Graph& graph, ValueId id, double& scale) {
   for (;;) {
     const Node* node = producer_of(graph, id);
@@ -60,7 +60,7 @@ bool fits_scores(const Graph& graph, ValueId mask, ValueId scores) {
   return true;
 }
 
-/// Returns the scores before the mask was applied; describes the mask in `mask`.
+/// Returns the scores before the mask was applied, and describes the mask in `mask`.
 ValueId without_mask(const Graph& graph, ValueId id, Mask& mask) {
   const Node* node = producer_of(graph, id);
   if (!node || !is_used_once(graph, id)) return id;
@@ -95,7 +95,7 @@ ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Pa
                       .inputs = {node->inputs[0]},
                       .attributes = {{"perm", std::vector<int64_t>{0, 2, 1, 3}}},
                       .name = name + "/k"});
-  // With views of rank 3, as in PyTorch's decomposition of scaled dot product attention.
+  // Handles views of rank 3, as in PyTorch's decomposition of scaled dot product attention.
   if (!node || !is_view(*node)) return kNoValue;
   const Node* turned = producer_of(graph, node->inputs[0]);
   if (!has_perm(turned, {0, 2, 1})) return kNoValue;
@@ -106,7 +106,7 @@ ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Pa
   return same ? flat->inputs[0] : kNoValue;
 }
 
-/// Returns [batch, kv_heads, length, size] before an Expand repeated each head, or the value itself.
+/// Returns [batch, kv_heads, length, size], the value before an Expand repeated each head, or the value itself.
 ValueId unrepeated(const Graph& graph, ValueId id) {
   const Node* merged = producer_of(graph, id);
   if (!merged || !is_view(*merged)) return id;
@@ -162,7 +162,7 @@ class FuseAttention final : public Rule {
         return fmt::format("queries {}, transposed keys {} and values {} are not known to have the same batch and heads", found(graph, q),
                            found(graph, product->inputs[1]), found(graph, v));
       });
-    if (k < ValueId{uint32_t{1} << 31U}) {  // not the patch's own Transpose
+    if (k < ValueId{uint32_t{1} << 31U}) {  // excludes the Transpose that the patch adds
       const ValueId fewer_k = unrepeated(graph, k), fewer_v = unrepeated(graph, v);
       if (fewer_k != k && fewer_v != v && heads(graph, fewer_k) == heads(graph, fewer_v)) k = fewer_k, v = fewer_v;
     }

@@ -19,7 +19,7 @@ class FuseBlockedMatMul final : public Rule {
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("MatMul")) return std::nullopt;
     const Type& a = graph.type(node.inputs[0]);
-    // If both operands are dequantized, QuantizedMatMul takes them.
+    // If both operands are dequantized, fuse_quantized_matmul handles the product.
     const Node* left = producer_of(graph, node.inputs[0]);
     if (left && left->is("DequantizeLinear")) return std::nullopt;
     const Node* weights = producer_of(graph, node.inputs[1]);
@@ -46,7 +46,7 @@ class FuseBlockedMatMul final : public Rule {
     if (axis < 0) axis += 2;
     const Shape extents = codes.static_shape(), have = scales.static_shape();
     if (block > 0) {
-      if (block > (int64_t{1} << 30)) return no_patch(node, "a block is longer than 2^30, at", weights);  // no overflow of extents
+      if (block > (int64_t{1} << 30)) return no_patch(node, "a block is longer than 2^30, at", weights);  // so that extents do not overflow
       Shape wanted = extents;
       wanted[static_cast<int>(inner)] = (extents[static_cast<int>(inner)] + block - 1) / block;
       if (axis != inner || block % 8 != 0 || have != wanted)

@@ -17,7 +17,7 @@ int64_t fuse_into_readers(Graph& graph, PassContext&, int64_t limit) {
       const Node& reader = g.node(id);
       if (!reader.op || reader.op->chain_input < 0 || reader.attributes.has("steps")) continue;
       const auto first = static_cast<size_t>(reader.op->chain_input);
-      if (first >= reader.inputs.size()) continue;  // an optional input that is absent
+      if (first >= reader.inputs.size()) continue;  // the optional input is absent
       const Node* chain = producer_of(g, reader.inputs[first]);
       if (!chain || !chain->is("FusedElementwise", "treadle")) continue;
       if (!is_used_once(g, reader.inputs[first]) || g.type(reader.inputs[first]).dtype != DType::float32) {

@@ -18,7 +18,7 @@ struct Activation {
   float alpha = 0, beta = 0;
 };
 
-/// Returns the value of a constant of one float; `otherwise` if the operand is absent.
+/// Returns the value of a constant with one float; `otherwise` if the operand is absent. Nullopt for other values.
 std::optional<float> scalar(const Graph& graph, const Node& node, size_t input, float otherwise) {
   if (!node.has_input(input)) return otherwise;
   const Tensor* tensor = graph.constant_tensor(node.inputs[input]);
@@ -152,11 +152,11 @@ class ConvFusion {
 
   bool take_sum(NodeId id, size_t residual, const Node& sum, int input) {
     const ValueId other = sum.inputs[static_cast<size_t>(1 - input)];
-    // Both orders of a sum give the same bits.
+    // The convolution adds the residual second. Both orders of a sum give the same bits.
     if (other == g_.node(id).outputs[0] || !g_.same_type_and_shape(other, g_.node(id).outputs[0]))
       return declined(g_.node(id), "the operand of", &sum, " is not known to have its result's shape");
     const NodeId before = sum.id;
-    g_.move_before(id, before);  // the other operand may be computed after the convolution
+    g_.move_before(id, before);  // needed because the other operand may be computed after the convolution
     if (g_.node(id).num_formal_inputs <= static_cast<int>(residual)) g_.resize_inputs(id, residual + 1);
     g_.set_input(id, residual, other);
     rewriter_.absorb(id, before);

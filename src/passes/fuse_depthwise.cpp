@@ -1,6 +1,6 @@
-// NhwcConv(NhwcConv(x), depthwise) -> NhwcConvDepthwise(x), if the intermediate image has no other reader and exceeds the inner caches. It
-// is wider than its neighbours, and storing and loading it took most of the time. The first convolution is 1x1, or reads a few channels
-// like a network's first one. Results are the same, bit for bit.
+// NhwcConv(NhwcConv(x), depthwise) -> NhwcConvDepthwise(x), if the intermediate image has no other reader and exceeds the inner caches.
+// Such an image has more channels than the images before and after it, and storing and loading it took most of the time. The first
+// convolution is 1x1, or reads a few channels like a network's first one. Results are the same, bit for bit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace treadle::passes {
 namespace {
 
-constexpr int64_t kLargeImage = 128 * 1024;  // floats: half of a usual L2
+constexpr int64_t kLargeImage = 128 * 1024;  // number of floats that fill half of a usual L2 cache
 bool is_depthwise(const Graph& graph, const Node& node) {
   if (!node.is("NhwcConv", "treadle") || !is_stored(graph, node.inputs[1])) return false;
   const Type& w = graph.type(node.inputs[1]);
@@ -23,14 +23,14 @@ bool is_depthwise(const Graph& graph, const Node& node) {
   return w.has_rank() && w.rank() == 4 && group != Dim(1) && (*w.shape)[0] == group && (*w.shape)[1] == Dim(1);
 }
 
-/// Returns true if the convolution reads few channels, such as colours: direct computation is the fastest method for such short windows.
+/// Returns true if the convolution reads few channels, such as colours. Direct computation is the fastest method for such short sums.
 bool reads_few_channels(const Graph& graph, const Node& node) {
   if (!node.is("NhwcConv", "treadle") || node.attributes.get_int("group", 1) != 1 || !is_stored(graph, node.inputs[1])) return false;
   const Type& w = graph.type(node.inputs[1]);
   return w.has_rank() && w.rank() == 4 && (*w.shape)[1].is_const() && (*w.shape)[1].value() <= kFewChannels;
 }
 
-/// Unknown extents count as large.
+/// Returns true for images that exceed the limit, and for those with unknown extents.
 bool is_large(const Type& type) {
   int64_t elements = 1;
   for (const Dim& dim : *type.shape) {

@@ -26,7 +26,7 @@ namespace treadle::passes {
 namespace {
 
 constexpr size_t kMaxOperators = 96;
-constexpr size_t kMaxInputs = static_cast<size_t>(kernels::kMaxChainInputs) - 1;  // one is reserved for an absent zero point
+constexpr size_t kMaxInputs = static_cast<size_t>(kernels::kMaxChainInputs) - 1;  // one input is reserved for an absent zero point
 
 /// Returns the node as a step of a chain; nullopt if a chain cannot compute it.
 std::optional<PointwiseStep> step_of(const Graph& graph, const Node& node, const DeviceForms* device) {
@@ -68,7 +68,7 @@ class ElementwiseFuser {
     }
     return known->second;
   }
-  /// Returns true if the device takes a chain of this step.
+  /// Returns true if the device computes a chain of this single step.
   bool is_taken_alone(const Node& node, const PointwiseStep& alone) const {
     const auto& [step, operands] = alone;
     if (std::ranges::find(operands, kNoValue) != operands.end()) return device_->takes(graph_, node);
@@ -84,7 +84,7 @@ class ElementwiseFuser {
   }
   struct Group {
     std::vector<NodeId> nodes;                     // in topological order, once complete
-    std::unordered_set<uint32_t> members, copies;  // all nodes, and those that also remain as nodes outside the group
+    std::unordered_set<uint32_t> members, copies;  // all nodes of the group; those of them that also remain as nodes outside it
     std::unordered_set<uint32_t> outside;          // inputs of the group
 
     bool has(NodeId id) const { return members.contains(static_cast<uint32_t>(id)); }
@@ -113,7 +113,7 @@ class ElementwiseFuser {
   template <typename May>
   void grow(Group& group, NodeId root, size_t max_inputs, const May& may_join) const {
     const ValueId result = graph_.node(root).outputs[0];
-    // An operator that is refused because of another reader is tried again when that reader joins.
+    // Operators that were refused because of a reader outside the group are tried again when that reader joins the group.
     for (size_t i = 0; i < group.nodes.size(); ++i) {
       for (ValueId input : graph_.node(group.nodes[i]).inputs) {
         const Node* producer = producer_of(graph_, input);
@@ -124,8 +124,7 @@ class ElementwiseFuser {
       }
     }
   }
-  /// Returns true if the node is computed by few operators from one image of its shape, which nodes after the root read too, and from
-  /// smaller values.
+  /// Returns true if few operators compute the node from smaller values and one image of its shape, which nodes after the root read, too.
   bool costs_no_reading(const Node& node, NodeId root) const {
     constexpr size_t kMost = 12;
     std::vector<const Node*> makers{&node};
@@ -150,7 +149,7 @@ class ElementwiseFuser {
              return place != place_.end() && place->second > place_.at(root);
            });
   }
-  /// Returns true for a vector or number next to an image.
+  /// Returns true if the value has fewer elements than the image `than`, like a vector or a number.
   bool is_smaller(ValueId id, ValueId than) const {
     const Type& type = graph_.type(id);
     return type.has_rank() && type.rank() <= 1 && graph_.type(than).rank() > 1;
@@ -187,7 +186,7 @@ class ElementwiseFuser {
   Chain chain_of(const std::vector<NodeId>& group) {
     Chain chain;
     std::vector<std::pair<ElementwiseStep, std::vector<ValueId>>> written;
-    std::unordered_map<uint32_t, size_t> results;  // index of values computed in the group
+    std::unordered_map<uint32_t, size_t> results;  // index of each value that is computed in the group
     std::unordered_map<uint32_t, size_t> inputs;
     auto is_inside = [&](ValueId id) { return results.contains(static_cast<uint32_t>(id)); };
     for (NodeId id : group) {
@@ -272,7 +271,7 @@ class ElementwiseFuser {
   Graph& graph_;
   bool keep_quantization_;
   const DeviceForms* device_;
-  mutable std::unordered_map<NodeId, bool> taken_;  // nodes that are steps -> whether the device computes them
+  mutable std::unordered_map<NodeId, bool> taken_;  // whether the device computes each node as a step
   std::unordered_map<NodeId, size_t> place_;
   ValueId zero_ = kNoValue;
 };

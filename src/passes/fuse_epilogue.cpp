@@ -1,6 +1,7 @@
-// Conv, MatMul or Gemm and the chain of pointwise operators that alone reads its result -> ChainedConv etc., on devices that compute the
-// chain before they store the product. The order of operands in sums is kept. Only if the chain's result has the product's type and shape,
-// and the device supports the node. Steps may add a bias or residual, apply an activation, or multiply by a factor per channel.
+// Fuses Conv, MatMul or Gemm with the chain of pointwise operators that is the only reader of its result, into ChainedConv etc. For devices
+// that compute the chain before they store the product. The order of operands in sums is kept. Applies only if the chain's result has the
+// product's type and shape, and the device supports the node. Steps may add a bias or residual, apply an activation, or multiply by a
+// factor per channel.
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
 #include "ops/treadle/chained_products.h"
@@ -89,7 +90,7 @@ class EpilogueFuser {
       return;
     }
   }
-  /// Returns the product that computes the value only for `reader`, and that has a form with a chain; otherwise null.
+  /// Returns the product that computes the value, if `reader` is its only reader and its operator has a form with a chain; otherwise null.
   const Node* product_of(ValueId value, const Node& reader) const {
     const Node* product = producer_of(graph_, value);
     const OpDef* form = product && product->op ? ops::chained_form(*product->op) : nullptr;

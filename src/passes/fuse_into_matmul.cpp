@@ -16,7 +16,7 @@ bool is_float(const Graph& graph, ValueId id) {
   return id != kNoValue && graph.type(id).is_tensor() && graph.type(id).dtype == DType::float32;
 }
 
-// Returns true for [N], [1, N] etc., that is, the same values for each row of a product with N columns, or for one number.
+// Returns true for one number, and for shapes [N], [1, N] etc., which have the same values in each row of a product with N columns.
 bool is_row(const Graph& graph, ValueId id, int64_t columns, int max_rank) {
   const Type& type = graph.type(id);
   if (!is_float(graph, id) || !type.is_static() || type.rank() > max_rank) return false;
@@ -78,7 +78,7 @@ class FuseIntoMatMul final : public Rule {
     for (size_t i : {0U, 1U}) {
       std::optional<ProductParts> parts = product_of(graph, node.inputs[i]);
       const ValueId other = node.inputs[1 - i];
-      // Declines if only the run knows the shapes: the addend might determine the shape of the sum.
+      // Declines if the shapes are unknown before the run, since then the addend may determine the shape of the sum.
       if (!parts || parts->has_activation() || parts->has_residual() || !graph.same_type_and_shape(node.inputs[i], node.outputs[0]))
         continue;
       if (!parts->has_bias() && is_row(graph, other, parts->columns, out.rank())) {

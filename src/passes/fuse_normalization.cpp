@@ -22,7 +22,7 @@ bool is_mean_of_last_axis(const Graph& graph, const Node* node) {
   return x.has_rank() && axes && axes->size() == 1 && ((*axes)[0] == -1 || (*axes)[0] == x.rank() - 1);
 }
 
-/// A value x / sqrt(mean(x^2) + epsilon).
+/// The value x / sqrt(mean(x^2) + epsilon).
 struct Normalized {
   ValueId x = kNoValue;
   float epsilon = 0;
@@ -46,7 +46,7 @@ std::optional<Normalized> root_mean_square(const Graph& graph, const Node* shift
     Factors square = factors_of(graph, mean->inputs[0]);
     if (square.constant == 1 && square.values.size() == 2 && square.values[0] == square.values[1])
       return Normalized{square.values[0], static_cast<float>(*epsilon)};
-    const Node* product = producer_of(graph, mean->inputs[0]);  // the square of a product
+    const Node* product = producer_of(graph, mean->inputs[0]);  // x * x, another form of the square
     if (product && product->is("Mul") && product->inputs[0] == product->inputs[1])
       return Normalized{product->inputs[0], static_cast<float>(*epsilon)};
     if (product && product->is("Pow") && scalar_constant(graph, product->inputs[1]) == 2.0)
@@ -62,7 +62,7 @@ std::optional<Normalized> square_root(const Graph& graph, ValueId id) {
   return std::nullopt;
 }
 
-// Matches the reciprocal of the root.
+// Matches 1 / sqrt(mean(x^2) + epsilon).
 std::optional<Normalized> reciprocal_root(const Graph& graph, ValueId id) {
   const Node* node = producer_of(graph, id);
   if (!node) return std::nullopt;
@@ -112,7 +112,7 @@ class FuseNormalization final : public Rule {
     const Tensor* row = graph.constant_tensor(id);
     return row && row->dtype() == DType::float32 && row->shape() == Shape{length};
   }
-  // Returns true if the only reader is an operator that a wider pattern includes; let that pattern match first.
+  // Returns true if the only reader is an operator that a wider pattern includes. That pattern should then match first.
   static bool goes_on(const Graph& graph, ValueId id, std::string_view op_type, int64_t length) {
     if (!is_used_once(graph, id)) return false;
     const Use& use = graph.value(id).uses[0];
@@ -144,7 +144,8 @@ class FuseNormalization final : public Rule {
     if (bias != kNoValue && !is_row(graph, bias, length)) return no_row("addend", bias, length);
     if (scale == kNoValue && goes_on(graph, node.outputs[0], "Mul", length)) return std::nullopt;
     if (scale != kNoValue && bias == kNoValue && layer_norm && goes_on(graph, node.outputs[0], "Add", length)) return std::nullopt;
-    constexpr int64_t kMostOnes = 8192;  // the constant is not in the file: a merely declared extent must not allocate much memory
+    // The constant is new, so a file that merely declares a huge extent must not make it allocate much memory.
+    constexpr int64_t kMostOnes = 8192;
     if (scale == kNoValue && length > kMostOnes)
       return no_patch(node, [&] { return fmt::format("it has no factor, and {} ones would have to be made", length); });
     Patch patch;

@@ -2,10 +2,11 @@
 //   Quantize(Relu(Conv(Dequantize(x), Dequantize(w), b)))      -> QLinearConv(x, w, b), if the zero point is the lowest code
 //   Quantize(f(Dequantize(x))), f a function of one number     -> ByteTable(x): a table of the function's 256 values
 //   Quantize(Concat(a, b ...)), Quantize(MaxPool(a)), Quantize(Reshape(a)) ... of such a, b
-//                                                              -> Concat(Quantize(a), Quantize(b) ...) ..., as Quantize is monotonic
-// The last two are exact. The first has exact sums where floats round, so a result close to a rounding boundary may differ by one. A bias
-// must be a multiple of the sums' unit, except for float rounding. Scales and zero points are constants, one per image. Only if the CPU has
-// fast byte products.
+//                                                              -> Concat(Quantize(a), Quantize(b) ...) ..., as Quantize is monotonic The
+//                                                              last two are exact. The first has exact sums where floats round, so a result
+//                                                              close to a rounding boundary may differ by one. A bias must be a multiple of
+//                                                              the sums' unit, except for float rounding. Scales and zero points are
+//                                                              constants, one per image. Applies only if the CPU has fast byte products.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +35,8 @@ struct Quantization {
   float high() const { return dtype == DType::int8 ? 127.0F : 255.0F; }
 };
 
-/// Describes a QuantizeLinear or DequantizeLinear between float32 and bytes with one positive constant scale.
+/// Describes a QuantizeLinear or DequantizeLinear between float32 and 8-bit codes with one positive constant scale. Nullopt for other
+/// nodes.
 std::optional<Quantization> quantization_of(const Graph& graph, const Node* node, std::string_view op_type) {
   if (!node || !node->is(op_type) || !node->has_input(2)) return std::nullopt;
   const Tensor *scale = graph.constant_tensor(node->inputs[1]), *zero = graph.constant_tensor(node->inputs[2]);
@@ -71,7 +73,7 @@ std::optional<ElementwiseStep> number_function(const Graph& graph, const Node* n
 }
 
 using Numbers = std::array<float, 256>;
-/// Returns the operator's result for each number.
+/// Applies the operator to each number.
 Numbers applied(const ElementwiseStep& function, const Numbers& numbers) {
   const std::string steps[] = {function.to_string()};
   const int64_t count[] = {static_cast<int64_t>(numbers.size())};
@@ -106,7 +108,7 @@ class FuseQuantizedConv final : public Rule {
   }
 
   static std::optional<Patch> table(const Graph& graph, const Node& node, const Quantization& to) {
-    // Intermediate values may have other readers; they then remain.
+    // Intermediate values may have other readers; their nodes then remain.
     const Node* inner = producer_of(graph, node.inputs[0]);
     const std::optional<ElementwiseStep> function = number_function(graph, inner);
     if (function) inner = producer_of(graph, inner->inputs[0]);
@@ -123,7 +125,7 @@ class FuseQuantizedConv final : public Rule {
     for (int i = 0; i < 256; ++i) {
       const auto zero = static_cast<float>(to.origin);
       float quotient = values[static_cast<size_t>(i)] / to.step;
-      if (std::isnan(quotient)) quotient = to.low() - zero;  // as in QuantizeLinear
+      if (std::isnan(quotient)) quotient = to.low() - zero;  // QuantizeLinear maps NaN to the lowest code
       quotient = std::clamp(quotient, to.low() - zero, to.high() - zero);
       entries[static_cast<size_t>(i)] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(quotient) + zero));
       identity = identity && entries[static_cast<size_t>(i)] == i;
@@ -145,7 +147,7 @@ class FuseQuantizedConv final : public Rule {
     const Node* conv = producer_of(graph, y);
     if (!conv || !conv->is("Conv")) return std::nullopt;
     if (!is_used_once(graph, y) || !is_used_once(graph, node.inputs[0])) return no_patch(*conv, "other nodes read its result as floats");
-    // Saturation replaces Relu.
+    // Codes cannot be below the zero point, so that saturation has the effect of Relu.
     if (relu && static_cast<float>(to.origin) != to.low())
       return no_patch(*conv, [&] {
         return fmt::format("a Relu is behind it, and the zero point is {}; {} is needed, the least number", to.origin, to.low());
@@ -163,7 +165,7 @@ class FuseQuantizedConv final : public Rule {
                            found(graph, w->inputs[1]));
       });
     const int64_t filters = weights->shape()[0];
-    // Only if the layout pass will convert it further; otherwise floats are faster.
+    // Converts only if the layout pass will convert the convolution further; otherwise floats are faster.
     kernels::ConvParams params;
     params.group = conv->attributes.get_int("group", 1);
     params.M = filters, params.C = weights->shape()[1] * params.group;

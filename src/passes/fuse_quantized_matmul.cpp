@@ -1,8 +1,7 @@
 // Products of 8-bit numbers whose scaling is written as separate operators:
 //   MatMul(DequantizeLinear(a), DequantizeLinear(b))                  -> QuantizedMatMul(a, b)
-//   Cast(MatMulInteger(a, b)) * (a_scale * b_scale)                   -> QuantizedMatMul(a, b)
-// Sums of integers are exact where sums of floats round. Only if the CPU has fast byte products; one scale for a, and one for b or for each
-// of its columns.
+//   Cast(MatMulInteger(a, b)) * (a_scale * b_scale)                   -> QuantizedMatMul(a, b) Sums of integers are exact where sums of
+//   floats round. Applies only if the CPU has fast byte products, if a has one scale, and b one scale or one for each column.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +28,7 @@ struct Quantized {
   ValueId value = kNoValue, scale = kNoValue, zero = kNoValue;
 };
 
-// Matches a DequantizeLinear of bytes with one scale, or (per_column) with one for each index of the last axis.
+// Matches a DequantizeLinear of 8-bit codes with one scale, or with per_column one scale for each index of the last axis.
 std::optional<Quantized> dequantized(const Graph& graph, ValueId id, bool per_column) {
   const Node* node = producer_of(graph, id);
   if (!node || !node->is("DequantizeLinear") || !is_byte(graph, node->inputs[0]) || graph.type(id).dtype != DType::float32)

@@ -157,7 +157,7 @@ class FuseRotary final : public Rule {
   }
 
  private:
-  // Returns true if a factor of the product is a Concat of halves, one of them negated, as in rotary embeddings.
+  // Returns true if a factor of the product is a Concat of two halves, one of them negated, as in rotary embeddings.
   static bool turns(const Graph& graph, const Node& product) {
     return std::any_of(product.inputs.begin(), product.inputs.end(), [&](ValueId id) {
       const Node* concat = producer_of(graph, id);
@@ -174,7 +174,8 @@ class FuseRotary final : public Rule {
     const Node* node = producer_of(graph, id);
     return node && node->is("Mul") && is_used_once(graph, id) ? node : nullptr;
   }
-  // Returns false if an extent may differ from x's, which would change the shape. Each feature needs its own cosine.
+  // Returns false if an extent of the angles may differ from x's, which would change the result's shape. Each feature needs a separate
+  // cosine.
   static bool fits(const Graph& graph, ValueId angles, ValueId x) {
     const Type &a = graph.type(angles), &whole = graph.type(x);
     if (!a.is_tensor() || a.dtype != DType::float32 || !a.has_rank() || a.rank() < 1 || a.rank() > 4) return false;

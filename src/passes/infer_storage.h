@@ -1,4 +1,4 @@
-// Storage types: infers which values of a graph are sparse from the inputs that are.
+// Infers which values of a graph are sparse, given the sparse inputs.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace treadle::passes {
 
-/// Storage format of a value's elements.
+/// The storage format of a value's elements.
 enum class StorageType : uint8_t { dense, coo, csr, row_sparse };
 /// Parses "default" (MXNet's name) or "dense", "coo", "csr", "row_sparse". @throws Error(invalid_argument)
 StorageType storage_type(const std::string& name);

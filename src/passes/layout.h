@@ -14,14 +14,14 @@ namespace treadle::passes {
 /// @param weights_change  also move convolutions with computed weights, and gradients of a joint graph; kernels then pack in every run
 int64_t assign_layout(Graph& graph, int64_t limit, bool weights_change = false);
 
-/// Replaces `first`, and `last`, the only reader of its only output, by one node of `spec` that is named after last's output. Does nothing
-/// at the limit of changes.
+/// Replaces two nodes by one node of `spec`: `first`, and `last`, which is the only reader of its only output. The new node has the name of
+/// last's output. Does nothing at the limit of changes.
 void replace_pair(Rewriter& rewriter, NodeId first, NodeId last, NodeSpec spec);
 
-/// A 1x1 NhwcConv with strides of 1 and no pads, in one group.
+/// Returns true for a 1x1 NhwcConv with strides of 1, no pads and one group.
 bool is_plain_pointwise(const Graph& graph, const Node& node);
 
-/// Up to here, the channels of an image are few, such as the colours that a network's first convolution reads.
+/// Maximum number of channels that counts as few, like the colours that a network's first convolution reads.
 inline constexpr int64_t kFewChannels = 4;
 
 }  // namespace treadle::passes

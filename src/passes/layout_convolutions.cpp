@@ -11,7 +11,7 @@
 namespace treadle::passes::layout {
 namespace {
 
-constexpr int64_t kMaxTaps = 512;  // most taps of a window, as kernels list them on the stack
+constexpr int64_t kMaxTaps = 512;  // maximum number of taps of a window, as kernels list them on the stack
 
 bool all_equal(const Ints& values, int64_t value) {
   return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
@@ -118,7 +118,7 @@ bool transposed_convolution(Layout& layout, const Node& node) {
   return layout.replace_image(node, std::move(spec));
 }
 
-// The model's own Transposes between channels-first and channels-last disappear.
+// Removes the model's own Transposes between channels-first and channels-last layout.
 bool permutation(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   const ValueId in = node.inputs[0], out = node.outputs[0];

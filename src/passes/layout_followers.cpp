@@ -21,7 +21,7 @@ bool can_follow(const Graph& graph, ValueId id, int rank) {
   if (id == kNoValue) return true;
   const Type& type = graph.type(id);
   if (!type.is_tensor() || !type.has_rank() || type.rank() > rank) return false;
-  // Truth values usually come from comparisons; constants with several are not handled.
+  // Truth values usually come from comparisons. Constants with several truth values are not handled.
   if (type.dtype == DType::boolean) return type.rank() == rank && (is_one_element(type) || !graph.value(id).is_constant());
   if (type.dtype != DType::float32) return false;
   if (type.rank() == rank) return true;
@@ -106,8 +106,8 @@ bool elementwise(Layout& layout, const Node& node) {
   return layout.replace(node, std::move(spec));
 }
 
-// Operands besides the first must apply to all elements: one scale, not one per index of an axis. Sums of ConvInteger (int32) become floats
-// here.
+// Operands after the first must apply to all elements: one scale, not one per index of an axis. ConvInteger's sums (int32) are floats in
+// channels-last layout.
 bool first_operand(Layout& layout, const Node& node) {
   const Graph& graph = layout.graph();
   const ValueId x = node.inputs[0];
@@ -173,7 +173,7 @@ bool reduction(Layout& layout, const Node& node) {
   std::sort(axes->begin(), axes->end());
   const Ints spatial = axes_from(1, rank - 2);
   const int64_t keeps = node.attributes.get_int("keepdims", 1);
-  // Without the reduced axes, the remaining ones must be in order: batch and channels, or channels only.
+  // If the reduced axes are removed, the remaining axes must keep their order: batch and channels, or channels only.
   if (keeps == 0 && *axes != spatial && *axes != axes_from(0, rank - 1)) return false;
   NodeSpec spec{.op_type = node.op_type, .inputs = {layout.channels_last(node.inputs[0], node.id)}, .attributes = node.attributes};
   if (const std::string_view op = node.op->channels_last.op; !op.empty() && *axes == spatial) {
@@ -267,7 +267,7 @@ bool slice(Layout& layout, const Node& node) {
   return layout.replace_image(node, std::move(spec));
 }
 
-// For Shape: reorders the shape of the moved form, so that no data is transposed.
+// Handles Shape: reorders the shape of the channels-last form, so that no data is transposed.
 bool measurement(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   if (!layout.has_moved(node.inputs[0]) || node.attributes.has("start") || node.attributes.has("end")) return false;

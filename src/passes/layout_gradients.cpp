@@ -20,7 +20,7 @@ bool are_float32(const Graph& graph, const Node& node, size_t first_input, size_
   return true;
 }
 
-// Returns true if the kernel supports the windows. With strides, each phase is a convolution of its own; combined with dilation, its
+// Returns true if the kernel supports the windows. With strides, each phase is a separate convolution; if there is dilation too, its
 // windows would begin before the image.
 bool can_scatter(const Attributes& attributes, const Shape& weights) {
   const Ints dilations = attributes.get_ints("dilations"), pads = attributes.get_ints("pads");
@@ -133,8 +133,8 @@ bool statistics_gradient(Layout& layout, const Node& node) {
                                .domain = "treadle"});
 }
 
-// A MaxPool whose indices are only read by gradients, which find them again in the image. The node stays for its indices until those
-// gradients have moved.
+// Moves a MaxPool whose indices only gradients read. These gradients find the indices again from the image. The node stays, for its
+// indices, until all such gradients have moved.
 bool window_with_places(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   const Ints pads = node.attributes.get_ints("pads");

@@ -14,16 +14,16 @@ namespace treadle::passes::layout {
 /// the node stays
 using Rule = bool(Layout& layout, const Node& node);
 
-// Nodes that begin channels-last regions: no operand needs to have moved.
+// Rules for nodes that begin channels-last regions: no operand needs to be in channels-last layout already.
 Rule convolution, quantized_convolution, transposed_convolution, permutation;
 Rule input_gradient, weights_gradient, window_gradient;
-// Nodes that follow operands that have moved.
+// Rules for nodes that move because an operand has moved.
 Rule elementwise, first_operand, along_axis, slice, pad, resize, reduction, spatial_reduction, measurement;
 Rule window, scale_and_shift, normalization, statistics_gradient;
 // Variants of window() and scale_and_shift() for training graphs.
 Rule window_with_places, statistics, computed_scale_and_shift;
 
-/// Returns the node as its own operator, or as its channels-last counterpart.
+/// Describes the node with the same operator, or with the channels-last form of its operator.
 NodeSpec same_operator(const Node& node);
 NodeSpec layout_operator(const Node& node);
 

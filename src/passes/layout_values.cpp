@@ -52,7 +52,7 @@ bool Layout::replace(const Node& node, NodeSpec spec) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] == kNoValue) continue;
     const ValueId last = g_.node(made).outputs[i];
-    if (rank(outputs[i]) < 3)  // a scale or zero point next to the image
+    if (rank(outputs[i]) < 3)  // a vector next to the image, such as a scale or zero point
       take_place(outputs[i], last);
     else
       move_image(outputs[i], last, old);

@@ -28,7 +28,7 @@ class Layout {
   bool weights_change() const { return weights_change_; }
   int rank(ValueId id) const { return g_.type(id).rank(); }
 
-  /// Returns false for kNoValue.
+  /// True if the value exists in channels-last layout. False for kNoValue.
   bool has_moved(ValueId id) const;
   bool reads_moved(const Node& node) const;
   /// Returns the value in channels-last layout. @pre has_moved()
@@ -41,9 +41,9 @@ class Layout {
   bool replace(const Node& node, NodeSpec spec);
   /// Like replace(), but sets operand 0 to the node's operand 0 in channels-last layout.
   bool replace_image(const Node& node, NodeSpec spec);
-  /// Lets readers of `old` read `last`, its channels-last form, or a Transpose of it.
+  /// Makes readers of `old` read `last`, its channels-last form, or a Transpose of it.
   void move_image(ValueId old, ValueId last, NodeId before);
-  /// Lets readers of `old` read `same`, which takes over its name and type.
+  /// Makes readers of `old` read `same`, which gets its name and type.
   void take_place(ValueId old, ValueId same);
 
   /// Adds a Transpose, or a Reshape if only extents of 1 move. @param like  names the node and its output
@@ -57,8 +57,8 @@ class Layout {
  private:
   Graph& g_;
   const bool weights_change_;
-  std::vector<ValueId> moved_;                       // indexed by value
-  std::unordered_map<uint32_t, NodeId> statistics_;  // by image
+  std::vector<ValueId> moved_;                       // channels-last form of each value
+  std::unordered_map<uint32_t, NodeId> statistics_;  // node of the statistics of each image
 };
 
 }  // namespace treadle::passes

@@ -1,12 +1,13 @@
-// Every pass of the graph optimiser, a line each: PASS(function), which stands in the pass's file. Within a stage the order is this one.
+// Lists every pass of the graph optimiser, one per line: PASS(function). The function is in the pass's file. Within a stage, passes run in
+// this order.
 #pragma once
 
 #include "passes/pass.h"
 
 namespace treadle::passes {
 
-// Passes of a round, which is repeated until nothing changes. Passes that make constants come first, because rules inspect constants;
-// removal comes last.
+// Passes of the rounds, which are repeated until nothing changes. Passes that make constants come first, because rules inspect constants;
+// passes that remove nodes come last.
 #define TREADLE_PASSES_ROUNDS(PASS)                                                     \
   PASS(capture_loop_invariants)                                                         \
   PASS(copy_captured_constants)                                                         \
@@ -43,9 +44,9 @@ namespace treadle::passes {
   PASS(merge_constants)                                                                 \
   PASS(merge_common_nodes)                                                              \
   PASS(remove_dead)
-// Once, when the rounds above have settled: these take operators away that other rules look for.
+// Passes that run once, when the rounds above change nothing more: they remove operators that other rules look for.
 #define TREADLE_PASSES_FUSIONS(PASS) PASS(fuse_into_matmul)
-// Once, when all else is settled: its operators exist in memory only.
+// Passes that run once, after all others: their operators exist only in memory, not in files.
 #define TREADLE_PASSES_LAYOUT(PASS) PASS(assign_layout)
 #define TREADLE_PASSES_AFTER_LAYOUT(PASS) \
   PASS(fuse_conv)                         \

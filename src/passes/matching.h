@@ -1,4 +1,4 @@
-// Queries of rules about a graph.
+// Queries about a graph that rules need to match their patterns.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,8 @@ std::optional<std::vector<int64_t>> reshape_target(const SymbolicShape& in, cons
 /// Returns a patch that makes this constant the shape of a Reshape.
 Patch reshape_to(const Node& node, const std::vector<int64_t>& target);
 
-/// Returns the node that `spec` would add in place of `replaced`, with the id of that, for questions about it. It is not in the graph.
+/// Returns the node that `spec` would add in place of `replaced`, with the same id, to ask whether a kernel would accept it. The node is
+/// not in the graph.
 Node as_node(NodeSpec spec, const Node& replaced);
 
 /// Adds a node before `before`, infers its output's type and returns the output. @param sources  nodes of the model that it represents

@@ -14,7 +14,7 @@ namespace {
 using Extents = std::vector<int64_t>;
 constexpr size_t kMaxRank = 8;
 
-/// Returns nullopt if an extent is unknown or 0.
+/// Returns the extents as integers; nullopt if an extent is unknown or 0.
 std::optional<Extents> extents_of(const Type& type) {
   if (!type.is_tensor() || !type.has_rank()) return std::nullopt;
   Extents extents;
@@ -25,7 +25,7 @@ std::optional<Extents> extents_of(const Type& type) {
   return extents;
 }
 
-/// The axes of an array, cut into numbered pieces.
+/// The axes of an array, divided into numbered pieces.
 class Pieces {
  public:
   explicit Pieces(const Extents& x) : extents_(x), before_(x.size()), axes_(x.size()) {
@@ -39,10 +39,11 @@ class Pieces {
     axes_ = std::move(moved);
     return true;
   }
-  /// Returns false if a border between two new axes would fall within a piece that cannot be cut there.
+  /// Divides the axes as the shape `to` requires. Returns false if a border between two new axes would fall within a piece that cannot be
+  /// cut there.
   bool reshape(const Extents& to) {
     std::vector<size_t> rest = now();
-    std::reverse(rest.begin(), rest.end());  // the next one is the last
+    std::reverse(rest.begin(), rest.end());  // so that the next extent is the last element
     axes_.assign(to.size(), {});
     for (size_t i = 0; i < to.size(); ++i) {
       for (int64_t open = to[i]; open > 1;) {
@@ -61,8 +62,8 @@ class Pieces {
     return std::all_of(rest.begin(), rest.end(), [&](size_t piece) { return extents_[piece] == 1; });
   }
 
-  /// The whole chain as one step: x viewed with shape `extents`, then transposed by `perm`. Adjacent pieces that stay together form one
-  /// axis.
+  /// Describes the whole chain as one step: view x with the shape `extents`, then transpose it by `perm`. Adjacent pieces that stay
+  /// adjacent form one axis.
   struct Movement {
     Extents extents, perm;
   };
@@ -73,7 +74,7 @@ class Pieces {
     std::vector<size_t> moved;
     for (size_t piece : now())
       if (extents_[piece] > 1) moved.push_back(place[piece]);
-    std::vector<std::pair<size_t, int64_t>> runs;  // first position, and number of elements, in the new order
+    std::vector<std::pair<size_t, int64_t>> runs;  // (first position, number of elements) of adjacent pieces, in the new order
     for (size_t i = 0; i < moved.size(); ++i) {
       const int64_t extent = extents_[before_[moved[i]]];
       if (i > 0 && follows(moved[i - 1], moved[i]))
@@ -99,7 +100,7 @@ class Pieces {
     for (const auto& axis : axes_) all.insert(all.end(), axis.begin(), axis.end());
     return all;
   }
-  /// Cuts a piece: it keeps `outer` of its extent, and the rest becomes a new piece, which is returned.
+  /// Cuts a piece in two: it keeps the extent `outer`. Returns the new piece, which gets the rest.
   size_t cut(size_t piece, int64_t outer) {
     const size_t inner = extents_.size();
     extents_.push_back(extents_[piece] / outer);
@@ -129,7 +130,7 @@ ValueId reshaped(Rewriter& rewriter, ValueId value, const Extents& to, const Nod
 bool merge(Rewriter& rewriter, NodeId last) {
   Graph& graph = rewriter.graph();
   const Node& outer = graph.node(last);
-  // The chain from the last node to the first.
+  // Finds the chain, from the last node to the first.
   std::vector<NodeId> chain{last};
   const Node* inner = producer_of(graph, outer.inputs[0]);
   while (inner && is_used_once(graph, inner->outputs[0])) {
@@ -157,7 +158,7 @@ bool merge(Rewriter& rewriter, NodeId last) {
       moved = rewriter.add(std::move(spec), outer.id);
     }
     moved = reshaped(rewriter, moved, *to, outer);
-    if (moved == x) return false;  // left to another rule
+    if (moved == x) return false;  // another rule handles this case
     graph.replace_uses(outer.outputs[0], moved);
     for (NodeId id : chain) graph.remove_node(id);
     return true;

@@ -1,6 +1,6 @@
-// Reshape(x, Concat(extents of x at their own places, constants)) -> Reshape(x, constant with 0 for these): 0 means "as in x". An extent of
-// another value will do if it is the same number or symbol as x's. One extent that is computed beside positive constants follows from them
-// (-1).
+// Reshape(x, Concat(extents of x at their own places, constants)) -> Reshape(x, constant with 0 for these): 0 means "as in x". The extent
+// may also come from another value, if it is the same number or symbol as x's. If all other extents are positive constants or copied, one
+// computed extent becomes -1.
 #include <algorithm>
 #include <map>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Target = std::vector<int64_t>;
 
-// The extent, if it is a number or has a name in the model.
+// Returns the extent if it is a number or has a name in the model; otherwise null.
 const Dim* named_extent(const Type& type, size_t axis) {
   if (!type.has_rank() || axis >= type.shape->size()) return nullptr;
   const Dim& dim = (*type.shape)[axis];
@@ -27,7 +27,8 @@ bool have_same_extent(const Graph& graph, ValueId a, ValueId b, size_t axis) {
   return one != nullptr && other != nullptr && *one == *other;
 }
 
-// True if the value is a row of one element: the extent of `data` at `place`. `plain` is the graph with types by plain inference.
+// True if the value is a row of one element, namely the extent of `data` at `place`. `plain` is the graph with types inferred without
+// elements.
 bool is_extent_of(const Graph& graph, const Graph& plain, ValueId id, ValueId data, size_t place) {
   const Node* node = producer_of(graph, id);
   const bool is_row = node && node->is("Unsqueeze") && constant_ints(graph, node->inputs[1]) == Target{0};
@@ -65,7 +66,7 @@ std::optional<Target> target_of(const Graph& graph, const Graph& plain, const No
       if (++num_computed > 1 || !is_one_element(graph.type(input))) return std::nullopt;
     }
   }
-  // With another extent that is 0 or -1, this one could not be inferred.
+  // If another extent is 0 or -1, this extent could not be inferred.
   if (num_computed > 0 && std::count_if(target.begin(), target.end(), [](int64_t extent) { return extent < 1; }) > 1) return std::nullopt;
   return target;
 }
@@ -94,7 +95,7 @@ std::map<NodeId, Target> targets_in(const Graph& graph) {
       std::vector<Type> types = infer_alone(*plain, node).outputs;
       for (size_t i = 0; i < node.outputs.size(); ++i)
         if (node.outputs[i] != kNoValue && types[i].is_tensor()) plain->value(node.outputs[i]).type = std::move(types[i]);
-    } catch (const Error&) {  // an operator that needs elements: nothing is known of its outputs
+    } catch (const Error&) {  // inference failed because the operator needs elements, so its outputs stay unknown
     }
   }
   return targets;
@@ -112,7 +113,7 @@ class OwnExtents final : public Rule {
   }
 
  private:
-  // The graph of the last call. It includes the changes that this rule has made.
+  // The graph of the last call, with the changes that this rule has made since.
   mutable const Graph* graph_ = nullptr;
   mutable std::map<NodeId, Target> targets_;
 };

@@ -11,34 +11,34 @@
 
 namespace treadle::passes {
 
-/// The remaining cost of constant folding, over all rounds and bodies, so that loading a small model takes neither minutes nor all memory.
-/// Strings count with their texts.
+/// The remaining budget of constant folding, over all rounds and bodies, so that loading a small model takes neither minutes nor all
+/// memory. String elements count with the bytes of their texts.
 struct FoldLimits {
-  size_t max_bytes_each = 64U << 20U;  ///< of one constant
-  double bytes = 512e6;                ///< of all constants that folding makes
-  double widened_bytes = 1e18;         ///< of constants that are converted from 16 bits
-  double operations = 4e9;             ///< floating-point operations and elements, by the operators' cost
-  bool keep_quantization = false;      ///< DequantizeLinear stays
+  size_t max_bytes_each = 64U << 20U;  ///< bytes of one constant
+  double bytes = 512e6;                ///< bytes of all constants that folding makes
+  double widened_bytes = 1e18;         ///< bytes of constants that are converted from 16 bits
+  double operations = 4e9;             ///< floating-point operations and elements, by the operators' declared costs
+  bool keep_quantization = false;      ///< do not fold DequantizeLinear
 
-  /// The limits above for a large model; less for one whose constants are few bytes.
+  /// Returns the limits above for a large model, and lower limits for a model with few bytes of constants.
   static FoldLimits of(const Graph& graph);
 };
 
-/// Arguments of passes besides the graph.
+/// The arguments of passes besides the graph.
 struct PassContext {
   const PipelineOptions& options;
   FoldLimits fold_limits;
 };
 
-/// Either a rule, which sees a node and its neighbours, or a function that sees a whole graph with its bodies.
+/// A pass is either a rule, which examines a node and its neighbours, or a function that changes a whole graph and its bodies.
 struct Pass {
   PassInfo info;
   std::unique_ptr<Rule> (*rule)(const PipelineOptions&) = nullptr;
-  /// @return how often it changed something; it stops after `limit` changes
+  /// @return the number of changes; it stops after `limit` changes
   int64_t (*run)(Graph&, PassContext&, int64_t limit) = nullptr;
 };
 
-/// @return the number of changes
+/// Runs a pass. @return the number of changes
 int64_t apply(const Pass& pass, Graph& graph, PassContext& context, int64_t limit);
 
 constexpr Level kBasic = Level::basic, kExtended = Level::extended, kLayout = Level::layout;
@@ -47,7 +47,7 @@ constexpr PassConditions kAlways{}, kHidesPatterns{.hides_patterns = true}, kFor
     kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .for_host = true},
     kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true, .for_host = true};
 
-/// A pass of the rule that `make` makes, by its name.
+/// Makes a pass of the rule that `make` makes, with the rule's name.
 Pass rule_pass(std::unique_ptr<Rule> (*make)(const PipelineOptions&), Level level, const PassConditions& conditions,
                std::string_view description);
 /// Makes a pass of rule R, which may be constructed from the options.

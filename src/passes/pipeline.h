@@ -23,24 +23,24 @@ enum class Level : uint8_t {
 
 /// Conditions under which a pass runs, besides its level.
 struct PassConditions {
-  bool frozen_weights = false;        ///< it computes with the weights: not where they change
-  bool packed_weights = false;        ///< makes nodes that pack weights: not if weights would be packed in every run
-  bool not_before_autodiff = false;   ///< makes nodes without a gradient: only after the backward pass, if there is one
-  bool only_in_memory = false;        ///< makes nodes for this library's kernels: not for a file
-  bool removes_quantization = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
-  bool only_float32 = false;          ///< not where a precision below float32 is asked for
-  bool for_patterns = false;          ///< it makes what other tools look for: only where patterns are to stay
-  bool hides_patterns = false;        ///< it rewrites what other tools look for, such as the fusions of ONNX Runtime's transformers
-  bool for_host = false;              ///< what it makes suits the host's kernels alone: packed weights, layouts, wider floats
-  bool only_on_devices = false;       ///< only where a device's own kernels run the nodes
-  std::string_view makes = "";        ///< operators of the treadle domain that it makes, separated by blanks
+  bool frozen_weights = false;        ///< it computes with the weights, so it cannot run if they change
+  bool packed_weights = false;        ///< it makes nodes that pack weights, so it does not run if weights would be packed in every run
+  bool not_before_autodiff = false;   ///< it makes nodes without a gradient, so it runs only after the backward pass, if there is one
+  bool only_in_memory = false;        ///< it makes nodes for this library's kernels, so it does not run for files
+  bool removes_quantization = false;  ///< it does not run if QuantizeLinear and DequantizeLinear are to stay
+  bool only_float32 = false;          ///< it does not run if a precision below float32 is requested
+  bool for_patterns = false;          ///< it makes patterns that other tools look for, so it runs only if patterns are to stay
+  bool hides_patterns = false;   ///< it rewrites patterns that other tools look for, such as the fusions of ONNX Runtime's transformers
+  bool for_host = false;         ///< its results suit only the host's kernels: packed weights, layouts, wider floats
+  bool only_on_devices = false;  ///< it runs only if a device's own kernels run the nodes
+  std::string_view makes = "";   ///< operators of the treadle domain that it makes, separated by blanks
 
   bool inference_only() const { return frozen_weights || packed_weights || not_before_autodiff; }
 };
 
-/// What may be made of a graph whose nodes run by a device's own kernels.
+/// Says which operators the optimizer may make for a device that runs nodes with its own kernels.
 struct DeviceForms {
-  std::vector<std::string> operators;  ///< of the treadle domain that the device computes
+  std::vector<std::string> operators;  ///< operators of the treadle domain that the device computes
   /// Returns true if the device computes this node. The node need not be in the graph: a pass may ask about a node with which it would
   /// replace the graph's node of the same id.
   std::function<bool(const Graph&, const Node&)> takes;
@@ -62,10 +62,10 @@ struct PipelineOptions {
   /// Do not fold DequantizeLinear of constants: for files that others run with integer kernels.
   bool keep_quantization = false;
   /// The graph is written to a file, so passes for this library's kernels do not run. Images keep their layout: in standard operators,
-  /// other layouts would need Transposes around each node, and other runtimes have their own. 16-bit floats stay, as the file would double
-  /// in size.
+  /// other layouts would need Transposes around each node, and other runtimes choose layouts themselves. 16-bit floats stay, as the file
+  /// would double in size.
   bool for_file = false;
-  /// The file is for tools and sessions with fusions of their own: simplify it, but keep the patterns that they look for. Limits
+  /// The file is for tools and sessions that fuse operators themselves: simplify it, but keep the patterns that they look for. Limits
   /// optimization to the basic level.
   bool keep_patterns = false;
   /// Faster arithmetic than float32 for some products and convolutions. Not for files.
@@ -74,8 +74,8 @@ struct PipelineOptions {
   ConvChoiceRules conv_choice;
   /// Null: the host's kernels run the nodes. Otherwise passes make no operator that the device does not have.
   const DeviceForms* device = nullptr;
-  /// The caller's pass "backends". Runs when the graph is simplified but has only ONNX's operators; nodes that it takes are not fused. It
-  /// must stop after `limit` changes. @return the number of changes
+  /// The function of the pass "backends". Runs when the graph is simplified but has only ONNX's operators; nodes that it takes are not
+  /// fused. It must stop after `limit` changes. @return the number of changes
   std::function<int64_t(Graph&, int64_t limit)> before_fusion;
   /// Called for each pass that changed something.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> log;
@@ -100,7 +100,7 @@ struct PassInfo {
   PassConditions conditions;
   std::string_view description;
 };
-/// Returns all passes and rules in order.
+/// Lists all passes and rules in order.
 std::vector<PassInfo> list_passes();
 
 }  // namespace treadle::passes

@@ -11,7 +11,7 @@
 
 namespace treadle::passes {
 
-/// Precisions for patterns of node names. The last pattern that matches a node counts.
+/// Assigns precisions to patterns of node names. If several patterns match a node, the last one applies.
 class PrecisionRules {
  public:
   /// @param text  entries separated by ";": a precision for all nodes, or PATTERN=PRECISION with wildcards * and ?, for example
@@ -34,8 +34,8 @@ class PrecisionRules {
   std::vector<Entry> entries_;
 };
 
-/// Applies the rules to products with constant weights, channels-last convolutions and fused attention; must run last. Where float32 is
-/// requested, weights that are multiples of 8-bit numbers are stored in 8 bits, which is exact. Products become FusedMatMul. Returns the
+/// Applies the rules to products with constant weights, channels-last convolutions and fused attention; must run last. For nodes that stay
+/// in float32, weights that are multiples of 8-bit numbers are stored in 8 bits, which is exact. Products become FusedMatMul. Returns the
 /// number of nodes that no longer compute in float32.
 /// @param weights_change  products of computed matrices become RoundedMatMul and RoundedGemm; gradients of convolutions are included
 int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit, bool weights_change = false);

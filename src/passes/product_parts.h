@@ -1,4 +1,4 @@
-// The parts of a product with constant weights, as operands and attributes of a FusedMatMul.
+// The operands and attributes of the FusedMatMul that computes a product with constant weights.
 #pragma once
 
 #include <array>

@@ -26,7 +26,7 @@ class RemoveNeutralOperand final : public Rule {
   }
 
  private:
-  const bool scalars_only_;  // keeps a normalization's scale of ones
+  const bool scalars_only_;  // true: keep vectors of ones, such as the scale of a normalization
 };
 
 }  // namespace

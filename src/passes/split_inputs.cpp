@@ -1,5 +1,5 @@
-// Gather(x, 0), Gather(x, 1) etc. for each element of the outermost axis of an input -> Squeeze(Split(x)). Models read a state this way
-// that stacks the caches of all layers. A Gather copies, whereas a Split's outputs and a Squeeze are views.
+// Gather(x, 0), Gather(x, 1) etc. for each element of the outermost axis of an input -> Squeeze(Split(x)). Models whose state stacks the
+// caches of all layers read it in this way. A Gather copies, whereas a Split's outputs and a Squeeze are views.
 #include <algorithm>
 
 #include "graph/rewriter.h"
@@ -40,7 +40,7 @@ int64_t split_all(Graph& graph, PassContext&, int64_t limit) {
     std::vector<NodeId> all;
     for (const auto& gathers : taken) all.insert(all.end(), gathers.begin(), gathers.end());
     rewriter.change(all, [&] {
-      // In front of all nodes, as inputs exist from the start.
+      // Adds the nodes before all others, as inputs exist from the start.
       const Node& some = graph.node(taken[0][0]);
       NodeSpec spec{.op_type = "Split", .inputs = {input}, .name = some.name, .num_outputs = static_cast<int>(taken.size())};
       spec.attributes.set("axis", int64_t{0});

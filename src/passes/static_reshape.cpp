@@ -1,6 +1,6 @@
-// Reshape to a shape that is computed from other shapes -> Reshape to a constant: extents that the data have at the same place are copied
-// (0), and one more symbol may be left to be inferred (-1). The chain of Shape, Gather and Concat before it falls away. Where a copied
-// extent is 0 in a run, -1 follows from the symbols as it did before: inference takes equal extents out first.
+// Reshape to a shape that is computed from other shapes -> Reshape to a constant: an extent that the data has at the same position becomes
+// 0 (copy), and one other symbol may become -1 (infer). The chain of Shape, Gather and Concat then has no reader. If a copied extent is 0
+// in a run, -1 is still inferred correctly, because inference cancels equal extents first.
 #include "passes/list.h"
 #include "passes/matching.h"
 

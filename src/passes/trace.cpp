@@ -37,7 +37,7 @@ void PassTrace::look(const Graph& graph, Snapshot& snapshot) {
 
 void PassTrace::begin(std::string_view pass, const Graph& graph) {
   pass_ = pass;
-  // Usually the state after the previous pass is known. It is read again for another graph, or if a backward pass was added meanwhile.
+  // The state after the previous pass is usually known. It is recorded again for another graph, or if a backward pass was added meanwhile.
   const auto known = std::count_if(before_.begin(), before_.end(), [&](const auto& seen) { return seen.first.first == &graph; });
   if (static_cast<size_t>(known) != graph.num_nodes()) {
     before_.clear();
@@ -51,7 +51,7 @@ void PassTrace::end(const Graph& graph, int64_t num_changes, int64_t elapsed_us)
   Snapshot after;
   look(graph, after);
   PassStep step{pass_, num_changes, elapsed_us, nodes_before_, after.size(), {}};
-  std::unordered_map<std::string, std::vector<const Seen*>> gone;  // removed nodes by source
+  std::unordered_map<std::string, std::vector<const Seen*>> gone;  // removed nodes, by the source that they represent
   std::set<const Seen*> left;
   for (const auto& [key, seen] : before_) {
     if (after.contains(key)) continue;

@@ -14,13 +14,13 @@
 
 namespace treadle::passes {
 
-/// The change of a node in one step.
+/// Describes how one step changed a node.
 struct NodeChange {
   enum class What : uint8_t { made, changed, folded, removed };
   What what = What::made;
   std::string op_type, name;
   std::vector<std::string> sources;  ///< nodes of the original model that it represents
-  std::vector<std::string> took;     ///< removed nodes whose work it does, e.g. "Relu relu_1"
+  std::vector<std::string> took;     ///< removed nodes whose work it does, such as "Relu relu_1"
 };
 
 struct PassStep {
@@ -30,7 +30,7 @@ struct PassStep {
   std::vector<NodeChange> changes;
 };
 
-/// Why a pass did not change a node that nearly matched.
+/// The reason why a pass did not change a node that nearly matched.
 struct Refusal {
   std::string pass, reason;
   bool operator==(const Refusal&) const = default;
@@ -52,11 +52,11 @@ class PassTrace {
   void end(const Graph& graph, int64_t num_changes, int64_t elapsed_us);
   void refuse(const Node& node, std::string_view reason, const Node* other, std::string_view rest);
 
-  /// Steps that changed something, in order. A pass may occur several times.
+  /// Returns the steps that changed something, in order. A pass may occur several times.
   const std::vector<PassStep>& steps() const { return steps_; }
   /// Returns the nodes of the final graph.
   std::vector<NodeChange> result() const;
-  /// Returns the refusals of each pass's last look at a node of this name.
+  /// Returns, for each pass, the reasons why it did not change the node of this name when it last examined it.
   std::vector<Refusal> refusals(const std::string& node) const;
   /// Returns the passes that made or changed nodes representing these nodes of the model, each once, in order.
   std::vector<std::string> passes_of(const std::vector<std::string>& sources) const;
@@ -79,7 +79,7 @@ class PassTrace {
   std::map<std::string, std::vector<Refusal>> refusals_;
 };
 
-/// Describes a value for a reason: "float16[2,3]", or "a value of unknown type".
+/// Describes a value for a refusal: "float16[2,3]", or "a value of unknown type".
 std::string found(const Graph& graph, ValueId value);
 
 /// Records the reason if tracing, and returns false: `return declined(conv, "several nodes read its result");`

@@ -1,5 +1,5 @@
-// Passes over a whole graph (its bodies included) that are also called with limits of their own. Each returns how often it changed
-// something, and stops after `limit` changes.
+// Passes over a whole graph, including its bodies, that are also called outside of the pipeline. Each returns the number of its changes,
+// and stops after `limit` changes.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 
 namespace treadle::passes {
 
-/// Computes nodes whose inputs are constants. Never nodes that draw random numbers, have bodies or yield; a node that fails is left to fail
-/// when it runs.
+/// Computes nodes whose inputs are constants. Does not compute nodes that draw random numbers, have bodies or are a Yield. A node that
+/// fails stays, and fails again when it runs.
 int64_t fold_constants(Graph& graph, FoldLimits& limits, int64_t limit);
 
-/// Makes constants of values whose elements inference knows as integers (of chains of Shape, Gather, Concat etc.).
-/// @param whole_shapes  only fold outputs of Shape itself
+/// Makes constants of values whose elements inference knows as integers (results of Shape, Gather, Concat etc.).
+/// @param whole_shapes  fold only outputs of Shape nodes
 int64_t fold_shapes(Graph& graph, int64_t limit, bool whole_shapes = false);
 
-/// Nodes of 16-bit floats compute in float32 from converted constants; Casts stand where such a region begins and ends. Inference only.
+/// Lets nodes of 16-bit floats compute in float32 from converted constants, with Casts where such a region begins and ends. For inference
+/// only.
 int64_t compute_in_float32(Graph& graph, FoldLimits& limits, int64_t limit);
 
 /// Fuses groups of pointwise operators into FusedElementwise nodes.
@@ -25,7 +26,7 @@ int64_t compute_in_float32(Graph& graph, FoldLimits& limits, int64_t limit);
 /// @param device  that computes the nodes; null: the host
 int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantization = false, const DeviceForms* device = nullptr);
 
-/// Frees constants that nothing reads, which would keep folded weights in memory twice.
+/// Frees constants that no node reads, which would keep folded weights in memory twice.
 void release_unused_constants(Graph& graph);
 
 }  // namespace treadle::passes
