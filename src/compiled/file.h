@@ -20,10 +20,10 @@ namespace treadle::compiled {
 /// identity is not used.
 std::string machine_identity();
 
-/// True if the file starts with the magic bytes of a compiled model; false if it cannot be read.
+/// Returns true if the file starts with the magic bytes of a compiled model; false also if it cannot be read.
 bool is_compiled(const std::string& path);
 
-/// Writes a program's graph with the weights that its kernels have packed. The file appears complete or not at all, and other processes may
+/// Writes a program's graph with the weights that its kernels have packed. If the function fails, there is no file, and other processes may
 /// read or write it at the same time.
 /// @param key        identifies the model and the options that the program was made of; empty: none.
 /// @param interface  stored for the reader.

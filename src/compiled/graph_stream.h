@@ -20,7 +20,7 @@ class TensorList {
   /// Returns the tensor's number.
   /// @throws Error(not_implemented) for a tensor of strings.
   uint64_t add(const Tensor& tensor);
-  /// All tensors added, made contiguous.
+  /// Returns all tensors that were added, as contiguous ones.
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
  private:

@@ -15,12 +15,12 @@ namespace treadle::compiled {
 namespace {
 
 constexpr uint32_t kAbsent = UINT32_MAX;
-constexpr int kMaxDepth = 64;             // of nested bodies, and of nested types
-constexpr int kMaxDepthOfExtents = 1000;  // of nested expressions, which are processed recursively
+constexpr int kMaxDepth = 64;             // depth of nested bodies, and of nested types
+constexpr int kMaxDepthOfExtents = 1000;  // depth of nested expressions, which are processed recursively
 constexpr size_t kMostPacked = 8;         // highest ratio of a weight's bytes to the bytes of its packed form
 constexpr DType kLastDType{kNumDTypes - 1};
 
-// Read-only zeros that take no physical memory unless they are read.
+// Returns read-only zeros that use no physical memory until they are read.
 std::shared_ptr<Storage> zero_pages(size_t size_bytes) {
   void* const data = ::mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) throw Error(ErrorCode::resource_exhausted, fmt::format("no room for {} bytes of addresses", size_bytes));

@@ -88,7 +88,7 @@ class GraphWriter {
   }
 
  private:
-  // The values that are read or written, in the order of their ids. Captures are inputs of their body.
+  // Returns the values that are read or written, in the order of their ids. Captures are inputs of their body.
   static std::vector<ValueId> kept_values(const Graph& graph) {
     std::vector<ValueId> kept;
     auto keep = [&](const std::vector<ValueId>& ids) {

@@ -20,7 +20,7 @@ namespace fb = flatbuffers;
 
 constexpr const char* kIdentifier = "TORT";
 
-// Offset of field `i` in a table's vtable, numbered as in the schema.
+// Returns the offset of field `i` in a table's vtable; fields are numbered as in the schema.
 constexpr fb::voffset_t field(int i) { return static_cast<fb::voffset_t>(4 + 2 * i); }
 
 struct ParameterTable : private fb::Table {

@@ -47,7 +47,7 @@ bool is_asked(const std::string& asker) noexcept {
   return is_locked;
 }
 
-// The job and request number in a name such as "profile-12-3-0.part" or "asker-12-3"; nullopt for other files.
+// Returns the job and the request number in a name such as "profile-12-3-0.part" or "asker-12-3"; nullopt for other files.
 std::optional<std::pair<uint64_t, uint64_t>> request_of(const std::string& file) {
   const bool is_asker = file.starts_with(kAsker);
   if (!is_asker && !file.starts_with(kBegin)) return std::nullopt;
@@ -91,7 +91,7 @@ int make_asker(const std::string& path) {
     if (flock(file, LOCK_EX) == 0 && fstat(file, &info) == 0 && info.st_nlink > 0) return file;
     const int failure = errno;
     close(file);
-    if (info.st_nlink == 0 && info.st_ino != 0) continue;  // another asker removed it as left over before it was locked
+    if (info.st_nlink == 0 && info.st_ino != 0) continue;  // another process has deleted the file as left over before this one locked it
     throw Error(ErrorCode::io_error, fmt::format("cannot lock {}: {}", path, std::strerror(failure)));
   }
 }
@@ -113,13 +113,14 @@ void AttachedProfile::follow(const Runtime& runtime) {
   const sharing::JobSlot& slot = runtime.job->state()->slot();
   const uint64_t until = slot.profile_until_ns.load(std::memory_order_acquire);
   const uint32_t here = fork_generation() + 1, made_in = made_in_.load(std::memory_order_relaxed);
-  const bool is_parents = made_in != 0 && made_in != here;  // the parent process made it; its writing thread does not exist in this child
+  // The parent process made the profiler; its writing thread does not exist in this child.
+  const bool is_parents = made_in != 0 && made_in != here;
   if (until == 0 && !is_parents) return;
   const uint64_t request = slot.profile_request.load(std::memory_order_relaxed);
   const bool begins = until != 0 && request != followed_.load(std::memory_order_relaxed) && sharing::now_ns() < until;
   if ((!begins && !is_parents) || !take_turn()) return;
-  // A recording that is still being written ends by itself. Waiting for it here could block for ever, as this thread may hold locks it
-  // needs.
+  // A recording that is still being written ends without help. Waiting for it here could block for ever, as this thread may hold locks that
+  // the recording needs.
   if (is_parents || !profiler_ || profiler_->stream->has_ended()) {
     profiler_.reset();
     made_in_ = 0;
@@ -128,7 +129,7 @@ void AttachedProfile::follow(const Runtime& runtime) {
   busy_in_.store(0, std::memory_order_release);
 }
 
-// Lets one thread at a time change the profiler. In a forked child a turn that the parent's thread held counts as free.
+// Lets one thread at a time change the profiler. A turn that the parent's thread had when this process was forked does not count.
 bool AttachedProfile::take_turn() noexcept {
   const uint32_t here = fork_generation() + 1;
   uint32_t seen = busy_in_.load(std::memory_order_relaxed);
@@ -156,7 +157,7 @@ void AttachedProfile::begin(const Runtime& runtime, uint64_t request) {
                               .complete = file + kComplete,
                               .incomplete = file + kIncomplete};
     auto plan = [&runtime](const Profiling& of) { return runtime.profile_plan(of); };
-    // The profiler has no owner because it is a member of the client.
+    // The profiler needs no owner, because it is a member of the client.
     profiler_ = std::make_unique<Profiler::Impl>(nullptr, runtime, options, std::move(plan), std::move(ends));
     made_in_ = fork_generation() + 1;
   } catch (const std::exception& error) {
@@ -183,8 +184,8 @@ AttachRequest::AttachRequest(uint64_t job, const AttachOptions& options) : job_(
   }
 }
 
-// An earlier request keeps the slot as long as its asking process holds the lock, because that process still reads the files after the
-// recording has ended.
+// The slot stays occupied by an earlier request as long as its asking process holds the lock, because that process still reads the files
+// after the recording has ended.
 void AttachRequest::ask(uint64_t request, double seconds) {
   sharing::JobSlot& slot = sharing::JobTable::get().page().slots[slot_];
   uint64_t others = slot.profile_request;
@@ -252,7 +253,7 @@ std::vector<Profile> AttachRequest::profiles(bool cut_off) const {
       Profile profile = read_profile_recording(file);
       if (!profile.runs.empty()) profiles.push_back(std::move(profile));
     } catch (const Error&) {
-      if (!file.ends_with(kPart)) throw;  // the process ended before it had written anything
+      if (!file.ends_with(kPart)) throw;  // ignored: the process ended before it had written anything to this file
     }
   }
   return profiles;

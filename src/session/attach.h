@@ -23,9 +23,10 @@ class AttachedProfile {
   AttachedProfile();
   ~AttachedProfile();
 
-  /// Called at the start of each run of a client with a job: starts the recording if one is requested. Costs two atomic loads if none is.
+  /// Must be called at the start of each run of a client with a job. Starts the recording if one is requested. Costs two atomic loads if
+  /// none is.
   void follow(const Runtime& runtime);
-  /// Called before the client is destroyed: completes its recording.
+  /// Completes the recording. Must be called before the client is destroyed.
   void end() noexcept;
 
  private:
@@ -52,7 +53,7 @@ class AttachRequest {
   AttachRequest(const AttachRequest&) = delete;
   AttachRequest& operator=(const AttachRequest&) = delete;
 
-  /// Ends the recording early: runs that begin later are not recorded.
+  /// Ends the recording early: runs that begin after this call are not recorded.
   void stop() noexcept;
   /// True while the job and its process exist.
   bool is_alive() const;
@@ -73,7 +74,7 @@ class AttachRequest {
   const uint64_t job_;
   int slot_ = -1;
   uint64_t until_ns_ = 0;
-  std::string folder_, begin_;  // begin_: how the names of this request's files begin
+  std::string folder_, begin_;  // begin_: common prefix of the names of this request's files
   std::string asker_path_;
   int asker_ = -1;  // descriptor of the asker file, locked while this process waits for the profile
 };

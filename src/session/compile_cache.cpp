@@ -19,10 +19,10 @@
 namespace treadle {
 namespace {
 
-// In bytes. Larger initializers are identified by their file's name, size and time, not by their elements.
+// Size in bytes. Larger initializers are identified by their file's name, size and time, not by their elements.
 constexpr size_t kLargeInitializer = 16'384;
 
-// Identifies the build, by size and time of the file that contains this code: two builds of one version may optimise and pack differently.
+// Identifies the build by size and time of the file that contains this code. Two builds of one version may optimise and pack differently.
 std::string library_identity() {
   static const std::string identity = [] {
     Dl_info info{};
@@ -79,7 +79,7 @@ std::vector<ValueInfo> read_infos(compiled::Reader& in) {
   return infos;
 }
 
-// The beginning of ONNX's text for a type of this kind.
+// Returns the beginning of ONNX's text for a type of this kind.
 std::string_view begin_of_text(Type::Kind kind) {
   switch (kind) {
     case Type::Kind::tensor: return "tensor(";
@@ -106,7 +106,7 @@ bool may_be(const ValueInfo& told, const Type& type) {
   return true;
 }
 
-// The metadata's text fields, in the order in which they are stored.
+// Lists the text fields of the metadata, in the order in which they are stored.
 template <typename M>
 auto texts_of(M& metadata) {
   return std::array{&metadata.producer_name,     &metadata.producer_version, &metadata.graph_name,
@@ -122,7 +122,8 @@ std::string compiling_declines(const SessionOptions& options) {
   return {};
 }
 
-// Every option counts unless its row says otherwise: an unneeded one costs a compilation, a missing one would load a wrong graph.
+// Returns the options that are part of the key. Every option is, unless its row in the table says otherwise: an unneeded option costs a
+// compilation, but a missing one would load a wrong graph.
 std::string graph_options(const SessionOptions& options) {
   const SessionOptions defaults;
   std::string text;
@@ -224,7 +225,8 @@ void pack_for_file(exec::Plans& plans, ThreadPool* pool) {
     const std::vector<int64_t> ones(plans.program().graph().symbols().size(), 1);
     binding.bind(ones, pool ? pool->num_threads() : 1, /*bucketed=*/false, pool);
   } catch (const Error&) {
-    // Binding may fail because extents of 1 are invalid for this model. Then the file stores plain weights, and the first run packs them.
+    // Not an error: binding may fail because extents of 1 are invalid for this model. Then the file stores plain weights, and the first run
+    // packs them.
   }
 }
 

@@ -1,4 +1,4 @@
-// Saves compiled models to files, and the cache folder that keeps them so that later sessions need not compile again.
+// Saves compiled models to files. Also manages the cache folder of such files, so that later sessions need not compile a model again.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ namespace exec {
 class Plans;
 }
 
-/// The reason why a session with these options neither reads nor writes compiled models; empty if it may.
+/// Returns the reason why a session with these options neither reads nor writes compiled models; empty if it may.
 std::string compiling_declines(const SessionOptions& options);
 
-/// The options that affect the optimised graph, as text: part of the key of a compiled model.
+/// Returns the options that affect the optimised graph, as text. They are part of the key of a compiled model.
 std::string graph_options(const SessionOptions& options);
 
 /// Names a model's file in the session's cache folder. The digest covers the model's description (the whole file except large
@@ -35,7 +35,8 @@ std::vector<std::byte> encode_interface(const Model::Impl& model);
 /// @throws the errors of compiled::File
 std::shared_ptr<Model::Impl> open_compiled(const std::string& path);
 
-/// @throws Error(invalid_model) unless the graph's inputs and outputs agree with those declared in the file, on which callers rely.
+/// Checks that the graph's inputs and outputs agree with those declared in the file, on which callers rely.
+/// @throws Error(invalid_model) if they do not
 void check_interface(const Model::Impl& model, const Graph& graph);
 
 /// Binds the program once, with 1 for every unknown extent, so that convolutions pack their weights before the file is written.

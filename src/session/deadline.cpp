@@ -27,7 +27,7 @@ struct Errand {
 
   void run() {
     work();
-    work = nullptr;  // destroys what the work owns before the caller learns that it has ended
+    work = nullptr;  // destroys the objects that the work owns before the caller learns that it has ended
     std::lock_guard lock(mutex);
     done = true;
     changed.notify_all();
@@ -108,7 +108,7 @@ bool run_until(std::chrono::steady_clock::time_point deadline, exec::Caller& cal
     if (job->changed.wait_until(lock, deadline + kGrace, [&] { return job->done; })) return true;
   }
   {
-    std::lock_guard lock(caller.mutex);  // waits until a callback of the caller's has ended
+    std::lock_guard lock(caller.mutex);  // waits until a callback of the caller has ended
     caller.left = !caller.committing;
   }
   if (!caller.left) {

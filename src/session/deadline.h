@@ -9,8 +9,8 @@
 
 namespace treadle {
 
-/// Runs `work` on another thread and waits for it until `deadline` plus a short grace period, in which work that checks the time itself can
-/// end and report where it was.
+/// Runs `work` on another thread and waits for it until `deadline` plus a short grace period, so that work which checks the time can end
+/// and report the node that it was running.
 /// @param caller  `caller.left` is set before this function returns false; from then on `work` must not touch anything that belongs to the
 /// caller.
 /// @param work  must own everything it uses, and must not throw.

@@ -1,4 +1,4 @@
-// Executors of a session's programs on its devices. In a file of its own, because a library for the host alone replaces it
+// Executors of a session's programs on its devices. They are in a separate file, because a library without devices replaces it
 // (training_runtime/no_devices.cpp).
 #include <fmt/format.h>
 

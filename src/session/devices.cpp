@@ -97,7 +97,8 @@ SessionDevices::SessionDevices(const SessionOptions& options, const std::shared_
   devices_.push_back(cpu_device());
   types_.emplace_back();
   by_name_["cpu"] = exec::DevicePlacement::kHost;
-  // Names with an index ("TYPE:INDEX") come first: the maker of a device without one is given those that have been made.
+  // Handles names with an index ("TYPE:INDEX") first: a device without an index is made last, so that its maker knows the devices that
+  // exist.
   for (const bool named : {true, false})
     for (const std::string& name : names)
       if ((name.find(':') != std::string::npos) == named && !by_name_.contains(name)) add(name, options);
@@ -156,7 +157,7 @@ DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) co
 }
 
 namespace {
-// The nodes of a graph that make extents and the like. They are looked for once, since passes replace others only.
+// The nodes of a graph that compute extents and other settings. They are searched only once, since passes replace only other nodes.
 class SettingNodes {
  public:
   bool contain(const Graph& graph, const Node& node) {
@@ -176,7 +177,7 @@ passes::DeviceForms forms_of(const DeviceType& type, const Graph& graph,
                              std::function<DeviceKernel(const Graph&, const Node&)> kernel_for) {
   const auto settings = std::make_shared<SettingNodes>();
   return {type.fused_operators, [main = &graph, settings, kernel_for = std::move(kernel_for)](const Graph& inside, const Node& node) {
-            // Bodies, nodes whose extents only the run tells, and those that make extents and the like stay on the host.
+            // Bodies, nodes whose extents are known only during a run, and nodes that compute extents and other settings stay on the host.
             return &inside == main && has_determined_extents(inside, node) && !settings->contain(inside, node) &&
                    kernel_for(inside, node).kernel;
           }};

@@ -24,7 +24,7 @@ namespace exec {
 struct DeviceMemory;
 }
 
-/// A name as a field of the lines of list_nodes(): tabs and line ends are escaped, as other control characters are.
+/// Formats a name as a field of a line of list_nodes(): tabs and line ends are escaped, like other control characters.
 std::string field_of(std::string_view name);
 
 class SessionDevices {
@@ -37,19 +37,21 @@ class SessionDevices {
 
   /// True if any node may run on a device other than the host.
   bool any() const { return devices_.size() > 1; }
-  /// The first device whose memory the host cannot access; null: there is none.
+  /// Returns the first device whose memory the host cannot access; null: there is none.
   const Device* with_own_memory() const;
-  /// True if any of the devices has kernels of its own.
+  /// Returns true if any of the devices has its own kernels.
   bool have_kernels() const;
-  /// Returns true if a device with kernels of its own has a bus: when values move, bodies run on the host, and need its kernels.
+  /// Returns true if a device with its own kernels also has a bus. When values move over the bus, bodies run on the host, and need the
+  /// host's kernels.
   bool may_run_bodies_on_the_host() const;
-  /// The kernel for this node of the device that it is placed on. Empty if that device uses the host's kernels or has none for the node.
+  /// Returns the kernel for this node from the device that the node is placed on. Empty if that device uses the host's kernels or has none
+  /// for the node.
   DeviceKernel kernel_for(const Graph& graph, const Node& node) const;
   /// Returns the operators that passes may use for devices with their own kernels; nullopt if there is no such device. Valid as long as the
   /// graph exists.
   std::optional<passes::DeviceForms> forms(const Graph& graph) const;
-  /// Name of the device that the options give the node's group, or of the default device. It does not check that the device has a kernel
-  /// for the node.
+  /// Returns the name of the device that the options give for the node's group, or of the default device. Does not check that the device
+  /// has a kernel for the node.
   std::string_view name_for(const Node& node) const;
   /// Sets the limit, in bytes, of the memory that the session uses on all of its devices together.
   /// @throws Error(not_implemented) if a device cannot access the host's memory.
@@ -60,20 +62,20 @@ class SessionDevices {
   void read_groups(const Model& model);
   /// Makes the executor that runs the program on these devices, within the job's and the session's memory limits.
   std::unique_ptr<exec::Executor> place(const exec::Program& program, bool training) const;
-  /// The placement and plan as text, for Session::to_text.
+  /// Returns the placement and plan as text, for Session::to_text.
   std::string describe(const exec::Program& program) const;
-  /// One line for each node: device, operator, name and first output, and why the node is not on the device that is wanted for it,
-  /// separated by tabs. Control characters of names are escaped.
+  /// Returns one line per node: device, operator, name, first output, and the reason why the node is not on the device that is wanted for
+  /// it, separated by tabs. Control characters of names are escaped.
   std::string list_nodes(const exec::Program& program) const;
 
  private:
   void add(const std::string& name, const SessionOptions& options);
-  int device_of(const Node& node) const;  // index in devices_; -1: neither a group nor an argument names one
+  int device_of(const Node& node) const;  // returns an index in devices_; -1: neither a group nor an argument names one
   size_t device_or_default(const Node& node) const;
   exec::DevicePlacement placement(const exec::Program& program) const;
   std::string list_nodes(const exec::Program& program, const exec::DevicePlacement& placed) const;
 
-  std::vector<std::shared_ptr<Device>> devices_;  // the host is the first
+  std::vector<std::shared_ptr<Device>> devices_;  // the first one is the host
   std::vector<DeviceType> types_;                 // types_[i] is the type of devices_[i]
   std::map<std::string, int, std::less<>> by_name_;
   int default_device_ = exec::DevicePlacement::kHost;
@@ -86,11 +88,11 @@ class SessionDevices {
 /// there is none
 passes::DeviceForms forms_of(const DeviceType& type, const Graph& graph, std::function<DeviceKernel(const Graph&, const Node&)> kernel_for);
 
-/// The device that sessions call by this name; null: the host. For values that do not come from a run.
-/// @throws Error(invalid_argument) if there is none.
+/// Returns the device that sessions call by this name; null: the host. For values that do not come from a run. @throws
+/// Error(invalid_argument) if there is no such device.
 std::shared_ptr<Device> device_named(std::string_view name);
 
-/// The node's group: the metadata entry "ctx_group", or "__ctx_group__" as MXNet writes it. Empty: the node is in no group.
+/// Returns the node's group: the metadata entry "ctx_group", or "__ctx_group__" as MXNet writes it. Empty: the node is in no group.
 std::string group_of(const Node& node);
 
 }  // namespace treadle

@@ -43,7 +43,7 @@ using State = Engine::Variable::State;
 
 struct Pushed {
   Engine::Operation run;
-  std::vector<std::shared_ptr<State>> reads, writes;  // no variable is in both
+  std::vector<std::shared_ptr<State>> reads, writes;  // a variable that is written is only in `writes`
   size_t waits = 0;                                   // number of accesses that have not been granted yet
   int priority = 0;
   uint64_t number = 0;
@@ -74,15 +74,15 @@ struct Engine::Impl {
   std::condition_variable work, ended;
   std::priority_queue<std::shared_ptr<Pushed>, std::vector<std::shared_ptr<Pushed>>, Later> ready;
   std::vector<std::thread> threads;
-  std::vector<std::weak_ptr<State>> failed;  // variables with an error, in the order of failing
+  std::vector<std::weak_ptr<State>> failed;  // variables with an error, in the order in which their operations failed
   std::exception_ptr unowned;                // error of an operation that writes no variable; only wait_all() can throw it
   uint64_t last_number = 0;
   size_t pending = 0;
   bool stopping = false;
-  std::vector<Scratch> scratch;  // created at the first request
+  std::vector<Scratch> scratch;  // each one is created when it is first requested
   size_t next_scratch = 0;
 
-  // @pre the caller holds `mutex`
+  // Grants the accesses at the head of the variable's queue. @pre the caller holds `mutex`
   void grant(State& state) {
     for (size_t i = 0; i < state.accesses.size(); ++i) {
       auto& access = state.accesses[i];
@@ -124,7 +124,7 @@ struct Engine::Impl {
         error = std::current_exception();
       }
     }
-    operation->run = {};  // empties it outside the lock, as its destructor may be slow or take locks
+    operation->run = {};  // destroys the function outside the lock, as its destructor may be slow or take locks
     lock.lock();
     for (const auto& write : operation->writes) {
       write->error = error;
@@ -174,7 +174,7 @@ struct Engine::Scratch::State {
 struct Engine::RandomStream::State {
   Variable variable;
   kernels::RandomStream stream;
-  int64_t next = 0;  // position in the sequence of numbers
+  int64_t next = 0;  // position in the sequence of random numbers
 };
 
 void Engine::Variable::expect_written(std::string_view what) const {

@@ -13,7 +13,7 @@ struct EnvironmentVariable {
 
 std::span<const EnvironmentVariable> environment_variables();
 
-/// The table in Markdown, for docs/options.md.
+/// Returns the table in Markdown, for docs/options.md.
 std::string environment_markdown();
 
 }  // namespace treadle

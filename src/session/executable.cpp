@@ -32,7 +32,8 @@ Type transfer(const Type& type, SymbolTable& symbols) {
   return result;
 }
 
-// The declared type of an initializer that is also an input. A feed must agree with the declaration, not with the initializer's extents.
+// Returns the declared type of an initializer that is also an input. A feed must agree with the declaration, not with the initializer's
+// extents.
 Type declared_type(const ValueInfo& info, SymbolTable& symbols) {
   Type type = Type::tensor(info.dtype);
   if (!info.has_rank) return type;
@@ -47,7 +48,7 @@ Type declared_type(const ValueInfo& info, SymbolTable& symbols) {
 }
 
 // Makes a named value an input of the graph. The node that computed it becomes dead unless something else needs it.
-// @param type  of a computed value, or of an initializer that is declared as an input.
+// @param type  type of the input, if the value is computed, or an initializer that is declared as an input.
 void feed_value(Graph& graph, ValueId id, const Type& type) {
   Value& value = graph.value(id);
   if (value.kind == Value::Kind::input) return;
@@ -204,7 +205,7 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   exec::ProgramOptions lowering = program_options();
   lowering.observable = finishing.observable;
   lowering.share_weights = options.share_weights && !options.allocator && !devices.any();
-  // A device copies constants from the graph later.
+  // Devices copy constants from the graph later, so they must stay.
   lowering.release_packed = finishing.keep_constants || devices.any() ? nullptr : graph.get();
   lowering.keep_for_file = finishing.for_file;
   lowering.restored = finishing.restored;
@@ -228,7 +229,7 @@ std::unique_ptr<Graph> Session::Impl::types_of_fed(const Request& request) const
     written.declared_outputs.clear();
     for (const std::string& name : request.fed) {
       const ValueId id = is_computed(name) ? written.find_value(name) : kNoValue;
-      if (id == kNoValue) continue;  // compile() reports it
+      if (id == kNoValue) continue;  // the name is unknown: compile() reports it
       written.outputs.push_back(id);
       written.output_names.push_back(name);
     }
@@ -363,7 +364,7 @@ std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Reque
   auto copy = [](std::span<const std::string> names) { return std::vector<std::string>(names.begin(), names.end()); };
   others.push_front({copy(request.fetches), copy(request.fed), copy(request.targets), request.all_constants, request.own_symbols, number});
   const std::shared_ptr<Entry::Made> made = others.front().made;
-  // Evicts the least recently used program, but none that is being compiled: a profile must find it in the list later.
+  // Evicts the least recently used program, except for one that is being compiled: a profile must find that in the list later.
   for (auto oldest = std::prev(others.end()); others.size() > kMaxExecutables && oldest != others.begin(); --oldest) {
     const std::shared_ptr<Entry::Made> evicted = oldest->made;
     const std::unique_lock idle(evicted->mutex, std::try_to_lock);

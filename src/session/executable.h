@@ -19,8 +19,8 @@ namespace treadle {
 
 /// Two axes of inputs that have the same symbol in the model, so that their extents must be equal.
 struct SharedSymbol {
-  size_t input, axis;              ///< of the input that comes later in the list of inputs
-  size_t first_input, first_axis;  ///< of the first input that has the symbol
+  size_t input, axis;              ///< index and axis of the input that is later in the list of inputs
+  size_t first_input, first_axis;  ///< index and axis of the first input that has the symbol
 };
 
 struct Executable {
@@ -36,16 +36,16 @@ struct Executable {
   std::unique_ptr<exec::Executor> executor;  ///< declared after the program, which it uses, so that it is destroyed first
   std::vector<SharedSymbol> shared_symbols;
   std::vector<size_t> scalar_inputs;  ///< indices of the inputs that the model declares as scalars
-  /// The first shared symbol for which the feeds have different extents; null: none.
+  /// Returns the first shared symbol for which the feeds have different extents; null: none.
   /// @param feeds  in the order of the inputs; undefined feeds are ignored.
   const SharedSymbol* contradicted(std::span<const Datum> feeds) const;
-  /// Index of the first input declared as a scalar whose feed has more than one element; the number of inputs if there is none.
+  /// Returns the index of the first scalar input whose feed has more than one element; the number of inputs if there is none.
   size_t scalar_with_axes(std::span<const Datum> feeds) const;
-  /// Replaces an error that names no node by a clearer one, which it throws. Empty, or if it returns: the original error is thrown.
+  /// Throws a clearer error in place of one that names no node. If this function is empty or returns, the original error is thrown.
   std::function<void(const Executable& executable, std::span<const Datum> feeds, const Error& error)> explain;
 };
 
-/// Index of `name` in `names`; names.size() if it is not there.
+/// Returns the index of `name` in `names`; names.size() if it is not there.
 inline size_t position_of(std::span<const std::string> names, std::string_view name) {
   return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
 }

@@ -27,9 +27,10 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
     ~Entry();
     Entry(const Entry&) = delete;
     Entry& operator=(const Entry&) = delete;
-    /// Called by the helper thread that takes over a run with a deadline, instead of the thread that made the entry.
+    /// Must be called by the helper thread that takes over a run with a deadline from the thread that made the entry.
     void runs_on_this_thread();
-    /// Called when the thread that made the entry stops waiting for the run: if it then closes the session, close() waits for this run too.
+    /// Must be called when the thread that made the entry stops waiting for the run: if it then closes the session, close() waits for this
+    /// run too.
     void caller_left();
 
    private:
@@ -47,7 +48,7 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
   /// @throws Error(cancelled) if the session is closed.
   std::shared_ptr<Entry> enter(uint64_t run_id, std::string_view tag);
 
-  /// See Session::close().
+  /// Implements Session::close().
   std::vector<UnfinishedRun> close(int64_t timeout_ms);
   bool closed() const { return closing_.load(std::memory_order_relaxed); }
   const std::atomic<bool>& closing() const { return closing_; }

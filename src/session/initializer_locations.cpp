@@ -14,7 +14,7 @@
 namespace treadle {
 namespace {
 
-// The model's initializers that are stored in external files, by name.
+// Returns the model's initializers that are stored in external files, by name.
 std::map<std::string, const onnx::TensorDef*> external_initializers(const onnx::ModelDef& def) {
   std::map<std::string, const onnx::TensorDef*> found;
   for (const onnx::TensorDef& tensor : def.graph.initializers)

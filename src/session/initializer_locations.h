@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-/// Position of an initializer's bytes in a file beside the model.
+/// The position of an initializer's bytes in a file beside the model.
 struct InitializerLocation {
   std::string file;  ///< relative to the model's folder
   int64_t offset_bytes = 0;

@@ -17,20 +17,20 @@ struct IoBinding::Impl {
   struct Output {
     std::string name;
     std::optional<Tensor> memory;
-    std::shared_ptr<Device> device;  // null: the host
+    std::shared_ptr<Device> device;  // device of the output; null: the host
   };
   std::vector<Output> outputs;
   // The members below are derived from those above by the next run.
   bool ready = false;
-  bool all_constants = false;  // as in Request
+  bool all_constants = false;  // see Request::all_constants
   std::vector<std::string> targets;
   Adapters adapters;
   uint64_t monitor_number = 0;
   ChosenProgram chosen;
   std::vector<std::string> fetched;  // the outputs' names, in the order of binding
-  std::vector<size_t> places;        // index of each in the executable's outputs
+  std::vector<size_t> places;        // index of each output in the executable's outputs
   std::vector<Datum> bound, results;
-  std::vector<exec::OutputMemory> memory;  // empty: all outputs on the host
+  std::vector<exec::OutputMemory> memory;  // empty: all outputs go to the host
 
   std::vector<Output>::iterator find_output(std::string_view name) {
     return std::find_if(outputs.begin(), outputs.end(), [&](const Output& output) { return output.name == name; });

@@ -160,11 +160,10 @@ std::string unused_value(const Model& model, const std::map<std::string, Tensor>
 
 namespace {
 
-// Nodes in onnxruntime's order: those of all bodies first.
-// @param devices  of nodes, by their first output
+// Appends nodes in onnxruntime's order: those of all bodies first. @param devices  device of each node, by its first output
 void assign(const onnx::GraphDef& graph, const std::map<std::string, std::string>& devices, std::vector<AssignedNode>& nodes) {
   for (const onnx::NodeDef& node : graph.nodes) {
-    std::map<std::string_view, const onnx::GraphDef*> bodies;  // "else_branch" comes first
+    std::map<std::string_view, const onnx::GraphDef*> bodies;  // sorted, so that "else_branch" comes first
     for (const onnx::AttributeDef& attribute : node.attributes)
       if (attribute.g) bodies.emplace(attribute.name, attribute.g.get());
     for (const auto& [name, body] : bodies) assign(*body, devices, nodes);
@@ -179,10 +178,10 @@ void assign(const onnx::GraphDef& graph, const std::map<std::string, std::string
 }  // namespace
 
 std::vector<AssignedNode> assigned_nodes(const Session& session) {
-  std::map<std::string, std::string> devices;  // by the first output of a node
+  std::map<std::string, std::string> devices;  // device of each node, by its first output
   std::istringstream lines(session.to_text("devices"));
   for (std::string line; std::getline(lines, line);) {
-    std::array<std::string, 4> fields;  // device, operator, node, output
+    std::array<std::string, 4> fields;  // the fields device, operator, node and output of a line
     std::istringstream parts(line);
     for (std::string& field : fields) std::getline(parts, field, '\t');
     devices[fields[3]] = fields[0];

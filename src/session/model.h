@@ -26,35 +26,35 @@ struct Model::Impl {
   std::string path;
   bool as_read = false;  // true if `def` is exactly what the file at `path` contains; false if it was changed in memory
   std::shared_ptr<const compiled::File> compiled;  // set for a compiled model, whose `def` is empty
-  LoadPhases load;                                 // how long the parts of reading it took
+  LoadPhases load;                                 // times of the parts of reading the model
 
   /// Imports the graph from `def`, before any pass.
   /// @throws Error(not_implemented) for a compiled model, which does not contain the original graph.
   std::unique_ptr<Graph> import() const;
 };
 
-/// Name, version, producer and other metadata that the model declares.
+/// Returns the name, version, producer and other metadata that the model declares.
 ModelMetadata metadata_of(const onnx::ModelDef& def);
 
 /// @param path           file the model comes from; may be empty.
-/// @param as_read, load  see Model::Impl
+/// @param as_read, load  for these members of Model::Impl
 Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, const LoadPhases& load = {});
 
-/// Options for reading files, derived from the session's: the format (`session.load_model_format`), and whether initializers are mapped and
-/// shared.
+/// Returns the session's options that concern reading files: the format (`session.load_model_format`), and whether initializers are mapped
+/// and shared.
 onnx::ReadOptions reading_options(const SessionOptions& options);
-/// Model::load and Model::from_bytes with all options of reading.
+/// Like Model::load and Model::from_bytes, with all options of reading.
 Model load_model(const std::string& path, const onnx::ReadOptions& read);
 Model read_model(std::span<const std::byte> bytes, const std::string& model_dir, const onnx::ReadOptions& read);
 
-/// An error text for given values that replaced no external initializer, because no initializer has that name or it is not external. Empty
-/// if all were used.
+/// Returns an error text about given values that replaced no external initializer, because no initializer has that name or it is not
+/// external. Empty if all values were used.
 std::string unused_value(const Model& model, const std::map<std::string, Tensor>& external_values);
 /// A node as optimized_model() writes it, and the device that it runs on ("cpu", "gpu:0").
 struct AssignedNode {
   std::string name, domain, op_type, device;
 };
-/// Nodes of bodies stand before those of the graph around them. Constants are not listed.
+/// Lists the nodes. Nodes of bodies come before the nodes of the graph around them. Constants are not listed.
 std::vector<AssignedNode> assigned_nodes(const Session& session);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);

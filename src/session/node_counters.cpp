@@ -1,4 +1,4 @@
-// Node counters: how often and how long each node ran, for clients that count it.
+// Node counters: number and durations of each node's executions, for clients that count them.
 #include "core/trace/node_counters.h"
 
 #include <fmt/format.h>

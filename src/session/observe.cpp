@@ -68,7 +68,8 @@ int64_t find(const Tensor& tensor, Bits exponent, Bits fraction, bool infinity_t
   return -1;
 }
 
-// Index of the first element that is not finite; -1 if there is none or the dtype is not a floating-point type of 16 bits or more.
+// Returns the index of the first element that is not finite; -1 if there is none, or if the dtype is not a floating-point type of 16 bits
+// or more.
 int64_t first_bad(const Tensor& tensor, bool infinity_too, Finding& finding) {
   switch (tensor.dtype()) {
     case DType::float32: return find<uint32_t>(tensor, 0x7F800000U, 0x007FFFFFU, infinity_too, finding);

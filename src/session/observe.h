@@ -16,9 +16,8 @@ namespace treadle {
 /// Calls the monitor, checks for values that are not finite, writes dumps, and collects statistics. Made for one run.
 class RunObserver final : public exec::Observer {
  public:
-  /// @param options  of the run; may be null.
-  /// @param monitor  may be null.
-  /// @param memory   of the session or other client; the statistics name its allocator.
+  /// @param options  options of the run; may be null. @param monitor  may be null. @param memory   context of the session or other client;
+  /// the statistics name its allocator.
   RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id,
               const AllocationContext& memory);
 
@@ -49,7 +48,7 @@ class RunObserver final : public exec::Observer {
   const AllocationContext& memory_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 
-  std::mutex mutex_;  // parallel executors call before() and after() from several threads
+  std::mutex mutex_;  // needed because parallel executors call before() and after() from several threads
   bool begun_ = false;
   int64_t next_step_ = 0;
   using Key = std::pair<const exec::RunState*, const exec::Instruction*>;

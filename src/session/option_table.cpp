@@ -198,7 +198,7 @@ void check_entry(const OptionInfo& info, const std::string& text) {
 }
 
 void check_key_length(const std::string& key) {
-  constexpr size_t kMaxLength = 1024;  // ONNX Runtime's limit
+  constexpr size_t kMaxLength = 1024;  // same limit as ONNX Runtime's
   if (key.empty() || key.size() > kMaxLength)
     throw Error(ErrorCode::invalid_argument, fmt::format("Config key is empty or longer than maximum length {}: the key of a configuration "
                                                          "entry has {} bytes",
@@ -207,7 +207,7 @@ void check_key_length(const std::string& key) {
 
 void check_config_key(const OptionInfos& table, std::string_view key) {
   constexpr std::string_view kOurs = "treadle.", kOfSession = "session.";
-  if (!key.starts_with(kOurs)) {  // another library's entry
+  if (!key.starts_with(kOurs)) {  // the entry belongs to another library
     const std::string_view name = key.starts_with(kOfSession) ? key.substr(kOfSession.size()) : key;
     for (const OptionInfo* info : table)
       if (info->settable && info->name == name && info->alias != key)

@@ -34,7 +34,7 @@ struct OptionInfo {
   std::string_view alias{};   ///< ONNX Runtime's config entry with the same meaning
   std::string_view type{};    ///< type as shown in the docs; empty: derived from the form and the range
   OptionText text{};
-  /// Range of a number, in the member's unit, with both ends.
+  /// The range of a number, in the member's unit, including both ends.
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
   bool below_most = false;                                 ///< the range excludes `most`
   double also = std::numeric_limits<double>::quiet_NaN();  ///< one more number that is accepted outside of the range
@@ -47,7 +47,7 @@ struct OptionInfo {
   OptionForm form = OptionForm::by_member;
   bool leaves_graph = false;          ///< the option does not affect the optimised graph, so a compiled model is valid for any value of it
   std::string_view never_compiled{};  ///< why a session that sets this option neither reads nor writes compiled models; empty: it may
-  /// Returns the contents of the file that a value names, for options whose value is a path. Null: the value itself is what counts.
+  /// Returns the contents of the file that a value names, for options whose value is a path. Null: the value itself determines the graph.
   std::string (*content)(const std::string& value) = nullptr;
 
   // Derived from the other fields by finish().
@@ -55,20 +55,20 @@ struct OptionInfo {
   std::string key{};      ///< config entry that sets the option: "treadle." and `name`; empty: there is none
 
   bool is_called(std::string_view given) const { return given == name || (settable && !given.empty() && (given == key || given == alias)); }
-  /// The type and range as a phrase, such as "number from 1 to 64".
+  /// Returns the type and range as a phrase, such as "number from 1 to 64".
   std::string type_text() const;
-  /// @throws Error(invalid_argument) for a number outside of the range, or a text that is not a valid value
+  /// Checks a number or text. @throws Error(invalid_argument) for a number outside of the range, or a text that is not a valid value
   void check(double value) const;
   void check(const std::string& value) const;
 };
 
-/// The largest number that a text can set: T's largest, but at most that of int64_t.
+/// Returns the largest number that a text can set: T's largest, but at most that of int64_t.
 template <typename T>
 inline constexpr int64_t kLargest =
     std::in_range<int64_t>(std::numeric_limits<T>::max()) ? static_cast<int64_t>(std::numeric_limits<T>::max())
                                                           : std::numeric_limits<int64_t>::max();
 
-/// Access to a member that is an enumeration, whose values are passed as numbers.
+/// Gives access to a member that is an enumeration, whose values are passed as numbers.
 template <typename O>
 struct ChoiceMember {
   int (*get)(const O&);
@@ -79,14 +79,14 @@ ChoiceMember<O> choice_member() {
   return {[](const O& o) { return static_cast<int>(o.*Member); },
           [](O& o, int value) { o.*Member = static_cast<std::remove_reference_t<decltype(o.*Member)>>(value); }};
 }
-/// Access to a member that is an object which a text can name. If `set` is null, only a program can set it.
+/// Gives access to a member that is an object which a text can name. If `set` is null, only a program can set it.
 template <typename O>
 struct TextMember {
   std::string (*get)(const O&);
   void (*set)(O&, const std::string&);
-  bool (*is_set)(const O&) = nullptr;  ///< null: it counts as set if its text differs from the default's
+  bool (*is_set)(const O&) = nullptr;  ///< null: the option counts as set if its text differs from the default's
 };
-/// Access to a member of a struct nested in O.
+/// Gives access to a member of a struct nested in O.
 template <typename O, typename T>
 struct PartMember {
   T& (*in)(O&);
@@ -94,7 +94,7 @@ struct PartMember {
 /// The option has no member: its config entry is stored as it is and read by the part of the library that uses it.
 struct ConfigMember {};
 
-/// Kinds of members that an option of O can have. Specialised for an O with nested structs.
+/// The kinds of members that an option of O can have. Specialised for an O with nested structs.
 template <typename O>
 struct OptionMembers {
   using Any = std::variant<bool O::*, int O::*, int64_t O::*, size_t O::*, double O::*, std::string O::*, std::vector<std::string> O::*,
@@ -116,7 +116,7 @@ template <typename O, typename T>
 struct MemberValue<PartMember<O, T>> {
   using Type = T;
 };
-/// Type of the member's value; void if it is accessed through functions.
+/// The type of the member's value; void if it is accessed through functions.
 template <typename M>
 using ValueOf = typename MemberValue<M>::Type;
 template <typename O, typename T>
@@ -129,7 +129,7 @@ T& value_in(O& options, PartMember<O, T> member) {
 }
 template <typename O, typename M>
 const ValueOf<M>& value_in(const O& options, M member) {
-  return value_in(const_cast<O&>(options), member);  // value_in only reads here
+  return value_in(const_cast<O&>(options), member);  // value_in only reads the member here
 }
 
 template <typename T>
@@ -158,8 +158,7 @@ constexpr OptionForm form_of() {
     return std::is_same_v<T, std::map<std::string, int64_t>> ? OptionForm::extents : OptionForm::devices;
 }
 
-// Parse a value.
-// @throws Error(invalid_argument) that says what is expected
+// These functions parse a value. @throws Error(invalid_argument) that says what is expected
 bool parse_flag(const std::string& text);
 int64_t parse_integer(const OptionInfo& info, const std::string& text, int64_t largest);
 double parse_real(const OptionInfo& info, const std::string& text);
@@ -171,7 +170,7 @@ void add_extents(std::map<std::string, int64_t>& extents, const std::string& lis
 /// Parses a list of pairs and adds them to `pairs`.
 /// @param form  format of one pair, for error messages: "NAME=DEVICE"
 void add_pairs(std::map<std::string, std::string>& pairs, const std::string& list, std::string_view form);
-// Format a value as text.
+// These functions format a value as text.
 std::string number_text(const OptionInfo& info, int64_t value, int64_t largest);
 std::string number_text(const OptionInfo& info, double value);
 std::string choice_text(const OptionInfo& info, int value);
@@ -191,7 +190,7 @@ struct Option : OptionInfo {
   std::string get(const O& options) const {
     return std::visit([&](const auto& m) { return get_member(options, m); }, member);
   }
-  /// True if the option's value differs from the one in `defaults`.
+  /// Returns true if the option's value differs from the one in `defaults`.
   bool is_set(const O& options, const O& defaults) const {
     const auto* text = std::get_if<TextMember<O>>(&member);
     return text && text->is_set ? text->is_set(options) : get(options) != get(defaults);
@@ -335,24 +334,22 @@ std::vector<Option<O>> finish(std::vector<Option<O>> rows) {
   return rows;
 }
 
-/// The rows without their members, for functions that are independent of O.
+/// The descriptions of the rows without their members, for functions that are independent of O.
 using OptionInfos = std::vector<const OptionInfo*>;
 
-/// @throws Error(not_found) for an unknown key that begins with "treadle.", and for an option's name without "treadle.", which would have
-/// no effect. The error suggests the nearest key.
+/// Checks the key of a config entry. @throws Error(not_found) for an unknown key that begins with "treadle.", and for an option's name
+/// without "treadle.", which would have no effect. The error suggests the nearest key.
 void check_config_key(const OptionInfos& table, std::string_view key);
-/// Index of the option with this name, key or alias.
-/// @throws Error(not_found) that suggests the nearest name
+/// Returns the index of the option with this name, key or alias. @throws Error(not_found) that suggests the nearest name
 size_t option_named(const OptionInfos& table, std::string_view name);
 /// Checks the length of a config entry's key.
 /// @throws Error(invalid_argument) if it is empty or too long
 void check_key_length(const std::string& key);
 
-/// The table in Markdown, for docs/options.md.
-/// @param defaults  the default value of each row, as text
+/// Returns the table in Markdown, for docs/options.md. @param defaults  the default value of each row, as text
 std::string options_markdown(const OptionInfos& table, const std::vector<std::string>& defaults);
 
-/// The options of O, a struct of options.
+/// The table of the options in O, which is a struct of options.
 template <typename O>
 class OptionTable {
  public:
@@ -390,10 +387,10 @@ class OptionTable {
     check(options);
   }
 
-  /// @throws Error(not_found) for an unknown key that begins with "treadle."
+  /// Checks a key. @throws Error(not_found) for an unknown key that begins with "treadle."
   void check_key(std::string_view key) const { check_config_key(infos_, key); }
 
-  /// The table in Markdown, for docs/options.md.
+  /// Returns the table in Markdown, for docs/options.md.
   std::string markdown(const O& defaults) const {
     std::vector<std::string> texts;
     for (const Option<O>& row : rows_) texts.push_back(row.get(defaults));
@@ -401,7 +398,7 @@ class OptionTable {
   }
 
  private:
-  // Null: the key belongs to no option, such as another library's entry.
+  // Returns the row of a key. Null: the key belongs to no option of the table, such as another library's entry.
   const Option<O>* row_of(std::string_view key) const {
     check_key(key);
     for (const Option<O>& row : rows_)

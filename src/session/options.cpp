@@ -29,7 +29,7 @@ constexpr OptionChoice kPurposes[] = {{"inference", static_cast<int>(SessionMode
 constexpr std::string_view kOnDevices = "nodes run on devices other than the host";
 constexpr double kMostOptionThreads = 4096, kMostStreams = 64;
 
-// Access to an option that is an object, which only a program can set.
+// Describes the member of an option that is an object, which only a program can set.
 TextMember<Options> only_in_programs() {
   return {[](const Options&) { return std::string(); }, nullptr};
 }
@@ -374,7 +374,8 @@ const SessionOptions& session_defaults() {
   return kDefaults;
 }
 
-// @param kind  "symbol" or "denotation", for messages; `known` has all that the model's inputs use
+// @param kind  "symbol" or "denotation", for messages
+// @param known  all names that the model's inputs use
 void check_overrides(std::string_view option, std::string_view kind, const std::map<std::string, int64_t>& overrides,
                      std::set<std::string> known, const SessionOptions& options) {
   known.erase(std::string());

@@ -12,12 +12,11 @@ namespace treadle {
 const OptionTable<SessionOptions>& session_option_table();
 const OptionTable<RunOptions>& run_option_table();
 
-/// For RunOptions: the functions that treadle/session.h declares for SessionOptions.
+/// These functions do for RunOptions what treadle/session.h declares for SessionOptions.
 void set_option(RunOptions& options, std::string_view name, const std::string& value);
 void add_config_entry(RunOptions& options, const std::string& key, const std::string& value);
 
-/// The optimiser's level for a session's option.
-/// @pre the level is not disable_all
+/// Returns the optimiser's level for a session's option. @pre the level is not disable_all
 passes::Level optimizer_level(GraphOptimizationLevel level);
 
 /// Applies the config entries to options that still have their default.
@@ -30,7 +29,7 @@ SessionOptions complete(const SessionOptions& given);
 /// @throws Error(not_found), suggesting the nearest name, if on_warning is not set
 void check_symbols(const Model& model, const SessionOptions& options);
 
-/// The tables in Markdown, for docs/options.md.
+/// Return the tables in Markdown, for docs/options.md.
 std::string options_markdown();
 std::string run_options_markdown();
 

@@ -1,4 +1,4 @@
-// Partial runs: a run that is made by one call and continued by later ones.
+// Partial runs: one call begins the run, and later calls continue it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,9 +23,9 @@ struct PartialRun::Impl {
   std::vector<exec::InstructionId> ends_of(std::string_view node) const;
 };
 
-// The last instructions of a node, given its name in the model or in the optimised graph. Normally these are the instructions with that
-// name or that compute the node's values (if a pass replaced it by several nodes). If the node was fused into others, none is left, and the
-// instructions whose sources include it are returned.
+// Returns the last instructions of a node, given its name in the model or in the optimised graph. Normally these are the instructions with
+// that name or that compute the node's values (if a pass replaced it by several nodes). If the node was fused into others, none is left, so
+// the instructions whose sources include it are returned.
 std::vector<exec::InstructionId> PartialRun::Impl::ends_of(std::string_view name) const {
   std::span<const std::string> values;
   for (const onnx::NodeDef& def : session->model.impl().def.graph.nodes)

@@ -127,7 +127,7 @@ void mark_profile(std::string_view name) noexcept {
   try {
     Recorder::of_process().instant(ProfileRange::name_id(name));
   } catch (const std::exception&) {
-    // No memory for the name: the mark is not recorded.
+    // If there is no memory for the name, the mark is not recorded.
   }
 }
 
@@ -150,7 +150,7 @@ void ProfileRange::end_call(uint32_t name_id, uint64_t begin, uint64_t end, int6
   try {
     Recorder::of_process().record_for(system_thread, name_id, RecordKind::python, begin, end);
   } catch (const std::exception&) {
-    // No memory: the call is not recorded.
+    // If there is no memory, the call is not recorded.
   }
 }
 
@@ -159,7 +159,7 @@ void ProfileRange::call_is_open(uint32_t name_id, uint64_t begin, int64_t system
   try {
     Recorder::of_process().begin_for(system_thread, name_id, RecordKind::python, begin);
   } catch (const std::exception&) {
-    // No memory: the call is not recorded.
+    // If there is no memory, the call is not recorded.
   }
 }
 
@@ -169,7 +169,7 @@ ProfileRange::ProfileRange(std::string_view name) noexcept : start_(0) {
     name_ = name_id(name);
     start_ = begin(name_);
   } catch (const std::exception&) {
-    // No memory for the name: the range is not recorded.
+    // If there is no memory for the name, the range is not recorded.
   }
 }
 ProfileRange::~ProfileRange() { end(name_, start_); }
@@ -242,7 +242,7 @@ std::string Runtime::end_profiling(const Executables& executables, TraceFormat f
 void Runtime::leave_profile(const Executables& executables, TraceFormat format) noexcept {
   if (!options.enable_profiling || !own_profiling || own_profiling->is_read()) return;
   try {
-    own_profiling->set(true);  // even if it is paused
+    own_profiling->set(true);  // turns profiling on even if it is paused
     end_profiling(executables, format);
   } catch (const std::exception& error) {
     TREADLE_LOG(warning, "the profile of {} could not be written: {}", name, error.what());
@@ -271,7 +271,7 @@ profile::ProfilePlan Session::Impl::profile_plan(const Profiling& of) const {
 
 namespace {
 
-using Children = std::unordered_map<int32_t, std::vector<int32_t>>;  // of profiled nodes, by their parent
+using Children = std::unordered_map<int32_t, std::vector<int32_t>>;  // indices of profiled nodes, by their parent
 
 Children children_of(const std::vector<ProfiledNode>& nodes) {
   Children children;
@@ -282,11 +282,12 @@ Children children_of(const std::vector<ProfiledNode>& nodes) {
 // @param graphs  of the model: the bodies of the profiled node `parent`
 void name_by_position(const std::vector<const onnx::GraphDef*>& graphs, int32_t parent, const Children& children,
                       std::vector<ProfiledNode>& nodes) {
-  std::unordered_map<std::string_view, std::pair<const onnx::NodeDef*, int>> named;  // nodes without a name: by their first output
+  std::unordered_map<std::string_view, std::pair<const onnx::NodeDef*, int>> named;  // nodes without a name, by their first output
   for (const onnx::GraphDef* graph : graphs) {
     int position = 0;
     for (const onnx::NodeDef& node : graph->nodes) {
-      if (node.outputs.empty() || (node.op_type == "Constant" && node.domain.empty())) continue;  // as constants do not count there
+      // Constants have no position in onnxruntime's numbering.
+      if (node.outputs.empty() || (node.op_type == "Constant" && node.domain.empty())) continue;
       named.try_emplace(node.name.empty() ? node.outputs[0] : node.name, &node, position++);
     }
   }
@@ -365,7 +366,7 @@ Profile Session::profile() const {
   std::shared_ptr<Profiling> of;
   {
     std::lock_guard lock(impl_->mutex);
-    impl_->profiling();  // throws if it was not started
+    impl_->profiling();  // throws if profiling was not started
     of = impl_->own_profiling;
   }
   return recorded_profile(impl_->profile_plan(*of), *of);

@@ -1,4 +1,5 @@
-// One profile of a client (a session, trainer or joint module): its window on the process's recorder, and the intervals in which it was on.
+// One profile of a client (a session, trainer or joint module): its window on the process's recorder, and the intervals in which the
+// profile was on.
 #pragma once
 
 #include <atomic>
@@ -30,17 +31,17 @@ class Profiling {
   /// Turns the profile on or off for runs that begin from now on.
   void set(bool on);
   bool is_on() const;
-  /// Records that the profile has been read.
+  /// Records that the profile's content has been read.
   void note_read() const { is_read_.store(true, std::memory_order_relaxed); }
   bool is_read() const { return is_read_.load(std::memory_order_relaxed); }
 
   const RecordWindow& window() const { return window_; }
   RecordWindow& window() { return window_; }
   bool names_passes() const { return names_passes_; }
-  /// The intervals in which the profile was on, as pairs of start and end in the recorder's ticks. The last one may be open (end
-  /// UINT64_MAX).
+  /// Returns the intervals in which the profile was on, as pairs of start and end in the recorder's ticks. The last interval may be open
+  /// (end UINT64_MAX).
   std::vector<std::pair<uint64_t, uint64_t>> intervals() const;
-  /// Memory in use, by class, when the profile began.
+  /// Returns the memory in use, by class, when the profile began.
   const MemoryStatistics& memory_before() const { return memory_before_; }
 
  private:
@@ -54,7 +55,7 @@ class Profiling {
   std::vector<std::pair<uint64_t, uint64_t>> intervals_;
 };
 
-/// The profile of everything recorded so far.
+/// Returns the profile of everything recorded so far.
 Profile recorded_profile(profile::ProfilePlan plan, const Profiling& profiling);
 
 /// Adds to each node the passes that made it and the reasons why other kernels of its operator were not chosen. Clients do not keep this
@@ -76,7 +77,8 @@ struct Profiler::Impl {
   const std::shared_ptr<const void> owner;
   const Plan plan;
   Profiling profiling;
-  std::unique_ptr<profile::StreamWriter> stream;  // null: records stay in the recorder. Last member, so that it is destroyed first
+  // null: records stay in the recorder. Must be the last member, so that it is destroyed first.
+  std::unique_ptr<profile::StreamWriter> stream;
 };
 
 }  // namespace treadle

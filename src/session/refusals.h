@@ -1,4 +1,4 @@
-// Capabilities and options that some ways of running do not support. Errors, tests and the table in docs/sessions.md use these texts.
+// Lists capabilities and options that some executors do not support. Errors, tests and the table in docs/sessions.md use these texts.
 #pragma once
 
 #include <span>
@@ -10,9 +10,9 @@
 namespace treadle {
 
 struct Refusal {
-  std::string_view where;    ///< the way of running, such as "execution on devices"
+  std::string_view where;    ///< how the model is executed, such as "execution on devices"
   std::string_view what;     ///< a capability, or an option's name in SessionOptions
-  std::string_view instead;  ///< why it has no meaning there, or what to use instead
+  std::string_view instead;  ///< the reason why it has no effect there, or the alternative
 
   std::string message() const;
 };
@@ -23,12 +23,12 @@ std::span<const Refusal> refusals();
 /// @throws Error(invalid_argument) with the listed text. @pre the list has the pair
 [[noreturn]] void refuse(std::string_view where, std::string_view what, std::string_view name = {});
 
-/// Refuses options that this way of running does not support.
+/// Refuses options that this executor does not support.
 /// @param options  after complete()
 /// @throws Error(invalid_argument) for the first such option that is set.
 void refuse_set(std::string_view where, const SessionOptions& options);
 
-/// The table in Markdown, for docs/sessions.md.
+/// Returns the table in Markdown, for docs/sessions.md.
 std::string refusals_markdown();
 
 }  // namespace treadle

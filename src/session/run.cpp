@@ -94,7 +94,7 @@ Datum Session::stored(ValueHandle handle) const {
 }
 
 void Session::erase(ValueHandle handle) {
-  Datum dropped;  // declared before the lock, so that the value is freed after the lock is released
+  Datum dropped;  // declared before the lock, so that the value is freed only after the lock is released
   std::lock_guard lock(impl_->stored_mutex);
   auto found = impl_->stored.find(handle);
   if (found == impl_->stored.end()) throw Error(ErrorCode::not_found, fmt::format("the session keeps no value {}", handle));

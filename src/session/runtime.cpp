@@ -35,7 +35,7 @@ std::string message_of(const std::exception_ptr& failure) {
   }
 }
 
-// Calls the pre-run hooks, `work` and the post-run hooks.
+// Calls the pre-run hooks, then `work`, then the post-run hooks.
 template <typename Work>
 void with_hooks(HookedRun hooked, Work&& work) {
   if (!hooks::any(HookPoint::pre_run) && !hooks::any(HookPoint::post_run)) return work();
@@ -53,7 +53,7 @@ void with_hooks(HookedRun hooked, Work&& work) {
   try {
     hooks::call(HookPoint::post_run, hooked);
   } catch (...) {
-    if (!failure) throw;  // if work failed, its error is thrown, not the hook's
+    if (!failure) throw;  // if `work` failed, its error is thrown instead of the hook's
   }
   if (failure) std::rethrow_exception(failure);
 }
@@ -119,7 +119,7 @@ Runtime::MakingFurther::~MakingFurther() {
   phase_.reset();
   try {
     runtime_.load.add(phases_);
-  } catch (const std::bad_alloc&) {  // the graph is usable without its times
+  } catch (const std::bad_alloc&) {  // ignored: the graph can be used without its times
   }
 }
 
@@ -146,7 +146,7 @@ void Runtime::choose_threads() {
 }
 
 double Runtime::recompute_fraction() const {
-  constexpr double kOfTraining = 0.1;  // fraction up to which recomputation pays off in training
+  constexpr double kOfTraining = 0.1;  // maximum fraction up to which recomputation pays off in training
   if (options.recompute_fraction >= 0) return options.recompute_fraction;
   return options.mode == SessionMode::training && !devices.any() && !parallel ? kOfTraining : 0;
 }
@@ -295,7 +295,7 @@ void Runtime::call(const exec::RunControl& control, exec::Caller& caller, Hooked
         outcome->failure = std::current_exception();
       }
       auto in_flight_until_here = std::move(outcome->entry);
-      // Destroyed now, in case the caller has left; after `entry` has gone, nothing of the client may be touched.
+      // Destroys the work now, in case the caller has left: once `entry` is destroyed, this thread must not access the client.
       outcome->work = nullptr;
     });
     if (!ended) {
@@ -376,7 +376,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
     if (is_lent(feed)) feed = feed.tensor().clone();
   detached->bound.assign(request.bound.begin(), request.bound.end());
   for (Datum& memory_of_caller : detached->bound)
-    // Not written while the run goes on; the caller copies the result at the end.
+    // Drops the caller's memory, which must not be written after the caller has returned; the caller copies the result at the end.
     if (is_lent(memory_of_caller)) memory_of_caller = Datum();
   detached->results.resize(results.size());
   detached->memory.assign(output_memory.begin(), output_memory.end());

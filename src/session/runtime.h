@@ -33,69 +33,67 @@ namespace treadle {
 
 /// The arguments of a whole run, besides its feeds.
 struct RunRequest {
-  std::span<const Datum> bound = {};  ///< empty, or one per output: memory that the caller supplies for it (undefined: none)
+  std::span<const Datum> bound = {};  ///< empty, or one per output: memory that the caller supplies for the output (undefined: none)
   std::span<const exec::OutputMemory> memory = {};
   const RunOptions* options = nullptr;
   std::shared_ptr<const Monitor> monitor = nullptr;
   bool compiled = false;                             ///< the executable was compiled for this run, not taken from the cache
   std::optional<uint64_t> random_id = std::nullopt;  ///< seeds the random operators; none: the run's number does
   std::atomic<bool>* committed = nullptr;            ///< set when the run starts to overwrite the values that it updates
-  std::shared_ptr<const void> held = nullptr;        ///< released when the run has ended, which may be after its caller has returned
+  std::shared_ptr<const void> held = nullptr;        ///< is released when the run has ended, which may be after its caller has returned
 };
 
-/// Threads, devices, memory, job, recorder and the list of runs in progress. It makes a run's RunControl and wraps the run in hooks, checks
-/// and accounting, so that a capability added here serves every way of running.
+/// The environment of a client's runs: threads, devices, memory, job, recorder, and the list of runs in progress. It makes a run's
+/// RunControl, and adds hooks, checks and accounting to the run. So a capability added here works for all kinds of runs.
 struct Runtime {
-  /// @param owner  what errors call the owner of the memory, such as "the session".
+  /// @param owner  how errors call the owner of the memory, such as "the session".
   Runtime(const SessionOptions& options, std::string owner);
   virtual ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  /// The options that are the same for all programs; the caller adds its own.
+  /// Returns the options that are the same for all programs; the caller adds those of its program.
   exec::ProgramOptions program_options() const;
-  /// The option's value, or its default for this mode.
+  /// Returns the option's value, or its default for this mode.
   double recompute_fraction() const;
   /// Lowers the graph to a program for its own inputs and outputs.
   std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& lowering) const;
-  /// Puts the memory limit into effect, if there is one, and lets other threads call `trim`. The last step in making a client.
+  /// Applies the memory limit, if there is one. From then on other threads may call `trim`, so it must be the last step in making a client.
   void keep_limits(std::function<void()> trim);
-  /// The first step in a client's destructor: afterwards no other thread calls `trim` or profile_plan().
+  /// Must be the first step in a client's destructor: afterwards no other thread calls `trim` or profile_plan().
   void let_limits_go() {
     attached.end();
     gate.reset();
   }
-  /// @throws Error(invalid_argument) if the client was made without a memory limit.
+  /// Changes the limit. @throws Error(invalid_argument) if the client was made without a memory limit.
   void set_memory_limit(size_t limit_bytes);
   using Executables = std::vector<std::shared_ptr<const Executable>>;  // all programs of a client, the main one first
-  /// Starts the client's own profile, for runs that begin from now on. What it recorded before is discarded.
+  /// Starts the client's own profile, for runs that begin from now on. Discards what that profile has recorded before.
   void start_profiling(const ProfilerOptions& profiler_options);
-  /// The client's own profile.
-  /// @throws Error(invalid_argument) unless it was started
+  /// Returns the client's own profile. @throws Error(invalid_argument) unless it was started
   Profiling& profiling() const;
   /// Collects nodes, runs, times, buffers and memory for a profile.
   profile::ProfilePlan profile_plan(const Executables& executables, const Profiling& profiling) const;
-  virtual profile::ProfilePlan profile_plan(const Profiling& profiling) const = 0;  ///< the same for all graphs of the client
-  /// Names nodes as onnxruntime's profiles do: without a name in the model, by the operator and the position in the graph ("Relu_3").
+  virtual profile::ProfilePlan profile_plan(const Profiling& profiling) const = 0;  ///< returns the plan for all graphs of the client
+  /// Names nodes as onnxruntime's profiles do: a node without a name in the model is named by its operator and its position in the graph
+  /// ("Relu_3").
   virtual void name_as_onnxruntime(std::vector<ProfiledNode>&) const {}
-  /// Counters of the graphs' nodes, the main graph's first.
-  /// @param kept  counters of programs that have been evicted
+  /// Returns the counters of the graphs' nodes, those of the main graph first. @param kept  counters of programs that have been evicted
   /// @throws Error(invalid_argument) without SessionOptions::node_counters
   std::vector<NodeCounter> node_counters(const Executables& executables, const CountedNodes& kept = {}) const;
   void reset_node_counters(const Executables& executables) const;
-  /// Writes everything recorded as a trace.
-  /// @return the file's path
+  /// Writes all records as a trace. @return the file's path
   std::string end_profiling(const Executables& executables, TraceFormat format);
-  /// Called when the client ends: writes the recording of enable_profiling if nobody has read it.
+  /// Must be called when the client ends. Writes the recording of enable_profiling unless the profile has been read.
   void leave_profile(const Executables& executables, TraceFormat format) noexcept;
 
   /// Sets the monitor from the next run on; a monitor without a callback turns monitoring off.
   void set_monitor(Monitor made);
-  /// Null: there is no monitor.
+  /// Returns the monitor. Null: there is none.
   std::shared_ptr<const Monitor> current_monitor() const;
 
   exec::RunControl control(const RunOptions* run_options) const;
-  /// Called when a run begins or continues: records it from now on if a profile of this client is on.
+  /// Must be called when a run begins or continues: records the run from now on if a profile of this client is on.
   void set_recorder(exec::RunControl& control) const;
 
   /// Executes a whole run with hooks, monitor, checks, dumps, metadata and deadline.
@@ -113,18 +111,18 @@ struct Runtime {
   void compute_around(const exec::RunControl& control, Work&& work) const;
 
   SessionOptions options;
-  const std::string name;          // of the owner, for errors
-  const std::shared_ptr<Job> job;  // null: not in a job
+  const std::string name;          // how errors name the owner
+  const std::shared_ptr<Job> job;  // null: the client belongs to no job
   SessionDevices devices;
-  AllocationContext memory;                     // for everything the client allocates
+  AllocationContext memory;                     // context of everything that the client allocates
   std::shared_ptr<exec::JobMemory> job_memory;  // host memory of the job; null without a job
   std::unique_ptr<exec::MemoryGate> gate;       // null unless there is a memory limit or a job
   std::shared_ptr<ThreadPool> pool;
   bool parallel = false;
-  int intra_limit = 0, inter_limit = 0;  // as in RunControl
+  int intra_limit = 0, inter_limit = 0;  // see RunControl
   mutable std::atomic<uint64_t> num_runs{0};
   mutable LoadPhases load;  // times of reading the model and making the client
-  /// Alive while a client is made: allocates from its memory and times the phases.
+  /// Exists while a client is made: selects the client's memory for allocations, and times the phases.
   class Making {
    public:
     Making(const Runtime& runtime, const Model& model);
@@ -134,7 +132,7 @@ struct Runtime {
     const LoadPhases::Scope scope_;
     const LoadPhases::Phase phase_;
   };
-  /// Alive while another graph is made, on any thread: it is timed as a phase of its own.
+  /// Exists while another graph is made, on any thread. The time of making it is a phase of its own.
   class MakingFurther {
    public:
     /// @param what  name of the phase, such as "gradients"
@@ -150,7 +148,7 @@ struct Runtime {
     const LoadPhases::Scope scope_;
     std::optional<LoadPhases::Phase> phase_;
   };
-  /// Makes a client or a graph. If memory runs out, adds a description of the memory in use to the error, unless it has one already.
+  /// Makes a client or a graph. If memory runs out, adds a description of the memory in use to the error, unless the error has one already.
   /// @param what  "the session", "the graph for predict"
   template <typename Make>
   decltype(auto) making(std::string_view what, Make&& make) const {
@@ -160,14 +158,14 @@ struct Runtime {
       rethrow_with_memory(what);
     }
   }
-  /// The reason why profiles cannot name the passes that made a node; empty: they can.
+  /// The reason why profiles cannot name the passes that made a node; empty: they can name them.
   std::string names_no_passes;
   // Ids of recorded names, unique to this client.
   struct RecordNames {
     uint32_t run = Recorder::reserve_names(2), initialization = run + 1;
   };
   const RecordNames records;
-  mutable std::atomic<int> num_recording{0};  // profiles of this client that are on; runs are recorded while it is above 0
+  mutable std::atomic<int> num_recording{0};  // number of profiles of this client that are on; runs are recorded while it is above 0
   std::shared_ptr<Profiling> own_profiling;   // made by start_profiling() or the option enable_profiling
   mutable AttachedProfile attached;           // requested by another process
   std::atomic<uint64_t> monitor_number{0};    // number of the current monitor; 0: none
@@ -179,7 +177,7 @@ struct Runtime {
   uint64_t last_monitor_number_ = 0;
 
   void choose_threads();
-  [[noreturn]] void rethrow_with_memory(std::string_view made) const;  // called in a catch clause
+  [[noreturn]] void rethrow_with_memory(std::string_view made) const;  // must be called in a catch clause
   std::unique_ptr<exec::Executor> make_executor(const exec::Program& program) const;
   void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;

@@ -32,7 +32,7 @@
 namespace treadle {
 namespace {
 
-// Every symbolic extent of every input becomes a symbol of its own. An input that is declared without axes may be of any rank.
+// Makes every symbolic extent of every input a separate symbol. An input that is declared without axes may be of any rank.
 void separate_symbols(Graph& graph) {
   for (ValueId input : graph.inputs) {
     Type& type = graph.value(input).type;
@@ -276,10 +276,10 @@ void Session::Impl::explain(const Executable& failed, std::span<const Datum> fee
     if (position == failed.input_names.size() || !feeds[position].defined()) continue;
     Type& declared = graph->value(input).type;
     Type fed = Type::of(feeds[position]);
-    if (contradicts(declared, fed)) throw;  // `error` names the feed, which is clear enough
+    if (contradicts(declared, fed)) throw;  // `error` names the feed, so it is clear enough
     declared = std::move(fed);
   }
-  onnx::upgrade(*graph);  // throws, naming the node, if a node rejects the feeds
+  onnx::upgrade(*graph);  // if a node rejects the feeds, this throws an error that names it
   throw;
 }
 
@@ -317,8 +317,8 @@ std::set<std::string, std::less<>> symbols_of(const std::vector<ValueInfo>& valu
   return symbols;
 }
 
-// Fills in what the model does not declare of an output, from inference: type, rank, constant extents, symbols.
-// @param symbols  of the model's inputs; symbols that inference made mean nothing to users
+// Adds to an output's declaration what inference knows in addition: type, rank, constant extents, symbols.
+// @param symbols  symbols of the model's inputs; symbols that inference made are not added, as users do not know them
 void add_inferred(ValueInfo& value, const Type& inferred, const std::set<std::string, std::less<>>& symbols) {
   if (value.type.empty()) value.type = type_text(inferred), value.dtype = inferred.dtype;
   if (!inferred.is_tensor() || !inferred.shape) return;
@@ -410,7 +410,7 @@ MemoryReport Session::Impl::memory_report() const {
 }
 
 void Session::Impl::trim() const {
-  std::unique_lock lock(mutex, std::try_to_lock);  // if taken, only the main program is trimmed
+  std::unique_lock lock(mutex, std::try_to_lock);  // if another thread has locked it, only the main program is trimmed
   if (!lock) return main->executor->frames().trim_all();
   for (const auto& executable : compiled_now()) executable->executor->frames().trim_all();
 }

@@ -33,13 +33,13 @@ namespace treadle {
 /// The names that a run feeds and fetches. A program is compiled for each distinct request.
 struct Request {
   std::span<const std::string> fetches;  ///< empty: all outputs, or none if there are targets
-  std::span<const std::string> fed;      ///< fed values other than inputs: initializers and computed values
+  std::span<const std::string> fed;      ///< fed values that are no inputs of the model: initializers and computed values
   std::span<const std::string> targets;  ///< nodes or values that are computed but not fetched
   bool all_constants = false;            ///< keep weights even after kernels have packed them, for callers that look at a node's inputs
-  bool own_symbols = false;              ///< give each extent of an input a symbol of its own; see needs_own_symbols()
+  bool own_symbols = false;              ///< make each extent of an input a separate symbol; see needs_own_symbols()
 };
 
-/// The feeds of a run, by name: the caller's values, the parameters of its adapters, and those that its client adds.
+/// The feeds of a run, by name: the caller's values, the parameters of its adapters, and values that its client adds.
 class RunFeeds {
  public:
   using Given = std::map<std::string, Datum>;
@@ -52,9 +52,9 @@ class RunFeeds {
   /// @param value  must outlive this object. It is not copied, because a state with two owners cannot grow in place.
   /// @return false if the name is fed already
   bool add(const std::string& name, const Datum& value) { return !given_.contains(name) && added_.emplace(name, &value).second; }
-  /// Null: the name is not fed.
+  /// Returns the feed of this name. Null: the name is not fed.
   const Datum* find(const std::string& name) const;
-  /// The fed names that satisfy `wanted`.
+  /// Returns the fed names that satisfy `wanted`.
   template <typename Predicate>
   std::vector<std::string> names(const Predicate& wanted) const {
     std::vector<std::string> found;
@@ -79,17 +79,17 @@ struct ChosenProgram {
   bool compiled = false;     ///< the executable was compiled for this run, not taken from the cache
 };
 
-/// A model with the environment of its runs.
+/// The implementation of a session: a model with the environment of its runs.
 struct Session::Impl : Runtime {
   Impl(const Model& model, const SessionOptions& options);
   ~Impl();
 
-  /// The program for a request. `*compiled` is set to true if this call compiled it, and to false if it was there.
+  /// Returns the program for a request. Sets `*compiled` to true if this call compiled it, and to false if it existed already.
   std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
   struct Wanted {
     std::span<const std::string> outputs;    ///< see Request::fetches
-    const RunOptions* options = nullptr;     ///< its targets are computed too; may be null
-    std::span<const std::string> kept = {};  ///< further targets
+    const RunOptions* options = nullptr;     ///< options whose targets are computed too; may be null
+    std::span<const std::string> kept = {};  ///< targets in addition to those of the options
     bool takes_feeds_later = false;          ///< missing feeds are left undefined, to be fed during the run
   };
   /// Finds or compiles the program for what a run fetches and feeds. Feeds that contradict the model's symbols get a program without these
@@ -102,25 +102,26 @@ struct Session::Impl : Runtime {
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
   std::shared_ptr<const Executable> make_further(const Request& request, const Monitor* monitor) const;
   std::unique_ptr<Graph> types_of_fed(const Request& request) const;
-  /// True for an initializer or a computed value: feeding it needs a program other than the main one.
+  /// Returns true for an initializer or a computed value. Feeding such a value needs a program other than the main one.
   bool is_fed_apart(const std::string& name) const {
     auto found = known_inputs.find(name);
     return found == known_inputs.end() || found->second >= main->input_names.size();
   }
-  /// @throws Error(invalid_argument) unless the main graph has an input or another value of this name.
+  /// Throws unless a value of this name can be fed. @throws Error(invalid_argument) unless the main graph has an input or another value of
+  /// this name.
   void expect_input(std::string_view name) const;
   /// Infers the shapes again on a new graph with the actual extents, to throw an error that names the node which rejects the feeds.
   /// Rethrows `error` if no node does.
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
   /// Makes a graph of the model, upgraded and with the options' overrides. `edit` changes it before the upgrade.
-  /// @param own_symbols  as in Request
+  /// @param own_symbols  see Request::own_symbols
   std::unique_ptr<Graph> prepare(const std::function<void(Graph&)>& edit = {}, bool own_symbols = false) const;
   using CompiledSubgraphs = std::vector<std::shared_ptr<const plugin::Compiled>>;
   /// @param for_file     use only operators that a compiled file can hold.
   /// @param for_monitor  compile nothing with backends, whose inner values a monitor could not see.
   /// @return subgraphs that the backends compiled; they must live until the program is made.
   CompiledSubgraphs optimize(Graph& graph, bool for_file = false, bool for_monitor = false) const;
-  /// The optimised model, to be written to a file.
+  /// Returns the optimised model, to be written to a file.
   onnx::ModelDef optimized() const;
   struct FinishOptions {
     bool keep_constants = false;  ///< false: release constants of which only the packed copies are needed
@@ -153,21 +154,20 @@ struct Session::Impl : Runtime {
   // Programs for other sets of feeds and fetches, the most recently used first.
   static constexpr size_t kMaxExecutables = 8;
   struct Entry {
-    std::vector<std::string> fetches, fed, targets;  // sets: their order does not matter
+    std::vector<std::string> fetches, fed, targets;  // sorted, since their order does not matter
     bool all_constants = false, own_symbols = false;
     uint64_t monitor = 0;  // number of the monitor that it was compiled for; 0: none
     struct Made {
-      std::mutex mutex;  // held while compiling: other requests for this program wait, the rest do not
+      std::mutex mutex;  // locked while compiling: other requests for this program wait, requests for other programs do not
       std::shared_ptr<const Executable> executable;
     };
     std::shared_ptr<Made> made = std::make_shared<Made>();
   };
-  /// The entry for a request, added if there is none. Its program may not have been compiled yet.
+  /// Returns the entry for a request, which is added if there is none. Its program may not have been compiled yet.
   std::shared_ptr<Entry::Made> entry_for(const Request& request, uint64_t monitor) const;
-  /// All compiled programs, `main` first, without those still being compiled.
-  /// @pre the caller holds `mutex`
+  /// Returns all compiled programs, `main` first, without those that are still being compiled. @pre the caller holds `mutex`
   std::vector<std::shared_ptr<const Executable>> compiled_now() const;
-  mutable std::mutex mutex;  // guards `others`
+  mutable std::mutex mutex;  // guards the programs in `others`
   mutable std::list<Entry> others;
   mutable CountedNodes kept_counters;  // counters of programs that were evicted
   mutable std::atomic<bool> warned_of_symbols{false};
@@ -181,7 +181,7 @@ struct Session::Impl : Runtime {
 /// Adds a program's counters to those kept for the same nodes.
 void keep_counters(exec::Plans& plans, CountedNodes& kept);
 
-/// Puts the results in the order of `fetches`; the program may have been compiled for the same names in another order.
+/// Returns the results in the order of `fetches`; the program may have been compiled for the same names in another order.
 std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Executable& executable, std::vector<Datum> results);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Outputs that a model declares sparse. Inside a run sparse constants are dense, so such outputs are converted at its end.
+// Handles outputs that a model declares sparse. Inside a run sparse constants are dense, so such outputs are converted at its end.
 #pragma once
 
 #include <set>
@@ -10,10 +10,9 @@
 
 namespace treadle {
 
-/// Names of the outputs that the model declares sparse.
+/// Returns the names of the outputs that the model declares sparse.
 std::set<std::string> sparse_outputs(const Model& model);
-/// Converts dense values of declared outputs to sparse ones in COO format.
-/// @param names  one per value
+/// Converts values of declared outputs from dense to sparse tensors in COO format. @param names  one per value
 void make_sparse(const std::set<std::string>& declared, std::span<const std::string> names, std::vector<Datum>& values);
 
 }  // namespace treadle

@@ -11,8 +11,8 @@
 namespace treadle {
 namespace {
 
-/// True if the tensor's memory may be overwritten because no one else refers to it.
-/// @param held  number of references that the caller itself holds
+/// Returns true if the tensor's memory may be overwritten because only the caller refers to it. @param held  number of the caller's
+/// references
 bool is_exclusive(const Datum& datum, long held = 1) {
   return datum.is_tensor() && datum.tensor().storage().use_count() == held && datum.tensor().storage()->writable() &&
          !datum.tensor().storage()->lent();
@@ -31,7 +31,7 @@ struct StatefulRun::Impl {
   struct State {
     StatePair pair;
     Datum value;
-    std::shared_ptr<Storage> spare;  // memory of the previous state, in which the next one is written
+    std::shared_ptr<Storage> spare;  // memory of the state before the current one; the next state is written there
   };
   const Session::Impl* session = nullptr;
   std::vector<State> states;
@@ -45,7 +45,7 @@ struct StatefulRun::Impl {
     throw Error(ErrorCode::invalid_argument, fmt::format("there is no state \"{}\"; the states are: {}", input, fmt::join(names, ", ")));
   }
 
-  // Zeros of the input's declared shape, which must be fixed.
+  // Returns zeros of the input's declared shape, which must be fixed.
   Datum initial_value(const std::string& name) const {
     for (const ValueInfo& info : session->model.inputs()) {
       if (info.name != name) continue;
@@ -94,7 +94,7 @@ StatefulRun::StatefulRun(const Session& session, const std::vector<StatePair>& p
       initial.erase(given);
     }
   }
-  if (!initial.empty()) impl_->find(initial.begin()->first);  // throws if it is no state, listing the states
+  if (!initial.empty()) impl_->find(initial.begin()->first);  // throws if this is not the name of a state, listing the states
   for (const std::string& name : impl_->session->main->output_names)
     if (std::none_of(pairs.begin(), pairs.end(), [&](const StatePair& pair) { return pair.output == name; }))
       impl_->plain_outputs.push_back(name);
@@ -137,7 +137,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
     memory[position].stays = true;
     memory[position].storage = std::move(state.spare);
     const size_t at = position_of(executable->input_names, state.pair.input);
-    // One reference in the state, one in the feeds.
+    // Two references are allowed: that of the state, and that of the feeds.
     if (at == executable->input_names.size() || !is_exclusive(state.value, /*held=*/2)) continue;
     if (appends_to(*executable->graph, executable->graph->outputs[position], executable->graph->inputs[at]))
       memory[position].appends_to = static_cast<int>(at);

@@ -14,19 +14,20 @@
 
 namespace treadle {
 
-/// Shared with the helper thread that executes it if there is a deadline, so it may outlive its client. Not thread-safe.
+/// If there is a deadline, a helper thread executes the run and shares this object, which may therefore outlive its client. Not
+/// thread-safe.
 class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
  public:
-  /// @param options  may be null; must live as long as the run. Its deadline counts from this call.
-  /// @param tag      used if the options have none.
+  /// @param options  may be null; must live as long as the run. Its deadline counts from this call. @param tag      used if the options
+  /// have no tag.
   StoppableRun(std::shared_ptr<const Runtime> runtime, std::shared_ptr<const Executable> executable, const RunOptions* options,
                std::shared_ptr<const Monitor> monitor, std::string tag);
   ~StoppableRun();
 
   /// Seeds random operators with `number` instead of the run's number. Call it before start().
   void draw_by(uint64_t number) { control_.run_id = number; }
-  /// @param feeds     one per input; undefined ones are given later by feed().
-  /// @param compiled  the executable was compiled for this run.
+  /// Starts the run. @param feeds     one per input; undefined ones are given later by feed(). @param compiled  the executable was compiled
+  /// for this run.
   void start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled);
   /// Continues the run as exec::Run::advance() does, with hooks around it.
   /// @throws Error(timed_out) if a node did not return before the deadline, and in every later call
@@ -38,15 +39,15 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
   void feed(size_t input, Datum value);
   /// See exec::Run::move_feed().
   void move_feed(size_t input, const Datum& value) { run().move_feed(input, value); }
-  /// True if output `k` of the executable has been computed.
+  /// Returns true if output `k` of the executable has been computed.
   bool has_output(size_t k) const;
   Datum output(size_t k) const;
   /// See exec::Run::take_output().
   Datum take_output(size_t k);
-  /// The requested outputs. Call it when the run has ended.
+  /// Returns the requested outputs. Must be called when the run has ended.
   std::vector<Datum> take_outputs();
 
-  /// @throws Error(timed_out) if the run passed its deadline: it then belongs to the helper thread.
+  /// Returns the run. @throws Error(timed_out) if the run passed its deadline: it then belongs to the helper thread.
   exec::Run& run() const;
   const Executable& executable() const { return *executable_; }
 
@@ -54,7 +55,7 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
   const std::shared_ptr<const Runtime> runtime_;
   const std::shared_ptr<const Executable> executable_;
   const std::shared_ptr<const Monitor> monitor_;
-  std::shared_ptr<ThreadPool> pool_;  // keeps the options' pool alive
+  std::shared_ptr<ThreadPool> pool_;  // keeps the pool of the options alive
   const RunOptions* const options_;
   const std::string tag_;
   exec::RunControl control_;

@@ -23,7 +23,7 @@ void collect_operators(const Graph& graph, std::map<std::string, std::vector<std
   }
 }
 
-// False for a node that follows a faulty one: its operands then have unknown types, which is not its own fault.
+// Returns false for a node that follows a faulty one. The types of its operands are then unknown, which is no fault of this node.
 bool types_are_known(const Graph& graph, const Node& node) {
   return std::none_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
     if (id == kNoValue) return false;
@@ -38,7 +38,7 @@ void collect_kernels(const Graph& graph, std::vector<std::string>& lines) {
     for (const Body& body : node.bodies) collect_kernels(*body.graph, lines);
     if (!node.op || node.op->control_flow != ControlFlow::none || node.op->barrier || !types_are_known(graph, node)) continue;
     const std::string named = describe(node);
-    // This node has been reported already.
+    // Skips a node that has been reported already.
     if (std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.starts_with(named); })) continue;
     try {
       select_kernel(graph, node);

@@ -1,4 +1,4 @@
-// Keys of the metadata that the models of a training artifacts folder contain, besides ArtifactsDescription.
+// Keys that the metadata of models in a folder of training artifacts contain, besides ArtifactsDescription.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 
 namespace treadle::train {
 
-/// kArtifactsKey has the same value in all models of one folder. The keys below are in the training model only.
+/// Keys of metadata. kArtifactsKey has the same value in all models of one folder. The keys below are in the training model only.
 inline constexpr const char *kArtifactsVersionKey = "treadle.artifacts.version", *kArtifactsDescriptionKey = "treadle.artifacts.trainer";
 
 inline std::string artifact_path(const std::string& folder, const std::string& file) {

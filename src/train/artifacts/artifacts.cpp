@@ -27,7 +27,7 @@ namespace {
   throw Error(ErrorCode::invalid_model, fmt::format("{}: {}", path, what));
 }
 
-// The value of a key in a model's metadata. Throws if it is missing: then the model is no training artifact.
+// Returns the value of a key in a model's metadata. Throws if it is missing, since the model then is no training artifact.
 std::string text_in(const Model& model, const std::string& path, const char* key) {
   const auto& custom = model.metadata().custom;
   const auto found = custom.find(key);
@@ -61,7 +61,7 @@ Artifacts::Artifacts(const std::string& folder, const SessionOptions& session) :
     throw Error(ErrorCode::not_implemented,
                 fmt::format("{}: artifacts of Treadle {}; this is {}, whose operators may differ: write them again", path, version,
                             TREADLE_VERSION));
-  auto without_key = [&](const char* file) {  // so that saved models do not claim to be artifacts
+  auto without_key = [&](const char* file) {  // removes the key, so that saved models do not claim to be artifacts
     onnx::ModelDef def = models_.at(file).impl().def;
     erase_if(def.metadata_props, [](const auto& property) { return property.first == kArtifactsKey; });
     return make_model(std::move(def), artifact_path(folder, file));

@@ -18,22 +18,23 @@
 
 namespace treadle::train {
 
-/// Names of the files in the folder. All but the checkpoint and the last are ONNX models, and may use operators of the treadle domain.
+/// Names of the files in the folder. Except for the checkpoint and the last file, they are ONNX models, which may use operators of the
+/// treadle domain.
 
-/// Forward and backward pass, and the update unless gradients are accumulated.
+/// Forward and backward pass. Also the update, unless gradients are accumulated.
 inline constexpr const char* kTrainingModel = "training_model.onnx";
 inline constexpr const char* kOptimizerModel = "optimizer_model.onnx";     ///< the update, if gradients are accumulated
 inline constexpr const char* kEvaluationModel = "eval_model.onnx";         ///< computes loss and outputs
 inline constexpr const char* kInferenceModel = "inference_model.onnx";     ///< the model being trained, as Trainer::save() writes it
 inline constexpr const char* kLossModel = "loss_model.onnx";               ///< the loss, if it was given as a model
 inline constexpr const char* kFirstCheckpoint = "checkpoint.safetensors";  ///< values at the start of training
-/// Operators and types for a reduced build of the library.
+/// Lists operators and types for a reduced build of the library.
 inline constexpr const char* kRequiredOperators = "required_operators.config";
 
-/// Metadata key of each of these models; its value identifies the artifacts that the model belongs to.
+/// Metadata key of each of these models. Its value identifies the artifacts that the model belongs to.
 using onnx::kArtifactsKey;
 
-/// The trainer's settings that the training model's metadata contain, to be read back.
+/// The trainer's settings, which are stored in the training model's metadata and read from there.
 struct ArtifactsDescription {
   using NamedShapes = std::vector<std::pair<std::string, Shape>>;
 
@@ -43,7 +44,7 @@ struct ArtifactsDescription {
   std::vector<Adapter> adapters;
   /// Inputs of the evaluation model that are parameters: kernels pack them again when they have changed.
   std::vector<std::string> variables;
-  /// For each file, the trainer's names of its outputs; in the file they differ, because an output cannot have an input's name.
+  /// For each file, the trainer's names of its outputs. The names in the file differ, because an output cannot have an input's name.
   std::map<std::string, std::vector<std::string>> outputs;
 
   std::string to_json() const;
@@ -56,18 +57,17 @@ struct ArtifactsDescription {
 class Artifacts {
  public:
   /// @param session  options of the new trainer; those that affect how graphs are built are refused.
-  /// @throws Error(not_found) for a missing file; Error(invalid_model) if the files are no artifacts or belong to different ones;
+  /// @throws Error(not_found) for a missing file; Error(invalid_model) if the files are no artifacts, or if they were not written together;
   /// Error(not_implemented) if another version of the library wrote them, as its operators may differ.
   Artifacts(const std::string& folder, const SessionOptions& session);
 
   const ArtifactsDescription& description() const { return description_; }
   const Model& model() const { return models_.at(kInferenceModel); }
 
-  /// Each call returns a new graph, which is optimised already.
+  /// These functions return a new graph at each call. It is optimised already.
   std::unique_ptr<Graph> step() const { return graph(kTrainingModel); }
   std::unique_ptr<Graph> update() const { return graph(kOptimizerModel); }
-  /// @param loss, outputs  which of them the graph computes
-  /// @param values         supplies the elements of the graph's parameters
+  /// @param loss, outputs  which of the two the graph computes @param values         supplies the elements of the graph's parameters
   std::unique_ptr<Graph> evaluation(bool loss, bool outputs, const TrainedValues& values) const;
 
  private:
@@ -75,7 +75,7 @@ class Artifacts {
   void check_kept(const Graph& graph, const std::string& file) const;
 
   std::string folder_;
-  std::map<std::string, Model> models_;  // by file name
+  std::map<std::string, Model> models_;  // the models, by file name
   ArtifactsDescription description_;
 };
 

@@ -20,7 +20,7 @@ struct DataLoader::Impl {
   std::shared_ptr<const Dataset> data;
   LoaderOptions options;
   int64_t num_samples = 0, num_batches = 0;
-  DataPosition position;  // of the batch that next() returns next
+  DataPosition position;  // position of the batch that next() returns next
 
   // Shared between next() and the reading thread.
   struct Read {

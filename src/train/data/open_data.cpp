@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsualLabels = "labels";
 
-// The extension of a file name in lower case, such as ".npz".
+// Returns the extension of a file name in lower case, such as ".npz".
 std::string extension_of(const std::string& path) {
   std::string extension = fs::path(path).extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -41,14 +41,14 @@ std::string names_of(const NamedTensors& arrays) {
 // True if the dtype can represent the number exactly, without rounding or wrapping around.
 template <typename T>
 bool is_integer_of(double number, DType dtype) {
-  constexpr double kExact = 9e15;  // every integer below is exact in double
+  constexpr double kExact = 9e15;  // below this number, every integer is exact in double
   if (!(std::abs(number) < kExact) || number != std::floor(number)) return false;
   if (dtype == DType::boolean) return number == 0 || number == 1;
   return number >= static_cast<double>(std::numeric_limits<T>::min()) && number <= static_cast<double>(std::numeric_limits<T>::max());
 }
 
-// Converts a tensor to another dtype, times `scale`.
-// @throws Error for an integer outside of the dtype's range, or a fraction in an integer dtype.
+// Converts a tensor to another dtype, and multiplies it by `scale`. @throws Error for an integer outside of the dtype's range, or a
+// fraction in an integer dtype.
 Tensor converted(const Tensor& from, DType dtype, double scale, const std::string& what) {
   if (from.dtype() == dtype && scale == 1) return from;
   Tensor to(dtype, from.shape());
@@ -181,7 +181,7 @@ const ValueInfo& the_input(const std::vector<ValueInfo>& inputs, const std::stri
                            : fmt::format("the model has no input \"{}\"; it has: {}", name, fmt::join(names, ", ")));
 }
 
-// Assigns arrays to labels and inputs by name. If the model has one input, a single array is taken for it, whatever its name.
+// Assigns arrays to labels and inputs by name. If the model has only one input and there is only one array, its name does not matter.
 void add_arrays(NamedTensors arrays, const std::string& path, const DataFiles& files, const std::vector<ValueInfo>& inputs, bool has_labels,
                 NamedTensors& all) {
   const std::string labels = files.labels.empty() ? kUsualLabels : files.labels;

@@ -11,12 +11,12 @@ namespace treadle::train {
 
 struct PictureLayout {
   bool batched, channels_last;
-  int64_t height, width, channels;  ///< 0: the model's input leaves it open
+  int64_t height, width, channels;  ///< 0: the model's input does not fix it
 };
-/// @throws Error(invalid_argument) if the input's shape is not the shape of images.
+/// Returns the layout of images in this input. @throws Error(invalid_argument) if the input's shape is not the shape of images.
 PictureLayout layout_of(const ValueInfo& input);
 
-/// The conversion of pixels to numbers.
+/// Describes the conversion of pixels to numbers.
 struct PixelRule {
   double range = 1;
   bool bgr = false;
@@ -27,7 +27,7 @@ struct PixelRule {
 /// @param image  uint8 [H, W, 3]
 Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 
-/// @param image  uint8 [H, W, 3], RGB.
+/// Converts an image to the model's input. @param image  uint8 [H, W, 3], RGB.
 Tensor as_input(const Tensor& image, const ValueInfo& input, const PictureLayout& layout, const PixelRule& rule);
 
 }  // namespace treadle::train

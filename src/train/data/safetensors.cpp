@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxHeaderBytes = 100'000'000;  // limit of Hugging Face's own reader
+constexpr size_t kMaxHeaderBytes = 100'000'000;  // the limit of Hugging Face's own reader
 constexpr size_t kLengthBytes = 8;
 
 constexpr std::pair<std::string_view, DType> kSafetensorsDTypes[] = {
@@ -48,7 +48,7 @@ std::string_view name_in_file(DType dtype) {
   throw Error(ErrorCode::not_implemented, fmt::format("safetensors files have no {}", name_of(dtype)));
 }
 
-// Parses the header and refuses duplicate names, of which the JSON parser alone would silently keep the last.
+// Parses the header. Refuses duplicate names, because the JSON parser would silently keep only the last of them.
 json parse_header(std::string_view text, const std::string& where) {
   if (!is_shallow_json(text)) throw_broken(where, "the header has lists in lists too deep");
   std::set<std::string> names;
@@ -61,7 +61,7 @@ json parse_header(std::string_view text, const std::string& where) {
     json header = json::parse(text, each);
     if (!header.is_object()) throw_broken(where, "the header is no JSON object");
     return header;
-  } catch (const json::parse_error& error) {  // its message quotes input bytes that may not be UTF-8, so it is not passed on
+  } catch (const json::parse_error& error) {  // its message is not passed on, as it quotes input bytes that may not be UTF-8
     throw_broken(where, fmt::format("the header is no JSON at byte {}", error.byte));
   } catch (const json::exception&) {
     throw_broken(where, "the header is no JSON: it has a number beyond all limits");

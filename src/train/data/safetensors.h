@@ -20,10 +20,10 @@ struct Safetensors {
 /// for a dtype that ONNX does not have.
 Safetensors parse_safetensors(const std::shared_ptr<Storage>& bytes, const std::string& where);
 
-/// The bytes before the tensors, which follow in the order of tensors_in_file_order(). Their number is a multiple of 64.
-/// @param metadata  written in this order.
+/// Returns the bytes before the tensors, which follow in the order of tensors_in_file_order(). The number of these bytes is a multiple of
+/// 64. @param metadata  written in this order.
 std::string safetensors_header(const Metadata& metadata, const NamedTensors& tensors);
-/// Tensors with the widest elements first, so that each is aligned to its element size.
+/// Returns the tensors with the widest elements first, so that each is aligned to its element size.
 std::vector<const NamedTensors::value_type*> tensors_in_file_order(const NamedTensors& tensors);
 
 }  // namespace treadle::train

@@ -1,4 +1,4 @@
-// The extents of the samples of which a model's input consists.
+// Returns the extents of the samples in a model's input.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace treadle::train {
 
-/// Extents of one sample of a batch: all but the first; -1: unknown.
+/// Returns the extents of one sample of a batch: all extents but the first; -1: unknown.
 std::vector<int64_t> sample_extents(const ValueInfo& info);
 
 }  // namespace treadle::train

@@ -8,12 +8,12 @@
 
 namespace treadle::train {
 
-/// Epoch number for splitting data, which belongs to no epoch.
+/// Epoch number that is used for splitting data, which belongs to no epoch.
 inline constexpr int64_t kSplitEpoch = -1;
 
-/// The numbers [0, count) in random order, determined by seed and epoch.
-/// Source: the Fisher-Yates shuffle in Durstenfeld's form (1964), with numbers from SplitMix64 (Steele, Lea and Flood 2014), reduced to the
-/// range by Lemire's multiplication (2019) without rejection: the bias is below 2^-32 for less than 2^32 samples.
+/// Returns the numbers [0, count) in random order, determined by seed and epoch. Source: the Fisher-Yates shuffle in Durstenfeld's form
+/// (1964), with numbers from SplitMix64 (Steele, Lea and Flood 2014), reduced to the range by Lemire's multiplication (2019) without
+/// rejection: the bias is below 2^-32 for less than 2^32 samples.
 inline std::vector<int64_t> shuffled(int64_t count, uint64_t seed, int64_t epoch) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);

@@ -21,7 +21,7 @@ bool has_first(const onnx::ValueInfoDef& value, int64_t extent) {
          (extent == 0 || (*shape)[0].value == extent);
 }
 
-/// The first fixed batch size among the inputs; 0 if there is none.
+/// Returns the first fixed batch size among the inputs; 0 if there is none.
 int64_t fixed_batch(const onnx::GraphDef& graph) {
   std::set<std::string> initializers;
   for (const onnx::TensorDef& each : graph.initializers) initializers.insert(each.name);
@@ -50,8 +50,8 @@ Dim first_extent(const Graph& graph, ValueId value) {
   return type.is_tensor() && type.has_rank() && type.rank() > 0 ? (*type.shape)[0] : Dim(0);
 }
 
-/// Replaces the first element of a constant shape by 0, with which Reshape copies the extent of its data.
-/// @return false, without a change, if the element is not `batch`
+/// Replaces the first element of a constant shape by 0, so that Reshape copies this extent of its data. @return false, without a change, if
+/// the element is not `batch`
 bool copy_first(onnx::GraphDef& graph, const std::string& name, int64_t batch) {
   auto changed = [&](Tensor& shape) {
     if (shape.dtype() != DType::int64 || shape.num_elements() == 0 || shape.data<int64_t>()[0] != batch) return false;
@@ -68,8 +68,8 @@ bool copy_first(onnx::GraphDef& graph, const std::string& name, int64_t batch) {
   return false;
 }
 
-/// Makes Reshapes that state the batch size in a constant shape copy it from their data.
-/// @return true if a shape was changed, so that types must be inferred again
+/// Changes Reshapes whose constant shape contains the batch size, so that they copy it from their data. @return true if a shape was
+/// changed, so that types must be inferred again
 bool copy_batch(const Graph& graph, onnx::GraphDef& def, const Dim& symbol, int64_t batch) {
   bool any = false;
   for (NodeId id : graph.order()) {

@@ -20,7 +20,7 @@ class Places {
   explicit Places(const Graph& graph) : graph_(graph), order_(graph.order()) {
     for (size_t i = 0; i < order_.size(); ++i) place_.emplace(order_[i], i + 1);
   }
-  /// Position of the node that computes the value, from 1; 0: it exists before the first node.
+  /// Returns the position of the node that computes the value, from 1; 0: it exists before the first node.
   size_t of(ValueId value) const {
     const NodeId producer = value == kNoValue ? kNoNode : graph_.value(value).producer;
     return producer == kNoNode ? 0 : place_.at(producer);
@@ -40,7 +40,7 @@ ValueId node_with_output(Graph& graph, NodeSpec spec, NodeId before = kNoNode) {
   return graph.node(id).outputs[0];
 }
 
-/// The shapes of the values as one list: for each value its rank, then its extents.
+/// Returns the shapes of the values as one list: for each value its rank, then its extents.
 std::vector<int64_t> shapes_of(const Graph& graph, const std::vector<ValueId>& values) {
   std::vector<int64_t> shapes;
   for (ValueId value : values) {

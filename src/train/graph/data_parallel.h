@@ -1,4 +1,4 @@
-// Data-parallel training: what one rank among several adds to its graphs and steps.
+// Data-parallel training: the nodes and communication that one rank among several adds to its graphs and steps.
 #pragma once
 
 #include <functional>
@@ -25,8 +25,8 @@ class DataParallel {
   void assign_owners(const std::vector<std::string>& names, const NamedTensors& parameters);
   bool updates(const std::string& parameter) const { return owners_.empty() || owners_.at(parameter) == rank(); }
 
-  /// Values that ranks exchange by all-reduce: each rank's values become the means over all ranks, weighted by the divisor of each rank's
-  /// loss.
+  /// The values that ranks exchange by all-reduce. Each rank's values become the means over all ranks, weighted by the divisor of each
+  /// rank's loss.
   struct StepValues {
     ValueId loss = kNoValue, weight = kNoValue;
     std::vector<ValueId*> states;  ///< running statistics of BatchNormalization
@@ -51,10 +51,10 @@ class DataParallel {
   /// @param description  of model and options.
   /// @throws Error(invalid_argument) that names the ranks whose description differs from rank 0's.
   void begin(const std::string& description, const std::vector<const NamedTensors*>& tensors);
-  /// After an update: broadcasts each parameter from its owner to the other ranks.
+  /// Must be called after an update: broadcasts each parameter from its owner to the other ranks.
   void share(const NamedTensors& parameters);
-  /// The whole optimizer state, completed from the other ranks: state of parameters that they own, and the sums of all ranks' accumulated
-  /// gradients.
+  /// Returns the whole optimizer state, including what only other ranks have: the state of parameters that they own, and the sums of all
+  /// ranks' accumulated gradients.
   /// @param sum_name  name of the accumulated gradient among a parameter's states.
   NamedTensors joint_state(const NamedTensors& own, const NamedTensors& parameters, const std::vector<std::string>& state_names,
                            const std::string& sum_name) const;
@@ -68,7 +68,7 @@ class DataParallel {
   };
   std::vector<std::vector<size_t>> groups_of(const Graph& graph, const std::vector<ValueId>& values) const;
   struct Request {
-    std::vector<ValueId> first, gradients;  // first: exchanged in float32 before all others; gradients: the rest
+    std::vector<ValueId> first, gradients;  // first: exchanged in float32 before all others; gradients: all others
     ValueId weight = kNoValue;              // kNoValue: compute sums instead of means
     std::vector<ValueId> awaited;           // values that every rank must have computed before any rank continues
   };

@@ -1,4 +1,4 @@
-// Functions that are needed for training graphs from a model as well as for those from artifacts.
+// Functions that both kinds of training graphs need: those built from a model, and those read from artifacts.
 #include <algorithm>
 
 #include "graph/dead_nodes.h"

@@ -17,18 +17,18 @@
 namespace treadle::train {
 namespace {
 
-/// The last layer, and its initializers, each with the axis whose extent is the number of classes.
+/// The last layer and its initializers, each with the axis whose extent is the number of classes.
 struct Layer {
   NodeId node = kNoNode;
   std::string weight;
   int64_t classes = 0;
-  std::map<std::string, int> axes;  // axis of the classes in the weights and the bias, by name
+  std::map<std::string, int> axes;  // by name: axis of the classes in the weights and the bias
   std::set<std::string> behind;     // names of the values between the layer and the output
 };
 
 std::string describe_output(const Graph& graph, ValueId value) { return fmt::format("\"{}\"", graph.value(value).name); }
 
-/// Returns the initializer behind a value: the value itself, or the operand of its Transpose; kNoValue if there is none.
+/// Returns the initializer that the value is, or whose Transpose it is; kNoValue if there is none.
 ValueId initializer_of(const Graph& graph, ValueId value, bool& transposed) {
   const Value* found = &graph.value(value);
   if (found->kind == Value::Kind::computed && graph.node(found->producer).is("Transpose") && graph.type(value).has_rank() &&
@@ -82,7 +82,7 @@ Layer find_layer(const Graph& graph, const TrainerOptions& options) {
         return layer;
       }
     }
-    // Continues with the node's only computed operand, past additions of a bias.
+    // Continues with the only computed operand of the node, and skips additions of a bias.
     std::vector<ValueId> computed;
     for (size_t i = 0; i < static_cast<size_t>(node.num_formal_inputs); ++i)
       if (node.has_input(i) && !(node.is("Add") && take_bias(graph, node.inputs[i], layer)) && !graph.value(node.inputs[i]).is_constant())

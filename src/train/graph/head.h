@@ -15,7 +15,8 @@ namespace treadle::train {
 /// model does not fit the new number of classes.
 Model with_head(const Model& model, const TrainerOptions& options);
 
-/// @throws Error(invalid_argument) if weights made by with_head() are not trained: they would keep their random values.
+/// Checks that weights made by with_head() are trained; otherwise they would keep their random values.
+/// @throws Error(invalid_argument) if they are not
 void check_head(const Model& model, const TrainerOptions& options, const std::vector<std::string>& trained);
 
 }  // namespace treadle::train

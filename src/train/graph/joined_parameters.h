@@ -1,4 +1,4 @@
-// Parameters that are stored side by side in memory, so that one node can update them all.
+// Stores parameters side by side in memory, so that one node can update them all.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace treadle::train {
 
-/// Name of the input that joins all parameters (TrainerOptions::fused_update).
+/// Name of the input that contains all parameters (TrainerOptions::fused_update).
 inline constexpr std::string_view kAllParameters = "treadle.parameters";
 
 /// Replaces all parameters by pieces of one new input, and joins their gradients. Neither needs a copy, because the executor places the
@@ -22,8 +22,8 @@ ValueId join_parameters(Graph& graph, const std::vector<std::string>& names, std
 
 Tensor zeros(const Shape& shape);
 
-/// Moves the parameters, and each part of the optimizer's state, into one tensor each. The tensors by name become views of these.
-/// @return the joined tensors, by their names as inputs.
+/// Copies the parameters, and each part of the optimizer's state, into one tensor each. The tensors by name become views of these. @return
+/// the joined tensors, by their names as inputs.
 NamedTensors lay_side_by_side(NamedTensors& parameters, NamedTensors& optimizer_state, const std::vector<std::string>& names,
                               const std::vector<std::string>& state_names, const std::string& joined_name);
 

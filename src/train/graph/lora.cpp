@@ -18,12 +18,12 @@
 namespace treadle::train {
 namespace {
 
-/// A node that multiplies by a weight.
+/// A node that multiplies an input by a weight.
 struct WeightUse {
   NodeId node = kNoNode;
-  bool transposed = false;  // as in Adapter
+  bool transposed = false;  // see Adapter::transposed
 };
-/// Weights that only such nodes read, so that merging an adapter into one affects nothing else. By name.
+/// By name: weights that only such nodes read, so that merging an adapter into a weight affects nothing else.
 using Candidates = std::map<std::string, std::vector<WeightUse>>;
 
 /// Describes a use of a weight of this type, if the node multiplies by the weight; nullopt otherwise.
@@ -35,7 +35,7 @@ std::optional<WeightUse> use_of(const Graph& graph, const Use& use, const Type& 
   return std::nullopt;
 }
 
-/// All uses of a weight, including those after a Transpose; empty if one of them is no multiplication.
+/// Returns all uses of a weight, including those after a Transpose; empty if one of them is not a multiplication.
 std::vector<WeightUse> uses_of(const Graph& graph, ValueId weight, const Type& type, bool transposed) {
   std::vector<WeightUse> found;
   if (graph.is_output(weight)) return {};
@@ -116,7 +116,7 @@ class AdapterWriter {
     const ValueId sum = op("Add", {base_, change});
     graph_.replace_uses(base_, sum);
     graph_.set_input(graph_.value(sum).producer, 0, base_);
-    // The sum takes over the value's name, so that a loss which refers to it by name gets the adapted value.
+    // The sum gets the value's name. So a loss that refers to this name gets the adapted value.
     const std::string name = graph_.value(base_).name;
     graph_.rename_value(base_, graph_.unique_name(name + "/base"));
     graph_.rename_value(sum, name);
@@ -140,7 +140,7 @@ class AdapterWriter {
   ValueId base_;
 };
 
-/// Name as in PEFT: "encoder.query.weight" gets "encoder.query.lora_A.weight".
+/// Returns PEFT's name: "encoder.query.weight" gets "encoder.query.lora_A.weight".
 std::string adapter_name(const std::string& weight, std::string_view part) {
   constexpr std::string_view kWeight = ".weight";
   const std::string_view stem = weight.ends_with(kWeight) ? std::string_view(weight).substr(0, weight.size() - kWeight.size()) : weight;

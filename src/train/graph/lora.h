@@ -1,4 +1,4 @@
-// LoRA: low-rank adapters for a model's constant weights, and merging them into the weights.
+// LoRA: adds low-rank adapters to a model's constant weights, and merges adapters into weights.
 #pragma once
 
 #include <set>
@@ -19,13 +19,13 @@ struct Adapter {
   bool transposed = false;  ///< W is [inputs, outputs] instead of [outputs, inputs, ...]
 };
 
-/// True for a node that multiplies matrices, of which the second may be a weight.
+/// Returns true for a node that multiplies matrices, of which the second may be a weight.
 bool is_product(const Node& node);
 
-/// The factor, alpha / rank.
+/// Returns the adapter's factor, alpha / rank.
 double factor_of(const LoraOptions& options);
 
-/// The initializers that MatMul and Gemm read as [inputs, outputs] instead of [outputs, inputs].
+/// Returns the initializers that MatMul and Gemm read as [inputs, outputs] instead of [outputs, inputs].
 std::set<std::string> transposed_weights(const Graph& graph, std::span<const std::string> initializers);
 
 /// Adds adapters to an upgraded graph: A and B as inputs, and the nodes that apply them.
@@ -33,11 +33,11 @@ std::set<std::string> transposed_weights(const Graph& graph, std::span<const std
 /// @throws Error(not_found) for a target that matches no weight; Error(invalid_argument) if no weight gets an adapter.
 std::vector<Adapter> add_adapters(Graph& graph, std::span<const std::string> initializers, const LoraOptions& options);
 
-/// Initial values: A is uniform in [-b, b] with b = 1 / sqrt(inputs), as torch.nn.Linear's weight. B is zero, so that the model computes
-/// the same as before.
+/// Returns the initial values. A is uniform in [-b, b] with b = 1 / sqrt(inputs), like the weight of torch.nn.Linear. B is zero, so that
+/// the model's results do not change.
 NamedTensors initial_adapters(std::span<const Adapter> adapters, uint64_t seed);
 
-/// The parameters of the model without adapters: W + factor * B A replaces each A and B.
+/// Returns the parameters of the model without adapters: W + factor * B A replaces each A and B.
 NamedTensors merge_adapters(const Model& model, std::span<const Adapter> adapters, double factor, const NamedTensors& parameters);
 
 }  // namespace treadle::train

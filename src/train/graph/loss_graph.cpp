@@ -58,7 +58,7 @@ class Connections {
       if (const Dim& extent = (*declared.shape)[axis]; !extent.is_const()) extents_.emplace_back(extent, (*given.shape)[axis]);
   }
 
-  /// Adds an input to be fed. An extent with the same symbol as one of a connected input gets the model's extent.
+  /// Adds an input that must be fed. An extent with the same symbol as an extent of a connected input gets the model's extent.
   void feed(ValueId input, std::string_view name) {
     Type type = loss_.type(input);
     if (type.has_rank())
@@ -83,7 +83,7 @@ ValueId add_loss_graph(Graph& graph, ValueId output, const TrainerOptions& optio
   const std::vector<std::string> names = names_of_inputs(*loss);
   const auto operands = loss_operands(names, [&](const std::string& name) { return graph.find_value(name) != kNoValue; });
   Connections connections(graph, *loss);
-  for (const bool fed : {false, true})  // connects before it feeds, because extents of feeds depend on connected inputs
+  for (const bool fed : {false, true})  // connects all values before it adds feeds, because extents of feeds depend on connected inputs
     for (size_t i = 0; i < operands.size(); ++i) {
       const ValueId input = loss->inputs[i];
       if (fed != (operands[i] == LossOperand::labels || operands[i] == LossOperand::feed)) continue;

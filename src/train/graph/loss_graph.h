@@ -1,4 +1,4 @@
-// Losses that are given as ONNX models.
+// Handles losses that are given as ONNX models.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace treadle::train {
 
-/// Kinds of values that an input of the loss can be connected to.
+/// The kinds of values to which an input of the loss can be connected.
 enum class LossOperand : uint8_t {
   output,  ///< the output that is trained; connected to the first input
   value,   ///< the model's value with the input's name
@@ -39,7 +39,7 @@ std::vector<LossOperand> loss_operands(const Names& inputs, const HasValue& has_
 /// @throws Error that names both if a value of the graph does not fit an input's declaration; Error if the loss has not exactly one output.
 ValueId add_loss_graph(Graph& graph, ValueId output, const TrainerOptions& options);
 
-/// A digest of options.loss_model, which identifies the loss independently of its file's name.
+/// Returns a digest of options.loss_model, which identifies the loss independently of its file's name.
 std::string loss_digest(const TrainerOptions& options);
 
 }  // namespace treadle::train

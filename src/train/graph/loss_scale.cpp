@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInitScale = 65536, kGrowthFactor = 2, kBackoffFactor = 0.5;
 constexpr int64_t kGrowthInterval = 2000;
-// Bounds of a scale s for which both s and 1 / s are normal float32 numbers.
+// Bounds of the scale s: both s and 1 / s must be normal float32 numbers.
 constexpr double kLeast = 1 / 0x1p126, kMost = 0x1p126;
 
 ValueId scale_of(Graph& graph) {
@@ -47,7 +47,7 @@ LossScaler::LossScaler(const TrainerOptions& options)
 
 ValueId LossScaler::head(Graph& graph, ValueId loss) const {
   const Type& type = graph.type(loss);
-  // An invalid loss is reported elsewhere.
+  // Skips an invalid loss, which is reported elsewhere.
   if (!type.is_static() || type.static_shape().num_elements() != 1 || type.dtype != DType::float32) return kNoValue;
   const Shape shape = type.static_shape();
   const ValueId scale = scale_of(graph);

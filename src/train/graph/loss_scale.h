@@ -13,16 +13,16 @@
 
 namespace treadle::train {
 
-/// True if `precision` computes products in float16.
+/// Returns true if `precision` computes products in float16.
 bool scales_loss(const TrainerOptions& options);
-/// The settings of the scale by name, with defaults filled in.
+/// Returns the settings of the scale by name, with defaults filled in.
 std::vector<std::pair<std::string, std::string>> loss_scaling_settings(const TrainerOptions& options);
 
 class LossScaler {
  public:
   explicit LossScaler(const TrainerOptions& options);
 
-  /// The initial gradient of the backward pass: the scale, which is an input of the graph.
+  /// Returns the initial gradient of the backward pass: the scale, which is an input of the graph.
   ValueId head(Graph& graph, ValueId loss) const;
   /// Divides the gradients by the scale.
   /// @param reports  a gradient that is not finite ends the step
@@ -33,11 +33,10 @@ class LossScaler {
 
   const Tensor& scalar() const { return scalar_; }
   void begin_step() { report_.begin_step(); }
-  /// Called after a step that failed. If a gradient was not finite: reduces the scale, counts the step as skipped, and returns its loss.
-  /// Otherwise returns nullopt.
+  /// Must be called after a step that failed. If a gradient was not finite: reduces the scale, counts the step as skipped, and returns its
+  /// loss. Otherwise returns nullopt.
   std::optional<double> skipped();
-  /// Called after a successful step.
-  /// @param updated  the step updated the parameters
+  /// Must be called after a successful step. @param updated  the step updated the parameters
   void succeeded(bool updated);
   const LossScale& state() const { return state_; }
   void set_state(const LossScale& state);

@@ -30,7 +30,7 @@ class LossBuilder {
   }
   ValueId weight() const { return weight_; }
 
-  // One of each loss. It returns the loss, and sets `weight_` unless the mean is over the elements of the output.
+  // These functions each add one loss and return it. They set `weight_` unless the mean is over the elements of the output.
 
   ValueId softmax_cross_entropy() { return classes(/*scores=*/true); }
   ValueId negative_log_likelihood() { return classes(/*scores=*/false); }
@@ -39,7 +39,7 @@ class LossBuilder {
     return mean(op("Mul", {distance, distance}));
   }
   ValueId l1() { return mean(op("Abs", {difference()})); }
-  // With d the difference and m = min(|d|, delta), Huber's loss is m (|d| - m / 2).
+  // Computes m (|d| - m / 2), where d is the difference and m = min(|d|, delta).
   ValueId huber() {
     const ValueId distance = op("Abs", {difference()}), near = op("Min", {distance, number(options_.huber_delta.value_or(1))});
     return mean(op("Mul", {near, op("Sub", {distance, op("Mul", {near, number(0.5)})})}));
@@ -48,7 +48,7 @@ class LossBuilder {
     const ValueId y = add_labels();
     return mean(op("Sub", {op("Softplus", {x_}), op("Mul", {x_, y})}));
   }
-  // y log y is defined as 0 where y is 0.
+  // Defines y log y as 0 where y is 0.
   ValueId kl_divergence() {
     const ValueId y = add_labels();
     const ValueId some = op("Greater", {y, number(0)}), logarithm = op("Log", {op("Where", {some, y, number(1)})});
@@ -98,8 +98,8 @@ class LossBuilder {
   ValueId ints(const std::vector<int64_t>& values) { return g_.add_constant(g_.unique_name("loss/ints"), Tensor::vector<int64_t>(values)); }
   ValueId mean(ValueId value) { return op("ReduceMean", {value}, {{"keepdims", int64_t{0}}}); }
 
-  /// Brings scores (or log-probabilities) and labels into NegativeLogLikelihoodLoss's layout: classes at axis 1, or flattened to [M,
-  /// classes] if they are the last axis. Adds the labels as an input.
+  /// Moves the classes of scores (or log-probabilities) and labels to axis 1, as NegativeLogLikelihoodLoss requires. If classes are the
+  /// last axis, flattens to [M, classes] instead. Adds the labels as an input.
   void bring_classes_forward(ValueId& labels) {
     Type type = g_.type(x_);
     if (!type.has_rank() || type.rank() < 2)
@@ -127,7 +127,7 @@ class LossBuilder {
     x_ = op("Transpose", {x_}, {{"perm", perm}});
   }
 
-  /// The weight of each label (1, or 0 if ignored), and the sum of the class weights of the labels that count.
+  /// The weight of each label (1, or 0 if ignored), and the sum of the class weights of the labels that are not ignored.
   struct LabelShares {
     ValueId counted = kNoValue, sum = kNoValue;
   };
@@ -168,7 +168,8 @@ class LossBuilder {
     if (!count.is_const())
       throw Error(ErrorCode::not_implemented,
                   fmt::format("label smoothing over the classes of \"{}\", whose number is not known", g_.value(x_).name));
-    // Label smoothing gives every class a small share: the negated log-probabilities of all classes, averaged over the labels that count.
+    // Label smoothing adds a term for every class: the negated log-probabilities of all classes, averaged over the labels that are not
+    // ignored.
     ValueId all = x_;
     if (inputs.size() > 2) {
       std::vector<int64_t> shape(static_cast<size_t>(g_.type(x_).rank()), 1);
@@ -176,7 +177,7 @@ class LossBuilder {
       all = op("Mul", {all, op("Reshape", {inputs[2], ints(shape)})});
     }
     all = op("Neg", {op("ReduceSum", {all, ints({axis})}, {{"keepdims", int64_t{0}}})});
-    // If no label counts, the loss is NaN like NegativeLogLikelihoodLoss's, and the gradients are zero.
+    // If all labels are ignored, the loss is NaN, as in NegativeLogLikelihoodLoss, and the gradients are zero.
     const ValueId some = op("Greater", {shares.sum, number(0)});
     ValueId spread = op("Div", {op("ReduceSum", {op("Mul", {all, shares.counted})}, {{"keepdims", int64_t{0}}}),
                                 op("Where", {some, shares.sum, number(1)})});
@@ -192,7 +193,7 @@ class LossBuilder {
   ValueId weight_ = kNoValue;
 };
 
-// The CTC loss of scores [N, classes, steps] or [N, steps, classes] (option class_axis) and labels [N, length].
+// Adds the CTC loss of scores [N, classes, steps] or [N, steps, classes] (option class_axis) and labels [N, length].
 ValueId LossBuilder::ctc() {
   const Type& type = g_.type(x_);
   const int64_t axis = options_.class_axis < 0 ? options_.class_axis + 3 : options_.class_axis;

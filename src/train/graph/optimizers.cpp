@@ -17,7 +17,7 @@
 namespace treadle::train {
 namespace {
 
-// Default hyperparameters of an optimizer; nullopt: the optimizer has no such hyperparameter.
+// The default hyperparameters of an optimizer; nullopt: the optimizer has no such hyperparameter.
 struct Numbers {
   std::optional<double> weight_decay = 0, momentum = std::nullopt, beta1 = std::nullopt, beta2 = std::nullopt, epsilon = std::nullopt,
                         smoothing = std::nullopt;
@@ -90,7 +90,7 @@ const ParameterGroup* group_of(const TrainerOptions& options, const std::string&
   return nullptr;
 }
 
-// A hyperparameter: its name, its member in the options, and its default.
+// Describes a hyperparameter: its name, its member in the options, and its default.
 struct Number {
   const char* name;
   std::optional<double> TrainerOptions::*given;
@@ -116,7 +116,7 @@ Attributes attributes_of(const TrainerOptions& options, std::optional<double> gr
                  static_cast<float>(groups_decay.value_or(number_of(options, kWeightDecay))));
   switch (options.optimizer) {
     case Optimizer::sgd:
-      // ONNX's Momentum with T = 1 and beta = 1 is PyTorch's SGD.
+      // With T = 1 and beta = 1, ONNX's Momentum computes PyTorch's SGD.
       set("alpha", kMomentum);
       attributes.set("beta", 1.0F);
       attributes.set("mode", std::string(options.nesterov ? "nesterov" : "standard"));

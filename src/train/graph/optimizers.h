@@ -12,31 +12,31 @@
 
 namespace treadle::train {
 
-/// Name, among a parameter's states, of its exponential moving average.
+/// The name of a parameter's exponential moving average among its states.
 inline constexpr std::string_view kAverage = "average";
 
-/// Name, among a parameter's states, of the sum of its gradients, if steps accumulate.
+/// The name of the sum of a parameter's gradients among its states, if steps accumulate.
 inline constexpr std::string_view kGradient = "gradient";
 
-/// Names of the optimizer's states of each parameter. They have the parameter's shape and begin as zeros; kAverage begins as a copy of the
-/// parameter.
+/// Returns the names of the states that the optimizer has for each parameter. States have the parameter's shape and begin as zeros;
+/// kAverage begins as a copy of the parameter.
 std::vector<std::string> state_names(const TrainerOptions& options);
-/// The full name of one parameter's state.
+/// Returns the full name of one parameter's state.
 std::string state_name(const std::string& parameter, std::string_view what);
 
 std::string_view name_of(Optimizer optimizer);
 std::string_view name_of(Schedule::Kind kind);
-/// Names of all of them, as a list in a text.
+/// Returns the names of all optimizers, as a list in a text.
 std::string optimizer_names();
 std::string schedule_names();
 
-/// @throws Error(invalid_argument) for a hyperparameter that the optimizer does not use.
+/// Checks the hyperparameters. @throws Error(invalid_argument) for one that the optimizer does not use.
 void check_numbers(const TrainerOptions& options);
 
-/// @throws Error(not_found) for a group whose pattern matches no parameter.
+/// Checks the groups. @throws Error(not_found) for a group whose pattern matches no parameter.
 void check_groups(const TrainerOptions& options, const std::vector<std::string>& parameters);
 
-/// The optimizer's hyperparameters by name, with defaults filled in.
+/// Returns the optimizer's hyperparameters by name, with defaults filled in.
 std::vector<std::pair<std::string, double>> hyperparameters(const TrainerOptions& options);
 
 /// Adds the inputs that updates read besides gradients.

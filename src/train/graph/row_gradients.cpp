@@ -31,7 +31,7 @@ bool collect_addends(const Graph& graph, ValueId gradient, bool is_whole, std::v
   return true;
 }
 
-/// True if the gradient is the product of a transposed CSR matrix, which affects only some of the rows.
+/// Returns true if the gradient is the product of a transposed CSR matrix, which affects only some of the rows.
 bool is_of_csr(const Graph& graph, ValueId gradient) {
   if (gradient == kNoValue || graph.value(gradient).kind != Value::Kind::computed || !graph.value(gradient).uses.empty()) return false;
   const Node& node = graph.node(graph.value(gradient).producer);
@@ -65,7 +65,7 @@ std::pair<ValueId, ValueId> joined(Graph& graph, const std::vector<NodeId>& adde
   return {all_rows, concat(std::move(indices))};
 }
 
-/// The reason why a parameter's gradient has no rows, for an error.
+/// Returns the reason why a parameter's gradient has no rows, for an error.
 std::string reason(const Graph& graph, ValueId parameter) {
   for (const Use& use : graph.value(parameter).uses) {
     const Node& node = graph.node(use.node);

@@ -1,4 +1,4 @@
-// Sparse gradients of tables (embeddings): only the rows that a step has read, and their indices.
+// Sparse gradients of tables (embeddings). They contain only the rows that a step has read, and the indices of these rows.
 #pragma once
 
 #include <span>
@@ -25,14 +25,16 @@ struct ParameterGradient {
 /// @return the rows; the gradient itself if it is neither.
 ParameterGradient row_gradient(Graph& graph, ValueId gradient);
 
-/// The gradients of the parameters. Those matching a name or pattern in `chosen` are converted to rows where possible.
+/// Returns the gradients of the parameters. Gradients of parameters that match a name or pattern in `chosen` are converted to rows where
+/// possible.
 /// @param option  name of the option that `chosen` comes from, for errors.
 /// @throws Error(not_found) for a pattern that matches no parameter; Error(invalid_argument) for one that matches none whose gradient has
 /// rows.
 std::vector<ParameterGradient> with_rows(const TrainingGraph& training, std::span<const ValueId> grads,
                                          const std::vector<std::string>& chosen, std::string_view option);
 
-/// The used rows of a gradient and their indices, without the padding after the first index -1. Both share the given memory.
+/// Returns the used rows of a gradient and their indices, without the padding that begins at the first index -1. Both share the memory of
+/// the arguments.
 std::pair<Tensor, Tensor> without_padding(const Tensor& rows, const Tensor& places);
 
 }  // namespace treadle::train

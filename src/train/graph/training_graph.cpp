@@ -39,7 +39,7 @@ void make_changeable(Graph& graph, ValueId id, bool as_parameter) {
   graph.inputs.push_back(id);
 }
 
-// Gives kind `parameter` to the inputs and initializers in `held`, whose memory belongs to the caller.
+// Makes the inputs and initializers in `held`, whose memory belongs to the caller, values of kind `parameter`.
 void hold(Graph& graph, const NamedTensors& held) {
   for (const auto& [name, tensor] : held) {
     const ValueId id = graph.find_value(name);
@@ -124,7 +124,8 @@ void switch_to_training(TrainingGraph& training, const std::set<std::string>& fe
   }
 }
 
-// True for a constant that is used only as extents, axes, scales and the like, which inference and rewrites read. It has no gradient.
+// Returns true for a constant that is used only as extents, axes, scales and the like, which inference and rewrites read. Such a constant
+// has no gradient.
 bool is_setting(const Graph& graph, ValueId id) {
   const std::vector<Use>& uses = graph.value(id).uses;
   return !uses.empty() && !graph.is_output(id) && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
@@ -173,7 +174,7 @@ std::set<std::string> names_of_statistics(const onnx::GraphDef& graph) {
   return statistics;
 }
 
-// Indices of Identity nodes whose output is a running statistic.
+// Returns the indices of Identity nodes whose output is a running statistic.
 std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
   const std::set<std::string> statistics = names_of_statistics(graph);
   std::set<size_t> found;
@@ -188,7 +189,8 @@ std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
 
 bool is_weight(DType dtype, const Shape& shape) { return dtype == DType::float32 && shape.rank() > 0 && shape.num_elements() > 1; }
 
-// Indices of Constant nodes that hold the weights of a model without weights among its initializers, as PaddlePaddle's exporter writes it.
+// Returns the indices of Constant nodes with weights, if the model has no weights among its initializers. PaddlePaddle's exporter writes
+// models like this.
 std::set<size_t> constant_weights(const onnx::GraphDef& graph) {
   const auto& initializers = graph.initializers;
   if (std::any_of(initializers.begin(), initializers.end(), [](const auto& def) { return is_weight(def.dtype, def.shape); })) return {};
@@ -282,11 +284,11 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   const std::set<std::string> statistics = running_statistics(graph);
   std::set<std::string> fed;
   for (ValueId input : graph.inputs) fed.insert(graph.value(input).name);
-  if (selection.held) hold(graph, *selection.held);  // after `fed` was filled, as held inputs still count as the caller's
+  if (selection.held) hold(graph, *selection.held);  // after `fed` is complete, as held inputs still count as the caller's
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) {
     const ValueId id = graph.find_value(initializer.name);
     if (id == kNoValue || !graph.value(id).is_constant() || initializer.dtype != DType::float32) continue;
-    if (selection.held && !training) continue;  // other initializers stay constants
+    if (selection.held && !training) continue;  // all other initializers stay constants
     const bool state = statistics.contains(initializer.name);
     const bool by_default = selection.lora.rank == 0 && initializer.shape.rank() > 0;
     if (is_setting(graph, id)) {
@@ -328,7 +330,8 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   Outputs outputs;
   for (ValueId value : kept) outputs.emplace_back(graph.value(value).name, value);
   for (const TrainingGraph::State& state : training.states) outputs.emplace_back(state.name, state.updated);
-  const std::vector<ValueId> inputs = graph.inputs;  // set_outputs() drops unused inputs, which still need a gradient (zeros, or none)
+  // Copied, as set_outputs() drops unused inputs, which still need a gradient (zeros, or none).
+  const std::vector<ValueId> inputs = graph.inputs;
   set_outputs(graph, outputs);
   training.read = graph.inputs;
   passes::PipelineOptions pipeline = pipeline_options(options);
@@ -336,7 +339,7 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   // With reduced precision, attention is not fused: the fused operator's backward pass exists in float32 only, and two products of lower
   // precision are faster.
   if (!pipeline.precision.empty()) pipeline.skip.push_back("fuse-attention");
-  keep_nodes(training, options);  // includes the loss's nodes
+  keep_nodes(training, options);  // keeps the names of the loss's nodes, too
   run_pipeline(graph, pipeline);
   keep_nodes(training, options);
   graph.inputs = inputs;
@@ -376,7 +379,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   });
   for (size_t i = 0; i < more.size(); ++i) {
     const ValueId gradient = grads[xs.size() - more.size() + i];
-    // The gradient is zero if the outputs do not depend on the input, or only through operators such as Sign.
+    // There is no gradient if the outputs do not depend on the input, or only through operators such as Sign; then it is zero.
     kept.push_back(gradient != kNoValue || !with_zeros ? gradient : zeros_like(graph, more[i]));
   }
   return kept;

@@ -26,7 +26,8 @@ struct Selection {
   /// Inputs and initializers that become values of kind parameter in any case, with these elements. If given, all other initializers stay
   /// constants, except in training.
   const NamedTensors* held = nullptr;
-  const SessionOptions* session = nullptr;  ///< its config entry treadle.storage gives inputs storage types; null: all are dense
+  /// Options whose config entry treadle.storage gives inputs storage types; null: all inputs are dense.
+  const SessionOptions* session = nullptr;
   LoraOptions lora = {};  ///< with a rank above 0, adapters are parameters, and an empty `parameters` then selects nothing else
 };
 
@@ -42,7 +43,7 @@ struct TrainingGraph {
   std::vector<Adapter> adapters;
   bool explicit_parameters = false;
   std::vector<ValueId> read;  ///< inputs that the model's nodes read before simplify_forward(), which may make some unnecessary
-  /// The nodes' names before simplification, for optimize(); empty if `precision` has no patterns that could match them.
+  /// The nodes' names before simplification, which optimize() needs; empty if no pattern of `precision` could match them.
   std::vector<std::string> nodes;
 
   ValueId value(std::string_view name) const { return graph->find_value(name); }
@@ -50,18 +51,18 @@ struct TrainingGraph {
 
 /// Appends a node, with a unique name made from spec.name.
 NodeId append_node(Graph& graph, NodeSpec spec);
-/// @return its first output
+/// Appends a node. @return its first output
 ValueId appended(Graph& graph, NodeSpec spec);
 
-/// The model's graph as it is run: of the newest opset, with types.
+/// Returns the model's graph as runs need it: upgraded to the newest opset, with inferred types.
 std::unique_ptr<Graph> upgraded_graph(const Model& model);
 
-/// Makes sure that each trained value has an initializer of its own. PyTorch's exporter stores equal initial values once, and connects the
-/// others through an Identity. Training would then tie running statistics that are independent, so each gets a copy. If no float32
-/// initializer has more than one element, the exporter has stored weights in Constant nodes, which become initializers.
+/// Gives each trained value a separate initializer. PyTorch's exporter stores equal initial values once, and connects the others through an
+/// Identity. Training would then tie running statistics that are independent, so each gets a copy. If no float32 initializer has more than
+/// one element, the exporter has stored weights in Constant nodes, which become initializers.
 Model with_own_initializers(const Model& model);
 
-/// The model to be trained: with_own_initializers(), and the changes to the model that the options ask for.
+/// Returns the model to be trained: with_own_initializers(), and the changes to the model that the options ask for.
 Model prepared(const Model& model, const TrainerOptions& options);
 
 /// Imports and upgrades the model, and makes its selected float32 initializers parameters and BatchNormalization's running statistics
@@ -69,8 +70,8 @@ Model prepared(const Model& model, const TrainerOptions& options);
 /// @param training  BatchNormalization and Dropout behave as in training.
 TrainingGraph make_training_graph(const Model& model, const Selection& selection, bool training);
 
-/// Applies the passes that are allowed before differentiation: they fuse operators only into ones whose gradient is one node as well.
-/// `max_patches` is counted anew when the joint graph is optimised.
+/// Applies the passes that are allowed before differentiation: these passes fuse operators only into operators whose gradient is also one
+/// node. `max_patches` is counted anew when the joint graph is optimised.
 /// @param kept  values needed later; updated to what replaces them, like `training.states`
 void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const SessionOptions& options);
 
@@ -92,19 +93,18 @@ void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> 
 /// @throws Error(invalid_argument) for a pattern that matches no node.
 void optimize(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes = {});
 
-/// The model's output with this name (empty: the first output), or another value.
-/// @throws Error(not_found)
+/// Returns the model's output with this name (empty: the first output), or another value of this name. @throws Error(not_found)
 ValueId find_output(const Graph& graph, const std::string& name);
 
-/// Null: the model has no initializer of this name.
+/// Returns the initializer. Null: the model has none of this name.
 const onnx::TensorDef* find_initializer(const Model& model, const std::string& name);
 
-/// Copies of the named initializers, in writable memory.
+/// Returns copies of the named initializers, in writable memory.
 NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names);
 
 /// Encodes the model as read, with other elements for its initializers.
 std::string encode_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata);
-/// Writes it to a file, under a temporary name until it is complete.
+/// Writes that model to a file, which has a temporary name until it is complete.
 void save_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata, const std::string& path);
 
 /// Names of the inputs that training adds to the model's.

@@ -43,7 +43,7 @@ void add_names_read(const onnx::GraphDef& graph, Names& names) {
 /// The nodes that read a weight, by index. An Identity counts too, as exporters insert one for each copy of a merged weight.
 struct Readers {
   std::vector<size_t> nodes;
-  bool is_captured = false;  // a body reads it too, and keeps the original initializer
+  bool is_captured = false;  // a body reads the weight too; it keeps the original initializer
 
   size_t size() const { return nodes.size() + (is_captured ? 1 : 0); }
 };

@@ -32,7 +32,8 @@ Feeds Executor::Impl::evaluation_feeds() const {
   return feeds;
 }
 
-// The module reads the bound values in place. They are passed again only if another executor used the module or another value was bound.
+// The module reads the bound values in place. They are passed again only if another executor has used the module since, or if another value
+// was bound.
 Feeds Executor::Impl::hold_for_evaluation(JointModule& module) {
   Feeds fed;
   for (const std::string& name : module.input_names()) fed.emplace(name, arguments.at(name));
@@ -236,7 +237,7 @@ void Executor::set_state(const std::string& name, Tensor value) {
 }
 
 void Executor::copy_from(const NamedTensors& values, ExtraNames extra) {
-  // Destination and source; copied after all have been checked, so that an error changes nothing.
+  // Pairs of destination and source. They are copied after all have been checked, so that an error changes nothing.
   std::vector<std::pair<Tensor, Tensor>> copies;
   for (const auto& [name, value] : values) {
     const auto argument = impl_->arguments.find(name);

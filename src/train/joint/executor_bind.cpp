@@ -1,4 +1,4 @@
-// Binds values to executors: from the caller, by shapes, from another executor, and again for other shapes.
+// Binds values to executors: values from the caller, values of given shapes, values of another executor, and values of other shapes later.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -47,12 +47,12 @@ Tensor zeros(DType dtype, const Shape& shape) {
   return made;
 }
 
-// A view of the first elements of the tensor, in a smaller shape.
+// Returns a view of the first elements of the tensor, in a smaller shape.
 Tensor front_of(const Tensor& tensor, const Shape& shape) {
   return Tensor(tensor.dtype(), shape, tensor.storage(), static_cast<size_t>(tensor.raw() - tensor.storage()->data()));
 }
 
-// The shapes of inputs that follow from the given ones because they share symbols. Inputs whose shape stays unknown are left out.
+// Returns the shapes of inputs that follow from the given ones because they share symbols. Omits inputs whose shape stays unknown.
 std::map<std::string, Shape> determined_shapes(const std::vector<ValueInfo>& inputs, const std::map<std::string, Shape>& given) {
   std::map<std::string, int64_t> extents;
   for (const ValueInfo& info : inputs) {
@@ -102,7 +102,7 @@ std::string_view storage_name(const Datum& value) {
   return sparse.dense_shape.rank() > 1 && sparse.values.shape().rank() == sparse.dense_shape.rank() ? "row_sparse" : "coo";
 }
 
-// Zeros in the buffer's tensor of that name, if it is large enough; otherwise the buffer gets a new tensor.
+// Returns zeros in the buffer's tensor of that name, if it is large enough; otherwise the buffer gets a new tensor.
 Tensor from_buffer(NamedTensors* buffer, const std::string& name, DType dtype, const Shape& shape) {
   if (!buffer) return zeros(dtype, shape);
   const auto found = buffer->find(name);

@@ -47,7 +47,7 @@ struct ExecutorGraphs::Impl {
       const std::vector<ValueId> ys = made.graph->outputs;
       for (ValueId y : ys)
         if (made.graph->type(y).dtype != DType::float32) return;
-      add_backward(made, own, ys, ys);  // only the types of the output gradients matter here, so the outputs stand in for them
+      add_backward(made, own, ys, ys);  // only the types of the output gradients matter here, so the outputs themselves are used
       parameters = copy_initializers(own, made.parameters);
       std::vector<std::string> names;
       for (const TrainingGraph::State& state : made.states) names.push_back(state.name);
@@ -67,16 +67,16 @@ struct ExecutorGraphs::Impl {
       try {
         reader.emplace(model, made);
         return;
-      } catch (const Error&) {  // if the model is at fault, making the session reports the error
+      } catch (const Error&) {  // ignored: if the model is at fault, making the session reports the error
       }
     }
     session = make_session ? make_session() : std::make_shared<Session>(model, options.value_or(SessionOptions()));
   }
 
-  // Removes storage types from inputs that have a gradient, because these must be dense. Other inputs keep theirs.
+  // Removes storage types from inputs that have a gradient, because these must be dense. Other inputs keep their storage types.
   SessionOptions training_options(const std::vector<std::string>& differentiated) const {
     SessionOptions made = options.value_or(SessionOptions());
-    made.profile_file_prefix += fmt::format("training{}_", training.size());  // a different file for each module
+    made.profile_file_prefix += fmt::format("training{}_", training.size());  // so that each module writes a different file
     const auto given = made.config.find(kStorage);
     if (given == made.config.end()) return made;
     std::vector<std::string> kept;
@@ -118,10 +118,10 @@ struct ExecutorGraphs::Impl {
   std::vector<ValueInfo> inputs;
   NamedTensors parameters, states;
   std::optional<JointModule> reader;  // evaluates the model in place; empty: `session` does
-  const void* executor = nullptr;     // executor whose values `reader` has been given last
+  const void* executor = nullptr;     // executor whose values were last passed to `reader`
   std::shared_ptr<Session> session;
   std::map<GradientRequests, JointModule> training;
-  std::vector<JointModule*> order;  // in order of creation
+  std::vector<JointModule*> order;  // the modules in order of creation
   std::optional<Monitor> monitor;
 };
 

@@ -13,7 +13,7 @@ namespace treadle::train {
 struct Executor::Impl {
   explicit Impl(ExecutorGraphs of) : graphs(std::move(of)) {}
 
-  /// @throws Error(invalid_argument) for a value that cannot be bound to this name.
+  /// Checks a value. @throws Error(invalid_argument) if it cannot be bound to this name.
   void check_argument(const std::string& name, const Datum& value) const;
   void check_gradient(const std::string& name, const Datum& gradient) const;
   void check_state(const std::string& name, const Tensor& state) const;
@@ -31,7 +31,7 @@ struct Executor::Impl {
   /// Stores a pass's outputs. An output that shares memory with a bound value is copied.
   void take_outputs(std::vector<Datum> outputs);
 
-  /// The state of partial_forward(): one of two kinds of runs, in progress.
+  /// The state of partial_forward(). One of two kinds of runs is in progress.
   struct Stepping {
     size_t steps_left() const;
 
@@ -46,7 +46,7 @@ struct Executor::Impl {
   Feeds arguments, gradients;
   NamedTensors states;
   GradientRequests requests;
-  bool is_bound_anew = true;  // a value that evaluation reads was bound since evaluation last ran
+  bool is_bound_anew = true;  // a value that evaluation reads has been bound since evaluation last ran
   std::vector<Datum> outputs;
   std::optional<JointModule::Run> run;  // the forward pass, waiting for the output gradients
   Stepping stepping;

@@ -29,7 +29,7 @@ namespace {
 constexpr std::pair<std::string_view, GradientRequest> kRequests[] = {
     {"null", GradientRequest::null}, {"write", GradientRequest::write}, {"add", GradientRequest::add}};
 
-// Name of the input through which a gradient gets the memory that it is added to.
+// Returns the name of the input whose memory the gradient is added to.
 std::string sum_name(const std::string& gradient) { return "treadle.sum/" + gradient; }
 
 }  // namespace
@@ -82,7 +82,7 @@ void JointModule::Impl::make(const JointOptions& given) {
     if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
       places_of_held.emplace(name, held->add(name, tensor));
   joint_options.held.clear();
-  // Records which parameters have a gradient, so that the graph gets the same ones when it is made again.
+  // Records which parameters have a gradient, so that the graph has the same gradients when it is made again.
   if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;
   held->watch(true);
   auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
@@ -121,7 +121,7 @@ JointModule::Impl::Joint JointModule::Impl::make_joint(bool simplified) const {
   return joint;
 }
 
-// The values that the module returns: `outputs`, followed by `plain_outputs`.
+// Returns the values that the module returns: `outputs`, followed by `plain_outputs`.
 std::vector<ValueId> JointModule::Impl::find_outputs(Joint& joint) const {
   const Graph& graph = *joint.training.graph;
   const bool are_named = !joint_options.outputs.empty() || !joint_options.plain_outputs.empty();
@@ -266,8 +266,8 @@ std::vector<StateUpdate> JointModule::Impl::updates(const Executable& executable
   return made;
 }
 
-/// Returns the tensor that the module uses under this name at the moment: memory that its caller has given it to hold, a parameter or a
-/// state. @throws Error(not_found)
+/// Returns the tensor that the module uses under this name at the moment: memory that its caller has supplied, a parameter or a state.
+/// @throws Error(not_found)
 Tensor JointModule::Impl::held_now(const std::string& name) const {
   if (const auto found = places_of_held.find(name); found != places_of_held.end()) return held->at(found->second).tensor;
   for (const NamedTensors* tensors : {&parameters, &states})
@@ -356,7 +356,7 @@ std::vector<std::vector<size_t>> JointModule::gradient_groups(size_t group_bytes
     order.emplace_back(impl_->result_of[g] < 0 ? exec::kNoInstruction : made_by(program, std::span(&impl_->result_of[g], 1)), g);
   std::sort(order.begin(), order.end());
   std::vector<std::vector<size_t>> groups;
-  size_t bytes = 0;  // of gradients in the last group
+  size_t bytes = 0;  // size of the gradients in the last group
   for (const auto& [instruction, gradient] : order) {
     if (groups.empty() || bytes >= group_bytes) groups.emplace_back(), bytes = 0;
     groups.back().push_back(gradient);

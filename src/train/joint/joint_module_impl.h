@@ -57,18 +57,16 @@ struct JointModule::Impl : Runtime {
   /// Called for a feed that is not an input of the graph.
   /// @throws Error(invalid_argument) unless the model has an input of this name
   void check_unread(const std::string& name) const;
-  /// For each of `kept_states`: true if the new value can only be written after the backward pass, because it is computed, or the old one
-  /// read, after the Yield.
+  /// Returns, for each of `kept_states`, true if the new value can be written only after the backward pass. That is so if the new value is
+  /// computed, or the old one read, after the Yield.
   std::vector<bool> find_late(const Executable& executable) const;
-  /// The running statistics that a run updates.
-  /// @param inputs  all of the run's inputs
+  /// Returns the running statistics that a run updates. @param inputs  all inputs of the run
   std::vector<StateUpdate> updates(const Executable& executable, std::span<const Datum> inputs) const;
   /// Binds the memory of the gradients: adds it to `bound`, and also to `feeds` for gradients that accumulate into existing values.
   void bind_gradients(const NamedTensors& memory, Feeds& feeds, std::vector<Datum>& bound) const;
 
   void refuse_fed_states() const;
-  /// @param inputs  all of them.
-  /// @param bound   memory for results; undefined: none
+  /// @param inputs  all inputs of the run. @param bound   memory for results; undefined: none
   static std::unique_ptr<Run::Impl> begin_run(const std::shared_ptr<Impl>& self, std::vector<Datum> inputs, std::span<const Datum> bound,
                                               const Feeding& feeding);
 
@@ -78,7 +76,7 @@ struct JointModule::Impl : Runtime {
   };
 
   Model model;
-  JointOptions joint_options;  // `held` is empty once its tensors are in the member `held`
+  JointOptions joint_options;  // `held` is empty once its tensors have been moved to the member `held`
   const bool forward_only;
   bool is_random = false;
   std::vector<std::string> output_names, gradient_names;
@@ -86,7 +84,7 @@ struct JointModule::Impl : Runtime {
   const std::shared_ptr<exec::Variables> held = std::make_shared<exec::Variables>();
   std::map<std::string, size_t> places_of_held;
   std::vector<KeptState> kept_states;   // running statistics that the module updates
-  std::vector<bool> late;               // find_late() of the runner's executable
+  std::vector<bool> late;               // result of find_late() for the runner's executable
   std::vector<int> result_of, rows_of;  // for each gradient: index of a result, or -1; see Joint
   std::vector<bool> copied;             // for each output: whether the caller gets a copy
   size_t num_differentiable = 0, num_results = 0;

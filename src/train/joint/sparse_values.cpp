@@ -56,7 +56,7 @@ Tensor to_dense(const SparseTensor& sparse) {
       }
       put(place, k, 1);
     }
-  } else {  // linear indices (COO), or whole rows
+  } else {  // the indices are linear (COO), or select whole rows
     const bool has_rows = values.shape().rank() == shape.rank() && shape.rank() > 1;
     const int64_t extent = has_rows ? shape[0] : dense.num_elements();
     for (size_t k = 0; k < at.size(); ++k) {

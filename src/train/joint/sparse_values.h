@@ -7,16 +7,17 @@
 
 namespace treadle::train {
 
-/// Shape and dtype of a dense or sparse tensor. Of a sparse one: the shape of its dense form, and the dtype of the stored elements.
+/// Return the shape and dtype of a dense or sparse tensor. For a sparse one: the shape of its dense form, and the dtype of the stored
+/// elements.
 const Shape& dense_shape(const Datum& value);
 DType element_type(const Datum& value);
 
-/// @throws Error(invalid_argument) for an index outside of the shape.
+/// Converts a sparse tensor to a dense one. @throws Error(invalid_argument) for an index outside of the shape.
 Tensor to_dense(const SparseTensor& sparse);
-/// A sparse tensor without stored elements.
-/// @param storage  "csr" (rank 2 only), "coo" or "row_sparse"
+/// Returns a sparse tensor without stored elements. @param storage  "csr" (rank 2 only), "coo" or "row_sparse"
 SparseTensor empty_sparse(std::string_view storage, DType dtype, const Shape& shape);
-/// Adds two row-sparse tensors (float32, COO over the first axis). The result has the rows of both; rows that both have are summed.
+/// Adds two row-sparse tensors (float32, COO over the first axis). The result has the rows of both tensors; rows that occur in both are
+/// summed.
 SparseTensor add_rows(const SparseTensor& a, const SparseTensor& b);
 
 }  // namespace treadle::train

@@ -16,13 +16,13 @@ namespace {
 
 using O = TrainerOptions;
 
-// An option, by its name in the table, or a combination of several options with a name of its own.
+// A setting: one option, by its name in the table, or a named combination of several options.
 struct Setting {
   constexpr Setting(const char* option) : name(option) {}
   constexpr Setting(const char* own_name, bool (*is_given_there)(const O&)) : name(own_name), is_given(is_given_there) {}
 
   std::string_view name;
-  bool (*is_given)(const O&) = nullptr;  // null: the option differs from its default
+  bool (*is_given)(const O&) = nullptr;  // null: the option counts as given if it differs from its default
 };
 constexpr Setting kGroups{"groups", [](const O& o) { return !o.groups.empty(); }};
 constexpr Setting kFloat16{"precision float16", scales_loss};
@@ -78,7 +78,7 @@ constexpr SettingPair kNeeds[] = {
     {kLossGraph, kLossModel, "or the path of an ONNX file in its place"},
 };
 
-// An option that only some optimizers or schedules use. Losses name theirs in their rows.
+// Says which optimizers or schedules use an option. Losses name the options that they use in their rows.
 struct Use {
   std::string_view option;
   uint32_t kinds;
@@ -90,7 +90,7 @@ constexpr uint32_t of(Kinds... kinds) {
 
 constexpr Use kOfOptimizers[] = {
     {"nesterov", of(Optimizer::sgd)},
-    {"lazy_updates", ~of(Optimizer::lamb)},  // LAMB's step depends on all of a parameter's elements
+    {"lazy_updates", ~of(Optimizer::lamb)},  // LAMB's step depends on all elements of a parameter
     {"fused_update", ~of(Optimizer::lamb)},
 };
 
@@ -101,7 +101,7 @@ constexpr Use kOfSchedules[] = {
     {"step_size", of(Kind::step)},
     {"gamma", of(Kind::step)},
     {"final_factor", of(Kind::cosine, Kind::linear)},
-    {"warmup_steps", ~of(Kind::one_cycle)},  // one_cycle has a warm-up of its own
+    {"warmup_steps", ~of(Kind::one_cycle)},  // one_cycle includes a warm-up
 };
 
 [[noreturn]] void refuse_options(const std::string& what) { throw Error(ErrorCode::invalid_argument, what); }
@@ -136,7 +136,7 @@ class Given {
   }
 
   const O& options_;
-  std::set<std::string_view> names_;  // of the table's options that differ from their defaults
+  std::set<std::string_view> names_;  // names of the table's options that differ from their defaults
 };
 
 void check_schedule(const Schedule& s) {

@@ -33,30 +33,30 @@ struct OptionMembers<train::Initialization> {
 namespace train {
 
 const OptionTable<TrainerOptions>& trainer_option_table();
-/// The rows of the options that decide what steps compute once their graphs are chosen. Checkpoints and artifacts state them.
+/// Returns the rows of the options that determine what steps compute, once their graphs are chosen. Checkpoints and artifacts contain these
+/// options.
 std::span<const Option<TrainerOptions>> step_options();
-/// Options of one entry of `groups`, and of one entry of `initialization`.
+/// The options of one entry of `groups`, and of one entry of `initialization`.
 const OptionTable<ParameterGroup>& group_table();
 const OptionTable<Initialization>& initialization_table();
 
 inline constexpr const char* kGroupForm = "PATTERN,PATTERN;rate_factor=F;weight_decay=W";
 inline constexpr const char* kInitializeForm = "PATTERN,PATTERN;initializer=NAME;scale=F";
 
-// Setters of options whose text needs parsing.
-// @throws Error if the text is invalid
+// These functions set options whose text needs parsing. @throws Error if the text is invalid
 void set_loss(TrainerOptions& options, const std::string& name_or_path);
 void add_group(TrainerOptions& options, const std::string& text);
 void add_initialization(TrainerOptions& options, const std::string& text);
 
-/// @throws Error(invalid_argument) for a number outside of its range, an option that has no effect with the others, or a combination that
-/// is not supported.
+/// Checks all options. @throws Error(invalid_argument) for a number outside of its range, an option that has no effect with the others, or
+/// a combination that is not supported.
 void check_options(const TrainerOptions& options);
 
-/// The settings, besides model, data and learning rate, that determine the result of a step: loss, optimizer and its hyperparameters,
+/// Returns the settings that determine the result of a step besides model, data and learning rate: loss, optimizer and its hyperparameters,
 /// schedule, clipping and groups. By name, with defaults filled in.
 std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& options);
 
-/// The table in Markdown, for docs/options.md.
+/// Returns the table in Markdown, for docs/options.md.
 std::string trainer_options_markdown();
 
 }  // namespace train

@@ -1,5 +1,4 @@
-// Sets options of trainers from texts. The training-only library has a stub instead, because artifacts contain their
-// options.
+// Sets options of trainers from texts. The training-only library replaces this file by a stub, because it reads the options from artifacts.
 #include <fmt/format.h>
 
 #include <algorithm>

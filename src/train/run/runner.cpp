@@ -47,7 +47,8 @@ std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool obs
   options.variables = variables_;
   options.forward_outputs = options_.forward;
   options.early_updates = options_.early_updates;
-  if (!options_.forward) options.arena_share = 1, options.recompute_fraction = 0;  // only graphs with a backward pass keep values for it
+  // Only graphs with a backward pass keep values for that pass.
+  if (!options_.forward) options.arena_share = 1, options.recompute_fraction = 0;
   return runtime_.make_executable(std::move(graph), options);
 }
 

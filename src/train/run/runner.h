@@ -1,4 +1,4 @@
-// Runs a training graph, whose inputs are the caller's feeds and tensors that the trainer keeps.
+// Runs a training graph. Its inputs are the caller's feeds, and tensors that the trainer keeps.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,8 @@
 
 namespace treadle::train {
 
-/// Options of one run, and what it keeps alive. `held` is released when the run has ended, which may be after its caller has returned.
+/// The options of one run, and an object that it keeps alive: `held` is released when the run has ended, which may be after its caller has
+/// returned.
 struct Call {
   const RunOptions* options = nullptr;
   std::shared_ptr<const void> held;
@@ -21,11 +22,10 @@ struct Call {
 
 struct RunnerOptions {
   std::optional<std::vector<std::string>> forward = std::nullopt;  ///< see exec::ProgramOptions::forward_outputs
-  bool is_ready = false;                                           ///< the graph, and those made by MakeUnsimplified, are optimised already
-  bool early_updates = false;                                      ///< see exec::ProgramOptions
-  std::vector<std::string> nodes = {};                             ///< see optimize()
-  /// Called for a feed that is not an input of the graph. It throws unless the client accepts the feed nevertheless. Null: any feed is
-  /// accepted.
+  bool is_ready = false;                ///< true: this graph and those made by MakeUnsimplified are optimised already
+  bool early_updates = false;           ///< see exec::ProgramOptions
+  std::vector<std::string> nodes = {};  ///< see optimize()
+  /// Must throw for a feed that is not an input of the graph, unless the client accepts the feed nevertheless. Null: any feed is accepted.
   std::function<void(const std::string&)> check_unread = nullptr;
 };
 
@@ -34,29 +34,28 @@ class Runner {
   /// Makes the graph again, with the same inputs and outputs, but without simplification, so that a monitor can watch every value.
   using MakeUnsimplified = std::function<std::unique_ptr<Graph>()>;
 
-  /// @param graph      with its outputs set; it is optimised first, unless options.is_ready.
-  /// @param kept       tensors by input name; the other inputs are fed.
-  /// @param variables  the parameters that the graph reads as values of kind parameter.
+  /// @param graph      must have its outputs; it is optimised first, unless options.is_ready. @param kept       tensors by input name; the
+  /// other inputs are fed. @param variables  the parameters that the graph reads as values of kind parameter.
   Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
          const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr, RunnerOptions options = {});
 
-  /// All inputs in order: kept tensors, feeds and labels.
-  /// @throws Error(invalid_argument) naming a missing feed, and what RunnerOptions::check_unread throws
+  /// Returns all inputs in order: kept tensors, feeds and labels. @throws Error(invalid_argument) naming a missing feed, and what
+  /// RunnerOptions::check_unread throws
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
   /// Like arrange(), given all feeds in the order of fed_names().
   /// @throws Error(invalid_argument) if their number is wrong.
   std::vector<Datum> arrange_in_order(std::vector<Datum> fed) const;
-  /// For each output: the kept tensor of its name, which a run may be given to write; undefined: there is none.
+  /// Returns, for each output, the kept tensor of its name, which a run may be given to write; undefined: there is none.
   const std::vector<Datum>& written() const { return written_; }
   /// Replaces a kept tensor, for runs that begin later. Has no effect if the graph does not read it.
   void keep(const std::string& name, const Datum& value);
-  /// Names of the inputs that the trainer does not keep.
+  /// Returns the names of the inputs that the trainer does not keep.
   const std::vector<std::string>& fed_names() const { return fed_names_; }
-  /// Index among all inputs of the input fed_names()[fed].
+  /// Returns the index among all inputs of the input fed_names()[fed].
   size_t place_of_fed(size_t fed) const;
   const std::shared_ptr<const Executable>& executable() const { return executable_; }
-  /// An executable in which the values that the monitor watches are additional outputs. It is compiled at the monitor's first run. Without
-  /// a monitor: executable(). Thread-safe.
+  /// Returns an executable in which the values that the monitor watches are additional outputs. It is compiled at the monitor's first run.
+  /// Without a monitor, returns executable(). Thread-safe.
   std::shared_ptr<const Executable> executable(const std::shared_ptr<const Monitor>& monitor) const;
   /// Appends every executable compiled so far.
   void add_to(Runtime::Executables& all) const;
@@ -72,21 +71,20 @@ class Runner {
 
   const Runtime& runtime_;
   const MakeUnsimplified make_unsimplified_;
-  const std::shared_ptr<exec::Variables> variables_;  // of the graph's parameters; null: it has none
+  const std::shared_ptr<exec::Variables> variables_;  // the graph's parameters; null: it has none
   const RunnerOptions options_;
   std::shared_ptr<const Executable> executable_;
   mutable std::mutex mutex_;  // guards the members below
   mutable std::shared_ptr<const Monitor> monitor_;
-  mutable std::shared_ptr<const Executable> watched_;  // compiled for monitor_
-  std::vector<Datum> kept_;                            // one per input; undefined: it is fed
+  mutable std::shared_ptr<const Executable> watched_;  // the executable compiled for monitor_
+  std::vector<Datum> kept_;                            // one per input; undefined: the input is fed
   std::vector<Datum> written_;
   std::vector<std::string> fed_names_;
 };
 
-/// A session's options, adapted for training.
-/// @throws Error(invalid_argument) for options that training does not support.
+/// Returns a session's options, adapted for training. @throws Error(invalid_argument) for options that training does not support.
 SessionOptions in_training(const SessionOptions& options);
-/// @throws Error(invalid_argument) for run options that training does not support.
+/// Checks the options of a run. @throws Error(invalid_argument) for options that training does not support.
 void check_run_options(const RunOptions* options);
 /// Throws the error for a feed that is no input of any of the client's graphs.
 /// @param inputs  the client's inputs, of which the error suggests some

@@ -13,22 +13,22 @@
 namespace treadle::train {
 
 /// The values that a step writes are fed to the next step directly from the device, and are copied to the host when they are read. A step
-/// makes them in memory of its own, so that a failed or abandoned step leaves the old values intact.
+/// makes them in separate memory, so that a failed or abandoned step leaves the old values intact.
 class StayingValues {
  public:
   /// @param bound  for each output of the step: host memory of the value that it updates; undefined: it updates none.
   StayingValues(const Executable& step, std::span<const Datum> bound);
 
-  /// Called when a step begins: replaces host values in the feeds by those on devices.
-  /// @param feeds  one per input of the step.
+  /// Must be called when a step begins: replaces host values in the feeds by those on devices. @param feeds  one per input of the step.
   /// @return for each output, whether it may stay on the device.
   std::vector<exec::OutputMemory> begin(std::span<Datum> feeds);
-  /// Called when a step has succeeded: takes over its outputs.
+  /// Must be called when a step has succeeded: stores its outputs.
   void take(std::span<const Datum> outputs);
 
   /// Copies all values to the host if the devices have newer ones. Thread-safe.
   void bring_to_host();
-  /// Like bring_to_host(), but also forgets the device's values: the next step reads the host's, which the caller is about to change.
+  /// Like bring_to_host(), but also discards the device's values: the next step reads the host's values, which the caller is about to
+  /// change.
   void leave();
 
  private:

@@ -65,7 +65,7 @@ std::vector<Datum> StepValues::write(const Runner& step, const std::function<std
     staying_->take(outputs);
     half_updated_ = false;
     return outputs;
-  } catch (const OutOfMemory&) {  // handled below, where the exception no longer holds memory
+  } catch (const OutOfMemory&) {  // handled below, where no exception keeps memory in use
   }
   staying_->leave();  // the device has no memory for values that stay
   staying_.reset();
@@ -108,7 +108,7 @@ void StepValues::change(const std::function<void()>& write) {
   const exec::Variables::Writing writing(*variables());
   const Noted noted{*this};
   if (staying_) staying_->leave();
-  const bool was_state_shown = is_state_shown_;  // `write` gets the state only for this call, so the flag is restored
+  const bool was_state_shown = is_state_shown_;  // restored afterwards, as `write` has access to the state only during this call
   const bool was_half_updated = half_updated_.exchange(false);
   try {
     write();
@@ -119,7 +119,7 @@ void StepValues::change(const std::function<void()>& write) {
   is_state_shown_ = was_state_shown;
 }
 
-// Visits the name, the value and its average, for each value that has one.
+// Calls a function with the name, the value and its average, for each value that has an average.
 template <typename Visit>
 void StepValues::for_each_average(Visit&& visit) const {
   for (const NamedTensors* values : {&parameters, &states})

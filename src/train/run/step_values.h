@@ -1,4 +1,5 @@
-// The values that a trainer's steps write: where the newest are, who may see them, and averages in the parameters' place.
+// The values that a trainer's steps write. Tracks where the newest version is and who may access it, and stores the averages that can
+// replace the parameters.
 #pragma once
 
 #include <atomic>
@@ -25,39 +26,39 @@ class StepValues : public TrainedValues {
   /// Creates the optimizer's state of the parameters: zeros, except for averages, which begin as copies.
   /// @param ranks  null, or determines which parameters this rank updates
   void make_optimizer_state(const TrainerOptions& options, const std::vector<std::string>& trained, const DataParallel* ranks);
-  /// True for the name of a sum of accumulated gradients.
+  /// Returns true for the name of a sum of accumulated gradients.
   bool is_sum(const std::string& state) const;
   /// Adds the name, class and size of each value to a memory profile.
   void add_held(std::vector<MemoryHolding>& held) const;
 
-  // Steps. Each overwrites the values in place.
+  // Functions for steps. Each step overwrites the values in place.
 
-  /// The tensors by the names that a step's inputs and outputs have. They must not be replaced afterwards.
-  /// @param joined  parameters that are laid side by side, because the step updates them together
+  /// Returns the tensors by the names of a step's inputs and outputs. They must not be replaced afterwards. @param joined  parameters that
+  /// are stored side by side, because the step updates them together
   NamedTensors by_name(const TrainerOptions& options, const std::vector<std::string>& joined);
 
   using Run = std::function<std::vector<Datum>(std::vector<Datum> arranged, std::span<const Datum> bound,
                                                std::span<const exec::OutputMemory> memory)>;
   /// Runs a step that writes all values that it computes.
   /// @param arrange  returns the step's inputs
-  /// @param run      runs it, with the given memory for its outputs
+  /// @param run      runs the step, with the given memory for its outputs
   std::vector<Datum> write(const Runner& step, const std::function<std::vector<Datum>()>& arrange, const Run& run);
   /// Ends an accumulation: writes the running statistics among a step's outputs, and clears the sums of gradients.
-  /// @param names  of the outputs
+  /// @param names  names of the outputs
   void end_accumulation(const std::vector<std::string>& names, std::span<const Datum> outputs);
   /// From now on, values that the step writes may stay on its devices.
   void let_stay(const Runner& step);
-  /// Returns the device memory. The values there are lost.
+  /// Releases the device memory. The values there are lost.
   void leave_devices() { staying_.reset(); }
-  /// Set by a step when it starts to overwrite values, and false when it has succeeded.
+  /// A step sets this to true when it starts to overwrite values, and to false when it has succeeded.
   std::atomic<bool>& half_updated() { return half_updated_; }
-  /// @throws Error(invalid_argument) if the last step has failed after it had updated some of the parameters
+  /// Throws if the values are inconsistent. @throws Error(invalid_argument) if the last step has failed after it had updated some of the
+  /// parameters
   void check_whole() const;
 
-  // Readers and writers outside of steps.
+  // Functions for readers and writers outside of steps.
 
-  /// Must be called before anyone reads the values.
-  /// @throws Error as check_whole()
+  /// Copies the newest values to the host. Must be called before they are read. @throws Error as check_whole()
   void bring_to_host() const;
   /// Gives the optimizer's state to a caller, who may read and write it at any time from now on.
   const NamedTensors& show_state();
@@ -66,13 +67,13 @@ class StepValues : public TrainedValues {
   /// Lets a caller write to the values. Runs that begin later read the new values.
   void change(const std::function<void()>& write);
 
-  /// The averages of parameters and running statistics, by name: the tensors that have them now.
+  /// Returns the averages of parameters and running statistics, by name: the tensors that contain them now.
   NamedTensors averages() const;
   /// Swaps the elements of parameters and averages. They are swapped in place, because callers hold views of the parameters and programs
   /// are bound to their memory.
   void use_averages(bool use);
   bool averages_used() const { return averages_used_; }
-  /// @throws Error(invalid_argument) if averages are in use; the error says that `what` is not possible then
+  /// Throws if averages are in use. @throws Error(invalid_argument) that says that `what` is not possible then
   void check_averages_unused(std::string_view what) const;
 
  private:

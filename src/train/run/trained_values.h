@@ -1,4 +1,4 @@
-// The values that training changes, parameters and running statistics, and tracking of who else may write to them.
+// The values that training changes: parameters and running statistics. Tracks which callers may write to them, too.
 #pragma once
 
 #include <memory>
@@ -14,20 +14,21 @@ class TrainedValues {
  public:
   NamedTensors parameters, states;
 
-  /// All of them by name, for graphs that read them as values of kind parameter. Created by the first call; from then on the tensors must
-  /// not be replaced.
+  /// Returns all values by name, for graphs that read them as values of kind parameter. The first call creates the object; from then on the
+  /// tensors must not be replaced.
   const std::shared_ptr<exec::Variables>& variables();
   /// Records that the library has changed the values.
   void note_changed();
 
-  /// Gives access to a caller who may write to the tensors at any time from now on. Before each run that reads them, their elements are
-  /// compared with the last known ones.
+  /// Gives access to a caller who may write to the tensors at any time from now on. Before each run that reads the tensors, their elements
+  /// are compared with the last known ones.
   const NamedTensors& hand_out(const NamedTensors& tensors) const;
   /// Like hand_out(), but only while any of the returned tensors exists.
   NamedTensors lend(const NamedTensors& tensors) const;
-  /// Called before a run that reads the values: detects changes by callers.
+  /// Must be called before a run that reads the values: detects changes by callers.
   void look();
-  /// may_be_written: true if a caller may write to them now. may_have_been_written: true if one may have done so since its last call.
+  /// may_be_written(): returns true if a caller may write to the values now. may_have_been_written(): returns true if a caller may have
+  /// done so since its last call.
   bool may_be_written();
   bool may_have_been_written();
 

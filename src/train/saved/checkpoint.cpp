@@ -41,7 +41,7 @@ std::string checksum_text(std::string header, const NamedTensors& tensors) {
   return fmt::format("{:016x}", compiled::checksum(std::as_bytes(std::span(sums))));
 }
 
-// A digest of everything in the model that training does not change: nodes, and the weights that are not in the checkpoint.
+// Computes a digest of everything in the model that training does not change: nodes, and the weights that are not in the checkpoint.
 class Fingerprint {
  public:
   explicit Fingerprint(const NamedTensors& parameters, const NamedTensors& states) : parameters_(parameters), states_(states) {}
@@ -103,7 +103,7 @@ void check_in_training(const Trainer& trainer) {
     throw Error(ErrorCode::invalid_argument, "a checkpoint while the averages are in the parameters' place; use_averages(false) first");
 }
 
-/// Rank 0's file, sent to all ranks, so that the others need no access to its folder.
+/// Returns the bytes of rank 0's file, which is sent to all ranks, so that the others need no access to its folder.
 std::shared_ptr<Storage> bytes_of_checkpoint(const Trainer& trainer, const std::string& path) {
   Communicator* const ranks = trainer.options().communicator.get();
   if (!ranks) return map_file(path);
@@ -130,7 +130,7 @@ class CheckpointReader {
   CheckpointReader(const std::string& path, const std::shared_ptr<Storage>& bytes) : path_(path) {
     try {
       file_ = parse_safetensors(bytes, path);
-    } catch (const Error& error) {  // no checkpoint has an unsupported dtype or size either
+    } catch (const Error& error) {  // a file with an unsupported dtype or size is no checkpoint either
       throw Error(ErrorCode::invalid_model, error.what());
     }
     const std::string header(reinterpret_cast<const char*>(bytes->data()), file_.data_offset);
@@ -161,7 +161,7 @@ class CheckpointReader {
     return {number<uint64_t>("treadle.num_steps"), number<int64_t>("treadle.num_updates"), number<int>("treadle.accumulated_steps")};
   }
   double learning_rate() const { return number<double>("treadle.learning_rate"); }
-  /// nullopt: the trainer did not scale its loss.
+  /// Returns the loss scale. Nullopt: the trainer did not scale its loss.
   std::optional<LossScale> loss_scale() const {
     if (!has("treadle.loss_scale")) return std::nullopt;
     return LossScale{number<double>("treadle.loss_scale"), number<int64_t>("treadle.growth_tracker"),
@@ -196,7 +196,7 @@ class CheckpointReader {
     return value;
   }
 
-  /// @param elsewhere  names of further tensors that the file may contain.
+  /// @param elsewhere  names of other tensors that the file may contain.
   void check_tensors(std::string_view prefix, std::string_view what, const NamedTensors& tensors,
                      const std::set<std::string>& elsewhere = {}) const {
     for (const auto& [name, tensor] : tensors) {
@@ -217,7 +217,7 @@ class CheckpointReader {
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings are no list of pairs", path_));
     try {
       there = nlohmann::json::parse(settings_text).get<decltype(there)>();
-    } catch (const nlohmann::json::parse_error& error) {  // its message quotes input bytes that may not be UTF-8, so it is not passed on
+    } catch (const nlohmann::json::parse_error& error) {  // its message is not passed on, as it quotes input bytes that may not be UTF-8
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings are no JSON at byte {}", path_, error.byte));
     } catch (const nlohmann::json::exception& error) {
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings: {}", path_, error.what()));
@@ -299,7 +299,7 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
     try {
       set_position(reader.position());
       if (std::optional<LossScale> scale = reader.loss_scale(); scale && loss_scale()) {
-        if (settings == CheckpointSettings::own) scale->growth_tracker = 0;  // the old count may exceed the new growth interval
+        if (settings == CheckpointSettings::own) scale->growth_tracker = 0;  // because the old count may exceed the new growth interval
         set_loss_scale(*scale);
       }
     } catch (...) {
