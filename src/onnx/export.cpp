@@ -20,10 +20,10 @@ namespace treadle::onnx {
 namespace {
 
 constexpr const char* kOwnDomain = "treadle";
-constexpr int kOldestOpset = 11;    // below it, axes could not be negative
-constexpr int kOldestDefault = 13;  // below it, most present operators had another form
+constexpr int kOldestOpset = 11;    // older opsets do not allow negative axes
+constexpr int kOldestDefault = 13;  // in older opsets, most present operators had another form
 
-// The IR version of the ONNX release with these opsets (ONNX, docs/Versioning.md). Since IR 4, initializers need not be inputs.
+// Returns the IR version of the ONNX release with these opsets (ONNX, docs/Versioning.md). Since IR 4, initializers need not be inputs.
 int64_t ir_version_of(const std::map<std::string, int>& opsets, bool has_functions) {
   struct Row {
     int opset;
@@ -49,7 +49,7 @@ DimDef to_def(const Dim& dim) {
     def.value = dim.value();
     return def;
   }
-  // Symbols without a declared name (`dim#7`) have no meaning outside this graph.
+  // Omits symbols without a declared name (`dim#7`), as they have no meaning outside this graph.
   std::string text = to_string(dim);
   if (dim.data_dependent() || text.find('#') != std::string::npos) return def;
   def.kind = DimDef::Kind::param;
@@ -90,7 +90,7 @@ TypeDef to_def(const Type& type, bool with_shape) {
   return def;
 }
 
-// The inferred type of an output, with the model's names for extents that are known only in the run.
+// Returns the inferred type of an output, with the model's names for extents that only a run determines.
 Type output_type(const Type& inferred, const Type& declared) {
   Type type = merge(inferred, declared);
   if (type.shape && declared.shape && type.shape->size() == declared.shape->size()) {
@@ -135,7 +135,7 @@ struct AttributeWriter {
   }
 };
 
-// Appends an attribute to the key of a local function. to_string() is for people: it shortens lists and rounds numbers.
+// Appends an attribute to the key of a local function. to_string() would not do, because it shortens lists and rounds numbers.
 struct ExactText {
   std::string& text;
 
@@ -164,7 +164,7 @@ class Exporter {
     model.producer_name = "treadle";
     model.producer_version = TREADLE_VERSION;
     if (original) {
-      // Other tools decide by the producer what to look for in the model.
+      // Keeps the producer, by which other tools decide which patterns to look for.
       if (!original->producer_name.empty()) {
         model.producer_name = original->producer_name;
         model.producer_version = original->producer_version;
@@ -188,18 +188,18 @@ class Exporter {
   }
 
  private:
-  // Constants with the same memory are the same, so a body's copy of a captured constant is written as the original.
+  // Identifies constants by their memory, so that a body's copy of a captured constant is written under the original's name.
   using ConstantKey = std::tuple<const void*, DType, std::string>;
 
   struct Scope {
     const Graph& graph;
     Scope* parent;
-    std::vector<std::string> names;  // by value; empty if it is not written
+    std::vector<std::string> names;  // name of each value; empty if it is not written
     std::unordered_set<std::string> used;
     std::map<ConstantKey, ValueId> constants;
     std::unordered_set<uint32_t> needed;           // constants to write although no node of this graph reads them
     std::unordered_set<uint32_t> outer_constants;  // constants that are written as values of a surrounding graph
-    std::vector<std::string> copies;               // by output: name of the Identity that copies it; empty if none is needed
+    std::vector<std::string> copies;               // for each output: name of the Identity that copies it; empty if none is needed
   };
 
   void choose_opsets(const ModelDef* original) {
@@ -224,7 +224,8 @@ class Exporter {
     if (options_.own_operators) opsets_[""] = newest_opset("");
     if (options_.own_operators) return;
     if (options_.opset == kModelsOpset && original) {
-      for (const OpsetImport& import : original->opset_imports) {  // an upgraded node is the same in all opsets from its lowest one on
+      // An upgraded node has the same meaning in all opsets from its lowest one on.
+      for (const OpsetImport& import : original->opset_imports) {
         int& version = opsets_.try_emplace(import.domain == "ai.onnx" ? "" : import.domain, 1).first->second;
         version = std::max(version, static_cast<int>(import.version));
       }
@@ -255,7 +256,7 @@ class Exporter {
     }
   }
 
-  // Names.
+  // Choice of names.
   static bool is_taken(const Scope& scope, const std::string& name) {
     for (const Scope* s = &scope; s; s = s->parent)
       if (s->used.contains(name)) return true;
@@ -290,7 +291,7 @@ class Exporter {
     auto named = [&](ValueId id) {
       return id == kNoValue || !scope.names[index_of(id)].empty() || captured.contains(static_cast<uint32_t>(id));
     };
-    for (int live = 1; live >= 0; --live) {  // values that are read get their names first
+    for (int live = 1; live >= 0; --live) {  // values that nodes read get their names first
       for (size_t i = 0; i < graph.num_values(); ++i) {
         ValueId id{static_cast<uint32_t>(i)};
         const Value& value = graph.value(id);
@@ -341,7 +342,7 @@ class Exporter {
     return false;
   }
 
-  // Graphs.
+  // Writing of graphs.
   GraphDef write_graph(Scope& scope, const Body* body = nullptr, const std::vector<std::string>* captured_names = nullptr) {
     const Graph& graph = scope.graph;
     name_values(scope, body);
@@ -403,7 +404,7 @@ class Exporter {
     }
   }
 
-  // Nodes.
+  // Writing of nodes.
   NodeDef write_node(Scope& scope, const Node& node) {
     refuse_internal_attributes(node);
     NodeDef def;
@@ -482,8 +483,8 @@ class Exporter {
   const Graph& root_;
   const ExportOptions& options_;
   std::map<std::string, int> opsets_;
-  std::map<std::string, FunctionDef> functions_;       // by name
-  std::map<std::string, std::string> function_names_;  // by the key of their body
+  std::map<std::string, FunctionDef> functions_;       // local functions, by name
+  std::map<std::string, std::string> function_names_;  // names of local functions, by the key of their body
 };
 
 }  // namespace

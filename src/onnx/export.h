@@ -6,17 +6,18 @@
 
 namespace treadle::onnx {
 
-/// For ExportOptions::opset: the lowest version of ai.onnx in which every node can be written unchanged, but at least 13.
+/// Value for ExportOptions::opset: the lowest version of ai.onnx in which every node can be written unchanged, but at least 13.
 inline constexpr int kLowestOpset = 0;
 inline constexpr int kNewestOpset = -1;
-/// The versions of all domains that the original model imports, each raised to what its nodes need, and ai.onnx to 11 at least.
+/// Value for ExportOptions::opset: the versions of all domains that the original model imports, each raised to what its nodes need, and
+/// ai.onnx to at least 11.
 inline constexpr int kModelsOpset = -2;
 
 struct ExportOptions {
   int opset = kLowestOpset;
   bool value_info = true;  ///< write the inferred types of intermediate values
-  /// Keeps operators of the treadle domain, at the newest opsets, for files that only this library reads: importing gives the same nodes.
-  /// Additional properties of random nodes are stored in their metadata.
+  /// Keeps operators of the treadle domain, at the newest opsets, for files that only this library reads. Importing such a file gives the
+  /// same nodes. Additional properties of random nodes are stored in their metadata.
   bool own_operators = false;
 };
 
@@ -31,8 +32,8 @@ ModelDef export_model(const Graph& graph, const ModelDef* original = nullptr, co
 /// Converts a node's attribute. @throws Error(not_implemented) if ONNX cannot express it
 AttributeDef attribute_def(const std::string& name, const Attribute& value);
 
-/// The lowest since-version of the node's operator whose schema the node satisfies with the same meaning. @pre the node is upgraded to the
-/// newest version
+/// Returns the lowest since-version of the node's operator whose schema accepts the node with the same meaning. @pre the node is upgraded
+/// to the newest version
 int lowest_opset(const Graph& graph, const Node& node);
 
 }  // namespace treadle::onnx

@@ -14,7 +14,7 @@ namespace treadle::onnx {
 
 class ExternalFiles {
  public:
-  /// @param folder  that locations are relative to; empty: external data is an error
+  /// @param folder  locations are relative to it; empty: external data is an error
   /// @param allowed  folders besides `folder` that symbolic links in a location may lead to
   ExternalFiles(std::filesystem::path folder, std::vector<std::filesystem::path> allowed, bool use_mmap, bool share);
 
@@ -24,10 +24,10 @@ class ExternalFiles {
   struct File {
     std::shared_ptr<Storage> storage;
     size_t copied_bytes = 0;
-    std::string digest;  // SHA-1, once it was requested
+    std::string digest;  // SHA-1 of the file, if it was requested
   };
-  /// Returns the file, which is opened at the first use.
-  /// @throws Error(invalid_model) for a location that is absolute, contains "..", or leaves the allowed folders; Error(not_found, io_error)
+  /// Returns the file, and opens it at the first call. @throws Error(invalid_model) for a location that is absolute, contains "..", or
+  /// leaves the allowed folders; Error(not_found, io_error)
   File& open(const Place& place, const std::string& location);
   /// Compares the file's SHA-1, computed once, with `checksum`. Text that is not an SHA-1 is ignored.
   /// @throws Error(invalid_model) with both digests
@@ -39,7 +39,7 @@ class ExternalFiles {
   std::filesystem::path folder_;
   std::vector<std::filesystem::path> allowed_;
   bool use_mmap_, share_, are_given_ = false;
-  std::map<std::string, File> files_;  // by location, with "." and ".." resolved
+  std::map<std::string, File> files_;  // open files by location, with "." and ".." resolved
 };
 
 }  // namespace treadle::onnx

@@ -33,13 +33,13 @@ std::string_view normalized_domain(std::string_view domain) { return domain == "
 
 using Names = std::unordered_set<std::string_view>;  // views of names owned by the definitions
 
-/// A graph being read, and the graph around it.
+/// A graph that is being read, with a link to the graph around it.
 struct Nesting {
   Graph* graph;
   Nesting* around;
   /// Values of the surrounding graph that this body reads: (inside, outside).
   std::vector<std::pair<ValueId, ValueId>> captures;
-  std::unordered_map<ValueId, ValueId> inside;  // by the value outside
+  std::unordered_map<ValueId, ValueId> inside;  // values inside, by the value outside
 };
 
 /// The names visible to nodes of a graph, or of a function whose nodes become nodes of the graph.
@@ -55,15 +55,15 @@ struct FunctionFrame;
 /// An attribute passed to a local function.
 struct GivenAttribute {
   const AttributeDef* def;
-  Scope* scope = nullptr;                // of the call that passes it; null for the function's default
-  const FunctionFrame* frame = nullptr;  // of the call that passes it; null for the function's default
+  Scope* scope = nullptr;                // scope of the call that passes it; null for the function's default
+  const FunctionFrame* frame = nullptr;  // frame of the call that passes it; null for the function's default
 };
 
 /// A local function being imported at one call: its nodes use its attributes, opsets and name prefix instead of the file's.
 struct FunctionFrame {
   const FunctionDef* function = nullptr;
   std::unordered_map<std::string_view, GivenAttribute> attributes;
-  std::string prefix;  // of the names of its values and nodes
+  std::string prefix;  // prefix of the names of its values and nodes
   int depth = 0;
 };
 
@@ -138,14 +138,14 @@ class Importer {
       fail(fmt::format("the value \"{}\" is defined twice in graph \"{}\"", name, scope.nesting->graph->name));
   }
 
-  // Finds the value with this name. A name of an enclosing graph becomes a captured input of every graph in between.
+  // Finds the value with this name. A value of an enclosing graph becomes a captured input of every graph in between.
   std::optional<ValueId> resolve(Scope& scope, const std::string& name) {
     if (auto found = scope.names.find(name); found != scope.names.end()) return found->second;
     for (Scope* outer : {scope.parent, scope.caller}) {
       if (!outer) continue;
       const std::optional<ValueId> outside = resolve(*outer, name);
       if (!outside) continue;
-      if (*outside == kNoValue) return outside;  // an input of a local function that its caller omits
+      if (*outside == kNoValue) return outside;  // the caller of a local function omits this input
       const ValueId inside = captured(*scope.nesting, *outer->nesting, *outside, name);
       scope.names.emplace(name, inside);
       return inside;
@@ -189,7 +189,7 @@ class Importer {
     for (const SparseTensorDef& tensor : def.sparse_initializers)
       add_initializer(scope, tensor.values.name, to_dense(tensor), false, is_body);
     import_nodes(def.nodes, scope, frame, constants);
-    for (const NodeId id : graph.order()) complete_outputs(graph, id);  // after all names of the file are known
+    for (const NodeId id : graph.order()) complete_outputs(graph, id);  // only now, when all names of the file are known
     for (const ValueInfoDef& output : def.outputs) {
       std::optional<ValueId> id = resolve(scope, output.name);
       if (!id || *id == kNoValue) fail(fmt::format("the output \"{}\" of graph \"{}\" is never made", output.name, def.name));
@@ -205,11 +205,11 @@ class Importer {
     }
     ValueId id = scope.nesting->graph->add_constant(name, with_valid_booleans(tensor));
     define(scope, name, id);
-    // Below IR 4 every initializer had to be an input, so being one does not mean that it may be replaced.
+    // Below IR 4 every initializer had to be an input, so being an input does not mean that a feed may replace it.
     if (is_input && model_.ir_version >= 4) scope.nesting->graph->overridable_initializers.push_back(id);
   }
 
-  // Limits dense copies of sparse tensors: zeros take no bytes in a file, but they do in memory.
+  // Limits dense copies of sparse tensors: zeros take no bytes in the file, but they do in memory.
   void count_dense(const SparseTensorDef& sparse, int64_t dense, int64_t stored) {
     dense_bytes_ = checked_add(dense_bytes_, dense);
     stored_bytes_ = checked_add(stored_bytes_, stored);
@@ -265,7 +265,7 @@ class Importer {
     static bool is_constant(const NodeDef& node) {
       return node.op_type == "Constant" && node.outputs.size() == 1 && normalized_domain(node.domain).empty();
     }
-    /// True if a later definition replaces this one. @param definition  the tensor or node
+    /// Returns true if a later definition replaces this one. @param definition  the tensor or node
     bool replaces(std::string_view name, const void* definition) const {
       const auto found = last_.find(name);
       return found != last_.end() && found->second != definition;
@@ -375,7 +375,7 @@ class Importer {
     GivenAttribute given{&attribute};
     if (!attribute.ref_attr_name.empty()) {
       auto found = frame.attributes.find(attribute.ref_attr_name);
-      if (found == frame.attributes.end()) return;  // the caller omits it, and the function has no default
+      if (found == frame.attributes.end()) return;  // the caller omits the attribute, and the function has no default for it
       given = found->second;
       unfolding_.charge(*given.def);
     }
@@ -478,7 +478,7 @@ class Importer {
   bool is_artifact_ = false;
   int64_t num_nodes_ = 0;
   UnfoldingBudget unfolding_;
-  int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // bytes of sparse tensors
+  int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // dense_bytes_: bytes of dense copies; stored_bytes_: bytes of the sparse tensors
   std::unordered_map<const SparseTensorDef*, Tensor> dense_;
 };
 

@@ -35,15 +35,15 @@ class Owned : public std::unique_ptr<T> {
 };
 
 struct OpsetImport {
-  std::string domain;  // "" and "ai.onnx" are equal
+  std::string domain;  // the default domain; "" and "ai.onnx" are equal
   int64_t version = 0;
 };
 
-/// The place of a tensor's elements, as declared in the model.
+/// The position of a tensor's elements in an external file, as declared in the model.
 struct ExternalDataDef {
   std::string location;            // relative to the model's folder
-  uint64_t offset = 0;             // bytes
-  std::optional<uint64_t> length;  // bytes; absent: as needed for the shape
+  uint64_t offset = 0;             // in bytes
+  std::optional<uint64_t> length;  // in bytes; absent: as many as the shape needs
   std::string checksum;            // SHA-1 of the file as 40 hexadecimal digits, which the reader verifies; other text is stored
   Properties other;                // keys that ONNX does not define
 };
@@ -71,18 +71,18 @@ struct SparseTensorDef {
 struct DimDef {
   enum class Kind : uint8_t { unknown, value, param };
   Kind kind = Kind::unknown;
-  int64_t value = 0;  // as in the file: some exporters write -1 for "unknown"
+  int64_t value = 0;  // the number in the file: some exporters write -1 for "unknown"
   std::string param;
   std::string denotation;
 };
 
-/// TypeProto.
+/// Corresponds to TypeProto.
 struct TypeDef {
   enum class Kind : uint8_t { none, tensor, sparse_tensor, sequence, optional, map, opaque };
   Kind kind = Kind::none;                    // none: the file has no type
-  DType elem_type = DType::undefined;        // tensor and sparse_tensor
-  std::optional<std::vector<DimDef>> shape;  // tensor and sparse_tensor; absent: unknown rank
-  DType key_type = DType::undefined;         // map
+  DType elem_type = DType::undefined;        // for tensor and sparse_tensor
+  std::optional<std::vector<DimDef>> shape;  // for tensor and sparse_tensor; absent: unknown rank
+  DType key_type = DType::undefined;         // for map
   Owned<TypeDef> elem;                       // type of elements of a sequence or optional, or of a map's values; null if absent
   std::string opaque;                        // encoded TypeProto.Opaque
   std::string denotation;
@@ -97,7 +97,7 @@ struct ValueInfoDef {
 
 struct GraphDef;
 
-/// AttributeProto.AttributeType, with the same numbers.
+/// Corresponds to AttributeProto.AttributeType, with the same numbers.
 enum class AttributeType : uint8_t {
   undefined = 0,
   f = 1,
@@ -124,7 +124,7 @@ struct AttributeDef {
   AttributeType type = AttributeType::undefined;
   float f = 0;
   int64_t i = 0;
-  std::string s;  // bytes
+  std::string s;  // any bytes
   Owned<TensorDef> t;
   Owned<GraphDef> g;
   Owned<SparseTensorDef> sparse_tensor;
@@ -137,7 +137,7 @@ struct AttributeDef {
   std::vector<SparseTensorDef> sparse_tensors;
   std::vector<TypeDef> type_protos;
 
-  // Defined in model_def.cpp, because GraphDef is incomplete here.
+  // Defined in model_def.cpp, because GraphDef is incomplete at this point.
   AttributeDef();
   ~AttributeDef();
   AttributeDef(const AttributeDef&);
@@ -147,8 +147,8 @@ struct AttributeDef {
 };
 
 struct NodeDef {
-  std::vector<std::string> inputs;   // "": an omitted optional input
-  std::vector<std::string> outputs;  // "": an unused output
+  std::vector<std::string> inputs;   // "" means an omitted optional input
+  std::vector<std::string> outputs;  // "" means an unused output
   std::string name;
   std::string op_type;
   std::string domain;
@@ -159,7 +159,7 @@ struct NodeDef {
   std::vector<std::string> device_configurations;  // encoded NodeDeviceConfigurationProto
 };
 
-/// TensorAnnotation: the quantisation parameters of a value.
+/// Corresponds to TensorAnnotation: the quantisation parameters of a value.
 struct QuantizationAnnotation {
   std::string tensor_name;
   Properties quant_parameter_tensor_names;
@@ -185,8 +185,8 @@ struct FunctionDef {
   std::string overload;
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
-  std::vector<std::string> attributes;         // required, without defaults
-  std::vector<AttributeDef> attribute_protos;  // with defaults
+  std::vector<std::string> attributes;         // names of required attributes, which have no default
+  std::vector<AttributeDef> attribute_protos;  // attributes with their defaults
   std::vector<NodeDef> nodes;
   std::vector<OpsetImport> opset_imports;
   std::vector<ValueInfoDef> value_info;
@@ -195,7 +195,7 @@ struct FunctionDef {
 };
 
 struct ModelDef {
-  static constexpr int64_t kNoVersion = std::numeric_limits<int64_t>::max();  // ONNX Runtime's value for a model without a version
+  static constexpr int64_t kNoVersion = std::numeric_limits<int64_t>::max();  // same value as in ONNX Runtime for a model without a version
   int64_t ir_version = 0;
   std::vector<OpsetImport> opset_imports;
   std::string producer_name;

@@ -26,8 +26,8 @@ void each_graph(GraphDef& graph, const Visit& visit) {
 
 bool is_blocked_conv(const NodeDef& node) { return node.domain == kDomain && node.op_type == "Conv" && node.inputs.size() > 1; }
 
-// The number of channels in a block, which files do not declare. Extents that 16 does not divide reveal it; otherwise it is ONNX Runtime's
-// on this processor.
+// Returns the number of channels in a block, which files do not declare. If an extent is no multiple of 16, the number follows from it;
+// otherwise it is the number that ONNX Runtime uses on this processor.
 int64_t block_of(GraphDef& graph) {
   bool is_eight = false, is_sixteen = false;
   each_graph(graph, [&](const GraphDef& each) {
@@ -114,7 +114,7 @@ class Unblocker {
     attribute.name = std::move(name), attribute.type = AttributeType::ints, attribute.ints = std::move(numbers);
   }
 
-  // Adds a node with integer lists that were attributes before opset `since`, and are operands from it on.
+  // Adds a node whose integer lists were attributes before opset `since`, and are operands from it on.
   void add(const std::string& op, const std::string& x, const std::string& y, int64_t since,
            std::initializer_list<std::pair<std::string, std::vector<int64_t>>> lists) {
     NodeDef& node = add_node(op, {x}, y);
@@ -155,7 +155,7 @@ class Unblocker {
     add_node("Pad", {x, y + "/pads"}, y);
   }
 
-  // Returns -1 if the extent is unknown.
+  // Returns the extent; -1 if it is unknown.
   int64_t known_extent(const std::string& name, size_t axis) const {
     const auto type = types_.find(name);
     if (type == types_.end() || !type->second->shape || axis >= type->second->shape->size()) return -1;

@@ -38,8 +38,8 @@ void collect_reads(const NodeDef& def, Names& reads) {
 
 using Producers = std::unordered_map<std::string_view, size_t>;  // maps a value's name to the index of the node that computes it
 
-// True if all values read by a node and its bodies are computed by nodes before index `i`. Cheap, and true for nearly every file. It may be
-// false without reason if a body names one of its values like a later node of the surrounding graph.
+// Returns true if all values read by a node and its bodies are computed by nodes before index `i`. The check is cheap, and true for nearly
+// every file. It may be wrongly false if a body names one of its values like a later node of the surrounding graph.
 bool reads_only_before(const NodeDef& def, size_t i, const Producers& producers) {
   auto is_before = [&](const std::string& name) {
     auto found = producers.find(name);
@@ -86,7 +86,7 @@ std::vector<const NodeDef*> in_order(std::vector<const NodeDef*> nodes) {
     readers[made_by].push_back(reader);
     ++missing[reader];
   }
-  std::set<size_t> ready;  // the earliest in the file first, to stay close to the file's order
+  std::set<size_t> ready;  // sorted by position in the file, to stay close to the file's order
   for (size_t i = 0; i < nodes.size(); ++i)
     if (missing[i] == 0) ready.insert(i);
   while (!ready.empty()) {

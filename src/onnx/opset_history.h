@@ -12,15 +12,15 @@ struct SchemaVersion {
   std::string_view domain, name;
   int16_t since;
   int8_t num_inputs, num_outputs;
-  bool variadic_inputs, variadic_outputs;  // the last port may be repeated
-  uint8_t inputs[16], outputs[16];         // indices for type_mask()
-  std::string_view attributes;             // names, separated by spaces
+  bool variadic_inputs, variadic_outputs;  // whether the last port may be repeated
+  uint8_t inputs[16], outputs[16];         // arguments for type_mask()
+  std::string_view attributes;             // names of the attributes, separated by spaces
 };
 
-/// All versions, sorted by domain, name and version. For ai.onnx, those that are valid in opset 11 or later.
+/// Returns all versions, sorted by domain, name and version. For ai.onnx, only versions that are valid in opset 11 or later.
 std::span<const SchemaVersion> schema_history();
 
-/// The types that a port accepts: bit d for tensors of DType d; bits 40 to 43 for sequences, optionals, maps and sparse tensors.
+/// Returns the types that a port accepts: bit d for tensors of DType d; bits 40 to 43 for sequences, optionals, maps and sparse tensors.
 uint64_t type_mask(int index);
 
 }  // namespace treadle::onnx

@@ -34,7 +34,7 @@ class FlatFile {
     if (at > bytes_.size() || size > bytes_.size() - at) fail("it is cut off, or an offset in it leads beyond its end");
     return bytes_.substr(at, static_cast<size_t>(size));
   }
-  /// Follows the offset at this place. Offsets point forwards, so nothing can contain itself.
+  /// Follows the offset at `at`. Offsets point forwards, so no object can contain itself.
   size_t target(size_t at) const {
     const auto offset = number<uint32_t>(at);
     if (offset == 0 || offset > bytes_.size() - at) fail("an offset in it leads beyond its end");
@@ -49,21 +49,21 @@ class FlatFile {
     bytes_left_ -= bytes;
   }
   [[noreturn]] void fail(const std::string& why) const {
-    context.place.fail(Fault::Kind::ort_format, "ORT model verification failed: " + why);  // programs search for this text
+    context.place.fail(Fault::Kind::ort_format, "ORT model verification failed: " + why);  // ONNX Runtime's text, for which programs search
   }
 
   ParseContext& context;
 
  private:
-  static constexpr size_t kLeastTableBytes = 8;                         // the offset to the table, and its offset to the vtable
-  static constexpr uint64_t kBytesPerByte = 32, kSpareBytes = 1 << 20;  // a name is copied for each of its uses
+  static constexpr size_t kLeastTableBytes = 8;  // a table has at least the offset to it, and its own offset to the vtable
+  static constexpr uint64_t kBytesPerByte = 32, kSpareBytes = 1 << 20;  // limit: names are copied for each of their uses
 
   std::string_view bytes_;
   size_t tables_left_;
   uint64_t bytes_left_;
 };
 
-/// A vector of numbers or of offsets.
+/// A vector of numbers or of offsets in the file.
 struct FlatVector {
   size_t at = 0;
   uint32_t size = 0;
@@ -78,7 +78,7 @@ class FlatTable {
   }
   FlatFile& file() const { return *file_; }
 
-  /// The position of a field; nullopt if it is absent.
+  /// Returns the position of a field; nullopt if it is absent.
   std::optional<size_t> place(int field) const {
     const size_t entry = 4 + 2 * static_cast<size_t>(field);
     if (entry + 2 > fields_bytes_) return std::nullopt;
@@ -116,7 +116,7 @@ class FlatTable {
     if (!all.empty()) std::memcpy(all.data(), file_->range(found.at, all.size() * sizeof(T)).data(), all.size() * sizeof(T));
     return all;
   }
-  /// @param is_text  require UTF-8; false: any bytes
+  /// @param is_text  true: the text must be UTF-8; false: any bytes
   std::vector<std::string> texts(int field, bool is_text = true) const {
     const FlatVector found = vector(field, kOffsetBytes);
     file_->count(uint64_t{sizeof(std::string)} * found.size);
@@ -129,7 +129,7 @@ class FlatTable {
     }
     return all;
   }
-  /// Reads each table of a list into an element of `list`, with its name or index as the place in errors.
+  /// Reads each table of a list into an element of `list`. Its name or index is its place in errors.
   template <typename T, typename Read>
   void each(int field, const char* name, std::vector<T>& list, const Read& read) const {
     const FlatVector found = vector(field, kOffsetBytes);
@@ -266,7 +266,7 @@ void read_attribute(const FlatTable& from, AttributeDef& out) {
   out.doc_string = from.text(1);
   const ParseContext& context = from.file().context;
   const auto type = from.number<int32_t>(2);
-  // The table below that the attribute's type requires.
+  // Reads the nested table that an attribute of this type must have.
   auto single = [&](int field) {
     const auto found = from.table(field);
     if (!found) context.place.fail("an attribute without the value that its type asks for");
@@ -313,7 +313,7 @@ uint64_t bytes_of(const TypeDef& type) {
 
 using Known = std::unordered_map<std::string, const ValueInfoDef*>;
 
-/// The values named by a field, with the types from the graph's list of values.
+/// Returns the values whose names are in a field, with the types from the graph's list of values.
 std::vector<ValueInfoDef> named(const FlatTable& from, int field, const Known& known) {
   std::vector<ValueInfoDef> found;
   for (const std::string& name : from.texts(field)) {
@@ -340,7 +340,7 @@ void read_graph(const FlatTable& from, GraphDef& out) {
   for (const ValueInfoDef& value : values) known.emplace(value.name, &value);
   out.inputs = named(from, 5, known);
   out.outputs = named(from, 6, known);
-  std::unordered_set<std::string> made;  // other names belong to the graph or to a surrounding one
+  std::unordered_set<std::string> made;  // names of values that nodes of this graph compute; other names belong to a surrounding graph
   for (const NodeDef& node : out.nodes) made.insert(node.outputs.begin(), node.outputs.end());
   for (const ValueInfoDef& output : out.outputs) made.erase(output.name);
   std::erase_if(values, [&](const ValueInfoDef& value) { return value.name.empty() || !made.contains(value.name); });

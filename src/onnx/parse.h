@@ -13,24 +13,24 @@
 
 namespace treadle::onnx {
 
-/// True if the file name has ONNX Runtime's extension: *.ort, in any case.
+/// Returns true if the file name has ONNX Runtime's extension: *.ort, in upper or lower case.
 bool has_ort_extension(const std::string& path);
 
 struct ReadOptions {
-  /// ort: ONNX Runtime's flat buffers. any: these if the file is named or begins like one, otherwise ONNX.
+  /// ort: ONNX Runtime's flat buffers. any: that format if the file's name or first bytes indicate it, otherwise ONNX.
   enum class Format : uint8_t { any, onnx, ort } format = Format::any;
-  bool use_mmap = true;        ///< false: read files into memory
+  bool use_mmap = true;        ///< false: files are read into memory
   bool share = false;          ///< tensors that are read or copied into memory are shared in the process (core/files/shared_storage.h)
   bool load_external = true;   ///< false: external tensors keep only their description
-  int max_nesting_depth = 64;  ///< of subgraphs and of types, separately
-  size_t max_tensor_bytes = SIZE_MAX;  ///< of a single tensor
+  int max_nesting_depth = 64;  ///< separate limits for subgraphs and for types
+  size_t max_tensor_bytes = SIZE_MAX;  ///< limit for a single tensor
   size_t max_messages = 10'000'000;    ///< nodes, attributes, tensors …: in a hostile file, two bytes could each cost hundreds in memory
   /// Smaller tensors are copied, so that a few scalars do not keep a whole file mapped.
   size_t min_in_place_bytes = 1024;
   /// Initializers and Constants of at least this size are used in place even if they are unaligned, as are three of four weights in
   /// PyTorch's files. Graph::constant_tensor() copies those whose elements are read.
   size_t min_unaligned_bytes = 65536;
-  /// Contents of external files that are in memory already, by the location in the model.
+  /// Contents of external files that are in memory already, by the location that the model states.
   std::map<std::string, std::shared_ptr<Storage>> external_files = {};
   /// Values that replace external initializers of the graph, by name.
   std::map<std::string, Tensor> external_values = {};

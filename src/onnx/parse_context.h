@@ -1,4 +1,4 @@
-// Shared by the functions that parse the parts of a model.
+// The state that the functions which parse the parts of a model share.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,14 @@ namespace treadle::onnx {
 
 struct ParseContext {
   const ReadOptions& options;
-  std::shared_ptr<Storage> owner;  // of the bytes being read; null: nothing can be used in place
+  std::shared_ptr<Storage> owner;  // owner of the bytes that are read; null: no tensor can be a view of them
   ExternalFiles external;
   Place place;
   size_t messages = 0;
   int graph_depth = 0, type_depth = 0;
   bool in_constant = false;  // parsing an initializer of a graph or the attribute of a Constant, which may be unaligned
 
-  /// Counts a message that becomes a struct, against the limit.
+  /// Counts a message that becomes a struct, and throws beyond the limit.
   void count_message() {
     if (++messages > options.max_messages)
       place.fail(ErrorCode::resource_exhausted,
@@ -29,7 +29,7 @@ struct ParseContext {
   }
 };
 
-/// Counts a level of nesting, for the life of this object.
+/// Counts a level of nesting while this object exists.
 class Nesting {
  public:
   Nesting(const ParseContext& context, int& depth, const char* what) : depth_(depth) {
@@ -46,7 +46,7 @@ class Nesting {
   int& depth_;
 };
 
-// Each parses one message into `out`. If a singular message occurs repeatedly, its fields are merged, as in protobuf.
+// These functions parse one message into `out`. If a message that should occur once is repeated, its fields are merged, as in protobuf.
 void parse_model(ParseContext& context, WireReader reader, ModelDef& out);
 void parse_graph(ParseContext& context, WireReader reader, GraphDef& out);
 void parse_node(ParseContext& context, WireReader reader, NodeDef& out);
@@ -54,7 +54,7 @@ void parse_attribute(ParseContext& context, WireReader reader, AttributeDef& out
 void parse_type(ParseContext& context, WireReader reader, TypeDef& out);
 void parse_value_info(ParseContext& context, WireReader reader, ValueInfoDef& out);
 void parse_property(ParseContext& context, WireReader reader, Properties& out);
-/// These replace `out` instead, since merging two tensors has no meaning.
+/// These functions replace `out` instead, since merging two tensors has no meaning.
 void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out);
 /// Parses a tensor that becomes a constant of a graph.
 void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out);
@@ -64,23 +64,23 @@ void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorD
 void parse_ort_model(ParseContext& context, std::string_view bytes, ModelDef& out);
 /// Replaces operators of com.microsoft.nchwc by ONNX's. @throws Error(not_implemented) for unknown ones
 void unblock_channels(const ParseContext& context, ModelDef& model);
-/// True if the bytes begin like ONNX Runtime's format.
+/// Returns true if the bytes begin like ONNX Runtime's format.
 bool is_ort_model(std::string_view bytes);
 
-// Used for ONNX's format and for ONNX Runtime's.
+// Checks an opset of a model in ONNX's or ONNX Runtime's format.
 void check_opset(const ParseContext& context, const OpsetImport& opset);
-/// Sets dtype and shape. @return bytes of the elements
+/// Sets dtype and shape. @return size of the elements in bytes
 size_t settle_type(const ParseContext& context, int32_t data_type, const std::vector<int64_t>& dims, TensorDef& out);
 void check_raw_size(const ParseContext& context, const TensorDef& tensor, size_t size, size_t needed);
 /// Checks a sparse tensor, and converts its indices to int64.
 void settle_sparse(const ParseContext& context, SparseTensorDef& sparse);
-/// Makes a tensor of packed elements: a view if `owner` has them, and alignment and size permit; otherwise a copy.
+/// Makes a tensor of packed elements. It is a view if `owner` owns them and their alignment and size permit; otherwise a copy.
 Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& shape, std::string_view bytes,
                        const std::shared_ptr<Storage>& owner, size_t& copied_bytes);
-/// The dtype of a map's keys, from its ONNX number.
+/// Returns the dtype of a map's keys for its ONNX number.
 DType parse_map_key(const ParseContext& context, int32_t number);
 
-/// Adds the place to errors of code that does not know it, such as overflow or lack of memory.
+/// Adds the place in the model to errors of code that does not know it, such as overflow or lack of memory.
 template <typename Do>
 void placed(const ParseContext& context, const Do& act) {
   try {

@@ -13,7 +13,7 @@ const char* name_of(AttributeType type) {
   return kNames[static_cast<size_t>(type)];
 }
 
-/// The type of the value in a field of AttributeProto.
+/// Returns the attribute type whose value is in this field of AttributeProto.
 AttributeType type_of_field(uint32_t field) {
   switch (field) {
     case 2: return AttributeType::f;
@@ -72,14 +72,14 @@ void parse_attribute_value(ParseContext& context, WireReader& reader, AttributeD
   }
 }
 
-/// @param present  the type whose field occurred; undefined: none
+/// @param present  the type whose field occurred in the message; undefined: none
 void check_attribute(const Place& place, AttributeDef& out, AttributeType present) {
   if (!out.ref_attr_name.empty()) {
     if (present != AttributeType::undefined)
       place.fail("refers to the function's attribute " + in_quotes(out.ref_attr_name) + " and holds a " + name_of(present) + " besides");
     return;
   }
-  if (out.type == AttributeType::undefined) out.type = present;  // files before IR 2 do not state it
+  if (out.type == AttributeType::undefined) out.type = present;  // files before IR 2 do not state the type
   if (out.type == AttributeType::undefined) place.fail("an attribute without a type");
   if (present != AttributeType::undefined && present != out.type)
     place.fail(std::string("is said to be a ") + name_of(out.type) + " and holds a " + name_of(present));
@@ -124,7 +124,7 @@ void parse_node(ParseContext& context, WireReader reader, NodeDef& out) {
       case 3: out.name = reader.string(); break;
       case 4: out.op_type = reader.string(); break;
       case 5:
-        context.in_constant = out.op_type == "Constant";  // files have op_type before the attributes
+        context.in_constant = out.op_type == "Constant";  // works because files have op_type before the attributes
         parse_element(context, reader, "attribute", out.attributes, parse_attribute);
         context.in_constant = false;
         break;

@@ -1,7 +1,5 @@
-// Parses TensorProto and SparseTensorProto.
-//
-// Two passes over the message: the first finds dtype, shape and the place of the elements. The second decodes them. So memory is allocated
-// once, and only after the message is known to have enough bytes.
+// Parses TensorProto and SparseTensorProto in two passes over the message. The first finds dtype, shape and the position of the elements;
+// the second decodes them. So memory is allocated only once, and only after the message is known to have enough bytes.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -17,7 +15,7 @@ namespace {
 enum Field : uint32_t { kFloatData = 4, kInt32Data = 5, kStringData = 6, kInt64Data = 7, kRawData = 9, kDoubleData = 10, kUint64Data = 11 };
 constexpr uint32_t kDataFields[] = {kFloatData, kInt32Data, kStringData, kInt64Data, kRawData, kDoubleData, kUint64Data};
 
-/// Elements may be copied into memory up to this many times the file's size. Only a hostile model needs more.
+/// Limit for elements that are copied into memory, as a multiple of the file's size. Only a hostile model needs more.
 constexpr size_t kMaxCopiesOfFile = 16;
 
 const char* field_name(uint32_t field) {
@@ -33,7 +31,7 @@ const char* field_name(uint32_t field) {
   }
 }
 
-/// The typed field for elements of a dtype, and the number of its values that they take.
+/// The typed field that contains elements of a dtype, and the number of values in it that they take.
 struct TypedField {
   uint32_t field;
   size_t num_values;
@@ -58,21 +56,21 @@ TypedField typed_field(DType dtype, size_t n) {
   }
 }
 
-/// The alignment that C++ needs to read an element. Kernels need no more.
+/// Returns the alignment that C++ needs to read an element. Kernels need no larger one.
 size_t natural_alignment(DType dtype) {
   size_t bytes = bits_of(dtype) / 8;
   if (dtype == DType::complex64 || dtype == DType::complex128) bytes /= 2;
   return std::max<size_t>(bytes, 1);
 }
 
-/// Results of the first pass.
+/// The results of the first pass.
 struct Outline {
   std::vector<int64_t> dims;
   int32_t data_type = 0;
   bool is_external = false;
-  std::string_view raw, packed;  // raw_data; the last piece of float_data or double_data, if packed
-  size_t num_pieces = 0;         // number of pieces of those two fields
-  size_t payload[16] = {};       // per field: upper bound of its number of values
+  std::string_view raw, packed;  // raw: raw_data; packed: the last piece of float_data or double_data, if it is packed
+  size_t num_pieces = 0;         // number of pieces of float_data or double_data
+  size_t payload[16] = {};       // upper bound of the number of values in each field
 
   uint32_t filled_field(const Place& place) const {
     uint32_t found = 0;
@@ -99,7 +97,7 @@ void note_payload(const WireReader& reader, Outline& outline) {
     case kStringData: count += 1; break;
     case kFloatData: count += reader.payload_bytes() / sizeof(float); break;
     case kDoubleData: count += reader.payload_bytes() / sizeof(double); break;
-    default: count += reader.payload_bytes(); break;  // a varint takes at least one byte
+    default: count += reader.payload_bytes(); break;  // a varint has at least one byte
   }
 }
 
@@ -153,7 +151,7 @@ Outline read_outline(ParseContext& context, WireReader reader, TensorDef& out) {
   return outline;
 }
 
-/// True if all bytes are 0 or 1. Reading another byte as bool is undefined behaviour in C++.
+/// Returns true if all bytes are 0 or 1. Reading another byte as bool is undefined behaviour in C++.
 bool are_booleans(std::string_view bytes) {
   unsigned char seen = 0;
   for (char c : bytes) seen |= static_cast<unsigned char>(c);
@@ -185,7 +183,7 @@ class Decoder {
  public:
   Decoder(const ParseContext& context, Tensor& tensor, size_t num_values)
       : place_(context.place), dtype_(tensor.dtype()), data_(tensor.raw()), num_values_(num_values) {
-    if (is_sub_byte(dtype_) && bits_of(dtype_) == 6) std::memset(data_, 0, tensor.size_bytes());  // elements share bytes
+    if (is_sub_byte(dtype_) && bits_of(dtype_) == 6) std::memset(data_, 0, tensor.size_bytes());  // zeroed first, as elements share bytes
   }
 
   void field(const WireReader& reader) {
@@ -226,7 +224,7 @@ class Decoder {
       case DType::uint8: return put_between<uint8_t>(value, 0, UINT8_MAX);
       case DType::int16: return put_between<int16_t>(value, INT16_MIN, INT16_MAX);
       case DType::uint16: return put_between<uint16_t>(value, 0, UINT16_MAX);
-      // The number holds the bits of the float; some writers sign-extend them.
+      // The number contains the bits of the float; some writers sign-extend them.
       case DType::float16:
       case DType::bfloat16: return put_between<uint16_t>(value, INT16_MIN, UINT16_MAX);
       case DType::float6e2m3:
@@ -293,7 +291,7 @@ void check_dims(const ParseContext& context, const std::vector<int64_t>& dims) {
                        "a rank of " + std::to_string(dims.size()) + "; at most " + std::to_string(kMaxRank) + " is supported");
 }
 
-// The caller's replacement for a tensor; null if there is none.
+// Returns the caller's replacement for a tensor; null if there is none.
 const Tensor* given_value(const ParseContext& context, const TensorDef& tensor) {
   const auto found = context.options.external_values.find(tensor.name);
   if (found == context.options.external_values.end() || !context.in_constant) return nullptr;
@@ -332,7 +330,7 @@ namespace {
 template <typename T>
 void widen(TensorDef& indices) {
   indices.dtype = DType::int64;
-  if (!indices.value.defined()) return;  // external, and not requested
+  if (!indices.value.defined()) return;  // the indices are external, and were not requested
   Tensor wide(DType::int64, indices.shape);
   std::copy_n(indices.value.data<T>(), indices.value.num_elements(), wide.data<int64_t>());
   indices.value = wide;
@@ -342,7 +340,7 @@ void widen(TensorDef& indices) {
 
 void settle_sparse(const ParseContext& context, SparseTensorDef& sparse) {
   const Place& place = context.place;
-  switch (sparse.indices.dtype) {  // ONNX Runtime writes the narrowest integers that hold the indices
+  switch (sparse.indices.dtype) {  // ONNX Runtime writes the narrowest integers that can represent the indices
     case DType::int8: widen<int8_t>(sparse.indices); break;
     case DType::int16: widen<int16_t>(sparse.indices); break;
     case DType::int32: widen<int32_t>(sparse.indices); break;
@@ -361,7 +359,7 @@ void settle_sparse(const ParseContext& context, SparseTensorDef& sparse) {
   if (!(shape == Shape{nnz} || shape == Shape{nnz, rank}))
     place.fail("the indices of a sparse tensor with " + std::to_string(nnz) + " values and rank " + std::to_string(rank) +
                " have the shape " + to_string(shape) + ", not [nnz] or [nnz, rank]");
-  if (!sparse.indices.value.defined()) return;  // external, and not requested
+  if (!sparse.indices.value.defined()) return;  // the indices are external, and were not requested
   if (num_elements == 0 && nnz > 0) place.fail(std::to_string(nnz) + " values in a sparse tensor of no elements");
   const auto* index = sparse.indices.value.data<int64_t>();
   std::vector<int64_t> places(static_cast<size_t>(nnz));
@@ -378,7 +376,7 @@ void settle_sparse(const ParseContext& context, SparseTensorDef& sparse) {
       place.fail("index " + std::to_string(i) + " is " + std::to_string(linear) + " of " + std::to_string(num_elements) + " elements");
     places[static_cast<size_t>(i)] = linear;
   }
-  // ONNX requires ascending indices, but onnxruntime accepts any order, and models rely on that. An element must not have two values.
+  // ONNX requires ascending indices. But onnxruntime accepts any order, and models rely on that. The same index must not occur twice.
   std::sort(places.begin(), places.end());
   auto twice = std::adjacent_find(places.begin(), places.end());
   if (twice != places.end()) place.fail("a sparse tensor has two values for its element " + std::to_string(*twice));
@@ -419,7 +417,7 @@ void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out) {
 }
 
 void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out) {
-  context.in_constant = true;  // not reset after an error, because reading then ends
+  context.in_constant = true;  // an error need not reset it, because reading then ends
   parse_tensor(context, reader, out);
   context.in_constant = false;
 }

@@ -16,9 +16,9 @@ namespace treadle::onnx {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kMaxMessageBytes = 0x7fffffff;  // protobuf's limit, because other readers use signed 32-bit lengths
+constexpr size_t kMaxMessageBytes = 0x7fffffff;  // protobuf's limit, since other readers use signed 32-bit lengths
 
-/// Runs `encode` twice: first to measure the size in bytes, then to write to the sink that `open` returns for it.
+/// Runs `encode` twice: first to measure the size in bytes, then to write to the sink that `open` returns for this size.
 template <typename Encode, typename Open>
 void encode_twice(const ExternalPlan& external, Encode encode, Open open) {
   std::vector<size_t> lengths;
@@ -66,12 +66,12 @@ ExternalPlan plan_located(const ModelDef& model, const Locate& locate) {
 
 struct ExternalLayout {
   ExternalPlan plan;
-  std::vector<const TensorDef*> order;  // by ascending offset; tensors with the same memory appear once
+  std::vector<const TensorDef*> order;  // ordered by offset; tensors with the same memory occur once
 };
 
 ExternalLayout plan_external(const ModelDef& model, const WriteOptions& options) {
   ExternalLayout layout;
-  std::map<std::pair<const std::byte*, size_t>, size_t> placed;  // maps memory to its offset
+  std::map<std::pair<const std::byte*, size_t>, size_t> placed;  // maps the memory of a tensor to its offset in the file
   size_t end = 0;
   each_initializer(model, [&](const TensorDef& tensor) {
     const Tensor& value = tensor.value;

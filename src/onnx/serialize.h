@@ -10,25 +10,27 @@
 
 namespace treadle::onnx {
 
-/// Returns the place of an initializer whose bytes are in an existing file; nullopt: store it in the model.
+/// Returns the position of an initializer whose bytes are in an existing file; nullopt: they are stored in the model.
 using Locate = std::function<std::optional<ExternalDataDef>(const TensorDef&)>;
 
 /// Visits all initializers of the model, including those of graphs inside nodes.
 void each_initializer(const ModelDef& model, const std::function<void(const TensorDef&)>& visit);
 
 struct WriteOptions {
-  /// Called for each initializer that has a value; null: none is in an existing file. Excludes `external_data_file`.
+  /// Called for each initializer that has a value; null: no initializer is in an existing file. Cannot be combined with
+  /// `external_data_file`.
   Locate locate;
-  /// Name, without a folder, of a file next to the model for initializers of at least `external_threshold_bytes`. Empty: none.
+  /// Name, without a folder, of a file next to the model that gets the initializers of at least `external_threshold_bytes`. Empty: there is
+  /// no such file.
   std::string external_data_file;
   size_t external_threshold_bytes = 1024;
   /// Large tensors are aligned to this (a page, so that each can be mapped and released separately), others to 64 bytes.
   size_t external_alignment = 4096;
   size_t external_alignment_threshold_bytes = 65536;
-  bool aligns_others = true;  ///< false: other tensors are not aligned
+  bool aligns_others = true;  ///< false: smaller tensors are not aligned
 };
 
-/// Options that place initializers as ONNX Runtime does for an optimised model.
+/// Returns options that place initializers as ONNX Runtime does for an optimised model.
 WriteOptions beside_optimized(const std::string& external_data_file, size_t external_threshold_bytes);
 
 /// Encodes a ModelProto: numeric tensors as raw_data, strings as string_data. External tensors that were not loaded keep their reference.

@@ -8,11 +8,11 @@ namespace treadle::onnx {
 namespace {
 
 constexpr int64_t kMaxNodes = 250'000;
-// Memory of a node and its value, in the graph and in the program.
+// Estimated memory of a node and its value, in the graph and in the program.
 constexpr int64_t kNodeBytes = 2048;
 constexpr int64_t kLeastBytes = 16 << 20, kBytesPerByte = 128;
 
-// Memory of a body's value that has no node.
+// Estimated memory of a value that a body has without a node for it.
 constexpr int64_t kValueBytes = 256;
 
 int64_t value_bytes(const AttributeDef& attribute) {
@@ -21,7 +21,7 @@ int64_t value_bytes(const AttributeDef& attribute) {
   return kValueBytes * static_cast<int64_t>(g.inputs.size() + g.outputs.size() + g.initializers.size() + g.sparse_initializers.size());
 }
 
-// Bytes of a node's texts and lists, which are copied; tensors are shared. Nodes in bodies are counted separately.
+// Returns the bytes of a node's texts and lists, which each call copies; tensors are shared. Nodes in bodies are counted separately.
 int64_t copied_bytes(const AttributeDef& attribute) {
   size_t bytes =
       attribute.name.size() + attribute.s.size() + attribute.floats.size() * sizeof(float) + attribute.ints.size() * sizeof(int64_t);
@@ -38,7 +38,7 @@ int64_t copied_bytes(const NodeDef& node) {
   return total;
 }
 
-// A lower bound of these bytes in the file, where each list element takes at least one byte.
+// Returns a lower bound of the bytes that the nodes take in the file, where each list element takes at least one byte.
 int64_t written_bytes(const std::vector<NodeDef>& nodes) {
   int64_t bytes = 0;
   for (const NodeDef& node : nodes) {

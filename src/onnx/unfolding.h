@@ -8,16 +8,15 @@
 
 namespace treadle::onnx {
 
-/// A file pays for its nodes with bytes, but not for nodes that repeated calls copy. These may use memory in proportion to the file's own
-/// nodes.
+/// Limits the memory of nodes that repeated calls of local functions copy, in proportion to the file's own nodes.
 class UnfoldingBudget {
  public:
   explicit UnfoldingBudget(const ModelDef& model);
 
-  /// Charges a function's node that a call copies. @param name_bytes  length of the prefix of its names
-  /// @throws Error(resource_exhausted) beyond the limits
+  /// Counts a function's node that a call copies. @param name_bytes  length of the prefix of its names @throws Error(resource_exhausted)
+  /// beyond the limits
   void charge(const NodeDef& node, size_t name_bytes);
-  /// Charges an attribute that a function's node takes from the caller.
+  /// Counts an attribute that a function's node gets from the caller.
   void charge(const AttributeDef& attribute);
 
  private:

@@ -14,7 +14,7 @@
 namespace treadle::onnx {
 namespace {
 
-// The since-version that applies to a node of opset `version`; 0 if the operator did not exist yet.
+// Returns the since-version that applies to a node of opset `version`; 0 if the operator did not exist yet.
 int since_of(const OpDef& op, int version) {
   int result = 0;
   for (int since : op.since)
@@ -22,14 +22,14 @@ int since_of(const OpDef& op, int version) {
   return result;
 }
 
-// True if rewrite_once() may replace the node. Most nodes are already in the newest form, and need no copies of their properties.
+// Returns true if rewrite_once() may replace the node. Most nodes already have the newest form; so their properties need not be copied.
 bool may_be_rewritten(const Node& node) {
   const OpDef& op = *node.op;
   const int since = op.since.empty() ? 1 : since_of(op, node.version);
   return op.decompose || std::any_of(op.upgrade.begin(), op.upgrade.end(), [&](const UpgradeStep& step) { return step.from >= since; });
 }
 
-// An upgrade step handles only the outputs that its operator has. Additional outputs in a file would be read but never computed.
+// Checks that a node has only outputs that its operator's upgrade step computes. Other outputs in a file would be read but never computed.
 void check_outputs_made(const Graph& graph, const std::vector<ValueId>& outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] == kNoValue) continue;
@@ -53,7 +53,7 @@ bool rewrite_once(Graph& graph, NodeId id) {
     since = *std::upper_bound(op.since.begin(), op.since.end(), since);
     node.version = since;
     if (step == op.upgrade.end()) continue;
-    // The schema is the newest one. Rewrites rely only on what all older versions have in common.
+    // The present schema is that of the newest version. So this code relies only on what it has in common with all older versions.
     if (!node.has_input(0) && !op.inputs.empty() && op.inputs.front().presence == Presence::required)
       throw Error(ErrorCode::invalid_model, fmt::format("the input 0 ({}) is missing", op.inputs.front().name));
     if (!node.has_output(0)) throw Error(ErrorCode::invalid_model, "the first output is missing");
@@ -62,13 +62,13 @@ bool rewrite_once(Graph& graph, NodeId id) {
     check_outputs_made(graph, outputs);
     return true;
   }
-  if (!is_custom_op(op)) node.version = newest;  // custom operators have no versions except the first
+  if (!is_custom_op(op)) node.version = newest;  // custom operators have only one version
   if (!op.decompose) return false;
   check_contract(graph, node);
   const std::vector<ValueId> outputs = node.outputs;
   op.decompose(graph, id);
   check_outputs_made(graph, outputs);
-  return !graph.is_alive(id);  // a decomposition that declines changes nothing
+  return !graph.is_alive(id);  // false if the decomposition declined and changed nothing
 }
 
 enum class Inference : uint8_t {
@@ -78,13 +78,13 @@ enum class Inference : uint8_t {
 
 void upgrade_body(const Graph& graph, const Node& node, Body& body, std::vector<Error>* errors);
 
-// Makes the values that a Gradient node names its inputs, behind the existing ones, because rewrites may replace values and their names.
+// Appends the values that a Gradient node names to its inputs, because rewrites may replace values and their names.
 void bind_named_values(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   std::vector<std::string> names = node.attributes.get_strings("xs");
   const std::vector<std::string>& zs = node.attributes.get_strings("zs");
   names.insert(names.end(), zs.begin(), zs.end());
-  if (node.inputs.size() != names.size()) return;  // an error, or bound already
+  if (node.inputs.size() != names.size()) return;  // the list is invalid, or has been appended already
   names.emplace_back(node.attributes.get_string("y"));
   std::vector<ValueId> values;
   for (const std::string& name : names) {
@@ -154,7 +154,7 @@ void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference in
       }
     } catch (Error& error) {
       error.add_context((may_go ? context : describe(graph.node(id))) + ", during the opset upgrade");
-      if (!errors) throw;  // rethrows the original type
+      if (!errors) throw;  // rethrows the exception with its original type
       errors->push_back(error);
       id = graph.next(id);
       continue;
@@ -186,7 +186,7 @@ void upgrade_body(const Graph& graph, const Node& node, Body& body, std::vector<
   upgrade_graph(inside, {}, Inference::tentative, errors);
   for (size_t i = 0; i < inside.num_values(); ++i) {
     Value& value = inside.value(ValueId{static_cast<uint32_t>(i)});
-    if (value.is_constant() && i >= declared.size()) continue;  // constants added by rewrites keep their types
+    if (value.is_constant() && i >= declared.size()) continue;  // skips constants added by rewrites, which keep their types
     value.type = i < declared.size() ? declared[i] : Type{};
     if (value.kind == Value::Kind::computed) value.known.reset();
   }

@@ -10,7 +10,8 @@ namespace treadle::onnx {
 std::string in_quotes(std::string_view text) {
   constexpr size_t kLongest = 120;
   size_t end = std::min(text.size(), kLongest);
-  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80) --end;  // inside a character
+  // The position is inside a UTF-8 character.
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80) --end;
   std::string result = "\"";
   for (char c : printable(std::string(text.substr(0, end)))) {
     if (c == '\n' || c == '\t')

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "ONNX files are little
 /// The reader's place in the model: `graph.node[12] "conv1".attribute "pads"`.
 class Place {
  public:
-  /// Goes down one level, for the life of this object. `name` is read only when an error is reported, so it may be set later.
+  /// Enters one level of the model while this object exists. `name` is read only when an error is reported, so it may be set later.
   class Step {
    public:
     Step(Place& place, const char* field, size_t index, const std::string* name) : place_(place) {
@@ -79,7 +79,7 @@ class WireReader {
   /// A UTF-8 string; use bytes() for arbitrary bytes. @throws Error(invalid_model) if it is not UTF-8
   std::string string() const;
   bool is_packed() const noexcept { return type_ == WireType::length_delimited; }
-  /// Bytes of the value, or 8 for a number: an upper bound of the number of values in a repeated field.
+  /// Returns the bytes of the value, or 8 for a number: an upper bound of the number of values in a repeated field.
   size_t payload_bytes() const noexcept { return type_ == WireType::length_delimited ? view_.size() : sizeof(uint64_t); }
   WireReader message() const { return WireReader(bytes(), place_); }
 
@@ -90,8 +90,8 @@ class WireReader {
   template <typename T, typename Take>
   void each_fixed(Take take) const;
 
-  /// Counts the directly following fields with the same number and wire type, including this one: the length of an unpacked repeated field.
-  /// It reads no values; a truncated or damaged field ends the count.
+  /// Counts the directly following fields with the same number and wire type, including this one. This is the length of an unpacked
+  /// repeated field. Reads no values; a truncated or damaged field ends the count.
   size_t count_row() const;
   /// Like each_varint() and each_fixed(), for an unpacked repeated field of many numbers: also moves to its last field.
   template <typename Take>
@@ -99,7 +99,7 @@ class WireReader {
   template <typename T, typename Take>
   void row_fixed(Take take);
 
-  /// Converts to int32 like protobuf: takes the low half.
+  /// Converts to int32 as protobuf does: keeps the low half.
   static int32_t narrow(uint64_t value) noexcept { return static_cast<int32_t>(static_cast<uint32_t>(value)); }
 
  private:
@@ -107,7 +107,7 @@ class WireReader {
     if (type_ != type) fail_type(type);
   }
   [[noreturn]] void fail_type(WireType wanted) const;
-  /// The key byte of a field number below 16 on the wire; 0 for others.
+  /// Returns the key byte that a field number below 16 has in the wire format; 0 for larger numbers.
   uint8_t short_key() const noexcept { return field_ < 16 ? static_cast<uint8_t>(field_ << 3 | static_cast<uint32_t>(type_)) : 0; }
   uint64_t decode(const char*& data, const char* end) const;
 
@@ -116,8 +116,8 @@ class WireReader {
   const Place& place_;
   uint32_t field_ = 0;
   WireType type_ = WireType::varint;
-  uint64_t number_ = 0;    // varint, fixed32, fixed64
-  std::string_view view_;  // length-delimited
+  uint64_t number_ = 0;    // value of a varint, fixed32 or fixed64 field
+  std::string_view view_;  // value of a length-delimited field
 };
 
 template <typename Take>

@@ -16,9 +16,9 @@ class WireWriter {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;
 
-  /// Only measures. Stores the lengths of all messages in `lengths`, in the order of their beginnings.
+  /// Makes a writer that only measures. It stores the lengths of all messages in `lengths`, in the order of their beginnings.
   explicit WireWriter(std::vector<size_t>& lengths) : lengths_(lengths) {}
-  /// Writes, with the lengths from a measuring pass over the same structs.
+  /// Makes a writer that writes. `lengths` come from a measuring pass over the same structs.
   WireWriter(std::vector<size_t>& lengths, Sink sink) : lengths_(lengths), sink_(std::move(sink)) {}
 
   size_t size_bytes() const noexcept { return size_; }
@@ -55,7 +55,7 @@ class WireWriter {
     begin_bytes(field, lengths_[slot]);
   }
   bool measuring() const noexcept { return !sink_; }
-  /// In a measuring pass: counts bytes that put() would count.
+  /// In a measuring pass: counts `size` bytes, as put() would.
   void skip(size_t size) noexcept { size_ += size; }
   void begin_bytes(uint32_t field, size_t size) {
     key(field, 2);

@@ -1,4 +1,4 @@
-// Subgraph backends: registration, choosing the nodes that each backend takes, and replacing them by compiled subgraphs.
+// Subgraph backends: registers backends, chooses the nodes for each backend, and replaces these nodes by compiled subgraphs.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace treadle::plugin {
 /// Copies the description with its strings; the callbacks and `user` must stay valid.
 /// @throws Error(invalid_argument) naming the invalid field.
 void register_backend(const treadle_backend& backend);
-/// Names of the backends in order of registration. The pointers stay valid.
+/// Returns the names of the backends in order of registration. The pointers stay valid.
 std::vector<const char*> list_backends();
 /// Loads a shared library and calls its `treadle_plugin_main`.
 /// @throws Error(not_found, invalid_argument) naming the file.
@@ -33,7 +33,7 @@ struct PartitionOptions {
   std::function<void(std::string_view backend, const std::string& what)> log;
 };
 
-/// A compiled subgraph. Keeps the backend's compiled object alive.
+/// A compiled subgraph. It keeps the backend's compiled object alive.
 class Compiled;
 
 /// Replaces the subgraphs that backends take by nodes of the type `Subgraph`. The graph must be inferred. A subgraph that its backend

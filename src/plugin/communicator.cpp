@@ -1,4 +1,4 @@
-// Communicators with C callbacks, and their registration by name.
+// Implements communicators by C callbacks, and registers them by name.
 #include "plugin/communicator.h"
 
 #include <dlfcn.h>
@@ -69,7 +69,7 @@ std::filesystem::path own_folder() {
   return failed ? std::filesystem::path() : path.parent_path();
 }
 
-/// Searches the MPI plugin beside the library, as it is laid out in an installation, in the build folder, and in the Python package.
+/// Searches for the MPI plugin beside the library, where an installation, the build folder or the Python package has it.
 void load_mpi() {
   if (const char* file = std::getenv("TREADLE_MPI_PLUGIN"); file && *file) return load_plugin(file);
   const std::filesystem::path folder = own_folder();
@@ -133,7 +133,7 @@ std::shared_ptr<Communicator> connect_communicator(std::string_view name, double
 }
 
 std::string launched_communicator() {
-  // Set by Open MPI's mpirun, and by MPICH's Hydra and Slurm through PMI.
+  // Variables that Open MPI's mpirun sets, or MPICH's Hydra and Slurm through PMI.
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE"})
     if (const char* size = std::getenv(variable); size && std::atoi(size) > 1) return std::string(plugin::kMpi);
   return {};

@@ -1,4 +1,4 @@
-// Communicators (treadle/communicator.h) that plugins implement.
+// Registers communicators (treadle/communicator.h) that plugins implement.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace treadle::plugin {
 
-/// @throws Error(invalid_argument) for a missing callback or an unknown size of the struct.
+/// Registers a type of communicators. @throws Error(invalid_argument) for a missing callback or an unknown size of the struct.
 void register_communicator(const treadle_communicator_type& type);
 /// Makes a communicator from a copy of the description. `release` is called when the last reference is dropped.
-/// @throws Error(invalid_argument) as above.
+/// @throws Error(invalid_argument) as register_communicator().
 std::shared_ptr<Communicator> communicator_of(const treadle_communicator& callbacks);
 
 }  // namespace treadle::plugin

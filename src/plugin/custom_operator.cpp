@@ -21,11 +21,11 @@ namespace {
 
 constexpr int kMaxOperands = 64;
 
-// All registrations. A node finds its own by its OpDef.
+// All registrations. A node finds its registration by its OpDef.
 struct Registrations {
   std::mutex mutex;
   std::map<const OpDef*, treadle_operator> by_op;
-  // Graphs point to these elements, so none is ever removed.
+  // Graphs point to these elements, so they are never removed.
   std::deque<ScalarFunction> functions;
   std::deque<std::string> names;
   std::deque<treadle_operator> mapped;
@@ -97,7 +97,7 @@ struct CustomKernel {
   }
 };
 
-// y[i] = f(x[i]) on float32, or on 16-bit floats converted block by block.
+// Computes y[i] = f(x[i]) on float32, or on 16-bit floats that are converted block by block.
 template <typename T>
 struct MapKernel {
   int64_t n;

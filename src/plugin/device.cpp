@@ -1,4 +1,5 @@
-// Devices of plugins: implements the library's Device, Stream and Event with a plugin's functions, and kernels with its kernels.
+// Devices of plugins: implements the library's Device, Stream and Event with the functions of a plugin, and kernels with the plugin's
+// kernels.
 #include "plugin/device.h"
 
 #include <fmt/format.h>
@@ -114,7 +115,7 @@ class PluginStream final : public Stream {
   }
   Device& device() const override { return *device_; }
 
-  // The plugin's kernels enqueue their own work when called. The Work object is kept until the stream has been synchronised.
+  // Calls the plugin's kernels, which enqueue their own work. The Work object is kept until the stream has been synchronised.
   void enqueue(Work work, std::string_view) override {
     const Current before = std::exchange(current, {of_->user(), handle_});
     try {
@@ -142,7 +143,7 @@ class PluginStream final : public Stream {
       throw Error(ErrorCode::invalid_argument, fmt::format("a stream of {} records events of such devices only", of_->registration().name));
     check(of_->registration(), "record an event", [&] { return (*of_)->record_event(of_->user(), handle_, own->handle()); });
   }
-  // For an event of another kind of device the host waits, before anything further is enqueued.
+  // If the event belongs to another kind of device, the host waits for it before it enqueues anything else.
   void wait(const std::shared_ptr<Event>& event) override {
     auto* own = dynamic_cast<PluginEvent*>(event.get());
     if (!own || &own->registration() != &of_->registration()) return event->synchronize();
@@ -176,7 +177,7 @@ class PluginStream final : public Stream {
   const std::shared_ptr<Device> device_;
   const InstancePtr of_;
   void* handle_ = nullptr;
-  std::shared_ptr<PluginEvent> began_;  // recorded at the begin of the piece of work that is timed
+  std::shared_ptr<PluginEvent> began_;  // event recorded at the beginning of the piece of work whose time is measured
   std::vector<Work> kept_, done_;       // kept_: work in progress; done_: work to do when it has ended
   std::vector<Work> timed_;             // functions that report the times of pieces when their work is done
 };
@@ -228,7 +229,7 @@ class PluginDevice final : public Device, private Bus {
   const InstancePtr of_;
 };
 
-/// A node with the plugin's kernel that computes it.
+/// The packed state of a node that a kernel of the plugin computes.
 struct DeviceNode final : PackedState {
   DeviceNode(RegistrationPtr registration, const treadle_device_kernel& chosen, treadle_node view)
       : of(std::move(registration)), kernel(chosen), node(std::move(view)) {}
@@ -239,7 +240,7 @@ struct DeviceNode final : PackedState {
 
 struct LaunchKernel {
   struct Operand {
-    int32_t dtype, rank;  // dtype 0: the operand is absent
+    int32_t dtype, rank;  // dtype 0 means that the operand is absent
     int64_t dims[TREADLE_PLUGIN_MAX_RANK];
   };
   int32_t num_inputs, num_outputs;

@@ -5,7 +5,7 @@
 
 namespace treadle::plugin {
 
-/// @throws Error(invalid_argument) for a missing function or an unknown size of the struct.
+/// Registers a device. @throws Error(invalid_argument) for a missing function or an unknown size of the struct.
 void register_device(const treadle_device& device);
 
 }  // namespace treadle::plugin

@@ -21,7 +21,8 @@ namespace {
 
 thread_local std::string failure;
 
-// Runs a host function for a plugin. No exception may reach the plugin: its text is stored, and the value that means failure is returned.
+// Runs a host function for a plugin. No exception may reach the plugin: the exception's text is stored, and the value that means failure is
+// returned.
 template <typename Result, typename Fn>
 Result guarded(Result otherwise, Fn&& fn) noexcept {
   try {
@@ -35,8 +36,8 @@ Result guarded(Result otherwise, Fn&& fn) noexcept {
   }
 }
 
-// Like guarded(), for functions of a call. Also keeps the exception: the node fails with it, whatever status the plugin reports, which has
-// no error code and may be a success.
+// Like guarded(), for functions of a call. Also keeps the exception, with which the node fails whatever status the plugin reports: that
+// status has no error code and may be a success.
 template <typename Result, typename Fn>
 Result guarded(const treadle_call* call, Result otherwise, Fn&& fn) noexcept {
   return guarded(otherwise, [&] {
@@ -174,7 +175,7 @@ void call_complete(treadle_call* call, int ok, const char* message) {
       if (call->completed) return 0;
       if (call->failure) error = call->failure;
       call->completed = true;
-      if (!call->returned) {  // run_call() completes it
+      if (!call->returned) {  // run_call() will complete it
         call->error = std::move(error);
         return 0;
       }

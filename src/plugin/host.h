@@ -25,12 +25,13 @@
 /// A node with the types of its operands, as passed to plugins.
 struct treadle_node {
   const treadle::Node* node = nullptr;
-  std::vector<const char*> input_names, output_names;  // empty if the caller knows no names
+  std::vector<const char*> input_names, output_names;  // empty if the caller does not know them
   std::vector<treadle::Type> input_types, output_types;
-  std::vector<const treadle::Tensor*> constants;  // one per input; null: not constant
+  std::vector<const treadle::Tensor*> constants;  // one per input; null: the input is not constant
   /// Symbolic extents of outputs, by output and axis. The C interface passes numbers only, so callbacks inside the library store them here.
   mutable std::map<std::pair<size_t, int>, treadle::Dim> known_extents = {};
-  std::map<std::string, std::string, std::less<>> lines = {};  // attributes that are lists of texts, a line each
+  // Attributes that are lists of texts, joined to one text with a line for each.
+  std::map<std::string, std::string, std::less<>> lines = {};
 };
 
 struct treadle_subgraph {
@@ -41,7 +42,7 @@ struct treadle_subgraph {
 struct treadle_gradient {
   treadle::GradientContext& context;
   treadle_node node;
-  std::vector<treadle::ValueId> inputs;  // gradients of the node's inputs
+  std::vector<treadle::ValueId> inputs;  // gradients of the node's inputs, set by the plugin
 };
 
 struct treadle_call {
@@ -59,7 +60,7 @@ struct treadle_call {
   // operands.
   mutable std::mutex mutex;
   mutable std::exception_ptr failure;        // first exception in a host function of this call, even if the plugin ignores it
-  bool returned = false, completed = false;  // `run` has returned TREADLE_PENDING; call_complete() has been called
+  bool returned = false, completed = false;  // whether `run` has returned TREADLE_PENDING; whether call_complete() has been called
   std::exception_ptr error;
   std::shared_ptr<treadle::Completion> completion;
   std::shared_ptr<treadle_call> self;  // keeps the call alive while it is pending
@@ -78,7 +79,8 @@ treadle_node view_of(const Graph& graph, const Node& node);
 treadle_node view_of(const CreateContext& context);
 treadle_node view_of(const InferContext& context);
 
-/// Copies a struct that a plugin registers. Plugins built with an earlier version have a smaller struct; fields that it lacks are zero.
+/// Copies a struct that a plugin registers. Plugins built with an earlier version have a smaller struct; fields that it does not have are
+/// zero.
 /// @throws Error(invalid_argument) for a size below the first version's or above this one's.
 template <typename T>
 T of_any_version(const T& given, size_t first_version_bytes, std::string_view name) {
@@ -91,7 +93,7 @@ T of_any_version(const T& given, size_t first_version_bytes, std::string_view na
 
 /// Clears the text of an earlier failure on this thread.
 void clear_failure();
-/// Returns and clears the text of the failure that a callback on this thread has reported; empty: none.
+/// Returns the text of the failure that a callback on this thread has reported, and clears it; empty: none.
 std::string take_failure();
 
 /// Calls a plugin's `run` for the operands of `context`. If the plugin returns "pending", the kernel is deferred (graph/deferred.h).

@@ -41,7 +41,7 @@ namespace {
 
 constexpr std::string_view kHandle = "handle";
 
-// Compiled subgraphs, by the handle that is stored in their node's attributes.
+// The compiled subgraphs, by the handle that is stored in their node's attributes.
 struct Handles {
   std::mutex mutex;
   int64_t next = 1;
@@ -91,7 +91,7 @@ struct SubgraphKernel {
 };
 
 const OpDef& subgraph_op() {
-  // The outputs keep the types that they had before, so there is nothing to infer.
+  // The outputs have their types already, so there is nothing to infer.
   static const OpDef* op = add_custom_op({.name = "Subgraph",
                                           .domain = "treadle.backend",
                                           .since = {1},
@@ -124,7 +124,7 @@ class Partitioner {
       if (takes(graph_.node(id))) taken_on_[index_of(id)] = device_of(graph_.node(id));
       visit(id);
     }
-    std::map<size_t, std::vector<NodeId>> groups;  // by the group's leader; members are in topological order
+    std::map<size_t, std::vector<NodeId>> groups;  // members of each group, by its leader; members are in topological order
     for (NodeId id : order)
       if (!taken_on_[index_of(id)].empty()) groups[find(index_of(id))].push_back(id);
     std::vector<std::shared_ptr<const Compiled>> made;
@@ -230,7 +230,7 @@ class Partitioner {
                   .domain = std::string(subgraph_op().domain),
                   .name = fmt::format("{}_{}", backend_->name, graph_.node(members.front()).name),
                   .num_outputs = static_cast<int>(outputs.size())};
-    // The new outputs take over the names, by which outputs and fetches are found.
+    // The new outputs get the names of the old ones, by which outputs and fetches are found.
     for (ValueId output : outputs) {
       spec.output_names.push_back(graph_.value(output).name);
       graph_.rename_value(output, graph_.unique_name(spec.output_names.back()));
@@ -252,7 +252,7 @@ class Partitioner {
   const PartitionOptions& options_;
   std::vector<int64_t> depth_;
   std::vector<size_t> leader_;
-  std::vector<std::string_view> taken_on_;  // device of each node that is taken; empty: not taken
+  std::vector<std::string_view> taken_on_;  // device of each node that the property takes; empty: it does not take the node
 };
 
 // Sorts nodes topologically by depth-first search. Nodes that were in order keep their order.

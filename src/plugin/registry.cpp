@@ -17,7 +17,7 @@ namespace {
 struct Backends {
   std::mutex mutex;
   std::vector<std::shared_ptr<const Backend>> all;
-  std::map<std::string, std::string> names;  // every name ever registered, as pointers to them are handed out
+  std::map<std::string, std::string> names;  // all names ever registered, as callers have pointers to them
 };
 
 Backends& backends() {

@@ -12,7 +12,7 @@ namespace treadle::plugin {
 struct Property {
   std::string name, device;
   bool enabled, inference_only, every_type;
-  std::vector<std::string> op_types;  // "domain:Type"; the domain is empty for ai.onnx
+  std::vector<std::string> op_types;  // in the form "domain:Type"; the domain is empty for ai.onnx
   size_t min_nodes;
 };
 
@@ -22,7 +22,7 @@ struct Backend {
   std::vector<Property> properties;
 };
 
-/// The last backend registered under this name; null: there is none.
+/// Returns the last backend registered under this name; null: there is none.
 std::shared_ptr<const Backend> find_backend(std::string_view name);
 
 }  // namespace treadle::plugin

@@ -32,7 +32,7 @@ void quantize_dynamic(Plan& plan) {
   struct Activation {
     std::string codes, scale, zero;
   };
-  std::map<std::string, Activation> activations;  // by value; products that read the same value share its codes
+  std::map<std::string, Activation> activations;  // codes of each value that a product reads; products that read the same value share them
   std::vector<onnx::NodeDef> nodes = std::move(editor.model.graph.nodes), result;
   for (size_t i = 0; i < nodes.size(); ++i) {
     onnx::NodeDef& node = nodes[i];

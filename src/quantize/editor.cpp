@@ -7,7 +7,7 @@
 namespace treadle::quantization {
 namespace {
 
-/// Calls fn with every name that the graph reads, including in bodies, which read names of the graphs around them.
+/// Calls fn with every name that the graph or its bodies read. Bodies also read names of the graphs around them.
 template <typename Fn>
 void visit_uses(const onnx::GraphDef& graph, Fn&& fn) {
   for (const onnx::NodeDef& node : graph.nodes) {

@@ -21,17 +21,17 @@ class Editor {
  public:
   explicit Editor(onnx::ModelDef& model);
 
-  /// The value of an initializer that cannot be fed, or of a Constant node; null for other names.
+  /// Returns the value of an initializer that cannot be fed, or of a Constant node; null for other names.
   const Tensor* constant(const std::string& name) const;
   bool is_output(const std::string& name) const { return outputs_.contains(name); }
-  /// Number of uses by nodes, outputs of the graph and bodies.
+  /// Returns the number of uses by nodes, outputs of the graph and bodies.
   int64_t num_uses(const std::string& name) const;
-  /// A name, made from `base`, that does not occur in the model.
+  /// Returns a name, made from `base`, that does not occur in the model.
   std::string unique(const std::string& base);
   /// Adds an initializer.
   /// @return its name, made from `base`.
   std::string add(const std::string& base, Tensor value);
-  /// Removes initializers and Constant nodes that nothing reads, and declared types of values that no longer exist.
+  /// Removes initializers and Constant nodes whose values are not read, and declared types of values that no longer exist.
   void remove_unused();
   void require_opset(const std::string& domain, int64_t version);
   int64_t opset(std::string_view domain) const;

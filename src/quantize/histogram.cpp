@@ -6,7 +6,7 @@
 namespace treadle::quantization {
 namespace {
 
-/// The Kullback-Leibler divergence of two sets of counts, normalised to their sums.
+/// Returns the Kullback-Leibler divergence of two sets of counts, normalised to their sums.
 double divergence(const std::vector<double>& p, const std::vector<double>& q) {
   double p_sum = 0, q_sum = 0, result = 0;
   for (size_t i = 0; i < p.size(); ++i) p_sum += p[i], q_sum += q[i];
@@ -66,7 +66,7 @@ void Histogram::merge(const Histogram& other) {
   low_ = std::min(low_, other.low_), high_ = std::max(high_, other.high_), count_ += other.count_, zeros_ += other.zeros_;
   if (counts_.empty()) return;
   Histogram added = other;
-  if (limit_ == 0) limit_ = other.limit_;  // a histogram of zeros alone fits any limit
+  if (limit_ == 0) limit_ = other.limit_;  // a histogram that contains only zeros fits any limit
   if (added.limit_ == 0) added.limit_ = limit_;
   while (limit_ < added.limit_) widen();
   while (added.limit_ < limit_) added.widen();
@@ -84,7 +84,7 @@ Range Histogram::percentile_range(double percentile) const {
   int64_t total = 0;
   for (int64_t count : counts_) total += count;
   const auto outside = static_cast<int64_t>(static_cast<double>(total) * (1 - percentile / 100));
-  // Removes tails from the end with the larger magnitude, so that a value with one sign loses nothing at zero.
+  // Removes tails from the end with the larger magnitude. So for values of one sign, nothing is removed at zero.
   size_t begin = 0, end = counts_.size();
   int64_t left = outside;
   while (begin + 1 < end) {
@@ -100,10 +100,9 @@ Range Histogram::percentile_range(double percentile) const {
   return {edge(begin), edge(end)};
 }
 
-// TensorRT's entropy calibration: tries ranges that cut off the tail, and chooses the one whose codes have the smallest KL divergence from
-// the histogram.
-// Zeros are left out, because the zero point represents them exactly in every range. After a Relu there are so many that their bin would
-// dominate the divergence.
+// TensorRT's entropy calibration: tries ranges that omit the tail, and chooses the one whose codes have the smallest KL divergence from the
+// histogram. Zeros do not count, because the zero point represents them exactly in every range. After a Relu there are so many zeros that
+// their bin would dominate the divergence.
 Range Histogram::entropy_range() const {
   std::vector<double> magnitudes(kBinsPerSide);
   for (size_t i = 0; i < magnitudes.size(); ++i)
@@ -124,7 +123,7 @@ Range Histogram::entropy_range() const {
     if (bins > filled) break;
     std::vector<double> inside(magnitudes.begin(), magnitudes.begin() + static_cast<int64_t>(bins));
     const std::vector<double> coded = through_codes(inside, bins, levels);
-    for (size_t i = bins; i < filled; ++i) inside.back() += magnitudes[i];  // values cut off get the last code
+    for (size_t i = bins; i < filled; ++i) inside.back() += magnitudes[i];  // the values that the range omits get the last code
     if (const double d = divergence(inside, coded); d < least) least = d, best = bins;
   }
   const double limit = static_cast<double>(best) / kBinsPerSide * limit_;

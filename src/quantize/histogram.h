@@ -13,15 +13,15 @@ struct Range {
   double low = 0, high = 0;
 };
 
-/// Counts values in bins of equal width over [-limit, limit]. When a value exceeds the limit, it is doubled and neighbouring bins are
-/// merged. One pass over the samples therefore suffices, and none needs to be kept.
+/// Counts values in bins of equal width over [-limit, limit]. When a value exceeds the limit, the limit is doubled and neighbouring bins
+/// are merged. One pass over the samples therefore suffices, and none needs to be kept.
 class Histogram {
  public:
   static constexpr int kBinsPerSide = 4096;
 
   explicit Histogram(bool bins) : counts_(bins ? 2 * kBinsPerSide : 0) {}
 
-  /// @return false, without counting them, if a value is not finite.
+  /// Counts values. @return false, without counting them, if a value is not finite.
   bool add(const float* values, int64_t n);
   int64_t count() const { return count_; }
   Range range(CalibrationMethod method, double percentile) const;

@@ -41,7 +41,7 @@ void expect_extents(const MatmulBlocks& b, const Tensor& weights) {
 // Truncates to an integer and clamps it to 0 .. highest. NaN becomes 0.
 int code_of(float value, int highest) { return value > 0 ? static_cast<int>(std::min(value, static_cast<float>(highest))) : 0; }
 
-/// The scale and zero point of one block of a column. Codes are computed with the stored scale, which may be rounded to float16.
+/// Returns the scale and zero point of one block of a column. Codes are computed with the stored scale, which may be rounded to float16.
 template <typename T>
 struct Scale {
   T stored{};
@@ -139,7 +139,7 @@ void cut_linear(const MatmulBlocks& b, const Tensor& weights, const Tensor& code
         if (zeros_out != nullptr) put(zeros_out, block * b.N + n, b.bits, scale.zero);
       },
       [&](int64_t k, int64_t n, const Scale<T>& scale, float value) {
-        // Rounding precedes the addition of the zero point, so negative ties round down. MatMulNBits's codes round them up.
+        // Rounds before the zero point is added, so negative ties round down. MatMulNBits's codes round them up.
         const float code = std::round(value * scale.reciprocal) + static_cast<float>(scale.zero);
         put(out, k * b.N + n, b.bits, code_of(code, highest) ^ sign);
       });

@@ -8,16 +8,16 @@
 
 namespace treadle::quantization {
 
-/// A matrix [K, N] in blocks along K.
+/// Describes a matrix [K, N] that is divided into blocks along K.
 struct MatmulBlocks {
   int64_t N = 0, K = 0, block_size = 0;
   int bits = 4;
-  bool symmetric = false;  ///< the zero point is the middle code, and no zero points are written
+  bool symmetric = false;  ///< the zero point is always the middle code, and is not stored
 
   int64_t num_blocks() const { return (K + block_size - 1) / block_size; }
 };
 
-/// Codes in MatMulNBits's layout.
+/// Computes codes in MatMulNBits's layout.
 /// @param weights  [K, N], float32 or float16
 /// @param codes    bytes [N, blocks, block_size * bits / 8]; positions beyond K are 0
 /// @param scales   [N, blocks] of the dtype of the weights
@@ -26,16 +26,16 @@ struct MatmulBlocks {
 void cut_for_matmul_nbits(const MatmulBlocks& blocks, const Tensor& weights, const Tensor& codes, const Tensor& scales,
                           const Tensor& zeros);
 
-/// Codes for DequantizeLinear: 2 or 4 bits, in the order of the matrix; signed if symmetric.
+/// Computes codes for DequantizeLinear: 2 or 4 bits, in the order of the matrix; signed if symmetric.
 /// @param codes   bytes of K * N codes
 /// @param scales  [blocks, N]
 /// @param zeros   bytes of blocks * N codes
 /// @return true if the codes are signed.
-/// @throws as above, but any block size is allowed.
+/// @throws as cut_for_matmul_nbits(), but any block size is allowed.
 bool cut_for_dequantize_linear(const MatmulBlocks& blocks, const Tensor& weights, const Tensor& codes, const Tensor& scales,
                                const Tensor& zeros);
 
-/// Codes for MatMulBnb4: blocks of consecutive elements, each scaled by its largest magnitude.
+/// Computes codes for MatMulBnb4: blocks of consecutive elements, each scaled by its largest magnitude.
 /// @param codes    bytes of N * K codes; the first of two is in the upper half
 /// @param largest  the largest magnitude of each block, in the dtype of the weights
 /// @param normal   use NF4 codes instead of FP4

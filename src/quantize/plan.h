@@ -1,4 +1,4 @@
-// The data that all modes of quantisation share: the selected nodes, and the model being edited.
+// The data that all quantisation modes share: the selected nodes, and the model being edited.
 #pragma once
 
 #include <map>
@@ -29,14 +29,14 @@ struct Plan {
   std::map<size_t, std::pair<std::string, std::string>> compared;
 };
 
-/// Adds every node of a kind that the mode can quantise to the report, and those that are selected to the plan.
+/// Adds every node that the mode can quantise to the report, and the selected ones among them to the plan.
 void select_nodes(Plan& plan);
 
-/// The weights of a MatMul or Gemm, multiplied by alpha: [K, N], or [N, K] if `outputs_first`.
+/// Returns the weights of a MatMul or Gemm, multiplied by alpha: [K, N], or [N, K] if `outputs_first`.
 Tensor product_weights(const Editor& editor, const onnx::NodeDef& node, bool outputs_first);
-/// Identifies a node's weights: nodes with equal keys have equal weights.
+/// Returns a key for a node's weights: nodes with equal keys have equal weights.
 std::string weights_key(const onnx::NodeDef& node);
-/// The name for the product that replaces a node. If the node is a Gemm with a C, this is a new name, and add_gemm_bias() adds C
+/// Returns the name for the product that replaces a node. If the node is a Gemm with a C, this is a new name, and add_gemm_bias() adds C
 /// afterwards.
 std::string product_name(Editor& editor, const onnx::NodeDef& node);
 void add_gemm_bias(Editor& editor, const onnx::NodeDef& node, const std::string& product, std::vector<onnx::NodeDef>& out);
@@ -49,7 +49,7 @@ class StaticPlan {
  public:
   explicit StaticPlan(Plan& plan);
   const std::vector<std::string>& values() const { return values_; }
-  /// @param histograms  one for each of values(), in this order.
+  /// Rewrites the graph. @param histograms  one for each of values(), in this order.
   void apply(std::vector<Histogram> histograms);
 
  private:
@@ -62,7 +62,8 @@ class StaticPlan {
   };
   void take(const std::string& value);
   void follow_movers();
-  /// The lower bound that a Relu or Clip gives the value, possibly through nodes that only move elements; -infinity if there is none.
+  /// Returns the lower bound that a Relu or Clip gives the value, possibly through nodes that only move elements; -infinity if there is
+  /// none.
   double least_of(const std::string& value) const;
   void mark_replaced();
   size_t group_of(size_t value) const;
@@ -74,18 +75,18 @@ class StaticPlan {
 
   Plan& plan_;
   std::vector<std::string> values_;
-  std::map<std::string, size_t> place_;  // index in values_ and coded_
+  std::map<std::string, size_t> place_;  // index of each value in values_ and coded_
   std::vector<Coded> coded_;
-  std::map<size_t, size_t> taken_;  // index of a node to its index in the report
+  std::map<size_t, size_t> taken_;  // maps the index of a node to its index in the report
   std::map<std::string, size_t> producers_;
   std::map<std::string, std::vector<size_t>> readers_;
-  std::set<size_t> movers_, dropped_;  // movers_: nodes that move codes; dropped_: Relu and Clip that saturation replaces
+  std::set<size_t> movers_, dropped_;  // movers_: nodes that move codes; dropped_: Relu and Clip nodes whose effect saturation has
   struct StoredBytes {
     std::string dequantized;
     Tensor scales;
     double sqnr_db = 0;
   };
-  std::map<std::string, StoredBytes> weights_;  // by weights_key()
+  std::map<std::string, StoredBytes> weights_;  // codes of weights, by weights_key()
 };
 
 }  // namespace treadle::quantization

@@ -45,7 +45,7 @@ int64_t opset_for(const QuantizeOptions& o) {
   return o.format == WeightFormat::qdq ? 21 : 1;
 }
 
-/// The model to quantise: the file as it is, or simplified and upgraded to an opset that has the operators needed.
+/// Returns the model to quantise: the file as it is, or simplified and upgraded to an opset that has the required operators.
 onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
   onnx::ModelDef base = model.impl().def;
   // Old exporters list every weight as an input, so that it could be fed. Here such weights are treated as constants. Before IR version 4
@@ -129,7 +129,7 @@ struct Compared {
     for (int64_t i = 0; !other_extents && i < a.num_elements(); ++i) {
       const double x = a.data<float>()[i], y = b.data<float>()[i];
       if (!std::isfinite(x) && (x == y || (std::isnan(x) && std::isnan(y)))) continue;
-      if (!std::isfinite(x - y)) {  // no signal outweighs an infinite error
+      if (!std::isfinite(x - y)) {  // an infinite error counts as infinite noise, whatever the signal
         largest_difference = noise.noise = std::numeric_limits<double>::infinity();
         continue;
       }

@@ -17,7 +17,7 @@ bool any_matches(const std::vector<std::string>& patterns, const std::string& na
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
-/// Copies each element, because weights in a file may be unaligned.
+/// Returns true if all weights are finite. Copies each element, because weights in a file may be unaligned.
 bool all_finite(const Tensor& tensor) {
   const Tensor weights = tensor.contiguous();
   for (int64_t i = 0; i < weights.num_elements(); ++i) {
@@ -28,7 +28,7 @@ bool all_finite(const Tensor& tensor) {
   return true;
 }
 
-/// The reason why a node stays float; empty if it is quantised.
+/// Returns the reason why a node stays float; empty if it is quantised.
 std::string reason_against(const Plan& plan, const onnx::NodeDef& node, const std::string& name) {
   const QuantizeOptions& options = plan.options;
   if (!options.op_types.empty() && std::find(options.op_types.begin(), options.op_types.end(), node.op_type) == options.op_types.end())

@@ -24,10 +24,10 @@ bool is_mover(const onnx::NodeDef& node) {
   return op && op->quantization == Quantization::chooses && node.outputs.size() == 1;
 }
 
-/// Number of a mover's operands that it moves; the others are parameters.
+/// Returns how many of a mover's operands it moves; the others are parameters.
 size_t num_moved(const onnx::NodeDef& node) { return is_op(node, "Concat") ? node.inputs.size() : 1; }
 
-/// The range of values that a Relu or Clip lets through; nullopt for other nodes and for computed bounds.
+/// Returns the range of values that a Relu or Clip passes unchanged; nullopt for other nodes and for computed bounds.
 std::optional<Range> bounds_of(const Editor& editor, const onnx::NodeDef& node) {
   if (!is_op(node, "Relu") && !is_op(node, "Clip")) return std::nullopt;
   const ScalarFunction& function = *find_function(node.op_type);
@@ -116,8 +116,8 @@ void StaticPlan::follow_movers() {
     for (size_t j = 0; j < num_moved(mover); ++j) {
       take(mover.inputs[j]);
     }
-    // Parts that pass a Relu and parts that do not keep separate scales. A common one would include negative values and prevent the Relu's
-    // removal.
+    // Parts that come from a Relu and parts that do not keep separate scales. A common scale would include negative values, so the Relu
+    // could not be removed.
     const bool alike = std::all_of(mover.inputs.begin(), mover.inputs.begin() + static_cast<int64_t>(num_moved(mover)),
                                    [&](const std::string& part) { return least_of(part) == least_of(mover.inputs[0]); });
     for (size_t j = 0; alike && j < num_moved(mover); ++j) join(mover.inputs[j], mover.outputs[0]);
@@ -170,7 +170,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     }
     coded_[i].scale = coded_[group].scale, coded_[i].zero = coded_[group].zero;
     coded_[i].dequantized = coded_[i].replaces ? values_[i] : editor.unique(values_[i] + "_dequantized");
-    // A Relu or Clip is redundant if the codes do not reach beyond its bounds, because quantisation saturates.
+    // A Relu or Clip is redundant if the range of codes is within its bounds, because quantisation saturates.
     auto made = producers_.find(values_[i]);
     if (made == producers_.end()) continue;
     const auto bounds = bounds_of(editor, node(made->second));
@@ -193,7 +193,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     auto taken = taken_.find(i);
     if (taken != taken_.end()) add_weights(nodes[i], taken->second, result, inputs);
     std::vector<std::string> outputs = nodes[i].outputs;
-    std::vector<std::pair<std::string, std::string>> codes;  // a value's name, and the name of its quantised form
+    std::vector<std::pair<std::string, std::string>> codes;  // (name of a value, name of its quantised form)
     for (std::string& output : outputs) {
       const auto& readers = readers_[output];
       if (readers.size() == 1 && dropped_.contains(readers[0])) {
@@ -207,7 +207,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     onnx::NodeDef copy = make_node(nodes[i].op_type, std::move(inputs), std::move(outputs), nodes[i].name, nodes[i].domain);
     const bool is_gemm = taken != taken_.end() && nodes[i].op_type == "Gemm";
     const std::string made = copy.outputs.empty() ? std::string() : copy.outputs[0];
-    if (is_gemm) {  // written as a product and a sum: the bias stays exact, and runtimes fuse the product
+    if (is_gemm) {  // written as a product and a sum, so that the bias stays exact and runtimes can fuse the product
       copy.op_type = "MatMul";
       const bool has_c = copy.inputs.size() > 2 && !copy.inputs[2].empty();
       const std::string c = has_c ? copy.inputs[2] : std::string();
@@ -248,7 +248,7 @@ void StaticPlan::add_weights(const onnx::NodeDef& node, size_t report, std::vect
   plan_.report.nodes[report].weight_sqnr_db = stored.sqnr_db;
   inputs[1] = stored.dequantized;
   if (!is_conv || inputs.size() < 3) return;
-  // Quantises the bias to int32 in units of x_scale * W_scale. If it does not fit, it stays float.
+  // Quantises the bias to int32 in units of x_scale * W_scale. If the result does not fit into int32, the bias stays float.
   const Tensor* bias = editor.constant(node.inputs[2]);
   if (!bias || bias->dtype() != DType::float32) return;
   if (stored.scales.num_elements() != 1 && bias->num_elements() != stored.scales.num_elements()) return;

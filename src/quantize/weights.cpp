@@ -12,7 +12,7 @@ namespace treadle::quantization {
 namespace {
 
 struct StoredBlocks {
-  std::string codes, scales, zeros;  // zeros is empty if the zero point is the middle code
+  std::string codes, scales, zeros;  // zeros is empty if the zero point is always the middle code
   int64_t K = 0, N = 0;
   double sqnr_db = 0;
 };
@@ -25,7 +25,7 @@ Tensor transposed(const std::vector<T>& values, int64_t rows, int64_t columns) {
   return result;
 }
 
-/// Codes as DequantizeLinear expects them, [K, N] or [blocks, N]: signed if symmetric, otherwise unsigned.
+/// Returns the codes as DequantizeLinear expects them, [K, N] or [blocks, N]: signed if symmetric, otherwise unsigned.
 Tensor onnx_codes(const std::vector<uint8_t>& codes, int64_t rows, int64_t columns, int bits, bool symmetric) {
   const Tensor bytes = transposed(codes, rows, columns);
   uint8_t* values = bytes.data<uint8_t>();
