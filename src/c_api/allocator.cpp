@@ -1,4 +1,4 @@
-// Allocators of the C ABI.
+// Implements the allocators of the C ABI.
 #include "c_api/allocator.h"
 
 #include <cstddef>
@@ -12,7 +12,7 @@ using treadle::MemoryClass;
 
 namespace treadle::c_api {
 
-// Classes that were added later have numbers above the total's.
+// Returns the C ABI's number of a class. Classes that were added later have numbers above that of the total.
 int32_t number_of(MemoryClass memory_class) {
   const auto number = static_cast<int32_t>(memory_class);
   return number < TREADLE_MEMORY_TOTAL ? number : number + 1;

@@ -1,4 +1,4 @@
-// The struct behind the handle treadle_allocator, and usage by classes of memory.
+// The struct behind the handle treadle_allocator, and the usage of memory by class.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ struct treadle_allocator : treadle::c_api::Handle<treadle_allocator> {
 
 namespace treadle::c_api {
 
-/// The usage of a treadle_memory_class, whose numbers never change. @throws Error(invalid_argument) for other numbers
+/// Returns the usage of a treadle_memory_class, whose numbers never change. @throws Error(invalid_argument) for other numbers
 const MemoryUsage& usage_of(const MemoryStatistics& statistics, int32_t memory_class);
 int32_t number_of(MemoryClass memory_class);
 

@@ -1,4 +1,4 @@
-// Checks of the C ABI's arguments, which happen before a function does anything.
+// Checks arguments of the C ABI, before a function does anything.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace treadle::c_api {
 
-/// The beginning of every handle, by which handles of other kinds are recognised.
+/// The first member of every handle. It identifies the kind of the handle.
 template <typename T>
 struct Handle {
-  static constexpr char kKind = 0;  // its address identifies the kind
+  static constexpr char kKind = 0;  // the address of this variable identifies the kind
   const void* kind = &kKind;
 };
 
@@ -57,17 +57,17 @@ struct Argument {
 
   const char* name = "";
   Fault fault = Fault::none;
-  int64_t place = -1;         ///< index of the faulty element in a list
-  const char* field = "";     ///< a field of that element or of a struct, such as ".key"
-  int64_t number = 0;         ///< the number given
+  int64_t place = -1;         ///< if the argument is a list: index of the faulty element
+  const char* field = "";     ///< name of the faulty field of that element or of a struct, such as ".key"
+  int64_t number = 0;         ///< the number that was passed
   const char* expected = "";  ///< expected value or type
   bool faulty() const noexcept { return fault != Fault::none; }
 };
 
-/// @throws Error(invalid_argument) naming the function and the first faulty argument
+/// Throws for the first faulty argument. @throws Error(invalid_argument) naming the function and the argument
 void expect(const char* function, std::initializer_list<Argument> arguments);
 
-/// A pointer that must not be NULL: a string, memory for a result, a callback.
+/// Checks a pointer that must not be NULL: a string, memory for a result, a callback.
 inline Argument needed(bool given, const char* name) noexcept {
   return {.name = name, .fault = given ? Argument::Fault::none : Argument::Fault::null};
 }
@@ -85,14 +85,14 @@ Argument handle(const T* given, const char* name) noexcept {
   return given ? handle_or_null(given, name) : needed(given, name);
 }
 
-/// A list with `count` elements of this size. NULL is allowed only if `count` is 0.
+/// Checks a list with `count` elements of this size. NULL is allowed only if `count` is 0.
 Argument list_of_bytes(const void* elements, size_t count, size_t element_bytes, const char* name) noexcept;
 template <typename T>
 Argument list(const T* elements, size_t count, const char* name) noexcept {
   return list_of_bytes(elements, count, sizeof(T), name);  // NOLINT(bugprone-sizeof-expression): elements may be pointers
 }
 
-/// A list whose elements are checked too, by `look`, which returns an Argument.
+/// Checks a list, and each of its elements by `look`, which returns an Argument.
 template <typename T, typename Look>
 Argument list_of(const T* elements, size_t count, const char* name, const Look& look) noexcept {
   Argument found = list(elements, count, name);
@@ -108,10 +108,10 @@ Argument each_entry(const treadle_config_entry* elements, size_t count, const ch
 Argument each_value(const treadle_value* const* elements, size_t count, const char* name) noexcept;
 Argument each_value_or_null(const treadle_value* const* elements, size_t count, const char* name) noexcept;
 
-/// The first faulty argument, or one without a fault.
+/// Returns the first faulty argument, or one without a fault.
 Argument first_fault(std::initializer_list<Argument> arguments) noexcept;
 
-/// @param expected  such as "0 or 1"
+/// Checks that a number is in [low, high]. @param expected  text for the error, such as "0 or 1"
 Argument within(int64_t number, int64_t low, int64_t high, const char* name, const char* expected) noexcept;
 /// Reads an enum as a number: C callers may pass any number, but in C++ reading a number outside the enum is undefined.
 template <typename Enum>
@@ -124,9 +124,9 @@ int32_t as_number(const Enum& given) noexcept {
 Argument known_dtype(const treadle_dtype& given, const char* name) noexcept;
 Argument known_memory_class(int32_t given) noexcept;
 
-constexpr size_t kMaxStructSize = 4096;  // larger than any struct of the header: the size was not set
+constexpr size_t kMaxStructSize = 4096;  // larger than any struct of the header; a larger size means that the caller did not set it
 
-/// A struct whose caller states its size, which must be at least the size of the first version. NULL is checked by needed().
+/// Checks a struct whose caller states its size, which must be at least the size of the first version. needed() checks for NULL.
 template <typename Struct>
 Argument sized(const Struct* given, size_t first_version, const char* name) noexcept {
   if (!given || (given->struct_size >= first_version && given->struct_size <= kMaxStructSize && given->struct_size % alignof(Struct) == 0))
@@ -143,7 +143,7 @@ Struct whole(const Struct* given, size_t first_version) noexcept {
   return all;
 }
 
-/// Sets results to NULL at the beginning.
+/// Sets results to NULL. Functions call it first, so that results are NULL after an error.
 void clear(treadle_value** outputs, size_t count) noexcept;
 
 }  // namespace treadle::c_api

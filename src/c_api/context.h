@@ -1,12 +1,12 @@
-// The context of a caller's callbacks.
+// The context that a caller passes with its callbacks.
 #pragma once
 
 namespace treadle::c_api {
 
-/// Holds the context that a caller gave with its callbacks, and calls `release` with the last function that holds it.
+/// Keeps the context that a caller passed with its callbacks. `release` is called when the last function that uses it is destroyed.
 struct CallbackContext {
   void* context = nullptr;
-  void (*release)(void* context) = nullptr;  ///< set when nothing can fail any more; may stay null
+  void (*release)(void* context) = nullptr;  ///< set once nothing can fail any more; may stay null
 
   CallbackContext() = default;
   CallbackContext(const CallbackContext&) = delete;

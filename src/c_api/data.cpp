@@ -1,4 +1,4 @@
-// Data in the C ABI: files for a trainer, and loaders of their batches.
+// Data in the C ABI: opens files for a trainer, and loads their batches.
 #include "treadle/data.h"
 
 #include <charconv>
@@ -23,7 +23,7 @@ struct treadle_dataset : treadle::c_api::Handle<treadle_dataset> {
 
 struct treadle_data_loader : treadle::c_api::Handle<treadle_data_loader> {
   treadle::train::DataLoader loader;
-  std::optional<treadle::train::NamedTensors> batch = {};  // as read: feeds and labels
+  std::optional<treadle::train::NamedTensors> batch = {};  // the batch as read: feeds and labels
   treadle::train::Feeds feeds = {};
   treadle::Tensor labels = {};
   treadle::train::Metadata position = {};  // the strings that `entries` point to

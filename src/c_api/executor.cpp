@@ -1,4 +1,4 @@
-// Executors of the C ABI.
+// Implements the executors of the C ABI.
 #include "treadle/executor.h"
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Joint modules of the C ABI.
+// Implements the joint modules of the C ABI.
 #include <memory>
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// Profiles of the C ABI.
+// Implements the profiles of the C ABI.
 #include <cstddef>
 #include <span>
 
@@ -113,10 +113,10 @@ uint64_t treadle_profile_range_begin(void) {
   const uint64_t now = treadle::ProfileRange::begin();
   if (now == 0) return 0;
   try {
-    // The end gives the name. Profiles made before that contain the range under this name.
+    // The record of the end contains the name. Profiles made before the end contain the range under this name.
     treadle::Recorder::of_process().begin(treadle::ProfileRange::name_id(kUnnamed), treadle::RecordKind::begin, now);
   } catch (const std::exception&) {
-    // out of memory for the name
+    // If there is no memory for the name, nothing is recorded.
   }
   return now;
 }
@@ -126,7 +126,7 @@ uint64_t treadle_profile_range_begin_named(const char* name) {
   try {
     return treadle::ProfileRange::begin(treadle::ProfileRange::name_id(name ? name : kUnnamed));
   } catch (const std::exception&) {
-    return 0;  // out of memory for the name
+    return 0;  // no memory for the name
   }
 }
 
@@ -134,7 +134,7 @@ void treadle_profile_mark(const char* name) {
   try {
     treadle::mark_profile(name ? name : kUnnamed);
   } catch (const std::exception&) {
-    // out of memory for the name
+    // If there is no memory for the name, nothing is recorded.
   }
 }
 
@@ -143,6 +143,6 @@ void treadle_profile_range_end(const char* name, uint64_t begin) {
   try {
     treadle::ProfileRange::end(treadle::ProfileRange::name_id(name ? name : kUnnamed), begin);
   } catch (const std::exception&) {
-    // out of memory for the name
+    // If there is no memory for the name, nothing is recorded.
   }
 }

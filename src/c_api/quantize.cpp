@@ -1,4 +1,4 @@
-// Quantisation and the choice of a precision in the C ABI.
+// Implements quantisation and the choice of a precision in the C ABI.
 #include "treadle/quantize.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Options of runs in the C ABI.
+// Implements the options of runs in the C ABI.
 #include "c_api/allocator.h"
 #include "c_api/arguments.h"
 #include "c_api/status.h"

@@ -1,4 +1,4 @@
-// Shapes of a session's inputs and outputs in the C ABI.
+// Returns the shapes of a session's inputs and outputs in the C ABI.
 #include "c_api/arguments.h"
 #include "c_api/values.h"
 

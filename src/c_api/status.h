@@ -25,7 +25,7 @@ inline bool is_error(treadle_code code) noexcept {
   return !within(as_number(code), TREADLE_INVALID_ARGUMENT, TREADLE_INTERNAL, "", "").faulty();
 }
 
-// Returned if not even a status can be allocated. Never released.
+// This status is returned if not even a status can be allocated. It is never released.
 inline treadle_status last_resort{{}, TREADLE_RESOURCE_EXHAUSTED, "out of memory", /*out_of_memory=*/true};
 
 inline treadle_status* status_of(treadle_code code, const char* message, bool out_of_memory = false) noexcept {
@@ -36,7 +36,7 @@ inline treadle_status* status_of(treadle_code code, const char* message, bool ou
   }
 }
 
-/// Runs `body`; exceptions become a status. For call(), which checks arguments first.
+/// Runs `body`, and converts exceptions to a status. For call(), which checks arguments first.
 template <typename Body>
 treadle_status* guarded(Body&& body) noexcept {
   try {
@@ -57,7 +57,7 @@ treadle_status* guarded(Body&& body) noexcept {
   }
 }
 
-/// A function of the ABI: checks its arguments, then runs `body`.
+/// Implements a function of the ABI: checks its arguments, then runs `body`.
 template <typename Body>
 treadle_status* call(const char* function, std::initializer_list<Argument> arguments, Body&& body) noexcept {
   return guarded([&] {

@@ -1,4 +1,4 @@
-// Trainers of the C ABI.
+// Implements the trainers of the C ABI.
 #include "c_api/trainer.h"
 
 #include <memory>

@@ -10,6 +10,6 @@
 
 struct treadle_trainer : treadle::c_api::Handle<treadle_trainer> {
   treadle::train::Trainer trainer;
-  treadle::train::Metadata metadata = {};  // of the last checkpoint loaded
+  treadle::train::Metadata metadata = {};  // metadata of the last checkpoint loaded
   std::vector<std::string> parameter_names = {};
 };

@@ -1,4 +1,4 @@
-// Tensors, sequences and other values of the C ABI.
+// Implements tensors, sequences and other values of the C ABI.
 #include "c_api/values.h"
 
 #include <cstddef>

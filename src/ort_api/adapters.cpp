@@ -1,4 +1,4 @@
-// LoRA adapters: parameters that a run is fed in addition to its inputs.
+// LoRA adapters: files of parameters that a run is fed in addition to its inputs.
 #include "ort_api/api.h"
 
 namespace treadle::ort {

@@ -92,10 +92,10 @@ using OrtCustomJoinThreadFn = void (*)(const void* handle);
 using OrtExperimentalFnPtr = void (*)();
 
 namespace treadle::ort {
-/// A handle that other objects use: it lives until it is released and they no longer need it.
+/// A handle that other objects use. It exists until it is released and no object uses it any more.
 template <typename Handle>
 struct Kept {
-  std::shared_ptr<Handle> self;  // empty after the release
+  std::shared_ptr<Handle> self;  // null once the handle has been released
   Kept() = default;
   Kept(const Kept&) noexcept {}
   Kept& operator=(const Kept&) noexcept { return *this; }
@@ -119,14 +119,15 @@ struct OrtMemoryInfo {
   bool operator==(const OrtMemoryInfo&) const = default;
 };
 
-/// The client's allocator or ours: clients read this struct and fill it in. Functions from `Reserve` on exist since the versions given.
+/// An allocator of the client or of this library. Clients read this struct and fill it in. The functions from `Reserve` on exist only since
+/// the versions given.
 struct OrtAllocator {
   uint32_t version;
   void* (*Alloc)(OrtAllocator* self, size_t size);
   void (*Free)(OrtAllocator* self, void* data);
   const OrtMemoryInfo* (*Info)(const OrtAllocator* self);
-  void* (*Reserve)(OrtAllocator* self, size_t size);                                // 18
-  OrtStatus* (*GetStats)(const OrtAllocator* self, struct OrtKeyValuePairs** out);  // 23
+  void* (*Reserve)(OrtAllocator* self, size_t size);                                // since version 18
+  OrtStatus* (*GetStats)(const OrtAllocator* self, struct OrtKeyValuePairs** out);  // since version 23
   void* (*AllocOnStream)(OrtAllocator* self, size_t size, struct OrtSyncStream* stream);
 };
 
@@ -138,7 +139,7 @@ struct OrtLogger {
   void log(OrtLoggingLevel severity, const char* location, const char* message) const;
 };
 
-// How a pool's threads are made, and on which processors they run.
+// Says how a pool's threads are made, and on which processors they run.
 struct OrtThreads {
   OrtCustomCreateThreadFn create = nullptr;  // null: the library makes them
   void* creation_options = nullptr;
@@ -159,14 +160,14 @@ struct OrtArenaCfg {
 
 struct OrtKeyValuePairs {
   std::map<std::string, std::string> entries;
-  std::vector<const char*> keys, values;  // pointers for GetKeyValuePairs
+  std::vector<const char*> keys, values;  // pointers to the texts, for GetKeyValuePairs
   void index();
 };
 
 struct OrtHardwareDevice {
   OrtHardwareDeviceType type = OrtHardwareDeviceType_CPU;
   std::string vendor;
-  uint32_t vendor_id = 0, device_id = 0;  // PCI's numbers
+  uint32_t vendor_id = 0, device_id = 0;  // numbers assigned by PCI
   OrtKeyValuePairs metadata;
 };
 struct OrtExternalInitializerInfo {
@@ -186,11 +187,11 @@ struct OrtEpAssignedNode {
 struct OrtEpAssignedSubgraph {
   const char* provider = nullptr;
   OrtEpAssignedNode node;
-  const OrtEpAssignedNode* pointer = &node;  // a list of one
+  const OrtEpAssignedNode* pointer = &node;  // GetAssignedNodes returns it as a list with one element
 };
 struct OrtEpDevice {
   const char* provider = nullptr;
-  std::string name;  // of the device in sessions: "cpu", "gpu:0"
+  std::string name;  // name of the device in sessions: "cpu", "gpu:0"
   OrtHardwareDevice hardware;
   OrtKeyValuePairs metadata, options;
 };
@@ -208,10 +209,10 @@ struct OrtEnvCreationOptions {
 
 struct OrtEnv {
   OrtLogger logger;
-  std::shared_ptr<treadle::ThreadPool> pool;  // for sessions without their own threads
+  std::shared_ptr<treadle::ThreadPool> pool;  // used by sessions without their own threads
   OrtThreadingOptions threading;
-  std::shared_ptr<treadle::Allocator> allocator;  // for sessions with session.use_env_allocators; null: none
-  std::shared_ptr<OrtAllocator> registered;       // the client's allocator behind `allocator`; null: one of ours
+  std::shared_ptr<treadle::Allocator> allocator;  // used by sessions with session.use_env_allocators; null: none
+  std::shared_ptr<OrtAllocator> registered;       // the client's allocator that `allocator` wraps; null: `allocator` is this library's
 };
 
 using EpSelectionDelegate = OrtStatus* (*)(const OrtEpDevice** devices, size_t num_devices, const OrtKeyValuePairs* model_metadata,
@@ -222,14 +223,15 @@ struct OrtSessionOptions {
   treadle::SessionOptions options;
   OrtLogger logger;  // replaces the environment's id and, if it has a function, its function
   int log_severity_level = -1, log_verbosity_level = 0;
-  const char* provider = nullptr;                // the one that was appended first; null: none
+  const char* provider = nullptr;                // the provider that was appended first; null: none
   EpSelectionDelegate select_devices = nullptr;  // null: the client is not asked
   void* select_devices_state = nullptr;
-  bool prefers_gpu = false;  // by a policy: the first GPU if there is one
+  bool prefers_gpu = false;  // the policy asks for the first GPU, if there is one
   bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true;
-  std::shared_ptr<std::atomic<bool>> load_cancelled = std::make_shared<std::atomic<bool>>(false);  // shared with copies; set at any time
-  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;                         // replace files next to the model
-  std::map<std::string, treadle::Tensor> external_values;                                          // replace external initializers
+  // Copies of the options share it; may be set at any time.
+  std::shared_ptr<std::atomic<bool>> load_cancelled = std::make_shared<std::atomic<bool>>(false);
+  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;  // contents that replace files next to the model
+  std::map<std::string, treadle::Tensor> external_values;                   // values that replace external initializers
   OrtThreads threads;
   std::vector<std::shared_ptr<struct OrtCustomOpDomain>> custom_op_domains;
 };
@@ -243,17 +245,17 @@ struct OrtRunOptions : treadle::ort::Kept<OrtRunOptions> {
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType dtype = 0;
   std::vector<int64_t> dims;         // -1: unknown
-  std::vector<std::string> symbols;  // of `dims`; "": none
+  std::vector<std::string> symbols;  // names of the extents in `dims`; "": none
   bool has_shape = true;
 };
 struct OrtTypeInfo {
   ONNXType type = ONNX_TYPE_UNKNOWN;
-  OrtTensorTypeAndShapeInfo tensor;  // of dense and sparse tensors
+  OrtTensorTypeAndShapeInfo tensor;  // for dense and sparse tensors
   ONNXTensorElementDataType key_type = 0;
-  std::shared_ptr<const OrtTypeInfo> element;  // of a sequence or optional, or of a map's values
+  std::shared_ptr<const OrtTypeInfo> element;  // type of the elements of a sequence or optional, or of a map's values
   std::string denotation;
 };
-// An OrtTypeInfo under a different name.
+// These are OrtTypeInfo under other names.
 struct OrtMapTypeInfo;
 struct OrtSequenceTypeInfo;
 struct OrtOptionalTypeInfo;
@@ -275,22 +277,22 @@ struct ModelDef;
 struct OrtSession {
   std::unique_ptr<treadle::Session> session;  // null while the model is being edited
   std::vector<treadle::ValueInfo> inputs, outputs, overridable;
-  std::shared_ptr<treadle::onnx::ModelDef> editing;  // the model of an editor's session until it is finalised
+  std::shared_ptr<treadle::onnx::ModelDef> editing;  // the model that the client is editing, until it is finalised
   std::shared_ptr<const OrtSessionOptions> editing_options;
   // With session.record_ep_graph_assignment_info: one per node.
   std::vector<std::unique_ptr<OrtEpAssignedSubgraph>> assigned;
   std::vector<const OrtEpAssignedSubgraph*> assigned_pointers;
   bool tells_assignment = false;
-  bool cpu_mem_arena = true;                // as in its options
-  std::shared_ptr<OrtAllocator> allocator;  // the environment's allocator that it uses; null: none, or one of ours
+  bool cpu_mem_arena = true;                // value of the session's options
+  std::shared_ptr<OrtAllocator> allocator;  // the environment's allocator that it uses; null: none, or one of this library
 
-  // Asynchronous runs, until their callbacks have ended. A release waits for them; a release inside a callback leaves the rest to that run.
+  // Asynchronous runs whose callbacks have not ended. A release waits for them; a release inside a callback leaves the rest to that run.
   std::mutex mutex;
   std::condition_variable run_ended;
   size_t asynchronous_runs = 0;
   bool released = false;
 
-  /// @throws Error(invalid_argument) while the session is being edited
+  /// Returns the session. @throws Error(invalid_argument) while it is being edited
   treadle::Session& running() const;
 };
 
@@ -299,7 +301,7 @@ struct OrtIoBinding {
   const treadle::Session* of;
   treadle::IoBinding binding;
   std::map<std::string, treadle::Datum> inputs;
-  std::map<std::string, treadle::Datum> outputs;  // the client's memory; undefined: the last run's output, or none yet
+  std::map<std::string, treadle::Datum> outputs;  // the client's memory; undefined: the last run's output, or no output yet
 };
 
 struct OrtModelMetadata {
@@ -358,10 +360,10 @@ inline constexpr const char* kVersion = "1.32.0";
 
 const OrtApi& api();
 
-/// The message of a function that is not implemented.
+/// Returns the error message of a function that is not implemented.
 std::string missing_text(std::string_view name);
 
-// Each file fills in the functions of its topic.
+// Each of these functions, one per file, sets the table's functions of its topic.
 void add_statuses(OrtApi& table);
 void add_environment(OrtApi& table);
 void add_session_options(OrtApi& table);
@@ -386,35 +388,37 @@ void add_compiler(OrtApi& table);
 /// @param of  name of the pool in errors. @throws StatusError for invalid or too few affinities, or if threads cannot be made
 std::shared_ptr<ThreadPool> make_pool(const OrtThreads& threads, int num_threads, const std::string& of = {});
 
-/// The devices of all providers; the CPU is the first. They live as long as the process.
+/// Returns the devices of all providers; the first is the CPU. They exist as long as the process.
 std::span<const OrtEpDevice* const> ep_devices();
-/// The one of a session's device.
+/// Returns the device with this name in sessions.
 const OrtEpDevice& ep_device_named(std::string_view name);
 
 /// Appends a provider to the options' list, of which the first is used. @throws Error as use_provider()
 void append_provider(OrtSessionOptions& options, const char* provider, const std::map<std::string, std::string>& provider_options);
-/// The same for devices of ep_devices(). @throws Error(invalid_argument) unless all are of one provider, and it can use them at once
+/// Like append_provider(), for devices of ep_devices(). @throws Error(invalid_argument) unless all devices are of one provider that can use
+/// them at once
 void append_devices(OrtSessionOptions& options, std::span<const OrtEpDevice* const> devices,
                     std::map<std::string, std::string> provider_options);
 
-/// The options of a client that passes none.
+/// Returns the options for a client that passes none.
 const OrtSessionOptions& default_session_options();
-/// Sets the option that a config entry stands for. @return false if it stands for none. @throws Error for an invalid value
+/// Sets the option that a config entry names. @return false if it names none. @throws Error for an invalid value
 bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std::string& value);
-/// Options of an execution provider. @throws Error(invalid_argument) for a null one
+/// Returns the options of an execution provider. @throws Error(invalid_argument) for a null one
 std::map<std::string, std::string> provider_options(const char* const* keys, const char* const* values, size_t count);
-/// The same, for functions that name the provider. @throws Error(invalid_argument) for an empty one, too
+/// Like provider_options(), for functions that name the provider. @throws Error(invalid_argument) for an empty key or value, too
 std::map<std::string, std::string> filled_provider_options(const char* const* keys, const char* const* values, size_t count);
-/// True if a GraphOptimizationLevel has this number.
+/// Returns true if a GraphOptimizationLevel has this number.
 bool is_level(int64_t level);
-/// With ORT_LOAD_CONFIG_FROM_MODEL=1: applies session options in the model's metadata. @throws StatusError if they are invalid
+/// Applies session options in the model's metadata, if ORT_LOAD_CONFIG_FROM_MODEL=1 is in the environment. @throws StatusError if they are
+/// invalid
 void apply_model_config(const ModelMetadata& metadata, SessionOptions& options);
 
-/// @throws the error that ONNX Runtime reports for bytes that are not a model: StatusError, or the given error
+/// Reports bytes that are not a model. @throws the error that ONNX Runtime reports for them: StatusError, or the given error
 [[noreturn]] void refuse_model(const Error& error);
 /// Throws the status for a model of which no session can be made. @throws as refuse_model()
 [[noreturn]] void refuse_graph(const Error& error, const Model& model);
-/// @throws StatusError, Error(invalid_argument) if the file does not exist or is empty
+/// Checks a file. @throws StatusError, Error(invalid_argument) if the file does not exist or is empty
 void check_model_file(const std::string& path);
 void check_model_bytes(size_t length);
 /// Accepts a severity level; a negative one means the environment's. @throws StatusError for a level that does not exist
@@ -431,21 +435,21 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
 void profiled(const Session& session, const OrtRunOptions* options, const std::function<void()>& body);
 
 using OperatorDomains = std::vector<std::shared_ptr<OrtCustomOpDomain>>;
-/// Called before a session is made with them: registers their custom operators in the process. @throws Error
+/// Registers custom operators in the process. Must be called before a session that uses them is made. @throws Error
 void register_operators(const OperatorDomains& domains);
 /// Renames the model's nodes for which the session's own operators replace built-in ones.
 Model with_own_operators(const Model& model, const OperatorDomains& domains);
-/// The operators of a library built for ONNX Runtime; nullopt if it is none. @throws StatusError
+/// Returns the operators of a library built for ONNX Runtime; nullopt if it is no such library. @throws StatusError
 std::optional<OperatorDomains> operators_of_library(const std::string& path);
 /// Loads operators for all later sessions. @return false if the library is not for operators. @throws Error, StatusError
 bool load_operators(const std::string& path);
 
-/// A failure with a status code that no ErrorCode corresponds to.
+/// A failure whose status code corresponds to no ErrorCode.
 struct StatusError : std::runtime_error {
   StatusError(OrtErrorCode status, const std::string& message) : std::runtime_error(message), code(status) {}
   OrtErrorCode code;
 };
-/// The status of a node that failed in a run, with the text that clients search for.
+/// Returns the status of a node that failed in a run, with the text that clients search for.
 StatusError status_of(const NodeFault& fault);
 
 template <typename Handle, typename... Arguments>
@@ -462,7 +466,7 @@ void release_handle(Handle* handle) {
 OrtStatus* make_status(OrtErrorCode code, const char* message) noexcept;
 OrtStatus* status_of_current_exception() noexcept;
 
-/// Runs `body`; exceptions become a status.
+/// Runs `body`, and converts exceptions to a status.
 template <typename Body>
 OrtStatus* guarded(Body&& body) noexcept {
   try {
@@ -473,7 +477,7 @@ OrtStatus* guarded(Body&& body) noexcept {
   }
 }
 
-/// Checks the status that a client's function returned. @throws Error with its message, after releasing it
+/// Checks the status that a client's function returned. @throws Error with the status's message, after releasing the status
 void check(OrtStatus* status);
 
 template <typename T>
@@ -484,19 +488,19 @@ T& required(T* pointer, const char* what) {
 
 inline const char* chars_of(const char* pointer, const char* what) { return &required(pointer, what); }
 
-/// Our allocator of plain memory. Never released.
+/// Returns this library's allocator of plain memory. It is never released.
 OrtAllocator& default_allocator();
-/// The memory info that a session reports.
+/// Returns the memory info that a session reports.
 const OrtMemoryInfo& memory_of(const OrtSession& session);
-/// @throws Error(invalid_argument) for memory of a device other than the CPU
+/// Checks a memory info. @throws Error(invalid_argument) for memory of a device other than the CPU
 void expect_cpu(const OrtMemoryInfo& info);
 /// Copies text, with a terminating NUL, to memory of the client's allocator. @throws Error(resource_exhausted)
 char* copy_text(OrtAllocator* allocator, std::string_view text);
 void* allocate(OrtAllocator* allocator, size_t size_bytes);
-/// Copies text to the client's memory as ONNX Runtime does: `size` is the capacity, and becomes the size including the NUL. `out` may be
+/// Copies text to the client's memory as ONNX Runtime does. `size` is the capacity, and is set to the size including the NUL. `out` may be
 /// null to query the size. @throws Error(invalid_argument) if the capacity is too small
 void give_text(const std::string& text, char* out, size_t* size);
-/// Keeps an allocator for later use. One of ours stays alive even if it is released; the client must keep its own alive.
+/// Returns an allocator for later use. One of this library stays valid even if it is released; the client must keep its own alive.
 std::shared_ptr<OrtAllocator> keep(OrtAllocator& allocator);
 /// Wraps an allocator for use by a session.
 std::shared_ptr<Allocator> wrap_allocator(OrtAllocator& allocator);
@@ -507,17 +511,17 @@ OrtTensorTypeAndShapeInfo tensor_type(DType dtype, const Shape& shape);
 
 /// Throws the status that ONNX Runtime has for a value of the wrong kind.
 [[noreturn]] void refuse_kind(const Datum& datum, const std::string& expected);
-/// Makes a value for the client. @param memory  where it says that it lies; null: in our default memory
+/// Makes a value for the client. @param memory  the memory that the value reports; null: this library's default memory
 OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory = nullptr);
-/// A tensor that the client may write to and keep: a copy if others share its memory (a feed, a weight).
+/// Returns a tensor that the client may write to and keep: a copy if other objects share its memory (a feed, a weight).
 Datum owned_by_client(Datum datum);
-/// @throws Error if the dimensions are not a valid shape
+/// Makes a shape. @throws Error if the dimensions are invalid
 Shape shape_from(const int64_t* dims, size_t rank);
-/// ONNX Runtime's number of a dtype, which differs from ONNX's for dtypes after float4e2m1.
+/// Returns ONNX Runtime's number of a dtype, which differs from ONNX's for dtypes after float4e2m1.
 ONNXTensorElementDataType number_of(DType dtype);
-/// 0 gives DType::undefined. @throws StatusError for an unknown number
+/// Returns the dtype with this number; 0 gives DType::undefined. @throws StatusError for an unknown number
 DType dtype_of(ONNXTensorElementDataType type);
-/// The dtype of a tensor's elements. @throws StatusError as dtype_of(), and for 0
+/// Returns the dtype of a tensor's elements. @throws StatusError as dtype_of(), and for 0
 DType dtype_from(ONNXTensorElementDataType type);
 
 }  // namespace treadle::ort

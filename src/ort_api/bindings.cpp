@@ -1,4 +1,4 @@
-// Inputs and outputs that are bound before runs.
+// Binds inputs and outputs before runs.
 #include <cstring>
 
 #include "ort_api/api.h"
@@ -86,7 +86,7 @@ void add_bindings(OrtApi& table) {
     binding->binding.clear_outputs();
     binding->outputs.clear();
   };
-  // Runs are synchronous: a run has ended when it returns.
+  // Nothing to wait for: runs are synchronous, so a run has ended when it returns.
   table.SynchronizeBoundInputs = table.SynchronizeBoundOutputs = [](OrtIoBinding*) -> OrtStatus* { return nullptr; };
   table.RunWithBinding = [](OrtSession* session, const OrtRunOptions* options, const OrtIoBinding* binding) {
     return guarded([&] {

@@ -13,10 +13,10 @@
 
 struct OrtModelCompilationOptions {
   OrtSessionOptions session;
-  std::function<treadle::Model()> load;  // loads the input model
+  std::function<treadle::Model()> load;  // function that loads the input model
   std::string input_path, output_path, data_file;
   size_t data_threshold_bytes = 1024;
-  OrtAllocator* allocator = nullptr;  // for an output in memory
+  OrtAllocator* allocator = nullptr;  // allocator for an output in memory
   void** buffer = nullptr;
   size_t* buffer_size = nullptr;
   OrtWriteBufferFunc write = nullptr;
@@ -36,7 +36,7 @@ enum Flags : uint32_t { kErrorIfNothingCompiled = 1, kErrorIfOutputExists = 2 };
 
 using Options = OrtModelCompilationOptions;
 
-// The default output path of ONNX Runtime: next to the input, with "_ctx" in its name.
+// Returns ONNX Runtime's default output path: next to the input, with "_ctx" in its name.
 std::string output_path(const Options& options) {
   if (!options.output_path.empty()) return options.output_path;
   if (options.input_path.empty())
@@ -45,7 +45,7 @@ std::string output_path(const Options& options) {
   return (input.parent_path() / (input.stem().string() + "_ctx.onnx")).string();
 }
 
-// The data file is next to the model; clients name it with or without the folder.
+// Returns the data file's path next to the model; clients give its name with or without the folder.
 std::string data_file_beside(const std::string& model, const fs::path& given) {
   return given.parent_path() == fs::path(model).parent_path() ? given.filename().string() : given.string();
 }
@@ -103,7 +103,7 @@ void compile(const OrtEnv& environment, const Options& options) {
       with.options.optimized_model_data_file = data_file;
       with.options.optimized_model_data_threshold = static_cast<int64_t>(options.data_threshold_bytes);
     }
-    begin_session(session, environment, with, model);  // checks that the model can run
+    begin_session(session, environment, with, model);  // makes a session only to check that the model can run
     if (as_read) onnx::write_model_file(model.impl().def, path, onnx::beside_optimized(data_file, options.data_threshold_bytes));
     return;
   }
@@ -215,7 +215,7 @@ void add_outputs(OrtCompileApi& table) {
 }
 
 void add_settings(OrtCompileApi& table) {
-  // These settings are for contexts of execution providers, which do not exist here.
+  // These settings concern contexts of execution providers, which do not exist in this library.
   table.ModelCompilationOptions_SetEpContextEmbedMode = [](Options*, bool) -> OrtStatus* { return nullptr; };
   table.ModelCompilationOptions_SetEpContextBinaryInformation = [](Options*, const char* folder, const char* name) {
     return guarded([&] {

@@ -1,4 +1,4 @@
-// Session settings that are also config entries since version 32 of the interface. They are applied, but not stored as entries.
+// Session settings that are config entries as well since version 32 of the interface. Such entries are applied, but not stored.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -35,7 +35,7 @@ int number_of_text(const std::string& key, const std::string& value) {
   return number;
 }
 
-// The index of `value` in `names`, ignoring case.
+// Returns the index of `value` in `names`, ignoring case.
 int choice_of(const std::string& key, const std::string& value, std::initializer_list<std::string_view> names, const char* expected) {
   const auto* const found = std::find(names.begin(), names.end(), lower(value));
   if (found == names.end()) refuse_entry(key, expected, value);
@@ -53,7 +53,7 @@ bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std:
   else if (name == "enable_mem_pattern")
     options.mem_pattern = flag_of(key, value);
   else if (name == "use_deterministic_compute")
-    (void)flag_of(key, value);  // always on
+    (void)flag_of(key, value);  // only checks the value, since this feature cannot be turned off
   else if (name == "log_id")
     options.logger.id = value;
   else if (name == "log_severity_level")

@@ -1,5 +1,6 @@
-// Custom operators of clients: their descriptions, and what their kernels receive. plugin/custom_operator.h makes them operators of the
-// process. Those with the same domain and name are one operator there, and a node runs the first that accepts the dtypes of its inputs.
+// Custom operators of clients: their descriptions, and the arguments of their kernels. plugin/custom_operator.h registers them in the
+// process. There, descriptions with the same domain and name are one operator; a node runs the first of them that accepts the dtypes of its
+// inputs.
 #pragma once
 
 #include <memory>
@@ -27,7 +28,7 @@ struct OrtCustomOp {
   size_t (*GetOutputTypeCount)(const OrtCustomOp* op);
   void (*KernelCompute)(void* kernel, OrtKernelContext* context);
   void (*KernelDestroy)(void* kernel);
-  int (*GetInputCharacteristic)(const OrtCustomOp* op, size_t index);  // since version 8: 0 required, 1 optional, 2 variadic
+  int (*GetInputCharacteristic)(const OrtCustomOp* op, size_t index);  // since version 8; 0: required, 1: optional, 2: variadic
   int (*GetOutputCharacteristic)(const OrtCustomOp* op, size_t index);
   OrtMemType (*GetInputMemoryType)(const OrtCustomOp* op, size_t index);
   int (*GetVariadicInputMinArity)(const OrtCustomOp* op);  // since version 14
@@ -42,7 +43,8 @@ struct OrtCustomOp {
 };
 
 namespace treadle::ort {
-/// The first opset version of its domain to which the operator applies. ONNX Runtime also asks for the last one, but ignores it.
+/// Returns the first opset version of its domain to which the operator applies. ONNX Runtime also asks for the last version, but ignores
+/// it.
 inline int start_of(const OrtCustomOp& op) {
   constexpr uint32_t kWithVersions = 17;
   return op.version >= kWithVersions && op.GetStartVersion ? op.GetStartVersion(&op) : 1;
@@ -52,7 +54,7 @@ enum Characteristic { kRequired, kOptional, kVariadic };
 /// The inputs or outputs that an operator declares.
 struct OperandKinds {
   std::vector<Characteristic> kinds;
-  size_t least = 0, most = 0;  // SIZE_MAX: the last one is variadic
+  size_t least = 0, most = 0;  // numbers of operands; SIZE_MAX: the last operand is variadic
 };
 OperandKinds inputs_of(const OrtCustomOp& op);
 OperandKinds outputs_of(const OrtCustomOp& op);
@@ -69,11 +71,11 @@ struct OrtOpAttr {
   treadle::Attribute value;
 };
 
-/// A node, valid as long as its kernel.
+/// Describes a node, as long as its kernel exists.
 struct OrtKernelInfo {
   treadle_node node;
   std::vector<std::shared_ptr<const OrtValue>> constants;  // per input; null if it is not constant
-  std::string domain = {};                                 // the client's name of it
+  std::string domain = {};                                 // the client's name of the operator's domain
   int since_version = 1;
 };
 
@@ -90,10 +92,10 @@ namespace treadle::ort {
 /// sessions whose options include it use the client's.
 std::string found_in(const std::string& domain, const std::string& name);
 
-/// Includes the symbols of extents.
+/// Describes the type, with the symbols of extents.
 OrtTensorTypeAndShapeInfo tensor_type(const Type& type);
 
-/// The logger for clients' kernels, which drops messages.
+/// Returns a logger for clients' kernels, which drops messages.
 const OrtLogger& silent_logger();
 
 }  // namespace treadle::ort

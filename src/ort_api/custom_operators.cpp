@@ -32,7 +32,7 @@ OperandKinds kinds_of(const OrtCustomOp& op, size_t count, int (*OrtCustomOp::*k
   return made;
 }
 
-// @throws StatusError if a variadic operand is not the last
+// Checks the declared operands. @throws StatusError if a variadic operand is not the last
 void check_operands(const OrtCustomOp& op) {
   auto check_last = [](const OperandKinds& said, const char* what) {
     if (const auto found = std::find(said.kinds.begin(), said.kinds.end(), kVariadic);
@@ -43,7 +43,7 @@ void check_operands(const OrtCustomOp& op) {
   check_last(outputs_of(op), "output");
 }
 
-// @throws StatusError if a variadic input must be homogeneous and has several types
+// Checks a variadic input. @throws StatusError if it must be homogeneous and has several types
 void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
   const size_t declared = op.GetInputTypeCount(&op);
   if (inputs_of(op).most != SIZE_MAX || op.version < kWithVariadic || !op.GetVariadicInputHomogeneity ||
@@ -57,9 +57,9 @@ void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
   }
 }
 
-// Operators with the same name; operators of the newest session come first, in the session's order.
+// Operators with the same name. Those of the newest session come first, in the session's order.
 struct Group {
-  std::string said;  // the client's name of the domain
+  std::string said;  // the domain as the client named it
   std::string domain, name;
   std::vector<const OrtCustomOp*> operators;
 };
@@ -77,7 +77,7 @@ bool takes(const OrtCustomOp& op, const treadle_node& node) {
   return true;
 }
 
-// Operators whose domain a client has released and may have freed: they must not be accessed any more.
+// Operators whose domain a client has released and may have freed. They must not be accessed any more.
 struct Released {
   std::mutex mutex;
   std::set<const OrtCustomOp*> operators;
@@ -94,7 +94,7 @@ struct Released {
     const std::lock_guard lock(mutex);
     return operators.contains(op);
   }
-  /// Called because another operator may be at the same address. @return true if it was released
+  /// Removes an operator, because a new one may have the same address. @return true if it was released
   bool erase(const OrtCustomOp* op) {
     const std::lock_guard lock(mutex);
     return operators.erase(op) > 0;
@@ -108,7 +108,7 @@ const OrtCustomOp& chosen(const Group& group, const treadle_node& node) {
                                               std::to_string(node.node->version) + " of its domain that takes these inputs");
 }
 
-// The dtype of an input that accepts any; undefined for other inputs.
+// Returns the dtype of an input that accepts any dtype; undefined for other inputs.
 DType free_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
   const size_t declared = op.GetInputTypeCount(&op);
   if (index >= node.input_types.size() || declared == 0) return DType::undefined;
@@ -116,7 +116,8 @@ DType free_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) 
   return is_free ? node.input_types[index].dtype : DType::undefined;
 }
 
-// An output of any dtype has the dtype of the any-dtype input at its index or, failing that, of the first one.
+// Returns the dtype of an output. If the output may have any dtype, it is that of the any-dtype input at the same index or, if there is
+// none, of the first one.
 DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
   const size_t declared = op.GetOutputTypeCount(&op);
   DType said = dtype_of(op.GetOutputType(&op, std::min(index, declared - 1)));
@@ -126,7 +127,7 @@ DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index
   return said;
 }
 
-// The name of an extent's symbol. Symbols that inference made ("…#N") have none.
+// Returns the name of an extent's symbol; empty for symbols that inference made ("…#N").
 std::string_view symbol_of(const Dim& dim) {
   const bool is_symbol = !dim.is_const() && dim.expr()->kind == Expr::Kind::symbol && dim.expr()->symbol.find('#') == std::string::npos;
   return is_symbol ? std::string_view(dim.expr()->symbol) : std::string_view();
@@ -164,7 +165,7 @@ void infer(const Group& group, const treadle_node& node, treadle_value_type* out
   }
 }
 
-// The kernel of a node.
+// The kernel of a node, as the client made it.
 struct Kernel {
   const OrtCustomOp& op;
   OrtKernelInfo info;
@@ -197,7 +198,7 @@ struct Kernel {
       const Node& node = *info.node.node;
       const ErrorCode code = error.code == ORT_INVALID_ARGUMENT  ? ErrorCode::invalid_argument
                              : error.code == ORT_NOT_IMPLEMENTED ? ErrorCode::not_implemented
-                                                                 : ErrorCode::io_error;  // FAIL
+                                                                 : ErrorCode::io_error;  // ONNX Runtime's code FAIL
       call.failure = std::make_exception_ptr(Error(code, "Non-zero status code returned while running " + node.op_type + " node. Name:'" +
                                                              node.name + "' Status Message: " + error.what()));
       throw;
@@ -205,7 +206,7 @@ struct Kernel {
   }
 };
 
-// Runs a client's function. Its exceptions must not propagate.
+// Runs a client's function, and handles its exceptions, which must not propagate.
 template <typename Result, typename Body>
 Result told(Result otherwise, Body&& body) noexcept {
   try {
@@ -226,7 +227,7 @@ treadle_operator plugin_operator(Group& group) {
   made.user = &group;
   for (size_t k = 0; k < group.operators.size(); ++k) {
     const OperandKinds inputs = inputs_of(*group.operators[k]), outputs = outputs_of(*group.operators[k]);
-    // Plugins require all inputs before a required one. Inputs that a model may omit are checked when the session begins.
+    // Plugins require all inputs before a required one. Inputs that a model may omit are checked when the session is made.
     const auto required = static_cast<int>(std::find(inputs.kinds.begin(), inputs.kinds.end(), kOptional) - inputs.kinds.begin());
     const int least = std::min(required, static_cast<int>(inputs.least));
     const int most = inputs.most == SIZE_MAX ? -1 : static_cast<int>(inputs.most);
@@ -254,7 +255,7 @@ treadle_operator plugin_operator(Group& group) {
   return made;
 }
 
-// The operators that sessions find. Nodes point to groups, so none is ever removed.
+// The operators that sessions find. Nodes point to groups, so no group is ever removed.
 struct Registered {
   std::mutex mutex;
   std::map<std::pair<std::string, std::string>, std::vector<std::unique_ptr<Group>>> groups;
@@ -264,14 +265,14 @@ struct Registered {
     return *all;
   }
 
-  // Adds the operators of one session with one name.
+  // Adds the operators of one session that have the same name.
   void add(const std::string& domain, const std::string& name, const std::vector<const OrtCustomOp*>& own) {
     std::vector<std::unique_ptr<Group>>& versions = groups[{domain, name}];
     auto group = std::make_unique<Group>(Group{domain, found_in(domain, name), name, own});
     bool is_new = versions.empty();
     for (const OrtCustomOp* op : own) {
       check_operands(*op);
-      if (Released::get().erase(op)) is_new = true;  // a new operator at the same address
+      if (Released::get().erase(op)) is_new = true;  // a new operator is at the address of a released one
     }
     for (const OrtCustomOp* known : versions.empty() ? std::vector<const OrtCustomOp*>() : versions.back()->operators)
       if (std::find(own.begin(), own.end(), known) == own.end() && !Released::get().contains(known)) group->operators.push_back(known);
@@ -329,7 +330,7 @@ void register_operators(const OperatorDomains& domains) {
   std::set<std::string> names;
   for (const auto& domain : domains) {
     if (!names.insert(domain->name).second) throw StatusError(ORT_FAIL, "Domain already set in registry: \"" + domain->name + "\"");
-    if (!domain->self)  // its operators may be freed
+    if (!domain->self)  // the domain was released, so its operators may have been freed
       throw Error(ErrorCode::invalid_argument,
                   "the custom operators' domain \"" + domain->name + "\", which the options have, is released");
     std::map<std::string, std::vector<const OrtCustomOp*>> named;
@@ -339,7 +340,7 @@ void register_operators(const OperatorDomains& domains) {
 }
 
 std::optional<OperatorDomains> operators_of_library(const std::string& path) {
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // the library is never closed
   if (library == nullptr || dlsym(library, "RegisterCustomOps") == nullptr) return std::nullopt;
   OrtSessionOptions options;
   check(register_library(&options, path.c_str(), nullptr));
@@ -363,7 +364,7 @@ void add_custom_operators(OrtApi& table) {
   table.CreateCustomOpDomain = [](const char* name, OrtCustomOpDomain** out) {
     return guarded([&] { required(out, "out") = make_handle<OrtCustomOpDomain>(chars_of(name, "domain")); });
   };
-  // Sessions that use its operators have ended already.
+  // Sessions that use the domain's operators have ended before.
   table.ReleaseCustomOpDomain = [](OrtCustomOpDomain* domain) {
     if (domain == nullptr) return;
     Released::get().add(*domain);

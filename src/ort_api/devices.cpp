@@ -1,4 +1,4 @@
-// The available devices: the CPU, and GPUs by Vulkan.
+// Lists the available devices: the CPU, and GPUs found by Vulkan.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -21,9 +21,9 @@ void OrtKeyValuePairs::index() {
 namespace treadle::ort {
 namespace {
 
-constexpr uint32_t kDeviceIncompatible = 2;  // OrtDeviceEpIncompatibility_DEVICE_INCOMPATIBLE
+constexpr uint32_t kDeviceIncompatible = 2;  // value of OrtDeviceEpIncompatibility_DEVICE_INCOMPATIBLE
 
-// True for PREFER_GPU (3) and MAX_PERFORMANCE (4) of OrtExecutionProviderDevicePolicy.
+// Returns true for PREFER_GPU (3) and MAX_PERFORMANCE (4) of OrtExecutionProviderDevicePolicy.
 bool prefers_gpu(OrtExecutionProviderDevicePolicy policy) { return policy == 3 || policy == 4; }
 
 struct Vendor {
@@ -38,7 +38,7 @@ Vendor vendor() {
   return {"", 0};
 }
 
-// Returns the name of the vendor with this PCI number; the two above 0xFFFF are Khronos's.
+// Returns the name of the vendor with this PCI number; the two numbers above 0xFFFF are assigned by Khronos.
 const char* vendor_of_gpu(uint32_t id) {
   switch (id) {
     case 0x1002: return "AMD";
@@ -93,14 +93,14 @@ const Devices& all_devices() {
   return devices;
 }
 
-// @throws Error(invalid_argument) if the array is too small. Unused elements of a larger one stay null.
+// Checks a client's array. @throws Error(invalid_argument) if it is too small. Unused elements of a larger one stay null.
 void check_room(const char* what, size_t count, size_t room) {
   if (room < count)
     throw Error(ErrorCode::invalid_argument,
                 std::string("Number of ") + what + " " + std::to_string(count) + " exceeds the provided size of " + std::to_string(room));
 }
 
-// The values that nodes read or that are outputs.
+// Returns the values that nodes read or that are outputs.
 std::set<std::string> read_values(const OrtSession& session) {
   std::set<std::string> read;
   const std::function<void(const onnx::GraphDef&)> add = [&](const onnx::GraphDef& graph) {
@@ -138,8 +138,8 @@ void add_pairs(OrtApi& table) {
   };
 }
 
-// Gives what the model's metadata say about the provider's compatibility; null if they say nothing. For the providers here, a model for a
-// provider is an ONNX model, which any build can run.
+// Returns the compatibility information that the model's metadata contain for the provider; null if there is none. For these providers, a
+// compiled model is an ONNX model, which any build can run.
 void compatibility_of(const onnx::ModelDef& model, const char* provider, OrtAllocator* allocator, char** out) {
   const std::map<std::string, std::string> custom = metadata_of(model).custom;
   const auto found = custom.find(std::string("ep_compatibility_info.") + provider);
@@ -153,7 +153,7 @@ void add_compatibility(OrtApi& table) {
     return guarded([&] {
       if (count == 0) throw Error(ErrorCode::invalid_argument, "there are no devices");
       required(devices, "ep_devices"), chars_of(info, "compatibility_info");
-      required(out, "out_status") = 0;  // not applicable
+      required(out, "out_status") = 0;  // status: not applicable
     });
   };
   table.GetCompatibilityInfoFromModel = [](const char* path, const char* provider, OrtAllocator* allocator, char** out) {
@@ -201,7 +201,7 @@ void add_compatibility(OrtApi& table) {
   table.ReleaseDeviceEpIncompatibilityDetails = [](OrtDeviceEpIncompatibilityDetails* details) { delete details; };
 }
 
-// The assignment of nodes to execution providers.
+// Functions about the assignment of nodes to execution providers.
 void add_assignment(OrtApi& table) {
   table.Session_GetEpGraphAssignmentInfo = [](const OrtSession* session, const OrtEpAssignedSubgraph* const** out, size_t* count) {
     return guarded([&] {
@@ -232,7 +232,7 @@ void add_assignment(OrtApi& table) {
   table.EpAssignedNode_GetOperatorType = [](const OrtEpAssignedNode* node, const char** out) {
     return guarded([&] { required(out, "out") = required(node, "ep_node").op_type.c_str(); });
   };
-  // No provider with these settings keeps data between runs, or has options that change at run time.
+  // No provider keeps data between runs with these settings, or has options that change at run time.
   table.SessionReleaseCapturedGraph = [](OrtSession* session, int) { return guarded([&] { required(session, "session"); }); };
   table.SetEpDynamicOptions = [](OrtSession* session, const char* const*, const char* const*, size_t count) {
     return guarded([&] {
@@ -247,7 +247,7 @@ const OrtSession& ready(const OrtSession* session) {
   return *session;
 }
 
-// The memory in which a session expects inputs and leaves outputs.
+// Functions about the memory in which a session expects inputs and leaves outputs.
 void add_places(OrtApi& table) {
   table.SessionGetMemoryInfoForInputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
     return guarded([&] {
@@ -348,7 +348,7 @@ void add_devices(OrtApi& table) {
   table.EpDevice_EpMetadata = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->metadata; };
   table.EpDevice_EpOptions = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->options; };
   table.EpDevice_Device = [](const OrtEpDevice* device) -> const OrtHardwareDevice* { return &device->hardware; };
-  // Null, as in ONNX Runtime for the CPU. GPUs' memory is not for clients' addresses: values cross by copies.
+  // Returns null, as ONNX Runtime does for the CPU. Clients cannot use addresses of GPU memory: values are copied.
   table.EpDevice_MemoryInfo = [](const OrtEpDevice*, OrtDeviceMemoryType) -> const OrtMemoryInfo* { return nullptr; };
   table.GetNumHardwareDevices = [](const OrtEnv* environment, size_t* count) {
     return guarded([&] {

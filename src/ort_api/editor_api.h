@@ -1,4 +1,4 @@
-// The additional tables: for editing and compiling models. Like the main table's, their members are identified by position.
+// The additional tables of functions, for editing and compiling models. As in the main table, clients identify members by position.
 #pragma once
 
 #include <map>
@@ -14,25 +14,25 @@
 // Objects that clients assemble and read. A graph owns its nodes, values and initializers, a model its graph.
 struct OrtValueInfo {
   std::string name;
-  std::unique_ptr<OrtTypeInfo> type;  // null: not declared
-  const OrtGraph* graph = nullptr;    // null: not in a graph yet
+  std::unique_ptr<OrtTypeInfo> type;  // null: the type is not declared
+  const OrtGraph* graph = nullptr;    // null: it is in no graph yet
 };
 struct OrtNode {
   std::string op_type, domain, name;
   std::vector<std::string> inputs, outputs;
   std::vector<OrtOpAttr> attributes;
-  const OrtGraph* graph = nullptr;  // null: not in a graph yet
+  const OrtGraph* graph = nullptr;  // null: it is in no graph yet
   size_t id = 0;                    // index in the graph
 };
 struct OrtGraph {
   using Values = std::vector<std::unique_ptr<OrtValueInfo>>;
-  std::optional<Values> inputs, outputs;  // nullopt: not declared
+  std::optional<Values> inputs, outputs;  // nullopt: they are not declared
   std::vector<std::unique_ptr<OrtNode>> nodes;
   std::vector<std::pair<std::string, std::unique_ptr<OrtValue>>> initializers;
   std::map<std::string, std::unique_ptr<OrtValueInfo>> inner;  // values named by nodes and initializers, including inputs and outputs
-  const OrtModel* model = nullptr;                             // null: not in a model yet
+  const OrtModel* model = nullptr;                             // null: it is in no model yet
 
-  // Each takes ownership of its arguments.
+  // Each of these functions takes ownership of its arguments.
   void add_node(std::unique_ptr<OrtNode> node);
   void add_initializer(const std::string& name, std::unique_ptr<OrtValue> value);
   void set(std::optional<Values>& to, Values values);
@@ -99,13 +99,13 @@ struct OrtCompileApi {
 
 namespace treadle::ort {
 
-/// The tables whose functions are all unsupported.
+/// Adds the tables in which all functions are unsupported.
 void add_refused_tables(OrtApi& table);
 
-/// @throws Error(invalid_argument) for a model without a graph, or an invalid type
+/// Converts an edited model. @throws Error(invalid_argument) for a model without a graph, or an invalid type
 onnx::ModelDef model_def(const OrtModel& model);
 
-/// The name of the graph in such a model.
+/// Name of the graph in an edited model.
 inline constexpr const char* kGraphName = "graph";
 
 }  // namespace treadle::ort

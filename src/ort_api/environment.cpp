@@ -27,7 +27,7 @@ OrtStatus* make_environment(Logging logging, OrtLoggingLevel level, const char* 
   });
 }
 
-// Checks a client's struct, whose length depends on its version.
+// Checks a client's struct, whose size depends on its version.
 const OrtEnvCreationOptions& checked(const OrtEnvCreationOptions* options) {
   constexpr uint32_t kFirstVersion = 24;
   if (options == nullptr)
@@ -44,7 +44,7 @@ const OrtEnvCreationOptions& checked(const OrtEnvCreationOptions* options) {
   return *options;
 }
 
-// A number below 1 leaves the choice to the library.
+// Sets a number of threads. For a number below 1, the library chooses.
 OrtStatus* set_threads(OrtThreadingOptions* options, int OrtThreadingOptions::*number, int threads) {
   return guarded([&] { required(options, "OrtThreadingOptions").*number = std::max(threads, 0); });
 }
@@ -72,7 +72,7 @@ void add_environment(OrtApi& table) {
     });
   };
   table.ReleaseEnv = [](OrtEnv* environment) { delete environment; };
-  // Treadle sends no telemetry.
+  // Does nothing: Treadle sends no telemetry.
   table.EnableTelemetryEvents = table.DisableTelemetryEvents = [](const OrtEnv*) -> OrtStatus* { return nullptr; };
   table.SetLanguageProjection = [](const OrtEnv*, OrtLanguageProjection) -> OrtStatus* { return nullptr; };
   table.UpdateEnvWithCustomLogLevel = [](OrtEnv* environment, OrtLoggingLevel level) -> OrtStatus* {

@@ -37,7 +37,7 @@ const OrtValueInfo* named(const std::optional<OrtGraph::Values>& values, const s
   return found != values->end() ? found->get() : nullptr;
 }
 
-// Finds the value with this name, preferring inputs and outputs.
+// Finds the value with this name; inputs and outputs come first.
 const OrtValueInfo* value_named(const OrtGraph& graph, const std::string& name) {
   if (name.empty()) return nullptr;
   if (const OrtValueInfo* input = named(graph.inputs, name)) return input;
@@ -79,7 +79,8 @@ void give(const T** out, size_t room, size_t count, Get&& get) {
 
 size_t size_of(const std::optional<OrtGraph::Values>& values) { return values ? values->size() : 0; }
 
-// The nodes that read a value, in order, with the index of the input; -1 would mean a read by a node's body, which editor nodes lack.
+// Returns the nodes that read a value, in order, with the index of the input. The index -1 would mean that a body of the node reads it, but
+// nodes of the editor have no bodies.
 std::vector<std::pair<const OrtNode*, int64_t>> consumers_of(const OrtValueInfo* value) {
   std::vector<std::pair<const OrtNode*, int64_t>> found;
   for (const auto& node : graph_of(value).nodes)
@@ -119,7 +120,7 @@ void add_values(OrtApi& table) {
   table.ValueInfo_GetInitializerValue = [](const OrtValueInfo* value, const OrtValue** out) {
     return guarded([&] { required(out, "initializer_value") = initializer_named(graph_of(value), value->name); });
   };
-  // Clients' initializers are always in memory.
+  // Returns null: clients' initializers are always in memory.
   table.ValueInfo_GetExternalInitializerInfo = [](const OrtValueInfo* value, OrtExternalInitializerInfo** out) {
     return guarded([&] {
       graph_of(value);
@@ -189,7 +190,7 @@ void add_description(OrtApi& table) {
   table.Graph_GetParentNode = [](const OrtGraph* graph, const OrtNode** out) {
     return guarded([&] {
       required(graph, "graph");
-      required(out, "node") = nullptr;  // the graph is not a node's body
+      required(out, "node") = nullptr;  // null: the graph is not the body of a node
     });
   };
 }
@@ -202,7 +203,7 @@ void copy_to(OrtGraph::Values& to, const OrtGraph& graph, const std::string& nam
   to.push_back(std::make_unique<OrtValueInfo>(OrtValueInfo{.name = name, .type = std::move(type)}));
 }
 
-// A view of some nodes: its inputs are values that they read from outside, its outputs those that others read.
+// Makes a view of some nodes. Its inputs are values that they read from outside; its outputs are values that other nodes read.
 std::unique_ptr<OrtGraph> view(const OrtGraph& graph, const OrtNode** nodes, size_t count) {
   std::vector<bool> taken(graph.nodes.size(), false);
   for (size_t i = 0; i < count; ++i) {
@@ -292,7 +293,7 @@ OrtStatus* operands(const OrtNode* node, const OrtValueInfo** out, size_t room) 
   });
 }
 
-// The since-version of the node's operator in the model's opset.
+// Returns the since-version of the node's operator in the model's opset.
 int since_version(const OrtNode& node) {
   const std::string domain = node.domain == "ai.onnx" ? "" : node.domain;
   const OpDef* op = find_op(domain, node.op_type);
@@ -324,7 +325,7 @@ void add_nodes(OrtApi& table) {
   table.Node_GetInputs = operands<&OrtNode::inputs>;
   table.Node_GetNumOutputs = num_operands<&OrtNode::outputs>;
   table.Node_GetOutputs = operands<&OrtNode::outputs>;
-  // Nodes of the editor have no bodies, and so no implicit inputs.
+  // Returns 0: nodes of the editor have no bodies, and so no implicit inputs.
   table.Node_GetNumImplicitInputs = table.Node_GetNumSubgraphs = [](const OrtNode* node, size_t* out) {
     return guarded([&] {
       required(node, "node");
@@ -354,7 +355,7 @@ void add_nodes(OrtApi& table) {
   table.Node_GetEpName = [](const OrtNode* node, const char** out) {
     return guarded([&] {
       required(node, "node");
-      required(out, "out") = nullptr;  // a session of the model assigns it
+      required(out, "out") = nullptr;  // null: only a session of the model assigns a provider
     });
   };
 }

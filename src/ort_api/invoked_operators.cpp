@@ -1,4 +1,4 @@
-// Operators that custom kernels call. Each is a model with one node, run by its own sessions.
+// Operators that custom kernels call. Each is a model with one node, which has its own sessions.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -9,10 +9,10 @@
 #include "session/model.h"
 
 struct OrtOp {
-  OrtNode node;  // operands are named in0, in1 … and out0, out1 …
+  OrtNode node;  // the node; its operands are named in0, in1 … and out0, out1 …
   int version = 0;
 
-  // One session per description of a call's operands. The mutex is needed because several runs may call a kernel at once.
+  // Sessions, one per combination of operand types in a call. The mutex is needed because several runs may call a kernel at once.
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<treadle::Session>> sessions;
 };
@@ -25,14 +25,14 @@ std::string canonical(const char* domain) {
   return name == "ai.onnx" ? std::string() : name;
 }
 
-// Sessions are made for dtypes and ranks, because extents differ between calls.
+// Returns the type without extents: a session is made for dtypes and ranks, because extents differ between calls.
 std::unique_ptr<OrtTypeInfo> type_without_extents(const Datum& datum) {
   std::unique_ptr<OrtTypeInfo> type = type_of(datum);
   if (type->type == ONNX_TYPE_TENSOR) std::fill(type->tensor.dims.begin(), type->tensor.dims.end(), -1);
   return type;
 }
 
-// A model of the node, with the operands that have a type in `inputs` or are set in `outputs`.
+// Makes a model of the node. Its operands are those that have a type in `inputs`, or are set in `outputs`.
 onnx::ModelDef one_node_model(const OrtOp& op, std::vector<std::unique_ptr<OrtTypeInfo>> inputs, const std::vector<bool>& outputs) {
   OrtModel model;
   model.opsets = {{op.node.domain, op.version}};
@@ -68,8 +68,8 @@ const Port* port_at(const std::vector<Port>& ports, size_t index) {
   return !ports.empty() && ports.back().presence == Presence::variadic ? &ports.back() : nullptr;
 }
 
-// Clients name a kernel by type constraints. Here the dtypes of operands choose the kernel, so this only rejects dtypes that the operator
-// does not accept.
+// Checks type constraints, by which clients select a kernel. Here the dtypes of operands select the kernel, so this only rejects dtypes
+// that the operator does not accept.
 void check_constraints(const OpDef& op, const std::vector<Constraint>& constraints) {
   for (const Constraint& constraint : constraints)
     for (const std::vector<Port>* ports : {&op.inputs, &op.outputs})
@@ -80,7 +80,7 @@ void check_constraints(const OpDef& op, const std::vector<Constraint>& constrain
                                                       port.types.to_string());
 }
 
-// If the constraints give the dtype of every input, the node is checked before any call.
+// Checks the node before any call, if the constraints give the dtype of every input.
 void check_node(const OpDef& op, const OrtOp& made, const std::vector<Constraint>& constraints) {
   std::vector<std::unique_ptr<OrtTypeInfo>> types;
   for (size_t i = 0; i < made.node.inputs.size(); ++i) {
@@ -143,7 +143,7 @@ OrtStatus* create(const OrtKernelInfo* info, const char* name, const char* domai
   });
 }
 
-// The threads of the calling run, which outlive the call, so the pointer does not own them.
+// Returns the threads of the calling run. They exist longer than the call, so the pointer does not own them.
 std::shared_ptr<ThreadPool> threads_of(const OrtKernelContext& context) {
   ThreadPool* pool = context.call.context.pool();
   static const std::shared_ptr<ThreadPool> none = make_thread_pool(1);
@@ -182,7 +182,7 @@ const Session& session_for(OrtOp& op, const OrtValue* const* inputs, size_t num_
 OrtStatus* invoke(const OrtKernelContext* context, const OrtOp* called, const OrtValue* const* inputs, int num_inputs,
                   OrtValue* const* outputs, int num_outputs) {
   return guarded([&] {
-    OrtOp& op = const_cast<OrtOp&>(required(called, "ort_op"));  // creates sessions on demand
+    OrtOp& op = const_cast<OrtOp&>(required(called, "ort_op"));  // not constant, because calls create sessions on demand
     const std::vector<std::string>&in = op.node.inputs, &out = op.node.outputs;
     if (num_inputs < 0 || num_outputs < 0 || static_cast<size_t>(num_inputs) > in.size() || static_cast<size_t>(num_outputs) > out.size())
       throw Error(ErrorCode::invalid_argument, "the operator " + op.node.op_type + " was created with " + std::to_string(in.size()) +

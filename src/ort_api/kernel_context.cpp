@@ -1,4 +1,4 @@
-// The inputs and outputs of a custom operator's kernel in a run.
+// The inputs and outputs of a custom operator's kernel during a run.
 #include <algorithm>
 
 #include "ort_api/custom_operator.h"
@@ -13,7 +13,7 @@ const OrtLogger& silent_logger() {
 namespace {
 
 const OrtValue* input_at(OrtKernelContext& context, size_t index) {
-  if (index >= context.inputs.size() || !context.call.node->has_input(index)) return nullptr;  // treated as omitted
+  if (index >= context.inputs.size() || !context.call.node->has_input(index)) return nullptr;  // the input counts as omitted
   std::unique_ptr<OrtValue>& value = context.inputs[index];
   if (!value) {
     const Datum& datum = context.call.operands().borrowed_input(static_cast<int>(index));
@@ -32,7 +32,7 @@ OrtValue* output_at(OrtKernelContext& context, size_t index, const int64_t* dims
                 "the dtype of output " + std::to_string(index) + " is not known: neither the operator nor the model says it");
   if (plugin::host().call_output(&context.call, index, static_cast<int>(context.output_dtypes[index]), shape.begin(), rank) == nullptr)
     throw Error(ErrorCode::resource_exhausted, plugin::take_failure());
-  context.outputs[index].reset(new_value(context.call.outputs[index]));  // uses the same memory
+  context.outputs[index].reset(new_value(context.call.outputs[index]));  // uses the same memory as the output
   return context.outputs[index].get();
 }
 
@@ -69,7 +69,7 @@ void add_kernel_context(OrtApi& table) {
     return guarded([&] { required(out, "out") = nullptr; });
   };
   table.KernelContext_GetSyncStream = [](const OrtKernelContext*, OrtSyncStream** out) {
-    return guarded([&] { required(out, "out") = nullptr; });  // the CPU has no streams
+    return guarded([&] { required(out, "out") = nullptr; });  // null: the CPU has no streams
   };
   // Outputs are allocated when a kernel requests them. Null means that there is none yet.
   table.KernelContext_GetPreallocatedOutput = [](const OrtKernelContext* context, size_t index, OrtValue** out) {

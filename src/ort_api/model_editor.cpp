@@ -77,7 +77,7 @@ void add_graph(onnx::GraphDef& to, const OrtGraph& graph) {
 
 std::string canonical(const std::string& domain) { return domain == "ai.onnx" ? std::string() : domain; }
 
-// If both have a domain, the versions must agree: a model has one version of each operator.
+// Adds the opsets. If both lists have a domain, the versions must agree, since a model has one version of each operator.
 void add_opsets(std::vector<onnx::OpsetImport>& to, const std::vector<onnx::OpsetImport>& given) {
   for (const onnx::OpsetImport& opset : given) {
     const auto found =
@@ -96,7 +96,7 @@ const OrtGraph& graph_of(const OrtModel& model) {
   return *model.graph;
 }
 
-// While it is edited, a session has the inputs and outputs of the model.
+// Sets the inputs and outputs of a session that is being edited to those of its model.
 void describe(OrtSession& session) {
   const onnx::GraphDef& graph = session.editing->graph;
   session.inputs.clear(), session.outputs.clear(), session.overridable.clear();
@@ -201,8 +201,8 @@ std::vector<std::string> texts(const char* const* names, size_t count, const cha
 }
 
 void add_graphs(OrtModelEditorApi& table) {
-  // The node takes ownership of attributes, the graph of nodes and values, the model of the graph: the client releases none of them any
-  // more.
+  // The node takes ownership of attributes, the graph of nodes and values, the model of the graph: the client must not release any of them
+  // afterwards.
   table.CreateNode = [](const char* op_type, const char* domain, const char* name, const char* const* inputs, size_t num_inputs,
                         const char* const* outputs, size_t num_outputs, OrtOpAttr** attributes, size_t num_attributes, OrtNode** out) {
     return guarded([&] {
@@ -223,7 +223,7 @@ void add_graphs(OrtModelEditorApi& table) {
   table.SetGraphOutputs = [](OrtGraph* graph, OrtValueInfo** values, size_t count) {
     return guarded([&] { required(graph, "graph").set(graph->outputs, taken(values, count)); });
   };
-  // Without `data_is_external` the client may free the value's memory after the call.
+  // If `data_is_external` is false, the client may free the value's memory after the call.
   table.AddInitializerToGraph = [](OrtGraph* graph, const char* name, OrtValue* value, bool data_is_external) {
     return guarded([&] {
       if (!required(value, "tensor").datum.is_tensor()) throw Error(ErrorCode::invalid_argument, "an initializer is a dense tensor");
@@ -255,7 +255,7 @@ void add_models(OrtModelEditorApi& table) {
       auto made = std::make_shared<OrtModel>();
       for (size_t i = 0; i < count; ++i) {
         const std::string domain = chars_of(element(domains, i, "domain_names"), "a domain");
-        // As in ONNX Runtime: if a domain is repeated, its last version counts.
+        // If a domain is repeated, its last version is used, as in ONNX Runtime.
         std::erase_if(made->opsets, [&](const auto& opset) { return canonical(opset.domain) == canonical(domain); });
         made->opsets.push_back({domain, element(versions, i, "opset_versions")});
       }
@@ -321,7 +321,7 @@ void add_editing(OrtModelEditorApi& table) {
   };
   table.FinalizeModelEditorSession = [](OrtSession* session, const OrtSessionOptions* options, OrtPrepackedWeightsContainer*) {
     return guarded([&] {
-      if (!required(session, "session").editing) return;  // it is complete already
+      if (!required(session, "session").editing) return;  // nothing to do: the session is complete already
       Model model = make_model(std::move(edited(session)), {});
       session->editing = nullptr;
       begin_session(*session, OrtEnv(), options != nullptr ? *options : *session->editing_options, model);

@@ -76,19 +76,19 @@ void check_model_bytes(size_t length) {
   if (length == 0) throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf, of no bytes");
 }
 
-// Bytes that are not a model have their own status.
+// Reports bytes that are not a model, for which ONNX Runtime has separate statuses.
 void refuse_model(const Error& error) {
   if (const auto* fault = dynamic_cast<const Fault*>(&error)) {
     if (fault->kind() == Fault::Kind::no_graph)
       throw StatusError(ORT_INVALID_ARGUMENT, std::string("No graph was found in the protobuf: ") + error.what());
-    throw StatusError(ORT_FAIL, error.what());  // of external data, an .ort file, or the IR version
+    throw StatusError(ORT_FAIL, error.what());  // an error of external data, of an .ort file, or of the IR version
   }
   switch (error.code()) {
     case ErrorCode::invalid_model: throw StatusError(ORT_INVALID_PROTOBUF, error.what());
-    case ErrorCode::not_found:  // missing external data
+    case ErrorCode::not_found:  // external data is missing
     case ErrorCode::not_implemented: throw StatusError(ORT_FAIL, error.what());
     case ErrorCode::invalid_argument:
-      if (!error.context().empty()) throw StatusError(ORT_FAIL, error.what());  // a value that does not fit
+      if (!error.context().empty()) throw StatusError(ORT_FAIL, error.what());  // a value does not fit its declaration
       throw;
     default: throw;
   }

@@ -9,7 +9,7 @@
 namespace treadle::ort {
 namespace {
 
-// Operators whose kernels in ONNX Runtime report an invalid argument; ONNX's other operators report a failure.
+// Operators whose kernels in ONNX Runtime report an invalid argument. ONNX's other operators report a failure.
 constexpr std::string_view kTellOfArguments =
     " AffineGrid BatchNormalization ConvTranspose DepthToSpace Det Einsum Expand EyeLike GRU Gather GatherND Gemm InstanceNormalization "
     "LSTM "
@@ -24,7 +24,7 @@ OrtErrorCode code_of(const NodeFault& fault) {
   if (fault.domain == "com.microsoft") return is_in(kFailMicrosoft) ? ORT_FAIL : ORT_INVALID_ARGUMENT;
   if (fault.domain == "ai.onnx.ml") return is_in(kTellOfArgumentsMl) ? ORT_INVALID_ARGUMENT : ORT_FAIL;
   if (!fault.domain.empty()) return ORT_FAIL;
-  if (fault.op_type == "Cast") return ORT_RUNTIME_EXCEPTION;  // for text that is not a number
+  if (fault.op_type == "Cast") return ORT_RUNTIME_EXCEPTION;  // the text is not a number
   return is_in(kTellOfArguments) ? ORT_INVALID_ARGUMENT : ORT_FAIL;
 }
 

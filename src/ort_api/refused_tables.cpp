@@ -12,7 +12,7 @@ namespace {
 
 struct Function {
   const char* name;
-  bool gives_status = true;  // false: returns zero, that is, no pointer or nothing to release
+  bool gives_status = true;  // false: the function returns zero, which means no pointer or nothing to release
 };
 
 constexpr bool kNoStatus = false;
@@ -110,7 +110,8 @@ constexpr Function kInteropFunctions[] = {
     {"DeinitGraphicsInteropForEpDevice"},
 };
 
-// The header of model packages was not available. The other tables get extra entries at the end, for clients of later versions.
+// This table has no functions, because the header of model packages was not available. The other tables have extra entries at the end, for
+// clients of later versions.
 constexpr std::array<Function, 0> kPackageFunctions{};
 constexpr size_t kUnknownEntries = 32;
 

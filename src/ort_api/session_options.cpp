@@ -23,7 +23,7 @@ OrtStatus* set_flag(OrtSessionOptions* options, bool OrtSessionOptions::*flag, b
   return guarded([&] { required(options, "options").*flag = value; });
 }
 
-// The separate functions of providers fail, as they do if the provider's library is missing.
+// Reports an error: the functions that append one provider each fail, as in ONNX Runtime if the provider's library is missing.
 OrtStatus* no_provider(const std::string& name, OrtErrorCode code = ORT_FAIL) {
   return make_status(
       code, (name + " execution provider is not supported in this build. It has " + kVulkanProvider + " and " + kCpuProvider).c_str());
@@ -41,7 +41,7 @@ void add_threads(OrtApi& table) {
   table.SetIntraOpNumThreads = [](OrtSessionOptions* options, int threads) {
     return guarded([&] { set_option(required(options, "options").options, "intra_op_num_threads", std::to_string(threads)); });
   };
-  // Has no effect alone: it matters only with an execution mode that runs several nodes at once.
+  // This number has no effect alone: it matters only with an execution mode that runs several nodes at once.
   table.SetInterOpNumThreads = [](OrtSessionOptions* options, int threads) {
     return guarded([&] { set_option(required(options, "options").options, "inter_op_num_threads", std::to_string(threads)); });
   };
@@ -125,7 +125,8 @@ void add_config(OrtApi& table) {
   };
 }
 
-// Settings for something that always holds, or for memory and logging mechanisms that Treadle does not have. They are only stored.
+// Settings that are only stored: their behaviour cannot be turned off, or they concern memory and logging mechanisms that Treadle does not
+// have.
 void add_kept(OrtApi& table) {
   table.EnableMemPattern = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::mem_pattern, true); };
   table.DisableMemPattern = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::mem_pattern, false); };
@@ -144,7 +145,7 @@ void add_kept(OrtApi& table) {
   table.SetSessionLogVerbosityLevel = [](OrtSessionOptions* options, int level) {
     return guarded([&] { required(options, "options").log_verbosity_level = level; });
   };
-  // Negative: the environment's level; above FATAL: no messages.
+  // A negative level means the environment's; a level above FATAL means no messages.
   table.SetSessionLogSeverityLevel = [](OrtSessionOptions* options, int level) {
     return guarded([&] { required(options, "options").log_severity_level = level; });
   };
@@ -259,7 +260,8 @@ std::map<std::string, std::string> filled_provider_options(const char* const* ke
 void append_provider(OrtSessionOptions& options, const char* provider, const std::map<std::string, std::string>& provider_options) {
   std::string prefix = std::string("ep.") + provider + ".";
   std::transform(prefix.begin(), prefix.end(), prefix.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const auto& [key, value] : provider_options) add_config_entry(options.options, prefix + key, value);  // as in ONNX Runtime
+  // Added as config entries, as in ONNX Runtime.
+  for (const auto& [key, value] : provider_options) add_config_entry(options.options, prefix + key, value);
   if (options.provider == nullptr) use_provider(options.options, options.provider = provider, provider_options);
 }
 

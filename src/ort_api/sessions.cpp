@@ -69,8 +69,8 @@ void tell_assignment(OrtSession& session) {
   session.tells_assignment = true;
 }
 
-// Lets the client choose among the devices, or does what its policy says. Without either the providers stand in the options already.
-// @throws Error if the client does not choose devices of one provider
+// Lets the client choose among the devices, or applies its policy. If there is neither, the options already contain the providers. @throws
+// Error if the client does not choose devices of one provider
 OrtSessionOptions with_devices(const OrtSessionOptions& given) {
   OrtSessionOptions options = given;
   if (options.provider != nullptr || !options.options.device.empty()) return options;
@@ -86,7 +86,7 @@ OrtSessionOptions with_devices(const OrtSessionOptions& given) {
     for (const OrtEpDevice* device : selected)
       if (std::find(devices.begin(), devices.end(), device) == devices.end())
         throw StatusError(ORT_FAIL, "the function that selects devices has not selected one of those it was given");
-    const char* const first = selected[0]->provider;  // the CPU behind it has what the device has no kernel for
+    const char* const first = selected[0]->provider;  // nodes for which the first device has no kernel run on the CPU, which comes after it
     if (first != kCpuProvider) std::erase_if(selected, [](const OrtEpDevice* device) { return device->provider == kCpuProvider; });
     append_devices(options, selected, {});
   } else if (options.prefers_gpu && ep_devices().size() > 1) {
@@ -102,7 +102,7 @@ onnx::ReadOptions reading(const OrtSessionOptions& options) {
   return read;
 }
 
-// Removes the client's values for initializers that the model does not have.
+// Removes values that the client gave for initializers that the model does not have.
 void leave_out_unknown(SessionOptions& options, const Model& model) {
   if (model.impl().compiled) return;
   std::erase_if(options.initializers, [&](const auto& given) {
@@ -185,7 +185,8 @@ OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
     const OrtSession& of = required(session, "session");
     const ValueInfo& info = at(of.*values, index);
     std::unique_ptr<OrtTypeInfo> made = type_of(info);
-    const onnx::GraphDef& graph = (of.editing ? *of.editing : of.running().model().impl().def).graph;  // empty for a compiled model
+    // A compiled model has no graph, so this one is empty.
+    const onnx::GraphDef& graph = (of.editing ? *of.editing : of.running().model().impl().def).graph;
     for (const auto* declared : {&graph.inputs, &graph.outputs})
       for (const onnx::ValueInfoDef& value : *declared)
         if (value.name == info.name) {
@@ -197,7 +198,7 @@ OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
   });
 }
 
-// The arguments of a run.
+// The arguments of a run, converted from the client's arrays.
 struct Arguments {
   std::map<std::string, Datum> feeds;
   std::vector<std::string> outputs;
@@ -233,10 +234,10 @@ void run(const OrtSession& of, const OrtRunOptions* options, const Arguments& gi
   for (size_t i = 0; i < num_outputs; ++i) outputs[i] = made[i].release();
 }
 
-// The session of the asynchronous run on this thread.
+// The session whose asynchronous run this thread executes; null: none.
 thread_local const OrtSession* running_here = nullptr;
 
-// Keeps objects that the client may release before the run has ended.
+// Owns objects that the client may release before the run has ended.
 struct AsyncRun {
   OrtSession& session;
   std::shared_ptr<const OrtRunOptions> options;
@@ -255,7 +256,7 @@ struct AsyncRun {
     {
       const std::lock_guard lock(session.mutex);
       is_last = --session.asynchronous_runs == 0 && session.released;
-      session.run_ended.notify_all();  // under the lock: after it, the session may be gone
+      session.run_ended.notify_all();  // notified under the lock, as the session may be destroyed once it is released
     }
     if (is_last) delete &session;
   }
@@ -292,7 +293,7 @@ void begin_run(OrtSession& session, AsyncRun run) {
 void add_creating(OrtApi& table) {
   table.CreateSession = session_from_path;
   table.CreateSessionFromArray = session_from_bytes;
-  // Sessions of a process share packed weights anyway.
+  // Has no effect, because sessions of a process share packed weights anyway.
   table.CreatePrepackedWeightsContainer = [](OrtPrepackedWeightsContainer** out) {
     return guarded([&] { required(out, "out") = new OrtPrepackedWeightsContainer(); });
   };
@@ -328,7 +329,7 @@ void add_description(OrtApi& table) {
   table.SessionEndProfiling = [](OrtSession* session, OrtAllocator* allocator, char** out) {
     return guarded([&] {
       const OrtSession& of = required(session, "session");
-      std::string path;  // empty if the session has no profile, or none any more
+      std::string path;  // empty if the session has no profile, or if it has ended already
       try {
         if (of.session) path = of.session->end_profiling();
       } catch (const Error& error) {
@@ -361,7 +362,7 @@ void add_metadata(OrtApi& table) {
   table.ModelMetadataGetVersion = [](const OrtModelMetadata* metadata, int64_t* out) {
     return guarded([&] { required(out, "value") = required(metadata, "model_metadata").metadata.version; });
   };
-  // Null if the key does not exist.
+  // Returns null if the key does not exist.
   table.ModelMetadataLookupCustomMetadataMap = [](const OrtModelMetadata* metadata, OrtAllocator* allocator, const char* key, char** out) {
     return guarded([&] {
       const auto& custom = required(metadata, "model_metadata").metadata.custom;
@@ -397,14 +398,14 @@ void profiled(const Session& session, const OrtRunOptions* options, const std::f
   try {
     body();
   } catch (...) {
-    failure = std::current_exception();  // the part before a failure has a profile, too
+    failure = std::current_exception();  // kept, since the run until its failure has a profile, too
   }
   const std::string text = profile_to_trace(profiler.profile(), TraceFormat::onnxruntime);
   char time[32] = "";
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   std::strftime(time, sizeof(time), "%Y-%m-%d_%H-%M-%S", localtime_r(&now, &local));
-  static std::atomic<int> number{0};  // separate files for runs in the same second
+  static std::atomic<int> number{0};  // makes names of files differ for runs in the same second
   AtomicFile file(*options->profile_file_prefix + "_" + time + "_" + std::to_string(number++) + ".json");
   file.write(std::as_bytes(std::span(text)));
   file.commit();
@@ -415,7 +416,7 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
               const RunOptions* options, const OrtMemoryInfo* memory) {
   IoBinding binding(session);
   for (const auto& [name, value] : feeds) binding.bind_input(name, value);
-  std::map<std::string, const OrtValue*> bound;  // a name may be requested several times
+  std::map<std::string, const OrtValue*> bound;  // by name, as a name may be requested several times
   for (size_t i = 0; i < names.size(); ++i)
     if (const OrtValue*& value = bound.try_emplace(names[i], nullptr).first->second; value == nullptr) value = outputs[i];
   auto memory_in = [](const OrtValue* value) {

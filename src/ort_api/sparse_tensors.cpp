@@ -1,4 +1,4 @@
-// Sparse tensors: COO and CSR, which operators accept, and block-sparse.
+// Sparse tensors. Operators accept COO and CSR; block-sparse tensors can only be made and read.
 #include <cstring>
 #include <functional>
 
@@ -13,7 +13,7 @@ const SparseTensor& sparse_of(const OrtValue* value) {
   return datum.sparse_tensor();
 }
 
-// The sparse tensor with its elements. @throws StatusError if the client has not filled it yet
+// Returns the sparse tensor with its elements. @throws StatusError if the client has not filled it yet
 const SparseTensor& populated(const OrtValue* value) {
   const SparseTensor& sparse = sparse_of(value);
   if (value->filled && !value->populated)
@@ -45,7 +45,7 @@ void fill(OrtValue& value, SparseTensor sparse) {
   show(value);
 }
 
-// The dtype of a sparse tensor's elements, which must be whole bytes.
+// Returns the dtype of a sparse tensor's elements, which must consist of whole bytes.
 DType dtype_of_elements(ONNXTensorElementDataType type) {
   const DType dtype = dtype_from(type);
   if (bits_of(dtype) % 8 != 0) throw StatusError(ORT_NOT_IMPLEMENTED, "sparse tensor type " + std::to_string(type) + " is not supported");
@@ -69,7 +69,7 @@ void check_index(int64_t index, int64_t extent, const std::string& what) {
                 what + " index out of bounds: " + std::to_string(index) + " must be in [0, " + std::to_string(extent) + ")");
 }
 
-// COO: one index per element, or one per axis.
+// Sets COO indices: one index per element, or one per axis and element.
 void use_coo(SparseTensor& sparse, const int64_t* indices, size_t num_indices, const std::function<Tensor(const Shape&)>& make) {
   const int64_t count = sparse.values.num_elements(), given = static_cast<int64_t>(num_indices);
   const bool is_linear = given == count;
@@ -105,7 +105,7 @@ void use_csr(SparseTensor& sparse, const Tensor& inner, const Tensor& outer) {
   sparse.row_offsets = outer;
 }
 
-// Block-sparse: values are [blocks, rows, columns, ...], indices [2, blocks]. No operator accepts them.
+// Returns the shape of block-sparse values [blocks, rows, columns, ...], whose indices are [2, blocks]. No operator accepts them.
 Shape blocks_shape(const SparseTensor& sparse, const int64_t* dims, size_t rank) {
   for (size_t i = 0; i < rank; ++i)
     if ((&required(dims, "indices_shape"))[i] < 0) throw StatusError(ORT_FAIL, "indices shape must not have negative dimensions");

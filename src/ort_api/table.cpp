@@ -1,4 +1,4 @@
-// The table of functions. Entries that no file fills in return an error with the reason why Treadle lacks them.
+// The table of functions. Entries that no file sets return an error with the reason why Treadle does not support them.
 #include <cstring>
 #include <utility>
 
@@ -33,7 +33,7 @@ struct Missing<place, Result (*)(Arguments...)> {
   }
 };
 
-// Returned if not even a status can be allocated.
+// This status is returned if not even a status can be allocated.
 OrtStatus last_resort{ORT_RUNTIME_EXCEPTION, "out of memory"};
 
 OrtApi make_table() {
@@ -139,7 +139,7 @@ void give_text(const std::string& text, char* out, size_t* size) {
 }  // namespace treadle::ort
 
 extern "C" {
-// The result of OrtGetApiBase in libonnxruntime.so.1 (entry.c). In libtreadle.so it has this other name, to avoid a conflict with an
+// Returned by OrtGetApiBase in libonnxruntime.so.1 (entry.c). In libtreadle.so the function has another name, to avoid a conflict with an
 // onnxruntime in the same process.
 __attribute__((visibility("default"))) const OrtApiBase* treadle_ort_api_base() noexcept {
   static const OrtApiBase base{treadle::ort::get_api, treadle::ort::get_version};

@@ -1,4 +1,4 @@
-// Tensors in the client's memory or ours, and access to their elements, including strings.
+// Tensors in memory of the client or of this library, and access to their elements, including strings.
 #include <algorithm>
 #include <cstring>
 
@@ -43,7 +43,7 @@ Tensor tensor_around(void* data, size_t length, const Shape& shape, DType dtype)
   return Tensor(dtype, shape, Storage::borrow(data, length, {}));
 }
 
-// Memory of the client's allocator, which the last tensor that uses it frees.
+// Allocates memory by the client's allocator. The last tensor that uses the memory frees it.
 std::shared_ptr<Storage> storage_of(OrtAllocator& allocator, size_t size_bytes) {
   void* data = allocate(&allocator, std::max<size_t>(size_bytes, 1));
   return Storage::borrow(data, size_bytes, [kept = keep(allocator), data] { kept->Free(kept.get(), data); });
@@ -254,7 +254,7 @@ Shape shape_from(const int64_t* dims, size_t rank) {
   if (rank > 0) required(dims, "shape");
   const Shape shape(std::span<const int64_t>(dims, rank));
   try {
-    shape.num_elements();  // throws if it overflows
+    shape.num_elements();  // throws an error if the number overflows
   } catch (const Error& error) {
     if (error.code() == ErrorCode::resource_exhausted) refuse_tensor(std::string("Integer overflow: ") + error.what());
     throw;

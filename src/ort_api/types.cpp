@@ -1,4 +1,4 @@
-// Type infos: from declarations and from values.
+// Makes type infos from declarations and from values.
 #include <algorithm>
 #include <utility>
 
@@ -7,7 +7,7 @@
 namespace treadle::ort {
 namespace {
 
-// Parses a dtype in type strings, where ONNX's names may differ from the dtype's.
+// Parses a dtype in a type string, where ONNX's name may differ from the dtype's own name.
 DType dtype_of_name(std::string_view name) {
   return name == "float" ? DType::float32 : name == "double" ? DType::float64 : dtype_from_name(name);
 }
@@ -81,7 +81,7 @@ void add_kinds(OrtApi& table) {
     });
   };
   table.ReleaseTypeInfo = [](OrtTypeInfo* info) { delete info; };
-  // Views belong to their type.
+  // Does nothing, as views belong to their type.
   table.ReleaseMapTypeInfo = [](OrtMapTypeInfo*) {};
   table.ReleaseSequenceTypeInfo = [](OrtSequenceTypeInfo*) {};
 }
@@ -103,7 +103,7 @@ void add_tensor_info(OrtApi& table) {
           throw Error(ErrorCode::invalid_argument, "dim_values must be -1 (symbolic dimension) or larger, not " + std::to_string(dims[i]));
       info->dims.assign(dims, dims + count);
       info->symbols.resize(std::max(info->symbols.size(), count));
-      info->dims.resize(info->symbols.size(), -1);  // as in ONNX Runtime, named axes stay
+      info->dims.resize(info->symbols.size(), -1);  // named axes stay, as in ONNX Runtime
       info->has_shape = true;
     });
   };
@@ -179,7 +179,7 @@ std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum) {
       const Sequence& sequence = datum.sequence();
       std::unique_ptr<OrtTypeInfo> element = sequence.elements.empty() ? std::make_unique<OrtTypeInfo>() : type_of(sequence.elements[0]);
       if (sequence.elements.empty()) element->type = ONNX_TYPE_TENSOR, element->tensor.dtype = number_of(sequence.element_dtype);
-      if (element->type == ONNX_TYPE_TENSOR) element->tensor = {element->tensor.dtype, {}, {}, false};  // each element has its own shape
+      if (element->type == ONNX_TYPE_TENSOR) element->tensor = {element->tensor.dtype, {}, {}, false};  // each element has a separate shape
       made->element = std::move(element);
       break;
     }
