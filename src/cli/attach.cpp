@@ -19,9 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(20);
-constexpr auto kPatience = std::chrono::seconds(20);  // wait for a process to end its recording; usually 0.1 s
+constexpr auto kPatience = std::chrono::seconds(20);  // how long to wait for a process to end its recording; usually it takes 0.1 s
 
-// The first Ctrl-C ends the recording, and the events recorded so far are shown.
+// Handles Ctrl-C: the first one ends the recording, and the events recorded so far are shown.
 class Interruption {
  public:
   Interruption() {

@@ -1,4 +1,4 @@
-// Profiles other processes: each writes a recording, which is read here.
+// Profiles other processes. Each of them writes a recording, which this process reads.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ struct AttachedClient {
   Profile profile;
 };
 struct AttachedClients {
-  std::vector<AttachedClient> clients;  ///< sessions, trainers and modules that ran; the one with the most time first
-  double seconds = 0;                   ///< recorded time
-  bool all_ended = false;               ///< the processes ended before the requested time
+  std::vector<AttachedClient> clients;  ///< sessions, trainers and modules that ran; sorted, the one with the most time first
+  double seconds = 0;                   ///< duration of the recording
+  bool all_ended = false;               ///< the recorded processes ended before the requested time
 };
 
 /// Records the jobs of a process, or one job, until the time is over or SIGINT arrives.

@@ -31,6 +31,7 @@ struct PlanChecks {
   AssumedExtents assumed;
 };
 
+// Checks the plans and runs of one schedule.
 // @return false if a plan is wrong, or if a run fails for any reason but lack of memory.
 bool check_schedule(const CheckOptions& options, const Model& model, const char* name, SessionOptions session_options, MemoryReport* memory,
                     PlanChecks& found) {
@@ -67,7 +68,8 @@ bool check_plans(const CheckOptions& options, const Model& model, PlanChecks& fo
   right &= check_schedule(options, model, "on streams", streams, nullptr, found);
   if (memory.arena_bytes > 0) {
     SessionOptions limited = options.session;
-    limited.memory_limit_bytes = memory.weight_bytes + memory.packed_bytes + memory.arena_bytes;  // none for outputs, to force savings
+    // Leaves no memory for outputs, to force savings.
+    limited.memory_limit_bytes = memory.weight_bytes + memory.packed_bytes + memory.arena_bytes;
     right &= check_schedule(options, model, "under a budget", limited, nullptr, found);
   }
   return right;

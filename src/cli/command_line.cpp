@@ -81,7 +81,7 @@ std::string refused_value_text(std::string_view said) {
     comma = rest.find(',');
     values.emplace_back(rest.substr(0, comma));
   }
-  constexpr size_t kFew = 3;  // most suggestions; the same as for nearest_names()
+  constexpr size_t kFew = 3;  // maximum number of suggestions; same as in nearest_names()
   const std::string nearest = values.size() > kFew ? fmt::format("; is it {}?", nearest_names(value, values)) : "";
   return fmt::format("{} takes {}, not \"{}\"{}", name, fmt::join(values, ", "), value, nearest);
 }
@@ -116,7 +116,7 @@ int run_command_line(int argc, char** argv) {
     const std::string text = unexpected_text(app);
     say_error(text.empty() ? error.what() : text);
     return kWrongUse;
-  } catch (const CLI::Success& success) {  // --help and --version
+  } catch (const CLI::Success& success) {  // thrown for --help and --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
     const auto parsed = app.get_subcommands();

@@ -12,7 +12,7 @@ namespace treadle::cli {
 /// Runs the command that the arguments name. The first argument is the program's name, as in main(). @return the exit status
 int run_command_line(int argc, char** argv);
 
-/// Returns the exit status.
+/// Executes a command, and returns the exit status.
 using Command = std::function<int()>;
 
 // Lists all commands in the order of the help: COMMAND(run) is the command `run`. Its file defines add_run(), which describes it.

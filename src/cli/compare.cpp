@@ -26,7 +26,7 @@ namespace {
 struct CompareOptions {
   std::string model, with = "onnxruntime", python = "python3";
   InputOptions inputs;
-  SessionOptions session;  // for the optimised stage
+  SessionOptions session;  // options for the optimised stage
   double rtol = 1e-3, atol = 1e-5;
   bool all = false, json = false;
 };
@@ -44,7 +44,7 @@ double element(const Tensor& tensor, int64_t i) {
 }
 
 struct Difference {
-  double largest = 0;    // |a - b|
+  double largest = 0;    // largest |a - b|
   double magnitude = 0;  // largest |b|
   bool comparable = false, within = true;
 };

@@ -52,7 +52,7 @@ ProfileReport planned_profile(Session& session, const ExplainRequest& a, const M
   ProfileReport report = report_profile(profile, {.model = a.name, .peaks = peaks, .assumed_extents = joined(feeds.assumed)});
   for (NodeReport& node : report.nodes) {
     if (!node.flops || !node.bytes) continue;
-    const bool peaks_hold = profile.float32 && profile::computes_in_float32(node);  // otherwise only the peak of memory applies
+    const bool peaks_hold = profile.float32 && profile::computes_in_float32(node);  // for lower precision, only the peak of memory applies
     node.estimated_ms = peaks.bound_ns(peaks_hold ? *node.flops : 0, *node.bytes) / 1e6;
   }
   return report;
@@ -109,7 +109,7 @@ std::string change_text(const PassChange& change, bool in_full = false) {
   if (what == "removed") return "removes " + of;
   if (what == "folded") return "computes " + of + " ahead: its result is a constant";
   if (change.took.empty()) return (what == "made" ? "makes " : "changes ") + of;
-  constexpr size_t kMostNamed = 6;  // a chain may have a hundred nodes
+  constexpr size_t kMostNamed = 6;  // limit, as a chain may have a hundred nodes
   const size_t named = in_full || change.took.size() <= kMostNamed ? change.took.size() : kMostNamed;
   std::string took = fmt::format("{}", fmt::join(change.took.begin(), change.took.begin() + static_cast<std::ptrdiff_t>(named), ", "));
   if (named < change.took.size()) took += fmt::format(" and {} more nodes", change.took.size() - named);

@@ -11,12 +11,13 @@ class App;
 
 namespace treadle::cli {
 
-/// The options on a command's command line, without those left at their defaults.
+/// The options that a command line contains, without those left at their defaults.
 class GivenOptions {
  public:
   explicit GivenOptions(const CLI::App& command) : command_(command) {}
 
-  /// @throws Error(invalid_argument), such as "--bits needs --mode weights", if one of the options is given and `is_met` is false.
+  /// Throws if one of the options is given although a condition is not met.
+  /// @throws Error(invalid_argument), such as "--bits needs --mode weights"
   void need(bool is_met, std::string_view what, std::span<const std::string_view> options) const;
   void need(bool is_met, std::string_view what, std::initializer_list<std::string_view> options) const {
     need(is_met, what, std::span(options.begin(), options.size()));
@@ -26,7 +27,7 @@ class GivenOptions {
   const CLI::App& command_;
 };
 
-/// Names of the options that add_sample_options(), add_input_options() and add_session_options() add.
+/// Returns the names of the options that add_sample_options(), add_input_options() and add_session_options() add.
 std::span<const std::string_view> sample_options();
 std::span<const std::string_view> session_options();
 

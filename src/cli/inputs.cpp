@@ -58,9 +58,9 @@ bool is_known_file(const std::string& path) {
   return is_picture(path) || std::find(kOthers.begin(), kOthers.end(), extension_of(path)) != kOthers.end();
 }
 
-// Where inputs come from.
+// Says where the values of inputs come from.
 struct Sources {
-  bool pictures = false, numbers = false, random = false;  // image files, literals on the command line, random values
+  bool pictures = false, numbers = false, random = false;  // image files; literals on the command line; random values
 };
 
 void refuse_unread(const InputOptions& options, const Sources& sources) {
@@ -232,7 +232,8 @@ class Extents {
     return shape;
   }
 
-  // @param shape  of the value that was made. A list of numbers determines its own extent, which is not an assumption.
+  // Records an extent that was assumed.
+  // @param shape  shape of the value that was made. A list of numbers determines its own extent, which is not an assumption.
   void note_assumed(const ValueInfo& info, const Shape& shape, AssumedExtents& assumed) const {
     if (shapes_.contains(info.name)) return;
     if (!info.has_rank) assumed.insert(fmt::format("{} is a scalar", info.name));
@@ -346,7 +347,7 @@ namespace {
 MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options, Sources& sources) {
   Extents extents(inputs, options);
   MadeFeeds made;
-  std::vector<std::pair<const ValueInfo*, std::string>> literals;  // parsed after the files, whose shapes fix extents
+  std::vector<std::pair<const ValueInfo*, std::string>> literals;  // parsed after the files, because the files' shapes fix extents
   auto add_read = [&](const ValueInfo& info, Datum value) {
     extents.learn(info, value);
     made.values[info.name] = std::move(value);

@@ -19,25 +19,25 @@ class App;
 
 namespace treadle::cli {
 
-/// Options of all commands that run a model.
+/// The options of all commands that run a model.
 struct InputOptions {
-  std::vector<std::string> files;       // NAME=FILE, NAME=LITERAL or FILE
-  std::vector<std::string> dimensions;  // SYMBOL=EXTENT
-  std::vector<std::string> shapes;      // NAME:1x576
+  std::vector<std::string> files;       // each in the form NAME=FILE, NAME=LITERAL or FILE
+  std::vector<std::string> dimensions;  // each in the form SYMBOL=EXTENT
+  std::vector<std::string> shapes;      // each in the form NAME:1x576
   PictureOptions pictures;
   int64_t default_extent = 1;
   std::optional<uint64_t> seed;
-  std::string_view setters = "--dim NAME=EXTENT or --shapes INPUT:EXTENTS";  // options that set extents, for messages
+  std::string_view setters = "--dim NAME=EXTENT or --shapes INPUT:EXTENTS";  // names of options that set extents, for messages
 };
 
 void add_input_options(CLI::App& app, InputOptions& options);
-/// Adds the options for random inputs and images, for commands that take files in their own way.
+/// Adds the options for random inputs and images, for commands that have separate options for files.
 void add_sample_options(CLI::App& app, InputOptions& options);
 
-/// @throws Error if --dim or --shapes names no input or symbol, or gives a wrong extent.
+/// Checks the options that set extents. @throws Error if --dim or --shapes names no input or symbol, or gives a wrong extent.
 void check_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options);
 
-/// Extents that were assumed because no model, file or option gives them: "N=1", "images axis 2=1".
+/// The extents that were assumed because no model, file or option determines them: "N=1", "images axis 2=1".
 using AssumedExtents = std::set<std::string>;
 
 struct MadeFeeds {
@@ -46,7 +46,7 @@ struct MadeFeeds {
 };
 
 /// Makes a value for each input of the model, from its file or literal, or at random: floats in [0, 1), integers 0 or 1, booleans, empty
-/// strings. Symbols take the extents that the files have.
+/// strings. Symbols get their extents from the files.
 /// @throws Error naming the input or the file, or an option (for images, seeds or extents) that has no effect.
 MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options);
 
@@ -71,11 +71,12 @@ void add_session_options(CLI::App& app, SessionOptions& options);
 /// Returns the value's type, range and first elements.
 std::string summary(const Datum& datum, int64_t max_elements = 8);
 
-/// Makes the feeds of sample i: from files[i], or at random with a seed of its own if there is no such file.
+/// Makes the feeds of sample i: from files[i] or, if there is no such file, at random with a seed that depends on i.
 /// @param assumed  receives the extents assumed for this sample.
 std::map<std::string, Datum> make_sample(const std::vector<ValueInfo>& infos, const InputOptions& options,
                                          const std::vector<std::string>& files, int64_t i, AssumedExtents& assumed);
-/// @throws Error naming an option that has no effect on any of the `count` samples. The first samples come from the files.
+/// Checks options for samples. @throws Error naming an option that has no effect on any of the `count` samples. The first samples come from
+/// the files.
 void check_sample_options(const std::vector<ValueInfo>& infos, const InputOptions& options, const std::vector<std::string>& files,
                           int64_t count);
 /// Lists the files in the arguments, and in folders in the order of their names. Each file is one sample.

@@ -45,13 +45,13 @@ nlohmann::json to_json(const std::vector<ValueInfo>& infos) {
 struct Inspection {
   std::vector<std::string> missing;
   ModelTotals as_read, optimized;
-  std::optional<MemoryReport> memory;  // of a run
-  std::string unplanned;               // why there is none
+  std::optional<MemoryReport> memory;  // memory of a run
+  std::string unplanned;               // reason why `memory` is missing
   AssumedExtents assumed;
 };
 
 // Measures cost and memory for the feeds' extents. Random inputs may not suit the model (indices out of range, extents that must agree).
-// Then the error is noted, and only nodes with known shapes are counted. The run has a time limit, since any file may be given.
+// Then the error is recorded, and only nodes with known shapes are counted. The run has a time limit, since any file may be given.
 void measure(const Model& model, const InspectOptions& options, Inspection& found) {
   constexpr int64_t kLongestMs = 10'000;
   const Session session(model, options.session);

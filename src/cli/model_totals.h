@@ -1,4 +1,4 @@
-// Counts a graph's operators, weights in all forms that files use, and cost.
+// Counts a graph's operators, its weights in all forms that files use, and its cost.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct ModelTotals {
   std::map<std::string, int64_t> operators;
   /// Number of learned values: floats, and integers of up to 8 bits, which quantised models use. Indices and shapes do not count.
   int64_t num_parameters = 0;
-  std::map<std::string, size_t> weight_bytes;  ///< per dtype; "attribute" for lists in attributes, which tree ensembles use
+  std::map<std::string, size_t> weight_bytes;  ///< by dtype; the key "attribute" stands for lists in attributes, which tree ensembles use
   double flops = 0, bytes_moved = 0;
   int64_t nodes_without_cost = 0;  ///< nodes whose shapes depend on symbols or data
 
@@ -21,7 +21,7 @@ struct ModelTotals {
   int64_t num_nodes() const;
 };
 
-/// Includes the nodes of bodies.
+/// Counts all nodes, including those of bodies.
 ModelTotals totals_of(const Graph& graph);
 
 }  // namespace treadle::cli

@@ -1,4 +1,4 @@
-// Runs other runtimes for comparison, in a Python installation of the user's.
+// Runs other runtimes for comparison, in a Python installation that the user names.
 #pragma once
 
 #include <map>

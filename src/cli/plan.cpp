@@ -24,7 +24,7 @@ struct PlanOptions {
 };
 
 struct Table {
-  std::vector<std::string> lines;  // as read, including the header
+  std::vector<std::string> lines;  // the file's lines, including the header
   std::vector<memory::Buffer> buffers;
 };
 

@@ -66,7 +66,8 @@ void progress(const std::string& text) {
 }
 
 int compare_files(const ProfileArguments& a) {
-  const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);  // reads both files before parsing either
+  // Both files are read before one is parsed, to report a missing file early.
+  const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);
   const ProfileDifference difference = compare_profiles(read_profile(before, ProfileParts::without_timeline),
                                                         read_profile(after, ProfileParts::without_timeline), a.tolerance);
   if (a.json)
@@ -161,7 +162,7 @@ MadeProfile profile_model(const ProfileArguments& a) {
   return {std::move(profile), std::move(report)};
 }
 
-// Shows the client with the most time. The other process's options are not known here.
+// Shows the client with the most time. The options of the other process are not known here.
 MadeProfile profile_of_others(const ProfileArguments& a) {
   progress(fmt::format("recording for {} s", a.seconds));
   AttachedClients attached = attach(a.attach, {.seconds = a.seconds, .memory = a.table.memory, .kernel_phases = a.kernel_phases});
@@ -185,7 +186,7 @@ int profile_command(const ProfileArguments& a) {
   if (a.model.empty() && !attaches)
     throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), --attach, or --diff with two profiles is expected");
   const bool recording = is_recording(a.model), saved = is_saved(a.model);
-  if (!a.output.empty() && !saved) check_profile_output("--output", a.output);  // checks the path before measuring
+  if (!a.output.empty() && !saved) check_profile_output("--output", a.output);  // checked before measuring, so that no work is lost
   auto read_recording = [&] {
     Profile profile = read_profile_recording(a.model);
     ProfileContext context{.model = a.model};
@@ -220,7 +221,7 @@ void check_options(const CLI::App& app, const ProfileArguments& a) {
   given.need(!a.json || !a.diff.empty(), "the tables: no --json", {"--top", "--sort", "--tree"});
   given.need(!a.tree, "the tables: no --tree", {"--top", "--sort"});
   given.need(a.runs <= 0, "no --runs, which says how many", {"--seconds"});
-  if (!a.attach.empty())  // model, inputs and options are the other process's
+  if (!a.attach.empty())  // model, inputs and options belong to the other process
     return refuse_others(
         app, {"--attach", "--output", "--json", "--memory", "--kernel-phases", "--top", "--sort", "--seconds", "--tree", "--depth"},
         "--attach records what another process runs");

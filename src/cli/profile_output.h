@@ -7,12 +7,15 @@
 
 namespace treadle::cli {
 
-/// Checks before the work that an output file can be written after it. Accepts an empty path. @param option  for the message
+/// Checks, before a command does its work, that it can write an output file afterwards. Accepts an empty path. @param option  for the
+/// message
 /// @throws Error(invalid_argument) if the path is a folder, or if its folder does not exist or is not writable
 void check_target(const char* option, const std::string& path);
-/// Like check_target(). @throws Error(invalid_argument) also for an extension that profile_file() does not support
+/// Like check_target(), and checks the extension. @throws Error(invalid_argument) also for an extension that profile_file() does not
+/// support
 void check_profile_output(const char* option, const std::string& path);
-/// @param profile  the events for trace files; may be null. @throws Error(io_error), and errors of profile_file()
+/// Writes a report or a trace. @param profile  the events for trace files; may be null. @throws Error(io_error), and errors of
+/// profile_file()
 void write_profile_output(const std::string& path, const ProfileReport& report, const Profile* profile);
 
 }  // namespace treadle::cli

@@ -79,7 +79,7 @@ void refuse_nothing(const Model& model, const QuantizeArguments& a, const Quanti
       if (mode != a.options.mode && has_quantized(quantize(model, other, one_sample).report))
         others += fmt::format("{}--mode {}", others.empty() ? "" : " or ", name);
     } catch (const Error&) {
-      // A mode that fails on this model is not suggested.
+      // Ignored: a mode that fails on this model is not suggested.
     }
   }
   text += others.empty() ? "\n  No other mode finds more: the weights are small, not float32, not constant, or quantised already."
@@ -95,7 +95,7 @@ nlohmann::json to_json(const QuantizeReport& report) {
                      {"quantized", node.quantized},
                      {"reason", node.reason},
                      {"weight_sqnr_db", node.weight_sqnr_db},
-                     {"output_sqnr_db", node.output_sqnr_db}});  // NaN, if there is no value, becomes null
+                     {"output_sqnr_db", node.output_sqnr_db}});  // NaN, which stands for a missing value, becomes null
   for (const QuantizedOutput& output : report.outputs)
     outputs.push_back({{"name", output.name}, {"sqnr_db", output.sqnr_db}, {"largest_difference", output.largest_difference}});
   return {{"bytes_before", report.bytes_before},
@@ -132,7 +132,7 @@ int run_quantize(QuantizeArguments& a) {
   o.activation_dtype = dtype_from_name(a.activations);
   o.include = a.include, o.exclude = a.exclude, o.op_types = a.op_types;
   o.symmetric = !a.asymmetric, o.per_channel = !a.per_tensor;
-  check_target("--output", a.output);  // before the samples are run
+  check_target("--output", a.output);  // checked before the samples are run
   const Model model = Model::load(a.model);
   const std::vector<std::string> files = sample_files(a.data);
   if (a.verify && files.empty() && a.random_samples == 0) a.random_samples = 1;

@@ -21,7 +21,7 @@ constexpr double kLeastGain = 0.03;
 
 double remedy_clock_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// A session with bound feeds.
+// A session with bound feeds, whose runs can be timed.
 class Subject {
  public:
   Subject(const std::string& model, const SessionOptions& options, const std::map<std::string, Datum>& feeds)
@@ -118,7 +118,7 @@ class Trials {
     try {
       work();
     } catch (const Error&) {
-      // An option that this model does not support is skipped.
+      // Ignored: the model does not support this option.
     }
   }
 
@@ -151,7 +151,7 @@ class Trials {
     options.precision = name;
     Subject changed(t_.model, options, t_.feeds);
     const auto difference = largest_difference(plain_.outputs(), changed.outputs());
-    if (!difference || *difference > 0.05) return;  // rejects changes of the result
+    if (!difference || *difference > 0.05) return;  // skips options that change the result
     const Measured m = measure(plain_, changed, t_.seconds);
     if (m.faster())
       add(title, fmt::format("{}; outputs differ by {:.1e} of the largest for these inputs", m.text(), *difference),
@@ -187,7 +187,8 @@ class Trials {
       if (!first || first->empty() || (symbol && *symbol != *first)) return;
       symbol = *first;
       for (size_t axis = 1; axis < info.shape.size(); ++axis)
-        if (std::holds_alternative<std::string>(info.shape[axis])) return;  // other extents may depend on the batch size
+        // Skips the trial, since other extents may depend on the batch size.
+        if (std::holds_alternative<std::string>(info.shape[axis])) return;
     }
     if (!symbol) return;
     InputOptions inputs = t_.inputs;
@@ -246,7 +247,7 @@ class Trials {
 
   double load_ms(const std::string& path) const {
     SessionOptions options = t_.options;
-    options.share_weights = false;  // the original session already shares its weights
+    options.share_weights = false;  // needed because the original session already shares its weights
     const double start = remedy_clock_ms();
     const Session session(path, options);
     return remedy_clock_ms() - start;

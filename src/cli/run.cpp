@@ -65,7 +65,7 @@ std::vector<std::string> read_labels(const std::string& path) {
   return labels;
 }
 
-constexpr int64_t kMostElements = 1000;  // limit for an output in JSON; -o writes all elements
+constexpr int64_t kMostElements = 1000;  // maximum number of elements of an output in JSON; -o writes all elements
 
 // Returns the elements in row-major order, or null for too many elements or a dtype that JSON lacks. NaN and infinities become null.
 nlohmann::json elements_of(const Tensor& tensor) {

@@ -11,18 +11,18 @@
 
 namespace treadle::cli {
 
-/// Width of the terminal in columns; 0 if the output is a file or a pipe.
+/// Returns the width of the terminal in columns; 0 if the output is a file or a pipe.
 int terminal_width();
 
 enum class Style { plain, bold, dim, good, bad };
-/// Marks text for for_terminal() to colour. Only if `on` is a terminal and NO_COLOR is not set (no-color.org).
+/// Marks text that for_terminal() will colour. Does so only if `on` is a terminal and NO_COLOR is not set (no-color.org).
 std::string styled(std::string_view text, Style style, std::FILE* on = stdout);
 
 /// Turns marks of styled() into colours and escapes all other control characters (`printable`), because names and cells from files must not
 /// control the terminal.
 std::string for_terminal(std::string text);
 
-/// Prints text; all commands print through these functions.
+/// Prints text. All commands print through these functions.
 void show_text(std::FILE* to, std::string text);
 template <typename... Args>
 void show_on(std::FILE* to, fmt::format_string<Args...> format, Args&&... args) {
@@ -38,7 +38,7 @@ template <typename Json>
 void show_json(const Json& document, int indent = 2) {
   show_json_text(document.dump(indent, ' ', false, Json::error_handler_t::replace));
 }
-/// Moves to the beginning of the line and clears it.
+/// Moves the cursor to the beginning of the line and clears the line.
 void clear_line(std::FILE* on);
 void clear_screen();
 

@@ -10,7 +10,7 @@ namespace treadle::cli {
 
 bool has_classes(train::Loss loss);
 
-/// Correct predictions, and how many samples count.
+/// The number of correct predictions, and the number of samples that count.
 struct RightAnswers {
   int64_t right = 0, all = 0;
 };

@@ -10,7 +10,7 @@
 
 namespace treadle::cli {
 
-/// Values of one epoch.
+/// The values of one epoch.
 struct CurvePoint {
   double loss = 0;
   std::optional<double> validation_loss = std::nullopt;
@@ -20,7 +20,7 @@ CurvePoint point_of(const EpochReport& report);
 
 /// Serialises the curve for a checkpoint, so that a resumed run's curve begins with the first epoch.
 std::string curve_to_text(const std::vector<CurvePoint>& points);
-/// Parses the text of curve_to_text(). Skips anything that curve_to_text() would not write.
+/// Parses the text of curve_to_text(). Skips text that curve_to_text() does not write.
 std::vector<CurvePoint> curve_from_text(std::string_view text);
 
 /// Writes an SVG file with one line per loss. Values that are not finite leave a gap.

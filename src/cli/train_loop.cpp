@@ -32,7 +32,7 @@ constexpr int kInterrupted = 130;
 
 volatile std::sig_atomic_t stop_asked = 0;
 
-// The first signal asks the loop to stop; the second ends the process.
+// Handles signals: the first one asks the loop to stop; the second ends the process.
 class StopSignals {
  public:
   StopSignals() {
@@ -77,7 +77,7 @@ std::optional<double> as_fraction(const std::string& text) {
   return value;
 }
 
-// Replaces the trainer's parameters by their moving averages while it lives, if the trainer keeps averages.
+// While this object exists, the trainer uses the moving averages of its parameters, if it has any.
 class WithAverages {
  public:
   explicit WithAverages(train::Trainer& trainer) : trainer_(trainer.options().ema_decay > 0 ? &trainer : nullptr) {
@@ -93,7 +93,7 @@ class WithAverages {
   train::Trainer* trainer_;
 };
 
-// Returns nothing if the file is a model. For artifacts, the options become those of the trainer that wrote them.
+// Opens a trainer from artifacts, and sets the options to those of the trainer that wrote them. Returns nullopt if the file is a model.
 std::optional<train::Trainer> open_if_artifacts(TrainArguments& a) {
   if (!fs::is_directory(a.model)) return std::nullopt;
   if (!a.given_to_trainer.empty() || a.trainer.communicator)
@@ -126,7 +126,7 @@ class TrainingRun {
       const train::LoaderOptions options{
           .batch_size = batch, .shuffle = false, .drop_last = a_.loader.drop_last, .prefetch = a_.loader.prefetch};
       const auto own = part_of_rank(validation_, a_.loader);
-      // A small validation set may have no batch for this rank.
+      // A small validation set may contain no batch for this rank.
       if (!ranks_ || own->num_samples() >= (options.drop_last ? batch : 1)) validation_loader_.emplace(own, options);
     }
     if (a_.skip_nan && a_.trainer.early_updates)
@@ -225,9 +225,9 @@ class TrainingRun {
     return all;
   }
 
-  /// True for the rank that writes files and messages.
+  /// Returns true for the rank that writes files and messages.
   bool is_first() const { return !ranks_ || ranks_->rank() == 0; }
-  /// True if `own` is true on any rank.
+  /// Returns true if `own` is true on any rank.
   bool any_rank(bool own) const {
     float count = own ? 1 : 0;
     if (ranks_) ranks_->all_reduce(&count, 1, DType::float32);
@@ -236,7 +236,7 @@ class TrainingRun {
 
   bool is_over() const { return a_.patience > 0 && since_best_ >= a_.patience; }
 
-  // @return true if the epoch was completed.
+  // Runs an epoch. @return true if it was completed.
   bool run_epoch() {
     const auto start = Clock::now();
     const int64_t epoch = loader_->position().epoch + 1;
@@ -272,7 +272,7 @@ class TrainingRun {
     return true;
   }
 
-  // Returns the loss; nothing if the step was skipped because values were not finite.
+  // Runs a step. Returns the loss; nullopt if the step was skipped because values were not finite.
   std::optional<double> step(NamedTensors batch) {
     const auto [feeds, labels] = train::feeds_and_labels(std::move(batch));
     try {
@@ -286,7 +286,7 @@ class TrainingRun {
                   fmt::format("step {}: the loss is {}, and the parameters are spoilt; a smaller --learning-rate or --clip-norm may help",
                               trainer_->position().num_steps, std::isnan(loss) ? "NaN" : "infinite"));
     } catch (const Error& error) {
-      // The check of values found NaN or infinity. The step has changed nothing, unless updates are early.
+      // The check of values found NaN or infinity. The step has changed nothing, unless the option early_updates is set.
       if (error.message().find(" is NaN at ") == std::string::npos) throw;
       if (!a_.skip_nan)
         throw Error(
@@ -300,7 +300,8 @@ class TrainingRun {
   }
 
   uint64_t num_overflows() const { return trainer_->loss_scale().value_or(train::LossScale()).num_skipped; }
-  // With loss scaling: a gradient was infinite or NaN, so the scale is reduced. If the loss itself is not finite, no scale helps.
+  // Handles a step with loss scaling whose gradient was infinite or NaN; the scale has been reduced. If the loss itself is not finite, no
+  // scale helps.
   std::optional<double> overflowed(double loss) {
     if (!std::isfinite(loss) && !a_.skip_nan)
       throw Error(ErrorCode::invalid_argument,
@@ -345,7 +346,7 @@ class TrainingRun {
     return made;
   }
 
-  // @return true if this is the best loss so far; the model is then written.
+  // Evaluates the model, and writes it if this is the best loss so far. @return true if it is
   bool validate(EpochReport& report) {
     report.validation = evaluate();
     const bool better = report.validation->loss < best_.loss;
@@ -407,7 +408,7 @@ class TrainingRun {
       evaluation = best_;
     } else {
       if (last_) evaluation = last_->validation;
-      if (!last_ && validation_) evaluation = evaluate();  // resumed after the last epoch
+      if (!last_ && validation_) evaluation = evaluate();  // true if training resumes after the last epoch
       save(evaluation);
     }
     if (checkpoints_) checkpoints_->wait();
@@ -425,7 +426,7 @@ class TrainingRun {
   }
 
   TrainArguments& a_;
-  Communicator* const ranks_;  // null: a single process
+  Communicator* const ranks_;  // null: there is only one process
   std::optional<train::Trainer> trainer_;
   Model model_;
   std::vector<std::string> classes_;
@@ -457,7 +458,7 @@ int run_training(TrainArguments& arguments) {
   try {
     return TrainingRun(arguments).run();
   } catch (const Error& error) {
-    ranks->fail(error.what());  // the other ranks end with this error at once, not at their deadline
+    ranks->fail(error.what());  // so that the other ranks end with this error at once, and not at their deadline
     throw Error(error.code(), fmt::format("rank {} of {}: {}", ranks->rank(), ranks->size(), error.what()));
   }
 }

@@ -15,29 +15,29 @@ namespace treadle::cli {
 struct TrainArguments {
   std::string model, output;
   train::DataFiles data;
-  std::vector<std::string> validation;  // a fraction of the data, or files
+  std::vector<std::string> validation;  // a fraction of the data, or names of files
   std::string validation_labels;
   train::TrainerOptions trainer;
   train::LoaderOptions loader;
-  std::string communicator;  // empty: the launcher's; "none": no communicator
+  std::string communicator;  // empty: the launcher's communicator; "none": no communicator
   int64_t epochs = 10;
   std::string checkpoint;
-  int64_t checkpoint_steps = 0;  // steps between checkpoints within an epoch; 0: only at its end
+  int64_t checkpoint_steps = 0;  // steps between checkpoints within an epoch; 0: only at the epoch's end
   int keep_last = 3;
   bool resume = false, asynchronous = false;
-  int64_t patience = 0;  // stops after so many epochs without a better validation loss; 0: never
+  int64_t patience = 0;  // stops after this many epochs without a better validation loss; 0: never
   bool unchecked = false, skip_nan = false, quiet = false;
   std::string log, curve, adapters, tensorboard, profile;
   int64_t profile_steps = 20;
   int64_t log_steps = 10;
-  std::set<std::string> given = {};             // long names of the options given
-  std::set<std::string> given_to_trainer = {};  // those among them that are the trainer's
+  std::set<std::string> given = {};             // long names of the options that were given
+  std::set<std::string> given_to_trainer = {};  // those of the given options that belong to the trainer
 
-  /// True if `validation` is a fraction of the data.
+  /// Returns true if `validation` is a fraction of the data.
   bool holds_out_a_fraction() const;
 };
 
-/// @return the exit status: 0, or 130 after SIGINT or SIGTERM.
+/// Trains a model. @return the exit status: 0, or 130 after SIGINT or SIGTERM.
 int run_training(TrainArguments& arguments);
 
 }  // namespace treadle::cli

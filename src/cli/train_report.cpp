@@ -57,7 +57,7 @@ void RunLog::write(const std::string& event, const Fields& numbers, const std::s
     throw Error(ErrorCode::io_error, fmt::format("cannot write the log: {}", std::strerror(errno)));
 }
 
-// Writes only the numbers that steps and epochs measured, which have a step to be plotted over.
+// Writes only numbers of steps and epochs, because a plot needs a step for each number.
 void RunLog::write_events(const std::string& event, const Fields& numbers) {
   if (event != "step" && event != "epoch") return;
   Fields scalars;

@@ -13,7 +13,7 @@
 
 namespace treadle::cli {
 
-/// A mean loss, and the share of correct predictions if the loss has classes.
+/// A mean loss, and the fraction of correct predictions if the loss has classes.
 struct Evaluation {
   double loss = 0;
   std::optional<double> accuracy = std::nullopt;
@@ -22,7 +22,7 @@ struct Evaluation {
 struct EpochReport {
   int64_t epoch = 0, num_epochs = 0;  ///< both count from 1
   uint64_t step = 0;
-  double loss = 0, rate = 0;  ///< mean loss over the epoch, learning rate of its last step
+  double loss = 0, rate = 0;  ///< loss: mean over the epoch; rate: learning rate of its last step
   std::optional<Evaluation> validation = std::nullopt;
   bool is_best = false;
   double seconds = 0;
@@ -32,8 +32,8 @@ struct EpochReport {
 class RunLog {
  public:
   using Fields = std::vector<std::pair<std::string, double>>;
-  /// @param path    empty: writes no lines. @param append  for a resumed run.
-  /// @param events  folder of event files; empty: writes none. Each run makes its own file there.
+  /// @param path    empty: no lines are written. @param append  true for a resumed run. @param events  folder of event files; empty: none
+  /// are written. Each run makes a new file there.
   RunLog(const std::string& path, bool append, const std::string& events);
   ~RunLog();
   RunLog(const RunLog&) = delete;
@@ -50,12 +50,12 @@ class RunLog {
 
 class TrainProgress {
  public:
-  /// @param quiet  prints nothing.
+  /// @param quiet  true: nothing is printed.
   TrainProgress(int64_t num_epochs, int64_t steps_an_epoch, bool quiet);
-  /// Called after step `batch` of the epoch (both from 1). Draws only on terminals, at most ten times a second.
+  /// Must be called after step `batch` of the epoch (both count from 1). Draws only on terminals, at most ten times a second.
   void step(int64_t epoch, int64_t batch, double loss);
   void epoch(const EpochReport& report);
-  /// Prints a line of its own; nothing if `line` is empty.
+  /// Prints a separate line; nothing if `line` is empty.
   void say(const std::string& line);
 
  private:

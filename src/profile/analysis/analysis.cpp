@@ -17,7 +17,7 @@ struct Interval {
   uint64_t start, end;
 };
 
-// Length of the union of intervals, which are sorted by their starts.
+// Returns the length of the union of intervals, which are sorted by their starts.
 uint64_t union_length(const std::vector<Interval>& intervals) {
   uint64_t length = 0, reached = 0;
   for (const Interval& interval : intervals) {
@@ -151,7 +151,7 @@ class Analysis {
   void summarize(size_t r) {
     const Run& run = runs_[r];
     std::vector<Interval> nodes, all;
-    std::vector<std::vector<const Event*>> open(recording_.threads.size());  // per thread: events that may contain the next one
+    std::vector<std::vector<const Event*>> open(recording_.threads.size());  // for each thread: events that may contain the next one
     for (const Event& event : run.events) {
       all.push_back({event.start, event.end});
       auto& stack = open[static_cast<size_t>(event.thread)];
@@ -277,12 +277,12 @@ class Analysis {
   const RecordNames& names_;
   Profile& profile_;
   std::vector<Run> runs_;                         // sorted by start
-  std::vector<std::pair<double, double>> costs_;  // per node: operations and bytes summed over its calls, as computed in the runs
+  std::vector<std::pair<double, double>> costs_;  // for each node: operations and bytes summed over its calls, as computed in the runs
   uint64_t longest_ = 0;
   std::unordered_map<const Record*, int64_t>* const waited_ns_;
-  std::vector<std::vector<size_t>> predecessors_;  // per step
-  std::vector<int32_t> step_of_;                   // per node; -1: not in the main graph
-  std::vector<uint64_t> ends_;                     // per step: end in the current run
+  std::vector<std::vector<size_t>> predecessors_;  // predecessors of each step
+  std::vector<int32_t> step_of_;                   // step of each node; -1: the node is not in the main graph
+  std::vector<uint64_t> ends_;                     // end of each step in the current run
 };
 
 }  // namespace

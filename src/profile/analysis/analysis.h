@@ -11,11 +11,12 @@
 
 namespace treadle::profile {
 
-/// The meaning of a recording's names.
+/// Says what the names of a recording mean.
 struct RecordNames {
   uint32_t run = 0;
-  std::unordered_map<uint32_t, int32_t> node;                                ///< name of a node -> index in Profile::nodes
-  std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks; runs that began outside of them are ignored
+  std::unordered_map<uint32_t, int32_t> node;  ///< maps the name of a node to its index in Profile::nodes
+  /// Intervals in ticks; runs that began outside of them are ignored.
+  std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};
 };
 
 /// Adds runs, nodes' times and calls, and timelines to a profile that already has its nodes. Skips runs with lost records.

@@ -21,15 +21,15 @@ class ArenaUse {
 
   struct Moment {
     uint64_t ticks;
-    const Record* record;  ///< the begin of a node, or the end of a run
+    const Record* record;  ///< marks the begin of a node, or the end of a run
   };
-  /// Sorted by time.
+  /// Returns the moments sorted by time.
   const std::vector<Moment>& moments() const { return moments_; }
   void take(const Record& record);
 
-  /// Run number -> the last step that has begun, for each run in progress.
+  /// Maps the number of each run in progress to its last step that has begun.
   const std::map<uint16_t, int32_t>& steps() const { return steps_; }
-  /// Bytes in use per class, over all runs in progress.
+  /// Returns the bytes in use per class, over all runs in progress.
   const SignedClassBytes& bytes() const { return bytes_; }
   int64_t total_bytes() const { return total_bytes_; }
   /// Returns what the arena of one run contains at a step: names of values, and for scratch memory names of nodes.
@@ -40,8 +40,8 @@ class ArenaUse {
 
   const Profile& profile_;
   const ProfileTrace& trace_;
-  std::vector<int32_t> step_of_;         // per node; -1: not in the main graph
-  std::vector<SignedClassBytes> alive_;  // per step
+  std::vector<int32_t> step_of_;         // step of each node; -1: the node is not in the main graph
+  std::vector<SignedClassBytes> alive_;  // bytes alive at each step
   std::vector<Moment> moments_;
   std::map<uint16_t, int32_t> steps_;
   SignedClassBytes bytes_{};

@@ -14,7 +14,7 @@ namespace treadle {
 namespace profile {
 namespace {
 
-// Each median lies in its interval, so the ends of both bound the ratio of the medians.
+// Compares two medians. Each median lies in its interval, so the ends of both intervals bound the ratio of the medians.
 TimeDifference compare(const std::optional<ProfileTimes>& before, const std::optional<ProfileTimes>& after, double tolerance) {
   TimeDifference result{.before_ms = before ? before->median : 0, .after_ms = after ? after->median : 0, .change = {}};
   if (!before || !after || !before->interval || !after->interval) return result;

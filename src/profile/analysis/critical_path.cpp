@@ -31,7 +31,7 @@ CriticalPath critical_path(const Profile& profile, std::span<const double> node_
   const auto predecessors = predecessors_of(profile);
   const size_t n = profile.steps.size();
   auto time = [&](size_t step) { return node_ms[static_cast<size_t>(profile.steps[step])]; };
-  std::vector<double> before(n, 0), behind(n, 0);  // longest chain before the step, and after it
+  std::vector<double> before(n, 0), behind(n, 0);  // longest chain before each step, and after it
   std::vector<size_t> last(n, n);
   CriticalPath path;
   path.slack_ms.assign(profile.nodes.size(), -1);

@@ -5,7 +5,7 @@
 
 namespace treadle::profile {
 
-/// The end of the names of rows for devices that do not report times.
+/// Suffix of the names of rows for devices that do not report times.
 inline constexpr const char* kTimesOfLaunches = " (times of launches)";
 
 /// Adds a row for the work of each stream. Work of a device without its own thread is recorded later, by the thread that waits for it;

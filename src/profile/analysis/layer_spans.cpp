@@ -30,7 +30,7 @@ class LayerSpans {
       if (has_bodies_[static_cast<size_t>(node)]) frames_.push_back({span.end_ns, 0, (*view_.layers)[static_cast<size_t>(node)]});
     } else if (record.kind == RecordKind::run || record.kind == RecordKind::user || record.kind == RecordKind::python ||
                record.kind == RecordKind::pool) {
-      frames_.push_back({span.end_ns, 0, frames_.back().outer});  // a layer's range may not cross its end
+      frames_.push_back({span.end_ns, 0, frames_.back().outer});  // so that a layer's range does not extend beyond the end of this span
     }
   }
 
@@ -42,11 +42,11 @@ class LayerSpans {
 
  private:
   struct Frame {
-    int64_t end_ns;              // of the surrounding range
-    uint16_t run = 0;            // run of the nodes in `open`
+    int64_t end_ns;              // end of the surrounding range
+    uint16_t run = 0;            // number of the run whose nodes are in `open`
     Layers outer;                // layers of the surrounding node
-    Layers open;                 // layers of the latest node, without `outer`
-    std::vector<size_t> ranges;  // their indices in `made_`
+    Layers open;                 // layers of the latest node, without those in `outer`
+    std::vector<size_t> ranges;  // indices of their ranges in `made_`
   };
 
   // A node without a layer, such as a sum of gradients, does not end a layer's range: the next node may continue it.

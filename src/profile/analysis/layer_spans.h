@@ -10,7 +10,7 @@
 
 namespace treadle::profile {
 
-/// Adds the names of layers to the recording. @return their numbers in it, per node; empty if no node has a layer.
+/// Adds the names of layers to the recording. @return for each node the numbers of its layers' names; empty if no node has a layer.
 std::vector<std::vector<uint32_t>> name_layers(const std::vector<ProfiledNode>& nodes, Recording& recording);
 
 /// Adds a range around consecutive nodes of one layer within a run, a thread, and a surrounding range.

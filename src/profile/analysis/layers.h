@@ -12,19 +12,19 @@ namespace treadle::profile {
 
 class LayerTree {
  public:
-  /// A layer, or a phase of a step. Comes after the one that contains it.
+  /// A layer, or a phase of a step. In the list, it follows the branch that contains it.
   struct Branch {
     std::string name;
     int parent = -1;
     bool is_phase = false;
     int64_t num_nodes = 0;
-    double ms = 0, self_ms = 0, share = 0;  ///< self: without the nested layers
+    double ms = 0, self_ms = 0, share = 0;  ///< self_ms: time without the nested layers
     std::vector<int> children = {};
   };
 
   explicit LayerTree(const std::vector<NodeReport>& nodes);
   const std::vector<Branch>& branches() const { return branches_; }
-  /// Index of the node's innermost layer or phase; -1: it has neither.
+  /// Returns the index of the node's innermost layer or phase; -1: it has neither.
   int branch_of(size_t node) const { return of_nodes_[node]; }
 
  private:

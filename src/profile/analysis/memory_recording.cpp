@@ -11,7 +11,7 @@ namespace {
 
 using ClassBytes = SignedClassBytes;
 
-// Limit on points of the timeline that come from nodes. Above it, only some of the runs contribute points.
+// Maximum number of points in the timeline that come from nodes. If there are more, only some of the runs contribute points.
 constexpr size_t kMaxNodePoints = 200'000;
 constexpr size_t kActivations = static_cast<size_t>(MemoryClass::activations);
 
@@ -92,7 +92,7 @@ class MemoryReplay {
     note(record.start, /*shown=*/true);
   }
 
-  // False if the arenas are smaller than planned: runs with other extents than the last ones have smaller arenas.
+  // Returns false if the arenas are smaller than planned, since runs with other extents than the last ones have smaller arenas.
   bool arenas_are_known() const { return arenas_.total_bytes() <= now_[kActivations]; }
 
   // Divides the arenas' bytes into classes by the plan. Free bytes within arenas count as activations.
@@ -129,7 +129,8 @@ class MemoryReplay {
     shown_ = bytes;
   }
 
-  // Lists what was alive at the peak, by name. Of memory from before the profile, weights have names; other bytes are summed per class.
+  // Lists the memory in use at the peak, by name. Of memory from before the profile, only weights have names; other bytes are summed per
+  // class.
   void find_holders() {
     ClassBytes named{};
     std::vector<MemoryHolding> alive;
@@ -177,8 +178,8 @@ class MemoryReplay {
   ClassBytes now_;
   std::vector<MemoryHolding> holders_;
   std::unordered_map<uint64_t, size_t> block_of_;
-  int64_t used_at_peak_ = 0;                       // within arenas
-  std::map<uint16_t, int32_t> steps_at_peak_;      // per run
+  int64_t used_at_peak_ = 0;                       // bytes in use within arenas
+  std::map<uint16_t, int32_t> steps_at_peak_;      // step of each run
   std::array<size_t, kNumMemoryClasses> shown_{};  // bytes at the last counter record
   RecordedMemory result_;
 };

@@ -10,7 +10,7 @@
 
 namespace treadle::profile {
 
-/// The bytes of a memory class from a moment on, until its next counter.
+/// The bytes of a memory class from a moment on, until the next counter of this class.
 struct MemoryCounter {
   uint64_t ticks = 0;
   MemoryClass memory_class = MemoryClass::other;
@@ -22,13 +22,12 @@ struct RecordedMemory {
   std::vector<MemoryCounter> counters;  ///< the changes of each class along the timeline of `memory`
 };
 
-/// @param profile  with its nodes and plan, which tell the contents of arenas at each node
-/// @param before   bytes of each class when the profile began
-/// @param holders  named parts of that memory, such as weights
+/// @param profile  must have its nodes and plan, which determine the contents of arenas at each node @param before   bytes of each class
+/// when the profile began @param holders  named parts of that memory, such as weights
 RecordedMemory measure_memory(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before,
                               std::vector<MemoryHolding> holders);
 
-/// Adds the counters to the recording as a row of its own, for trace viewers.
+/// Adds the counters to the recording as a separate row, for trace viewers.
 void add_memory_counters(Recording& recording, const std::vector<MemoryCounter>& counters);
 
 }  // namespace treadle::profile

@@ -15,7 +15,7 @@ struct Span {
   uint64_t start, end;
   PoolState state;
 };
-using Stretches = std::vector<std::pair<uint64_t, uint64_t>>;  // disjoint, in ascending order
+using Stretches = std::vector<std::pair<uint64_t, uint64_t>>;  // disjoint intervals in ascending order
 
 Stretches union_of(Stretches stretches) {
   std::sort(stretches.begin(), stretches.end());
@@ -72,7 +72,7 @@ class Pool {
     if (!of_pool) return;
     std::stable_sort(spans.begin(), spans.end(), is_outer_or_earlier<Span>);
     ProfiledPoolThread result{.thread = static_cast<int32_t>(thread.index), .calls = calls};
-    // Time without a record: a caller computes, and any other thread of the pool sleeps.
+    // A time without a record counts as computing for a caller, and as sleep for any other thread of the pool.
     States& sums = result.state_ns;
     double& rest = sums[static_cast<size_t>(calls ? PoolState::running : PoolState::asleep)];
     for (const auto& [start, end] : stretches) rest += ns(end - start);

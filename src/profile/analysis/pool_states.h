@@ -11,20 +11,20 @@ namespace treadle::profile {
 
 struct Event {
   uint64_t start, end;
-  int32_t node;  // -1: a wait
+  int32_t node;  // index of the node; -1: it is a wait
   int32_t thread;
-  int64_t flops, bytes;  // 0: unknown
+  int64_t flops, bytes;  // 0 means unknown
   const Record* record = nullptr;
-  uint64_t waited = 0;  // for a step of the main graph: time since its operands were ready, in ticks
+  uint64_t waited = 0;  // for a step of the main graph: ticks since its operands were ready
 };
 
 // A phase of a kernel, or a helper's part of a node.
 struct KernelEvent {
   uint64_t start, end;
-  int32_t node, phase, thread;  // phase: index in the node's kernel_phases; -1: a helper's part
+  int32_t node, phase, thread;  // phase: index in the node's kernel_phases; -1: a helper's part of the node
 };
 
-// Orders by start; of events with the same start, outer ones come first.
+// Orders events by start. Of events with the same start, outer ones come first.
 template <typename E>
 bool is_outer_or_earlier(const E& a, const E& b) {
   return a.start != b.start ? a.start < b.start : a.end > b.end;
@@ -33,18 +33,17 @@ bool is_outer_or_earlier(const E& a, const E& b) {
 struct Run {
   uint64_t start, end;
   uint16_t number;
-  bool of_profile;  // false: the run began while the profile was paused, or lacks events
+  bool of_profile;  // false: the run began while the profile was paused, or some of its events are missing
   int32_t thread;
   std::vector<Event> events;
   std::vector<KernelEvent> kernel_events;
   int64_t launches = 0;
 };
 
-/// @pre the record is of the kind `pool`
+/// Returns the state that a record describes. @pre the record is of the kind `pool`
 PoolState state_of(const Recording& recording, const Record& record);
 
-/// Fills Profile::pool, and barrier_ns of runs and nodes.
-/// @param runs  sorted by start; one for each of Profile::runs
+/// Sets Profile::pool, and barrier_ns of runs and nodes. @param runs  sorted by start; one for each of Profile::runs
 void add_pool(const Recording& recording, const std::vector<Run>& runs, Profile& profile);
 
 }  // namespace treadle::profile

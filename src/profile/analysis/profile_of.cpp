@@ -15,7 +15,8 @@
 namespace treadle::profile {
 namespace {
 
-// Adds the phases of loading as a row, unless they ended over a minute before the profile: the trace would begin with a long gap.
+// Adds the phases of loading as a row. Omits them if they ended over a minute before the profile, since the trace would begin with a long
+// gap.
 Recording::Thread row_of_load(const std::vector<LoadPhase>& phases, Recording& recording) {
   constexpr double kNearNs = 60e9;
   Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "load", {}};

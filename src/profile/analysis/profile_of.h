@@ -11,16 +11,16 @@
 
 namespace treadle::profile {
 
-/// The filter for a plan's records. Its texts are the names of runs, of initialization, and of the nodes in the order of `nodes`.
+/// The filter that selects a plan's records. Its texts are the names of runs, of initialization, and of the nodes in the order of `nodes`.
 struct PlanFilter {
   RecordFilter filter;
-  std::unordered_map<uint32_t, int32_t> node_of;  ///< index of a text -> index of the node
+  std::unordered_map<uint32_t, int32_t> node_of;  ///< maps the index of a text to the index of the node
 };
 PlanFilter filter_of(const ProfilePlan& plan, uint64_t from);
 
 /// Makes the profile of these records.
 /// @param node_of    PlanFilter::node_of of the filter that selected them
-/// @param intervals  ticks between which the profile was on
+/// @param intervals  intervals in ticks in which the profile was on
 Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uint32_t, int32_t> node_of,
                    std::vector<std::pair<uint64_t, uint64_t>> intervals);
 

@@ -13,7 +13,7 @@ class RangeTree {
   RangeTree(const ProfileTrace& trace, Profile& profile) : trace_(trace), profile_(profile) {}
 
   void add(const TraceRow& row) {
-    std::vector<int32_t> open;  // open ranges, outer ones first; -1 for a run
+    std::vector<int32_t> open;  // open ranges, outer ones first; -1 stands for a run
     replay(
         row,
         [&](const TraceSpan& span) {
@@ -67,7 +67,7 @@ class RangeTree {
 
   const ProfileTrace& trace_;
   Profile& profile_;
-  std::map<std::pair<int32_t, uint32_t>, int32_t> known_;  // by the surrounding range and the name
+  std::map<std::pair<int32_t, uint32_t>, int32_t> known_;  // ranges, by the surrounding range and the name
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ double MachinePeaks::bound_ns(double flops, double bytes) const {
 namespace profile {
 namespace {
 
-// A node that would need more than this multiple of the peak bandwidth has not moved its bytes: they were in cache.
+// If a node would need more than this multiple of the peak bandwidth, its bytes were not moved but were in the cache.
 constexpr double kPlausible = 1.3;
 constexpr size_t kMaxTimelineEvents = 1'000'000;
 
@@ -202,7 +202,7 @@ class ReportBuilder {
   // The time of a node with bodies includes the nodes in them.
   void find_critical_path() {
     std::vector<double> node_ms(profile_.nodes.size(), 0);
-    for (size_t i = profile_.nodes.size(); i-- > 0;) {  // bodies come after their node
+    for (size_t i = profile_.nodes.size(); i-- > 0;) {  // reverse order, since bodies come after their node
       node_ms[i] += node_mean_ns(i) / 1e6;
       if (profile_.nodes[i].parent >= 0) node_ms[static_cast<size_t>(profile_.nodes[i].parent)] += node_ms[i];
     }
@@ -367,7 +367,7 @@ class ReportBuilder {
   std::vector<double> walls_;
   std::vector<size_t> typical_;
   std::vector<Kind> kinds_;
-  std::vector<double> bounds_ns_;  // least ns of one call; 0: unknown
+  std::vector<double> bounds_ns_;  // least time of one call, in ns; 0: unknown
   CriticalPath path_;
   bool has_calls_ = false;
   double wall_ns_ = 0;

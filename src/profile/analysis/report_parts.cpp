@@ -71,7 +71,8 @@ std::string class_name(MemoryClass memory_class) { return std::string(memory_cla
 bool computes_in_float32(const PlannedNode& node) {
   const auto hold = [](const std::vector<ProfiledOperand>& operands) {
     return std::all_of(operands.begin(), operands.end(), [](const ProfiledOperand& operand) {
-      return operand.name.empty() || (operand.dtype != DType::float64 && bits_of(operand.dtype) >= 32);  // indices may be integers
+      // True also for integers, which may be indices.
+      return operand.name.empty() || (operand.dtype != DType::float64 && bits_of(operand.dtype) >= 32);
     });
   };
   return hold(node.inputs) && hold(node.outputs);
@@ -119,7 +120,7 @@ std::vector<ProfileReport::Range> ranges_of(const Profile& profile) {
 std::vector<ProfileReport::Load> load_of(const Profile& profile) {
   std::vector<ProfileReport::Load> list;
   std::vector<double> sums_ns;
-  std::vector<int32_t> index_of;  // per phase
+  std::vector<int32_t> index_of;  // index of each phase
   for (const ProfiledPhase& phase : profile.load) {
     const int32_t parent = phase.parent >= 0 ? index_of[static_cast<size_t>(phase.parent)] : -1;
     const auto same = std::find_if(list.begin(), list.end(), [&](const auto& l) { return l.parent == parent && l.name == phase.name; });
@@ -179,7 +180,7 @@ TimelineEvents spans_of(const Profile& profile) {
     spans.start_us.push_back(microseconds(span.start_ns));
     spans.duration_us.push_back(microseconds(span.duration_ns));
   }
-  // Only the first events are kept; this is the number of all.
+  // Number of all events; only the first ones are kept.
   size_t events = profile.runs.size();
   for (const ProfiledRange& marked : profile.ranges) events += marked.call_ns.size();
   spans.events = static_cast<int64_t>(std::max(events, profile.spans.size()));

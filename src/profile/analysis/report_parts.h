@@ -1,4 +1,4 @@
-// Parts of a profile's report.
+// Makes the parts of a profile's report.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 namespace treadle::profile {
 
 std::string class_name(MemoryClass memory_class);
-/// @param ns  must not be empty
+/// Summarizes times. @param ns  must not be empty
 ProfileTimes times_of(const std::vector<double>& ns);
 
-/// True if the machine's peaks, which are measured in float32, apply to the node's computation.
+/// Returns true if the machine's peaks, which are measured in float32, apply to the node's computation.
 bool computes_in_float32(const PlannedNode& node);
 
 /// Returns "1x64x56x56", "scalar", or "?" for a shape that is known only in a run.
@@ -24,7 +24,7 @@ std::string shapes_of(const PlannedNode& node);
 /// Returns the phases of loading; phases with the same name within one phase are merged.
 std::vector<ProfileReport::Load> load_of(const Profile& profile);
 std::vector<ProfileReport::PoolThread> pool_of(const Profile& profile);
-/// @pre the profile has pairs of clock readings
+/// Returns the clock's pairs of readings. @pre the profile has them
 ProfileReport::Clock clock_of(const Profile& profile);
 std::vector<ProfileReport::Range> ranges_of(const Profile& profile);
 /// Returns the first marks, up to a limit.

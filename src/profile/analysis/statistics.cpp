@@ -8,7 +8,7 @@ namespace treadle::profile {
 
 std::optional<std::pair<double, double>> median_interval(std::span<const double> sorted, double confidence) {
   const size_t n = sorted.size();
-  // Each value is below the median with probability 1/2: the k-th smallest lies above it if fewer than k values are below.
+  // Each value is below the median with probability 1/2. So the k-th smallest value is above the median if fewer than k values are below.
   std::optional<std::pair<double, double>> interval;
   double tail = 0;
   for (size_t k = 0; 2 * (k + 1) <= n; ++k) {

@@ -82,7 +82,8 @@ bool TraceView::shows(const Record& record) const {
   return record.kind != RecordKind::pool || pool_runs || state_of(*recording, record) != PoolState::running;
 }
 
-// Matches launches with activities. A run launches a node once, but run numbers repeat: the n-th launch matches the n-th activity after it.
+// Matches launches with activities. A run launches a node once, but run numbers repeat. So the n-th launch of a node and run number matches
+// the n-th activity after it.
 Correlations::Correlations(const TraceView& view) {
   struct Pair {
     std::vector<const Record*> launches, activities;
@@ -103,7 +104,7 @@ Correlations::Correlations(const TraceView& view) {
     auto launch = pair.launches.begin();
     for (const Record* activity : pair.activities) {
       if (launch == pair.launches.end()) break;
-      if ((*launch)->start > activity->start) continue;  // the launch was not recorded
+      if ((*launch)->start > activity->start) continue;  // the activity began before the launch, so its own launch was not recorded
       activities_.push_back(activity);
       numbers_[activity] = numbers_[*launch++] = static_cast<int64_t>(activities_.size());
     }
@@ -118,7 +119,8 @@ int64_t Correlations::of(const Record& record) const {
 
 const Record* Correlations::activity(int64_t number) const { return number > 0 ? activities_[static_cast<size_t>(number - 1)] : nullptr; }
 
-// In a joint module, the forward and backward parts are separate runs; the arrow then begins at the last forward record before.
+// Finds the ends of arrows. In a joint module, the forward and backward parts are separate runs; the arrow then begins at the last forward
+// record before the backward one.
 GradientArrows::GradientArrows(const TraceView& view, int64_t first_id) {
   if (!view.nodes) return;
   std::vector<bool> wanted(view.nodes->size(), false);
@@ -129,7 +131,7 @@ GradientArrows::GradientArrows(const TraceView& view, int64_t first_id) {
     const Record* record;
     int64_t thread;
   };
-  std::vector<std::vector<Made>> made(view.nodes->size());  // per forward node, sorted by end
+  std::vector<std::vector<Made>> made(view.nodes->size());  // records of each forward node, sorted by end
   const auto each_node = [&](auto&& visit) {
     for (const Recording::Thread& thread : view.recording->threads)
       for (const Record& record : thread.records)
@@ -239,7 +241,7 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
     sort_spans(spans);
     std::shared_ptr<const std::vector<Record>> layers;
     if (view.layers && !view.layers->empty()) layers = add_layer_spans(view, spans);
-    if (nest(spans)) {  // nearly always
+    if (nest(spans)) {  // true nearly always
       rows.push_back({&thread, 0, std::move(spans), layers});
       return;
     }

@@ -14,7 +14,7 @@ struct PassChange {
   std::string what;  ///< "made", "changed", "folded" or "removed"
   std::string op_type, name;
   std::vector<std::string> sources;  ///< original nodes that it replaces
-  std::vector<std::string> took;     ///< "Relu relu_1": removed nodes whose work it does
+  std::vector<std::string> took;     ///< removed nodes whose work it does, such as "Relu relu_1"
 };
 
 struct PassReport {
@@ -31,7 +31,7 @@ struct ViewReport {
 };
 
 struct Explanation {
-  ProfileReport plan;  ///< without runs: nodes with the refusals of passes and their least times
+  ProfileReport plan;  ///< the plan without runs: nodes with the refusals of passes and their least times
   size_t nodes_as_read = 0;
   std::vector<PassReport> passes;
   std::vector<ViewReport> views;

@@ -16,8 +16,8 @@ namespace treadle::profile {
 
 using Document = nlohmann::ordered_json;
 
-/// @param throws  false: invalid JSON gives a discarded document instead of Document::parse_error.
-/// @throws Error(invalid_argument) for text whose lists are nested too deeply
+/// Parses JSON. @param throws  false: invalid JSON gives a discarded document instead of Document::parse_error. @throws
+/// Error(invalid_argument) for text whose lists are nested too deeply
 Document parse_json(std::string_view text, bool throws = true);
 /// Formats the document; on one line by default. Replaces bytes that are not UTF-8.
 std::string to_text(const Document& document, int indent = -1);
@@ -30,7 +30,7 @@ template <typename Read>
 auto reading(const Read& read) {
   try {
     return read();
-  } catch (const Document::parse_error& error) {  // its text may contain bytes that are not UTF-8
+  } catch (const Document::parse_error& error) {  // its message may contain bytes that are not UTF-8
     throw_damaged("it is no JSON at byte " + std::to_string(error.byte));
   } catch (const Document::exception& error) {
     throw_damaged(error.what());
@@ -58,10 +58,10 @@ struct JsonReader {
   static constexpr bool kReads = true;
   const Document& in;
 
-  /// @throws Document::exception if the field is missing
+  /// Reads a field that must exist. @throws Document::exception if it is missing
   template <typename T>
   void must(const char* key, T& value);
-  /// Files of older versions may lack the field.
+  /// Reads a field that files of older versions may not have.
   template <typename T>
   void may(const char* key, T& value);
   template <typename T>
@@ -95,7 +95,7 @@ template <typename T>
 Document json_of(const T& value) {
   Document json = Document::object();
   JsonWriter writer{json};
-  fields(writer, const_cast<T&>(value));  // a writer changes nothing
+  fields(writer, const_cast<T&>(value));  // safe, since a writer changes nothing
   return json;
 }
 template <typename T>
@@ -150,7 +150,7 @@ void read_json(const Document& json, std::optional<T>& value) {
     read_json(json, value.emplace(T{}));
 }
 template <typename T>
-void read_json(const Document& json, std::optional<std::optional<T>>& value) {  // null is a value, not the same as missing
+void read_json(const Document& json, std::optional<std::optional<T>>& value) {  // null is a value here, different from a missing one
   read_json(json, value.emplace());
 }
 template <typename T>

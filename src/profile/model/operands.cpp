@@ -13,7 +13,7 @@ std::vector<int64_t> ProfiledOperand::strides() const {
   std::vector<int64_t> made(static_cast<size_t>(shape->rank()), 1);
   for (int axis = shape->rank() - 2; axis >= 0; --axis) {
     const auto i = static_cast<size_t>(axis);
-    // From row to row, then as rows follow each other.
+    // The stride of the last but one axis is the row step, if there is one; other strides follow from the extents.
     made[i] = axis == shape->rank() - 2 && row_step != 0 ? row_step : wrapping_product(made[i + 1], (*shape)[axis + 1]);
   }
   return made;

@@ -151,7 +151,7 @@ std::string plan_to_json(const ProfilePlan& plan) {
                   p.memory.arena_sum_bytes, p.memory.arena_in_order_bytes, p.memory.largest_node_bytes}},
                 {"statistics", statistics_json(p.memory_statistics)},
                 {"before", statistics_json(plan.memory_before)}};
-  // Lists are inserted when they are complete, because a new key may move the values of others.
+  // Lists are complete before they are inserted, because inserting a key may move the values of others.
   Document nodes = Document::array(), names = Document::array(), load = Document::array(), held = Document::array();
   for (const ProfiledNode& node : p.nodes) nodes.push_back(node_json(node));
   for (const auto& [record, node] : plan.node_of) names.push_back({record, node});
@@ -175,7 +175,7 @@ ProfilePlan plan_from_json(std::string_view text) {
     plan.run = json.at("run"), plan.initialization = json.at("initialization"), plan.account = json.at("account");
     plan.memory = json.at("memory"), plan.kernel_phases = json.at("kernel_phases"), plan.python_calls = json.at("python_calls");
     plan.ns_per_event = json.at("ns_per_event");
-    p.cpu = json.value("cpu", ""), p.float32 = json.value("float32", true);  // absent in files of older versions
+    p.cpu = json.value("cpu", ""), p.float32 = json.value("float32", true);  // files of older versions do not have these fields
     constexpr int kMostThreads = 1 << 16;
     p.num_threads = std::clamp(json.value("num_threads", 0), 0, kMostThreads);
     p.steps = json.at("steps").get<std::vector<int32_t>>();

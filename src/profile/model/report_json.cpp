@@ -1,4 +1,4 @@
-// The report of a profile as JSON, and back. docs/profiling.md describes the fields.
+// Converts the report of a profile to JSON and back. docs/profiling.md describes the fields.
 #include "profile/model/report_json.h"
 
 #include <fmt/format.h>
@@ -245,7 +245,7 @@ template <typename T>
 Document headed_json(const char* format, const T& value) {
   Document json = headed(format);
   JsonWriter writer{json};
-  fields(writer, const_cast<T&>(value));  // a writer changes nothing
+  fields(writer, const_cast<T&>(value));  // safe, since a writer changes nothing
   return json;
 }
 
@@ -260,7 +260,7 @@ size_t skip_string(std::string_view text, size_t i) {
 
 // Replaces the timeline by null. With 1,000,000 events it is nearly all of the text, and parsing it would take a second.
 std::string without_timeline(std::string_view text) {
-  size_t from = 0;  // of its value
+  size_t from = 0;  // position where its value begins
   for (size_t i = 0, depth = 0; i < text.size();) {
     if (text[i] == '"') {
       const size_t end = skip_string(text, i), colon = skip_spaces(text, end);

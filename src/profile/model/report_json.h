@@ -1,4 +1,4 @@
-// JSON of a profile's parts, for writers.
+// Converts parts of a profile to JSON, for writers.
 #pragma once
 
 #include <string>

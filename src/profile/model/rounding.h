@@ -1,4 +1,4 @@
-// The precision of numbers in profiles.
+// Defines the precision of numbers in profiles.
 #pragma once
 
 #include <cmath>

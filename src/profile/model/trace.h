@@ -13,16 +13,16 @@
 
 namespace treadle {
 
-/// What a Profile keeps for trace files: all records, and the node of each.
+/// The data that a Profile keeps for trace files: all records, and the node of each record.
 struct ProfileTrace {
   Recording recording;
-  std::unordered_map<uint32_t, int32_t> node_of;  ///< name of a record -> index in Profile::nodes
-  uint32_t run = 0;                               ///< the name of runs
-  std::vector<std::vector<uint32_t>> layers;      ///< per node: numbers of names; empty if no node has layers
+  std::unordered_map<uint32_t, int32_t> node_of;  ///< maps the name of a record to an index in Profile::nodes
+  uint32_t run = 0;                               ///< name of records of runs
+  std::vector<std::vector<uint32_t>> layers;      ///< for each node: the numbers of its layers' names; empty if no node has layers
   profile::DeviceRows device_rows;
-  std::unordered_map<const Record*, int64_t> waited_ns;                      ///< of nodes, as analyze() returns it
-  Recording::Thread load;                                                    ///< phases of loading; empty if it was long ago
-  std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks between which the profile was on
+  std::unordered_map<const Record*, int64_t> waited_ns;  ///< how long nodes waited, as analyze() returns it
+  Recording::Thread load;                                ///< the phases of loading; empty if the model was loaded long before
+  std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< intervals in ticks in which the profile was on
 
   bool is_on(uint64_t ticks) const;
 };

@@ -36,7 +36,7 @@ StreamWriter::StreamWriter(std::string path, RecordWindow& window, Describe desc
       awaited_(std::move(awaited)),
       process_(fork_generation()),
       from_(window.start()) {
-  // An awaited file lies in a folder that many processes use, so it must be new and readable for this user only.
+  // If a process waits for the file, it is in a folder that many processes use. So the file must be new, and readable only for this user.
   file_ = awaited_.is_over ? open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)
                            : open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file_ < 0) throw Error(ErrorCode::io_error, fmt::format("cannot write the profile to {}: {}", path_, std::strerror(errno)));
@@ -53,7 +53,7 @@ StreamWriter::StreamWriter(std::string path, RecordWindow& window, Describe desc
 }
 
 StreamWriter::~StreamWriter() {
-  if (fork_generation() != process_) return;  // in a forked child, which lacks the thread and may not lock the mutex
+  if (fork_generation() != process_) return;  // true in a forked child, which does not have the thread and must not lock the mutex
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
@@ -78,7 +78,7 @@ void StreamWriter::end_awaited() noexcept {
     unlink(path_.c_str());
     return has_ended_.store(true, std::memory_order_release);
   }
-  described_ = false;  // describes the current extents and memory
+  described_ = false;  // so that the last plan describes the current extents and memory
   write_all();
   window_.close();
   std::rename(path_.c_str(), (error_.empty() ? awaited_.complete : awaited_.incomplete).c_str());
@@ -89,7 +89,7 @@ void StreamWriter::flush() {
   if (fork_generation() != process_)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is written by the parent of this process", path_));
   std::lock_guard lock(mutex_);
-  described_ = false;  // describes the current extents and memory
+  described_ = false;  // so that the plan describes the current extents and memory
   write_all();
   if (!error_.empty()) throw Error(ErrorCode::io_error, error_);
 }
@@ -153,7 +153,7 @@ void StreamWriter::write_events(const DrainedThread& thread) {
     event += count;
   }
   if (payload.size() == before) return;
-  std::swap(out_, events_);  // after the plan with their names
+  std::swap(out_, events_);  // written after the plan that has the names of the events
   section(kEventsSection, payload);
   std::swap(out_, events_);
 }
@@ -209,7 +209,7 @@ void StreamWriter::write_out() {
   out_.clear();
 }
 
-// Stops recording for the file. Runs continue.
+// Stops recording for the file. Runs are not affected.
 void StreamWriter::fail(const std::string& why) noexcept {
   try {
     error_ = fmt::format("the profile in {} is not complete: {}. Its first {} events are in the file", path_, why, num_events_);

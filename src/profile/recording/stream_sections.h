@@ -10,12 +10,13 @@
 namespace treadle::profile {
 
 inline constexpr std::string_view kStreamMagic = "TREADLE PROFILE\n";
-inline constexpr int kStreamVersion = 3, kOldestStreamVersion = 2;  // 1 had other memory classes; 2 lacked the begins of ranges
+// Version 1 had other memory classes; version 2 did not record the begins of ranges.
+inline constexpr int kStreamVersion = 3, kOldestStreamVersion = 2;
 
-/// Precedes each section. Numbers are little-endian.
+/// The header of each section. Numbers are little-endian.
 struct SectionHead {
   uint32_t kind, reserved;
-  uint64_t size_bytes;  ///< without this header
+  uint64_t size_bytes;  ///< size of the section without this header
 };
 static_assert(sizeof(SectionHead) == 16);
 
@@ -23,8 +24,8 @@ enum SectionKind : uint32_t {
   kHeaderSection = 1,  ///< JSON: version, process, start_ticks
   kPlanSection = 2,    ///< JSON: plan_to_json(); the last one is valid
   kNamesSection = 3,   ///< JSON: the program's names, from number `first` on
-  kEventsSection = 4,  ///< a thread (ThreadHead, its name) and its RecordEvents
-  kMarkSection = 5,    ///< JSON: ends a part; has clocks, intervals, number of lost events
+  kEventsSection = 4,  ///< a thread (a ThreadHead and its name) and its RecordEvents
+  kMarkSection = 5,    ///< JSON: ends a part; contains clocks, intervals and the number of lost events
 };
 
 struct ThreadHead {

@@ -17,7 +17,7 @@ namespace {
 
 using ChromeJson = nlohmann::ordered_json;
 
-// PyTorch's categories. Runs are steps.
+// PyTorch's categories of events. Runs appear as steps.
 constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_annotation",
                                                                         "cpu_op",
                                                                         "cpu_op",
@@ -39,12 +39,12 @@ constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_an
 // Replaces bytes that are not UTF-8. Names come from models, and viewers would reject the file.
 std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }
 
-// Three decimals of a microsecond are nanoseconds.
+// Writes a time in microseconds. The three decimals are nanoseconds.
 void append_microseconds(std::string& out, int64_t ns) {
   fmt::format_to(std::back_inserter(out), "{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000);
 }
 
-// PyTorch writes C++ names of types.
+// Returns the C++ name of a type, which PyTorch's traces use.
 std::string chrome_type_name(DType dtype) {
   if (dtype == DType::float32) return "float";
   if (dtype == DType::float64) return "double";
@@ -79,13 +79,13 @@ class ChromeWriter {
       metadata("thread_name", row.id(), row.title());
       for (const TraceSpan& span : row.spans) event(span, row);
     }
-    out_.resize(out_.size() - 2);  // removes the last comma
+    out_.resize(out_.size() - 2);  // removes the comma after the last event
     out_ += "\n]}\n";
     return std::move(out_);
   }
 
  private:
-  // Pairs of trace time and wall-clock time in nanoseconds.
+  // Returns pairs of trace time and wall-clock time in nanoseconds.
   std::string clock_pairs() const {
     ChromeJson pairs = ChromeJson::array();
     for (const ClockAnchor& anchor : view_.recording->anchors)
@@ -216,7 +216,7 @@ class ChromeWriter {
   const Correlations correlations_;
   const GradientArrows gradients_;
   const int pid_;
-  std::vector<std::string> names_, node_arguments_;  // JSON
+  std::vector<std::string> names_, node_arguments_;  // in JSON
   std::string out_;
   int64_t first_ns_ = 0;  // smallest time of all rows; 0 or negative, as 0 is the start of the profile
   int64_t num_runs_ = 0, num_events_ = 0;

@@ -7,7 +7,7 @@
 
 namespace treadle::profile {
 
-/// The page draws the graph, and needs no network.
+/// Returns a page that draws the graph, and needs no network.
 std::string explanation_to_html(const Explanation& explanation);
 
 }  // namespace treadle::profile

@@ -78,7 +78,7 @@ class CallTree {
 
   const TraceView& view_;
   std::vector<Call> calls_;
-  std::unordered_map<uint64_t, uint32_t> children_;  // by parent and name
+  std::unordered_map<uint64_t, uint32_t> children_;  // children, by parent and name
   std::vector<std::string> lines_;
 };
 

@@ -31,7 +31,7 @@ OrtJson type_shapes(const std::vector<ProfiledOperand>& operands) {
   return list;
 }
 
-// Returns nothing if an extent is known only in a run.
+// Returns the size of the operands in bytes; nullopt if an extent is known only in a run.
 std::optional<double> size_of(const std::vector<ProfiledOperand>& operands, bool constants) {
   double bytes = 0;
   for (const ProfiledOperand& operand : operands) {
@@ -55,7 +55,7 @@ class OrtWriter {
   std::string write() {
     out_ = "[\n";
     for (const TraceRow& row : rows_of(view_)) write_row(row);
-    if (out_.size() > 2) out_.resize(out_.size() - 2);  // removes the last comma
+    if (out_.size() > 2) out_.resize(out_.size() - 2);  // removes the comma after the last event
     out_ += "\n]\n";
     return std::move(out_);
   }
@@ -84,7 +84,7 @@ class OrtWriter {
     for (size_t i = 0; i < row.spans.size(); ++i) {
       const TraceSpan& span = row.spans[i];
       const Record& record = *span.record;
-      // The format has whole nodes only. The time that a thread waited in a node is an argument of the node.
+      // The format contains only whole nodes. The time that a thread waited in a node is an argument of the node.
       if (record.kind == RecordKind::phase || record.kind == RecordKind::chunk || record.kind == RecordKind::pool) continue;
       const int32_t node = view_.node_index(record);
       if (node >= 0) {
@@ -110,7 +110,7 @@ class OrtWriter {
     const std::string fence = ort_text({{"op_name", (*view_.nodes)[node].op_type}});
     event("Node", name + "_fence_before", row, idle_since, span.start_ns, fence);
     OrtJson arguments = node_arguments_[node];
-    // In microseconds, as in onnxruntime. Helpers' parts are not listed here, as they have rows of their own.
+    // Times are in microseconds, as in onnxruntime. Helpers' parts are not listed here, as they have separate rows.
     const int64_t wait_ns = barrier_ns(row, node_span);
     arguments["thread_scheduling_stats"] = {{"main_thread",
                                              {{"thread_pool_name", row.thread->name},

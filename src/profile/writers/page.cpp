@@ -31,7 +31,7 @@ std::string base64(const std::string& bytes) {
   return text;
 }
 
-// Appends a number so that small ones, of either sign, take few bytes.
+// Appends a number in a form in which small numbers of either sign take few bytes.
 void append_number(std::string& bytes, int64_t value) {
   auto rest = static_cast<uint64_t>(value) << 1 ^ static_cast<uint64_t>(value >> 63);
   for (; rest > 127; rest >>= 7) bytes += static_cast<char>(rest | 128);
@@ -39,7 +39,8 @@ void append_number(std::string& bytes, int64_t value) {
 }
 
 // Packs the events, because a browser needs seconds to parse a million events as JSON, and 0.1 s in this form. Node, thread and start are
-// stored as differences from the previous event, duration and phase as they are; times are in ns. unpack() in timeline.js reverses it.
+// stored as differences from the previous event; duration and phase are stored unchanged. Times are in ns. unpack() in timeline.js reverses
+// it.
 std::string packed(const TimelineEvents& timeline) {
   auto ns = [](double us) { return static_cast<int64_t>(std::llround(std::clamp(us, -1e15, 1e15) * 1e3)); };
   const size_t count = timeline.item.size();

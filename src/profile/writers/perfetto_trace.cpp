@@ -47,7 +47,7 @@ size_t encode(uint64_t value, char* bytes) {
   return n;
 }
 
-// A message under construction.
+// A protobuf message that is being built.
 class Message {
  public:
   void varint(uint64_t value) {
@@ -136,8 +136,8 @@ class PerfettoWriter {
 
   // The constant part of a row's events with one name, encoded once.
   struct Prepared {
-    std::string begin;   // of the event that begins a slice
-    std::string packet;  // part of the packet after its time
+    std::string begin;   // field of the event that begins a slice
+    std::string packet;  // the part of the packet after its time
     bool ready = false;
     RecordKind kind{};
   };
@@ -156,7 +156,7 @@ class PerfettoWriter {
     snapshot_clocks(last_ns, recording.start_unix_ns);
     for (const ClockAnchor& anchor : recording.anchors) {
       const int64_t ns = std::llround(recording.to_ns(anchor.ticks));
-      if (ns <= last_ns) continue;  // earlier than the profile
+      if (ns <= last_ns) continue;  // the clock is earlier than the last one written
       snapshot_clocks(ns, anchor.unix_ns);
       last_ns = ns;
     }
@@ -367,7 +367,7 @@ class PerfettoWriter {
   Message out_;
   InternedTexts names_{interned::kEventNames}, categories_{interned::kCategories}, annotations_{interned::kAnnotationNames},
       strings_{interned::kAnnotationStrings};
-  std::vector<Prepared> prepared_;  // by name of the record
+  std::vector<Prepared> prepared_;  // indexed by the record's name
   std::unordered_map<uint32_t, uint64_t> counters_;
 };
 

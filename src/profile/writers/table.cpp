@@ -19,7 +19,7 @@ std::string number(const std::optional<double>& value) { return value ? fmt::for
 std::string decimals(double value, int digits = 4) { return fmt::format("{:.{}f}", value, digits); }
 std::string threads_text(int count) { return fmt::format("{} thread{}", count, count == 1 ? "" : "s"); }
 
-// The line below a table that was cut off: how many rows are missing.
+// Returns the line below a table that was cut off, which says how many rows are missing.
 std::string more(size_t count, const char* what, const std::string& details = {}) {
   if (count == 0) return {};
   return fmt::format("  ... and {} more {}{}{}: --top 0 shows all\n", count, what, count == 1 ? "" : "s", details);
@@ -91,7 +91,7 @@ std::string node_table(const ProfileReport& report, const ProfileTableOptions& o
   return text;
 }
 
-// The phases within the kernels of the nodes shown.
+// Shows the phases within the kernels of the nodes that the table shows.
 std::string kernel_phase_table(const ProfileReport& report, const ProfileTableOptions& options) {
   TextTable table({{"node", false, 36}, {"phase"}, {"calls", true}, {"ms", true}, {"%", true}});
   bool any = false;
@@ -137,7 +137,7 @@ std::string phase_table(const ProfileReport& report) {
   return "\n" + table.to_text();
 }
 
-// Indents nested phases. Passes that took less than 1 % of the total are summed.
+// Indents nested phases. Phases that took less than 1 % of the total are summed in one line.
 void add_phases(const std::vector<ProfileReport::Load>& load, int parent, double least_ms, const std::string& indent, TextTable& table) {
   double rest_ms = 0;
   for (size_t i = 0; i < load.size(); ++i) {
@@ -306,7 +306,7 @@ std::string measured_table(const ProfileReport& report, const ProfileTableOption
   }
   TextTable holders({{"held at the peak", false, 60}, {"class"}, {"MB", true}});
   size_t count = 0, rest = 0;
-  size_t rest_bytes = peak.more_holders_bytes;  // a profile keeps only the largest ones
+  size_t rest_bytes = peak.more_holders_bytes;  // includes the holders that the profile does not list
   for (const HoldingReport& holder : peak.holders) {
     if (options.top > 0 && count++ >= static_cast<size_t>(options.top))
       ++rest, rest_bytes += holder.bytes;

@@ -22,7 +22,7 @@ std::string printable(const std::string& text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     const unsigned char next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
-    const bool is_c1 = c == 0xC2 && next >= 0x80 && next < 0xA0;  // U+0080 to U+009F
+    const bool is_c1 = c == 0xC2 && next >= 0x80 && next < 0xA0;  // U+0080 to U+009F are control characters, too
     if (c == '\n')
       result += "\\n";
     else if (c < 0x20 || c == 0x7F || is_c1)
@@ -46,7 +46,7 @@ std::string shortened(const std::string& text, size_t width) {
   return text.substr(0, place(head)) + ".." + text.substr(place(width_of(text) - tail));
 }
 
-// Returns the number that nodes are sorted by, or 0 if the node has none.
+// Returns the number by which nodes are sorted, or 0 if the node has none.
 double value_for(const NodeReport& node, std::string_view sort) {
   if (sort == "time") return node.mean_ms.value_or(0);
   if (sort == "calls") return node.calls.value_or(0);
@@ -90,7 +90,7 @@ std::vector<size_t> sorted_nodes(const std::vector<NodeReport>& nodes, std::stri
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return nodes[a].name < nodes[b].name; });
     return order;
   }
-  static_cast<void>(value_for({}, sort));  // throws for an unknown order, even without nodes
+  static_cast<void>(value_for({}, sort));  // so that an unknown order is an error even without nodes
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return value_for(nodes[a], sort) > value_for(nodes[b], sort); });
   return order;
 }

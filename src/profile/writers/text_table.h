@@ -1,4 +1,4 @@
-// Text tables.
+// Formats tables as text.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@
 
 namespace treadle::profile {
 
-/// Columns are as wide as their widest cell; text is left-aligned, numbers are right-aligned.
+/// A table whose columns are as wide as their widest cell. Text is left-aligned, numbers are right-aligned.
 class TextTable {
  public:
   struct Column {
     std::string title;
     bool number = false;
-    size_t max_width = 1000;  ///< longer texts are cut in the middle
+    size_t max_width = 1000;  ///< longer texts are shortened in the middle
   };
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }

@@ -7,7 +7,7 @@
 
 namespace treadle::profile {
 
-/// Returns null if the extension is not that of a trace.
+/// Returns the trace format of a file name; null if its extension is not that of a trace.
 const TraceFormat* trace_format_of(std::string_view path);
 
 }  // namespace treadle::profile
