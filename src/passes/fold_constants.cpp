@@ -195,8 +195,8 @@ void release_unused_in(Graph& graph) {
   }
 }
 
-// Adds the bytes of the constants of a graph and its bodies. Memory that several constants share counts once. Constants that are smaller
-// than a reference to a file do not count.
+// Adds the bytes of the constants of a graph and its bodies. Memory that several constants share counts once, except for small constants,
+// which a file stores once per use.
 void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& seen, double& bytes) {
   constexpr size_t kNegligible = 256;
   for (size_t i = 0; i < graph.num_values(); ++i) {

@@ -81,7 +81,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-struct Rule {  // a line of the control file
+struct Rule {  // a line of the control file, with the jobs to which it has been applied
   std::string job;
   JobChange change;
   std::set<uint64_t> applied;  // ids of jobs
@@ -116,7 +116,7 @@ struct Coordinator::Impl {
   void listen_on(const std::string& path) {
     const sockaddr_un address = address_of(path);
     listener = Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    unlink(path.c_str());  // left by a coordinator that was killed: this one holds the lock
+    unlink(path.c_str());  // a coordinator that was killed has left it; this one now holds the lock
     const mode_t before = umask(0177);
     const bool bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     const int error = errno;
@@ -138,7 +138,7 @@ struct Coordinator::Impl {
         write_status();
         next_second = now + 1'000'000'000;
       }
-      const uint64_t looked = now_ns();  // read once: the difference of two readings could be negative
+      const uint64_t looked = now_ns();  // the clock is read once, since the difference of two readings could be negative
       serve(next_look > looked ? static_cast<int>((next_look - looked) / 1'000'000 + 1) : 0);
     }
   }
@@ -175,14 +175,14 @@ struct Coordinator::Impl {
       JobSlot& slot = page.slots[slots[i]];
       if (slot.id.load() != views[i].id) continue;
       const uint32_t publishes = decision.guaranteed_publish && views[i].job_class == JobClass::guaranteed ? 1 : 0;
-      // Two statements, because both must be written.
+      // These are two statements, because both shares must be written.
       const bool share_changed = slot.granted.exchange(decision.granted[i]) != decision.granted[i];
       const bool publishes_changed = slot.publishes.exchange(publishes) != publishes;
       if (share_changed || publishes_changed) refresh(slot);
     }
   }
 
-  // Applies a change to jobs with this name, or the one with this id. @return their number
+  // Applies a change to all jobs with this name, or to the job with this id. @return the number of changed jobs
   int apply_to(const std::string& job, const JobChange& change, std::set<uint64_t>* done = nullptr) {
     Page& page = table.page();
     int found = 0;
@@ -297,14 +297,14 @@ struct Coordinator::Impl {
   void accept_client() {
     Descriptor fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.get() < 0) return;
-    // The folder's permissions keep other users out. This check holds even if they were loosened.
+    // The folder's permissions keep other users out. This check works even if someone has changed them.
     ucred peer{};
     socklen_t size = sizeof peer;
     if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || (peer.uid != geteuid() && peer.uid != 0)) return;
     clients.push_back(Client{std::move(fd), {}, {}});
   }
 
-  // Never blocks: a client that sends half a request, or does not read the answer, delays nobody.
+  // Never blocks: a client that sends only half a request, or does not read the answer, must not delay others.
   void serve(Client& client) {
     if (!client.to_send.empty()) {
       const ssize_t sent = send(client.fd.get(), client.to_send.data(), client.to_send.size(), MSG_NOSIGNAL);
@@ -329,7 +329,7 @@ struct Coordinator::Impl {
   JobTable& table;
   Descriptor listener;
   std::list<Client> clients;
-  std::unordered_map<uint64_t, JobStatus> last;  // at the previous look
+  std::unordered_map<uint64_t, JobStatus> last;  // status of each job at the previous look
   uint64_t last_look = 0;
   std::tuple<ino_t, off_t, time_t, long> control_stamp{};
   std::vector<Rule> rules;

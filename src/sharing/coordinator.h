@@ -11,9 +11,9 @@ namespace treadle::sharing {
 
 struct CoordinatorOptions {
   std::string policy = "give-way";
-  int64_t period_ms = 100;   ///< between two decisions of the policy
-  std::string control_file;  ///< read when it changes; a line per job: "NAME-or-ID share=30 memory=2GiB"; empty: none
-  std::string status_file;   ///< JSON, written once a second; empty: none
+  int64_t period_ms = 100;   ///< time between two decisions of the policy
+  std::string control_file;  ///< read when it changes; one line per job, such as "NAME-or-ID share=30 memory=2GiB"; empty: none
+  std::string status_file;   ///< JSON file that is written once a second; empty: none
 };
 
 /// Requests are lines: `list`, `set NAME-or-ID share=30 memory=2GiB class=opportunistic suspend|resume`, `policy [NAME]`, `ping`. The
@@ -39,7 +39,7 @@ class Coordinator {
 std::string coordinator_socket();
 
 /// Sends a request to the coordinator. @return the lines after "ok N". @throws Error(not_found) if no coordinator runs;
-/// Error(invalid_argument) if it answers with an error
+/// Error(invalid_argument) if the coordinator's answer is an error
 std::string ask_coordinator(const std::string& request);
 
 }  // namespace treadle::sharing

@@ -57,7 +57,7 @@ std::string sharing_folder() {
 
 std::shared_ptr<Job> environment_job() {
   static ForkMutex& mutex = *new ForkMutex;
-  static std::weak_ptr<Job>& last = *new std::weak_ptr<Job>;  // shared by all sessions as long as there is one
+  static std::weak_ptr<Job>& last = *new std::weak_ptr<Job>;  // all sessions share this job as long as one of them exists
   const char* job_class = std::getenv("TREADLE_JOB_CLASS");
   if (!job_class || !*job_class) return nullptr;
   {

@@ -1,4 +1,4 @@
-// The fields of a job's status: the one list from which lines, JSON, tables and Python's attributes are made.
+// Lists the fields of a job's status. Lines, JSON, tables and Python's attributes are made from this list.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace treadle::sharing {
 
 template <typename T>
 struct JobField {
-  const char* name;       ///< in lines, in the coordinator's files and in Python
-  std::string_view json;  ///< of `treadle jobs --json`
+  const char* name;       ///< name in lines, in the coordinator's files and in Python
+  std::string_view json;  ///< key in the output of `treadle jobs --json`
   T JobStatus::*member;
   const char* meaning;
 };

@@ -30,10 +30,10 @@ namespace treadle::sharing {
 namespace {
 
 constexpr char kMagic[8] = {'t', 'r', 'e', 'a', 'd', 'l', 'e', '1'};
-constexpr const char* kFileName = "/jobs-4";  // a new layout gets a new name, so that versions of the library do not interfere
+constexpr const char* kFileName = "/jobs-4";  // a new layout of the file gets a new name, so that versions of the library do not interfere
 constexpr int kCoordinatorByte = kMaxJobs;
 
-// File locks do not conflict within a process, so it must remember which slots it holds.
+// The slots that this process has locked. File locks do not conflict within a process, so it must record them itself.
 struct Owned {
   ForkMutex mutex;
   uint32_t generation = 0;
@@ -45,7 +45,8 @@ Owned& owned() {
   return all;
 }
 
-// Identifies the process among all present and past ones of the machine; the same for two copies of this library in it.
+// Returns a number that identifies this process among all present and past ones of the machine. Two copies of this library in the process
+// get the same number.
 uint64_t process_token() {
   std::string text = std::to_string(getpid());
   struct stat space {};
@@ -77,7 +78,7 @@ void make_sharing_folder(const std::string& folder) {
   struct stat info {};
   if (lstat(folder.c_str(), &info) != 0) throw_io("cannot use the folder", folder);
   if (!S_ISDIR(info.st_mode)) throw Error(ErrorCode::io_error, fmt::format("\"{}\" is no folder", folder));
-  // If another user had created the folder in /dev/shm first, that user could steer our jobs.
+  // Another user could have created the folder in /dev/shm first, and could then control this user's jobs.
   if (info.st_uid != geteuid() || (info.st_mode & 0022) != 0)
     throw Error(ErrorCode::io_error, fmt::format("the folder \"{}\" belongs to user {} with mode {:o}; it must belong to user {} and be "
                                                  "writable by nobody else",
@@ -106,10 +107,10 @@ bool JobTable::map_shared(std::string* why) {
     const std::string folder = sharing_folder();
     make_sharing_folder(folder);
     path_ = folder + kFileName;
-    // Never closed: closing any descriptor of the file would release all of the process's locks on it.
+    // The file is never closed: closing any descriptor of it would release all of the process's locks on it.
     fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) throw_io("cannot open", path_);
-    // Touching a page without storage would end the process.
+    // Allocates storage now, since touching a page without storage would end the process.
     if (int error = posix_fallocate(fd, 0, sizeof(Page)); error != 0) {
       errno = error;
       throw_io("no room for", path_);
@@ -117,7 +118,7 @@ bool JobTable::map_shared(std::string* why) {
     void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) throw_io("cannot map", path_);
     page_ = static_cast<Page*>(memory);
-    // Zero is the initial state of everything except shares, which claim() sets.
+    // Everything begins as zero, except for shares, which claim() sets.
     std::memcpy(page_->magic, kMagic, sizeof kMagic);
     fd_ = fd;
     return true;
@@ -148,7 +149,7 @@ void JobTable::unlock_byte(int byte) {
   fcntl(fd_, F_SETLK, &lock);
 }
 
-// A forked child has none of its parent's locks. @pre the caller holds the mutex
+// Forgets locks after a fork: the child has none of its parent's. @pre the caller holds the mutex
 void JobTable::forget_parents_locks() {
   if (owned().generation == fork_generation()) return;
   owned().generation = fork_generation();
@@ -156,7 +157,7 @@ void JobTable::forget_parents_locks() {
   owned().coordinator = false;
 }
 
-// @pre the caller holds the slot's lock
+// Resets a slot. @pre the caller holds the slot's lock
 void JobTable::clear(int index) {
   JobSlot& slot = page_->slots[index];
   slot.state = SlotState::free;
@@ -172,7 +173,7 @@ int JobTable::claim() {
   for (int i = 0; i < kMaxJobs; ++i) {
     if ((owned().slots >> i & 1U) != 0) continue;
     JobSlot& slot = page_->slots[i];
-    // The slot of another copy of this library in this process, to which the lock also belongs.
+    // Skips the slot of another copy of this library in this process: the process holds its lock, too.
     if (slot.state.load() == SlotState::live && slot.owner.load() == own && slot.pid.load() == getpid() && fd_ >= 0) continue;
     if (!lock_byte(i)) continue;
     clear(i);
@@ -201,7 +202,7 @@ void JobTable::give_back(int index) {
   std::lock_guard lock(owned().mutex);
   forget_parents_locks();
   const uint64_t bit = uint64_t{1} << index;
-  if ((owned().slots & bit) == 0) return;  // the parent's
+  if ((owned().slots & bit) == 0) return;  // in a forked child the slot is the parent's
   clear(index);
   owned().slots &= ~bit;
   unlock_byte(index);
@@ -216,7 +217,7 @@ void JobTable::sweep() {
     JobSlot& slot = page_->slots[i];
     if (slot.state.load() != SlotState::live || (owned().slots >> i & 1U) != 0) continue;
     if (slot.owner.load() == own && slot.pid.load() == getpid()) continue;
-    if (!lock_byte(i)) continue;  // its process is alive
+    if (!lock_byte(i)) continue;  // the lock is held, so the slot's process is alive
     clear(i);
     unlock_byte(i);
   }
@@ -292,7 +293,8 @@ void end_grants(Page& page) {
   }
 }
 
-// Other processes also write to the page: names are made safe for terminals, and classes are one of the two.
+// Makes values safe, because other processes also write to the page: names are made printable, and classes are limited to the two that
+// exist.
 JobStatus status_of(const JobSlot& slot) {
   JobStatus status;
   status.id = slot.id;
@@ -335,7 +337,7 @@ uint32_t share_from_percent(double percent) {
 void end_guaranteed(Page& page, int index) {
   const uint64_t bit = uint64_t{1} << index;
   if ((page.guaranteed_running.load() & bit) == 0) return;
-  page.guaranteed_ended_ns.store(now_ns());  // before the bit is cleared: a reader that finds the bit cleared must see the time
+  page.guaranteed_ended_ns.store(now_ns());  // before the bit is cleared, so that a reader that finds the bit cleared sees the time
   page.guaranteed_running.fetch_and(~bit);
 }
 
@@ -343,7 +345,8 @@ void apply(Page& page, int index, const JobChange& change) {
   JobSlot& slot = page.slots[index];
   if (change.job_class && *change.job_class != JobClass::guaranteed && *change.job_class != JobClass::opportunistic)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is no class of jobs", static_cast<int>(*change.job_class)));
-  if (change.share_percent) slot.share = share_from_percent(*change.share_percent);  // before any other change, since it may throw
+  // First, since it may throw before anything has changed.
+  if (change.share_percent) slot.share = share_from_percent(*change.share_percent);
   if (change.suspended) slot.suspended = *change.suspended ? 1 : 0;
   bool memory = false;
   if (change.memory_limit_bytes) memory |= slot.memory_limit.exchange(*change.memory_limit_bytes) != *change.memory_limit_bytes;

@@ -11,21 +11,22 @@
 
 namespace treadle::sharing {
 
-inline constexpr int kMaxJobs = 64;             // one bit each in Page::guaranteed_running
+inline constexpr int kMaxJobs = 64;             // each job has one bit in Page::guaranteed_running
 inline constexpr uint32_t kFullShare = 10'000;  // shares are in units of 0.01 %
 inline constexpr size_t kNameBytes = 48;        // including the terminator
 
-/// The duties of a job before each node: bits in the low byte of JobSlot::word. The rest of the word counts changes.
+/// What threads of a job must do before each node. Each duty is a bit in the low byte of JobSlot::word; the rest of the word counts
+/// changes.
 enum Duty : uint32_t {
-  kThrottled = 1,  ///< the share is below 100 %
+  kThrottled = 1,  ///< sleep, because the share is below 100 %
   kSuspended = 2,
-  kGivesWay = 4,   ///< yields to guaranteed jobs
-  kPublishes = 8,  ///< publishes the kind of its current node, for opportunistic jobs that may run beside it
+  kGivesWay = 4,   ///< yield to guaranteed jobs
+  kPublishes = 8,  ///< publish the kind of the current node, for opportunistic jobs that may run beside it
   kAnyDuty = 0xFF,
   kOneChange = 0x100,
 };
 
-/// Nodes of opportunistic jobs that may run during a run of a guaranteed job.
+/// Says which nodes of opportunistic jobs may run during a run of a guaranteed job.
 enum class Beside : uint32_t {
   none = 0,           ///< none: they yield
   compute_bound = 1,  ///< nodes that are not memory-bound
@@ -36,7 +37,7 @@ enum class Beside : uint32_t {
 enum class SlotState : uint32_t { free = 0, live = 1 };
 
 struct JobSlot {
-  // Read before every node.
+  // Threads read this word before every node.
   alignas(64) std::atomic<uint32_t> word{0};
   std::atomic<SlotState> state{SlotState::free};
   // Requested settings of the job.
@@ -45,17 +46,18 @@ struct JobSlot {
   std::atomic<uint64_t> memory_limit{0}, host_limit{0};
   // A profile requested by another process (session/attach.h): runs that begin before `profile_until_ns` are recorded.
   std::atomic<uint64_t> profile_until_ns{0}, profile_request{0};
-  std::atomic<uint64_t> profile_taken_until_ns{0};  // only one process at a time requests a profile
+  // Time until which a process has reserved the request; only one process at a time requests a profile.
+  std::atomic<uint64_t> profile_taken_until_ns{0};
   // Number of runs in progress.
   alignas(64) std::atomic<uint32_t> running{0};
-  std::atomic<uint32_t> active{0};  // their threads that do not wait for their share or turn
+  std::atomic<uint32_t> active{0};  // threads of these runs that do not wait for their share or turn
   std::atomic<int32_t> threads{0};
-  std::atomic<int32_t> cpu{-1};  // where the last of them began
-  // Reported by the job.
+  std::atomic<int32_t> cpu{-1};  // CPU on which the last run began
+  // The job writes these members.
   alignas(64) std::atomic<uint64_t> runs{0};
   std::atomic<uint64_t> run_ns{0}, idle_ns{0}, gave_way_ns{0}, last_step_ns{0}, average_step_ns{0};
   std::atomic<uint64_t> device_bytes{0}, host_bytes{0}, disk_bytes{0}, peak_bytes{0}, moved_bytes{0}, moves{0}, moving_ns{0};
-  // Written by the owner before the slot becomes live.
+  // The owner writes these members before the slot becomes live.
   alignas(64) std::atomic<uint64_t> id{0};
   std::atomic<int64_t> pid{0};
   std::atomic<uint64_t> owner{0};  // hash of the process's pid, start time and PID namespace
@@ -66,11 +68,11 @@ struct JobSlot {
 
 struct Page {
   char magic[8];
-  alignas(64) std::atomic<uint64_t> guaranteed_running;  // a bit per slot
-  std::atomic<uint64_t> guaranteed_ended_ns;             // when a guaranteed job last had no run any more
+  alignas(64) std::atomic<uint64_t> guaranteed_running;  // one bit per slot
+  std::atomic<uint64_t> guaranteed_ended_ns;             // time at which the last run of a guaranteed job ended
   alignas(64) std::atomic<Beside> beside;
   std::atomic<uint32_t> guaranteed_bound;  // Bound of the node that a guaranteed job began last
-  std::atomic<uint64_t> max_beside_ns;     // longer nodes never run beside a guaranteed job; 0: no limit
+  std::atomic<uint64_t> max_beside_ns;     // nodes that take longer never run beside a guaranteed job; 0: no limit
   std::atomic<uint64_t> coordinator_beat_ns;
   std::atomic<int64_t> coordinator_pid;
   std::atomic<uint64_t> last_id, last_profile;
@@ -78,7 +80,7 @@ struct Page {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<SlotState>::is_always_lock_free);
 
-/// Settings of a coordinator are valid for this time after its last beat.
+/// How long settings of a coordinator are valid after the coordinator last wrote its time.
 inline constexpr uint64_t kCoordinatorTimeoutNs = 2'000'000'000;
 
 /// Returns the time of CLOCK_MONOTONIC, which is the same in all processes of a machine.
@@ -86,8 +88,8 @@ uint64_t now_ns() noexcept;
 
 class JobTable {
  public:
-  /// The process's table; maps the page at the first call. If the folder cannot be used, the table is in private memory, visible only to
-  /// this process, and a warning gives the reason.
+  /// Returns the process's table; maps the page at the first call. If the folder cannot be used, the table is in private memory, visible
+  /// only to this process, and a warning gives the reason.
   static JobTable& get();
 
   Page& page() { return *page_; }
@@ -100,13 +102,13 @@ class JobTable {
   void give_back(int slot);
   /// Frees slots of dead processes. Needs some system calls.
   void sweep();
-  /// The live slot with this id; -1 if there is none.
+  /// Returns the live slot with this id; -1 if there is none.
   int find(uint64_t id);
 
   /// Makes this process the coordinator. Returns false if another one is.
   bool lock_coordinator();
   void unlock_coordinator();
-  /// The coordinator's pid in this process's namespace; 0: there is none.
+  /// Returns the coordinator's pid in this process's namespace; 0: there is no coordinator.
   int64_t coordinator_pid();
 
  private:
@@ -132,9 +134,9 @@ void end_grants(Page& page);
 void make_sharing_folder(const std::string& folder);
 
 JobStatus status_of(const JobSlot& slot);
-/// @throws Error(invalid_argument)
+/// Applies a change to a slot. @throws Error(invalid_argument)
 void apply(Page& page, int slot, const JobChange& change);
-/// Called when the slot's job has no guaranteed run any more.
+/// Must be called when the last guaranteed run of the slot's job has ended.
 void end_guaranteed(Page& page, int slot);
 uint32_t share_from_percent(double percent);
 

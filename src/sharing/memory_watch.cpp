@@ -17,7 +17,7 @@ MemoryWatch& MemoryWatch::get() {
   return watch;
 }
 
-// The mutex and the threads are made anew in a forked child: a thread of the parent may have held the mutex, and the parent's threads can
+// A forked child constructs the mutex and the threads again: a thread of the parent may have held the mutex, and the parent's threads can
 // be neither joined nor destroyed.
 MemoryWatch::MemoryWatch()
     : reset_([this] {
@@ -43,14 +43,14 @@ void MemoryWatch::add(Client& client, JobState& job) {
   if (known != all_.end() && known->generation == fork_generation()) return;
   std::list<Watched> made, parents;
   Watched& watched = made.emplace_back(client, job);
-  // The thread starts from the changes that the caller has seen, so that no later limit is missed.
+  // The thread starts from the count of changes that the caller has seen, so that it misses no later limit.
   watched.thread = std::thread([&watched, seen = job.slot().memory_changes.load()] { listen(watched, seen); });
   std::lock_guard whole(list_mutex_);
   all_.splice(all_.end(), made);
   if (known != all_.end()) parents.splice(parents.end(), all_, known);
 }
 
-// If the mutex is taken, its holder or the client's own thread notifies the client.
+// Does nothing if the mutex is taken: then its holder or the client's own thread notifies the client.
 void MemoryWatch::tell(int slot) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;

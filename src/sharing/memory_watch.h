@@ -1,4 +1,4 @@
-// A thread that notices when another process changes a job's memory limit, for jobs that hold memory but do not run.
+// A thread that notices when another process changes a job's memory limit. It serves jobs that use memory but do not run.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,10 @@ namespace treadle::sharing {
 
 class MemoryWatch {
  public:
-  /// An object that holds memory of a job.
+  /// An object that uses memory of a job.
   class Client {
    public:
+    /// Called after a limit has changed.
     /// @param may_wait  false: do not wait for a running node; if this call did nothing, it is repeated
     virtual void limit_changed(bool may_wait) = 0;
 
@@ -30,7 +31,7 @@ class MemoryWatch {
   /// after the client read it.
   void add(Client& client, JobState& job);
   void remove(Client& client);
-  /// Called by a thread that has changed the limits of a job of this process: takes effect at once if nothing is running.
+  /// Must be called by a thread that has changed the limits of a job of this process. The limits take effect at once if nothing is running.
   void tell(int slot);
 
  private:
@@ -38,7 +39,7 @@ class MemoryWatch {
     Watched(Client& of, JobState& in) : client(of), job(in) {}
     Client& client;
     JobState& job;
-    const uint32_t generation = fork_generation();  // a forked child lacks the thread
+    const uint32_t generation = fork_generation();  // identifies the process, since a forked child does not have the thread
     std::atomic<bool> stop{false};
     std::thread thread;
   };
@@ -48,7 +49,7 @@ class MemoryWatch {
 
   std::mutex mutex_;
   std::list<Watched> all_;
-  ForkMutex list_mutex_;  // a fork waits until the list is consistent
+  ForkMutex list_mutex_;  // fork() waits until the list is consistent
   const ForkReset reset_;
 };
 

@@ -13,13 +13,13 @@ namespace {
 
 bool is_guaranteed(const JobView& job) { return job.job_class == JobClass::guaranteed; }
 
-// Measures by how much guaranteed jobs are slowed. The fastest step seen counts as a step without other jobs; it is forgotten slowly, in
-// case it is never reached again (larger inputs).
+// Measures by how much guaranteed jobs are slowed. The fastest step seen counts as the time without other jobs. This time slowly increases,
+// in case steps never become as fast again (larger inputs).
 class Slowdown {
  public:
-  /// @return for instance 0.03 for 3 %, of the job that is slowed most; 0 if no run has ended since the previous call
+  /// @return the slowdown of the job that is slowed most, for instance 0.03 for 3 %; 0 if no run has ended since the previous call
   double observe(std::span<const JobView> jobs) {
-    constexpr double kForget = 1.0005;  // per look: 0.5 % per second at ten looks a second
+    constexpr double kForget = 1.0005;  // factor per look: 0.5 % per second at ten looks a second
     double worst = 0;
     std::unordered_map<uint64_t, double> kept;
     for (const JobView& job : jobs) {
@@ -53,8 +53,8 @@ class GiveWay final : public Policy {
   Decision decide(std::span<const JobView> jobs, double, int) override { return {.granted = full_grants(jobs)}; }
 };
 
-// AntMan (OSDI 2020): opportunistic jobs run beside guaranteed ones, in the time that these were seen to leave idle; less when these become
-// slower.
+// AntMan (OSDI 2020): opportunistic jobs run beside guaranteed ones in the time that these jobs left idle, and in less time when these
+// become slower.
 class AntMan final : public Policy {
  public:
   std::string_view name() const override { return "antman"; }
@@ -82,8 +82,8 @@ class AntMan final : public Policy {
   double used_ = 0, penalty_ = 1;
 };
 
-// TGS (NSDI 2023): the rate of opportunistic jobs grows until the guaranteed one is slowed by more than 3 %: by half at first, then by
-// 0.025 % of the whole per look. Then it falls by 8 %.
+// TGS (NSDI 2023): the rate of opportunistic jobs grows until the guaranteed one is slowed by more than 3 %. At first it grows by half,
+// then by 0.025 % of the whole per look. Above 3 % it decreases by 8 %.
 class Feedback final : public Policy {
  public:
   std::string_view name() const override { return "feedback"; }
@@ -110,14 +110,15 @@ class Feedback final : public Policy {
   bool slow_start_ = true;
 };
 
-// Orion (EuroSys 2024): short nodes run beside a guaranteed job if their speed has another bound than its own nodes', and a CPU is free. If
-// the job still becomes slower, only nodes that are not memory-bound; then none, for a while.
+// Orion (EuroSys 2024): a short node runs beside a guaranteed job if another resource limits its speed than that of the job's nodes, and a
+// CPU is free. If the job still becomes slower, only nodes that are not memory-bound run; then none do, for a while.
 class Operators final : public Policy {
  public:
   std::string_view name() const override { return "operators"; }
 
   Decision decide(std::span<const JobView> jobs, double, int num_cpus) override {
-    constexpr double kTolerance = 0.03, kLongest = 0.025;  // as a fraction of the guaranteed job's step
+    // KTolerance: accepted slowdown; kLongest: longest node, as a fraction of the guaranteed job's step.
+    constexpr double kTolerance = 0.03, kLongest = 0.025;
     constexpr int kRetryLooks = 50;
     const double slower = slowdown_.observe(jobs);
     if (slower > kTolerance) {

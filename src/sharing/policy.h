@@ -16,20 +16,20 @@ namespace treadle::sharing {
 struct JobView {
   uint64_t id = 0;
   JobClass job_class = JobClass::guaranteed;
-  uint32_t share = kFullShare;  ///< as set
+  uint32_t share = kFullShare;  ///< the job's setting
   int threads = 0;
   bool running = false;
-  uint64_t new_runs = 0;       ///< runs that have ended since
+  uint64_t new_runs = 0;       ///< number of runs that have ended since the previous decision
   double busy_ns = 0;          ///< duration of these runs without idling and yielding
-  double average_step_ns = 0;  ///< over recent runs; 0: none yet
+  double average_step_ns = 0;  ///< average over recent runs; 0: none has ended yet
 };
 
 /// A policy's decision. `granted` is in the order of the jobs.
 struct Decision {
   Beside beside = Beside::none;
-  uint64_t max_beside_ns = 0;       ///< longer nodes never run beside a guaranteed job; 0: no limit
+  uint64_t max_beside_ns = 0;       ///< nodes that take longer never run beside a guaranteed job; 0: no limit
   bool guaranteed_publish = false;  ///< guaranteed jobs publish the bounds of their nodes
-  std::vector<uint32_t> granted;    ///< in units of 0.01 %
+  std::vector<uint32_t> granted;    ///< granted shares, in units of 0.01 %
 };
 
 class Policy {
@@ -39,9 +39,10 @@ class Policy {
   virtual Decision decide(std::span<const JobView> jobs, double elapsed_ns, int num_cpus) = 0;
 };
 
-/// Makes the policy give-way, antman, feedback or operators. @throws Error(invalid_argument) naming these
+/// Makes the policy with this name: give-way, antman, feedback or operators. @throws Error(invalid_argument) for another name, listing
+/// these
 std::unique_ptr<Policy> make_policy(std::string_view name);
-/// Names with a line of description each.
+/// Lists the names of the policies, each with a line of description.
 std::span<const std::pair<std::string_view, std::string_view>> policy_table();
 
 }  // namespace treadle::sharing

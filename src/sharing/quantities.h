@@ -1,4 +1,4 @@
-// Text forms of shares, sizes and classes: on the command line, in requests to the coordinator, and in the environment.
+// Converts shares, sizes and classes to text and back: on the command line, in requests to the coordinator, and in the environment.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace treadle::sharing {
 double parse_percent(std::string_view text);
 /// Parses "1048576", "512MiB", "2GiB", "2G" (powers of 1024); "none" is 0. @throws Error(invalid_argument)
 uint64_t parse_bytes(std::string_view text);
-/// @throws Error(invalid_argument)
+/// Parses the name of a class. @throws Error(invalid_argument)
 JobClass parse_class(std::string_view text);
 std::string_view class_name(JobClass job_class) noexcept;
 /// Returns text such as "512 MiB".
@@ -25,7 +25,7 @@ void parse_change(std::string_view word, JobChange& change);
 std::string format_status(const JobStatus& status);
 /// Formats the status as a JSON object.
 std::string format_json(const JobStatus& status);
-/// The reverse of format_status; unknown keys are left out.
+/// Parses a line of format_status(); skips unknown keys.
 JobStatus parse_status(std::string_view line);
 
 }  // namespace treadle::sharing

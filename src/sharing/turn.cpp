@@ -21,12 +21,12 @@ namespace treadle::sharing {
 namespace {
 
 constexpr int64_t kLookNs = 2'000'000;            // interval at which a wait checks whether the run was cancelled
-constexpr int64_t kShortestIdleNs = 50'000;       // a shorter sleep is mostly overhead of the system; less is carried over
-constexpr int64_t kMostCreditNs = 1'000'000'000;  // for having slept too long
-// Opportunistic jobs continue once no guaranteed job has had work for this long. Until then the guaranteed job's
-// client may be using results, on a CPU that a waking opportunistic thread would take from it for some milliseconds.
+constexpr int64_t kShortestIdleNs = 50'000;       // shorter sleeps are mostly overhead of the system, so shorter debts are carried over
+constexpr int64_t kMostCreditNs = 1'000'000'000;  // maximum credit for having slept too long
+// Opportunistic jobs continue once no guaranteed job has had work for this long. Until then the guaranteed job's client may still be using
+// results. An opportunistic thread that wakes up earlier would take the client's CPU for some milliseconds.
 constexpr int64_t kSettleNs = 400'000;
-constexpr int64_t kShortestLookNs = 100'000;  // interval for checking whether guaranteed jobs have work
+constexpr int64_t kShortestLookNs = 100'000;  // shortest interval between checks whether guaranteed jobs have work
 constexpr int64_t kLongestLookNs = 1'000'000;
 constexpr uint64_t kSweepNs = 50'000'000;  // interval at which yielding threads check whether the jobs that they wait for are alive
 
@@ -47,7 +47,7 @@ std::string checked_name(const std::string& given) {
 }
 
 // True if threads of opportunistic runs use the system's idle priority. The environment must ask for it, since such a run may starve on a
-// machine that is busy otherwise. A thread must also be able to leave the priority again, which is tried once, on a thread that ends.
+// machine that is busy otherwise. A thread must also be able to restore its priority, which is tested once, on a thread that then ends.
 bool takes_idle_priority() {
   static const bool takes = [] {
     const char* wanted = std::getenv("TREADLE_JOB_IDLE_PRIORITY");
@@ -62,7 +62,7 @@ bool takes_idle_priority() {
   return takes;
 }
 
-// The CPUs on which guaranteed jobs other than `index` have begun unfinished work.
+// Returns the CPUs on which guaranteed jobs other than `index` have begun runs that have not ended.
 cpu_set_t cpus_in_use(const Page& page, int index) {
   cpu_set_t used;
   CPU_ZERO(&used);
@@ -73,9 +73,9 @@ cpu_set_t cpus_in_use(const Page& page, int index) {
   return used;
 }
 
-// While opportunistic work computes, guaranteed clients that wake up meet on one CPU, and the system may take a whole run to notice that
-// another one is idle. So the one that begins second moves there itself. Right after the move, the thread may use all its previous CPUs
-// again.
+// While opportunistic work computes, the system may place several guaranteed clients that wake up on the same CPU, and may take a whole run
+// to notice that another CPU is idle. So the client that begins second moves to a free CPU itself. Right after the move, the thread may use
+// all its previous CPUs again.
 void take_free_cpu(const Page& page, JobSlot& slot, int index) {
   int cpu = sched_getcpu();
   const cpu_set_t used = cpus_in_use(page, index);
@@ -103,7 +103,7 @@ void end_work(Page& page, JobSlot& slot, int index) {
   if (slot.active.fetch_sub(1) != 1) return;
   end_guaranteed(page, index);
   if (slot.active.load() != 0 && static_cast<JobClass>(slot.job_class.load()) == JobClass::guaranteed)
-    page.guaranteed_running.fetch_or(uint64_t{1} << index);  // another thread has begun meanwhile
+    page.guaranteed_running.fetch_or(uint64_t{1} << index);  // another thread has begun a run meanwhile
 }
 
 bool coordinator_is_there(const Page& page) {
@@ -165,7 +165,7 @@ void JobState::claim_in_child() {
   try {
     claim(options);
   } catch (...) {
-    generation_ = claimed_in(generation - 1);  // the next call tries again
+    generation_ = claimed_in(generation - 1);  // restores the state, so that the next call tries again
     throw;
   }
 }
@@ -224,7 +224,7 @@ void Turn::end() {
   end_work(state_.job->page(), *state_.slot, state_.job->index());
 }
 
-// Carries over the debt of earlier runs if the share is the same; a new share begins without debt.
+// Continues with the debt of earlier runs if the share is the same; a new share begins without debt.
 void Turn::open_account(uint32_t word) {
   const bool same = state_.job->account_word.exchange(word) == word;
   const int64_t carried = state_.job->owed_ns.exchange(0);
@@ -233,7 +233,7 @@ void Turn::open_account(uint32_t word) {
   state_.boundary_ns = 0;
 }
 
-// The time since the last boundary was busy, so idle time is owed for it.
+// Counts the time since the last boundary as busy, so that idle time is owed for it.
 void Turn::account(uint64_t now) {
   const uint32_t share = std::min(state_.slot->share.load(std::memory_order_relaxed), state_.slot->granted.load(std::memory_order_relaxed));
   if (share > 0 && share < kFullShare)
@@ -332,9 +332,9 @@ void Turn::give_way() {
   away("gives way", state_.slot->gave_way_ns, [&] {
     const uint64_t start = now_ns();
     uint64_t next_sweep = start + kSweepNs;
-    // This thread is not woken: a guaranteed job would pay for the call at the end of every run, and again when the woken thread takes its
-    // core. A client that sends one request after the other leaves gaps of microseconds; a node begun in a gap would delay the next
-    // request.
+    // Checks from time to time, because no thread wakes this one: the guaranteed job would lose time for the system call at the end of
+    // every run, and again when the woken thread takes its core. Also, a client that sends one request after the other leaves gaps of
+    // microseconds; a node that begins in such a gap would delay the next request.
     for (uint32_t word; ((word = state_.slot->word.load()) & kGivesWay) != 0;) {
       const bool runs = page.guaranteed_running.load() != 0;
       if (runs && !must_give_way()) break;  // the policy lets this node run beside the job

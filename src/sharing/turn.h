@@ -1,4 +1,4 @@
-// What a run does for its job when the device is shared: at its begin and end, and before every node.
+// What a run must do for its job when several jobs share the device: at its begin and end, and before every node.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ class Recorder;
 
 namespace treadle::sharing {
 
-/// A job of this process. Its slot changes in a forked child, whose runs belong to another job.
+/// A job of this process. After a fork, the child's runs belong to another job, with another slot.
 class JobState {
  public:
   explicit JobState(const JobOptions& options);
@@ -34,12 +34,12 @@ class JobState {
   Page& page() { return page_; }
   void set(const JobChange& change) { apply(page_, index(), change); }
 
-  /// Idle time that ended runs owe, in nanoseconds; negative: they slept too long.
+  /// Idle time in nanoseconds that ended runs still owe; negative: they slept too long.
   std::atomic<int64_t> owed_ns{0};
   std::atomic<uint32_t> account_word{0};  ///< the slot's word for which the debt is counted; a new share begins a new account
 
  private:
-  // States of generation_: a forked child claims a slot, while its other threads may wait for that.
+  // States of generation_: a forked child is claiming a slot, for which its other threads wait, or has claimed it.
   static uint32_t claiming_in(uint32_t generation) { return 2 * generation + 1; }
   static uint32_t claimed_in(uint32_t generation) { return 2 * generation + 2; }
   void claim(const JobOptions& options);
@@ -50,7 +50,7 @@ class JobState {
   std::atomic<uint32_t> generation_{0};
 };
 
-/// A check that waits call every few milliseconds. It throws if the run must end.
+/// A check that threads call every few milliseconds while they wait. It throws if the run must end.
 struct Interruption {
   void (*check)(const void* context) = nullptr;
   const void* context = nullptr;
@@ -68,7 +68,7 @@ class RunScope {
   JobState* job_;
   uint64_t start_ns_ = 0;
   int policy_before_ = -1;              // the thread's previous scheduling policy, if it was changed
-  LoopBreakScope outer_runs_{nullptr};  // a run inside a node of another run does not yield for that one
+  LoopBreakScope outer_runs_{nullptr};  // a run inside a node of another run does not yield on behalf of that run
 };
 
 /// A thread's progress through the nodes of a run. Bodies of control flow use the turn of their node if they run on its thread.
@@ -86,15 +86,15 @@ class Turn final : LoopBreak {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  /// True if before_node() has anything to do. Reads one word.
+  /// Returns true if before_node() has anything to do. Reads only one word.
   bool has_duty() const { return (word_->load(std::memory_order_relaxed) & kAnyDuty) != 0; }
   void before_node(const NodeHint& hint) {
     if (has_duty()) [[unlikely]]
       current_->act(hint);
   }
-  /// True if the job yields to guaranteed jobs.
+  /// Returns true if the job yields to guaranteed jobs.
   bool gives_way() const { return (word_->load(std::memory_order_relaxed) & kGivesWay) != 0; }
-  /// For use inside a node: an opportunistic job also yields between the chunks of its loops. Null if it need not.
+  /// For loops inside a node: an opportunistic job yields between the chunks of loops, too. Null if the job does not yield.
   LoopBreak* within_node() { return gives_way() ? current_ : nullptr; }
 
  private:
@@ -104,10 +104,10 @@ class Turn final : LoopBreak {
     Recorder* recorder = nullptr;
     uint16_t record_run = 0;
     Interruption interruption;
-    uint64_t boundary_ns = 0;  // when the current node began, if it counts as busy
+    uint64_t boundary_ns = 0;  // time at which the current node began, if it counts as busy
     int64_t owed_ns = 0;
-    uint32_t seen = 0;  // the word for which the debt is counted; 0: none yet
-    NodeHint hint;      // of the current node
+    uint32_t seen = 0;  // the slot's word for which the debt is counted; 0: none yet
+    NodeHint hint;      // facts about the current node
   };
 
   void begin(JobState* job, Recorder* recorder, uint16_t record_run, Interruption interruption);
@@ -128,7 +128,7 @@ class Turn final : LoopBreak {
   static thread_local constinit Turn* of_thread_;
 
   const std::atomic<uint32_t>* word_ = &kNothing;
-  Turn* current_ = nullptr;  // this, or the turn of the surrounding node
+  Turn* current_ = nullptr;  // this object, or the turn of the surrounding node
   Turn* outer_ = nullptr;    // the thread's turn before this one
   State state_;
 };

@@ -1,4 +1,4 @@
-// Devices of a library that has the host alone, and no plugins that bring others: no session has any.
+// Replaces the files about devices in a library that has only the host and no plugins: no session has devices.
 #include "device/sim/sim_type.h"
 #include "gpu/gpu_type.h"
 #include "session/device_rows.h"

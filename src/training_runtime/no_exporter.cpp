@@ -1,4 +1,4 @@
-// The exporter of a library that has none.
+// Replaces the exporter in a library that has none.
 #include "onnx/export.h"
 #include "treadle/error.h"
 

@@ -1,4 +1,4 @@
-// Graphs of trainers where nothing makes them but artifacts.
+// Replaces the builders of training graphs in a library whose graphs come only from artifacts.
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/training/gradient_operator.h"

@@ -1,4 +1,4 @@
-// The optimiser of a library that has none: graphs run as they are.
+// Replaces the optimiser in a library that has none: graphs run unchanged.
 #include "graph/infer.h"
 #include "passes/captured_constants.h"
 #include "passes/conv_choice.h"

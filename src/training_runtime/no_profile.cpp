@@ -1,4 +1,4 @@
-// Profiles of a library that analyses and writes none.
+// Replaces profiles in a library that neither analyses nor writes them.
 #include "profile/analysis/analysis.h"
 #include "profile/analysis/profile_of.h"
 #include "profile/recording/stream_file.h"

@@ -17,7 +17,7 @@ class CpuStream final : public Stream {
  public:
   explicit CpuStream(std::shared_ptr<Device> device) : device_(std::move(device)) {}
   Device& device() const override { return *device_; }
-  void enqueue(Work work, std::string_view) override { work(); }  // an error reaches the caller directly
+  void enqueue(Work work, std::string_view) override { work(); }  // runs at once, so an error reaches the caller directly
   void copy(void* dst, const void* src, size_t size_bytes, CopyKind) override {
     if (size_bytes > 0) std::memcpy(dst, src, size_bytes);
   }

@@ -14,52 +14,54 @@
 
 namespace treadle {
 
-/// Clocks of the host (timeline 0) and of streams. Thread-safe. Devices that share a checker can order their work by common events.
+/// Keeps a vector clock for the host (timeline 0) and for each stream. Thread-safe. Devices that share a checker can order their work by
+/// common events.
 class AccessChecker {
  public:
-  /// Entry t: how much of timeline t has happened before.
+  /// Entry t says how much of timeline t has happened before.
   using Clock = std::vector<uint64_t>;
   static constexpr int kHost = 0;
 
   AccessChecker();
 
   int add_timeline(std::string name);
-  /// Called when the stream is gone and the host has waited for it: another stream may reuse the timeline.
+  /// Must be called when the stream has been destroyed and the host has waited for it. Another stream may reuse the timeline.
   void remove_timeline(int timeline);
-  /// Adds a piece of work to `timeline`. It comes after all that the host has done and seen so far.
+  /// Adds a piece of work to `timeline`. The work comes after everything that the host has done and seen so far.
   void issue(int timeline);
   Clock now(int timeline) const;
   /// Later work of `timeline` happens after `clock`.
   void join(int timeline, const Clock& clock);
-  /// The host has waited for all of `timeline`, including declared accesses of work that was never enqueued. Allocates nothing.
+  /// Records that the host has waited for all of `timeline`, including declared accesses of work that was never enqueued. Allocates
+  /// nothing.
   void join_host(int timeline) noexcept;
 
   void add_memory(const void* data, size_t size_bytes);
-  /// @param check  test whether work that uses the memory may still be running
-  /// @return false if it may; the next check() then reports it
+  /// Removes a block of memory. @param check  test whether work that uses the memory may still be running @return false if such work may be
+  /// running; the next check() then reports it
   bool remove_memory(const void* data, bool check = true);
   bool has_memory(const void* data) const;
 
   /// Declares an access of the work issued next. @throws Error(internal) if it races with an earlier access, naming both, or touches memory
   /// that does not exist
   void check(int timeline, const void* data, size_t size_bytes, Access access, std::string_view name);
-  /// @throws Error(internal) if memory was freed too early
+  /// Throws pending errors. @throws Error(internal) if memory was freed too early
   void report_pending();
 
  private:
   struct Record {
-    int timeline = -1;  // -1: none
+    int timeline = -1;  // -1: no access yet
     uint64_t tick = 0;
     std::string name;
   };
-  struct Segment {  // bytes with the same history
+  struct Segment {  // a range of bytes with the same history
     uintptr_t end = 0;
     Record write;
-    std::vector<Record> reads;  // since the write; one per timeline
+    std::vector<Record> reads;  // reads since the last write; one per timeline
   };
   struct Block {
     size_t size = 0;
-    std::map<uintptr_t, Segment> segments;  // by first byte; they cover the block
+    std::map<uintptr_t, Segment> segments;  // by address of the first byte; together they cover the block
   };
 
   bool before(const Record& record, int timeline) const;
@@ -72,7 +74,7 @@ class AccessChecker {
   mutable std::mutex mutex_;
   std::vector<std::string> names_;
   std::vector<Clock> clocks_;
-  std::vector<int> free_;  // timelines of destroyed streams
+  std::vector<int> free_;  // timelines of destroyed streams, to be reused
   std::map<uintptr_t, Block> blocks_;
   std::string pending_;
 };

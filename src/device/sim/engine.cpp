@@ -10,10 +10,10 @@ namespace {
 
 // A job issues its next node about ten microseconds after the previous one ends. Yielding work does not begin in such a gap.
 constexpr auto kSettle = std::chrono::microseconds(100);
-constexpr auto kLongestLook = std::chrono::microseconds(1000);  // between checks whether others compute
-// Running work leaves at its next chunk, sooner than a sleeping thread would wake up.
+constexpr auto kLongestLook = std::chrono::microseconds(1000);  // longest time between checks whether other work computes
+// Running work leaves the engine at its next chunk. That takes less time than waking a sleeping thread.
 constexpr auto kSpin = std::chrono::microseconds(100);
-constexpr auto kOversleep = std::chrono::microseconds(20);  // sleeping takes some microseconds longer than requested
+constexpr auto kOversleep = std::chrono::microseconds(20);  // how many microseconds longer than requested sleeping usually takes
 
 }  // namespace
 
@@ -61,7 +61,7 @@ void SimEngine::Occupation::keep(double pace, std::chrono::nanoseconds& shortest
   }
 }
 
-// The thread that waits here is not woken when other work takes the engine: it notices at the end of its wait.
+// Nobody wakes the thread that waits here when other work takes the engine: it notices that at the end of its wait.
 std::optional<SimEngine::Clock::time_point> SimEngine::stay(Clock::time_point until) {
   std::optional<Clock::time_point> taken;
   {
@@ -101,7 +101,7 @@ void SimEngine::enter() {
   waited_ns_.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count()), std::memory_order_relaxed);
 }
 
-// The thread that waits here is not woken when other work ends, because that work would have to spend time on it.
+// The thread checks from time to time. Nobody wakes it when other work ends, because waking would cost that work time.
 void SimEngine::enter_last(const std::function<void()>& check) {
   std::unique_lock lock(mutex_);
   const auto own = last_.insert(last_.end(), this);

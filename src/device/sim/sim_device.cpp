@@ -28,7 +28,7 @@
 namespace treadle {
 namespace {
 
-// True on stream threads. There the last reference to memory may be dropped, after all work that came before.
+// True on threads of streams. There the last reference to memory may be dropped, after all work that came before.
 thread_local bool on_stream_thread = false;
 
 // One recording of an event. The event may be recorded again while streams still wait for this recording.
@@ -90,13 +90,13 @@ int64_t steady_ns() {
 
 /// A piece of work whose time a stream measures.
 struct TimedPiece {
-  int64_t begin_ns = 0, end_ns = 0;  // 0: not measured yet
+  int64_t begin_ns = 0, end_ns = 0;  // 0 means not measured yet
   Stream::Told told;
 };
 
 class SimStream final : public Stream {
  public:
-  /// @param engine  of the device, which outlives the stream; null: streams compute concurrently
+  /// @param engine  engine of the device, which outlives the stream; null: streams compute concurrently
   SimStream(std::shared_ptr<SimDevice> device, std::shared_ptr<AccessChecker> checker, std::string_view name, uint64_t seed,
             const SimOptions& options, SimEngine* engine)
       : device_(std::move(device)),
@@ -146,7 +146,8 @@ class SimStream final : public Stream {
   void transfer(size_t size_bytes) {
     if (bus_bytes_per_second_ <= 0) return;
     const auto time = std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(size_bytes) / bus_bytes_per_second_));
-    // A bus uses no core, so the thread sleeps. It spins at the end, since sleeping takes some microseconds longer than requested.
+    // Simulates a transfer. A bus uses no core, so the thread sleeps; at the end it spins, since sleeping takes some microseconds longer
+    // than requested.
     issue([time] {
       const auto end = std::chrono::steady_clock::now() + time;
       constexpr auto kOversleep = std::chrono::microseconds(20);
@@ -161,7 +162,7 @@ class SimStream final : public Stream {
     auto signal = std::make_shared<Signal>();
     signal->clock = checker_->now(timeline_);
     push([signal] { signal->set(); }, Kind::control);
-    own->set_signal(std::move(signal));  // last: a signal that was not enqueued would block waiters
+    own->set_signal(std::move(signal));  // last, since waiters would block for a signal that was not enqueued
   }
 
   void wait(const std::shared_ptr<Event>& event) override {
@@ -219,7 +220,7 @@ class SimStream final : public Stream {
   }
 
  private:
-  enum class Kind : uint8_t { work, control };  // control entries run even after an error, or others would wait forever
+  enum class Kind : uint8_t { work, control };  // control entries run even after an error, since others would wait for them forever
   struct Entry {
     Work work;
     Kind kind;
@@ -248,7 +249,7 @@ class SimStream final : public Stream {
 
   void loop() {
     on_stream_thread = true;
-    prctl(PR_SET_TIMERSLACK, 1);  // ns: transfers sleep for microseconds
+    prctl(PR_SET_TIMERSLACK, 1);  // in ns; small, because transfers sleep for microseconds
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return (!queue_.empty() && !paused_) || (queue_.empty() && closing_); });
@@ -260,7 +261,7 @@ class SimStream final : public Stream {
       lock.unlock();
       std::exception_ptr error;
       if (!skip) error = execute(entry);
-      entry.work = nullptr;  // releases its captures before others learn that it is done
+      entry.work = nullptr;  // destroys what the function captures before others learn that the work is done
       lock.lock();
       busy_ = false;
       if (error && !error_) error_ = error;
@@ -272,7 +273,8 @@ class SimStream final : public Stream {
     try {
       if (max_delay_us_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % (static_cast<uint64_t>(max_delay_us_) + 1)));
       entry.work();
-      if (!ended_.empty()) ended_.back()->end_ns = steady_ns();  // a shared engine may have kept the work longer than the host computed
+      // Measured again, as a shared engine may have kept the work longer than the host computed.
+      if (!ended_.empty()) ended_.back()->end_ns = steady_ns();
       for (const auto& piece : std::exchange(ended_, {})) piece->told(piece->begin_ns, piece->end_ns);
     } catch (...) {
       ended_.clear();
@@ -288,18 +290,18 @@ class SimStream final : public Stream {
   double bus_bytes_per_second_;
   SimEngine* engine_;
   double engine_pace_;
-  std::map<std::string, std::chrono::nanoseconds> shortest_;  // of work by name; used only by the stream's thread
+  std::map<std::string, std::chrono::nanoseconds> shortest_;  // shortest time of work, by name; used only by the stream's thread
   std::function<void()> gives_way_;
   std::shared_ptr<TimedPiece> outer_;               // the piece that is being enqueued; null: the work is not timed
-  std::shared_ptr<TimedPiece> inner_;               // the piece within work that runs; only for the stream's thread, like the next member
-  std::vector<std::shared_ptr<TimedPiece>> ended_;  // pieces that have ended within the work that runs
+  std::shared_ptr<TimedPiece> inner_;               // piece inside of the running work; only for the stream's thread, like the next member
+  std::vector<std::shared_ptr<TimedPiece>> ended_;  // pieces that have ended inside of the running work
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Entry> queue_;
   bool busy_ = false, paused_ = false, closing_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  // last, because it uses the members above
+  std::thread thread_;  // last member, because the thread uses those above
 };
 
 SimStream& own(Stream& stream) { return dynamic_cast<SimStream&>(stream); }
@@ -332,7 +334,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     return true;
   }
   void unreserve(size_t size_bytes) noexcept override { allocated_ -= size_bytes; }
-  // Its memory is the host's: a move only takes time, or none if the host has the contents already.
+  // The device's memory is the host's. So a move only takes time, and none if the host has the contents already.
   void move(Stream& stream, void*, size_t size_bytes, Move where) override {
     if (where != Move::back_to_host) own(stream).transfer(size_bytes);
   }
@@ -342,7 +344,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     own(stream).check(data, size_bytes, access, name);
   }
 
-  // Discards whole pages only; the rest of the range is kept.
+  // Discards only whole pages; the rest of the range keeps its contents.
   void discard(void* data, size_t size_bytes) override {
     static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto from = reinterpret_cast<uintptr_t>(data);
@@ -403,11 +405,11 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     }
   }
 
-  /// Host memory, from the allocator of the requesting scope.
+  /// A block of host memory, from the allocator of the requesting scope.
   struct Block {
     void* data = nullptr;
     size_t size_bytes = 0;
-    size_t reserved_bytes = 0;  // device memory reserved together with it
+    size_t reserved_bytes = 0;  // bytes of device memory that were reserved together with it
     std::shared_ptr<Allocator> allocator;
     MemoryClass memory_class = MemoryClass::other;
     void give_back() const { allocator->free(data, size_bytes, memory_class); }
@@ -445,7 +447,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     if (checker_->remove_memory(block.data, !on_stream_thread)) {
       std::memset(block.data, kFreedMemory, block.size_bytes);
       block.give_back();
-    } else {  // running work may still touch it: keeps it, and the error is reported without a crash
+    } else {  // running work may still use the memory, so it is not freed, and the error is reported without a crash
       std::lock_guard lock(mutex_);
       quarantine_.push_back(block);
     }

@@ -7,7 +7,7 @@
 namespace treadle {
 namespace {
 
-// Options from the session's entries. Shares the checker of the session's other devices, so that events work across them.
+// Returns the options from the session's entries. Shares the checker of the session's other devices, so that events work across them.
 SimOptions options_of(const DeviceRequest& request) {
   SimOptions sim;
   auto given = [&](const char* key) -> const std::string* {
@@ -31,7 +31,7 @@ std::shared_ptr<Device> make(const DeviceRequest& request) {
   return SimDevice::shared(request.name.substr(colon + 1), options_of(request));
 }
 
-// Replaces the host by a device: its work is asynchronous, and every access is checked.
+// Makes a device that replaces the host: its work is asynchronous, and every access is checked.
 std::shared_ptr<Device> make_host(const DeviceRequest& request) {
   SimOptions sim = options_of(request);
   sim.name = "cpu";

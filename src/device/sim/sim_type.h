@@ -1,4 +1,5 @@
-// Registers the simulated accelerator as a device type: "sim" is a new device of the session, "sim:NAME" the process's device of that name.
+// Registers the simulated accelerator as a device type. "sim" is a new device for the session; "sim:NAME" is the process's device of that
+// name.
 #pragma once
 
 namespace treadle {

@@ -57,7 +57,8 @@ const char* name_of(VkResult result) {
 }  // namespace
 
 const Instance& Instance::get() {
-  static const std::pair<Instance, uint32_t> loaded = {load(), fork_generation()};  // what load() throws is thrown by the next call again
+  // If load() throws, the next call calls it again and throws the same.
+  static const std::pair<Instance, uint32_t> loaded = {load(), fork_generation()};
   if (loaded.second != fork_generation())
     throw Error(ErrorCode::not_implemented,
                 "this process was forked from one that uses Vulkan, whose drivers do not work in both; start processes that use GPUs "

@@ -220,7 +220,7 @@ void Connection::submit(const VkSubmitInfo& work) const {
 void Connection::wait_idle() const noexcept {
   if (!is_of_this_process()) return;
   std::lock_guard lock(queue_mutex_);
-  functions_.QueueWaitIdle(queue_);  // of a lost device nothing is left to wait for
+  functions_.QueueWaitIdle(queue_);  // a lost device does no work that could be waited for
 }
 
 }  // namespace treadle::vulkan

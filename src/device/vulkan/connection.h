@@ -26,11 +26,11 @@ struct PhysicalDevice {
   VkPhysicalDevice handle = VK_NULL_HANDLE;
   std::string name;          ///< the driver's name: "NVIDIA H200"
   bool is_software = false;  ///< an implementation that computes on the CPU
-  std::string lacks;         ///< required features that it lacks; empty: it can be used
+  std::string lacks;         ///< names of required features that it lacks; empty: it can be used
   uint64_t memory_bytes = 0;
-  uint32_t vendor_id = 0, device_id = 0;  ///< PCI's numbers
-  bool is_discrete = false;               ///< it has memory of its own
-  std::string identity;                   ///< of the device and its driver: what pipelines are compiled for
+  uint32_t vendor_id = 0, device_id = 0;  ///< numbers assigned by PCI
+  bool is_discrete = false;               ///< it has separate memory
+  std::string identity;                   ///< identifies the device and its driver, for which pipelines are compiled
 };
 
 /// Lists the machine's devices, hardware first, then software. @throws Error(not_found) if there is no Vulkan.
@@ -50,7 +50,7 @@ class Connection {
   const Features& features() const { return features_; }
   uint32_t queue_family() const { return queue_family_; }
 
-  /// The clock from which the queue's time stamps come.
+  /// Describes the clock that the queue's time stamps come from.
   struct TimeStampUnit {
     uint32_t bits = 0;  ///< number of bits of a stamp; 0: the queue has no time stamps
     double ns_per_tick = 1;
@@ -67,7 +67,7 @@ class Connection {
   bool is_of_this_process() const { return opened_in_ == fork_generation(); }
   /// @throws Error(not_implemented) unless is_of_this_process()
   void check_process() const;
-  /// True once a call has said that the device is lost.
+  /// True once a call has returned VK_ERROR_DEVICE_LOST.
   bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 
   /// Returns the first memory type among `allowed` (a mask) with the wanted properties and, if any type has them, the preferred ones.

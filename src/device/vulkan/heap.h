@@ -62,14 +62,14 @@ class Heap {
  private:
   struct Slab {
     std::unique_ptr<Buffer> buffer;
-    std::map<size_t, size_t> free;  ///< offset → bytes; neighbours are merged
+    std::map<size_t, size_t> free;  ///< offset → bytes of free ranges; neighbours are merged
   };
   static uint64_t take(Slab& slab, size_t size_bytes);
-  std::string held() const;  ///< what is held, for errors
+  std::string held() const;  ///< describes the memory in use, for errors
 
   const Connection& connection_;
   mutable std::mutex mutex_;
-  std::map<uint64_t, Slab> slabs_;  ///< by address
+  std::map<uint64_t, Slab> slabs_;  ///< by address of the first byte
 };
 
 }  // namespace treadle::vulkan

@@ -45,7 +45,7 @@ class VulkanEvent final : public Event {
 
  private:
   mutable std::mutex mutex_;
-  std::shared_ptr<Timeline> timeline_;  // null: never recorded
+  std::shared_ptr<Timeline> timeline_;  // null: the event has not been recorded
   uint64_t value_ = 0;
 };
 
@@ -67,7 +67,7 @@ class StreamOfCommands final : public VulkanStream {
     }
     try {
       synchronize();
-    } catch (...) {  // the caller has not asked for the error
+    } catch (...) {  // ignored: the caller has not asked for the error
     }
     connection().wait_idle();
     timeline_->drop_all();  // of a lost device
@@ -132,8 +132,8 @@ class StreamOfCommands final : public VulkanStream {
     if (!own) return event->synchronize();
     const auto [timeline, value] = own->recorded();
     if (!timeline || timeline == timeline_) return;
-    if (timeline->parts() != parts_) return timeline->wait(value);  // semaphores belong to one device
-    submit();                                                       // work recorded so far need not wait
+    if (timeline->parts() != parts_) return timeline->wait(value);  // semaphores belong to one device, so the host waits
+    submit();                                                       // submits first, since work recorded so far need not wait
     waits_.emplace_back(timeline, value);
   }
   void synchronize() override {
@@ -182,9 +182,9 @@ class StreamOfCommands final : public VulkanStream {
  private:
   struct Commands {
     VkCommandBuffer handle = VK_NULL_HANDLE;
-    uint64_t submission = 0;  // it may be recorded again when this submission is done
+    uint64_t submission = 0;  // submission after whose end the buffer may be recorded again
     std::unique_ptr<TimeStamps> stamps;
-    bool is_stamped = false;  // what is being recorded has stamps
+    bool is_stamped = false;  // the commands that are being recorded contain time stamps
   };
 
   const Connection& connection() const { return parts_->connection; }
@@ -203,7 +203,7 @@ class StreamOfCommands final : public VulkanStream {
   uint64_t current_submission() const { return recording_ ? submitted_ + 1 : submitted_; }
 
   void keep(Work work) {
-    // An empty function that owns the work's memory.
+    // Adds an empty function, which owns the memory that the work uses until the work is done.
     timeline_->when_done(current_submission(), [kept = std::make_shared<Work>(std::move(work))] {});
   }
 
@@ -227,7 +227,7 @@ class StreamOfCommands final : public VulkanStream {
       if (!commands.stamps) commands.stamps = std::make_unique<TimeStamps>(connection());
       commands.stamps->reset(commands.handle);
       commands.is_stamped = true;
-      timeline_->when_done(submitted_ + 1, [&commands, submission = submitted_ + 1] {  // before those that look at them
+      timeline_->when_done(submitted_ + 1, [&commands, submission = submitted_ + 1] {  // added before the functions that read the stamps
         if (commands.submission == submission) commands.stamps->read();
       });
     }
@@ -351,16 +351,16 @@ class StreamOfCommands final : public VulkanStream {
   const std::shared_ptr<Timeline> timeline_;
   VkCommandPool pool_ = VK_NULL_HANDLE;
   std::vector<std::unique_ptr<Commands>> commands_;
-  Commands* recording_ = nullptr;  // null: nothing recorded for the next submission
+  Commands* recording_ = nullptr;  // null: nothing has been recorded for the next submission
   uint32_t num_commands_ = 0;
   bool is_timed_ = false;                                              // between begin_timed() and end_timed()
-  std::optional<TimeStamps::Stamp> began_;                             // of the timed piece, once it has a command
+  std::optional<TimeStamps::Stamp> began_;                             // first stamp of the timed piece, once it has a command
   uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done
-  std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // of the next submission
+  std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // timelines and values that the next submission waits for
   const std::shared_ptr<StagingPool> staging_pool_;
   std::unique_ptr<Buffer> fault_;   // word to which shaders write a site's number; created with the first site
   std::vector<std::string> sites_;  // error texts by number, from 1
-  StagingPool::Staging staging_;    // of the copies that are being recorded
+  StagingPool::Staging staging_;    // staging memory of the copies that are being recorded
 };
 
 class OpenDevice final : public VulkanDevice {

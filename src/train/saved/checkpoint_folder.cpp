@@ -42,7 +42,7 @@ std::vector<fs::path> entries_of(const std::string& folder, bool (*fits)(const s
   return found;
 }
 
-// The checkpoints that rank 0 sees, so that all ranks try the same files.
+// Returns the checkpoints that rank 0 sees, so that all ranks try the same files.
 std::vector<std::string> files_of_rank_0(const CheckpointFolder& folder, const Trainer& trainer) {
   Communicator* const ranks = trainer.options().communicator.get();
   if (!ranks) return folder.files();
@@ -71,7 +71,7 @@ struct CheckpointFolder::Impl {
     write_checkpoint(path, std::move(header), tensors);
     if (options.keep_last > 0) remove_older_than(path);
   }
-  // Keeps the last options.keep_last files up to `newest`. Files of later steps, which another trainer may have written, are left alone.
+  // Keeps the last options.keep_last files up to `newest`. Does not touch files of later steps, which another trainer may have written.
   void remove_older_than(const std::string& newest) const {
     std::vector<fs::path> files = entries_of(folder, &is_checkpoint_name);
     std::erase_if(files, [&](const fs::path& path) { return path > fs::path(newest); });

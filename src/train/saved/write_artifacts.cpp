@@ -28,7 +28,7 @@ ArtifactsDescription::NamedShapes shapes_of(const NamedTensors& tensors) {
   return shapes;
 }
 
-// In a file, an input and an output cannot have the same name, so the new version of a value gets another one.
+// Returns the name of a value's new version in the file, where an input and an output cannot have the same name.
 std::string name_in_file(const std::string& output, const Graph& graph) {
   return graph.find_value(output) == kNoValue ? output : output + "/updated";
 }
@@ -51,7 +51,7 @@ onnx::ModelDef exported(Graph& graph, std::vector<std::string>& variables) {
 
 constexpr const char* kOwnDomain = "treadle";
 
-// Operators and types that a build needs to run the models.
+// The operators and types that a build needs to run the models.
 struct Required {
   std::map<std::string, std::set<std::string>> operators;  // operator types, by domain
   std::set<std::string_view> types;                        // element types, named as in ONNX Runtime's reduced builds
@@ -73,7 +73,7 @@ std::string_view type_name(DType dtype) {
     case DType::uint16: return "uint16_t";
     case DType::uint32: return "uint32_t";
     case DType::uint64: return "uint64_t";
-    default: return "";  // no kernel computes with it
+    default: return "";  // no kernel computes with this type
   }
 }
 
@@ -90,7 +90,8 @@ void add_required(const Graph& graph, Required& required) {
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);
     all[node.domain.empty() ? "ai.onnx" : node.domain].insert(node.op_type);
-    if (!ops::precision_of(node).empty()) required.types.insert(type_name(DType::bfloat16));  // the kernels round operands to bfloat16
+    // Needed because the kernels round operands to bfloat16.
+    if (!ops::precision_of(node).empty()) required.types.insert(type_name(DType::bfloat16));
     if (node.is("FusedElementwise", kOwnDomain))
       for (const std::string& step : node.attributes.get_strings("steps")) {
         const std::string name = step.substr(0, step.find(' '));
@@ -102,7 +103,8 @@ void add_required(const Graph& graph, Required& required) {
   }
 }
 
-// The list in the format of ONNX Runtime's reduced builds: lines DOMAIN;OPSET;OPERATOR,OPERATOR, and one with the element types.
+// Returns the list in the format of ONNX Runtime's reduced builds: lines DOMAIN;OPSET;OPERATOR,OPERATOR, and one line with the element
+// types.
 std::string required_text(const Required& required) {
   std::string text = "# What a build needs that trains from this folder: cmake -DTREADLE_TRAINING_RUNTIME=ON -DTREADLE_OPERATORS=FILE\n";
   text += fmt::format("!globally_allowed_types;{}\n", fmt::join(required.types, ","));
@@ -123,8 +125,7 @@ class SharedWeights {
       if (here.insert(digest(tensor.value)).second) ++weight.models;
     });
   }
-  /// Assigns offsets; called after the last add().
-  /// @return a digest of the shared weights; empty if there are none
+  /// Assigns offsets. Must be called after the last add(). @return a digest of the shared weights; empty if there are none
   std::string settle() {
     std::string digests;
     size_t end = 0;
@@ -172,8 +173,8 @@ class SharedWeights {
     return known;
   }
 
-  const onnx::WriteOptions usual_;         // limits and alignment, the same as for any external data
-  std::map<std::string, Weight> weights_;  // by digest of the elements
+  const onnx::WriteOptions usual_;         // limits and alignment, which are the same as for any external data
+  std::map<std::string, Weight> weights_;  // weights, by digest of their elements
   std::map<std::pair<const std::byte*, size_t>, std::string> digests_;
 };
 
@@ -192,7 +193,7 @@ void set_property(onnx::ModelDef& def, const char* key, std::string value) {
   def.metadata_props.emplace_back(key, std::move(value));
 }
 
-// Writes everything but the checkpoint. If writing fails, no incomplete file remains.
+// Writes everything except the checkpoint. If writing fails, no incomplete file remains.
 void write_models(const TrainerGraphs& trainer, const SessionOptions& session, const std::string& folder) {
   if (trainer.ranks)
     throw Error(ErrorCode::invalid_argument, "artifacts are of a trainer that runs alone: write them without a communicator");
@@ -238,7 +239,8 @@ void write_models(const TrainerGraphs& trainer, const SessionOptions& session, c
     onnx::write_model_file(def, artifact_path(folder, file), options);
   }
   remove_other_weights(folder, weights);
-  if (!trainer.options.loss_model) std::filesystem::remove(artifact_path(folder, kLossModel));  // from earlier artifacts in this folder
+  // Earlier artifacts in this folder may have left a loss model.
+  if (!trainer.options.loss_model) std::filesystem::remove(artifact_path(folder, kLossModel));
   AtomicFile list(artifact_path(folder, kRequiredOperators));
   const std::string names = required_text(required);
   list.write(std::as_bytes(std::span(names)));

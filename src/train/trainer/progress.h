@@ -1,4 +1,4 @@
-// How far a trainer has come, and the numbers that its steps read.
+// The position of a trainer in its training, and the numbers that its steps read.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,21 +13,21 @@ namespace treadle::train {
 
 class Progress {
  public:
-  /// @param options  the trainer's, of which learning_rate may change between steps
-  /// @param scaler   null, or its scale is one of the numbers
+  /// @param options  the trainer's options, of which learning_rate may change between steps @param scaler   null, or its scale is one of
+  /// the numbers
   Progress(const TrainerOptions& options, const LossScaler* scaler) : options_(options), scaler_(scaler) {}
 
   const TrainerPosition& position() const { return position_; }
-  /// @throws Error(invalid_argument) for a position that no trainer with these options reaches
+  /// Sets the position. @throws Error(invalid_argument) for a position that no trainer with these options reaches
   void move_to(const TrainerPosition& position) {
     if (position.num_updates < 0 || position.accumulated_steps < 0 || position.accumulated_steps >= options_.accumulation_steps)
       throw Error(ErrorCode::invalid_argument, fmt::format("{} updates and {} accumulated steps of {}: a trainer is never there",
                                                            position.num_updates, position.accumulated_steps, options_.accumulation_steps));
     position_ = position;
   }
-  /// The learning rate of the next update.
+  /// Returns the learning rate of the next update.
   double rate() const { return options_.learning_rate * options_.schedule.factor(position_.num_updates); }
-  /// True if the next step updates the parameters, false if it only accumulates gradients.
+  /// Returns true if the next step updates the parameters, false if it only accumulates gradients.
   bool updates_next() const { return position_.accumulated_steps + 1 == options_.accumulation_steps; }
 
   /// Returns the numbers as tensors, by the names of the steps' inputs. The first call allocates them, while the client is being made.
@@ -39,12 +39,12 @@ class Progress {
     }
     return scalars_;
   }
-  /// Called before a step: writes the scalars.
+  /// Must be called before a step: writes the scalars.
   void begin_step() {
     *scalars_.at(std::string(kLearningRate)).data<float>() = static_cast<float>(rate());
     *scalars_.at(std::string(kUpdateCount)).data<int64_t>() = position_.num_updates + 1;
   }
-  /// Called after a step that has succeeded.
+  /// Must be called after a step that has succeeded.
   void end_step() {
     const bool updated = updates_next();
     ++position_.num_steps;

@@ -11,15 +11,15 @@
 
 namespace treadle::train {
 
-/// The runners of steps are made with the trainer, the others at their first use. Threads may use all of them at once.
+/// The runners of steps are made with the trainer, the others when they are first used. Threads may use all of them at the same time.
 class Runners {
  public:
   enum Purpose : size_t { step, update, gradients, predict, loss, evaluate, kNumPurposes };
 
   bool has(Purpose purpose) const { return runners_[purpose] != nullptr; }
-  /// Returns the runner. @pre it has been made
+  /// Returns the runner for a purpose. @pre it has been made
   const Runner& operator[](Purpose purpose) const { return *runners_[purpose]; }
-  /// Returns the runner. If necessary, make() makes it, while other threads that need a new one wait.
+  /// Returns the runner for a purpose. If necessary, make() makes it, while other threads that need a new one wait.
   template <typename Make>
   const Runner& get(Purpose purpose, Make&& make) {
     std::lock_guard alone(making_mutex_);
@@ -31,7 +31,7 @@ class Runners {
     return *runners_[purpose];
   }
 
-  /// The executables of all that have been made, the step's first.
+  /// Returns the executables of all runners that have been made, the step's first.
   Runtime::Executables executables() const {
     Runtime::Executables all;
     for_each([&](const Runner& runner) { runner.add_to(all); });
@@ -52,7 +52,7 @@ class Runners {
   }
 
   std::array<std::unique_ptr<Runner>, kNumPurposes> runners_;
-  mutable std::mutex mutex_;  // guards the pointers against readers that do not make any
+  mutable std::mutex mutex_;  // guards the pointers for threads that only read them
   std::mutex making_mutex_;
 };
 

@@ -20,7 +20,7 @@
 namespace treadle::train {
 namespace {
 
-/// The options with `communicator` opened from `communicator_name`, if that is given.
+/// Returns the options with `communicator` opened from `communicator_name`, if that name is given.
 TrainerOptions with_communicator(TrainerOptions options) {
   if (options.communicator_name.empty()) return options;
   if (options.communicator) throw Error(ErrorCode::invalid_argument, "communicator and communicator_name are both given");
@@ -28,7 +28,7 @@ TrainerOptions with_communicator(TrainerOptions options) {
   return options;
 }
 
-// Checks the options' ranges before the model is changed by them.
+// Checks the ranges of options before the model is changed according to them.
 const TrainerOptions& in_range(const TrainerOptions& options) {
   trainer_option_table().check(options);
   return options;

@@ -33,32 +33,31 @@ struct TrainerGraphs {
 
   // The graphs that a trainer runs. Graphs from artifacts are optimised already, so `simplified` has no effect on them.
 
-  /// The first graph of a step. Building it selects the trained parameters and creates the values that steps change.
-  /// @param nodes  set to TrainingGraph::nodes
+  /// Returns the first graph of a step. Building it selects the trained parameters and creates the values that steps change. @param nodes
+  /// set to TrainingGraph::nodes
   std::unique_ptr<Graph> first_step_graph(const SessionOptions& session, std::vector<std::string>& nodes);
-  /// The graph of a step. It computes the loss, running statistics, and either sums of gradients or updates.
-  /// @param simplified  false: keep every value of the model, for monitors.
+  /// Returns the graph of a step. It computes the loss, running statistics, and either sums of gradients or updates. @param simplified
+  /// false: keep every value of the model, for monitors.
   std::unique_ptr<Graph> step_graph(const SessionOptions& session, bool simplified) const;
-  /// The graph that only updates the parameters, from accumulated gradients, which are fed.
+  /// Returns the graph that only updates the parameters, from accumulated gradients, which are fed.
   std::unique_ptr<Graph> update_graph() const;
   std::unique_ptr<Graph> gradient_graph(const SessionOptions& session, bool simplified) const;
-  /// Outputs of a graph without updates. It reads parameters and states as values of kind parameter.
+  /// Selects the outputs of a graph without updates. It reads parameters and states as values of kind parameter.
   struct Inference {
     bool loss = false, outputs = false;
   };
   std::unique_ptr<Graph> inference_graph(Inference wanted) const;
 
-  // Step graphs read from artifacts.
+  // Return step graphs read from artifacts.
   std::unique_ptr<Graph> first_opened_step_graph();
   std::unique_ptr<Graph> opened_step_graph() const;
 
   // Parts from which the graphs are built.
 
-  /// The selection of parameters: by the options for the first graph, and by the names chosen then for later ones.
-  /// @param training  false: parameters are values of kind parameter instead of inputs.
+  /// Returns the selection of parameters: by the options for the first graph, and by the names chosen then for later graphs. @param
+  /// training  false: parameters are values of kind parameter instead of inputs.
   Selection selection(bool training = true) const;
-  /// The model's graph with the loss added.
-  /// @param weight  null, or set to the weight of this rank's loss in the mean over ranks.
+  /// Returns the model's graph with the loss added. @param weight  null, or set to the weight of this rank's loss in the mean over ranks.
   TrainingGraph with_loss(bool training, ValueId& loss, ValueId* weight = nullptr) const;
   void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ParameterGradient> grads, Outputs& outputs) const;
   bool joins_parameters() const { return options.accumulation_steps == 1 && options.fused_update && !trained.empty(); }
@@ -70,7 +69,7 @@ struct TrainerGraphs {
   /// Creates the parameters, running statistics and optimizer state with their initial values.
   void make_values(const Differentiated& made);
 
-  /// A text that must be equal on all ranks for a common step: nodes, parameters and settings.
+  /// Returns a text that must be equal on all ranks that take a common step: nodes, parameters and settings.
   std::string description() const;
 
   const std::unique_ptr<const Artifacts> opened;  // artifacts that were opened; null: graphs are built from the model
@@ -79,8 +78,8 @@ struct TrainerGraphs {
   StepValues values;
   std::vector<std::string> output_names, trained;
   std::vector<Adapter> adapters;
-  std::unique_ptr<DataParallel> ranks;  // null: there is only one rank
-  std::unique_ptr<LossScaler> scaler;   // null: the loss is not scaled
+  std::unique_ptr<DataParallel> ranks;  // null if there is only one rank
+  std::unique_ptr<LossScaler> scaler;   // null if the loss is not scaled
 };
 
 }  // namespace treadle::train

@@ -1,4 +1,4 @@
-// The implementation of Trainer: its graphs and values, how far it has come, and the runners that it runs them with.
+// The implementation of Trainer: its graphs, its values, its position, and its runners.
 #pragma once
 
 #include <memory>
@@ -26,13 +26,13 @@ struct Trainer::Impl : Runtime {
   profile::ProfilePlan profile_plan(const Profiling& of) const override;
 
   double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options);
-  /// A run that changes no values. It sees the parameters either before or after a concurrent step, never in between.
-  /// @param exchange  null: the run involves no other ranks.
+  /// Runs a graph that changes no values. It sees the parameters either before or after a concurrent step, never in between. @param
+  /// exchange  null: the run involves no other ranks.
   std::vector<Datum> read(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
                           Exchange* exchange = nullptr);
   const Runner& gradients();
   const Runner& inference(TrainerGraphs::Inference wanted);
-  /// The parameters of the model without adapters.
+  /// Returns the parameters of the model without adapters.
   NamedTensors merged_parameters() const;
 
   TrainerGraphs graphs;
@@ -45,12 +45,12 @@ struct Trainer::Impl : Runtime {
   void begin_together();
   void make_step();
   void make_update();
-  /// The last step of an accumulation, followed by the update.
+  /// Runs the last step of an accumulation, followed by the update.
   std::vector<Datum> step_and_update(const Feeds& feeds, const Datum& labels, const Call& call);
   std::vector<Datum> run(const Runner& runner, std::vector<Datum> arranged, const Call& call, std::span<const Datum> bound = {},
                          std::span<const exec::OutputMemory> memory = {});
-  /// Called for a feed that is not an input of the graph being run.
-  /// @throws Error(invalid_argument) unless another graph of the trainer has such an input
+  /// Must be called for a feed that is not an input of the graph being run. @throws Error(invalid_argument) unless another graph of the
+  /// trainer has such an input
   void check_unread(const std::string& name) const;
 };
 

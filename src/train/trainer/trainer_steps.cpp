@@ -10,7 +10,7 @@
 namespace treadle::train {
 namespace {
 
-// Exists while a run may use the values, even if its caller has returned.
+// This object exists while a run may use the values, even if its caller has returned.
 template <typename Access>
 struct Using {
   explicit Using(exec::Variables& variables) : access(variables) {}
@@ -18,7 +18,7 @@ struct Using {
   ExchangesOfRun exchanges;
 };
 
-// A step: no run that reads the values can start. Afterwards runs know that the values have changed.
+// Marks a step: while it exists, no run that reads the values can start. Afterwards runs know that the values have changed.
 struct Change {
   explicit Change(StepValues& of) : values(of), use(*of.variables()) {}
   ~Change() {
@@ -89,7 +89,7 @@ void Trainer::Impl::make_step() {
 
 void Trainer::Impl::make_update() {
   NamedTensors kept = values.by_name(graphs.options, {});
-  std::erase_if(kept, [&](const auto& named) { return values.is_sum(named.first); });  // they are fed
+  std::erase_if(kept, [&](const auto& named) { return values.is_sum(named.first); });  // the caller feeds them
   runners.get(Runners::update, [&] {
     return std::make_unique<Runner>(
         *this, graphs.update_graph(), [this] { return graphs.update_graph(); },
@@ -114,10 +114,10 @@ const Runner& Trainer::Impl::gradients() {
 const Runner& Trainer::Impl::inference(TrainerGraphs::Inference wanted) {
   const Runners::Purpose purpose = !wanted.loss ? Runners::predict : wanted.outputs ? Runners::evaluate : Runners::loss;
   return runners.get(purpose, [this, wanted] {
-    const exec::Variables::Reading reading(*values.variables());  // keeps steps from writing parameters while weights are packed
+    const exec::Variables::Reading reading(*values.variables());  // prevents steps from writing parameters while weights are packed
     const MakingFurther further(*this, wanted.loss ? "evaluate" : "predict");
     values.bring_to_host();
-    // Adapters are inputs here too. They are small, while the weights they belong to stay packed.
+    // Adapters are inputs here too. They are small, and the weights that they belong to stay packed.
     return making(wanted.loss ? "the graph for evaluate" : "the graph for predict", [&] {
       return std::make_unique<Runner>(
           *this, graphs.inference_graph(wanted), [this, wanted] { return graphs.inference_graph(wanted); },
@@ -173,7 +173,7 @@ double Trainer::Impl::train_step(const Feeds& feeds, const Datum& labels, const 
   return static_cast<double>(*outputs[0].tensor().data<float>());
 }
 
-// Statistics are written and sums cleared at the end, so that a failed step can be repeated.
+// Writes statistics and clears sums at the end, so that a failed step can be repeated.
 std::vector<Datum> Trainer::Impl::step_and_update(const Feeds& feeds, const Datum& labels, const Call& call) {
   const Runner &step = runners[Runners::step], &update = runners[Runners::update];
   std::vector<Datum> outputs = run(step, step.arrange(feeds, labels), call);
@@ -202,7 +202,7 @@ std::vector<Datum> Trainer::Impl::run(const Runner& runner, std::vector<Datum> a
   check_run_options(call.options);
   std::shared_ptr<const Monitor> monitor = current_monitor();
   const std::shared_ptr<const Executable> executable = runner.executable(monitor);
-  // A monitored value may exist only in another of the trainer's graphs. Only a step without a separate update has all of them.
+  // A monitored value may exist only in another graph of the trainer. Only a step without a separate update contains all values.
   const bool is_whole_step = &runner == &runners[Runners::step] && !runners.has(Runners::update);
   if (monitor && !is_whole_step && !executable->watches_any()) monitor.reset();
   // Seed of random operators. It differs between ranks, because their samples differ.
