@@ -20,7 +20,7 @@ constexpr bool kSecondIfNan = true;  // the maximum and minimum instructions ret
 constexpr bool kSecondIfNan = false;
 #endif
 
-/// low > x ? low : x. Returns x if it is NaN.
+/// Returns low > x ? low : x, which is x if x is NaN.
 template <class V>
 HWY_INLINE V at_least(V low, V x) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -28,7 +28,7 @@ HWY_INLINE V at_least(V low, V x) {
   return hn::IfThenElse(hn::Gt(low, x), low, x);
 }
 
-/// high < x ? high : x. Returns x if it is NaN.
+/// Returns high < x ? high : x, which is x if x is NaN.
 template <class V>
 HWY_INLINE V at_most(V high, V x) {
   namespace hn = hwy::HWY_NAMESPACE;

@@ -19,7 +19,7 @@ namespace {
 /// True if masked loads and stores of 32-bit and 64-bit elements access only the masked lanes.
 constexpr bool kMasksMemory = HWY_TARGET <= HWY_AVX2;
 
-/// The first `count` lanes of a vector, 0 to all. `mask` is used where memory can be masked, `count` elsewhere.
+/// Selects the first `count` lanes of a vector, 0 to all. `mask` is used where memory accesses can be masked, `count` elsewhere.
 template <class D>
 struct FirstLanes {
   hwy::HWY_NAMESPACE::Mask<D> mask;

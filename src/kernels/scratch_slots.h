@@ -1,4 +1,4 @@
-// Working memory for the chunks of a parallel loop: the caller's scratch is divided into equal slots, which chunks borrow and return. So a
+// Working memory for the chunks of a parallel loop. The caller's scratch is divided into equal slots, which chunks borrow and return. So a
 // chunk finds a slot that is still in cache, and only as many slots are needed as there are threads.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace treadle::kernels {
 class ScratchSlots {
  public:
   static constexpr int kMaxSlots = 64;
-  /// Number of slots for a loop of `num_chunks` on at most `max_threads` threads. More threads wait for a free slot.
+  /// Returns the number of slots for a loop of `num_chunks` on at most `max_threads` threads. Additional threads wait for a free slot.
   static int count(int max_threads, int64_t num_chunks) {
     return static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(max_threads, num_chunks), 1, kMaxSlots));
   }
@@ -27,8 +27,7 @@ class ScratchSlots {
         slot_bytes_(slot_bytes),
         free_(num_slots >= 64 ? ~uint64_t{0} : (uint64_t{1} << num_slots) - 1) {}
 
-  /// Borrows a slot during its lifetime. The holder must not wait for other chunks (no nested loop on the pool), as these may wait for a
-  /// slot.
+  /// Borrows a slot while it exists. Its holder must not wait for other chunks (no nested loop on the pool), as these may wait for a slot.
   class Lease {
    public:
     explicit Lease(ScratchSlots& slots) : slots_(slots), index_(slots.take()) {}
@@ -61,7 +60,7 @@ class ScratchSlots {
   std::atomic<uint64_t> free_;
 };
 
-/// Bytes of `count` elements, rounded up to whole cache lines.
+/// Returns the bytes of `count` elements, rounded up to whole cache lines.
 template <typename T>
 constexpr size_t aligned_bytes(int64_t count) {
   return (static_cast<size_t>(count) * sizeof(T) + 63) & ~size_t{63};

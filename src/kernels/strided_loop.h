@@ -13,27 +13,27 @@
 
 namespace treadle::kernels {
 
-/// Twice the rank of a tensor: Tile needs two dimensions per axis (repeat and extent).
+/// The maximum rank: twice that of a tensor, as Tile needs two dimensions per axis (repeat and extent).
 inline constexpr int kMaxLoopRank = 2 * kMaxRank;
 
 template <int kOperands>
 struct StridedLoop {
-  int rank = 0;  ///< at least 1 once collapsed
+  int rank = 0;  ///< at least 1 after merging dimensions
   int64_t size = 0;
   int64_t dims[kMaxLoopRank] = {};                ///< outermost first
-  int64_t strides[kOperands][kMaxLoopRank] = {};  ///< in elements; 0 repeats, negative goes backwards
+  int64_t strides[kOperands][kMaxLoopRank] = {};  ///< in elements; 0 repeats an element, negative goes backwards
 
   int64_t inner() const { return dims[rank - 1]; }
   int64_t inner_stride(int operand) const { return strides[operand][rank - 1]; }
 };
 
-/// Drops extents of 1 and merges adjacent dimensions that are contiguous for every operand.
-/// @param dims     extents, outermost first, at most kMaxLoopRank
-/// @param strides  per operand, as many as there are extents
+/// Plans a loop: drops extents of 1 and merges adjacent dimensions that are contiguous for every operand. @param dims     extents,
+/// outermost first, at most kMaxLoopRank @param strides  per operand, as many as there are extents
 template <int kOperands>
 StridedLoop<kOperands> collapse(std::span<const int64_t> dims, const std::array<std::span<const int64_t>, kOperands>& strides) {
   StridedLoop<kOperands> loop;
-  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) {  // the product of the others might overflow, e.g. with Tile's repeats
+  // Handled first, as the product of the other extents might overflow, for example with Tile's repeats.
+  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) {
     loop.rank = 1;
     return loop;
   }
@@ -87,7 +87,7 @@ inline void for_each_run(const StridedLoop<kOperands>& loop, int64_t begin, int6
   }
 }
 
-/// The loop of a single operand, collapsed again as it may need fewer dimensions than all operands together.
+/// Returns the loop of a single operand, which may need fewer dimensions than all operands together.
 template <int kOperands>
 StridedLoop<1> loop_of(const StridedLoop<kOperands>& loop, int operand) {
   const auto rank = static_cast<size_t>(loop.rank);
@@ -103,7 +103,8 @@ void gather_elements(const StridedLoop<1>& loop, int64_t begin, int64_t end, con
   const int64_t length = loop.inner(), stride = loop.inner_stride(0);
   U* const last = dst + (end - begin);
   const auto copy = [&](const T* from, int64_t n) {
-    if (stride == 0 && n <= kShortRun && last - dst >= kShortRun) {  // a constant count takes a few vectors; the next run overwrites excess
+    // A constant count takes a few vectors; the next run overwrites the excess elements.
+    if (stride == 0 && n <= kShortRun && last - dst >= kShortRun) {
       const U value = static_cast<U>(*from);
       for (int64_t i = 0; i < kShortRun; ++i) dst[i] = value;
       dst += n;

@@ -39,7 +39,8 @@ class JobState {
   std::atomic<uint32_t> account_word{0};  ///< the slot's word for which the debt is counted; a new share begins a new account
 
  private:
-  // States of generation_: a forked child is claiming a slot, for which its other threads wait, or has claimed it.
+  // Values of generation_: the claimed one says that a forked child has a slot; the other one, that it is claiming one, for which its other
+  // threads wait.
   static uint32_t claiming_in(uint32_t generation) { return 2 * generation + 1; }
   static uint32_t claimed_in(uint32_t generation) { return 2 * generation + 2; }
   void claim(const JobOptions& options);

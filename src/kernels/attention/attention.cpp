@@ -15,10 +15,10 @@ namespace treadle::kernels {
 namespace {
 
 // A thread computes one tile of queries at a time and packs keys and values once for it. The scores are computed in blocks of rows that fit
-// L1, which needs little memory and is as fast.
+// L1, which needs less memory than all scores of a tile and is as fast.
 constexpr int64_t kTileElements = 256 * 1024, kBlockElements = 6 * 1024, kLeastBlock = 12;
-constexpr int64_t kWholeTileElements = 64 * 1024;  // for bfloat16: products pack their operands themselves, so a tile is one block
-constexpr int64_t kFewRows = 4;                    // too few to pay for packing keys and values
+constexpr int64_t kWholeTileElements = 64 * 1024;  // for bfloat16: its products pack their operands themselves, so a tile is one block
+constexpr int64_t kFewRows = 4;                    // with so few rows of queries, packing keys and values does not pay
 
 int64_t tile_rows(const AttentionParams& p) {
   const int64_t elements = p.bf16 ? kWholeTileElements : kTileElements, most = p.row_heads > 1 ? kFewRows : p.q_length;
@@ -46,7 +46,7 @@ GemmShape values_shape(const AttentionParams& p, int64_t rows, int64_t keys) {
   return s;
 }
 
-/// Returns the scratch bytes of a product that packs its operands itself: in bfloat16 any product, otherwise one of a few rows.
+/// Returns the scratch bytes of a product that packs its operands itself: in bfloat16 every product, otherwise a product of a few rows.
 template <typename T>
 size_t product_bytes(GemmShape s, const std::optional<Bf16Form>& bf16) {
   const size_t rounded = bf16 ? gemm_bf16_unpacked_scratch_bytes(s, *bf16) : 0;
@@ -65,10 +65,10 @@ void multiply(const AttentionParams& p, const GemmShape& s, const T* A, const T*
   gemm_batched<T>(s, {}, A, B, C, epilogue, work, 1, nullptr);
 }
 
-/// Layout of one tile's working memory; the scores come first.
+/// Describes the layout of one tile's working memory; the scores come first.
 template <typename T>
 struct Slot {
-  size_t factors, keys, values, work, bytes;  // offsets in bytes, and total size
+  size_t factors, keys, values, work, bytes;  // offsets in bytes, and the total size
 
   explicit Slot(const AttentionParams& p) {
     const bool packed = packs(p, tile_rows(p));
@@ -87,7 +87,7 @@ void tanh_row(double* row, int64_t n) {
   for (int64_t i = 0; i < n; ++i) row[i] = std::tanh(row[i]);
 }
 
-/// Range [first, last) of keys, such as those that a query may see under the causal mask, the window and the cache length.
+/// A range [first, last) of keys, such as the keys that a query may see under the causal mask, the window and the cache length.
 struct Span {
   int64_t first, last;
   int64_t size() const { return last - first; }
@@ -104,18 +104,18 @@ Span visible(const AttentionParams& p, int64_t row, const int64_t* valid_length)
   return s;
 }
 
-/// Keys whose scores a tile computes: those that any of its rows sees, at least one, so that no row is without scores.
+/// Returns the keys whose scores a tile computes: all keys that any of its rows sees, and at least one, so that every row has a score.
 template <typename T>
 Span keys_of_tile(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t first, int64_t rows) {
   if (data.scores) return {0, p.kv_length};
   const int64_t* valid_length = data.valid_lengths ? data.valid_lengths + b : nullptr;
-  // The causal mask and the windows move monotonically from row to row.
+  // From row to row, the causal mask and the windows move in one direction, so the first and the last row determine the range.
   const Span head = visible(p, first, valid_length), tail = visible(p, first + rows - 1, valid_length);
   const int64_t begin = std::clamp<int64_t>(std::min(head.first, tail.first), 0, std::max<int64_t>(0, p.kv_length - 1));
   return {begin, std::max({head.last, tail.last, std::min(begin + 1, p.kv_length)})};
 }
 
-/// @param row  scores of `keys`
+/// @param row  the scores of `keys` for one query
 template <typename T>
 void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t query, const Span& keys, T* row) {
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
@@ -223,7 +223,7 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
   }
 }
 
-/// With a single query, heads that share keys become its rows, so that keys and values are read once for them.
+/// If there is a single query per head, makes the heads that share keys its rows, so that keys and values are read once for all of them.
 AttentionParams with_heads_as_rows(AttentionParams p) {
   const int64_t group = p.q_length == 1 && p.kv_heads > 0 ? p.q_heads / p.kv_heads : 1;
   if (group < 2) return p;

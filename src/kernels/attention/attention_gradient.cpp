@@ -19,7 +19,7 @@ int64_t block_rows(const AttentionParams& p) {
   return std::min(fit, p.q_length);
 }
 
-/// Layout of the working memory of one head of keys and values: offsets in floats.
+/// Describes the working memory of one head of keys and values: offsets in floats.
 struct Slot {
   int64_t dscores, keys_turned, values_turned, keys, rows, size;
 
@@ -97,7 +97,7 @@ class Head {
     is_first_ = false;
   }
 
-  /// sum += alpha scores^T x, over the queries of a block.
+  /// Adds alpha scores^T x to `sum`, over the queries of a block.
   void add_turned(const float* scores, const float* x, int64_t x_row, int64_t rows, int64_t columns, float alpha, float* sum,
                   int64_t sum_row) {
     const PackedB<float> packed = pack_b(x, rows, columns, x_row, /*transposed=*/false, scratch_ + slot_.rows);

@@ -15,7 +15,7 @@ struct AttentionGradientParams {
 };
 
 struct AttentionGradientData {
-  AttentionData<float> forward;  ///< operands only
+  AttentionData<float> forward;  ///< only the operands are set
   const float* dy = nullptr;
   float *dq = nullptr, *dk = nullptr, *dv = nullptr;
   float* dscores = nullptr;  ///< gradient of the masked scores, [batch, q_heads, q_length, kv_length]; null: not wanted
@@ -23,8 +23,8 @@ struct AttentionGradientData {
 
 size_t attention_gradient_scratch_bytes(const AttentionGradientParams& params, int max_threads);
 
-/// With P = softmax(scale Q K^T + mask): dV = P^T dY, dS = P (dP - sum(P dP)) for dP = dY V^T, dQ = scale dS K, dK = scale dS^T Q. Keys
-/// masked by a boolean mask get no gradient.
+/// Computes the gradients. With P = softmax(scale Q K^T + mask): dV = P^T dY, dS = P (dP - sum(P dP)) for dP = dY V^T, dQ = scale dS K, dK
+/// = scale dS^T Q. Keys that a boolean mask excludes get no gradient.
 void attention_gradient(const AttentionGradientParams& params, const AttentionGradientData& data, void* scratch, int max_threads,
                         ThreadPool* pool);
 

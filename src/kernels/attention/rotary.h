@@ -11,12 +11,12 @@ namespace treadle::kernels {
 struct RotaryParams {
   int64_t batch = 0, heads = 0, length = 0, size = 0;
   HeadStrides x, y;
-  HeadStrides cos, sin;      ///< 0 for broadcast axes
-  bool interleaved = false;  ///< pairs are adjacent features; otherwise features half the size apart
+  HeadStrides cos, sin;      ///< strides, which are 0 for broadcast axes
+  bool interleaved = false;  ///< true: a pair is two adjacent features; false: two features half the size apart
 };
 
-/// y = x * cos + r * sin, where r is the other feature of the pair, negated for the first of the two. Each feature has its own cosine and
-/// sine. y may be x if their strides are equal.
+/// Computes y = x * cos + r * sin, where r is the other feature of the pair, negated for the first of the two. Each feature has a separate
+/// cosine and sine. y may be x if their strides are equal.
 void rotary(const RotaryParams& params, const float* x, const float* cos, const float* sin, float* y, ThreadPool* pool);
 
 }  // namespace treadle::kernels

@@ -64,7 +64,7 @@ float softmax(float* row, int64_t n, EmptyRows empty) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V top = hn::Set(d, kLowest);
-  // Four accumulators hide the latency. If the maximum loses a NaN, the sum still gets it through exp.
+  // Uses four accumulators to hide the latency. If the maximum misses a NaN, the sum still gets it through exp.
   int64_t i = 0;
   if (n >= 4 * lanes) {
     V tops[4] = {top, top, top, top};

@@ -7,12 +7,12 @@
 
 namespace treadle::kernels {
 
-/// row += bias. Elements whose bias is -infinity become -infinity, even if they were NaN.
+/// Adds the bias to a row. Elements whose bias is -infinity become -infinity, even if they were NaN.
 void add_bias_row(float* row, const float* bias, int64_t n);
-/// row[i] = masked if mask[i] != keeps.
+/// Sets row[i] to `masked` where mask[i] != keeps.
 void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_t n);
-/// Computes exp(row - max) in place and returns the factor 1 / sum. It is applied after the product with the values, which has fewer
-/// elements.
+/// Computes exp(row - max) in place and returns the factor 1 / sum. The caller applies the factor after the product with the values, which
+/// has fewer elements.
 float softmax_scores(float* row, int64_t n, EmptyRows empty);
 void scale_row_f32(float* row, float factor, int64_t n);
 

@@ -13,7 +13,7 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Columns summed in one accumulator. The rounding of longer chains would dominate the error of a long row.
+// Maximum number of columns that are summed in one accumulator. The rounding of longer chains would dominate the error of a long row.
 constexpr int64_t kLongestSum = 256;
 
 // Computes sums[r, v] for kRows rows and two registers of vectors: dot products, or squared distances.

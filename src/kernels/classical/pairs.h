@@ -9,7 +9,7 @@ namespace treadle::kernels {
 template <typename T>
 struct SideBySide {
   int64_t count = 0, columns = 0;
-  int64_t stride = 0;         ///< count, rounded up to the vectors computed at a time
+  int64_t stride = 0;         ///< `count`, rounded up to the number of vectors that are computed at a time
   const T* packed = nullptr;  ///< [columns, stride], zeros from `count` on
 
   SideBySide() = default;
@@ -20,12 +20,12 @@ struct SideBySide {
   void pack(const T* rows, T* to);
 };
 
-/// y[rows, stride] = dot products of x[rows, columns] and the vectors.
+/// Computes y[rows, stride], the dot products of x[rows, columns] and the vectors.
 template <typename T>
 void products(const SideBySide<T>& vectors, const T* x, int64_t rows, T* y);
 
-/// y[rows, stride] = squared distances of x[rows, columns] and the vectors, as sums of squared differences: |a|^2 + |b|^2 - 2 a.b would
-/// suffer from cancellation.
+/// Computes y[rows, stride], the squared distances of x[rows, columns] and the vectors, as sums of squared differences: |a|^2 + |b|^2 - 2
+/// a.b would suffer from cancellation.
 template <typename T>
 void squared_distances(const SideBySide<T>& vectors, const T* x, int64_t rows, T* y);
 

@@ -31,7 +31,7 @@ void softmax(T* scores, int64_t count) {
   for (int64_t i = 0; i < count; ++i) scores[i] = static_cast<T>(static_cast<double>(scores[i]) / sum);
 }
 
-// Softmax that keeps a score of zero, which means "no vote".
+// Computes a softmax that keeps a score of zero, which means "no vote".
 template <typename T>
 void softmax_zero(T* scores, int64_t count) {
   constexpr T zero = static_cast<T>(1e-7);

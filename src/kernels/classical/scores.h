@@ -1,4 +1,4 @@
-// Post transforms of raw scores by the ai.onnx.ml operators, and the special cases for two classes.
+// The transforms that ai.onnx.ml operators apply to raw scores at the end, and the special cases for two classes.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 
 namespace treadle::kernels {
 
-/// Numbered as in TreeEnsemble's attribute post_transform.
+/// The transforms, numbered as in TreeEnsemble's attribute post_transform.
 enum class PostTransform : uint8_t { none = 0, softmax = 1, logistic = 2, softmax_zero = 3, probit = 4 };
 
-/// @throws Error(invalid_model) unless it is NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT
+/// Parses the name of a transform. @throws Error(invalid_model) unless it is NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT
 PostTransform parse_post_transform(std::string_view name);
 
 /// Applies the transform in place to `count` scores of one row. A single score is a row too: SOFTMAX makes it 1.
@@ -21,7 +21,7 @@ void post_transform(PostTransform transform, T* scores, int64_t count);
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t rows, int64_t count);
 
-/// How the score of the second of two classes gives both scores.
+/// Says how the scores of both classes follow from the score s of the second one.
 enum class PairFrom : uint8_t {
   complement,  ///< (1 - s, s): s is a probability
   negation,    ///< (-s, s): s is a margin
@@ -39,7 +39,7 @@ extern template void post_transform<double>(PostTransform, double*, int64_t, int
 extern template void write_pair<float>(PostTransform, PairFrom, float, float*);
 extern template void write_pair<double>(PostTransform, PairFrom, double, double*);
 
-/// 1 / (1 + exp(-x)), without overflow.
+/// Returns 1 / (1 + exp(-x)), without overflow.
 double logistic(double x);
 
 }  // namespace treadle::kernels

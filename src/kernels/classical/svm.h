@@ -18,11 +18,11 @@ struct SvmKernel {
 template <typename T>
 void svm_similarities(const SvmKernel& kernel, const SideBySide<T>& vectors, const T* x, int64_t rows, T* similarity);
 
-/// Sum of a[i] * b[i] in double, as the coefficients of a nu-SVM nearly cancel.
+/// Returns the sum of a[i] * b[i] in double, as the coefficients of a nu-SVM nearly cancel.
 template <typename T>
 double dot(const T* a, const T* b, int64_t n);
 
-/// Number of scratch elements of pairwise_coupling().
+/// Returns the number of scratch elements of pairwise_coupling().
 inline int64_t pairwise_coupling_scratch(int64_t num_classes) { return 2 * num_classes * num_classes + num_classes; }
 
 /// Computes class probabilities from the margins of all pairs (i, j), i < j, in lexicographic order.

@@ -16,7 +16,7 @@ struct ByteEpilogue {
   bool is_signed;
 };
 
-/// Rows of A (unsigned) times one panel of 16 * vectors columns of B.
+/// A product of rows of A (unsigned) and one panel of 16 * vectors columns of B.
 struct ByteConvTile {
   const uint8_t* A;
   int64_t lda;
@@ -29,18 +29,18 @@ struct ByteConvTile {
   int32_t* sums = nullptr;  ///< if not null: receives the sums plus offsets, and y is not written
 };
 void byte_conv_tile_plain(const ByteConvTile& tile);
-/// @pre the CPU has AVX2, and AVX-VNNI if `vnni`; so of every function here that ends in _avx2
+/// Computes a tile. @pre the CPU has AVX2, and AVX-VNNI if `vnni`. The same holds for all functions here that end in _avx2
 void byte_conv_tile_avx2(const ByteConvTile& tile, bool vnni);
-/// @pre the CPU has AVX512-VNNI; so of every function here that ends in _avx512vnni
+/// Computes a tile. @pre the CPU has AVX512-VNNI. The same holds for all functions here that end in _avx512vnni
 void byte_conv_tile_avx512vnni(const ByteConvTile& tile);
-/// Each function that takes ByteInstructions dispatches to them. @pre the CPU has them
+/// Each function that takes ByteInstructions calls the version for these instructions. @pre the CPU has them
 void byte_conv_tile(const ByteConvTile& tile, ByteInstructions with);
 
 /// One row of outputs of one image of a depthwise convolution.
 struct ByteDepthwiseRow {
   const Window* window;
   int64_t C, oh;
-  const uint8_t* x;  ///< the image
+  const uint8_t* x;  ///< address of the image
   bool x_signed;
   int32_t x_zero;
   const int32_t* weights;  ///< for each tap, C int32 elements whose upper 16 bits are zero
@@ -75,7 +75,7 @@ void byte_depthwise_row(const ByteDepthwiseRow& row, ByteInstructions with);
 struct ByteMaxRow {
   const Window* window;
   int64_t C, oh;
-  const uint8_t* x;  ///< the image
+  const uint8_t* x;  ///< address of the image
   uint8_t flip;      ///< 0x80 for signed bytes: inverting the sign bit makes them compare like unsigned ones
   uint8_t* y;
 };
@@ -84,10 +84,10 @@ void byte_max_row_avx2(const ByteMaxRow& row);
 void byte_max_row_avx512vnni(const ByteMaxRow& row);
 void byte_max_row(const ByteMaxRow& row, ByteInstructions with);
 
-/// y[i] = table[x[i]]; y may be x.
+/// Sets y[i] = table[x[i]]; y may be x.
 void map_bytes_plain(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
 void map_bytes_avx2(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
-/// Returns false without doing anything if the CPU lacks AVX512-VBMI.
+/// Like map_bytes_plain(). Returns false without doing anything if the CPU has no AVX512-VBMI.
 bool map_bytes_avx512vbmi(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
 
 }  // namespace treadle::kernels

@@ -13,7 +13,7 @@ using Sums = __m256i[2];  // accumulators of 16 columns
 
 TREADLE_AVX2 inline __m256i load(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 
-// Scales like requantize(). The intermediate saturation to 16 bits does not change the result.
+// Scales sums as requantize() does. The intermediate saturation to 16 bits does not change the result.
 struct Scaling {
   __m256i offset[2], zero;
   __m256 scale[2], bound;
@@ -49,7 +49,7 @@ TREADLE_AVX2 inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst)
   }
 }
 
-// Mask of the first `count` lanes of a vector.
+// Returns a mask of the first `count` lanes of a vector.
 TREADLE_AVX2 inline __m256i first(int64_t count) {
   const auto last = static_cast<int32_t>(count > 8 ? 8 : count);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(last), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -88,7 +88,7 @@ TREADLE_AVX2 void rows_any(const ByteConvTile& tile, int64_t row, int64_t rows, 
 
 template <bool kVnni>
 void all_rows(const ByteConvTile& tile) {
-  const int64_t blocks = (tile.rows + kMaxByteRows<kVnni> - 1) / kMaxByteRows<kVnni>;  // split evenly: 5 rows are 3 + 2
+  const int64_t blocks = (tile.rows + kMaxByteRows<kVnni> - 1) / kMaxByteRows<kVnni>;  // rows are split evenly: 5 rows are 3 + 2
   for (int64_t column = 0; column < 16 * tile.vectors; column += 16)
     for (int64_t block = 0, row = 0; block < blocks; ++block) {
       const int64_t count = tile.rows / blocks + (block < tile.rows % blocks ? 1 : 0);
@@ -121,7 +121,7 @@ template <bool kSigned>
 TREADLE_AVX2 inline __m256i widened(__m128i bytes) {
   return kSigned ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
 }
-// sums += 16 channels of two taps at each pixel; `factors` holds the weights of the two taps in pairs.
+// Adds 16 channels of two taps at each pixel to `sums`; `factors` contains the weights of the two taps in pairs.
 template <bool kSigned, int kPixels>
 TREADLE_AVX2 inline void add_two_taps(const uint8_t* x0, const uint8_t* x1, int64_t step, __m256i zero, const Sums& factors,
                                       Sums (&sum)[kPixels]) {
@@ -199,7 +199,7 @@ TREADLE_AVX2 void depthwise_channels(const ByteDepthwiseRow& row, const Taps& do
     for (int64_t p = 0; p < kPixels; ++p, moved.start += row.window->stride[2]) depthwise_narrow<kSigned>(row, down, moved, ow + p);
     return;
   }
-  for (int64_t begin = 0; begin < row.C; begin += kChannels)  // the last group overlaps the one before
+  for (int64_t begin = 0; begin < row.C; begin += kChannels)  // the last group may overlap the previous one
     depthwise_pixels<kSigned, kPixels>(row, down, along, ow, std::min(begin, row.C - kChannels));
 }
 
@@ -227,7 +227,7 @@ TREADLE_AVX2 void byte_max_row_avx2(const ByteMaxRow& row) {
   for (int64_t ow = 0; ow < w.out[2]; ++ow, y += row.C) {
     const Taps along = taps_inside(w, 2, ow);
     for (int64_t begin = 0; begin < row.C; begin += kBytes) {
-      const int64_t c = begin + kBytes <= row.C ? begin : row.C - kBytes;  // the last vector overlaps the one before
+      const int64_t c = begin + kBytes <= row.C ? begin : row.C - kBytes;  // the last vector may overlap the previous one
       __m256i largest = _mm256_setzero_si256();
       for (int64_t i = down.first; i < down.last; ++i)
         for (int64_t j = along.first; j < along.last; ++j) {

@@ -1,4 +1,4 @@
-// Compiled for AVX512-VNNI (and VBMI); called only if the CPU has it. Dense products use AMX if the CPU has that too.
+// Compiled for AVX512-VNNI (and VBMI); called only if the CPU has it. Dense products use AMX if the CPU has AMX, too.
 #include "core/base/cpu_info.h"
 #include "kernels/conv/byte_tile.h"
 #include "kernels/gemm/tile_amx.h"
@@ -20,7 +20,7 @@
 namespace treadle::kernels {
 namespace {
 
-// Scales 16 columns like requantize().
+// Scales 16 columns as requantize() does.
 struct Scaling {
   __m512i offset, zero;
   __m512 scale, bound;
@@ -112,7 +112,7 @@ TREADLE_VNNI void rows_any(const ByteConvTile& tile, int64_t row, int64_t rows) 
 
 template <int kVectors, int kMaxRows>
 TREADLE_VNNI void all_rows(const ByteConvTile& tile) {
-  const int64_t blocks = (tile.rows + kMaxRows - 1) / kMaxRows;  // split evenly: 7 rows are 4 + 3
+  const int64_t blocks = (tile.rows + kMaxRows - 1) / kMaxRows;  // rows are split evenly: 7 rows are 4 + 3
   int64_t row = 0;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = tile.rows / blocks + (block < tile.rows % blocks ? 1 : 0);
@@ -149,7 +149,7 @@ TREADLE_VNNI inline void depthwise_pixels(const ByteDepthwiseRow& row, const Tap
         const int64_t left = count - 16 * v;
         const __m512i factor = left >= 16 ? _mm512_loadu_si512(weights + 16 * v)
                                           : _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1U << left) - 1), weights + 16 * v);
-        // Multiplies only the lower halves, as the upper half of the weight is zero.
+        // Multiplies only the lower halves of the 32-bit weights, as the upper halves are zero.
 #pragma GCC unroll 4
         for (int p = 0; p < kPixels; ++p)
           sum[p][v] = _mm512_dpwssd_epi32(sum[p][v], _mm512_sub_epi32(load_bytes<kSigned>(x + p * step + 16 * v, left), zero), factor);

@@ -17,8 +17,8 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<float>;
-constexpr int64_t kPiece = 1024;   // sums of one phase computed at a time
-constexpr int64_t kMostRows = 64;  // most rows of columns per row of the plane whose sums are kept in registers
+constexpr int64_t kPiece = 1024;   // number of sums of one phase that are computed at a time
+constexpr int64_t kMostRows = 64;  // maximum number of rows of columns per row of the plane for which sums are kept in registers
 
 // A number as quotient and nonnegative remainder by the stride. Adding two such numbers needs no division.
 struct Places {
@@ -32,7 +32,7 @@ struct Places {
   }
 };
 
-// sums[i] += x[i]. `sums` has space for one more vector behind its end.
+// Adds x[i] to sums[i]. `sums` has space for one more vector behind its end.
 HWY_INLINE void add_run(const float* x, int64_t n, float* sums) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -65,7 +65,7 @@ HWY_INLINE void add_taps(const Window& w, const float* columns, int64_t phase, i
   }
 }
 
-// dst[i * stride + p] = sums[p][i], not beyond `end`.
+// Sets dst[i * stride + p] = sums[p][i], but writes nothing beyond `end`.
 HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t phases, int64_t stride, int64_t n, float* dst,
                            const float* end) {
   int64_t i = 0;
@@ -90,7 +90,7 @@ HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t ph
 struct RowTaps {
   static constexpr int64_t kMost = 256;
   struct Tap {
-    int64_t offset;       // offset of the vector's first element in the row of columns of kw = 0
+    int64_t offset;       // offset of the vector's first element in the row of columns for kw = 0
     int64_t first, last;  // lanes for which the tap has elements
   };
   Tap taps[kMost];
@@ -137,7 +137,7 @@ bool tiles_pairs(const Window& w) {
   return w.kernel[2] == 2 && w.stride[2] == 2 && w.pad_begin[2] == 0 && w.in[2] == 2 * w.out[2];
 }
 
-// dst[2 * i] = even[i] + bias, dst[2 * i + 1] = odd[i] + bias
+// Sets dst[2 * i] = even[i] + bias and dst[2 * i + 1] = odd[i] + bias.
 HWY_INLINE void put_pairs(const float* even, const float* odd, float bias, int64_t n, float* dst) {
   int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
@@ -167,7 +167,7 @@ HWY_INLINE void for_each_row(const Window& w, const float* columns, const Places
   }
 }
 
-// dst[0, n) = bias + all taps.
+// Sets dst[0, n) to the bias plus all taps.
 HWY_INLINE void put_row(const RowTaps& taps, const float* const* rows, int64_t num_rows, float bias, int64_t n, float* dst) {
   const D d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

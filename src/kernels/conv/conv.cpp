@@ -14,17 +14,17 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kEnoughPanels = 12;          // from here on, panels alone keep the threads busy
-constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work
+constexpr int64_t kEnoughPanels = 12;          // with at least this many panels, panels alone keep the threads busy
+constexpr int64_t kMinMacsPerChunk = 100'000;  // minimum of multiplications per chunk; takes about 2 us
 
-/// A 1x1 convolution without strides and pads: its columns are the pixels of the image.
+/// Returns true for a 1x1 convolution without strides and pads. Its columns are the pixels of the image.
 bool is_pointwise(const Window& w) {
   for (int i = 0; i < 3; ++i) {
     if (w.kernel[i] != 1 || w.stride[i] != 1 || w.pad_begin[i] != 0 || w.in[i] != w.out[i]) return false;
   }
   return true;
 }
-/// The window of a pointwise convolution with the image as a single row.
+/// Returns the window of a pointwise convolution, with the image as a single row.
 Window flattened(const Window& w) {
   Window flat = w;
   flat.in[0] = flat.in[1] = flat.out[0] = flat.out[1] = 1;

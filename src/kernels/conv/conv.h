@@ -19,13 +19,13 @@ namespace treadle::kernels {
 struct ConvParams {
   int64_t N = 1, C = 1, M = 1, group = 1;  ///< C and M are totals over all groups
   Window window;
-  int64_t x_pixel = 0, y_pixel = 0;  ///< NHWC only: pixel stride in floats if x or y is part of a wider image; 0: C or M
-  bool x_planes = false;             ///< NHWC kernels only: x is in NCHW nevertheless
+  int64_t x_pixel = 0, y_pixel = 0;  ///< NHWC only: stride of pixels in floats, if x or y is part of a wider image; 0: C or M
+  bool x_planes = false;             ///< NHWC kernels only: x is stored in NCHW nevertheless
   int64_t x_step() const { return x_pixel > 0 ? x_pixel : C; }
   int64_t y_step() const { return y_pixel > 0 ? y_pixel : M; }
 };
 
-/// y = f(conv + bias + residual)
+/// The computation after a convolution: y = f(conv + bias + residual).
 struct ConvEpilogue {
   const float* bias = nullptr;      ///< M values, or null
   const float* residual = nullptr;  ///< shape of y, or null; may be y itself
@@ -33,10 +33,10 @@ struct ConvEpilogue {
   float a = 0, b = 0;
 };
 
-/// @throws Error(invalid_argument) if group divides neither C nor M.
+/// Checks the number of groups. @throws Error(invalid_argument) if it divides neither C nor M.
 void check_conv(const ConvParams& params);
 
-/// Scratch bytes of conv() for a call on at most `max_threads` threads.
+/// Returns the scratch bytes of conv() for a call on at most `max_threads` threads.
 size_t conv_scratch_bytes(const ConvParams& params, int max_threads);
 
 /// @param scratch  conv_scratch_bytes(params, max_threads), aligned to 64 bytes

@@ -12,11 +12,11 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kPixelsAtOnce = 64;      // pixels that share one read of a row of the first convolution's weights
-constexpr int64_t kRowsPerBand = 8;        // least rows of a band: rows at a band's border are computed for both sides
-constexpr int64_t kFewestRows = 3;         // least rows of a band if some threads would get none otherwise
+constexpr int64_t kPixelsAtOnce = 64;      // number of pixels that share one read of a row of the first convolution's weights
+constexpr int64_t kRowsPerBand = 8;        // minimum number of rows of a band, since rows at a band's border are computed for both sides
+constexpr int64_t kFewestRows = 3;         // minimum number of rows of a band if some threads would get none otherwise
 constexpr int64_t kRingFloats = 9 * 1024;  // the part of the ring that stays in L1 beside the weights
-constexpr int64_t kMostTwice = 16;         // at most one column in this many may be computed twice, for both strips at a border
+constexpr int64_t kMostTwice = 16;  // at most one in this many columns may be computed twice, because both strips at a border need it
 
 /// y is computed in steps of some rows; a ring buffer holds the rows of the intermediate image that a step reads. With several threads, y
 /// is cut into bands of rows. If whole rows exceed L1, y is also cut into strips of columns with rings of their own, provided that they
@@ -45,9 +45,9 @@ struct Plan {
     slot_bytes = aligned_bytes<float>(ring_rows * widest * p.depthwise.C);
   }
 
-  /// Columns read by the windows on both sides of a border.
+  /// Returns the number of columns that the windows on both sides of a border read.
   static int64_t shared_columns(const Window& w) { return std::max<int64_t>(0, (w.kernel[2] - 1) * w.dilation[2] + 1 - w.stride[2]); }
-  /// A strip as a separate image: its window, and its first column in y and in the intermediate image.
+  /// Describes a strip as a separate image: its window, and its first column in y and in the intermediate image.
   struct Strip {
     Window window;
     int64_t first, first_in;
@@ -78,7 +78,7 @@ class FirstRows {
 
   /// Computes columns [first, first + columns) of rows [from, to), contiguous in y. A 1x1 convolution treats whole rows as one line.
   void compute(const float* x, int64_t from, int64_t to, int64_t first, int64_t columns, float* y) const {
-    if (columns <= 0) return;  // a strip within the padding
+    if (columns <= 0) return;  // the strip is within the padding
     const Window& w = p_.window;
     const Panels panels(p_.M, panel_shape<float>());
     const bool one_line = flat_ && columns == w.out[2];
@@ -146,7 +146,7 @@ void conv_depthwise(const ConvDepthwise& p, const float* x, const ConvStage& fir
   auto run = [&](int64_t image, int64_t band, const Plan::Strip& strip, const float* from, float* ring) {
     const Window& own = strip.window;
     const int64_t last_row = w.out[1] * (band + 1) / plan.bands, block = depthwise_nhwc_block(own), step = p.depthwise.y_step();
-    int64_t have = 0;  // the next row of the intermediate image to compute
+    int64_t have = 0;  // index of the next row of the intermediate image to compute
     for (int64_t oh = w.out[1] * band / plan.bands; oh < last_row; oh += plan.rows_per_step) {
       const int64_t step_end = std::min(last_row, oh + plan.rows_per_step), reached = oh * w.stride[1] - w.pad_begin[1];
       const int64_t need = std::min(w.in[1], (step_end - 1) * w.stride[1] - w.pad_begin[1] + plan.reach);

@@ -1,5 +1,5 @@
-// Fuses a convolution with the depthwise one that reads it, channels innermost, a few rows at a time. So the intermediate image, often the
-// widest of a mobile network, is never written to memory as a whole.
+// Fuses a convolution with the depthwise convolution that reads its result, channels innermost, a few rows at a time. So the intermediate
+// image, often the widest of a mobile network, is never written to memory as a whole.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ struct ConvDepthwise {
   int max_threads;
 };
 
-/// Packed weights of one of the two convolutions (nhwc_pack, direct or depthwise) and its epilogue. The first has no residual.
+/// The packed weights of one of the two convolutions (nhwc_pack, direct or depthwise) and its epilogue. The first convolution has no
+/// residual.
 struct ConvStage {
   const float* packed;
   ConvEpilogue epilogue;

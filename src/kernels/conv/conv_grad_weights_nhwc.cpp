@@ -17,23 +17,23 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kDepth = 128;         // pixels of a block; a panel of 64 columns takes 32 KB
-constexpr int64_t kMaxFilters = 512;    // filters of a block of dy, which takes 256 KB
-constexpr int64_t kPanelsTogether = 4;  // panels that share a copied block of dy
-constexpr int64_t kEnoughItems = 16;    // items that keep the threads busy; with fewer, the pixels are cut too
-constexpr int64_t kLeastBlocks = 8;     // least blocks of pixels of a cut
-constexpr int64_t kLineFloats = 16;     // padding of rows, as rows of a power of two would share cache sets
-constexpr int64_t kImageGroups = 8;     // partial sums of a depthwise convolution, summed separately
+constexpr int64_t kDepth = 128;         // number of pixels of a block; a panel of 64 columns takes 32 KB
+constexpr int64_t kMaxFilters = 512;    // maximum number of filters of a block of dy, which takes 256 KB
+constexpr int64_t kPanelsTogether = 4;  // number of panels that share a copied block of dy
+constexpr int64_t kEnoughItems = 16;    // number of items that keep the threads busy; if there are fewer, the pixels are divided too
+constexpr int64_t kLeastBlocks = 8;     // minimum number of blocks of pixels in a part
+constexpr int64_t kLineFloats = 16;     // padding of rows in floats, since rows whose size is a power of two would share cache sets
+constexpr int64_t kImageGroups = 8;     // number of partial sums of a depthwise convolution that are summed separately
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool is_depthwise(const ConvParams& p) { return p.group == p.C && p.group == p.M; }
 
-/// Division of the product of one group; depends on the sizes only.
+/// The division of the product of one group. It depends only on the sizes.
 struct WeightsPlan {
   int64_t channels, filters, columns, pixels;
   bool whole_rows;  // a row of the window is contiguous in the image
-  bool in_place;    // one tap: the first cut is summed directly into dw, as the layout is the same
+  bool in_place;    // there is one tap: the first part is summed directly into dw, as the layout is the same
   int64_t runs, run_length;
   Panels panels;
   int64_t panel_ranges, filter_ranges, filters_each, cuts, cut_pixels;
@@ -109,7 +109,7 @@ void gather_run(const ConvParams& p, const WeightsPlan& plan, const PixelBlock& 
   if (alone) {
     gather_rows(x, offsets, block.count, end - begin, width, to);
   } else {
-    for (int64_t i = 0; i < block.count; ++i) {  // only some columns of the panel
+    for (int64_t i = 0; i < block.count; ++i) {  // the run has only some columns of the panel
       if (offsets[i] != kNoRow)
         std::copy_n(x + offsets[i], end - begin, to + i * width);
       else
@@ -117,7 +117,7 @@ void gather_run(const ConvParams& p, const WeightsPlan& plan, const PixelBlock& 
     }
   }
   if (!any_cut || !plan.whole_rows) return;
-  for (int64_t i = 0; i < block.count; ++i) {  // windows that are partly outside the image
+  for (int64_t i = 0; i < block.count; ++i) {  // handles windows that are partly outside the image
     if (!cut[i]) continue;
     const int64_t ih = block.line[i] + down, iw = block.along[i];
     const int64_t first = std::max(begin, -iw * p.C), last = std::min(end, (w.in[2] - iw) * p.C);
@@ -199,7 +199,7 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
   }
 }
 
-/// Adds up the cuts and transposes the sums from [filter][tap][channel] to [filter][channel][tap].
+/// Adds up the parts and transposes the sums from [filter][tap][channel] to [filter][channel][tap].
 void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float* dw, ThreadPool* pool) {
   if (plan.in_place && plan.cuts == 1) return;
   const int64_t taps = p.window.kernel_size();
@@ -216,18 +216,18 @@ void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float*
   });
 }
 
-/// For few channels, as in a network's first convolution. The rows of the product are the elements of one line of the window, its columns
-/// filters. Both operands are read in place; only lines whose windows cross the border are copied.
+/// The plan for few channels, as in a network's first convolution. The rows of the product are the elements of one line of the window, its
+/// columns are filters. Both operands are read in place; only lines whose windows cross the border are copied.
 struct LinesPlan {
-  int64_t rows, columns;  // elements of a line of the window; filters, rounded up to whole vectors
-  int64_t lines, groups;  // lines of all outputs; partial sums
+  int64_t rows, columns;  // number of elements in a line of the window; number of filters, rounded up to whole vectors
+  int64_t lines, groups;  // number of lines of all outputs; number of partial sums
   int64_t x_line, kept_lines;
-  bool copies_dy;  // if rows of dy are not whole vectors
+  bool copies_dy;  // true if rows of dy are not whole vectors
 
   static bool fits(const ConvParams& p) {
     constexpr int64_t kMostRows = 32;
-    constexpr int64_t kLeastFilters = 4;  // with fewer, most of a vector's 16 lanes would be unused
-    constexpr int64_t kLeastPixels = 16;  // for 1x1 windows: with fewer, sums would be loaded and stored for few products
+    constexpr int64_t kLeastFilters = 4;  // minimum number of filters: with fewer, most of a vector's 16 lanes would be unused
+    constexpr int64_t kLeastPixels = 16;  // minimum for 1x1 windows: with fewer pixels, sums would be loaded and stored for few products
     const Window& w = p.window;
     if (w.kernel_size() == 1 && w.out[2] < kLeastPixels) return false;
     return p.group == 1 && w.kernel[0] == 1 && w.in[0] == 1 && w.out[0] == 1 && w.dilation[2] == 1 && p.C * w.kernel[2] <= kMostRows &&

@@ -1,4 +1,4 @@
-// Gradient of a convolution with respect to its weights. The gradient with respect to its input is the transposed convolution.
+// The gradient of a convolution with respect to its weights. The gradient with respect to its input is the transposed convolution.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace treadle::kernels {
 
-/// Scratch bytes of conv_grad_weights(). T is float or double.
+/// Returns the scratch bytes of conv_grad_weights(). T is float or double.
 template <typename T>
 size_t conv_grad_weights_scratch_bytes(const ConvParams& params, int max_threads);
 

@@ -20,7 +20,8 @@ namespace {
 struct AxisPhase {
   int64_t first = 0, count = 0;  ///< the inputs are first, first + stride ...
   int64_t first_tap = 0, tap_step = 1, taps = 0;
-  int64_t dilation = 1, pad = 0;  ///< of the convolution of dy; negative pad: so many pixels of dy lie before the window
+  /// Parameters of the convolution of dy; a negative pad means that as many pixels of dy are before the window.
+  int64_t dilation = 1, pad = 0;
 
   AxisPhase(const Window& w, int axis, int64_t rest) {
     const int64_t stride = w.stride[axis], d = w.dilation[axis], common = std::gcd(stride, d);
@@ -35,11 +36,11 @@ struct AxisPhase {
   }
 };
 
-/// A phase: one AxisPhase for each axis.
+/// A phase of the inputs: one AxisPhase for each axis.
 struct Phase {
   AxisPhase axes[3];
-  ConvParams conv;               // convolution of dy, whose output has the phase's inputs side by side
-  int64_t zeros[3] = {0, 0, 0};  // taps of zero weight prepended where a window does not begin at dy's first pixel
+  ConvParams conv;               // convolution of dy whose output contains the phase's inputs side by side
+  int64_t zeros[3] = {0, 0, 0};  // number of taps with weight zero that are prepended where a window does not begin at dy's first pixel
 
   Phase(const ConvParams& p, int64_t d, int64_t h, int64_t w) : axes{{p.window, 0, d}, {p.window, 1, h}, {p.window, 2, w}} {
     conv.N = p.N, conv.C = p.M, conv.M = p.C, conv.group = p.group;
@@ -69,7 +70,7 @@ void each_phase(const ConvParams& p, Visit visit) {
 
 bool is_whole(const Window& w) { return w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1; }
 
-/// to[m][k] = from[m * pitch][taps[k]], or 0 if taps[k] < 0. If kBackwards > 0, taps[k] is kBackwards - 1 - k.
+/// Sets to[m][k] = from[m * pitch][taps[k]], or 0 if taps[k] < 0. If kBackwards > 0, taps[k] is kBackwards - 1 - k.
 template <int kBackwards>
 void turn_taps(int64_t count, const float* from, int64_t pitch, std::span<const int64_t> taps, float* to) {
   for (int64_t m = 0; m < count; ++m, from += pitch, to += taps.size()) {
@@ -85,7 +86,7 @@ void turn_weights(const ConvParams& p, const Phase& phase, const float* weights,
   const int64_t channels = p.C / p.group, filters = p.M / p.group, size = p.window.kernel_size();
   const Window& w = phase.conv.window;
   parallel_for(pool, p.C, std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, filters * w.kernel_size())), [&](int64_t begin, int64_t end) {
-    std::vector<int64_t> taps;  // tap of the weights at each position; -1: zero weight
+    std::vector<int64_t> taps;  // tap of the weights at each position; -1: the weight is zero
     for (int64_t d = 0; d < w.kernel[0]; ++d) {
       for (int64_t h = 0; h < w.kernel[1]; ++h) {
         for (int64_t i = 0; i < w.kernel[2]; ++i) {
@@ -100,7 +101,7 @@ void turn_weights(const ConvParams& p, const Phase& phase, const float* weights,
       }
     }
     const auto num_taps = static_cast<int64_t>(taps.size());
-    if (size == 1 && num_taps == 1 && taps[0] == 0) {  // pointwise
+    if (size == 1 && num_taps == 1 && taps[0] == 0) {  // the convolution is pointwise
       for (int64_t c0 = begin, count; c0 < end; c0 += count) {
         const int64_t group = c0 / channels, first = c0 % channels;
         count = std::min(end - c0, channels - first);
@@ -108,7 +109,7 @@ void turn_weights(const ConvParams& p, const Phase& phase, const float* weights,
       }
       return;
     }
-    // A cache line holds the weights of several channels, so these are read one after the other while it is cached.
+    // A cache line contains the weights of several channels, so these channels are read one after the other while the line is cached.
     constexpr int64_t kChannels = 16, kFilters = 32;
     bool backwards = num_taps == size;
     for (int64_t k = 0; backwards && k < size; ++k) backwards = taps[static_cast<size_t>(k)] == size - 1 - k;

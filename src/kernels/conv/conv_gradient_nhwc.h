@@ -1,9 +1,7 @@
 // Gradients of NHWC convolutions, and convolutions whose weights are packed in every run. They are computed in float32, or in bfloat16 with
-// float32 sums if that is faster.
-//
-// ConvParams are those of the forward convolution: x[N, in, C], W[M, C / group, kernel], y[N, out, M]. The input's gradient is one
-// convolution of dy for each phase of the strides, by the methods of nhwc.h. The weights' gradient is one product over all pixels, or
-// Winograd's (winograd_gradient.h).
+// float32 sums if that is faster. ConvParams are those of the forward convolution: x[N, in, C], W[M, C / group, kernel], y[N, out, M]. The
+// input's gradient is one convolution of dy for each phase of the strides, by the methods of nhwc.h. The weights' gradient is one product
+// over all pixels, or is computed by Winograd's method (winograd_gradient.h).
 #pragma once
 
 #include <cstddef>
@@ -15,10 +13,10 @@
 
 namespace treadle::kernels {
 
-using Bf16Choice = std::optional<Bf16Form>;  // none: float32
+using Bf16Choice = std::optional<Bf16Form>;  // none means float32
 
 size_t nhwc_conv_unpacked_scratch_bytes(const ConvParams& params, NhwcMethod method, int max_threads, Bf16Choice bf16 = {});
-/// nhwc_conv() with unpacked weights in ONNX's layout. @param method  chosen by nhwc_method() with ConvChoice::packs_in_run
+/// Like nhwc_conv(), with unpacked weights in ONNX's layout. @param method  chosen by nhwc_method() with ConvChoice::packs_in_run
 void nhwc_conv_unpacked(const ConvParams& params, NhwcMethod method, const float* x, const float* weights, float* y,
                         const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool, Bf16Choice bf16 = {});
 

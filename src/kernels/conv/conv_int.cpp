@@ -12,14 +12,13 @@
 namespace treadle::kernels {
 namespace {
 
-/// The image as the tiles read it, in place of im2col: int16 less the zero point, with borders, channels in pairs. A stride of s splits an
-/// axis into s phases, so that adjacent outputs read adjacent elements and a tap is an offset. Layout:
-///
-///     channel pair, phase, rows of the grid of pairs
+/// Describes the image as the tiles read it, in place of im2col: int16 values less the zero point, with borders, and channels in pairs. A
+/// stride of s splits an axis into s phases, so that adjacent outputs read adjacent elements and a tap is an offset. Layout:
+///      channel pair, phase, rows of the grid of pairs
 struct PairsImage {
-  int64_t channel_pairs;  // channel pairs of a group
-  int64_t phases[3];      // phases of each axis that taps read
-  int64_t grid[3];        // grid of each axis: the outputs and what taps read behind the last
+  int64_t channel_pairs;  // number of channel pairs of a group
+  int64_t phases[3];      // number of phases of each axis that taps read
+  int64_t grid[3];        // extent of the grid for each axis: the outputs, and what taps read behind the last output
   int64_t phase_pairs, channel_size;
 
   explicit PairsImage(const ConvParams& p) : channel_pairs((p.C / p.group + 1) / 2) {
@@ -38,11 +37,12 @@ struct PairsImage {
   int64_t at(int64_t d, int64_t h, int64_t w) const { return (d * grid[1] + h) * grid[2] + w; }
 };
 
-constexpr int64_t kRowsBytes = 256 << 10;  // weights that all panels read while they stay in L2
+constexpr int64_t kRowsBytes = 256 << 10;  // bytes of weights that stay in L2 while all panels read them
 
 int64_t taps_of(const ConvParams& p) { return (p.C / p.group + 1) / 2 * p.window.kernel_size(); }
 
-/// Runs of the grid computed together: rows of outputs, or the whole grid with the gaps between rows if that is fewer columns.
+/// Describes the runs of the grid that are computed together: rows of outputs, or the whole grid with the gaps between rows if that has
+/// fewer columns.
 struct Runs {
   int64_t count, length;
   bool gaps;  // the run is the whole grid, including positions that are not outputs
@@ -123,8 +123,8 @@ void copy_outputs(const Window& w, const PairsImage& image, int64_t first, int64
   }
 }
 
-/// Sizes of the scratch: images of all groups (with a panel behind the last, which tiles may read), offsets, and buffers for tiles with
-/// gaps.
+/// The sizes of the scratch: images of all groups (with a panel behind the last image, which tiles may read), offsets, and buffers for
+/// tiles with gaps.
 struct Room {
   size_t image_bytes, offsets_bytes, slot_bytes;
   int slots;

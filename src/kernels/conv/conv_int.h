@@ -6,14 +6,14 @@
 
 namespace treadle::kernels {
 
-/// Number of elements of the packed weights.
+/// Returns the number of elements of the packed weights.
 int64_t conv_int_weights_size(const ConvParams& params);
-/// @param weights  [M, C / group, kernel]; per-line zero points are per output channel
+/// Packs the weights. @param weights  [M, C / group, kernel]; per-line zero points are per output channel
 void pack_conv_int_weights(const ConvParams& params, const ByteMatrix& weights, int16_t* packed);
 
 size_t conv_int_scratch_bytes(const ConvParams& params, int max_threads);
 
-/// y[N, M, out] = conv(x - x_zero, w - w_zero); pads count as x_zero. x.zero_per_line is ignored.
+/// Computes y[N, M, out] = conv(x - x_zero, w - w_zero); pads count as x_zero. x.zero_per_line is ignored.
 void conv_int(const ConvParams& params, const ByteMatrix& x, const int16_t* packed_weights, int32_t* y, void* scratch, int max_threads,
               ThreadPool* pool);
 

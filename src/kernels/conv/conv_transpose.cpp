@@ -9,7 +9,8 @@
 namespace treadle::kernels {
 namespace {
 
-// For one group of one image: columns (M / group * kernel x in) = W' x; col2im() then adds the taps of each output.
+// Returns the shape of the product for one group of one image: columns (M / group * kernel x in) = W' x. col2im() then adds the taps of
+// each output.
 GemmShape product_of(const ConvParams& p) {
   const int64_t columns = p.window.out_size(), rows = p.M / p.group * p.window.kernel_size();
   return {.M = rows,

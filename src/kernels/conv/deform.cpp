@@ -22,7 +22,7 @@ size_t columns_bytes(const DeformParams& p) {
   return aligned_bytes<T>(p.conv.C * p.conv.window.kernel_size() * p.conv.window.out_size());
 }
 
-// Bilinear interpolation with zeros outside the image.
+// Interpolates bilinearly, with zeros outside the image.
 template <typename T>
 T sample(const T* plane, int64_t H, int64_t W, T h, T w) {
   if (!(h > -1 && w > -1 && h < static_cast<T>(H) && w < static_cast<T>(W))) return 0;
@@ -128,7 +128,7 @@ void deform_conv(const DeformParams& p, const T* x, const T* weights, const T* o
 
 namespace {
 
-// The products of the backward pass: gradients of the columns and of the weights.
+// Shapes of the products of the backward pass, which compute gradients of the columns and of the weights.
 GemmShape columns_shape(const DeformParams& p) {
   const GemmShape forward = product_shape(p);
   GemmShape s;

@@ -1,4 +1,4 @@
-// Deformable convolution over two spatial axes: each tap samples at its regular position plus a given offset. T is float or double.
+// Deformable convolution over two spatial axes. Each tap reads the image at its regular position plus a given offset. T is float or double.
 #pragma once
 
 #include "kernels/conv/conv.h"
@@ -6,8 +6,8 @@
 namespace treadle::kernels {
 
 struct DeformParams {
-  ConvParams conv;           ///< window of rank 2
-  int64_t offset_group = 1;  ///< groups of input channels that share offsets
+  ConvParams conv;           ///< its window has rank 2
+  int64_t offset_group = 1;  ///< number of groups of input channels that share offsets
 };
 
 template <typename T>
@@ -22,7 +22,7 @@ void deform_conv(const DeformParams& params, const T* x, const T* weights, const
 
 template <typename T>
 struct DeformGradients {
-  T *x = nullptr, *weights = nullptr, *offset = nullptr, *mask = nullptr;  ///< shapes of the operands; mask may be null
+  T *x = nullptr, *weights = nullptr, *offset = nullptr, *mask = nullptr;  ///< gradients, with the shapes of the operands; mask may be null
 };
 
 template <typename T>

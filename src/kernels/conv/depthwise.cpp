@@ -15,13 +15,13 @@
 #ifndef TREADLE_KERNELS_CONV_DEPTHWISE_PLANE_H_
 #define TREADLE_KERNELS_CONV_DEPTHWISE_PLANE_H_
 namespace treadle::kernels {
-inline constexpr int64_t kMaxPhases = 4;  // phases whose bounds are precomputed
+inline constexpr int64_t kMaxPhases = 4;  // number of phases whose bounds are precomputed
 
 /// The padded copy of a channel: [depth][height][stride phases][columns].
 struct PaddedChannel {
   int64_t depth, height, phases, columns;
   int64_t num_taps;
-  int64_t offsets[kMaxDepthwiseTaps];  // from an output's position to each tap
+  int64_t offsets[kMaxDepthwiseTaps];  // offsets from an output's position to each tap
 
   explicit PaddedChannel(const Window& w) {
     auto reach = [&](int axis) { return (w.out[axis] - 1) * w.stride[axis] + (w.kernel[axis] - 1) * w.dilation[axis] + 1; };
@@ -40,7 +40,7 @@ struct PaddedChannel {
       }
     }
   }
-  /// Columns of a phase that lie in the input; column c is input column c * stride + phase - pad.
+  /// The columns of a phase that are inside the input; column c is input column c * stride + phase - pad.
   struct Columns {
     int64_t first, last;
   };
@@ -86,7 +86,7 @@ HWY_INLINE void outputs(const PaddedChannel& padded, const float* src, int64_t r
   // The bounds are infinite unless the activation is a clamp. Keeps NaN.
   const auto bottom = hn::Set(d, low), top = hn::Set(d, high);
   const bool full = columns >= static_cast<int64_t>(hn::Lanes(d));
-  const FirstLanes first(d, columns);  // may exceed a vector if all lanes are stored
+  const FirstLanes first(d, columns);  // `columns` may exceed a vector; then all lanes are stored
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     const int64_t at = r * dst_row;
@@ -129,7 +129,7 @@ HWY_INLINE void copy_row(const float* src, int64_t n, float* dst) {
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) hn::StoreU(hn::LoadU(d, src + i), d, dst + i);
   if (i == n) return;
-  if (n >= lanes) {  // the last vector overlaps the one before
+  if (n >= lanes) {  // the last vector may overlap the previous one
     hn::StoreU(hn::LoadU(d, src + n - lanes), d, dst + n - lanes);
   } else {
     const FirstLanes some(d, n);

@@ -21,14 +21,14 @@ using V = hn::Vec<D>;
 
 struct Row {
   int64_t C, row, pixel;          // strides from tap to tap in floats, vertical and horizontal
-  int64_t step;                   // stride in x from one output's pixel to the next one's
-  int64_t y_step;                 // the same in y
-  int64_t taps_down, taps_along;  // taps inside the image
-  int64_t start;                  // floats from the row's first pixel to the first tap's; negative before the image
-  Taps inside;                    // pixels inside the image under the windows computed together, from the first tap on
-  int64_t weights_row;            // row stride of the weights in floats
-  int64_t begin, end;             // channels
-  int64_t before_wrap, wrap;      // vertical taps before the ring wraps around, and floats to go back then
+  int64_t step;                   // stride in x from the pixel of one output to that of the next
+  int64_t y_step;                 // stride in y from one output to the next
+  int64_t taps_down, taps_along;  // number of taps inside the image
+  int64_t start;                  // number of floats from the row's first pixel to the first tap's; negative before the image
+  Taps inside;          // range of the pixels under the windows computed together, counted from the first tap, that are inside the image
+  int64_t weights_row;  // row stride of the weights in floats
+  int64_t begin, end;   // range of channels
+  int64_t before_wrap, wrap;  // number of vertical taps before the ring wraps around, and number of floats to go back then
   const float *bias, *residual;
   float low, high;
   bool clamped;
@@ -92,7 +92,7 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
     const V low = hn::Set(d, r.low), high = hn::Set(d, r.high);
     TREADLE_EACH sum[o][v] = at_most(high, at_least(low, sum[o][v]));
   }
-  const int64_t y_step = r.y_step;  // a local copy, as stores might alias r
+  const int64_t y_step = r.y_step;  // a local copy, as the compiler must assume that stores change r
   TREADLE_EACH {
     float* to = y + o * y_step + c + v * lanes;
     if (kCut && v == kVectors - 1) {
@@ -118,9 +118,9 @@ constexpr int kNeighbors = 8;
 #else
 constexpr int kNeighbors = 6;
 #endif
-constexpr int kFewestNeighbors = 3;  // least number of outputs for which sharing pixels pays
+constexpr int kFewestNeighbors = 3;  // minimum number of outputs for which sharing pixels pays
 
-// Computes adjacent outputs with whole windows; each reads its own pixels.
+// Computes adjacent outputs with whole windows; each output reads its pixels separately.
 template <int kOutputs>
 HWY_INLINE void apart(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
   if constexpr (kOutputs > 1) {
@@ -210,8 +210,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 namespace {
-constexpr int64_t kLargeWindow = 25;        // taps from which on the rows under a window, with all channels, exceed L1
-constexpr int64_t kBlockFloats = 8 * 1024;  // part of these rows and of the weights that stays in L1
+constexpr int64_t kLargeWindow = 25;        // windows with at least this many taps have rows that, with all channels, exceed L1
+constexpr int64_t kBlockFloats = 8 * 1024;  // how many floats of these rows and of the weights stay in L1
 constexpr int64_t kFewestChannels = 32, kMostChannels = 256;
 }  // namespace
 

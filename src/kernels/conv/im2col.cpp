@@ -12,7 +12,7 @@ struct Segment {
   int64_t ow, length, column;
 };
 
-constexpr int64_t kMaxPlanned = 512;  // copies of a channel that are computed once and reused for all channels
+constexpr int64_t kMaxPlanned = 512;  // number of copies of a channel that are planned once and reused for all channels
 
 /// The elements of a segment for one tap of the last axis: `count` elements of an input row from `offset` on, between two padded borders.
 struct Copy {

@@ -7,7 +7,7 @@
 
 namespace treadle::kernels {
 
-/// Maximum width of a panel; im2col_panel() keeps a list of it on the stack.
+/// Maximum width of a panel, since im2col_panel() keeps a list of its columns on the stack.
 inline constexpr int64_t kMaxPanelWidth = 1024;
 
 /// Writes outputs [begin, begin + columns) of one image and group as a panel of C * kernel rows of `width` elements, zero beyond `columns`.

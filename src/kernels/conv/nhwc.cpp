@@ -21,12 +21,12 @@ namespace {
 
 using namespace direct;  // NOLINT(google-build-using-namespace): names of this subject
 
-constexpr int64_t kBandFloats = 64 * 1024;  // part of a depthwise convolution's output that stays in L2 for the activation
-constexpr int64_t kPackedTaps = 64;         // taps of each filter packed together, so that the lines written stay in L1
+constexpr int64_t kBandFloats = 64 * 1024;  // number of floats of a depthwise convolution's output that stay in L2 for the activation
+constexpr int64_t kPackedTaps = 64;         // number of taps of each filter that are packed together, so that the written lines stay in L1
 
-/// An item is a band of rows by a group of channels; channels are divided only if bands are few and there are several threads (each output
-/// is computed alone, so results do not depend on it). Within an item, blocks of channels follow each other, so that weights and the rows
-/// shared by windows stay in L1.
+/// Divides the work into items: a band of rows by a group of channels. Channels are divided only if there are few bands and several
+/// threads. Each output is computed alone, so results do not depend on the division. Within an item, blocks of channels are computed one
+/// after the other, so that weights and the rows shared by windows stay in L1.
 void depthwise(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, ThreadPool* pool) {
   const Window& w = p.window;
   const Clamp clamp = clamp_of(e);
@@ -127,7 +127,7 @@ int64_t nhwc_packed_size(const ConvParams& p, NhwcMethod method) {
 namespace {
 
 /// A block of a direct convolution's weights: `columns` filters by the taps of channels [c0, c1). In the source, filters are `depth` apart,
-/// the first at `from`. Packed, they are side by side, [tap][channel][filter], in rows of `width` elements from `to` on.
+/// and the first is at `from`. Packed, they are side by side, [tap][channel][filter], in rows of `width` elements that begin at `to`.
 struct PackedBlock {
   int64_t from, to, depth, columns, width, channels, c0, c1, taps;
 };
@@ -177,8 +177,8 @@ void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
 
 namespace {
 
-// Transposes a block at a time in registers; rows of several taps are then moved to their places. Weights in a file may be unaligned for
-// float, in which case they are copied first.
+// Transposes a block at a time in registers; rows of several taps are then moved to their places. Weights in a file may not be aligned for
+// float; such weights are copied first.
 void pack_items(const ConvParams& p, int64_t begin, int64_t end, const float* weights, float* packed) {
   const bool aligned = reinterpret_cast<uintptr_t>(weights) % alignof(float) == 0;
   std::vector<float> copied, transposed;
@@ -220,7 +220,7 @@ void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, flo
     case NhwcMethod::winograd2: return winograd_pack(p, 2, weights, packed, pool);
     case NhwcMethod::direct:
       if (direct_fold(p) == 1) return pack_rows(p, weights, packed, pool);
-      std::fill_n(packed, nhwc_packed_size(p, method), 0.0f);  // few of the elements are used
+      std::fill_n(packed, nhwc_packed_size(p, method), 0.0f);  // cleared first, as few of the elements are used
       [[fallthrough]];
     case NhwcMethod::depthwise:
       return each_packed(p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); });

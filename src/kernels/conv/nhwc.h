@@ -1,7 +1,8 @@
 // float32 NHWC convolution with constant weights: x[N, in, C], W[M, C / group, kernel], y[N, out, M].
 //
-// Depthwise convolutions are direct, 3x3 ones with enough channels use Winograd. All others read the image in place with the GEMM's
-// register tile, a run of C channels (or of a whole row of the window) at a time. A 1x1 convolution is a plain product.
+// Depthwise convolutions are computed directly; 3x3 convolutions with enough channels use Winograd's method. All others read the image in
+// place with the GEMM's register tile, a run of C channels (or of a whole row of the window) at a time. A 1x1 convolution is a plain
+// product.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@
 
 namespace treadle::kernels {
 
-/// Clamp that micro-kernels apply in registers. `complete`: the clamp is the whole activation.
+/// The clamp that micro-kernels apply in registers. `complete`: the clamp is the whole activation.
 struct Clamp {
   float low, high;
   bool complete;
@@ -26,21 +27,22 @@ void activate(const ConvEpilogue& epilogue, float* y, int64_t pixels, int64_t ch
 
 enum class NhwcMethod : uint8_t { depthwise, winograd4, winograd2, direct };
 inline constexpr int kNhwcMethods = 4;
-/// Returns true for Winograd, which also reads the original weights.
+/// Returns true for Winograd's methods, which also read the original weights.
 inline bool is_winograd(NhwcMethod method) { return method == NhwcMethod::winograd4 || method == NhwcMethod::winograd2; }
-/// Side of a tile in outputs. @pre is_winograd(method)
+/// Returns the side of a tile in outputs. @pre is_winograd(method)
 inline int winograd_side(NhwcMethod method) { return method == NhwcMethod::winograd4 ? 4 : 2; }
 
-/// Throughput of one core, for estimating the fastest method. Defaults are those of an AMD Zen 5; `bench_conv --calibrate` measures others.
-/// The rates are never measured at run time: the choice affects the last bits of results, so it must not depend on noise.
+/// The throughput of one core, from which the time of each method is estimated. The defaults are those of an AMD Zen 5; `bench_conv
+/// --calibrate` measures others. The rates are never measured at run time: the choice affects the last bits of results, so it must not
+/// depend on noise.
 struct ConvRates {
   float direct = 210e3F, winograd = 220e3F;  ///< floating-point operations per microsecond
-  float transforms = 60e3F;                  ///< bytes per microsecond read and written by Winograd's transforms
+  float transforms = 60e3F;                  ///< bytes per microsecond that Winograd's transforms read and write
   float cached = 60e3F, memory = 25e3F;      ///< bytes of weights per microsecond, from L3 and from memory
 };
-/// Built-in rates for this CPU's vendor. L3 of an Intel core is about as slow as memory.
+/// Returns the built-in rates for this CPU's vendor. L3 of an Intel core is about as slow as memory.
 const ConvRates& built_in_rates();
-/// Inputs of the choice besides the shapes.
+/// Data for the choice of a method, in addition to the shapes.
 struct ConvChoice {
   ConvRates rates = built_in_rates();
   double max_weight_expansion = std::numeric_limits<double>::infinity();  ///< largest ratio of transformed to original weight bytes
@@ -54,24 +56,22 @@ NhwcMethod nhwc_method(const ConvParams& params, const ConvChoice& choice = {});
 std::vector<NhwcMethod> nhwc_methods(const ConvParams& params);
 std::string_view nhwc_method_name(NhwcMethod method);
 
-/// Size of the packed weights in floats; does not depend on the image.
+/// Returns the size of the packed weights in floats; it does not depend on the image.
 int64_t nhwc_packed_size(const ConvParams& params, NhwcMethod method);
-/// @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes
-/// @param weights  may be unaligned
+/// Packs the weights. @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes @param weights  may be unaligned
 void nhwc_pack(const ConvParams& params, NhwcMethod method, const float* weights, float* packed, ThreadPool* pool = nullptr);
-/// Number of k's that share a row of the weights packed for the direct method (nhwc_tile.h).
+/// Returns the number of k's that share a row of the weights packed for the direct method (nhwc_tile.h).
 int direct_fold(const ConvParams& params);
-/// Restores the weights that nhwc_pack() read. @param method  not a Winograd method, as their transforms round
+/// Restores the weights that nhwc_pack() read. @param method  not a Winograd method, as Winograd's transforms round
 void nhwc_unpack(const ConvParams& params, NhwcMethod method, const float* packed, float* weights);
 
 size_t nhwc_scratch_bytes(const ConvParams& params, NhwcMethod method, int max_threads);
-/// @param weights  the original, unpacked weights
-/// @param epilogue  the residual must not be y
+/// Computes the convolution. @param weights  the original, unpacked weights @param epilogue  the residual must not be y
 void nhwc_conv(const ConvParams& params, NhwcMethod method, const float* x, const float* weights, const float* packed, float* y,
                const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool);
 
-/// Transposed convolution whose windows do not overlap (stride = kernel, no pads, one group): x[N, in, C], W[C, M, kernel], y[N, in *
-/// kernel, M]. `window` is as for conv_transpose(): its input is y.
+/// Functions for a transposed convolution whose windows do not overlap (stride = kernel, no pads, one group): x[N, in, C], W[C, M, kernel],
+/// y[N, in * kernel, M]. `window` is as for conv_transpose(): its input is y.
 bool nhwc_transposed_fits(const ConvParams& params);
 int64_t nhwc_transposed_packed_size(const ConvParams& params);
 void nhwc_transposed_pack(const ConvParams& params, const float* weights, float* packed);

@@ -21,23 +21,24 @@ using direct::kMaxPieceRows;
 using direct::Segments;
 using direct::Source;
 
-constexpr int64_t kMinMacsPerItem = 200'000;  // about 1 us
-constexpr int64_t kLeastTiledRows = 128;      // with AMX; for fewer rows, rereading the weights costs more than reading the image
+constexpr int64_t kMinMacsPerItem = 200'000;  // minimum number of multiplications per item; they take about 1 us
+constexpr int64_t kLeastTiledRows = 128;      // minimum with AMX; for fewer rows, rereading the weights costs more than reading the image
 constexpr int64_t kMinConverted = 16'384;     // minimum number of elements to convert per chunk
 
 int64_t terms_of(Bf16Form form) { return form == Bf16Form::three ? 3 : 1; }
-int64_t parts_of(Bf16Form form) { return form == Bf16Form::three ? 2 : 1; }  // bfloat16 parts of each weight and pixel
+// Returns the number of bfloat16 parts of each weight and pixel.
+int64_t parts_of(Bf16Form form) { return form == Bf16Form::three ? 2 : 1; }
 int64_t group_words(const ConvParams& p, Bf16Form form) {
   return depth_of(p) / 2 * parts_of(form) * Panels(p.M / p.group, panel_shape<float>()).padded_columns();
 }
 
-/// The rounded source, whose pixels are contiguous.
+/// Describes the rounded image, whose pixels are contiguous.
 Source rounded_source(ConvParams p) {
   p.x_pixel = 0;
   return Source(p);
 }
 
-/// Rounds the image and pads it with zeros. With three terms, the remainders of rounding follow it.
+/// Rounds the image and pads it with zeros. With three terms, the remainders of rounding come after the image.
 void round_padded(const ConvParams& p, Bf16Form form, const Source& source, const float* x, uint16_t* to, ThreadPool* pool) {
   const Window& w = p.window;
   const int64_t row = source.extent[2] * p.C;
@@ -68,15 +69,15 @@ void round_padded(const ConvParams& p, Bf16Form form, const Source& source, cons
                });
 }
 
-/// Data shared by all items of an image.
+/// The data that all items of an image share.
 struct Shared {
   const ConvParams& p;
   Bf16Form form;
   Source source;
   Segments segments;
   DirectPlan plan;
-  bool flat, uniform;  // pixels within a line are evenly spaced
-  bool even_lines;     // also across lines, counting the positions in between that are not outputs
+  bool flat, uniform;  // uniform: pixels within a line are evenly spaced
+  bool even_lines;     // pixels are evenly spaced also across lines, counting positions between them that are not outputs
   int64_t num_offsets;
   const int64_t* offsets;
   const uint16_t* image;
@@ -166,7 +167,8 @@ struct Shared {
   }
 
  private:
-  static constexpr int64_t kFewOffsets = 3 * direct::kMaxSegments;  // kept on the stack, so that a run does not allocate
+  // Number of offsets that are kept on the stack, so that a run does not allocate.
+  static constexpr int64_t kFewOffsets = 3 * direct::kMaxSegments;
   int64_t few_[kFewOffsets];
   std::vector<int64_t> many_;
 };

@@ -1,5 +1,5 @@
-// NHWC convolution in bfloat16 or float16 with float32 sums: the direct method of nhwc.h on an image that is rounded, and padded if needed,
-// first. A 1x1 convolution is a plain product.
+// NHWC convolution in bfloat16 or float16 with float32 sums. It uses the direct method of nhwc.h on an image that is first rounded, and
+// padded if needed. A 1x1 convolution is a plain product.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,19 @@ namespace treadle::kernels {
 
 /// Returns true if runs of a window have even length, so that a pair never spans two runs. Does not depend on the image.
 bool nhwc_bf16_fits(const ConvParams& params);
-/// Returns true if the convolution fits and is faster than float32 by `method`. One bfloat16 product is, even compared with Winograd; three
-/// are faster than the direct method only. Depthwise convolutions are bound by memory.
+/// Returns true if the convolution fits and is faster than float32 by `method`. One bfloat16 product is faster even than Winograd's method;
+/// three are faster only than the direct method. Depthwise convolutions are bound by memory.
 bool nhwc_bf16_pays(const ConvParams& params, NhwcMethod method, Bf16Form form);
 
-/// Number of words of the packed weights.
+/// Returns the number of words of the packed weights.
 int64_t nhwc_bf16_packed_size(const ConvParams& params, Bf16Form form);
-/// @param weights  [M, C / group, kernel]; may be unaligned
-/// @param packed  nhwc_bf16_packed_size(params, form) words, aligned to 64 bytes
+/// Packs the weights. @param weights  [M, C / group, kernel]; may be unaligned @param packed  nhwc_bf16_packed_size(params, form) words,
+/// aligned to 64 bytes
 void nhwc_bf16_pack(const ConvParams& params, Bf16Form form, const float* weights, uint32_t* packed);
 
 size_t nhwc_bf16_scratch_bytes(const ConvParams& params, Bf16Form form);
-/// @param epilogue  the residual must not be y
-/// @param scratch  nhwc_bf16_scratch_bytes(params, form), aligned to 64 bytes
-/// @param emulated  do not use the CPU's bfloat16 instructions
+/// Computes the convolution. @param epilogue  the residual must not be y @param scratch  nhwc_bf16_scratch_bytes(params, form), aligned to
+/// 64 bytes @param emulated  do not use the CPU's bfloat16 instructions
 void nhwc_bf16_conv(const ConvParams& params, Bf16Form form, const float* x, const uint32_t* packed, float* y, const ConvEpilogue& epilogue,
                     void* scratch, ThreadPool* pool, bool emulated = false);
 

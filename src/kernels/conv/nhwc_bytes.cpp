@@ -16,8 +16,8 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kPanel = 64;
-constexpr int64_t kGathered = 48, kInPlace = 96;  // rows of a chunk, whose windows stay in L1 or L2
-// AMX multiplies a few rows faster than the next weights arrive from memory, so its chunks are larger.
+constexpr int64_t kGathered = 48, kInPlace = 96;  // number of rows of a chunk whose windows stay in L1 or L2
+// Returns the rows of a chunk. AMX multiplies a few rows faster than the next weights arrive from memory, so its chunks are larger.
 int64_t gathered_rows() { return cpu_info().features.amx_int8 ? kInPlace : kGathered; }
 constexpr int64_t kSmallCopy = 16;
 
@@ -32,7 +32,7 @@ bool is_pointwise(const ConvParams& p) {
   return w.kernel_size() == 1 && w.stride[1] == 1 && w.stride[2] == 1 && w.in[1] == w.out[1] && w.in[2] == w.out[2] && p.C % 4 == 0;
 }
 
-// Sums wrap as in the vector instructions.
+// Adds the offset. Sums wrap around as in the vector instructions.
 int32_t total(uint32_t sum, const ByteEpilogue& e, int64_t column) {
   return static_cast<int32_t>(sum + static_cast<uint32_t>(e.offsets[column]));
 }
@@ -42,7 +42,7 @@ uint8_t to_byte(uint32_t sum, const ByteEpilogue& e, int64_t column) {
   return static_cast<uint8_t>(e.is_signed ? std::clamp(shifted, -128, 127) : std::clamp(shifted, 0, 255));
 }
 
-/// Gathers the windows of outputs [begin, end) (im2col), a row of `lda` bytes each. Pads are filled with `fill`.
+/// Gathers the windows of outputs [begin, end) into rows of `lda` bytes each (im2col). Pads are filled with `fill`.
 class Gather {
  public:
   Gather(const ConvParams& p, const ByteConv& conv)
@@ -63,7 +63,7 @@ class Gather {
       ow = 0;
       if (++oh == w_.out[1]) oh = 0, ++n;
     }
-    // Bytes behind a window's end are multiplied by zero weights.
+    // Flips the bytes behind a window's end as well; they are multiplied by zero weights.
     if (flip_ != 0) flipped(dst, (end - begin) * lda, dst);
   }
 
@@ -89,7 +89,7 @@ class Gather {
       if (along.last < w_.kernel[2]) std::memset(dst + along.last * C, fill_, static_cast<size_t>((w_.kernel[2] - along.last) * C));
     }
   }
-  // May copy a few bytes too many: the next copy overwrites them, and the scratch has space behind the last.
+  // May copy a few bytes too many: the next copy overwrites them, and the scratch has space behind the last row.
   void copy(const uint8_t* src, int64_t n, uint8_t* dst) const {
     if (n <= kSmallCopy && x_end_ - src >= kSmallCopy) {
       std::memcpy(dst, src, kSmallCopy);
@@ -99,7 +99,7 @@ class Gather {
   }
 
   void flipped(const uint8_t* src, int64_t n, uint8_t* dst) const {
-    const uint8_t flip = flip_;  // a local copy, as byte stores might alias it
+    const uint8_t flip = flip_;  // a local copy, as the compiler must assume that byte stores change the member
     int64_t i = 0;
     for (; i + 64 <= n; i += 64) {
       uint8_t block[64];
@@ -309,7 +309,7 @@ void nhwc_bytes_pack(const ConvParams& p, const int8_t* weights, int8_t* packed,
       transpose_plane(columns, depth / 4, quads, depth / 4, reinterpret_cast<uint32_t*>(panel), width);
       continue;
     }
-    // Writes are in order. Each filter is read tap by tap, in steps of `taps` bytes.
+    // Writes in order. Each filter is read tap by tap, in steps of `taps` bytes.
     for (int64_t k = 0; k < depth; k += 4) {
       int64_t places[4];
       const int64_t count = std::min<int64_t>(4, depth - k);
@@ -341,7 +341,8 @@ void nhwc_bytes(const ConvParams& p, const ByteConv& conv, const int8_t* packed,
   auto* offsets = reinterpret_cast<int32_t*>(room);
   auto* scales = reinterpret_cast<float*>(room += aligned_bytes<int32_t>(columns));
   room += aligned_bytes<float>(columns);
-  // Zero point relative to unsigned x; 0 for depthwise kernels, which subtract it from x themselves. Arithmetic wraps as int32 does.
+  // The zero point relative to unsigned x; 0 for depthwise kernels, which subtract it from x themselves. Arithmetic wraps around as int32
+  // does.
   const auto zero = static_cast<uint32_t>(is_depthwise(p) ? 0 : conv.x_zero + (conv.x_signed ? 128 : 0));
   for (int64_t m = 0; m < columns; ++m) {
     const bool exists = m < p.M;

@@ -1,7 +1,7 @@
 // NHWC convolutions and pools of bytes: x[N, in, C] to y[N, out, M], one or two spatial axes.
 //
 // A convolution is a product of gathered windows (im2col), a few pixels at a time, by the weights, four bytes of K per step. Sums are exact
-// in 32 bits and are converted to bytes in registers. Depthwise convolutions are direct.
+// in 32 bits and are converted to bytes in registers. Depthwise convolutions are computed directly.
 #pragma once
 
 #include <cstddef>
@@ -11,33 +11,32 @@
 
 namespace treadle::kernels {
 
-/// y = table[saturate(round_to_even((sum (x - x_zero) w + bias) * scale) + y_zero)]
+/// A convolution y = table[saturate(round_to_even((sum (x - x_zero) w + bias) * scale) + y_zero)].
 struct ByteConv {
   const void* x = nullptr;
   bool x_signed = false, y_signed = false;
   int32_t x_zero = 0, y_zero = 0;
   const int32_t* bias = nullptr;   ///< M values, or null
   const float* scales = nullptr;   ///< M values; may be null if sums_only
-  bool sums_only = false;          ///< y is int32: the sums, bias included
+  bool sums_only = false;          ///< y is int32 and gets the sums, including the bias
   const uint8_t* table = nullptr;  ///< 256 bytes that map each result byte; null: no mapping
 };
 
-/// Returns true if it is supported: one group, or depthwise with one filter per channel.
+/// Returns true if the convolution is supported: it has one group, or is depthwise with one filter per channel.
 bool has_nhwc_bytes(const ConvParams& params);
-/// Size of the packed weights in bytes.
+/// Returns the size of the packed weights in bytes.
 int64_t nhwc_bytes_packed_size(const ConvParams& params);
-/// @param weights  [M, C / group, kernel]
-/// @param sums     receives the sum of each filter's weights, M elements
+/// Packs the weights. @param weights  [M, C / group, kernel] @param sums     receives the sum of each filter's weights, M elements
 void nhwc_bytes_pack(const ConvParams& params, const int8_t* weights, int8_t* packed, int32_t* sums);
 
 size_t nhwc_bytes_scratch_bytes(const ConvParams& params, int max_threads);
 void nhwc_bytes(const ConvParams& params, const ByteConv& conv, const int8_t* packed, const int32_t* sums, void* y, void* scratch,
                 int max_threads, ThreadPool* pool);
 
-/// y = the maximum of each window; the type's least value if a window is outside of the image.
+/// Sets y to the maximum of each window. If a window is outside of the image, it is the type's least value.
 void max_pool_bytes(const Window& window, int64_t N, int64_t C, bool is_signed, const void* x, void* y, ThreadPool* pool);
 
-/// y[i] = table[x[i]]; y may be x.
+/// Sets y[i] = table[x[i]]; y may be x.
 void map_bytes(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y, ThreadPool* pool);
 
 }  // namespace treadle::kernels

@@ -11,11 +11,12 @@
 namespace treadle::kernels::direct {
 namespace {
 
-constexpr int64_t kPartFloats = 64 * 1024;  // part of a panel; two parts and the rows that pass over them stay in L2 (1 MB)
+// Number of floats in a part of a panel; two parts and the rows that pass over them stay in L2 (1 MB).
+constexpr int64_t kPartFloats = 64 * 1024;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kCopiedFloats = 32 * 1024;  // padded images that are kept together
+constexpr int64_t kCopiedFloats = 32 * 1024;  // number of floats of padded images that are kept together
 
-/// to[i * channels + c] = planes[c * plane + i]
+/// Sets to[i * channels + c] = planes[c * plane + i].
 void interleave(int64_t channels, int64_t count, const float* planes, int64_t plane, float* to) {
   if (channels >= 2 && channels <= 4)
     return kernels::interleave(static_cast<int>(channels), count, reinterpret_cast<const uint32_t*>(planes), plane,
@@ -53,7 +54,8 @@ void copy_images(const ConvParams& p, const Source& source, const float* x, int6
   });
 }
 
-/// The direct method. An item of work is a block of an image's output lines, one group, and a range of its panels.
+/// Computes a convolution by the direct method. An item of work is a block of an image's output lines, one group, and a range of its
+/// panels.
 struct DirectConv {
   const ConvParams& p;
   const float* packed;
@@ -95,8 +97,7 @@ struct DirectConv {
     return packed + depth * (group * plan.panels.padded_columns() + plan.panels.first_column(panel));
   }
 
-  /// @param from  the image's source
-  /// @param next  the item computed after this one, whose weights are prefetched
+  /// @param from  the image as `source` describes it @param next  the item computed after this one, whose weights are prefetched
   void run(int64_t image, const float* from, int64_t item, int64_t next) const {
     const int64_t group = item / plan.panel_ranges % p.group, block = item / plan.panel_ranges / p.group % plan.blocks;
     const int64_t first_pixel = block * plan.block_lines * plan.line,
@@ -196,7 +197,7 @@ void copy_padded(const ConvParams& p, const Source& source, const float* x, floa
                });
 }
 
-// Several small images are computed together to keep threads busy, as long as their padded copies stay in L2.
+// Returns how many small images are computed together: enough to keep threads busy, as long as their padded copies stay in L2.
 int64_t images_together(const ConvParams& p, const Source& source) {
   const double macs = static_cast<double>(p.window.out_size()) * static_cast<double>(p.M) * static_cast<double>(depth_of(p));
   const auto wanted = static_cast<int64_t>(std::min(1e6, static_cast<double>(kEnoughItems * kMinMacsPerItem) / std::max(1.0, macs)));

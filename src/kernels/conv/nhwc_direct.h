@@ -1,4 +1,4 @@
-// How NHWC convolutions read the image in place; shared by the float32 and bfloat16 methods.
+// Describes how NHWC convolutions read the image in place. The float32 and bfloat16 methods share it.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,13 @@
 
 namespace treadle::kernels::direct {
 
-inline constexpr int64_t kBlockFloats = 48 * 1024;   // part of the image that a block of rows reads; it stays in L2 with a panel of weights
-inline constexpr int64_t kMaxBlockRows = 192;        // limit, so that there are enough blocks for the threads
-inline constexpr int64_t kEnoughItems = 8;           // enough to keep the threads busy
-inline constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
-inline constexpr int64_t kMaxPieceRows = 192;        // pixels whose offsets are listed on the stack
-inline constexpr int64_t kMaxSegments = 128;         // segments whose offsets are listed on the stack
+// Number of floats of the image that a block of rows reads; they stay in L2 with a panel of weights.
+inline constexpr int64_t kBlockFloats = 48 * 1024;
+inline constexpr int64_t kMaxBlockRows = 192;        // maximum number of rows of a block, so that there are enough blocks for the threads
+inline constexpr int64_t kEnoughItems = 8;           // this number of items keeps the threads busy
+inline constexpr int64_t kMinMacsPerItem = 100'000;  // minimum number of multiplications per item; they take about 1 us
+inline constexpr int64_t kMaxPieceRows = 192;        // maximum number of pixels whose offsets are listed on the stack
+inline constexpr int64_t kMaxSegments = 128;         // maximum number of segments whose offsets are listed on the stack
 
 inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -26,18 +27,18 @@ inline bool is_padded(const Window& w) {
   return false;
 }
 
-/// Returns true if image and output are the same contiguous pixels. (A phase of a gradient may omit the last ones.)
+/// Returns true if image and output are the same contiguous pixels. (A phase of a gradient may omit the last pixels.)
 inline bool is_flat(const Window& w) {
   return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w) &&
          std::equal(w.in, w.in + 3, w.out);
 }
 
-/// The image as the direct method reads it: copied if it needs padding, is in NCHW, or its pixels are not contiguous and windows have
-/// several.
+/// Describes the image as the direct method reads it. It is copied if it needs padding, is in NCHW, or if its pixels are not contiguous and
+/// windows have several.
 struct Source {
   int64_t extent[3];
   bool copied;
-  int64_t step;  // pixel stride in floats
+  int64_t step;  // stride of pixels in floats
   explicit Source(const ConvParams& p) : copied(p.x_planes || is_padded(p.window) || (p.x_step() != p.C && p.window.kernel_size() > 1)) {
     const Window& w = p.window;
     step = copied ? p.C : p.x_step();
@@ -70,7 +71,7 @@ struct Segments {
   }
 };
 
-/// Offsets of the segments from the start of a window.
+/// The offsets of the segments from the start of a window.
 class SegmentOffsets {
  public:
   SegmentOffsets(const ConvParams& p, const Source& source, const Segments& segments) : data_(few_) {
@@ -96,18 +97,18 @@ void copy_padded(const ConvParams& p, const Source& source, const float* x, floa
 /// Packs the weights for the direct method, without folding.
 void pack_rows(const ConvParams& p, const float* weights, float* packed, ThreadPool* pool = nullptr);
 
-/// Returns the number of images computed together.
+/// Returns the number of images that are computed together.
 int64_t images_together(const ConvParams& p, const Source& source);
-/// @param padded  scratch for images_together() copied images; unused if the source is not copied
+/// Computes the convolution. @param padded  scratch for images_together() copied images; unused if the source is not copied
 void convolve_directly(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded,
                        ThreadPool* pool);
 
 inline int64_t depth_of(const ConvParams& p) { return p.C / p.group * p.window.kernel_size(); }
 
-/// Division of the direct method's work: blocks of output lines (within which pixels are evenly spaced), groups, and ranges of panels.
-/// Depends on sizes only.
+/// The division of the direct method's work: into blocks of output lines (within which pixels are evenly spaced), groups, and ranges of
+/// panels. It depends only on sizes.
 struct DirectPlan {
-  int64_t lines, line;  // number and length of an image's output lines
+  int64_t lines, line;  // number of an image's output lines, and their length
   int64_t block_lines, blocks;
   Panels panels;
   int64_t panel_ranges, panels_per_range;
@@ -119,10 +120,11 @@ struct DirectPlan {
     line = w.out[2];
     // A 1x1 convolution treats all its pixels as one line, which is cut into lines of one block each.
     const bool flat = is_flat(w);
-    // Floats that an output reads and its neighbours do not. If the stride exceeds the kernel, only the window counts.
+    // Number of floats that an output reads and its neighbours do not. If the stride exceeds the kernel, only the window counts.
     const int64_t pixel_floats = p.C / p.group * std::min(w.stride[1], w.kernel[1]) * std::min(w.stride[2], w.kernel[2]);
     int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), least_rows, kMaxBlockRows);
-    // Each block reads all weights. If they are larger than the image, rather let the image come from a slower cache.
+    // Each block reads all weights. If the weights are larger than the image, fewer blocks are better, even if the image then comes from a
+    // slower cache.
     const int64_t weights = p.C / p.group * (p.M / p.group) * w.kernel_size();
     if (weights > kBlockFloats * 4) rows = std::clamp<int64_t>(weights / std::max<int64_t>(1, pixel_floats), rows, kMaxBlockRows);
     if (flat) {

@@ -68,8 +68,8 @@ HWY_INLINE V unfolded([[maybe_unused]] D d, V sum) {
   return sum;
 }
 
-// sum += `length` columns of A (a run of each row's window) times as many rows of the panel. kApart: each row has a pointer in `a`;
-// otherwise rows are a_row apart from `first`.
+// Adds to `sum` the product of `length` columns of A (a run of each row's window) and as many rows of the panel. kApart: each row has a
+// pointer in `a`; otherwise rows are a_row apart from `first`.
 template <bool kFromL2, int kRows, int kVectors, bool kApart, int kFold>
 HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] const float* const (&a)[kRows], int64_t a_row,
                         int64_t length, [[maybe_unused]] NextLines& next, const float*& panel, V (&sum)[kRows][kVectors]) {

@@ -1,4 +1,4 @@
-// Micro-kernel of NHWC convolutions: a few pixels, read from the image in place, times a panel of filters.
+// The micro-kernel of NHWC convolutions: multiplies a few pixels, read from the image in place, by a panel of filters.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +7,30 @@ namespace treadle::kernels {
 
 /// C(r, m) = clamp(bias(m) + sum over s, k of A[pixel(r) + segments[s] + k] * B[(s * length + k) * panel width + m] + residual(r, m))
 ///
-/// A panel with few columns may be folded: a row holds the weights of `fold` k's, side by side for each column, so that no lanes of a
+/// A panel with few columns may be folded: a row contains the weights of `fold` k's, side by side for each column, so that no lanes of a
 /// vector are idle.
 struct NhwcTile {
   const float* A;
-  int64_t a_row;            ///< pixel(r) = r * a_row, if `pixels` is null
+  int64_t a_row;            ///< row stride: pixel(r) = r * a_row, if `pixels` is null
   const int64_t* pixels;    ///< offset of each pixel in floats from A, or null; adjacent rows of C may be in different lines of A
   const int64_t* segments;  ///< offsets of the runs of a window in floats from the pixel
   int64_t num_segments, length;
-  const float* B;   ///< the panel
+  const float* B;   ///< address of the panel
   int64_t vectors;  ///< width of the panel in vectors
   float* C;
-  int64_t ldc, rows, columns;  ///< columns: of the panel, without padding
+  int64_t ldc, rows, columns;  ///< columns: number of columns of the panel, without padding
   const float* bias;           ///< bias of the panel's columns, or null
   const float* residual;       ///< same layout as C, or null; may be C
   int64_t residual_row;        ///< row stride of the residual in floats
   float low, high;
   int fold = 1;                 ///< from nhwc_fold(); must divide `length`
-  const float* next = nullptr;  ///< memory read after this panel, as large as it; prefetched into L2
+  const float* next = nullptr;  ///< the memory that is read after this panel and has its size; it is prefetched into L2
 };
 
-/// Number of k's that share a row of a panel: 1, or 2 or 4 if the columns fill at most a half or a quarter of one vector.
+/// Returns the number of k's that share a row of a panel: 1, or 2 or 4 if the columns fill at most a half or a quarter of one vector.
 int nhwc_fold(int64_t columns, int64_t length);
 
-/// Sums each element in the order of its segments, whatever the number of rows; if folded, in `fold` partial sums.
+/// Computes the tile. Sums each element in the order of its segments, whatever the number of rows; if folded, in `fold` partial sums.
 void nhwc_tile(const NhwcTile& job);
 
 }  // namespace treadle::kernels

@@ -29,7 +29,7 @@ void for_each_tap_row(const Window& w, Fn fn) {
   }
 }
 
-/// Computes a convolution or its transpose, which has the roles of x and y exchanged. Each thread writes whole planes of y.
+/// Computes a convolution or its transpose, in which x and y have exchanged roles. Each thread writes whole planes of y.
 template <bool kTransposed, typename T>
 void convolve(const ConvParams& p, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool) {
   const Window& w = p.window;

@@ -11,7 +11,7 @@ namespace {
 
 int64_t plane_grain(const Window& w) { return std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, w.out_size() * w.kernel_size())); }
 
-/// Calls tap(input offset of output 0, output row, outputs that the tap reaches) for each tap of each output row, `start` before and
+/// Calls tap(input offset of output 0, output row, outputs that the tap reaches) for each tap of each output row. Calls `start` before and
 /// `finish` after a row.
 template <typename Start, typename Tap, typename Finish>
 void for_each_row(const Window& w, Start start, Tap tap, Finish finish) {
@@ -33,7 +33,7 @@ void for_each_row(const Window& w, Start start, Tap tap, Finish finish) {
   }
 }
 
-// Number of elements of a window along one axis that lie in the input, or (include_pad) in the input and its pads.
+// Returns the number of elements of a window along one axis that are in the input, or (include_pad) in the input and its pads.
 int64_t counted(const Window& w, int axis, int64_t o, bool include_pad) {
   const int64_t at = o * w.stride[axis] - w.pad_begin[axis];
   if (at >= 0 && at + (w.kernel[axis] - 1) * w.dilation[axis] < w.in[axis]) return w.kernel[axis];

@@ -17,7 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-/// One window of one vector of channels: adds dy to the first maximum, or to the first NaN.
+/// Handles one window of one vector of channels: adds dy to the first maximum, or to the first NaN.
 template <bool kCut, class Rest>
 HWY_INLINE void add_to_maximum(const Window& w, int64_t C, const Taps& down, const Taps& along, const float* x, const float* dy,
                                const Rest& rest, float* dx) {
@@ -83,7 +83,7 @@ namespace treadle::kernels {
 HWY_EXPORT(max_pool_gradient_of);
 
 void max_pool_gradient_nhwc(const Window& w, int64_t N, int64_t C, const float* dy, const float* x, float* dx, ThreadPool* pool) {
-  constexpr int64_t kChannels = 64;  // channels whose rows of x and dx stay in cache
+  constexpr int64_t kChannels = 64;  // number of channels whose rows of x and dx stay in cache
   const int64_t blocks = (C + kChannels - 1) / kChannels, plane = w.in_size() * C;
   std::fill_n(dx, N * plane, 0.0F);
   parallel_for(pool, N * blocks, 1, [&](int64_t begin, int64_t end) {

@@ -25,7 +25,7 @@ struct Place {
   float scale;
 };
 
-// Computes one output pixel, kVectors vectors of channels at a time to hide latency. `count`: channels of the last vector.
+// Computes one output pixel, kVectors vectors of channels at a time to hide latency. `count`: number of channels of the last vector.
 template <NhwcPool kKind, int kVectors>
 HWY_INLINE void pixel(const Window& w, int64_t step, const Place& p, const float* x, int64_t c, int64_t count, float* y) {
   const D d;
@@ -88,7 +88,7 @@ void pool_row(NhwcPool kind, const Window& w, int64_t C, bool include_pad, Pixel
   row(w, C, include_pad, steps, x, oh, y);
 }
 
-// y[c] = the sum of x[pixel, c] / divisor. Reads four pixels at a time from the first channel to the last, in memory order.
+// Sets y[c] to the sum of x[pixel, c] / divisor. Reads four pixels at a time from the first channel to the last, in memory order.
 void sum_pixels(int64_t pixels, int64_t step, int64_t C, float divisor, const float* x, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));

@@ -28,7 +28,7 @@ struct LargestOf {
   template <class V>
   static HWY_INLINE V join(V a, V b) {
     if constexpr (std::is_floating_point_v<T>)
-      return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a);  // at_least() keeps only b's NaN
+      return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a);  // at_least() keeps only a NaN in b
     else
       return hn::Max(a, b);
   }
@@ -43,7 +43,7 @@ struct SumOf {
   }
 };
 
-// folded[i] = the reduction of kRows rows (0: `rows` rows), and of the previous folded[i] if `continues`.
+// Sets folded[i] to the reduction of kRows rows (0: `rows` rows), and of the previous folded[i] if `continues`.
 template <class F, int kRows, typename T>
 void fold_rows(const T* x, int64_t rows, int64_t pitch, int64_t n, const T* x_end, bool continues, T* folded) {
   const hn::ScalableTag<T> whole;
@@ -119,7 +119,7 @@ void pool_planes(const Window& w, int64_t begin, int64_t end, int64_t planes, bo
   constexpr int64_t kRows = 16;
   if (w.out_size() == 0) return;
   const int64_t s = w.stride[2], reach = (w.kernel[2] - 1) * w.dilation[2] + 1;
-  const int64_t piece = std::min(w.out[2], (kFolded - reach) / s + 1);  // outputs of a row that are computed together
+  const int64_t piece = std::min(w.out[2], (kFolded - reach) / s + 1);  // number of outputs of a row that are computed together
   // Several rows together, if they fit: the stores of a row reach the cache before unaligned loads read them.
   const int64_t pitch = ((piece - 1) * s + reach + kBehind) / kLanes * kLanes + kLanes;
   const int64_t group = piece < w.out[2] ? 1 : std::clamp<int64_t>(kFolded / pitch, 1, kRows);
@@ -165,11 +165,11 @@ void pool_planes(const Window& w, int64_t begin, int64_t end, int64_t planes, bo
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Plan of an output row with windows of 2 or 3 taps and stride 2. Vectors of inputs are reduced over rows in registers; their even and odd
-// lanes are taps, so each input is loaded once. Outputs whose windows reach into the pads are computed one by one.
+// The plan of an output row with windows of 2 or 3 taps and stride 2. Vectors of inputs are reduced over rows in registers; their even and
+// odd lanes are taps, so each input is loaded once. Outputs whose windows reach into the pads are computed one by one.
 struct NarrowRow {
   struct Edge {
-    int64_t column, count;  // column of the output, and divisor of its mean
+    int64_t column, count;  // first column of the output, and divisor of its mean
     Taps taps;
   };
   Outputs inside;
@@ -220,7 +220,7 @@ void pool_row(const T* x, int64_t rows, int64_t pitch, int64_t n, T divisor, T* 
   using Index = hn::TFromD<decltype(indices)>;
   const auto rotated = hn::IndicesFromVec(d, hn::And(hn::Iota(indices, 1), hn::Set(indices, static_cast<Index>(lanes - 1))));
   const auto but_last = hn::FirstN(d, static_cast<size_t>(lanes - 1));
-  for (int64_t i = 0;; i = std::min(i + lanes, n - lanes)) {  // the last vector may overlap the one before
+  for (int64_t i = 0;; i = std::min(i + lanes, n - lanes)) {  // the last vector may overlap the previous one
     const T* from = x + 2 * i;
     const auto low = columns(from), high = columns(from + lanes);
     const auto even = hn::ConcatEven(d, high, low);

@@ -1,4 +1,4 @@
-// Interface of the pools over planes to their inner loops, which are compiled for each instruction set.
+// The interface between the pools over planes and their inner loops, which are compiled for each instruction set.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace treadle::kernels {
 inline constexpr int64_t kLongestReach = 512;
 inline bool fits_pool_planes(const Window& w) { return (w.kernel[2] - 1) * w.dilation[2] + 1 <= kLongestReach; }
 
-/// Compute planes [begin, end) of max_pool() and average_pool() (kernels/conv/pool.h); x has `planes` planes. T is float or double, for
-/// max_planes() also an 8-bit integer.
+/// These functions compute planes [begin, end) of max_pool() and average_pool() (kernels/conv/pool.h); x has `planes` planes. T is float or
+/// double, for max_planes() also an 8-bit integer.
 template <typename T>
 void max_planes(const Window& window, int64_t begin, int64_t end, int64_t planes, const T* x, T* y);
 template <typename T>

@@ -1,4 +1,4 @@
-// Geometry of convolutions and pools: a window that slides over up to three spatial axes.
+// The geometry of convolutions and pools: a window that slides over up to three spatial axes.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ struct Window {
 Window make_window(std::span<const int64_t> in, std::span<const int64_t> out, std::span<const int64_t> kernel,
                    std::span<const int64_t> strides, std::span<const int64_t> pads, std::span<const int64_t> dilations);
 
-/// The range of k in [first, last), of `count`, for which start + k * step is inside an axis of `in` elements.
+/// The range [first, last) of the `count` values of k for which start + k * step is inside an axis of `in` elements.
 struct Taps {
-  int64_t first, last, start;  ///< start: index for k = 0, may be negative
+  int64_t first, last, start;  ///< start: index for k = 0, which may be negative
 };
 inline Taps places_inside(int64_t start, int64_t step, int64_t count, int64_t in) {
   const int64_t first = start >= 0 ? 0 : step == 1 ? -start : (-start + step - 1) / step;  // avoids slow divisions
@@ -39,7 +39,7 @@ inline Taps taps_inside(const Window& w, int axis, int64_t o) {
   return places_inside(o * w.stride[axis] - w.pad_begin[axis], w.dilation[axis], w.kernel[axis], w.in[axis]);
 }
 
-/// The outputs [first, last) of one axis whose tap k is inside the input.
+/// The range of outputs [first, last) of one axis whose tap k is inside the input.
 struct Outputs {
   int64_t first, last;
 };

@@ -13,25 +13,27 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kPointsPerBlock = 32 * 36;    // transformed tiles that stay in L2
-constexpr int64_t kPointsInOneBlock = 49 * 36;  // up to this size there is only one block, as each block reads all weights
-// Channels summed in one accumulator chain. The rounding of longer chains dominates the error. Chains may be shorter where there would be
-// few.
+constexpr int64_t kPointsPerBlock = 32 * 36;    // number of floats of transformed tiles that stay in L2
+constexpr int64_t kPointsInOneBlock = 49 * 36;  // up to this size there is only one block, since each block reads all weights
+// Number of channels that are summed in one chain of additions. The rounding of longer chains dominates the error. If there would be few
+// chains, they are shorter.
 constexpr int64_t kLongestSum = 128, kShortestSum = 16, kFewChains = 4;
-constexpr int64_t kChannelsTogether = 8;  // channels are padded to a multiple of this; larger multiples would waste products with zeros
-constexpr int64_t kEnoughBlocks = 6;      // from here on each thread computes whole blocks; below, all threads share each block
+// The number of channels is padded to a multiple of this; larger multiples would waste products with zeros.
+constexpr int64_t kChannelsTogether = 8;
+// With at least this many blocks, each thread computes whole blocks; with fewer, all threads share each block.
+constexpr int64_t kEnoughBlocks = 6;
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 
-/// The tiles of one image, divided into blocks of whole tile rows; or of several images if each has few.
+/// Divides the tiles of one image into blocks of whole tile rows. If images have few tiles, a block has several images.
 struct Plan {
-  int64_t out, points;  // outputs of a tile's side; number of matrices
-  int64_t C, M;         // rounded up
-  int64_t high, wide;   // tiles
+  int64_t out, points;  // number of outputs of a tile's side; number of matrices
+  int64_t C, M;         // numbers of channels, rounded up
+  int64_t high, wide;   // numbers of tiles
   int64_t rows_per_block, images_per_block;
-  int64_t blocks;              // blocks of one image
-  int64_t items;               // blocks of all images
+  int64_t blocks;              // number of blocks of one image
+  int64_t items;               // number of blocks of all images
   int64_t v_matrix, m_matrix;  // matrix strides in floats: one cache line of padding, as powers of two would share cache sets
   size_t v_bytes, m_bytes, zeros_bytes, slot_bytes;
 
@@ -59,7 +61,8 @@ struct Plan {
   bool by_block() const { return items >= kEnoughBlocks; }
 };
 
-/// Floats from point to point of the transformed weights: one cache line of padding, as powers of two would share cache sets.
+/// Returns the floats from point to point of the transformed weights. They include one cache line of padding, since powers of two would
+/// share cache sets.
 int64_t point_size(const ConvParams& p, int64_t padded_columns) { return p.C * padded_columns + kWinogradLanes; }
 
 /// Divides the channels into parts of nearly equal length that are summed separately. A point's weights are packed part by part, so that a
@@ -73,11 +76,11 @@ struct Parts {
   int64_t begin(int64_t part) const { return C * part / count; }
 };
 
-/// Transformed weights of some panels of columns: point by point, and part by part within a point.
+/// The transformed weights of some panels of columns: point by point, and part by part within a point.
 struct PackedPanels {
-  int64_t begin, end;     // panels
+  int64_t begin, end;     // range of panels
   int64_t first, padded;  // first column, and number of columns including the padding of the last panel
-  int64_t point;          // floats from point to point
+  int64_t point;          // number of floats from point to point
   const float* data;
 
   PackedPanels(const ConvParams& p, const Panels& panels, int64_t from, int64_t to, const float* packed)
@@ -106,10 +109,10 @@ void pack_panels(const ConvParams& p, int out, const Panels& panels, const Packe
   });
 }
 
-/// Number of panels packed together if weights are packed in the run. If the tiles are one block, the panels stay in cache while the tiles
-/// pass; otherwise all panels, as each block needs them.
+/// Returns how many panels are packed together if weights are packed in the run. If the tiles are one block, the panels stay in cache while
+/// the tiles pass; otherwise it is all panels, as each block needs them.
 int64_t panels_at_once(const ConvParams& p, const Plan& plan, const Panels& panels, int max_threads) {
-  constexpr int64_t kInCache = int64_t{6} << 20;  // bytes
+  constexpr int64_t kInCache = int64_t{6} << 20;  // in bytes
   if (plan.items > 1) return panels.count;
   const int64_t of_panel = plan.points * p.C * panels.width_vectors(0) * panels.lanes * static_cast<int64_t>(sizeof(float));
   return std::min(panels.count, std::max<int64_t>({1, max_threads, kInCache / std::max<int64_t>(1, of_panel)}));
@@ -121,13 +124,13 @@ struct Block {
   const Plan& plan;
   const float *x, *weights;
   const float* packed = nullptr;  // weights of all panels
-  float* unpacked = nullptr;      // memory for weights packed by the block, panels_at_once panels at a time; null: weights are packed
+  float* unpacked = nullptr;  // memory for weights that the block packs, panels_at_once panels at a time; null: weights are packed already
   int64_t panels_at_once = 0;
   float* y;
   const ConvEpilogue& epilogue;
   std::byte* scratch = nullptr;
   ThreadPool* pool = nullptr;
-  int64_t image = 0, images = 0, first_row = 0, tile_rows = 0;  // first image and number of images; tile rows
+  int64_t image = 0, images = 0, first_row = 0, tile_rows = 0;  // first image and number of images; tile rows of the block
 
   float* v() const { return reinterpret_cast<float*>(scratch); }
   float* m() const { return reinterpret_cast<float*>(scratch + plan.v_bytes); }
@@ -137,7 +140,7 @@ struct Block {
   int64_t tiles() const { return images * tiles_of_image(); }
   int64_t output_rows() const { return std::min(tile_rows * plan.out, p.window.out[1] - first_row * plan.out); }
 
-  /// m = v times the weights.
+  /// Computes m, the product of v and the weights.
   void products() const {
     const Panels panels(p.M, panel_shape<float>());
     if (unpacked == nullptr) return multiply(panels, {p, panels, 0, panels.count, packed});
@@ -296,8 +299,8 @@ bool winograd_applies(const ConvParams& p) {
   return p.C >= 16 && p.M >= 16 && p.N > 0 && w.out_size() > 0;
 }
 
-// Microseconds by measured rates: products run near peak; transforms are bound by L2; loading weights from L3 or memory half overlaps the
-// products. Outputs that do not fill tiles waste work, which favours the direct method.
+// Estimates the time in microseconds from the measured rates. Products run near the peak; transforms are bound by L2; loading weights from
+// L3 or memory overlaps half of the products. Outputs that do not fill tiles waste work, which favours the direct method.
 double winograd_estimate(const ConvParams& p, int side, const ConvRates& rates, bool from_memory) {
   const double C = static_cast<double>(p.C), M = static_cast<double>(p.M);
   const double stream = static_cast<double>(from_memory ? rates.memory : rates.cached);
@@ -321,7 +324,7 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
     const double matrices = side == 0 ? 9 : (side + 2) * (side + 2);
     const double transformed = matrices * static_cast<double>(p.C * Panels(p.M, panel_shape<float>()).padded_columns());
     if (side != 0 && transformed > choice.max_weight_expansion * 9 * weights) continue;
-    constexpr double kLastCache = 16e6;  // bytes; shared with the model's other weights
+    constexpr double kLastCache = 16e6;  // in bytes; the model's other weights share this cache
     double us = winograd_estimate(p, side, choice.rates, matrices * weights * sizeof(float) >= kLastCache);
     if (choice.packs_in_run) us += (9 + matrices) * weights * sizeof(float) / static_cast<double>(choice.rates.memory);
     if (us < least) least = us, best = side;
@@ -337,7 +340,7 @@ void winograd_pack(const ConvParams& p, int out, const float* weights, float* pa
   const Panels panels(p.M, panel_shape<float>());
   const PackedPanels all(p, panels, 0, panels.count, packed);
   pack_panels(p, out, panels, all, weights, packed, pool);
-  for (int64_t end = all.point; end <= (out + 2) * (out + 2) * all.point; end += all.point)  // zeros, as they may be saved
+  for (int64_t end = all.point; end <= (out + 2) * (out + 2) * all.point; end += all.point)  // set to zero, as they may be saved to a file
     std::fill_n(packed + end - kWinogradLanes, kWinogradLanes, 0.0F);
 }
 

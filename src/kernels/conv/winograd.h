@@ -21,10 +21,9 @@ double winograd_estimate(const ConvParams& params, int out, const ConvRates& rat
 /// Returns the tile side in outputs, 4 or 2, if Winograd is estimated to be the fastest method within the choice's limits; otherwise 0.
 int winograd_choice(const ConvParams& params, const ConvChoice& choice = {});
 
-/// Here and below, `out` is the tile side in outputs, 4 or 2.
+/// Functions for one of the two methods. Here and below, `out` is the tile side in outputs, 4 or 2.
 int64_t winograd_weights_size(const ConvParams& params, int out);
-/// @param weights  may be unaligned
-/// @param packed  winograd_weights_size floats, aligned to 64 bytes
+/// Packs the weights. @param weights  may be unaligned @param packed  winograd_weights_size floats, aligned to 64 bytes
 void winograd_pack(const ConvParams& params, int out, const float* weights, float* packed, ThreadPool* pool = nullptr);
 
 size_t winograd_scratch_bytes(const ConvParams& params, int out, int max_threads);

@@ -13,21 +13,22 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int kOut = 4;  // outputs of a tile's side
+constexpr int kOut = 4;  // number of outputs of a tile's side
 constexpr int64_t kPoints = int64_t{kOut + 2} * (kOut + 2);
 // Size of a block of transformed tiles, 1 to 12 MB. Each block reads and writes all sums, which should take less time than the products.
 constexpr int64_t kLeastTransformed = int64_t{1} << 18, kMostTransformed = int64_t{3} << 20, kTransformedToSums = 2;
-constexpr int64_t kSumFloats = int64_t{1} << 18;  // sums of a range of filters (1 MB), which stay in L2 until they are transformed
-constexpr int64_t kLeastFilters = 16;             // least filters of a range
-constexpr int64_t kDepth = 128;                   // tiles per product; a panel of 64 channels takes 32 KB
+// Number of sums of a range of filters (1 MB), which stay in L2 until they are transformed.
+constexpr int64_t kSumFloats = int64_t{1} << 18;
+constexpr int64_t kLeastFilters = 16;  // minimum number of filters of a range
+constexpr int64_t kDepth = 128;        // number of tiles per product; a panel of 64 channels takes 32 KB
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-/// Row stride: whole vectors plus a cache line, as rows a power of two apart would share cache sets.
+/// Returns the row stride: whole vectors plus a cache line, since rows a power of two apart would share cache sets.
 int64_t row_of(int64_t channels) { return divide_up(channels, kWinogradLanes) * kWinogradLanes + kWinogradLanes; }
 
 /// Divides the tiles into blocks of whole images, or of tile rows of one, and the filters into ranges.
 struct Plan {
-  int64_t high, wide;  // tiles of an image
+  int64_t high, wide;  // numbers of tiles of an image
   int64_t rows_per_block, images_per_block, blocks_of_image, blocks;
   int64_t v_row, z_row, v_matrix, z_matrix;  // strides of the transformed x and dy
   int64_t filters_each, ranges, s_matrix;
@@ -45,12 +46,12 @@ struct Plan {
     blocks = blocks_of_image * divide_up(p.N, images_per_block);
     const int64_t tiles = images_per_block * rows_per_block * wide;
     v_matrix = tiles * v_row, z_matrix = tiles * z_row;
-    // With one block, each range's sums are transformed immediately; with several, after the last block.
+    // If there is one block, each range's sums are transformed immediately; with several blocks, after the last one.
     filters_each = blocks > 1 ? p.M : std::min(p.M, std::max(kLeastFilters, kSumFloats / (kPoints * v_row)));
     ranges = divide_up(p.M, filters_each);
     s_matrix = filters_each * v_row;
   }
-  // Includes the columns that panels read beyond the last row of a matrix.
+  // Returns the size, including the columns that panels read beyond the last row of a matrix.
   size_t v_bytes() const { return aligned_bytes<float>(kPoints * v_matrix + 4 * kWinogradLanes); }
   size_t z_bytes() const { return aligned_bytes<float>(kPoints * z_matrix); }
   size_t s_bytes() const { return aligned_bytes<float>(kPoints * s_matrix); }
@@ -114,7 +115,7 @@ struct Gradient {
     return images * each;
   }
 
-  /// s = z^T v for one point, or s += z^T v if `add`.
+  /// Computes s = z^T v for one point, or adds z^T v to s if `add`.
   void multiply(int64_t point, int64_t first_filter, int64_t filters, int64_t tiles, bool add) const {
     const Panels panels(p.C, panel_shape<float>());
     float* const sums = memory.s + point * plan.s_matrix;

@@ -8,7 +8,7 @@
 
 namespace treadle::kernels {
 
-/// Returns true if it applies, is estimated to be faster than the direct method, and is within the choice's limits.
+/// Returns true if the method applies, is estimated to be faster than the direct method, and is within the choice's limits.
 bool winograd_gradient_pays(const ConvParams& params, const ConvChoice& choice);
 
 size_t winograd_gradient_scratch_bytes(const ConvParams& params);

@@ -24,7 +24,7 @@ constexpr float kRootHalf = 0.70710678118654752f, kRootTwo = 1.4142135623730950f
 
 // kOut, the outputs of a tile's side, selects F(4x4, 3x3) or F(2x2, 3x3). A tile has kOut + 2 inputs per side.
 
-// B^T d, which evaluates the data polynomial at the interpolation points; even and odd terms are shared by the points a and -a.
+// Computes B^T d, which evaluates the data polynomial at the interpolation points; the points a and -a share even and odd terms.
 template <int kOut>
 HWY_INLINE void input_line(D d, const V (&x)[kOut + 2], V (&v)[kOut + 2]) {
   if constexpr (kOut == 2) {
@@ -45,7 +45,7 @@ HWY_INLINE void input_line(D d, const V (&x)[kOut + 2], V (&v)[kOut + 2]) {
   }
 }
 
-// y = A^T m, for one line of a tile.
+// Computes y = A^T m for one line of a tile.
 template <int kOut>
 HWY_INLINE void output_line(D d, const V (&m)[kOut + 2], V (&y)[kOut]) {
   if constexpr (kOut == 2) {
@@ -60,7 +60,7 @@ HWY_INLINE void output_line(D d, const V (&m)[kOut + 2], V (&y)[kOut]) {
   }
 }
 
-// G g: row j of G is 1, a, a^2 at point a, divided by the product of a's differences to the other finite points.
+// Computes G g: row j of G is 1, a, a^2 at point a, divided by the product of a's differences to the other finite points.
 template <int kOut, class DD, class VD = hn::Vec<DD>>
 HWY_INLINE void weight_line(DD d, VD g0, VD g1, VD g2, VD (&u)[kOut + 2]) {
   if constexpr (kOut == 2) {
@@ -90,10 +90,10 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
   const hn::Rebind<float, decltype(d)> narrow;
   using VD = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int64_t kBlock = 4;  // channels; the taps of a wide panel take 9 KB for them
+  constexpr int64_t kBlock = 4;  // number of channels; the taps of a wide panel take 9 KB for them
   constexpr int64_t kMaxWidth = 64;
   HWY_ALIGN float taps[kBlock * 9 * kMaxWidth];
-  // Weights in a file may be unaligned for float, in which case they are copied first.
+  // Weights in a file may not be aligned for float; such weights are copied first.
   const bool aligned = reinterpret_cast<uintptr_t>(weights) % alignof(float) == 0;
   float copied[kBlock * 9 * kMaxWidth];
   for (int64_t n0 = 0; n0 < width; n0 += kMaxWidth) {
@@ -135,7 +135,7 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
 template <int kOut, bool kCut, class At>
 HWY_INLINE void input_vector(D d, [[maybe_unused]] const FirstLanes<D>& first, At at, float* to, int64_t v_matrix) {
   constexpr int kIn = kOut + 2;
-  V t[kIn][kIn];  // columns transformed
+  V t[kIn][kIn];  // the columns after the transform
 #pragma GCC unroll 6
   for (int j = 0; j < kIn; ++j) {
     V column[kIn], out[kIn];
@@ -241,7 +241,7 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
             const float* residual = o.residual + pixel * o.channels + c;
             y = hn::Add(y, cut ? load_first(d, first, residual) : hn::LoadU(d, residual));
           }
-          // Keeps NaN.
+          // Clamps, and keeps NaN.
           y = at_most(top, at_least(bottom, y));
           if (cut) {
             store_first(y, d, first, to);
@@ -256,7 +256,7 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
   }
 }
 
-// z = A y; A is the transpose of the matrix in output_line().
+// Computes z = A y; A is the transpose of the matrix in output_line().
 template <int kOut>
 HWY_INLINE void output_gradient_line(D d, const V (&y)[kOut], V (&z)[kOut + 2]) {
   if constexpr (kOut == 2) {
@@ -290,7 +290,7 @@ void output_gradient_tiles(int64_t begin, int64_t end, const WinogradOutputGradi
       const bool cut = g.channels - c < lanes;
       const FirstLanes first(d, cut ? g.channels - c : lanes);
       float* to = g.z + tile * g.z_row + c;
-      V t[kIn][kOut];  // columns transformed
+      V t[kIn][kOut];  // the columns after the transform
 #pragma GCC unroll 4
       for (int j = 0; j < kOut; ++j) {
         V y[kOut], z[kIn];
@@ -321,7 +321,7 @@ void output_gradient_tiles(int64_t begin, int64_t end, const WinogradOutputGradi
   }
 }
 
-// g = G^T u, the transpose of weight_line().
+// Computes g = G^T u, the transpose of weight_line().
 template <int kOut>
 HWY_INLINE void weight_gradient_line(D d, const V (&u)[kOut + 2], V (&g)[3]) {
   if constexpr (kOut == 2) {
@@ -343,7 +343,7 @@ bool weights_gradient(const float* s, int64_t s_matrix, int64_t channels, float*
   constexpr int kIn = kOut + 2;
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int64_t kBlock = 64;  // channels whose taps are transposed together
+  constexpr int64_t kBlock = 64;  // number of channels whose taps are transposed together
   static_assert(kBlock % hn::MaxLanes(D()) == 0);
   HWY_ALIGN float taps[9 * kBlock];
   V check = hn::Zero(d);  // sum of 0 * dw: NaN if any dw is not finite

@@ -6,15 +6,15 @@
 
 namespace treadle::kernels {
 
-/// Rows of sums are padded to a multiple of this many floats, the widest vector.
+/// Rows of sums are padded to a multiple of this number of floats, which is the widest vector.
 inline constexpr int64_t kWinogradLanes = 16;
 
-/// Input transform of a block: v = B^T x B. Positions outside the image are zero.
+/// The input transform of a block: v = B^T x B. Positions outside the image are zero.
 struct WinogradInput {
   int64_t tiles_wide;
-  const float* x;  ///< the image: rows of `columns` pixels, `x_pixel` floats apart
+  const float* x;  ///< address of the image: rows of `columns` pixels, `x_pixel` floats apart
   int64_t rows, columns, x_pixel;
-  int64_t top, left;  ///< position of the first tile in the image; negative in the border
+  int64_t top, left;  ///< position of the first tile in the image; negative if it is in the border
   int64_t channels;
   const float* zeros;  ///< `channels` zeros
   float* v;            ///< (out + 2)^2 matrices `v_matrix` floats apart, rows (tiles) of `v_row` floats
@@ -30,7 +30,7 @@ void winograd_input(int out, int64_t begin, int64_t end, const WinogradInput& in
 void winograd_weights(int out, const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
                       int64_t packed_matrix);
 
-/// Output transform of a block: y = clamp(A^T m A + bias + residual).
+/// The output transform of a block: y = clamp(A^T m A + bias + residual).
 struct WinogradOutput {
   int64_t tiles_wide;
   const float* m;           ///< (out + 2)^2 matrices `m_matrix` floats apart, rows (tiles) of `m_row` floats
@@ -42,12 +42,12 @@ struct WinogradOutput {
   float low, high;
   float* y;  ///< like the residual, but pixels are `y_pixel` floats apart
   int64_t y_pixel;
-  uint8_t* finite;  ///< per tile: 1 if all its results are finite
+  uint8_t* finite;  ///< for each tile: 1 if all its results are finite
 };
 /// Transforms tiles [begin, end).
 void winograd_output(int out, int64_t begin, int64_t end, const WinogradOutput& output);
 
-/// Transform of a block's output gradient, for the gradient of weights: z = A dy A^T, the transpose of the output transform. Pixels of
+/// The transform of a block's output gradient, for the gradient of weights: z = A dy A^T, the transpose of the output transform. Pixels of
 /// tiles beyond the output count as zero.
 struct WinogradOutputGradient {
   int64_t tiles_wide;
@@ -60,10 +60,8 @@ struct WinogradOutputGradient {
 /// Transforms tiles [begin, end).
 void winograd_output_gradient(int out, int64_t begin, int64_t end, const WinogradOutputGradient& gradient);
 
-/// G^T s G: the gradient of the weights of one filter for `channels` channels.
-/// @param s  (out + 2)^2 rows `s_matrix` floats apart
-/// @param dw  9 floats a channel
-/// @return true if all of them are finite
+/// Computes G^T s G, the gradient of the weights of one filter for `channels` channels. @param s  (out + 2)^2 rows `s_matrix` floats apart
+/// @param dw  9 floats a channel @return true if all of them are finite
 bool winograd_weights_gradient(int out, const float* s, int64_t s_matrix, int64_t channels, float* dw);
 
 }  // namespace treadle::kernels

@@ -57,7 +57,7 @@ struct Min : WholeVectors {
   }
 };
 
-// Operators computed in double take half a vector of floats at a time.
+// Operators that compute in double take half a vector of floats at a time.
 struct InDouble {
   using Tag = hn::Rebind<float, hn::ScalableTag<double>>;
 };
@@ -76,8 +76,8 @@ HWY_INLINE V replace_rare(D d, hn::Mask<D> rare, V a, V b, V y, Fn fn) {
   return hn::Load(d, ys);
 }
 
-// |x|^y = 2^(y log2 |x|) in double, so that rounding to float is nearly the only error. The polynomials are our own Remez fits with
-// relative errors 5e-12 and 2e-9. Zero, infinity and NaN are left to the C library.
+// Computes |x|^y = 2^(y log2 |x|) in double, so that rounding to float is nearly the only error. The polynomials are Remez fits made for
+// this library, with relative errors 5e-12 and 2e-9. The C library handles zero, infinity and NaN.
 struct Pow : InDouble {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V x, V y) const {
@@ -129,8 +129,8 @@ struct Pow : InDouble {
   }
 };
 
-// a - trunc(a / b) b. In double, a quotient below 2^28 never rounds up to the next integer, and its product with b and the difference are
-// exact. Larger quotients, zero, infinity and NaN are left to the C library.
+// Computes a - trunc(a / b) b. In double, a quotient below 2^28 never rounds up to the next integer, and its product with b and the
+// difference are exact. The C library handles larger quotients, zero, infinity and NaN.
 struct Fmod : InDouble {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V a, V b) const {
@@ -144,7 +144,7 @@ struct Fmod : InDouble {
   }
 };
 
-// Strides 0 and 1 use vectors, with the last elements one by one. Operators round the same either way.
+// Uses vectors for strides 0 and 1, and single elements at the end. Operators round the same either way.
 template <class Op>
 void run(const float* a, int64_t sa, const float* b, int64_t sb, float* dst, int64_t n) {
   const typename Op::Tag d;
@@ -193,7 +193,7 @@ void binary_f32(Binary op, const float* a, int64_t stride_a, const float* b, int
 
 namespace {
 
-// Operands with short runs: elements of a block are gathered first, unless they are contiguous.
+// Handles operands with short runs: elements of a block are gathered first, unless they are contiguous.
 void short_runs_f32(Binary op, const BroadcastPlan<2>& plan, const float* a, const float* b, float* dst, ThreadPool* pool) {
   constexpr int64_t kBlock = 512;
   const float* const operands[2] = {a, b};

@@ -11,16 +11,16 @@ enum class Binary : uint8_t {
   sub,
   mul,
   div,
-  max,  // max and min return NaN if either is NaN, as in NumPy
+  max,  // max and min return NaN if either operand is NaN, as in NumPy
   min,
-  pow,   // like the C library's powf; 1 ulp
-  fmod,  // like the C library's fmodf: exact, with a's sign
+  pow,   // computes the C library's powf, with an error of 1 ulp
+  fmod,  // computes the C library's fmodf: exact, with a's sign
 };
 
-/// dst = a op b. dst may be an input that is not broadcast.
+/// Computes dst = a op b. dst may be an input that is not broadcast.
 void binary_f32(Binary op, const BroadcastPlan<2>& plan, const float* a, const float* b, float* dst, ThreadPool* pool);
 
-/// dst[i] = a[i * stride_a] op b[i * stride_b] for i in [0, n), on the calling thread.
+/// Computes dst[i] = a[i * stride_a] op b[i * stride_b] for i in [0, n), on the calling thread.
 void binary_f32(Binary op, const float* a, int64_t stride_a, const float* b, int64_t stride_b, float* dst, int64_t n);
 
 }  // namespace treadle::kernels

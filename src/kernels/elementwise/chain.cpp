@@ -62,13 +62,13 @@ const float* block_of(const ChainInput& input, DType dtype, const void* src, int
   return buffer;
 }
 
-// For arrays beyond L2, prefetches the block after the next one: a block's many steps leave too few loads in flight otherwise.
+// For arrays beyond L2, prefetches the block after the next one: otherwise, a block's many steps would leave too few loads in flight.
 constexpr int64_t kFarElements = int64_t{1} << 18, kBlocksAhead = 2;
 template <bool kToWrite>
 HWY_INLINE void fetch_ahead(const char* block_begin, int64_t block_bytes) {
   for (int64_t i = 0; i < block_bytes; i += 64)
     __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block_begin) + kBlocksAhead * block_bytes + i),
-                       kToWrite);  // computed on integers, as the address may lie beyond the array
+                       kToWrite);  // an integer, not a pointer, as the address may be beyond the array
 }
 
 /// Memory for inputs that are gathered for more than one block.
@@ -82,8 +82,8 @@ class Gathered {
     return memory_ + begin;
   }
 
-  /// Repeats a short periodic input so often that a block starting anywhere in the first period is contiguous. Returns the copy; null if
-  /// the input is not periodic or memory is short.
+  /// Repeats a short periodic input until a block that starts anywhere in the first period is contiguous. Returns the copy; null if the
+  /// input is not periodic or there is not enough memory.
   const float* add(const ChainInput& input, DType dtype, const void* src, int64_t block) {
     const int64_t length = input.period + block;
     if (input.kind != ChainInput::Kind::periodic || dtype != DType::float32) return nullptr;
@@ -102,10 +102,10 @@ class Gathered {
     if (begin != nullptr) std::fill_n(begin, kAhead * block, 0.0F);
     return begin;
   }
-  static constexpr int64_t kAhead = 8;  // blocks
+  static constexpr int64_t kAhead = 8;  // number of blocks
 
  private:
-  static constexpr int64_t kRoom = 8192, kAlignment = 16;  // floats
+  static constexpr int64_t kRoom = 8192, kAlignment = 16;  // in floats
   HWY_ALIGN float memory_[kRoom];
   int64_t used_ = 0;
 };
@@ -116,9 +116,9 @@ struct Moved {
   const ChainInput* input = nullptr;
   DType dtype = DType::float32;
   const void* src = nullptr;
-  float* buffer = nullptr;         // for one block
-  int64_t place = 0, stride = 0;   // position in the period, and its increment per block, which avoids a slow division
-  const float* wrapped = nullptr;  // repeated periods, or null
+  float* buffer = nullptr;         // memory for one block
+  int64_t place = 0, stride = 0;   // position in the period, and its increment per block, which saves a slow division
+  const float* wrapped = nullptr;  // a copy with repeated periods, or null
   float* ahead = nullptr;          // gathered elements [first, last), or null
   int64_t first = 0, last = 0;
 
@@ -167,7 +167,7 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
   Gathered gathered;
   size_t num_lying = 0, num_moved = 0;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
-    // The padding of a last, short block is computed too and dropped; it should hold valid numbers.
+    // The padding of a last, short block is computed too, and its results are dropped. It should contain valid numbers.
     std::fill_n(buffers[i], block, 0.0f);
     const ChainInput& input = plan.inputs[i];
     const bool is_flat = input.kind == ChainInput::Kind::flat;
@@ -246,7 +246,7 @@ ChainInput plan_chain_input(std::span<const int64_t> out, std::span<const int64_
 }
 
 void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, ThreadPool* pool) {
-  constexpr int64_t kBlock = 128;  // of the widest vectors, so that threads write separate blocks
+  constexpr int64_t kBlock = 128;  // the block of the widest vectors, so that threads write separate blocks
   const int64_t blocks = (plan.size + kBlock - 1) / kBlock;
   parallel_for(pool, blocks, kElementwiseGrain / kBlock, [&](int64_t begin, int64_t end) {
     run_chain(program, plan, inputs, begin * kBlock, std::min(plan.size, end * kBlock),

@@ -19,8 +19,8 @@ inline constexpr size_t kMaxChainSteps = 256;
 
 /// Operation of a step on the accumulator `acc`; `x` and `y` are its operands from memory. Truth values are 0 and 1.
 enum class ChainOp : uint8_t {
-  load,  // x
-  keep,  // writes acc to slot x, too
+  load,  // acc = x
+  keep,  // also writes acc to slot x
   add,
   sub,
   reverse_sub,
@@ -28,32 +28,32 @@ enum class ChainOp : uint8_t {
   div,
   reverse_div,
   max,
-  min,  // add to min: acc op x, or x op acc if reversed; max and min return NaN if either is NaN
+  min,  // the operators from add to min compute acc op x, or x op acc if reversed; max and min return NaN if either is NaN
   less,
   less_or_equal,
   greater,
   greater_or_equal,
-  equal,  // less to equal: acc op x
+  equal,  // the operators from less to equal compute acc op x
   logical_and,
   logical_or,
   logical_not,
-  select,  // acc ? x : y
-  unary,   // any function of unary_f32, with parameters a and b
+  select,  // acc = acc ? x : y
+  unary,   // acc = any function of unary_f32, with parameters a and b
   floor,
   ceil,
   round,
   sign,
   is_nan,
-  truth,     // acc != 0
-  quantize,  // round(clamp(acc, a - x, b - x)) + x, ties to even
+  truth,     // acc = acc != 0
+  quantize,  // acc = round(clamp(acc, a - x, b - x)) + x, ties to even
 };
 
 struct ChainStep {
   ChainOp op;
-  uint8_t x = 0, y = 0;  // index of an input, or kMaxChainInputs + index of a slot
+  uint8_t x = 0, y = 0;  // index of an input, or kMaxChainInputs plus the index of a slot
   Unary function = Unary::none;
   float a = 0, b = 0;
-  /// unary: called instead of `function` if not null; dst may be src.
+  /// For unary: if not null, it is called instead of `function`; dst may be src.
   void (*map)(const void* context, const float* src, float* dst, int64_t n) = nullptr;
   const void* context = nullptr;
 };
@@ -64,25 +64,25 @@ struct ChainProgram {
   DType output = DType::float32;  // float32, bool, uint8 or int8
 };
 
-/// Layout of an input relative to the output's index space.
+/// Describes the layout of an input relative to the output's index space.
 struct ChainInput {
   enum class Kind : uint8_t { flat, scalar, periodic, strided };
   Kind kind = Kind::flat;
-  int64_t period = 0;      ///< periodic: element i is element i % period of the input
-  StridedLoop<1> strides;  ///< strided
+  int64_t period = 0;      ///< for a periodic input: element i is element i % period of the input
+  StridedLoop<1> strides;  ///< for a strided input
 };
 struct ChainPlan {
   int64_t size = 0;
   ChainInput inputs[kMaxChainInputs];
 };
 
-/// @throws Error(invalid_argument) if an input does not broadcast to `out`.
+/// Plans an input. @throws Error(invalid_argument) if it does not broadcast to `out`.
 ChainInput plan_chain_input(std::span<const int64_t> out, std::span<const int64_t> in);
 
 /// Runs the chain on all threads of the pool. dst may be a flat float32 input if the output is float32; otherwise it must not overlap
-/// inputs. Denormals, NaN and infinities are not special: each step is the operator's formula.
+/// inputs. Denormals, NaN and infinities have no special treatment: each step computes the operator's formula.
 void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, ThreadPool* pool);
-/// Computes elements [begin, end) only, into dst, on the calling thread.
+/// Computes only elements [begin, end), into dst, on the calling thread.
 void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, int64_t begin, int64_t end, void* dst);
 
 }  // namespace treadle::kernels

@@ -27,7 +27,7 @@ using V = hn::Vec<D>;
 
 struct Step;
 struct Memory {
-  const float* operands[kMaxChainInputs + kMaxChainSlots];  // operands of the present block; bytes if a step loads them as such
+  const float* operands[kMaxChainInputs + kMaxChainSlots];  // operands of the present block; they are bytes if a step loads bytes
   void* dst;
   float* spill;  // memory for one block
 };
@@ -37,9 +37,9 @@ struct Step {
   Fn fn;
   uint8_t x, y;
   float a, b;
-  UnaryLoop function;  // for a unary step without a map
+  UnaryLoop function;  // function of a unary step without a map
   const ChainStep* from;
-  float whole = 0, divisor = 1;  // of a quantizing step: kWhole plus its zero point, and its scale
+  float whole = 0, divisor = 1;  // for a quantizing step: kWhole plus its zero point, and its scale
 };
 
 constexpr int kVectors = 8;
@@ -80,7 +80,7 @@ TREADLE_BINARY(DivOf, hn::Div(acc, x));
 TREADLE_BINARY(ReverseDiv, hn::Div(x, acc));
 TREADLE_BINARY(MaxOf, keep_nan(acc, at_least(acc, x)));
 TREADLE_BINARY(MinOf, keep_nan(acc, at_most(acc, x)));
-// Equal to the above if x is not NaN: returns acc if it is NaN, and x if both are equal.
+// Computes the same as above if x is not NaN: returns acc if acc is NaN, and x if both are equal.
 TREADLE_BINARY(MaxOfNumber, hn::IfThenElse(hn::Le(acc, x), x, acc));
 TREADLE_BINARY(MinOfNumber, hn::IfThenElse(hn::Ge(acc, x), x, acc));
 TREADLE_BINARY(Less, Truth::of(d, hn::Lt(acc, x)));
@@ -146,7 +146,7 @@ TREADLE_STEP(binary_step) {
 #undef TREADLE_ONE
   TREADLE_NEXT;
 }
-// Like binary_step for a scalar x, which is kept in a register rather than loaded as a block of eight vectors.
+// Like binary_step for a scalar x, which stays in a register instead of being loaded as a block of eight vectors.
 template <class F>
 TREADLE_STEP(scalar_step) {
   const D d;
@@ -182,7 +182,7 @@ TREADLE_STEP(keep_step) {
   TREADLE_EACH(TREADLE_ONE);
   TREADLE_NEXT;
 }
-// Calls a long function with a block in memory, as it needs all registers for itself.
+// Calls a long function with a block in memory, as the function needs all registers.
 HWY_INLINE void call_function(const Step* pc, const float* src, float* dst) {
   const int64_t n = kVectors * static_cast<int64_t>(hn::Lanes(D()));
   if (pc->from->map)
@@ -201,7 +201,7 @@ TREADLE_STEP(function_step) {
 #undef TREADLE_ONE
   TREADLE_NEXT;
 }
-// A function that is the chain's last step.
+// A step that is a function and the last one of the chain.
 TREADLE_STEP(function_last_step) {
   const D d;
   float* HWY_RESTRICT slot = m->spill;
@@ -288,7 +288,7 @@ TREADLE_STEP(quantize_last_step) {
 }
 
 #if TREADLE_QUANTIZES_BY_SATURATION
-// Like the step above, if the range covers all bytes.
+// Like the previous step, for a range that covers all bytes.
 template <typename Code, bool kDivides>
 TREADLE_STEP(quantize_whole_range_last_step) {
   const D d;
@@ -384,7 +384,7 @@ struct Assembly {
   const ChainProgram& program;
   const ChainPlan& plan;
   const float (&buffers)[kMaxChainInputs + kMaxChainSlots][kBlock];
-  bool as_bytes[kMaxChainInputs];  // inputs loaded as bytes, in place
+  bool as_bytes[kMaxChainInputs];  // whether each input is loaded as bytes, in place
 
   bool is_scalar(const ChainStep& s) const {
     return reads_x(s.op) && s.x < program.inputs.size() && plan.inputs[s.x].kind == ChainInput::Kind::scalar;
@@ -438,7 +438,8 @@ struct Assembly {
   }
   void assemble(Step* steps) const {
     for (size_t i = 0; i < program.steps.size(); ++i) *steps++ = take(i);
-    *steps = {bits_of(program.output) == 8 ? last_bytes_step : last_step, 0, 0, 0, 0, nullptr, nullptr};  // unused after a writing step
+    // This step is not used after a step that writes.
+    *steps = {bits_of(program.output) == 8 ? last_bytes_step : last_step, 0, 0, 0, 0, nullptr, nullptr};
   }
 };
 

@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// dst[i] = holds(i) for whole vectors of indices, and one(i) for the rest.
+// Sets dst[i] to holds(i) for whole vectors of indices, and to one(i) for the rest.
 template <class Vectors, class Scalars>
 void write_bools(bool* dst, int64_t n, Vectors holds, Scalars one) {
   const hn::ScalableTag<int64_t> d;
@@ -54,8 +54,8 @@ void nonzero_rows(const int64_t* x, bool* dst, int64_t n) {
       dst, n, [&](auto d, int64_t i) { return hn::Ne(hn::LoadU(d, x + i), hn::Zero(d)); }, [&](int64_t i) { return x[i] != 0; });
 }
 
-// dst[i] = holds(i) for whole vectors of 32-bit lanes, and one(i) for the rest. Packs the bools of four vectors into the bytes of one, as
-// [block, lane, vector], and reorders them to [vector, block, lane].
+// Sets dst[i] to holds(i) for whole vectors of 32-bit lanes, and to one(i) for the rest. Packs the bools of four vectors into the bytes of
+// one, as [block, lane, vector], and reorders them to [vector, block, lane].
 template <class Vectors, class Scalars>
 void write_bools_of_words(bool* dst, int64_t n, [[maybe_unused]] Vectors holds, Scalars one) {
   int64_t i = 0;

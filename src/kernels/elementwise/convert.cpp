@@ -54,7 +54,8 @@ void narrow_f16(const float* src, Float16* dst, int64_t n) {
   for (; i < n; ++i) dst[i] = Float16(src[i]);
 }
 
-// Vectors whose numbers all fit 32 bits, nearly all in practice, are converted as such: there is no 64-bit conversion before AVX-512.
+// If all numbers of a vector fit 32 bits, which is nearly always so, converts them as 32-bit integers: there is no 64-bit conversion before
+// AVX-512.
 void round_integers(const int64_t* src, float* dst, int64_t n) {
   const hn::ScalableTag<int32_t> words;
   const hn::ScalableTag<float> d;
@@ -95,7 +96,7 @@ void truncate(const float* src, int64_t* dst, int64_t n) {
 
 #endif
 
-// Compilers vectorize these shifts and additions.
+// A plain loop, since compilers vectorize these shifts and additions.
 void widen_bf16(const BFloat16* src, float* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(src[i]);
 }

@@ -1,5 +1,6 @@
 // Transcendental functions on float32 vectors, compiled for each instruction set (Highway's foreach_target). Errors are relative to the
-// exact value. The polynomials and rational functions are our own minimax fits (relative error, by Remez and Lawson iterations).
+// exact value. The polynomials and rational functions are minimax fits made for this library (relative error, by Remez and Lawson
+// iterations).
 #if defined(TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_
 #undef TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_
@@ -28,7 +29,7 @@ HWY_INLINE V nearest_integer(D d, V x, float factor, int32_t bias, hn::Vec<hn::R
   return hn::Sub(shifted, magic);
 }
 
-/// exp(x) is the result times 2^n; the low bits of `bits` hold n + 127.
+/// Returns a number of which exp(x) is 2^n times; the low bits of `bits` contain n + 127.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   const V n = nearest_integer(d, x, 1.44269504088896341f, 127, bits);
@@ -42,7 +43,8 @@ HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   return hn::Add(hn::MulAdd(hn::Mul(p, r), r, r), hn::Set(d, 1.0f));
 }
 
-/// exp(x) 2^kExponent, error at most 1 ulp. Saturates to 0 and infinity, keeps subnormal results and NaN. kExponent is 0 or -1.
+/// Returns exp(x) 2^kExponent with an error of at most 1 ulp. Saturates to 0 and infinity, keeps subnormal results and NaN. kExponent is 0
+/// or -1.
 template <int kExponent = 0, class D, class V = hn::Vec<D>>
 HWY_INLINE V exp(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -59,7 +61,7 @@ HWY_INLINE V exp(D d, V x) {
   return hn::Mul(hn::Mul(p, scale1), scale2);
 }
 
-/// exp(x) for x <= 0, error at most 1 ulp; 0 below -87.33, where results are subnormal. Keeps NaN.
+/// Returns exp(x) for x <= 0 with an error of at most 1 ulp; 0 below -87.33, where results are subnormal. Keeps NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_negative(D d, V x) {
   hn::Vec<hn::RebindToSigned<D>> bits;
@@ -67,8 +69,9 @@ HWY_INLINE V exp_of_negative(D d, V x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33f)), hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(bits))));
 }
 
-/// 1 + exp(-x), relative error 3e-7. One factor 2^n suffices: what exp is below 2^-126 does not affect the sum, and 2^n for the largest n
-/// is infinity. With one power less than exp_mantissa(), a quotient by it takes hardly longer than the division alone.
+/// Returns 1 + exp(-x) with a relative error of 3e-7. One factor 2^n suffices: values of exp below 2^-126 do not affect the sum, and 2^n
+/// for the largest n is infinity. The polynomial has one power less than exp_mantissa(), so a quotient by the result takes hardly longer
+/// than the division alone.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V one_plus_exp_of_negated(D d, V x) {
   x = at_most(hn::Set(d, 87.0f), at_least(hn::Set(d, -89.0f), x));
@@ -84,22 +87,22 @@ HWY_INLINE V one_plus_exp_of_negated(D d, V x) {
   return hn::MulAdd(p, hn::BitCast(d, hn::ShiftLeft<23>(bits)), hn::Set(d, 1.0f));
 }
 
-/// 1 / (1 + exp(-x)), error 2 ulp for x > 0 and 4 ulp for x < 0.
+/// Returns 1 / (1 + exp(-x)) with an error of 2 ulp for x > 0 and 4 ulp for x < 0.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V x) {
   return hn::Div(hn::Set(d, 1.0f), one_plus_exp_of_negated(d, x));
 }
 
-/// Clamps to [-1, 1]: quotients of polynomials may exceed 1 by two ulp, for which functions of the result (root, arc sine) would be NaN.
+/// Clamps to [-1, 1]. Quotients of polynomials may exceed 1 by two ulp, for which functions of the result (root, arc sine) would be NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V within_one(D d, V y) {
   return at_most(hn::Set(d, 1.0f), at_least(hn::Set(d, -1.0f), y));
 }
 
-/// tanh(x), relative error 2.5e-7.
+/// Returns tanh(x) with a relative error of 2.5e-7.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tanh(D d, V x) {
-  const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 9.01f));  // tanh(9.01) rounds to 1
+  const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 9.01f));  // because tanh(9.01) rounds to 1
   const V sign = hn::CopySignToAbs(hn::Set(d, 1.0f), x);
   x = at_most(hn::Set(d, 9.02f), at_least(hn::Set(d, -9.02f), x));
   const V t = hn::Mul(x, x);
@@ -116,10 +119,10 @@ HWY_INLINE V tanh(D d, V x) {
   return hn::IfThenElse(saturated, sign, within_one(d, hn::Div(hn::Mul(x, p), q)));
 }
 
-/// erf(x), relative error 3e-7.
+/// Returns erf(x) with a relative error of 3e-7.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V erf(D d, V x) {
-  const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 3.92f));  // erf(3.92) rounds to 1
+  const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 3.92f));  // because erf(3.92) rounds to 1
   const V sign = hn::CopySignToAbs(hn::Set(d, 1.0f), x);
   x = at_most(hn::Set(d, 3.925f), at_least(hn::Set(d, -3.925f), x));
   const V t = hn::Mul(x, x);
@@ -138,7 +141,7 @@ HWY_INLINE V erf(D d, V x) {
   return hn::IfThenElse(saturated, sign, within_one(d, hn::Div(hn::Mul(x, p), q)));
 }
 
-/// Natural logarithm, 1 ulp; -infinity at 0, NaN below.
+/// Returns the natural logarithm with an error of 1 ulp; -infinity at 0, NaN below 0.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V log(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -170,12 +173,12 @@ HWY_INLINE V log(D d, V x) {
   const V zero = hn::Zero(d);
   y = hn::IfThenElse(hn::Eq(x, infinity), infinity, y);
   y = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(infinity), y);
-  // x >= 0 is false for negative x and for NaN.
+  // The comparison x >= 0 is false for negative x and for NaN.
   return hn::IfThenElse(hn::Ge(x, zero), y, hn::Set(d, std::numeric_limits<float>::quiet_NaN()));
 }
 
-/// Range reduction for trigonometric functions: x = n * pi / 2 + r with |r| <= pi / 4; the low bits of `bits` hold n. pi / 2 is split into
-/// four parts, the first three of 12 bits, so that n * part is exact even without FMA. kMaxReducedAngle keeps n below 2^12.
+/// Reduces the argument of trigonometric functions: x = n * pi / 2 + r with |r| <= pi / 4; the low bits of `bits` hold n. pi / 2 is split
+/// into four parts, the first three of 12 bits, so that n * part is exact even without FMA. kMaxReducedAngle keeps n below 2^12.
 constexpr float kMaxReducedAngle = 6400.0f;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reduce_angle(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
@@ -199,7 +202,7 @@ HWY_INLINE V replace_far(D d, V x, V y, Fn fn) {
   return hn::Load(d, values);
 }
 
-/// sin(x + quarter_turns * pi / 2), 2 ulp. Angles beyond kMaxReducedAngle use the C library.
+/// Returns sin(x + quarter_turns * pi / 2) with an error of 2 ulp. Angles beyond kMaxReducedAngle use the C library.
 template <int kQuarterTurns, class D, class V = hn::Vec<D>>
 HWY_INLINE V sine(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -232,7 +235,7 @@ HWY_INLINE V odd_rest(D d, V x, V t, const float (&coefficients)[kCoefficients])
   return hn::Mul(hn::Mul(x, t), p);
 }
 
-/// tan(x), 3 ulp. Angles beyond kMaxReducedAngle use the C library.
+/// Returns tan(x) with an error of 3 ulp. Angles beyond kMaxReducedAngle use the C library.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tan(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -247,8 +250,8 @@ HWY_INLINE V tan(D d, V x) {
   return replace_far(d, x, hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, y), [](float angle) { return std::tan(angle); });
 }
 
-/// Common part of asin and acos: asin(v) = v + rest, where v is |x| up to 1/2, and sqrt((1 - |x|) / 2) = sin(acos(|x|) / 2) above. Near 1,
-/// the square root preserves the relative precision.
+/// The common part of asin and acos. asin(v) = v + rest, where v is |x| up to 1/2, and sqrt((1 - |x|) / 2) = sin(acos(|x|) / 2) above. Near
+/// 1, the square root preserves the relative precision.
 template <class D, class V = hn::Vec<D>>
 struct HalvedArc {
   hn::Mask<D> halved;
@@ -265,7 +268,7 @@ struct HalvedArc {
 };
 constexpr float kHalfPi = 1.57079632679489662f, kHalfPiRest = -4.37113883e-8f;  // kHalfPiRest: pi / 2 minus kHalfPi
 
-/// asin(x), 2 ulp; NaN outside [-1, 1].
+/// Returns asin(x) with an error of 2 ulp; NaN outside [-1, 1].
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V asin(D d, V x) {
   const HalvedArc<D> arc(d, x);
@@ -275,7 +278,8 @@ HWY_INLINE V asin(D d, V x) {
   return hn::CopySign(hn::IfThenElse(arc.halved, turned, hn::Add(arc.v, arc.rest)), x);
 }
 
-/// acos(x), 2 ulp; NaN outside [-1, 1]. It is 0, 1 or 2 times pi / 2, less factor * asin(v), where `factor` is a power of two.
+/// Returns acos(x) with an error of 2 ulp; NaN outside [-1, 1]. It is 0, 1 or 2 times pi / 2, less factor * asin(v), where `factor` is a
+/// power of two.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V acos(D d, V x) {
   const HalvedArc<D> arc(d, x);
@@ -286,7 +290,7 @@ HWY_INLINE V acos(D d, V x) {
                  hn::MulSub(factor, arc.rest, hn::Mul(turns, hn::Set(d, kHalfPiRest))));
 }
 
-/// atan(x), 2 ulp. Uses 1 / x for |x| > 1.
+/// Returns atan(x) with an error of 2 ulp. Uses 1 / x for |x| > 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V atan(D d, V x) {
   const V magnitude = hn::Abs(x), one = hn::Set(d, 1.0f);
@@ -299,7 +303,7 @@ HWY_INLINE V atan(D d, V x) {
   return hn::CopySign(hn::Add(hn::IfThenElseZero(beyond, hn::Set(d, kHalfPi)), hn::Add(v, rest)), x);
 }
 
-/// sinh(x), 2 ulp. exp(|x|) / 2 is finite if the result is.
+/// Returns sinh(x) with an error of 2 ulp. exp(|x|) / 2 is finite if the result is.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sinh(D d, V x) {
   const V magnitude = hn::Abs(x), e = exp<-1>(d, magnitude);
@@ -309,18 +313,18 @@ HWY_INLINE V sinh(D d, V x) {
   return hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 1.0f)), near, far);
 }
 
-/// cosh(x), 2 ulp.
+/// Returns cosh(x) with an error of 2 ulp.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V cosh(D d, V x) {
   const V e = exp<-1>(d, hn::Abs(x));
   return hn::Add(e, hn::Div(hn::Set(d, 0.25f), e));
 }
 
-/// Above kFarHyperbolic, x^2 + 1 and x^2 - 1 round to x^2, so that asinh(x) and acosh(x) are log(x) + kLog2. They are computed so there,
-/// since x^2 overflows above 1.8e19.
+/// Above kFarHyperbolic, x^2 + 1 and x^2 - 1 round to x^2, so asinh(x) and acosh(x) are log(x) + kLog2. They are computed in this way
+/// there, since x^2 overflows above 1.8e19.
 constexpr float kFarHyperbolic = 1e10f, kLog2 = 0.693147180559945309f;
 
-/// asinh(x), relative error 2.5e-7.
+/// Returns asinh(x) with a relative error of 2.5e-7.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V asinh(D d, V x) {
   const V magnitude = hn::Abs(x), square = hn::Mul(magnitude, magnitude);
@@ -333,7 +337,7 @@ HWY_INLINE V asinh(D d, V x) {
   return hn::CopySign(hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.5f)), near, y), x);
 }
 
-/// atanh(x), relative error 2.5e-7; infinite at -1 and 1, NaN beyond.
+/// Returns atanh(x) with a relative error of 2.5e-7; infinite at -1 and 1, NaN beyond.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V atanh(D d, V x) {
   const V magnitude = hn::Abs(x), one = hn::Set(d, 1.0f), half = hn::Set(d, 0.5f);
@@ -344,7 +348,7 @@ HWY_INLINE V atanh(D d, V x) {
   return hn::IfThenElse(hn::Lt(magnitude, half), near, hn::CopySign(y, x));
 }
 
-/// log(1 + x) for x >= 0, 2 ulp. The factor x / difference corrects the rounding of 1 + x.
+/// Returns log(1 + x) for x >= 0 with an error of 2 ulp. The factor x / difference corrects the rounding of 1 + x.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V log1p_positive(D d, V x) {
   const V one = hn::Set(d, 1.0f);
@@ -354,7 +358,7 @@ HWY_INLINE V log1p_positive(D d, V x) {
   return hn::IfThenElse(hn::Eq(difference, hn::Zero(d)), x, y);
 }
 
-/// acosh(x), relative error 2.5e-7; NaN below 1.
+/// Returns acosh(x) with a relative error of 2.5e-7; NaN below 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V acosh(D d, V x) {
   const V y = hn::Sub(x, hn::Set(d, 1.0f)), infinity = hn::Set(d, std::numeric_limits<float>::infinity());
@@ -365,13 +369,13 @@ HWY_INLINE V acosh(D d, V x) {
   return hn::IfThenElse(hn::And(hn::Ge(y, hn::Zero(d)), hn::Lt(x, infinity)), z, known);
 }
 
-/// log(1 + exp(x)) without overflow.
+/// Returns log(1 + exp(x)) without overflow.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V softplus(D d, V x) {
   return hn::Add(at_least(hn::Zero(d), x), log1p_positive(d, exp(d, hn::Neg(hn::Abs(x)))));
 }
 
-/// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2). The quotient is 1 beyond 20, so x is clamped before n overflows.
+/// Returns x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2). The quotient is 1 beyond 20, so x is clamped before n overflows.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V mish(D d, V x) {
   const V two = hn::Set(d, 2.0f);
@@ -380,15 +384,15 @@ HWY_INLINE V mish(D d, V x) {
   return hn::Mul(x, hn::Div(n, hn::Add(n, two)));
 }
 
-/// x * (1 + erf(x / sqrt 2)) / 2.
+/// Returns x * (1 + erf(x / sqrt 2)) / 2.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu(D d, V x) {
   const V half = hn::Mul(x, hn::Set(d, 0.5f));
   return hn::MulAdd(half, erf(d, hn::Mul(x, hn::Set(d, 0.70710678118654752f))), half);
 }
 
-/// Derivative of gelu, F(x) + x F'(x) with the normal distribution F; absolute error 3e-7. F - 1/2 + x F' is odd, and within 4e-8 of 1/2
-/// beyond 6.
+/// Returns the derivative of gelu, F(x) + x F'(x) with the normal distribution F; absolute error 3e-7. F - 1/2 + x F' is odd, and within
+/// 4e-8 of 1/2 beyond 6.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu_slope(D d, V x) {
   x = at_most(hn::Set(d, 6.0f), at_least(hn::Set(d, -6.0f), x));
@@ -411,8 +415,8 @@ HWY_INLINE V gelu_slope(D d, V x) {
   return hn::Add(hn::Set(d, 0.5f), hn::Div(hn::Mul(x, p), q));
 }
 
-/// The tanh approximation of gelu, x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). It equals x sigmoid(2 u), which takes
-/// fewer instructions and stays precise where tanh is close to -1.
+/// Returns the tanh approximation of gelu, x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). It equals x sigmoid(2 u), which
+/// takes fewer instructions and stays precise where tanh is close to -1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu_tanh(D d, V x) {
   const V slope = hn::MulAdd(hn::Mul(x, x), hn::Set(d, 0.071354816272256f), hn::Set(d, 1.5957691216057308f));

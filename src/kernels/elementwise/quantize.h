@@ -1,4 +1,4 @@
-// Quantization of floats to bytes by one scale.
+// Quantizes floats to bytes by one scale.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@ namespace treadle::kernels {
 struct FloatRange {
   float low, high;
 };
-/// Returns the minimum and maximum of the elements and 0, ignoring NaN. On the calling thread.
+/// Returns the minimum and maximum of the elements and 0, ignoring NaN. Runs on the calling thread.
 FloatRange range_around_zero(const float* x, int64_t n);
 
-/// y = saturate(round_to_even(x / scale) + zero); NaN gives the lowest code. On the calling thread. Code is uint8_t or int8_t.
+/// Computes y = saturate(round_to_even(x / scale) + zero), on the calling thread; NaN gives the lowest code. Code is uint8_t or int8_t.
 /// @param zero  an integer in the range of Code
 template <typename Code>
 void quantize_bytes(const float* x, int64_t n, float scale, float zero, Code* y);
 
-/// y = (x - zero) * scale, on the calling thread. Code is uint8_t or int8_t.
+/// Computes y = (x - zero) * scale, on the calling thread. Code is uint8_t or int8_t.
 template <typename Code>
 void dequantize_bytes(const Code* x, int64_t n, float scale, float zero, float* y);
 

@@ -44,8 +44,8 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<hwy::HWY_NAMESPACE::Repartition<Code, Floats>
 }
 #undef TREADLE_WIDE
 
-/// saturate(round_to_even(q) + zero) for four vectors; NaN gives the lowest code. Packing saturates. The conversion turns NaN and numbers
-/// out of range into the lowest int32, so only large positive numbers need a bound.
+/// Computes saturate(round_to_even(q) + zero) for four vectors; NaN gives the lowest code. Packing saturates. The conversion turns NaN and
+/// numbers out of range into the lowest int32, so only large positive numbers need a bound.
 template <typename Code, class V = hwy::HWY_NAMESPACE::Vec<Floats>>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<hwy::HWY_NAMESPACE::Repartition<Code, Floats>> saturated_codes(V q0, V q1, V q2, V q3, Halves zero) {
   namespace hn = hwy::HWY_NAMESPACE;

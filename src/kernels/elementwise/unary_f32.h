@@ -7,14 +7,14 @@
 
 namespace treadle::kernels {
 
-/// Parameters `a` and `b` are ONNX's alpha and beta, or bounds.
+/// The functions. Their parameters `a` and `b` are ONNX's alpha and beta, or bounds.
 enum class Unary : uint8_t {
   none,              // x
   relu,              // max(x, 0)
   clip,              // min(max(x, a), b)
   leaky_relu,        // x < 0 ? a x : x
   thresholded_relu,  // x > a ? x : 0
-  sigmoid,           // 2 ulp
+  sigmoid,           // error 2 ulp
   hard_sigmoid,      // min(max(a x + b, 0), 1)
   tanh,              // relative error 2.5e-7
   scaled_tanh,       // a tanh(b x)
@@ -24,39 +24,39 @@ enum class Unary : uint8_t {
   softplus,          // log(1 + exp(x))
   softsign,          // x / (1 + |x|)
   affine,            // a x + b
-  gelu,              // with erf
+  gelu,              // computed with erf
   gelu_tanh,         // tanh approximation
   gelu_slope,        // derivative of gelu; absolute error 3e-7
   silu,              // x sigmoid(a x); a is 1 for SiLU
   hard_swish,        // x min(max(x / 6 + 1/2, 0), 1)
   mish,              // x tanh(softplus(x))
-  exp,               // 1 ulp
-  log,               // 1 ulp
+  exp,               // error 1 ulp
+  log,               // error 1 ulp
   erf,               // relative error 3e-7
   sqrt,
   reciprocal,
-  rsqrt,  // 1 / sqrt(x), by division
+  rsqrt,  // 1 / sqrt(x), computed by division
   abs,
   neg,
   square,
   scaled_hard_swish,  // a hard_swish(x) + b
-  sin,                // 2 ulp
-  cos,                // 2 ulp
-  tan,                // 3 ulp
-  asin,               // 2 ulp
-  acos,               // 2 ulp
-  atan,               // 2 ulp
-  sinh,               // 2 ulp
-  cosh,               // 2 ulp
+  sin,                // error 2 ulp
+  cos,                // error 2 ulp
+  tan,                // error 3 ulp
+  asin,               // error 2 ulp
+  acos,               // error 2 ulp
+  atan,               // error 2 ulp
+  sinh,               // error 2 ulp
+  cosh,               // error 2 ulp
   asinh,              // relative error 2.5e-7
   acosh,              // relative error 2.5e-7
   atanh,              // relative error 2.5e-7
 };
 
-/// dst[i] = f(src[i]) for i in [0, n), on the calling thread; dst may be src. Keeps NaN. No alignment needed.
+/// Computes dst[i] = f(src[i]) for i in [0, n), on the calling thread; dst may be src. Keeps NaN. No alignment is needed.
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n);
 
-/// The loop behind unary_f32(), for callers with many short arrays. `a` must be the one passed to the loop later.
+/// The loop behind unary_f32(), for callers with many short arrays. The `a` used to select the loop must be the one passed to it later.
 using UnaryLoop = void (*)(const float* src, float* dst, int64_t n, float a, float b);
 UnaryLoop unary_loop_of(Unary op, float a);
 

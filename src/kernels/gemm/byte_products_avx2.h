@@ -1,4 +1,4 @@
-// Dot products of unsigned by signed bytes for files compiled for AVX2. They use AVX-VNNI if the caller states that the CPU has it.
+// Dot products of unsigned and signed bytes, for files compiled for AVX2. They use AVX-VNNI if the caller states that the CPU has it.
 #pragma once
 
 #include <immintrin.h>

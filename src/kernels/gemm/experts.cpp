@@ -67,7 +67,7 @@ const float* weights_of(const ExpertLayer& layer, int64_t expert, float* matrix,
   return matrix;
 }
 
-/// y [rows, N] = activation(x W^T + bias).
+/// Computes y [rows, N] = activation(x W^T + bias).
 void apply_layer(const ExpertLayer& layer, int64_t expert, int64_t rows, const float* x, const ExpertActivation& activation, float* y,
                  float* matrix, float* work, int max_threads, ThreadPool* pool) {
   const float* W = weights_of(layer, expert, matrix, pool);
@@ -80,7 +80,7 @@ void apply_layer(const ExpertLayer& layer, int64_t expert, int64_t rows, const f
   gemm<float>(rows, {x, layer.K, 1}, packed, y, layer.N, epilogue, pool);
 }
 
-/// inner[i] = f(gate) * (linear + beta). ExpertsParams::gate selects the columns of `gate` and `linear`.
+/// Computes inner[i] = f(gate) * (linear + beta). ExpertsParams::gate selects the columns of `gate` and `linear`.
 void apply_gate(const ExpertsParams& p, int64_t rows, const float* first, const float* third, float* inner, ThreadPool* pool) {
   const int64_t columns = p.inner();
   const PhaseScope phase(KernelPhase::epilogue);
@@ -102,7 +102,7 @@ void apply_gate(const ExpertsParams& p, int64_t rows, const float* first, const 
   });
 }
 
-/// Picks the k experts with the largest scores for a token (ties: the lower index) and computes their weights (shares).
+/// Selects the k experts with the largest scores for a token (ties: the lower index) and computes the weights (shares) of their results.
 void choose_experts(const ExpertsParams& p, const float* scores, const float* weights, int64_t* chosen, float* shares) {
   const float largest = *std::max_element(scores, scores + p.experts);
   float sum = 0, part = 0;

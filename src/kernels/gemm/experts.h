@@ -9,7 +9,7 @@
 
 namespace treadle::kernels {
 
-enum class Unary : uint8_t;  // kernels/elementwise/unary_f32.h
+enum class Unary : uint8_t;  // defined in kernels/elementwise/unary_f32.h
 
 /// One linear layer of all experts: y = x W^T + bias. W [N, K] is stored as floats, or as codes of 2, 4 or 8 bits with one scale a block.
 struct ExpertLayer {
@@ -17,8 +17,8 @@ struct ExpertLayer {
   const float* weights = nullptr;  ///< [experts, N, K]; null if `codes` is used
   const float* bias = nullptr;     ///< [experts, N]; null: no bias
 
-  int bits = 0;                          ///< bits of a code; 0: weights are floats
-  int64_t block = 0;                     ///< elements of a row that share a scale
+  int bits = 0;                          ///< number of bits of a code; 0: weights are floats
+  int64_t block = 0;                     ///< number of elements of a row that share a scale
   const uint8_t* codes = nullptr;        ///< [experts, N, K * bits / 8], the first code in the lowest bits
   const float* scales = nullptr;         ///< [experts, N, K / block]
   const uint8_t* zero_points = nullptr;  ///< packed like the codes, see zeros_per_row; null: zero is the middle of the code range
@@ -30,7 +30,8 @@ struct ExpertActivation {
   Unary code{};
   float a = 0, b = 0;  ///< parameters of the activation
 };
-/// Source of the linear factor of a gated activation: none, the odd columns of the first layer, its second half, or a third layer.
+/// Says where the linear factor of a gated activation comes from: nowhere, the odd columns of the first layer, its second half, or a third
+/// layer.
 enum class ExpertGate : uint8_t { none, interleaved, halves, third_layer };
 
 struct ExpertsParams {
@@ -39,9 +40,9 @@ struct ExpertsParams {
   ExpertActivation activation;  ///< applied after the first layer
   bool swiglu = false;          ///< the gate passes through SwiGLU (alpha, beta, limit)
   ExpertGate gate = ExpertGate::none;
-  bool normalize = false;  ///< divide a token's k weights by their sum
+  bool normalize = false;  ///< divide the k weights of a token by their sum
   float alpha = 1, beta = 0;
-  float limit = 0;                ///< clamp of SwiGLU's operands; infinity: none
+  float limit = 0;                ///< clamp of SwiGLU's operands; infinity: no clamp
   bool limits_activated = false;  ///< clamp the gate after its activation, not before
 
   int64_t hidden() const { return second.N; }

@@ -20,8 +20,8 @@ __attribute__((always_inline)) inline void fetch_into_l1(const void* from, int64
 }
 
 /// Prefetches the next panel into L2 while the present one is in use; otherwise the first tile of every panel waits for memory. The tiles
-/// of a panel share the work, a few bytes per row, so that memory delivers evenly. With all of it in the first four tiles, products of 128
-/// rows ran 15 % slower on an Intel core.
+/// of a panel divide the prefetches among them, a few bytes per row, so that memory is loaded evenly. With all prefetches in the first four
+/// tiles, products of 128 rows ran 15 % slower on an Intel core.
 class NextLines {
  public:
   /// @param next  the next panel, as large as `panel`, whose rows have `row_bytes` bytes; null: prefetch the present panel's first line
@@ -30,12 +30,12 @@ class NextLines {
       : at_(reinterpret_cast<uintptr_t>(next != nullptr ? next : panel)),
         step_(next != nullptr ? static_cast<uintptr_t>((row_bytes + tiles - 1) / tiles) : 0) {}
 
-  /// Prefetches the share of one row of the panel.
+  /// Prefetches as many bytes as one row of the panel must.
   __attribute__((always_inline)) void fetch() {
     __builtin_prefetch(reinterpret_cast<const void*>(at_), 0, 2);
     at_ += step_;
   }
-  /// Advances by one tile's share. Each tile prefetches with its own copy of this object.
+  /// Skips the prefetches of one tile. Each tile prefetches with its own copy of this object.
   void skip(int64_t rows) { at_ += static_cast<uintptr_t>(rows) * step_; }
 
  private:

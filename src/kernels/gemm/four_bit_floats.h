@@ -1,4 +1,4 @@
-// Values of the 16 codes of the 4-bit types of bitsandbytes. FP4 has sign, exponent and mantissa; NF4 has quantiles of the normal
+// The values of the 16 codes in the 4-bit types of bitsandbytes. FP4 has sign, exponent and mantissa; NF4 has quantiles of the normal
 // distribution (Dettmers et al. 2023, arXiv:2305.14314, appendix E).
 #pragma once
 

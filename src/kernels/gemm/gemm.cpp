@@ -16,12 +16,15 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kRowsPerChunk = 96;       // a multiple of 6 and 8, the tile heights; with 64 columns, the block of C stays in L1
-constexpr int64_t kRowsOfManyPanels = 192;  // chunk height from kManyPanels panels on, which give all threads work: fewer panel loads
+// Number of rows; a multiple of 6 and 8, the tile heights; with 64 columns, the block of C stays in L1.
+constexpr int64_t kRowsPerChunk = 96;
+// Number of rows if there are at least kManyPanels panels, which give all threads work; panels are loaded less often.
+constexpr int64_t kRowsOfManyPanels = 192;
 constexpr int64_t kManyPanels = 8;
-constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work; starting a parallel region takes 0.1 us
-constexpr int64_t kPanelBytes = 192 * 1024;    // size of a panel that stays in L2 (1 MB) beside the rows of A
-constexpr int64_t kFewRows = 4;                // up to here, packing B would cost as much as the product
+// Minimum of multiplications per chunk; takes about 2 us, while starting a parallel region takes 0.1 us.
+constexpr int64_t kMinMacsPerChunk = 100'000;
+constexpr int64_t kPanelBytes = 192 * 1024;  // size of a panel that stays in L2 (1 MB) beside the rows of A
+constexpr int64_t kFewRows = 4;              // up to this number of rows, packing B would cost as much as the product
 
 int64_t grain_for(int64_t macs_per_item) { return std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs_per_item)); }
 
@@ -34,7 +37,7 @@ void pack_panel(const T* B, int64_t K, int64_t columns, int64_t width, int64_t l
     }
     return;
   }
-  constexpr int64_t kBlock = 16;  // rows of the panel written together, so that they stay in L1
+  constexpr int64_t kBlock = 16;  // number of rows of the panel that are written together, so that they stay in L1
   for (int64_t k0 = 0; k0 < K; k0 += kBlock) {
     const int64_t k1 = std::min(K, k0 + kBlock);
     if constexpr (std::is_same_v<T, float>) {
@@ -50,18 +53,18 @@ void pack_panel(const T* B, int64_t K, int64_t columns, int64_t width, int64_t l
 
 template <typename T>
 void pack_one(const T* B, int64_t K, const Panels& panels, int64_t panel, int64_t ldb, bool transposed, T* data) {
-  if (K == 0) return;  // B may be null
+  if (K == 0) return;  // in this case B may be null
   const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
   pack_panel(B + n0 * (transposed ? ldb : 1), K, std::min(width, panels.N - n0), width, ldb, transposed, data + K * n0);
 }
 
-/// A as the micro-kernel reads it: strided in place, or copied into blocks of rows.
+/// Describes A as the micro-kernel reads it: strided in place, or copied into blocks of rows.
 template <typename T>
 struct ReadableA : MatrixA<T> {
-  int64_t rows = 0, step = 0;  // rows of a block, and elements from block to block; 0: strided
+  int64_t rows = 0, step = 0;  // rows of a block, and number of elements from block to block; 0: A is strided
 };
 
-/// A tile job for one panel. The caller sets B and the rows.
+/// Describes a tile job for one panel. The caller sets B and the rows.
 template <typename T>
 TileJob<T> job_for(const ReadableA<T>& A, int64_t K, const Panels& panels, int64_t panel, T* C, int64_t ldc, const Epilogue<T>& epilogue) {
   const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel);
@@ -106,7 +109,7 @@ bool is_plain(const auto& e) { return e.alpha == 1 && e.bias == nullptr && e.res
 enum class Method { pack, in_place, row, dot };
 // Chooses the method by the shape only: dot products sum in another order, so the epilogue, applied afterwards, must not influence it.
 Method method_of(const GemmShape& s) {
-  if (s.M > kFewRows || s.K == 0) return Method::pack;  // if K == 0, B may be null, which only packing tolerates
+  if (s.M > kFewRows || s.K == 0) return Method::pack;  // if K == 0, B may be null, which only the packing method allows
   if (!s.b_transposed) return s.M == 1 ? Method::row : Method::in_place;
   return s.a_col == 1 ? Method::dot : Method::pack;
 }
@@ -120,12 +123,12 @@ bool turns_a(const GemmShape& s) {
   return std::is_same_v<T, float> && method_of(s) == Method::pack && s.a_row == 1 && s.a_col >= kFewestTurned && s.K >= kFewestTurned &&
          s.M >= kFewestTurned && s.N >= kFewestColumns;
 }
-/// Row stride of the transposed A, in floats. The padding avoids powers of two, which map rows to the same cache sets.
+/// Returns the row stride of the transposed A, in floats. The padding avoids powers of two, which map rows to the same cache sets.
 int64_t turned_row(const GemmShape& s) { return s.K + kLineElements; }
 
 bool takes_blocks(const Panels& panels, const PanelShape& shape) { return panels.wide == 0 && panels.vectors == shape.max_vectors; }
 
-/// Size of the copy of A, in floats, for either layout.
+/// Returns the size of the copy of A, in floats, for either layout.
 int64_t turned_size(const GemmShape& s) {
   const PanelShape shape = panel_shape<float>();
   const int64_t blocks = (s.M + shape.rows - 1) / shape.rows;
@@ -134,7 +137,7 @@ int64_t turned_size(const GemmShape& s) {
 
 /// Copies A [K, M] into blocks of `rows` columns: to[M / rows, K, rows].
 void copy_blocks(const float* A, int64_t lda, int64_t K, int64_t M, int64_t rows, float* to, ThreadPool* pool) {
-  constexpr int64_t kLines = 32;  // rows of A copied together, so that they stay in cache from block to block
+  constexpr int64_t kLines = 32;  // number of rows of A that are copied together, so that they stay in cache from block to block
   const int64_t blocks = (M + rows - 1) / rows;
   parallel_for(pool, (K + kLines - 1) / kLines, grain_for(M * kLines), [&](int64_t begin, int64_t end) {
     for (int64_t k0 = begin * kLines; k0 < std::min(K, end * kLines); k0 += kLines) {
@@ -143,7 +146,7 @@ void copy_blocks(const float* A, int64_t lda, int64_t K, int64_t M, int64_t rows
         const int64_t count = std::min(rows, M - block * rows);
         const float* from = A + block * rows;
         float* at = to + block * rows * K;
-        if (count == 6) {  // a constant length compiles to two moves
+        if (count == 6) {  // the compiler turns a constant length into two moves
           for (int64_t k = k0; k < k1; ++k) std::memcpy(at + k * rows, from + k * lda, 6 * sizeof(float));
         } else {
           for (int64_t k = k0; k < k1; ++k) std::memcpy(at + k * rows, from + k * lda, static_cast<size_t>(count) * sizeof(float));
@@ -229,7 +232,7 @@ void plain_products(const GemmShape& s, const T* A, const T* B, T* C, int64_t ld
   gemm_row_product(A, s.a_col, B + n_begin, s.ldb, C + n_begin, n_end - n_begin, s.K);
 }
 
-// The residual may be C itself, so products are computed into a buffer and the residual is read before C is written.
+// The residual may be C itself. So products are computed into a buffer, and the residual is read before C is written.
 template <typename T>
 void products_with_residual(const GemmShape& s, const T* A, const T* B, T* C, const Epilogue<T>& epilogue, int64_t n_begin, int64_t n_end) {
   constexpr int64_t kBlock = 64;
@@ -256,7 +259,7 @@ void product(int64_t M, const ReadableA<T>& A, const PackedB<T>& B, T* C, int64_
   const int64_t width = (panels.vectors + 1) * panels.lanes;
   const int64_t grain = grain_for(B.K * std::min(M, rows) * width);
   const int64_t next_item = grain > 1 ? 1 : chunks_ahead(pool);
-  // The panel is the outer index: it stays in L2 while its row chunks pass.
+  // The outer loop runs over panels: a panel stays in L2 while all row chunks use it.
   const int64_t items = panels.count * chunks;
   parallel_for(pool, items, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -321,7 +324,7 @@ void run_tile(const TileJob<T>& job) {
   const Epilogue<T>& e = *job.epilogue;
   const int64_t depth = kPanelBytes / (job.vectors * panel_shape<T>().lanes * static_cast<int64_t>(sizeof(T)));
   if (job.K > depth + depth / 2 && job.row_end - job.row_begin > kFewRows) {
-    // A deep panel would leave L2 between two tiles. So K is split into parts, and C holds the partial sum.
+    // A deep panel would be evicted from L2 between two tiles. So K is split into parts, and C contains the partial sum.
     const int64_t parts = (job.K + depth - 1) / depth;
     Epilogue<T> middle = e;
     middle.bias = nullptr;
@@ -440,7 +443,8 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     });
     return;
   }
-  // Many products: one thread each, with its own scratch slot. Few: one after the other, each on all threads.
+  // If there are many products, each runs on one thread with a separate scratch slot. A few products run one after the other, each on all
+  // threads.
   if (are_many(products, max_threads)) {
     parallel_for(pool, products, grain_for(s.M * s.N * s.K), [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(slots);

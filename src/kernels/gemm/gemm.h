@@ -18,32 +18,33 @@
 
 namespace treadle::kernels {
 
-/// Applied to a tile of A B while it is in registers or L1: C = f(alpha A B + beta bias + residual).
+/// The computation that is applied to a tile of A B while it is in registers or L1: C = f(alpha A B + beta bias + residual).
 template <typename T>
 struct Epilogue {
   T alpha = 1;
-  /// bias(m, n) = bias[m * bias_row + n * bias_col]; null for none. Per column: {0, 1}; per row: {1, 0}; a matrix: {its row stride, 1}.
+  /// bias(m, n) = bias[m * bias_row + n * bias_col]; null: no bias. The strides are {0, 1} for a bias per column, {1, 0} per row, and {its
+  /// row stride, 1} for a matrix.
   const T* bias = nullptr;
   int64_t bias_row = 0, bias_col = 1;
   T beta = 1;
-  /// residual(m, n) = residual[m * residual_row + n]; null for none. May be C itself.
+  /// residual(m, n) = residual[m * residual_row + n]; null: no residual. May be C itself.
   const T* residual = nullptr;
   int64_t residual_row = 0;
-  Unary activation = Unary::none;  // float64 supports none, relu and clip only
+  Unary activation = Unary::none;  // float64 supports only none, relu and clip
   float a = 0, b = 0;
-  /// Number of terms that are summed in one accumulator before it joins the total. Longer chains would dominate the rounding error of a
-  /// deep K.
+  /// Maximum number of terms that are summed in one accumulator before it is added to the total. Longer chains would dominate the rounding
+  /// error of a deep K.
   int64_t longest_sum = 512;
 };
 
-/// View of a packed matrix; the owner keeps the memory.
+/// A view of a packed matrix; its owner keeps the memory.
 template <typename T>
 struct PackedB {
   int64_t K = 0, N = 0;
   const T* data = nullptr;
-  const T* next = nullptr;  ///< memory read after this matrix, to be prefetched; null if unknown
-  /// Process the panels from last to first. If consecutive products alternate in direction, each finds the panels that its predecessor left
-  /// in L1.
+  const T* next = nullptr;  ///< the memory that is read after this matrix, to be prefetched; null if unknown
+  /// Process the panels from last to first. If consecutive products alternate in direction, each finds in L1 the panels that the previous
+  /// one used last.
   bool backwards = false;
 };
 
@@ -54,12 +55,12 @@ struct OwnedPackedB {
   std::shared_ptr<Storage> storage;
 };
 
-/// Number of elements that pack_b writes: K rows of N, rounded up to whole vectors of this machine.
+/// Returns the number of elements that pack_b writes: K rows of N, rounded up to whole vectors of this machine.
 template <typename T>
 int64_t packed_b_size(int64_t K, int64_t N);
 
-/// Packs B. `data` holds packed_b_size(K, N) elements, preferably aligned to 64 bytes.
-/// @param B  K x N with row stride ldb; or, if `transposed`, N x K with row stride ldb.
+/// Packs B. `data` has packed_b_size(K, N) elements, preferably aligned to 64 bytes. @param B  K x N with row stride ldb; or, if
+/// `transposed`, N x K with row stride ldb.
 template <typename T>
 PackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed, T* data, ThreadPool* pool = nullptr);
 
@@ -70,38 +71,38 @@ OwnedPackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool trans
 template <typename T>
 void unpack_b(const PackedB<T>& packed, T* B);
 
-/// A(m, k) = data[m * row + k * col].
+/// Describes the matrix A(m, k) = data[m * row + k * col].
 template <typename T>
 struct MatrixA {
   const T* data = nullptr;
   int64_t row = 0, col = 1;
 };
 
-/// C (M x N, row stride ldc) = f(alpha A B + beta bias + residual). K may be 0: the product is then 0.
+/// Computes C (M x N, row stride ldc) = f(alpha A B + beta bias + residual). K may be 0: the product is then 0.
 template <typename T>
 void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc, const Epilogue<T>& epilogue, ThreadPool* pool);
 
-/// Shape of a batch of products whose B is packed during the run; covers MatMul and Gemm.
+/// The shape of a batch of products whose B is packed during the run; covers MatMul and Gemm.
 struct GemmShape {
   int64_t M = 0, N = 0, K = 0;
   int64_t a_row = 0, a_col = 1;  ///< A(m, k) = A[m * a_row + k * a_col]
   int64_t ldb = 0;               ///< row stride of B, or of B's transpose if b_transposed
   bool b_transposed = false;
   int64_t ldc = 0;
-  int64_t batch = 1;  ///< number of products, see num_products()
+  int64_t batch = 1;  ///< number of products; see num_products()
 };
 
-/// Strides that give the element offsets of each product's matrices. A broadcast dimension has stride 0. Made by broadcast_batches().
+/// Strides that give the element offsets of each product's matrices; a broadcast dimension has stride 0. broadcast_batches() computes them.
 struct BatchStrides {
   static constexpr int kMaxDims = 8;
-  int rank = 0;  ///< 0: one product
+  int rank = 0;  ///< 0: there is one product
   int64_t dims[kMaxDims] = {}, a[kMaxDims] = {}, b[kMaxDims] = {}, c[kMaxDims] = {};
 };
 
-/// The batch of numpy.matmul: the leading dimensions of A and B, broadcast against each other and collapsed.
-/// @param a_dims, b_dims      leading dimensions, without the last two
-/// @param a_size, b_size, c_size  elements of one matrix; A, B and C are contiguous batches
-/// @throws Error(invalid_argument) if they do not broadcast; Error(not_implemented) if more than kMaxDims dimensions remain.
+/// Returns the batch of numpy.matmul: the leading dimensions of A and B, broadcast against each other and merged where possible. @param
+/// a_dims, b_dims      leading dimensions, without the last two @param a_size, b_size, c_size  elements of one matrix; A, B and C are
+/// contiguous batches @throws Error(invalid_argument) if they do not broadcast; Error(not_implemented) if more than kMaxDims dimensions
+/// remain.
 BatchStrides broadcast_batches(std::span<const int64_t> a_dims, std::span<const int64_t> b_dims, int64_t a_size, int64_t b_size,
                                int64_t c_size);
 int64_t num_products(const BatchStrides& batch);
@@ -110,12 +111,12 @@ struct BatchOffsets {
 };
 BatchOffsets offsets_of(const BatchStrides& batch, int64_t product);
 
-/// Scratch bytes of gemm_batched() for one call on at most `max_threads` threads; may be 0.
+/// Returns the scratch bytes of gemm_batched() for one call on at most `max_threads` threads; may be 0.
 template <typename T>
 size_t gemm_scratch_bytes(const GemmShape& shape, int max_threads);
 
-/// C_i = f(alpha A_i B_i + beta bias + residual) for every product i of the batch. Bias and residual are the same for all.
-/// @param scratch  gemm_scratch_bytes(shape, max_threads), aligned to 64 bytes.
+/// Computes C_i = f(alpha A_i B_i + beta bias + residual) for every product i of the batch. Bias and residual are the same for all
+/// products. @param scratch  gemm_scratch_bytes(shape, max_threads), aligned to 64 bytes.
 template <typename T>
 void gemm_batched(const GemmShape& shape, const BatchStrides& batch, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
                   void* scratch, int max_threads, ThreadPool* pool);

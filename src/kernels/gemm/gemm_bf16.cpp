@@ -14,21 +14,21 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kRowsPerChunk = 96;          // as in gemm.cpp: the block of C stays in L1
-constexpr int64_t kTiledRowsPerChunk = 128;    // with AMX, whose sums stay in L2
-constexpr int64_t kTileGain = 8;               // speed-up of AMX over vectors
-constexpr int64_t kMinMacsPerChunk = 200'000;  // about 2 us of work
+constexpr int64_t kRowsPerChunk = 96;          // number of rows, as in gemm.cpp: the block of C stays in L1
+constexpr int64_t kTiledRowsPerChunk = 128;    // number of rows with AMX, whose sums stay in L2
+constexpr int64_t kTileGain = 8;               // factor by which AMX is faster than vectors
+constexpr int64_t kMinMacsPerChunk = 200'000;  // minimum of multiplications per chunk; they take about 2 us
 constexpr int64_t kMinConverted = 16'384;      // minimum number of elements to convert per chunk
 
-// Pairs of a row of K elements. With AMX, padded until tiles of one depth divide them.
+// Returns the pairs of a row with K elements. For AMX, the row is padded until tiles of one depth divide the pairs.
 int64_t pairs_of(int64_t K) {
   const int64_t pairs = (K + 1) / 2;
   return cpu_info().features.amx_bf16 ? amx_even_pairs(pairs) : pairs;
 }
 int64_t terms_of(Bf16Form form) { return form == Bf16Form::three ? 3 : 1; }
-int64_t parts_of(Bf16Form form) { return form == Bf16Form::three ? 2 : 1; }  // bfloat16 parts of each operand
+int64_t parts_of(Bf16Form form) { return form == Bf16Form::three ? 2 : 1; }  // Returns the number of bfloat16 parts of each operand.
 
-// Rounds rows [begin, end) of A. Each row stores its high part and, with three terms, then its low part, padded to an even length.
+// Rounds rows [begin, end) of A. Each row stores its high part, padded to an even length, and with three terms its low part behind it.
 void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t begin, int64_t end, uint16_t* to) {
   const int64_t length = 2 * pairs_of(K), row = length * parts_of(form);
   for (int64_t m = begin; m < end; ++m) {
@@ -42,8 +42,8 @@ void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t b
   }
 }
 
-// Packs a panel of B. With three terms it holds the high and then the low parts, which are multiplied in the order high, low, high by A's
-// high, high and low parts.
+// Packs a panel of B. With three terms it contains the high and then the low parts, which are multiplied in the order high, low, high by
+// A's high, high and low parts.
 // @param room  working memory of wide_floats(K, width) floats
 int64_t wide_floats(int64_t K, int64_t width) { return 2 * pairs_of(K) * width; }
 void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64_t ldb, bool transposed, Bf16Form form, float* room,
@@ -61,7 +61,7 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
     }
     return;
   }
-  // Columns of B are contiguous. Rounded, a pair is one word, so that pairs are transposed like floats.
+  // Columns of B are contiguous. After rounding, a pair is one word, so that pairs are transposed like floats.
   auto* narrow = reinterpret_cast<uint16_t*>(room);
   round_rows(B, ldb, K, form, 0, columns, narrow);
   const int64_t words = pairs * parts_of(form);
@@ -71,13 +71,13 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
   }
 }
 
-// Layout of the rounded A: rows as round_rows() writes them, or AMX tiles, the high parts before the low parts.
+// Describes the layout of the rounded A: rows as round_rows() writes them, or AMX tiles, the high parts before the low parts.
 struct RoundedA {
   Bf16Form form;
   int64_t M, K, row;      // row stride in elements
-  int64_t tile_rows = 0;  // elements from one 16-row band of tiles to the next; 0: A is in rows
+  int64_t tile_rows = 0;  // number of elements from one 16-row band of tiles to the next; 0: A is in rows
   int64_t depth = 0;
-  int64_t offsets[3];  // where the runs of a row begin that are multiplied by B's parts
+  int64_t offsets[3];  // offsets of the runs of a row that are multiplied by B's parts
 
   RoundedA(int64_t rows, int64_t columns, Bf16Form in_form, bool emulated) : form(in_form), M(rows), K(columns) {
     const int64_t parts = parts_of(form), pairs = pairs_of(K);
@@ -87,7 +87,7 @@ struct RoundedA {
     if (depth != 0) tile_rows = parts * part;
     offsets[0] = offsets[1] = 0, offsets[2] = part;
   }
-  // Elements of the rounded A; large enough for both layouts.
+  // Returns the number of elements of the rounded A, which suffices for both layouts.
   int64_t size() const { return std::max(M * row, (M + 15) / 16 * tile_rows); }
   void round(const float* A, int64_t lda, uint16_t* to, ThreadPool* pool) const {
     const PhaseScope phase(KernelPhase::pack);
@@ -105,7 +105,7 @@ struct RoundedA {
   }
 };
 
-// A tile job for one panel. The caller sets B and the rows.
+// Describes a tile job for one panel. The caller sets B and the rows.
 Bf16Tile job_for(const uint16_t* A, const RoundedA& layout, const Panels& panels, int64_t panel, float* C, int64_t ldc,
                  const Epilogue<float>& epilogue) {
   const int64_t n0 = panels.first_column(panel);
@@ -161,7 +161,8 @@ void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, floa
   layout.round(A, lda, narrow, pool);
   const PhaseScope phase(KernelPhase::compute);
   const Panels panels(B.N, panel_shape<float>());
-  const int64_t unit = layout.depth != 0 ? kAmxRows : 1, units = (M + unit - 1) / unit;  // rows that must not be split between chunks
+  // Number of rows that must not be split between chunks.
+  const int64_t unit = layout.depth != 0 ? kAmxRows : 1, units = (M + unit - 1) / unit;
   const int64_t per_chunk = layout.depth != 0 ? kTiledRowsPerChunk : kRowsPerChunk;
   const int64_t chunks = (M + per_chunk - 1) / per_chunk, width = (panels.vectors + 1) * panels.lanes;
   const int64_t macs = K * terms_of(B.form) * std::min(M, per_chunk) * width / (layout.depth != 0 ? kTileGain : 1);
@@ -210,7 +211,7 @@ void gemm_bf16_unpacked(const GemmShape& s, const float* A, const float* B, floa
     phase.next(KernelPhase::compute);
     job.B = words;
     for (int64_t row = 0; row < s.M; row = job.to.row_end) {
-      job.to.row_begin = row, job.to.row_end = std::min(s.M, row + kRowsPerChunk);  // chunks begin at multiples of 16
+      job.to.row_begin = row, job.to.row_end = std::min(s.M, row + kRowsPerChunk);  // a chunk's first row is a multiple of 16
       run_bf16_tile(job);
     }
   }
@@ -218,7 +219,8 @@ void gemm_bf16_unpacked(const GemmShape& s, const float* A, const float* B, floa
 
 namespace {
 
-// Many products: one thread each, with its own scratch slot. Few: one after the other, each on all threads.
+// Returns true if there are many products: then each runs on one thread with a separate scratch slot. A few products run one after the
+// other, each on all threads.
 bool are_many(const GemmShape& s, int max_threads) { return s.batch >= 2 * static_cast<int64_t>(max_threads); }
 
 size_t turned_bytes(const GemmShape& s) { return s.a_col == 1 ? 0 : aligned_bytes<float>(s.M * s.K); }

@@ -23,7 +23,7 @@ struct BlockedJob {
   const PackedBlocked& B;
   const float* A;
   int64_t lda, rows;
-  const float* sums;  // sums of A over each block, [rows, blocks]; null if there are no zero points
+  const float* sums;  // sums of A over each block, [rows, blocks]; null if the weights have no zero points
   int64_t panel;
   float* C;
 };
@@ -49,7 +49,7 @@ struct BlockedTile {
   static constexpr int kChains = kRows == 1 && HWY_TARGET <= HWY_AVX3 ? 2 : 1;
   BlockedVec sums[kChains][kRows][kVectors];
 
-  // User-provided, because GCC compiles an implicit constructor without the instruction set, which vector members need.
+  // Written out, because GCC compiles an implicit constructor without the instruction set that vector members need.
   HWY_INLINE BlockedTile() {}
 
   template <int kPlace>
@@ -117,7 +117,7 @@ struct BlockedTile {
   }
 };
 
-/// Multiplies as many columns at a time as the registers hold accumulators for.
+/// Multiplies as many columns at a time as there are registers for accumulators.
 template <int kRows, int kBits>
 void blocked_tile(const BlockedJob& job, int64_t row) {
   constexpr int kWide = kRows <= 2 ? 4 : 2, kNarrow = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
@@ -181,7 +181,7 @@ void decode_panel_here(const PackedBlocked& B, int64_t panel, float* to) {
 
 void gemm_blocked_here(int64_t M, const float* A, int64_t lda, const PackedBlocked& B, const float* sums, float* C, ThreadPool* pool) {
   const BlockedShape& s = B.shape;
-  // Rows pass a panel in parts, so that the part of A stays in cache.
+  // Processes the rows in parts, so that a part of A stays in cache while it is multiplied by a panel.
   constexpr int64_t kRowsPerPart = 48, kMacsPerChunk = 100'000;
   const int64_t panels = s.padded_columns() / 64, parts = (M + kRowsPerPart - 1) / kRowsPerPart, blocks = s.blocks();
   const int64_t macs = std::max<int64_t>(1, s.K * 64 * std::min(M, kRowsPerPart));
@@ -210,11 +210,11 @@ size_t padded_bytes(int64_t M, const BlockedShape& s) {
   return padded_depth(s) == s.K ? 0 : static_cast<size_t>((M * padded_depth(s) + 15) / 16 * 16) * sizeof(float);
 }
 
-// From this many rows on, a panel is decoded to floats once and multiplied by the float32 micro-kernel.
+// With at least this many rows, a panel is decoded to floats once and multiplied by the float32 micro-kernel.
 constexpr int64_t kManyRows = 32, kMostPanelBytes = int64_t{16} << 20;
 
 size_t panel_bytes(const BlockedShape& s) { return static_cast<size_t>(s.K * 64) * sizeof(float); }
-// Number of panels decoded at the same time, at most one per thread, limited by memory.
+// Returns the number of panels that are decoded at the same time: at most one per thread, limited by memory.
 int64_t panels_at_once(const BlockedShape& s) {
   return std::clamp<int64_t>(kMostPanelBytes / static_cast<int64_t>(std::max<size_t>(1, panel_bytes(s))), 1,
                              std::min<int64_t>(16, s.padded_columns() / 64));
@@ -286,7 +286,7 @@ void gemm_blocked(int64_t M, const float* A, const PackedBlocked& B, float* C, v
   int64_t lda = s.K;
   auto* room = static_cast<std::byte*>(scratch);
   PhaseScope phase(KernelPhase::pack);
-  if (padded_depth(s) != s.K) {  // codes beyond K, in the last word, are multiplied by zeros
+  if (padded_depth(s) != s.K) {  // multiplies codes beyond K, in the last word, by zeros
     lda = padded_depth(s);
     auto* padded = reinterpret_cast<float*>(room);
     for (int64_t m = 0; m < M; ++m) {

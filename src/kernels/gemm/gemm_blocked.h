@@ -14,7 +14,7 @@ namespace treadle::kernels {
 
 struct BlockedShape {
   int64_t K = 0, N = 0;
-  int64_t block_size = 0;  ///< a multiple of 8; the last block may be shorter
+  int64_t block_size = 0;  ///< must be a multiple of 8; the last block may be shorter
   int bits = 4;            ///< 4 or 8
   bool has_zeros = false;
 
@@ -23,13 +23,13 @@ struct BlockedShape {
   int64_t codes_per_word() const { return 32 / bits; }
 };
 
-/// Block-quantized weights in panels of 64 columns. A panel stores rows of words; a word holds 8 (4 bits) or 4 (8 bits) consecutive codes
-/// along K of one column. Scales and zero points are panels of [blocks, 64].
+/// Block-quantized weights in panels of 64 columns. A panel stores rows of words; a word contains 8 (4 bits) or 4 (8 bits) consecutive
+/// codes along K of one column. Scales and zero points are panels of [blocks, 64].
 struct PackedBlocked {
   BlockedShape shape;
   const uint32_t* codes = nullptr;
   const float* scales = nullptr;
-  const float* zeros = nullptr;  ///< zero points minus the middle of the code range; null: none
+  const float* zeros = nullptr;  ///< zero points minus the middle of the code range; null: there are none
 };
 size_t blocked_code_words(const BlockedShape& shape);
 size_t blocked_scale_count(const BlockedShape& shape);
@@ -39,7 +39,7 @@ void pack_blocked_code(const BlockedShape& shape, int64_t k, int64_t n, int32_t 
 int64_t blocked_scale_place(const BlockedShape& shape, int64_t block, int64_t n);
 
 size_t gemm_blocked_scratch(int64_t M, const BlockedShape& shape);
-/// C [M, N] = A [M, K] times the weights, with contiguous rows. The result does not depend on the number of threads.
+/// Computes C [M, N] = A [M, K] times the weights, with contiguous rows. The result does not depend on the number of threads.
 void gemm_blocked(int64_t M, const float* A, const PackedBlocked& B, float* C, void* scratch, ThreadPool* pool);
 
 }  // namespace treadle::kernels

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kLongestBlock = 256;
 
 int64_t words_of(const BlockedShape& s) { return (s.K + s.codes_per_word() - 1) / s.codes_per_word(); }
-// Bytes of a row of A in steps: one per code place, rounded up to whole words.
+// Returns the bytes of a row of A in the order of the steps: one per code place, rounded up to whole words.
 int64_t depth_of(const BlockedShape& s) { return words_of(s) * s.codes_per_word(); }
 size_t code_bytes(int64_t M, const BlockedShape& s) { return static_cast<size_t>((M * depth_of(s) + 63) / 64 * 64); }
 
@@ -30,12 +30,14 @@ uint64_t even_first(uint64_t codes) {
 
 // Rounds one block to 8-bit codes. Its loops are simple, so that compilers vectorize them.
 void round_block(const float* row, int64_t n, int8_t* codes, float* scale, int32_t* sum) {
-  constexpr uint32_t kInfinity = 0x7F800000, kLeast = 0x04000000;  // least maximum magnitude (1.5e-36): 127 divided by it is finite
-  uint32_t largest_bits = 0;                                       // magnitude bits compare like the magnitudes; NaN is the largest
+  // KLeast: minimum of the maximum magnitude (1.5e-36), for which 127 divided by it is finite.
+  constexpr uint32_t kInfinity = 0x7F800000, kLeast = 0x04000000;
+  uint32_t largest_bits = 0;  // magnitude bits are ordered like the magnitudes; NaN is the largest
   for (int64_t k = 0; k < n; ++k) largest_bits = std::max(largest_bits, std::bit_cast<uint32_t>(row[k]) & 0x7FFFFFFF);
   *sum = 0;
   std::fill_n(codes, n, int8_t{0});
-  *scale = largest_bits < kInfinity ? std::bit_cast<float>(largest_bits) / 127 : std::nanf("");  // one infinity or NaN makes all NaN
+  // One infinity or NaN makes the whole block NaN.
+  *scale = largest_bits < kInfinity ? std::bit_cast<float>(largest_bits) / 127 : std::nanf("");
   if (largest_bits < kLeast || largest_bits >= kInfinity) return;
   const float steps = 127 / std::bit_cast<float>(largest_bits);
   // Adding 1.5 * 2^23 rounds to an integer, ties to even; the lowest byte of the bits is the code.
@@ -80,7 +82,7 @@ void gemm_blocked_bytes(int64_t M, const float* A, const PackedBlocked& B, float
     for (int64_t m = begin; m < end; ++m) round_row(A + m * s.K, s, codes + m * depth, scales + m * blocks, sums + m * blocks);
   });
   phase.next(KernelPhase::compute);
-  // Rows pass a panel in parts, as in gemm_blocked().
+  // Processes the rows in parts, as in gemm_blocked().
   constexpr int64_t kRowsPerPart = 48, kMacsPerChunk = 60'000;
   const auto tile = has_byte_instructions(ByteInstructions::avx512_vnni) ? blocked_bytes_tile_avx512vnni : blocked_bytes_tile_avx2;
   const int64_t panels = s.padded_columns() / 64, parts = (M + kRowsPerPart - 1) / kRowsPerPart;

@@ -9,7 +9,7 @@
 
 namespace treadle::kernels {
 
-/// Returns true if this CPU supports it and blocks are short enough that a scale for the activations of each keeps them precise.
+/// Returns true if this CPU supports these products, and blocks are short enough for one scale of the activations per block to be precise.
 bool takes_blocked_bytes(const BlockedShape& shape);
 size_t gemm_blocked_bytes_scratch(int64_t M, const BlockedShape& shape);
 /// Like gemm_blocked(). @pre takes_blocked_bytes(B.shape)
@@ -25,11 +25,11 @@ struct BlockedBytesRows {
 };
 /// Computes `rows` rows of one panel of 64 columns. @pre the CPU has AVX512-VNNI
 void blocked_bytes_tile_avx512vnni(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
-/// Like blocked_bytes_tile_avx512vnni(), for AVX2. @pre the CPU has it
+/// Like blocked_bytes_tile_avx512vnni(), for AVX2. @pre the CPU has AVX2
 void blocked_bytes_tile_avx2(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
 
-/// Calls one of `tiles` for every group of rows, where tiles[n] computes n + 1 rows. Groups differ by one row at most: with six tiles, 7
-/// rows are 4 + 3.
+/// Calls one of `tiles` for every group of rows, where tiles[n] computes n + 1 rows. The sizes of groups differ by one row at most: with
+/// six tiles, 7 rows are 4 + 3.
 template <typename Job, size_t kMost>
 void compute_in_tiles(void (*const (&tiles)[kMost])(const Job&, int64_t row), const Job& job, int64_t rows) {
   int64_t groups = (rows + kMost - 1) / kMost;

@@ -19,7 +19,7 @@ namespace treadle::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// y = (sums + offsets - row_sum * b_zeros) * scales. Integers wrap as int32 does; b_zeros may be null.
+// Computes y = (sums + offsets - row_sum * b_zeros) * scales. Integers wrap around as int32 does; b_zeros may be null.
 void scale_row(const int32_t* sums, const int32_t* offsets, const int32_t* b_zeros, int32_t row_sum, const float* scales, int64_t n,
                float* y) {
   const hn::ScalableTag<int32_t> d;
@@ -64,7 +64,7 @@ HWY_EXPORT(copy_row);
 
 namespace {
 
-constexpr int64_t kPanel = 64, kRows = 96;  // columns of a panel and rows of a chunk: a 24 KB block of sums
+constexpr int64_t kPanel = 64, kRows = 96;  // columns of a panel and rows of a chunk, which make a 24 KB block of sums
 
 int64_t quads_of(int64_t K) { return (K + 3) / 4; }
 int64_t panels_of(int64_t N) { return (N + kPanel - 1) / kPanel; }
@@ -111,7 +111,7 @@ int64_t packed_bytes_b_size(int64_t K, int64_t N) { return quads_of(K) * 4 * pan
 
 PackedBytesB pack_bytes_b(const void* B, bool is_signed, int64_t K, int64_t N, int64_t ldb, int8_t* data, int32_t* sums) {
   const auto* src = static_cast<const uint8_t*>(B);
-  const uint8_t flip = is_signed ? 0 : 0x80;  // turns an unsigned byte u into the signed byte u - 128
+  const uint8_t flip = is_signed ? 0 : 0x80;  // XOR with it turns an unsigned byte u into the signed byte u - 128
   const int64_t quads = quads_of(K);
   std::fill_n(sums, N, 0);
   for (int64_t p = 0; p < panels_of(N); ++p) {
@@ -144,7 +144,7 @@ void gemm_bytes(int64_t M, const BytesProduct& p, const PackedBytesB& B, float* 
   auto* offsets = reinterpret_cast<int32_t*>(room += aligned_bytes<int32_t>(M));
   auto* zeros = reinterpret_cast<int32_t*>(room += aligned_bytes<int32_t>(N));
   const uint8_t flip = p.a_signed ? 0x80 : 0;
-  // Zero points relative to A as unsigned bytes and B as signed ones. Arithmetic wraps as int32 does.
+  // Zero points relative to A as unsigned bytes and B as signed bytes. Arithmetic wraps around as int32 does.
   const auto a_zero = static_cast<uint32_t>(p.a_zero + (p.a_signed ? 128 : 0));
   bool has_b_zero = !p.b_signed;
   if (p.b_zeros)

@@ -10,9 +10,9 @@
 
 namespace treadle::kernels {
 
-/// Instruction sets for byte products, slowest first.
+/// The instruction sets for byte products, slowest first.
 enum class ByteInstructions : uint8_t { plain, avx2, avx_vnni, avx512_vnni };
-/// Returns true if this process may use it. A machine with AVX512-VNNI may lack AVX-VNNI.
+/// Returns true if this process may use the instruction set. A machine with AVX512-VNNI may have no AVX-VNNI.
 bool has_byte_instructions(ByteInstructions which);
 /// Returns the fastest instruction set that this process may use.
 ByteInstructions byte_instructions();
@@ -20,28 +20,27 @@ ByteInstructions byte_instructions();
 /// Returns true if byte products are faster than float products on this machine.
 inline bool has_fast_byte_products() { return byte_instructions() != ByteInstructions::plain; }
 
-/// B in panels of 64 columns with groups of four rows interleaved, as signed bytes (unsigned ones less 128), and its column sums.
+/// The packed B: panels of 64 columns with groups of four rows interleaved, as signed bytes (unsigned ones less 128), and its column sums.
 struct PackedBytesB {
   int64_t K = 0, N = 0;
   const int8_t* data = nullptr;
   const int32_t* sums = nullptr;  ///< sums of the N columns
 };
 int64_t packed_bytes_b_size(int64_t K, int64_t N);
-/// @param B  K x N bytes with row stride ldb
-/// @param data, sums  packed_bytes_b_size(K, N) and N elements
+/// Packs B. @param B  K x N bytes with row stride ldb @param data, sums  packed_bytes_b_size(K, N) and N elements
 PackedBytesB pack_bytes_b(const void* B, bool is_signed, int64_t K, int64_t N, int64_t ldb, int8_t* data, int32_t* sums);
 
 struct BytesProduct {
   const void* A = nullptr;  ///< M rows of K bytes
   bool a_signed = false, b_signed = false;
   int32_t a_zero = 0;
-  const int32_t* b_zeros = nullptr;  ///< N, or null: all 0
-  const float* scales = nullptr;     ///< N
+  const int32_t* b_zeros = nullptr;  ///< N elements, or null: all are 0
+  const float* scales = nullptr;     ///< N elements
 };
 
-/// Scratch bytes of gemm_bytes().
+/// Returns the scratch bytes of gemm_bytes().
 size_t gemm_bytes_scratch(int64_t M, int64_t K, int64_t N);
-/// Computes y (M x N).
+/// Computes y (M x N) as the header of this file says.
 void gemm_bytes(int64_t M, const BytesProduct& product, const PackedBytesB& B, float* y, void* scratch, ThreadPool* pool);
 
 }  // namespace treadle::kernels

@@ -19,7 +19,7 @@ ByteMatrix moved(ByteMatrix m, int64_t offset) {
   return m;
 }
 
-Panels panels_of(int64_t N) { return Panels(N, panel_shape<float>()); }  // int32 has as many lanes as float
+Panels panels_of(int64_t N) { return Panels(N, panel_shape<float>()); }  // the panels of float fit, as int32 has as many lanes
 
 }  // namespace
 

@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// dst(k, n) = scales(n) * src(k, n) for rows of `width` elements, a multiple of the vector length.
+// Computes dst(k, n) = scales(n) * src(k, n) for rows of `width` elements, a multiple of the vector length.
 void expand_rows(const int8_t* src, int64_t rows, int64_t width, const float* scales, float* dst) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> d32;
@@ -89,8 +89,8 @@ void multiply_few_rows(int64_t rows, int64_t vectors, const float* A, int64_t ld
   }
 }
 
-// Computes for each column of a panel the smallest nonzero magnitude and the largest. If a column has a number that is not finite, its
-// largest is infinity.
+// Computes, for each column of a panel, the smallest nonzero magnitude and the largest magnitude. If a column has a number that is not
+// finite, its largest magnitude is infinity.
 void panel_ranges(const float* rows, int64_t K, int64_t width, float* least, float* most) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -126,7 +126,7 @@ void panel_fits(const float* rows, int64_t K, int64_t width, const float* scales
   }
 }
 
-// to(k, n) = rows(k, n) / scales(n) rounded to the nearest integer from -128 to 127; 0 if the quotient is NaN.
+// Computes to(k, n) = rows(k, n) / scales(n) rounded to the nearest integer from -128 to 127; 0 if the quotient is NaN.
 void round_panel(const float* rows, int64_t K, int64_t width, const float* scales, int8_t* to) {
   const hn::ScalableTag<float> d;
   const hn::Rebind<int8_t, decltype(d)> d8;
@@ -154,15 +154,15 @@ HWY_EXPORT(round_panel);
 
 namespace {
 
-constexpr int64_t kRowsPerChunk = 96;          // as in gemm.cpp: the block of C stays in L1
-constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work
-constexpr int64_t kBlockFloats = 96 * 64;      // block of expanded weights that stays in L1
+constexpr int64_t kRowsPerChunk = 96;          // number of rows, as in gemm.cpp: the block of C stays in L1
+constexpr int64_t kMinMacsPerChunk = 100'000;  // minimum of multiplications per chunk; they take about 2 us
+constexpr int64_t kBlockFloats = 96 * 64;      // number of floats in a block of expanded weights, which stays in L1
 constexpr int64_t kFewRows = 4, kMaxPanel = 64;
-constexpr float kMostSteps = 128.5F;  // ratio of the largest to the smallest magnitude in steps
+constexpr float kMostSteps = 128.5F;  // maximum ratio of the largest to the smallest magnitude, in steps
 constexpr float kLargest = 127, kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Returns the step of which all numbers with magnitudes in [least, most] could be multiples if the smallest is `times` steps; 0 if
-// impossible. Derived from the largest, whose relative rounding error is the smallest.
+// Returns the step of which all numbers with magnitudes in [least, most] could be multiples if the smallest one is `times` steps; 0 if
+// there is no such step. It is derived from the largest number, whose relative rounding error is the smallest.
 float step_of(float least, float most, float times) {
   if (most == 0 || !std::isfinite(most) || !(times * most <= kMostSteps * least)) return 0;
   return most / std::nearbyint(times * most / least);
@@ -217,10 +217,11 @@ class PanelScales {
   int64_t K_, width_;
   std::vector<float> rows_;
   float least_[kMaxPanel], most_[kMaxPanel], scales_[kMaxPanel], inverses_[kMaxPanel];
-  float wrong_[kMaxPanel];  // nonzero: the column's elements are not multiples of its scale
+  float wrong_[kMaxPanel];  // nonzero for a column whose elements are not multiples of its scale
 };
 
-// Rejects nearly all other weights by 16 elements of the first column, so that little is read of a file that is not loaded otherwise.
+// Returns true if 16 elements of the first column show that the weights cannot be 8-bit numbers. This rejects nearly all other weights,
+// while reading little of a file that need not be loaded otherwise.
 bool first_numbers_cannot_fit(const float* B, int64_t K, int64_t step) {
   float first[16], least = std::numeric_limits<float>::infinity(), most = 0;
   const int64_t count = std::min<int64_t>(16, K);
@@ -257,7 +258,7 @@ void panel_few_rows(int64_t M, const float* A, int64_t lda, const PackedInt8Weig
   }
 }
 
-// Multiplies rows [begin, end) of A by one panel, a block of K at a time; C holds the partial sum.
+// Multiplies rows [begin, end) of A by one panel, one block of K at a time; C contains the partial sum.
 void panel_rows(int64_t begin, int64_t end, const float* A, int64_t lda, const PackedInt8Weights& B, const Panels& panels, int64_t panel,
                 float* C, int64_t ldc, const Epilogue<float>& e) {
   alignas(64) float block[kBlockFloats];

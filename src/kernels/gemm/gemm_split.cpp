@@ -10,11 +10,11 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kBlock = 32;                                      // rows and columns of a block of C
-constexpr int64_t kBlockTiles = kBlock / kSplitRows * kSplitTiles;  // bfloat16 numbers of a block of A or B for one step of K
-constexpr int64_t kMostTerms = 512;                                 // terms summed before the partial sum goes to C
-constexpr int64_t kMostBlocks = 8;                                  // blocks of A that are split together; with kMostTerms they stay in L2
-constexpr int64_t kFewestPanels = 8;                                // least panels per column range; each range splits the rows of A again
+constexpr int64_t kBlock = 32;                                      // number of rows and of columns of a block of C
+constexpr int64_t kBlockTiles = kBlock / kSplitRows * kSplitTiles;  // number of bfloat16 numbers in a block of A or B for one step of K
+constexpr int64_t kMostTerms = 512;   // maximum number of terms that are summed before the partial sum is added to C
+constexpr int64_t kMostBlocks = 8;    // maximum number of blocks of A that are split together; with kMostTerms they stay in L2
+constexpr int64_t kFewestPanels = 8;  // minimum number of panels per column range; each range splits the rows of A again
 constexpr int64_t kLeastExtent = 32;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -28,8 +28,8 @@ struct Chunks {
   int64_t most_steps() const { return divide_up(steps, count); }
 };
 
-/// Divides C into ranges of rows by ranges of columns, one per task. Each task splits its rows of A itself, so that none waits for data in
-/// another core's caches. B is read once for each range of rows.
+/// Divides C into ranges of rows by ranges of columns, one of each per task. Each task splits its rows of A itself, so that no task waits
+/// for data in another core's caches. B is read once for each range of rows.
 struct Division {
   int64_t blocks, panels, row_ranges, column_ranges = 1;
   Division(const GemmShape& s, int64_t threads) : blocks(divide_up(s.M, kBlock)), panels(divide_up(s.N, kBlock)) {
@@ -73,7 +73,7 @@ class Range {
       phase.next(KernelPhase::pack);
       split_rows(first_step, steps, chunk + 1 == chunks_.count);
       phase.next(KernelPhase::compute);
-      Epilogue<float> own = epilogue_;  // C holds the partial sum of earlier chunks
+      Epilogue<float> own = epilogue_;  // C contains the partial sum of earlier chunks
       if (chunk + 1 < chunks_.count) own.bias = nullptr, own.activation = Unary::none;
       if (chunk > 0) own.residual = C_, own.residual_row = s_.ldc;
       for (int64_t panel = first_panel_; panel < last_panel_; ++panel) multiply_panel(panel, first_step, steps, own);
@@ -106,7 +106,7 @@ class Range {
   }
 
   void split_rows(int64_t first_step, int64_t steps, bool are_last) {
-    for (int64_t item = 0; item < blocks_ * steps; ++item) {  // in the memory order of A
+    for (int64_t item = 0; item < blocks_ * steps; ++item) {  // iterates in the memory order of A
       const int64_t block = s_.a_col == 1 ? item / steps : item % blocks_, step = s_.a_col == 1 ? item % steps : item / blocks_;
       const int64_t k = (first_step + step) * kSplitTerms, terms = std::min(kSplitTerms, s_.K - k);
       uint16_t* tiles = parts() + (block * steps + step) * kBlockTiles;
@@ -116,12 +116,12 @@ class Range {
         largest_[block] = std::max(largest_[block], split_a(from, s_.a_row, s_.a_col, std::min(kSplitRows, last_row_ - row), terms, tiles));
       }
     }
-    // Only after the last chunk is it known that magnitudes are too small, as other terms may be larger.
+    // Only after the last chunk is it known whether all magnitudes are too small, as other terms may be larger.
     for (int64_t block = 0; block < blocks_; ++block)
       beyond_[block] |= are_last ? !can_split(largest_[block], B_.largest) : !have_parts(largest_[block]) || !have_parts(B_.largest);
   }
 
-  /// Also prefetches the next panel, which is as large, into L2.
+  /// Also prefetches the next panel, which has the same size, into L2.
   void multiply_panel(int64_t panel, int64_t first_step, int64_t steps, const Epilogue<float>& epilogue) {
     alignas(64) float sums[kBlock * kBlock];
     const int64_t panel_tiles = chunks_.steps * kBlockTiles, first_column = panel * kBlock;
@@ -135,7 +135,7 @@ class Range {
     for (int64_t block = 0; block < blocks_; ++block) {
       if (beyond_[block]) continue;
       to.row_begin = first_row_ + block * kBlock, to.row_end = block_end(to.row_begin);
-      for (int64_t row = to.row_begin; row < to.row_end; ++row) {  // prefetch C for writing
+      for (int64_t row = to.row_begin; row < to.row_end; ++row) {  // prefetches C for writing
         __builtin_prefetch(to.C + row * to.ldc, 1, 3);
         __builtin_prefetch(to.C + row * to.ldc + kSplitRows, 1, 3);
       }
@@ -183,8 +183,8 @@ class Range {
   void* slot_;
   AmxTiles tiles_;
   int64_t first_row_, last_row_, first_panel_, last_panel_, blocks_;
-  Magnitude largest_[kMostBlocks] = {};  // largest magnitude of each block of A so far
-  bool beyond_[kMostBlocks] = {};        // blocks of A whose numbers cannot be split into parts
+  Magnitude largest_[kMostBlocks] = {};  // the largest magnitude of each block of A so far
+  bool beyond_[kMostBlocks] = {};        // whether each block of A has numbers that cannot be split into parts
 };
 
 }  // namespace

@@ -10,25 +10,25 @@
 
 namespace treadle::kernels {
 
-/// Returns true if the CPU supports it and a product of this shape gains. Depends on the shape only.
-/// @param b_is_split  B has been split already
+/// Returns true if the CPU supports it and it is faster for a product of this shape. Depends only on the shape. @param b_is_split  B has
+/// been split already
 bool pays_to_split(const GemmShape& shape, bool b_is_split = false);
 
-/// B split into parts. A view: the owner keeps the memory.
+/// The matrix B, split into parts. This is a view: the owner keeps the memory.
 struct SplitB {
   const float* whole = nullptr;  ///< the original B; null: rows out of the parts' range use the sums of B's parts
   const uint16_t* parts = nullptr;
   Magnitude largest = 0;
 };
 
-/// @param data  split_b_bytes(shape), aligned to 64 bytes
+/// Splits B. @param data  split_b_bytes(shape), aligned to 64 bytes
 SplitB split_b(const GemmShape& shape, const float* B, void* data, ThreadPool* pool);
 size_t split_b_bytes(const GemmShape& shape);
 /// Writes `columns` columns of B, from `first` on, as the sums of their parts: exact except for numbers below 2^-102.
 void join_b(const GemmShape& shape, const SplitB& B, int64_t first, int64_t columns, float* to, int64_t ld);
 
-/// C = f(alpha A B + beta bias + residual). If a number of A is out of the parts' range, its block of 32 rows is computed by vectors.
-/// @param scratch  gemm_split_scratch_bytes(shape, max_threads), aligned to 64 bytes
+/// Computes C = f(alpha A B + beta bias + residual). If a number of A is out of the parts' range, its block of 32 rows is computed by
+/// vectors. @param scratch  gemm_split_scratch_bytes(shape, max_threads), aligned to 64 bytes
 void gemm_split(const GemmShape& shape, const float* A, const SplitB& B, float* C, const Epilogue<float>& epilogue, void* scratch,
                 int max_threads, ThreadPool* pool);
 size_t gemm_split_scratch_bytes(const GemmShape& shape, int max_threads);

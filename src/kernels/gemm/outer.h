@@ -9,8 +9,8 @@ namespace treadle::kernels {
 template <typename T>
 bool is_outer(const GemmShape& shape, const Epilogue<T>& epilogue);
 
-/// gemm_batched() row by row: CPUs write fastest if whole rows of C follow each other, whereas a tile writes pieces of several. @pre
-/// is_outer()
+/// Like gemm_batched(), row by row: CPUs write fastest if whole rows of C follow each other, whereas a tile writes pieces of several rows.
+/// @pre is_outer()
 template <typename T>
 void outer_products(const GemmShape& shape, const BatchStrides& batch, const T* A, const T* B, T* C, ThreadPool* pool);
 

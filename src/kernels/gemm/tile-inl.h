@@ -1,4 +1,4 @@
-// The GEMM micro-kernel, written once for float32 and float64 and every instruction set.
+// The GEMM micro-kernel, written once for float32 and float64 and for all instruction sets.
 #if defined(TREADLE_KERNELS_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_GEMM_TILE_INL_H_
 #undef TREADLE_KERNELS_GEMM_TILE_INL_H_
@@ -44,7 +44,7 @@ template <typename T, int kRows, int kVectors, class D, class V>
 HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, int64_t row) {
   const Epilogue<T>& e = *job.epilogue;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t last = job.columns - (kVectors - 1) * lanes;  // columns in the last vector
+  const int64_t last = job.columns - (kVectors - 1) * lanes;  // number of columns in the last vector
   const bool cut = last < lanes;
   const FirstLanes first(d, std::min(last, lanes));
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 12") for (int r = 0; r < kRows; ++r)
@@ -112,7 +112,7 @@ HWY_INLINE void finish_rows(const float* sums, const TileJob<float>& to, int64_t
 // A single row has too few accumulators to hide the latency, so even and odd k use separate ones.
 constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
 
-// sum += the next k columns of A times the next k rows of B. kFromL2: B exceeds L1, so its rows are prefetched from L2.
+// Adds the next k columns of A times the next k rows of B to `sum`. kFromL2: B exceeds L1, so its rows are prefetched from L2.
 template <bool kFromL2, typename T, int kRows, int kVectors, class D, class V>
 HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, NextLines& next,
                              V (&sum)[num_sets(kRows) * kRows][kVectors]) {
@@ -180,7 +180,7 @@ HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, NextLines next) {
   const T* b = job.B;
   const int64_t longest = job.epilogue->longest_sum;
   HWY_ALIGN T sums[kRows * kVectors * hn::MaxLanes(d)];
-  T* before = nullptr;  // sum of earlier chains
+  T* before = nullptr;  // the sum of earlier chains
   int64_t k = job.K;
   for (; k > longest; k -= longest) {
     V sum[kRows][kVectors];

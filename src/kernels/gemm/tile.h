@@ -1,4 +1,4 @@
-// Interface of the GEMM driver to the micro-kernels: one call computes a block of rows of one panel.
+// The interface between the GEMM driver and the micro-kernels: one call computes a block of rows of one panel.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace treadle::kernels {
 
-/// Vector length and panel limits of this machine, for packing.
+/// The vector length and panel limits of this machine, for packing.
 struct PanelShape {
-  int64_t lanes = 1;        // elements of a vector
-  int64_t max_vectors = 1;  // widest panel
-  int64_t rows = 1;         // rows of a tile of the widest panel
+  int64_t lanes = 1;        // number of elements of a vector
+  int64_t max_vectors = 1;  // width of the widest panel
+  int64_t rows = 1;         // number of rows of a tile of the widest panel
 };
 
 /// The panels of N columns: the first `wide` of `count` have `vectors + 1` vectors, the others `vectors`.
@@ -34,16 +34,16 @@ template <typename T>
 struct TileJob {
   const T* A;
   int64_t a_row, a_col;
-  int64_t a_rows = 0, a_panel = 0;  // blocks of A: rows of a block, and elements from block to block; 0: rows are a_row apart
-  const T* B;                       // the panel's first row
+  int64_t a_rows = 0, a_panel = 0;  // if A is in blocks: rows of a block, and elements from block to block; 0: rows are a_row apart
+  const T* B;                       // address of the panel's first row
   int64_t b_row;                    // row stride of the panel in elements
   int64_t vectors;                  // width of the panel in vectors
-  T* C;                             // row 0 and the panel's first column
+  T* C;                             // address of row 0 in the panel's first column
   int64_t ldc;
   int64_t K, row_begin, row_end;
   int64_t first_column, columns;  // first column of the panel in C, and its number of columns without padding
   const Epilogue<T>* epilogue;
-  const void* next = nullptr;  // memory read after this panel, as large as it; prefetched into L2. May be null
+  const void* next = nullptr;  // the memory that is read after this panel and has its size; it is prefetched into L2. May be null
 };
 
 /// Returns true if micro-kernels apply the activation in registers; others need one more pass over C.
@@ -56,14 +56,14 @@ template <typename T>
 void run_tile(const TileJob<T>& job);
 template <typename T>
 void gemm_tile_rows(const TileJob<T>& job);
-/// Applies the epilogue to the sums of rows [to.row_begin, to.row_end) and stores them in C. Activations other than clamps are left out.
+/// Applies the epilogue to the sums of rows [to.row_begin, to.row_end) and stores them in C. Does not apply activations other than clamps.
 /// @param sums  rows of to.vectors vectors, aligned to 64 bytes
 void finish_sums(const float* sums, const TileJob<float>& to);
-/// C(m, n) = sum over k of A(m, k) B(n, k), for an unpacked B with contiguous rows and few rows of A.
+/// Computes C(m, n) = sum over k of A(m, k) B(n, k), for an unpacked B with contiguous rows and few rows of A.
 template <typename T>
 void gemm_dot_rows(const T* A, int64_t a_row, const T* B, int64_t ldb, T* C, int64_t ldc, int64_t M, int64_t n_begin, int64_t n_end,
                    int64_t K);
-/// C(n) = sum over k of A(k) B(k, n), for one row of A with element stride `a_col` and an unpacked B.
+/// Computes C(n) = sum over k of A(k) B(k, n), for one row of A with element stride `a_col` and an unpacked B.
 template <typename T>
 void gemm_row_product(const T* A, int64_t a_col, const T* B, int64_t ldb, T* C, int64_t N, int64_t K);
 

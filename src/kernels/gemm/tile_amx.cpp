@@ -13,8 +13,8 @@ namespace treadle::kernels {
 
 namespace {
 constexpr int64_t kTileRows = 16, kTilePairs = 16;
-constexpr int64_t kPartBytes = 24 * 1024;  // part of a panel that stays in L1 while all rows pass
-constexpr int64_t kLeastPairs = 6;         // least depth of a tile; below, loading it takes longer than vectors would
+constexpr int64_t kPartBytes = 24 * 1024;  // size of a part of a panel that stays in L1 while all rows use it
+constexpr int64_t kLeastPairs = 6;         // minimum depth of a tile; loading a smaller one takes longer than vectors would
 }  // namespace
 
 int64_t amx_even_pairs(int64_t pairs) {
@@ -34,7 +34,7 @@ int64_t amx_depth(int64_t pairs) {
 
 namespace {
 
-// Tells the compiler that `memory` is read: GCC 12's tile intrinsics do not.
+// Tells the compiler that `memory` is read, which GCC 12's tile intrinsics do not tell it.
 inline void written_before(const void* memory) { __asm__ volatile("" : : "r"(memory) : "memory"); }
 
 // Copies rows that are unevenly spaced into contiguous rows of a tile.
@@ -49,7 +49,7 @@ __attribute__((always_inline)) inline void fetch(const AmxBlock& b, const uint32
     __builtin_prefetch(reinterpret_cast<const void*>(next + static_cast<uintptr_t>(64 * line)), 0, 2);
 }
 
-/// Position in A and B. A step is one tile's depth of a segment.
+/// A position in A and B. A step is one tile's depth of a segment.
 struct Steps {
   const AmxBlock& b;
   int64_t depth, width, per_segment, a_step, segment, step;
@@ -85,7 +85,7 @@ struct Steps {
       _tile_dpbf16ps(sum, a, b);        \
   } while (false)
 
-// kTall: more than 16 rows; kWide: two vectors of columns. Tiles 0-3 hold sums, 4-5 A, 6-7 B.
+// Multiplies a block. kTall: there are more than 16 rows; kWide: there are two vectors of columns. Tiles 0-3 contain sums, 4-5 A, 6-7 B.
 template <bool kBytes, bool kTall, bool kWide>
 TREADLE_AMX void multiply_columns(const AmxBlock& b, int64_t depth, int64_t vector) {
   Steps at(b, depth);
@@ -136,7 +136,7 @@ TREADLE_AMX void multiply_block(const AmxBlock& b, int64_t depth) {
 
 #undef TREADLE_TILE_PRODUCT
 
-// Multiplies gathered rows by all vectors of the panel at once. Tiles 0-3 hold their sums, 4 holds A, 5-7 hold B.
+// Multiplies gathered rows by all vectors of the panel at once. Tiles 0-3 contain their sums, 4 contains A, 5-7 contain B.
 template <int kVectors>
 TREADLE_AMX void multiply_apart(const AmxBlock& b, int64_t depth) {
   alignas(64) uint32_t rows[kTileRows * kTilePairs];
@@ -182,7 +182,8 @@ TREADLE_AMX void multiply_apart(const AmxBlock& b, int64_t depth) {
   if constexpr (kVectors > 3) _tile_stored(3, b.sums + 3 * kTilePairs, b_stride);
 }
 
-// Tiles 0-3 hold sums, 4-5 parts of A, 6-7 parts of B. The order of products changes only one operand at a time.
+// Multiplies split matrices. Tiles 0-3 contain sums, 4-5 parts of A, 6-7 parts of B. The order of products changes only one operand at a
+// time.
 template <bool kTall, bool kWide>
 TREADLE_AMX void multiply_parts(const SplitBlock& b) {
   constexpr int64_t kRowBytes = 64, kPart = kSplitRows * kSplitTerms, kStep = 2 * kSplitTiles;

@@ -10,35 +10,38 @@ namespace treadle::kernels {
 
 /// Multiplies up to kAmxRows rows of A (or pixels of an image) by one panel of B. K consists of segments of a row with `pairs` words of 32
 /// bits each. A step multiplies as many words as a tile is deep, so that a segment has pairs / amx_depth(pairs) steps; the block computes
-/// the steps [first_step, last_step), counted over all segments. A word holds two bfloat16 numbers, or four bytes (unsigned in A, signed in
-/// B) in multiply_bytes(), where sums are int32.
+/// the steps [first_step, last_step), counted over all segments. A word contains two bfloat16 numbers, or four bytes (unsigned in A, signed
+/// in B) in multiply_bytes(), where sums are int32.
 struct AmxBlock {
-  const uint16_t* A;        ///< first row
+  const uint16_t* A;        ///< address of the first row
   int64_t a_row;            ///< row stride in elements, if `pixels` is null
   const int64_t* pixels;    ///< offset of each row in elements, or null; at most 16 rows
   bool tiled;               ///< A is stored as tiles
   const int64_t* segments;  ///< offsets of a row's runs; if tiled: of the tiles of the upper 16 rows
-  int64_t a_below;          ///< if tiled: elements from the tiles of the upper 16 rows to those of the lower 16
+  int64_t a_below;          ///< if tiled: number of elements from the tiles of the upper 16 rows to those of the lower 16
   int64_t b_segments;       ///< number of runs of B: run s of a row is multiplied by run s % b_segments
-  int64_t pairs;            ///< pairs of a run
+  int64_t pairs;            ///< number of pairs of a run
   int64_t first_step, last_step;
   const uint32_t* B;  ///< the whole panel: rows of 16 * vectors words
   int64_t vectors;
   int64_t rows;
-  float* sums;  ///< rows of 16 * vectors; memory for kAmxRows rows
-  bool adds;    ///< add to `sums` rather than overwrite it
-  /// Prefetches this block's share, of `fetch_shares`, of B's lines into L2: those `fetch_distance` bytes behind the lines that are read.
+  float* sums;  ///< sums in rows of 16 * vectors; there must be memory for kAmxRows rows
+  bool adds;    ///< true: the products are added to `sums`; false: they overwrite it
+  /// Which lines of B this block prefetches into L2: part `fetch_share` of `fetch_shares` of the lines that are `fetch_distance` bytes
+  /// behind those it reads.
   int64_t fetch_distance = 0, fetch_share = 0, fetch_shares = 0;
 };
 constexpr int64_t kAmxRows = 32;
-constexpr int64_t kLeastAmxRows = 8;  // least rows of a product; for fewer, vectors are as fast, as memory bandwidth limits both
+// Minimum number of rows of a product; for fewer, vectors are as fast, as memory bandwidth limits both.
+constexpr int64_t kLeastAmxRows = 8;
 
-/// Pairs of k per tile if runs of `pairs` can be cut evenly; otherwise 0, as a last tile of another width would cost more than it gains.
+/// Returns the pairs of k per tile if runs of `pairs` can be divided evenly; otherwise 0, as a last tile of another width would cost more
+/// than AMX gains.
 int64_t amx_depth(int64_t pairs);
-/// The least number of pairs, at least `pairs`, that amx_depth() can cut evenly.
+/// Returns the smallest number of pairs, at least `pairs`, that amx_depth() can divide evenly.
 int64_t amx_even_pairs(int64_t pairs);
 
-/// Size of a tile in elements: 16 rows of kAmxPitch, of which the first 2 * depth are used. Tiles of the same 16 rows lie side by side.
+/// The size of a tile in elements: 16 rows of kAmxPitch, of which the first 2 * depth are used. Tiles of the same 16 rows are side by side.
 constexpr int64_t kAmxPitch = 32, kAmxTile = 16 * kAmxPitch;
 
 /// Configures the calling thread's tile registers; the destructor releases them.
@@ -51,9 +54,9 @@ class AmxTiles {
   AmxTiles& operator=(const AmxTiles&) = delete;
 
   void multiply(const AmxBlock& block);
-  /// @pre cpu_info().features.amx_int8; rows evenly spaced
+  /// Multiplies bytes. @pre cpu_info().features.amx_int8; rows are evenly spaced
   void multiply_bytes(const AmxBlock& block);
-  /// @pre has_split_tiles()
+  /// Multiplies split float32 matrices. @pre has_split_tiles()
   void multiply_split(const SplitBlock& block);
 
  private:
@@ -62,10 +65,10 @@ class AmxTiles {
   bool apart_ = false;
 };
 
-/// Returns true if the CPU supports amx_byte_sums() and the product gains.
+/// Returns true if the CPU supports amx_byte_sums() and the product is faster with it.
 bool uses_amx_bytes(int64_t rows, int64_t quads);
-/// sums (rows of 16 * vectors) = A (rows of 4 * quads bytes, lda apart) times a panel with four rows interleaved.
-/// @param lda  even
+/// Computes sums (rows of 16 * vectors) = A (rows of 4 * quads bytes, lda apart) times a panel with four rows interleaved. @param lda  must
+/// be even
 void amx_byte_sums(const uint8_t* A, int64_t lda, const int8_t* B, int64_t quads, int64_t vectors, int64_t rows, int32_t* sums);
 
 }  // namespace treadle::kernels

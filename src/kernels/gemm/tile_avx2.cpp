@@ -29,7 +29,7 @@ TREADLE_AVX2 void rows_any(const ByteTile& tile, int64_t row, int64_t rows, int6
 
 template <bool kVnni>
 TREADLE_AVX2 void all_rows(const ByteTile& tile) {
-  const int64_t blocks = (tile.rows + kMaxByteRows<kVnni> - 1) / kMaxByteRows<kVnni>;  // split evenly: 5 rows are 3 + 2
+  const int64_t blocks = (tile.rows + kMaxByteRows<kVnni> - 1) / kMaxByteRows<kVnni>;  // rows are split evenly: 5 rows are 3 + 2
   for (int64_t column = 0; column < 64; column += 16)
     for (int64_t block = 0, row = 0; block < blocks; ++block) {
       const int64_t count = tile.rows / blocks + (block < tile.rows % blocks ? 1 : 0);

@@ -53,7 +53,7 @@ TREADLE_VNNI void rows_any(const ByteTile& tile, int64_t row, int64_t rows) {
 }  // namespace
 
 TREADLE_VNNI void byte_tile_avx512vnni(const ByteTile& tile) {
-  const int64_t blocks = (tile.rows + kMaxRows - 1) / kMaxRows;  // split evenly: 7 rows are 4 + 3
+  const int64_t blocks = (tile.rows + kMaxRows - 1) / kMaxRows;  // rows are split evenly: 7 rows are 4 + 3
   int64_t row = 0;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = tile.rows / blocks + (block < tile.rows % blocks ? 1 : 0);

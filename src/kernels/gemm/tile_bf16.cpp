@@ -27,12 +27,13 @@ using VU = hn::Vec<DU>;
 using DH = hn::Rebind<uint16_t, D>;
 using VH = hn::Vec<DH>;
 
-// Limited, because each number of rows instantiates four functions, which take compilers minutes.
+// Returns the maximum number of rows of a tile. It is limited, because each number of rows instantiates four functions, which take
+// compilers minutes.
 constexpr int max_rows_bf16(int vectors) { return std::min(max_rows(vectors), vectors >= 3 ? 6 : 8); }
 
 #if HWY_TARGET == HWY_AVX3
-// sum += the two products of each pair. Inline assembly, because this file's functions are compiled for AVX-512 without bfloat16, a target
-// that Highway lacks. Called only if the CPU has AVX512-BF16.
+// Adds the two products of each pair to `sum`. Uses inline assembly, because this file's functions are compiled for AVX-512 without
+// bfloat16, a target that Highway does not have. Called only if the CPU has AVX512-BF16.
 [[maybe_unused]] HWY_INLINE V add_pairs(V sum, VU a, VU b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
   return sum;
@@ -217,8 +218,8 @@ void amx_any(const Bf16Tile& job) {
   AmxTiles tiles;
   const int64_t depth = amx_depth(job.length / 2), steps = job.num_segments * (job.length / 2 / depth);
   const int64_t parts = std::max<int64_t>(1, (steps * depth * row_bytes + kPartBytes / 2) / kPartBytes);
-  // With gaps, rows include the unwanted pixels in the gaps: `line` of each `pitch` are wanted, and the first is number `first_in_line` of
-  // its line.
+  // If there are gaps, rows include the unwanted pixels in them: `line` of each `pitch` pixels are wanted, and the first pixel is number
+  // `first_in_line` of its line.
   const bool lined = job.line != 0;
   const int64_t line = lined ? job.line : job.to.row_end - job.to.row_begin, pitch = lined ? line + job.gap : line;
   const int64_t first_in_line = lined ? job.first_in_line : 0;
@@ -304,7 +305,7 @@ void to_bf16_here(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) {
     hn::StoreU(narrowed<kPairs>(x), d16, dst + i);
     if (rest != nullptr) hn::StoreU(narrowed<kPairs>(rest_of(x)), d16, rest + i);
     i += lanes;
-    if (i < n && i + lanes > n) i = n - lanes;  // the last vector overlaps the one before
+    if (i < n && i + lanes > n) i = n - lanes;  // the last vector may overlap the previous one
   }
   if (i >= n) return;
   HWY_ALIGN float last[hn::MaxLanes(d)] = {};
@@ -412,11 +413,11 @@ HWY_EXPORT(pair_float16_rows_for);
 
 namespace {
 constexpr int64_t kPanelBytes = 384 * 1024;  // size of a panel that stays in L2 (1 MB) beside the rows of A
-constexpr int64_t kFewRows = 4;              // up to here, a panel is read only once
+constexpr int64_t kFewRows = 4;              // up to this number of rows, a panel is read only once
 }  // namespace
 
 void bf16_tile([[maybe_unused]] const Bf16Tile& job) {
-  if constexpr (kIsBuilt<BFloat16>) {  // other targets never get here: bf16_form() refuses them
+  if constexpr (kIsBuilt<BFloat16>) {  // in builds without it, bf16_form() refuses, so this is not reached
     if (job.to.row_end > job.to.row_begin) HWY_DYNAMIC_DISPATCH(bf16_tile_here)(job);
   }
 }
@@ -444,7 +445,7 @@ void run_bf16_tile(const Bf16Tile& job) {
   if (whole) {
     bf16_tile(job);
   } else {
-    // Runs whole segments, or pieces of one; C holds the partial sum.
+    // Processes whole segments, or pieces of one; C contains the partial sum.
     const int64_t pieces = pairs <= depth + depth / 2 ? 1 : (pairs + depth - 1) / depth;
     const int64_t each = pieces > 1 ? 1 : std::max<int64_t>(1, depth / std::max<int64_t>(1, pairs));
     Epilogue<float> own = e;

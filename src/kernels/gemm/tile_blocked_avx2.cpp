@@ -23,7 +23,7 @@ struct Job {
 template <int kBits>
 struct Codes;
 
-// Codes plus 8, so that they are unsigned: two products with a byte of A are at most 3,810, and eight such pairs fit 16 bits.
+// Adds 8 to codes, so that they are unsigned: two products with a byte of A are at most 3,810, and eight such pairs fit 16 bits.
 template <>
 struct Codes<4> {
   static constexpr int kSteps = 2, kMiddle = 8, kPerWord = 8, kWordsAtOnce = 4;
@@ -37,7 +37,7 @@ struct Codes<4> {
   TREADLE_AVX2 __m256i times(int step, __m256i a) const { return _mm256_maddubs_epi16(bytes[step], a); }
 };
 
-// Magnitudes of codes; their signs move to the bytes of A, none of which is -128. Two products are at most 32,512.
+// Takes the magnitudes of codes, and moves their signs to the bytes of A, none of which is -128. Two products are at most 32,512.
 template <>
 struct Codes<8> {
   static constexpr int kSteps = 1, kMiddle = 0, kPerWord = 4, kWordsAtOnce = 1;

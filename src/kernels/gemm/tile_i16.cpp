@@ -151,8 +151,8 @@ HWY_INLINE void widen(const Byte* src, int32_t zero, int64_t n, int16_t* dst) {
   for (; i < n; ++i) dst[i] = static_cast<int16_t>(src[i] - zero);
 }
 
-/// Interleaves whole vectors of `d`; the last overlaps the one before. Does nothing if n is less than a vector.
-/// @return  number of elements done: 0 or n
+/// Interleaves whole vectors of `d`; the last vector may overlap the previous one. Does nothing if n is less than a vector. @return  number
+/// of elements done: 0 or n
 template <class D16, typename Byte>
 HWY_INLINE int64_t pair_vectors(D16 d, const Byte* even, const Byte* odd, int32_t zero, int64_t n, int16_t* dst) {
   const hn::Rebind<Byte, D16> bytes;
@@ -170,7 +170,7 @@ HWY_INLINE int64_t pair_vectors(D16 d, const Byte* even, const Byte* odd, int32_
 template <typename Byte>
 HWY_INLINE void pair(const Byte* even, const Byte* odd, int64_t step, int32_t zero, int64_t n, int16_t* dst) {
   int64_t done = 0;
-  if (step == 1) {  // tries shorter vectors too, as rows of images are short
+  if (step == 1) {  // tries shorter vectors as well, since rows of images are short
     done = pair_vectors(hn::ScalableTag<int16_t>(), even, odd, zero, n, dst);
     if (done == 0) done = pair_vectors(hn::CappedTag<int16_t, 8>(), even, odd, zero, n, dst);
     if (done == 0) done = pair_vectors(hn::CappedTag<int16_t, 4>(), even, odd, zero, n, dst);

@@ -1,4 +1,4 @@
-// Micro-kernel of integer products: int16 operands, int32 sums.
+// The micro-kernel of integer products: int16 operands, int32 sums.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@ struct TileJobI16 {
   const int64_t* offsets = nullptr;  // offset in B of the vectors of each pair of k; null: contiguous
   int64_t pairs;
   int64_t vectors;
-  int32_t* C;  // row 0 and the panel's first column
+  int32_t* C;  // address of row 0 in the panel's first column
   int64_t ldc, row_begin, row_end, columns;
 };
 void gemm_tile_rows_i16(const TileJobI16& job);
 
-/// dst[i] = src[i] - zero, for signed or unsigned bytes.
+/// Computes dst[i] = src[i] - zero, for signed or unsigned bytes.
 void widen_to_i16(const void* src, bool is_signed, int32_t zero, int64_t n, int16_t* dst);
 
-/// Two lines of signed or unsigned bytes with element stride `step`.
+/// Two lines of signed or unsigned bytes whose elements are `step` apart.
 struct BytePairs {
   const void* even;
-  const void* odd;  // null: zeros
+  const void* odd;  // null means zeros
   int64_t step = 1;
   bool is_signed = false;
   int32_t zero = 0;
 };
-/// dst[2 i] = even[i * step] - zero; dst[2 i + 1] = odd[i * step] - zero, or 0 if odd is null.
+/// Computes dst[2 i] = even[i * step] - zero and dst[2 i + 1] = odd[i * step] - zero, or 0 if odd is null.
 void pairs_to_i16(const BytePairs& pairs, int64_t n, int16_t* dst);
 
 }  // namespace treadle::kernels

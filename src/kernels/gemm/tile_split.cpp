@@ -24,7 +24,7 @@ namespace treadle::kernels {
 
 namespace {
 
-constexpr int64_t kWords = kSplitRows * kSplitTerms / 2;  // of one tile
+constexpr int64_t kWords = kSplitRows * kSplitTerms / 2;  // number of words of one tile
 constexpr int64_t kLanes = 16;
 
 TREADLE_BF16 inline __mmask16 first(int64_t count) { return static_cast<__mmask16>((1U << std::clamp<int64_t>(count, 0, kLanes)) - 1); }
@@ -33,7 +33,7 @@ TREADLE_BF16 inline __m512i magnitude(__m512 x) { return _mm512_and_si512(_mm512
 
 /// Rounds 32 numbers to bfloat16: 16 from `low`, then 16 from `high`.
 TREADLE_BF16 inline __m512i rounded(__m512 low, __m512 high) {
-  return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low));  // std::bit_cast is compiled for another target
+  return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low));  // not std::bit_cast, which is compiled for another target
 }
 
 /// Splits rows of up to 32 terms; each becomes a row of a tile.
@@ -137,7 +137,7 @@ bool has_split_tiles() { return cpu_info().features.amx_bf16 && cpu_info().featu
 
 bool have_parts(Magnitude largest) {
   constexpr float kLargest = 0x1p30F;
-  return std::bit_cast<float>(largest) < kLargest;  // NaN is not less
+  return std::bit_cast<float>(largest) < kLargest;  // a comparison that is false for NaN
 }
 
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b) {

@@ -16,12 +16,12 @@
 
 namespace treadle::kernels {
 
-/// A tile of one part has 16 rows of A (or columns of B) by 32 terms. The tiles of the high, middle and low parts follow each other. Edges
-/// are padded with zeros.
+/// A tile of one part has 16 rows of A (or columns of B) by 32 terms. The tiles of the high, middle and low parts are one behind the other.
+/// Edges are padded with zeros.
 constexpr int64_t kSplitRows = 16, kSplitTerms = 32;
-constexpr int64_t kSplitTiles = 3 * kSplitRows * kSplitTerms;  ///< bfloat16 numbers of the three tiles
+constexpr int64_t kSplitTiles = 3 * kSplitRows * kSplitTerms;  ///< number of bfloat16 numbers in the three tiles
 
-/// Bits of the magnitude of a float, which compare like magnitudes; infinity and NaN are the largest.
+/// The bits of a float's magnitude, which are ordered like the magnitudes; infinity and NaN are the largest.
 using Magnitude = uint32_t;
 
 /// Splits `rows` <= 16 rows and `terms` <= 32 columns of A into tiles.
@@ -46,9 +46,9 @@ bool can_split(Magnitude largest_of_a, Magnitude largest_of_b);
 struct SplitBlock {
   const uint16_t *A, *B;
   int64_t steps;
-  bool tall, wide;  ///< more than 16 rows, and columns; otherwise the tiles of the second 16 are not read
-  float* sums;      ///< rows of 32, or of 16 if not wide
-  /// Lines of 64 bytes to prefetch into L2: `later_lines` per step, from `later` on.
+  bool tall, wide;  ///< whether there are more than 16 rows, and more than 16 columns; if not, the tiles of the second 16 are not read
+  float* sums;      ///< sums in rows of 32, or of 16 if not wide
+  /// Lines of 64 bytes to prefetch into L2: `later_lines` per step, beginning at `later`.
   const char* later = nullptr;
   int64_t later_lines = 0;
 };

@@ -1,4 +1,4 @@
-// Micro-kernel of byte products: unsigned A, signed B, int32 sums.
+// The micro-kernel of byte products: unsigned A, signed B, int32 sums.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,21 @@
 
 namespace treadle::kernels {
 
-/// Rows [0, rows) of A times one panel of 64 columns.
+/// A product of rows [0, rows) of A and one panel of 64 columns.
 struct ByteTile {
   const uint8_t* A;
   int64_t lda;
   const int8_t* B;  // for each group of four k, 64 columns of four bytes
   int64_t quads;
-  int32_t* C;  // rows of 64
+  int32_t* C;  // sums in rows of 64
   int64_t rows;
 };
 void byte_tile_plain(const ByteTile& tile);
-/// @pre the CPU has AVX2, and AVX-VNNI if `vnni`
+/// Computes a tile. @pre the CPU has AVX2, and AVX-VNNI if `vnni`
 void byte_tile_avx2(const ByteTile& tile, bool vnni);
-/// @pre the CPU has AVX512-VNNI
+/// Computes a tile. @pre the CPU has AVX512-VNNI
 void byte_tile_avx512vnni(const ByteTile& tile);
-/// Runs the tile with the given instruction set. @pre the CPU has it
+/// Computes a tile with the given instruction set. @pre the CPU has it
 void byte_tile(const ByteTile& tile, ByteInstructions with);
 
 }  // namespace treadle::kernels

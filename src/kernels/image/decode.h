@@ -1,4 +1,4 @@
-// Decoders of images: BMP and PNM by our own code, other formats by libraries that the build finds.
+// Decoders of images. BMP and PNM are decoded here, other formats by libraries that the build finds.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,11 @@ struct RgbImage {
 
 using EncodedBytes = std::span<const uint8_t>;
 
-/// Decodes an image; nullopt if the bytes are not an image, or a broken one.
-/// @throws Error(not_implemented) if this build lacks the library of the format
+/// Decodes an image; nullopt if the bytes are not an image, or a damaged one. @throws Error(not_implemented) if this build has no library
+/// for the format
 std::optional<RgbImage> decode_image(EncodedBytes bytes);
 
-// One decoder for each format; nullopt if it cannot read the bytes.
+// One decoder for each format. It returns nullopt if it cannot read the bytes.
 std::optional<RgbImage> decode_bmp(EncodedBytes bytes);
 std::optional<RgbImage> decode_pnm(EncodedBytes bytes);
 std::optional<RgbImage> decode_png(EncodedBytes bytes);

@@ -1,5 +1,5 @@
-// Uncompressed BMP: 1, 4 and 8 bits with a palette, 16, 24 and 32 bits, rows bottom-up or top-down.
-// Source: Microsoft, "Bitmap Storage" and BITMAPINFOHEADER (Win32 documentation).
+// Decodes uncompressed BMP: 1, 4 and 8 bits with a palette, 16, 24 and 32 bits, rows bottom-up or top-down. Source: Microsoft, "Bitmap
+// Storage" and BITMAPINFOHEADER (Win32 documentation).
 #include <bit>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
 // clang-format off
-#include <cstdio>  // jpeglib.h needs it without including it
+#include <cstdio>  // jpeglib.h needs this header without including it
 #include <jpeglib.h>
 // clang-format on
 
@@ -15,7 +15,7 @@ struct Failure {
   std::jmp_buf jump;
 };
 
-/// Converts CMYK, of which Adobe's files store the complement.
+/// Converts CMYK. Files by Adobe store the complement of the colours.
 void write_cmyk(const uint8_t* from, int64_t width, bool is_complement, uint8_t* to) {
   for (int64_t x = 0; x < width; ++x, from += 4, to += 3)
     for (int i = 0; i < 3; ++i) {
@@ -24,7 +24,7 @@ void write_cmyk(const uint8_t* from, int64_t width, bool is_complement, uint8_t*
     }
 }
 
-// The library reports errors by longjmp, so objects with destructors belong to the caller.
+// The library reports errors by longjmp, so the caller owns all objects with destructors.
 bool read_image(jpeg_decompress_struct& decoder, Failure& failure, EncodedBytes bytes, RgbImage& image, std::vector<uint8_t>& line) {
   if (setjmp(failure.jump)) return false;
   jpeg_mem_src(&decoder, bytes.data(), bytes.size());

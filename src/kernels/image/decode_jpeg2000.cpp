@@ -18,7 +18,7 @@ struct Source {
 OPJ_SIZE_T read_bytes(void* to, OPJ_SIZE_T count, void* user) {
   auto& source = *static_cast<Source*>(user);
   const size_t part = std::min<size_t>(count, source.bytes.size() - source.at);
-  if (part == 0) return static_cast<OPJ_SIZE_T>(-1);  // the end
+  if (part == 0) return static_cast<OPJ_SIZE_T>(-1);  // -1 reports the end of the data
   std::memcpy(to, source.bytes.data() + source.at, part);
   source.at += part;
   return part;
@@ -69,7 +69,7 @@ std::optional<RgbImage> to_rgb(const opj_image_t& decoded) {
     for (uint32_t x = 0; x < width; ++x, to += 3) {
       int sample[3];
       for (uint32_t k = 0; k < 3; ++k) {
-        const opj_image_comp_t& component = decoded.comps[k < channels ? k : 0];  // chroma may be subsampled
+        const opj_image_comp_t& component = decoded.comps[k < channels ? k : 0];  // chroma components may have fewer samples than pixels
         const size_t row = static_cast<size_t>(uint64_t{y} * component.h / height),
                      column = static_cast<size_t>(uint64_t{x} * component.w / width);
         sample[k] = to_byte(component, row * component.w + column);

@@ -1,4 +1,4 @@
-// Portable bitmaps, graymaps and pixmaps, in text (P1 to P3) and binary form (P4 to P6). Source: netpbm's pages pbm, pgm and ppm.
+// Decodes portable bitmaps, graymaps and pixmaps, in text (P1 to P3) and binary form (P4 to P6). Source: netpbm's pages pbm, pgm and ppm.
 #include "kernels/image/decode.h"
 
 namespace treadle::kernels {
@@ -44,11 +44,11 @@ std::optional<RgbImage> decode_pnm(EncodedBytes bytes) {
   reader.skip(2);
   const int64_t width = reader.number(), height = reader.number(), largest = is_bitmap ? 1 : reader.number();
   if (width < 1 || height < 1 || largest < 1 || largest > 65535) return std::nullopt;
-  reader.skip(1);  // the white space after the header
+  reader.skip(1);  // skips the white space after the header
   const EncodedBytes data = reader.rest();
   const int64_t channels = is_color ? 3 : 1, sample = largest > 255 ? 2 : 1;
   const int64_t row_bytes = is_text ? width * channels : is_bitmap ? (width + 7) / 8 : width * channels * sample;
-  if (static_cast<int64_t>(data.size()) / row_bytes < height) return std::nullopt;  // text has at least one digit a sample
+  if (static_cast<int64_t>(data.size()) / row_bytes < height) return std::nullopt;  // in text, a sample has at least one digit
   RgbImage image = RgbImage::of_size(height, width);
   for (int64_t y = 0; y < height; ++y) {
     const uint8_t* from = data.data() + (is_text ? 0 : y * row_bytes);
@@ -62,7 +62,7 @@ std::optional<RgbImage> decode_pnm(EncodedBytes bytes) {
       else
         value = sample == 2 ? from[2 * i] << 8 | from[2 * i + 1] : from[i];
       if (value < 0) return std::nullopt;
-      const uint8_t byte = is_bitmap ? (value != 0 ? 0 : 255) : scaled(value, largest);  // in bitmaps 1 is black
+      const uint8_t byte = is_bitmap ? (value != 0 ? 0 : 255) : scaled(value, largest);  // in bitmaps, 1 means black
       for (int64_t k = 0; k < 3 / channels; ++k) *to++ = byte;
     }
   }

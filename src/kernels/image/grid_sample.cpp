@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMaxTaps = 4;
 
-/// Inputs along one axis that contribute to a point; index -1 contributes 0.
+/// The inputs along one axis that contribute to a point; an input with index -1 contributes 0.
 template <typename T>
 struct AxisTaps {
   int count = 0;
@@ -44,7 +44,8 @@ struct Axis {
         padding(p.padding) {}
 
   T last() const { return static_cast<T>(extent - 1); }
-  // Derivative of the padded position by the position x: 1 inside or if outside counts as zero, 0 at a border, +-1 by reflections.
+  // Returns the derivative of the padded position with respect to the position x: 1 inside the image or if outside counts as zero, 0 at a
+  // border, +-1 by reflections.
   T pad_slope(T x) const {
     if (!(x < low || x > high)) return 1;
     if (padding == GridPadding::border) return 0;
@@ -75,23 +76,23 @@ T place_in(const GridSampleParams& p, int64_t elements, T place) {
   return p.align_corners ? (place + 1) / 2 * (extent - 1) : ((place + 1) * extent - 1) / 2;
 }
 
-/// @param slope  receives the derivatives of the weights by the coordinate, kMaxTaps values; may be null
+/// @param slope  receives the derivatives of the weights with respect to the coordinate, kMaxTaps values; may be null
 template <typename T>
 AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* slope = nullptr) {
   const T extent = static_cast<T>(axis.extent);
   T x = place_in(p, axis.extent, place);
   if (p.mode == GridMode::nearest) x = std::nearbyint(x);
-  // The clamp keeps conversions to integers defined, also for NaN, and changes nothing for points that far outside.
+  // The clamp makes conversions to integers defined, also for NaN, and does not change results for points so far outside.
   constexpr T kFar = kFarPlace;
   x = x > -kFar ? std::min(x, kFar) : -kFar;
-  // Like PyTorch, cubic filters apply padding to each tap; other filters to the position.
+  // Cubic filters apply padding to each tap, as in PyTorch; other filters apply it to the position.
   T speed = p.align_corners ? (extent - 1) / 2 : extent / 2;
   if (p.mode != GridMode::cubic) {
     speed *= axis.pad_slope(x);
     x = axis.pad(x);
   }
   AxisTaps<T> taps;
-  int64_t floor = static_cast<int64_t>(x);  // truncates; std::floor would be a call
+  int64_t floor = static_cast<int64_t>(x);  // the conversion truncates; std::floor would be a function call
   if (x < static_cast<T>(floor)) --floor;
   const T t = x - static_cast<T>(floor);
   auto add = [&](int64_t i, T weight) {
@@ -105,7 +106,7 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* 
     add(floor, 1 - t), add(floor + 1, t);
     if (slope) slope[0] = -speed, slope[1] = speed;
   } else {
-    // Keys 1981 with a = -3/4, as in PyTorch.
+    // Cubic interpolation by Keys 1981 with a = -3/4, as in PyTorch.
     constexpr T a = T{-0.75};
     auto far = [](T d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
     auto near = [](T d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
@@ -120,7 +121,7 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* 
   return taps;
 }
 
-/// Inputs and weights of a point over all axes, the same for every channel.
+/// The inputs and weights of a point over all axes, which are the same for every channel.
 template <typename T>
 struct PointTaps {
   static constexpr int kMost = kMaxTaps * kMaxTaps * kMaxTaps;
@@ -129,7 +130,7 @@ struct PointTaps {
   T weight[kMost];
 };
 
-/// @param place  coordinates, innermost axis first
+/// @param place  coordinates of the point, innermost axis first
 template <typename T>
 void taps_of_point(const GridSampleParams& p, const T* place, PointTaps<T>& all) {
   all.count = 1, all.offset[0] = 0, all.weight[0] = 1;
@@ -155,16 +156,16 @@ void taps_of_point(const GridSampleParams& p, const T* place, PointTaps<T>& all)
 
 namespace {
 
-constexpr int64_t kPoints = SampledSquares<float>::kPoints;  // points of a block, whose results for a channel are contiguous
+constexpr int64_t kPoints = SampledSquares<float>::kPoints;  // number of points of a block, whose results for a channel are contiguous
 
-/// The inputs that a block of points reads. With two linear axes, a point reads a 2 x 2 square, except at borders, where it may read an
-/// input twice: combining the two weights would lose the NaN of 0 * Inf.
+/// The inputs that a block of points reads. With two linear axes, a point reads a 2 x 2 square, except at borders. There it may read an
+/// input twice, and combining the two weights would lose the NaN of 0 * Inf.
 template <typename T>
 struct BlockTaps {
   SampledSquares<T> squares;
   int num_others = 0;
   int other[kPoints];
-  PointTaps<T> taps[kPoints];  // of the points in `other`
+  PointTaps<T> taps[kPoints];  // taps of the points in `other`
 
   static bool are_squares(const GridSampleParams& p) { return p.rank == 2 && p.mode == GridMode::linear && p.in[0] >= 2 && p.in[1] >= 2; }
 
@@ -177,7 +178,7 @@ struct BlockTaps {
         rows[i] = place_in(p, down.extent, grid[2 * i + 1]), columns[i] = place_in(p, across.extent, grid[2 * i]);
       return find_squares(down.extent, across.extent, rows, columns, squares);
     }
-    squares = {};  // points beyond the last take nothing
+    squares = {};  // points beyond the last one read no input
     for (int64_t i = 0; i < count; ++i) {
       const AxisTaps<T> row = taps_at(p, down, grid[2 * i + 1]), column = taps_at(p, across, grid[2 * i]);
       if (row.index[1] != row.index[0] + 1 || column.index[1] != column.index[0] + 1) {
@@ -241,13 +242,13 @@ void grid_sample(const GridSampleParams& p, const T* x, const T* grid, T* y, Thr
 
 namespace {
 
-/// Inputs and weights of a point, and the weights' derivatives by its coordinates.
+/// The inputs and weights of a point, and the derivatives of the weights with respect to its coordinates.
 template <typename T>
 struct SlopedTaps {
   int count = 1;
   int64_t offset[PointTaps<T>::kMost] = {};
   T weight[PointTaps<T>::kMost];
-  T slope[GridSampleParams::kMaxRank][PointTaps<T>::kMost];  // for each axis, outermost first
+  T slope[GridSampleParams::kMaxRank][PointTaps<T>::kMost];  // by axis, outermost first
 };
 
 template <typename T>
@@ -310,7 +311,7 @@ void affine_grid(int64_t N, int rank, const int64_t* out, bool align_corners, co
     for (int64_t at = begin; at < end; ++at) {
       const T* map = theta + at / points * rank * (rank + 1);
       int64_t rest = at % points;
-      T place[GridSampleParams::kMaxRank];  // innermost axis first
+      T place[GridSampleParams::kMaxRank];  // by axis, innermost first
       for (int i = rank - 1; i >= 0; --i) {
         const T extent = static_cast<T>(out[i]), index = static_cast<T>(rest % out[i]);
         rest /= out[i];

@@ -13,23 +13,23 @@ enum class GridPadding : uint8_t { zeros, border, reflection };
 struct GridSampleParams {
   static constexpr int kMaxRank = 3;
   int64_t N = 1, C = 1;
-  int rank = 2;                      ///< spatial axes
+  int rank = 2;                      ///< number of spatial axes
   int64_t in[kMaxRank] = {1, 1, 1};  ///< extents of the image, outermost first
-  int64_t points = 0;                ///< sampled points per image
+  int64_t points = 0;                ///< number of sampled points per image
   GridMode mode = GridMode::linear;
   GridPadding padding = GridPadding::zeros;
   bool align_corners = false;
 };
 
-/// y[N, C, points] from x[N, C, in]. grid[N, points, rank] holds coordinates in [-1, 1], innermost axis first.
+/// Computes y[N, C, points] from x[N, C, in]. grid[N, points, rank] contains coordinates in [-1, 1], innermost axis first.
 template <typename T>
 void grid_sample(const GridSampleParams& params, const T* x, const T* grid, T* y, ThreadPool* pool);
 
-/// Computes dx and dgrid, of the shapes of x and grid, from dy[N, C, points]. Either may be null.
+/// Computes dx and dgrid, with the shapes of x and grid, from dy[N, C, points]. Either may be null.
 template <typename T>
 void grid_sample_gradient(const GridSampleParams& params, const T* x, const T* grid, const T* dy, T* dx, T* dgrid, ThreadPool* pool);
 
-/// grid[N, out, rank]: the points of a regular grid, transformed by the affine maps theta[N, rank, rank + 1].
+/// Computes grid[N, out, rank]: the points of a regular grid, transformed by the affine maps theta[N, rank, rank + 1].
 template <typename T>
 void affine_grid(int64_t N, int rank, const int64_t* out, bool align_corners, const T* theta, T* grid, ThreadPool* pool);
 

@@ -9,14 +9,15 @@ namespace {
 constexpr int64_t kGrain = 16 * 1024;
 
 bool leaves_input(const ResizeAxis& axis, Coordinates coordinates, double x) {
-  return coordinates == Coordinates::tf_crop_and_resize && !(x >= 0 && x <= static_cast<double>(axis.in - 1));  // true for NaN
+  // The comparison is true for NaN.
+  return coordinates == Coordinates::tf_crop_and_resize && !(x >= 0 && x <= static_cast<double>(axis.in - 1));
 }
 
-// Unnormalized weight of an input at a distance from the position.
+// Returns the unnormalized weight of an input at a distance from the position.
 double filter_weight(const ResizeOptions& options, double distance) {
   const double d = std::abs(distance);
   if (options.filter == Filter::linear) return std::max(0.0, 1 - d);
-  // Keys 1981, equation (4).
+  // Cubic interpolation by Keys 1981, equation (4).
   const double a = options.cubic_a;
   if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
   if (d < 2) return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
@@ -24,10 +25,10 @@ double filter_weight(const ResizeOptions& options, double distance) {
 }
 
 double support(const ResizeOptions& options) { return options.filter == Filter::linear ? 1 : 2; }
-// Antialiasing widens the filter if the image shrinks.
+// Returns the scale of the filter. Antialiasing widens it if the image shrinks.
 double filter_scale(const ResizeAxis& axis, const ResizeOptions& options) { return options.antialias ? std::min(axis.scale, 1.0) : 1.0; }
 int64_t first_tap(const ResizeAxis& axis, const ResizeOptions& options) {
-  constexpr double kFar = 1e12;  // the scale of an empty axis may be 0
+  constexpr double kFar = 1e12;  // limits positions, as the scale of an empty axis may be 0
   return static_cast<int64_t>(std::max(-kFar, std::floor(-support(options) / filter_scale(axis, options)))) + 1;
 }
 
@@ -88,7 +89,7 @@ void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, i
       index[0] = -1;
       continue;
     }
-    // Clamps positions so far outside that all taps are the edge, to keep the conversion to an integer defined.
+    // Clamps positions far outside, whose taps are all the edge, so that the conversion to an integer is defined.
     const double limit = static_cast<double>(axis.in + taps), center = std::floor(std::clamp(x, -limit, limit));
     double sum = 0;
     for (int64_t k = 0; k < taps; ++k) {
@@ -118,7 +119,7 @@ template <typename T>
 void resize_axis(int64_t outer, const ResizeAxis& axis, int64_t inner, int64_t taps, const int64_t* index, const T* weights,
                  T extrapolation, const T* x, T* y, ThreadPool* pool) {
   if (inner == 1) {
-    // The resized axis is innermost: gather the inputs of each element.
+    // The resized axis is the innermost one, so the inputs of each element are gathered.
     bool leaves = false;
     for (int64_t o = 0; o < axis.out; ++o) leaves |= index[o * taps] < 0;
     parallel_for(pool, outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, axis.out * taps)), [&](int64_t begin, int64_t end) {
@@ -144,7 +145,7 @@ void resize_axis(int64_t outer, const ResizeAxis& axis, int64_t inner, int64_t t
     });
     return;
   }
-  // Otherwise: add whole weighted rows of the inner axes.
+  // The resized axis is not the innermost one, so whole weighted rows of the inner axes are added.
   parallel_for(pool, outer * axis.out, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inner * taps)), [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
       const int64_t o = at % axis.out;

@@ -1,4 +1,4 @@
-// ONNX's Resize, one axis at a time, as every filter is separable.
+// ONNX's Resize, which is computed one axis at a time, as every filter is separable.
 #pragma once
 
 #include <algorithm>
@@ -33,20 +33,20 @@ struct ResizeOptions {
 
 struct ResizeAxis {
   int64_t in = 1, out = 1;
-  double scale = 1;                   ///< out / in before rounding
-  double roi_begin = 0, roi_end = 1;  ///< region of tf_crop_and_resize, in units of the last index of the input
+  double scale = 1;                   ///< out / in, before `out` was rounded
+  double roi_begin = 0, roi_end = 1;  ///< region for tf_crop_and_resize, in units of the last index of the input
 };
 
 /// Returns the position in the input that corresponds to output `o`.
 double resize_source(const ResizeAxis& axis, Coordinates coordinates, int64_t o);
 
-/// index[o] = the input element for output o, or -1 if it is outside (tf_crop_and_resize).
+/// Sets index[o] to the input element for output o, or to -1 if it is outside (tf_crop_and_resize).
 void resize_nearest_table(const ResizeAxis& axis, const ResizeOptions& options, int64_t* index);
 
-/// Returns 2, 3 or 4 if the table repeats each element, in order, that many times; otherwise 0.
+/// Returns 2, 3 or 4 if the table repeats each element that many times, in order; otherwise 0.
 int resize_times(const int64_t* index, int64_t count);
 
-/// dst[i * times + j] = src[i] for i in [0, n), j in [0, times). @param times  2, 3 or 4
+/// Sets dst[i * times + j] = src[i] for i in [0, n), j in [0, times). @param times  2, 3 or 4
 template <typename T>
 void repeat_each(int times, int64_t n, const T* src, T* dst) {
   if constexpr (std::is_integral_v<T> && sizeof(T) <= 4) {
@@ -57,13 +57,13 @@ void repeat_each(int times, int64_t n, const T* src, T* dst) {
   }
 }
 
-/// Number of inputs in the weighted sum of an output.
+/// Returns the number of inputs in the weighted sum of an output.
 int64_t resize_taps(const ResizeAxis& axis, const ResizeOptions& options);
-/// @param index, weights  out * taps values; the first index of an output outside the input (tf_crop_and_resize) is -1
+/// Computes the tables. @param index, weights  out * taps values; the first index of an output outside the input (tf_crop_and_resize) is -1
 template <typename T>
 void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, int64_t* index, T* weights);
 
-/// y[outer, out, inner] = weighted sums of x[outer, in, inner]. T is float or double.
+/// Computes y[outer, out, inner] = weighted sums of x[outer, in, inner]. T is float or double.
 template <typename T>
 void resize_axis(int64_t outer, const ResizeAxis& axis, int64_t inner, int64_t taps, const int64_t* index, const T* weights,
                  T extrapolation, const T* x, T* y, ThreadPool* pool);

@@ -14,7 +14,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int64_t kPoints = SampledSquares<float>::kPoints;
 
-/// Two adjacent elements along an axis: index of the first, weights, and which of them exist.
+/// Two adjacent elements along an axis: the index of the first, their weights, and which of them exist.
 template <typename T>
 struct PlainPair {
   int64_t first;
@@ -23,7 +23,7 @@ struct PlainPair {
 
   PlainPair(T place, int64_t extent) {
     constexpr T kFar = kFarPlace;
-    const T x = place > -kFar ? std::min(place, kFar) : -kFar;  // maps NaN too, so that conversion to an integer is defined
+    const T x = place > -kFar ? std::min(place, kFar) : -kFar;  // also for NaN, so that the conversion to an integer is defined
     const T floor = std::floor(x), t = x - floor;
     first = std::clamp<int64_t>(static_cast<int64_t>(floor), 0, extent - 2);
     const int64_t beyond = static_cast<int64_t>(floor) - first;
@@ -65,7 +65,7 @@ void sample_squares_f32(const SampledSquares<float>& squares, const float* plane
 
 #else
 
-/// PlainPair for as many points as a vector has lanes.
+/// Like PlainPair, for as many points as a vector has lanes.
 template <class D>
 struct PairVectors {
   using V = hn::Vec<D>;

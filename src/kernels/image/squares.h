@@ -6,7 +6,7 @@
 
 namespace treadle::kernels {
 
-/// Coordinates are clamped to this distance from the plane.
+/// Coordinates are clamped to at most this distance from the plane.
 constexpr float kFarPlace = 1e9f;
 
 /// The 2 x 2 squares of a plane that some points interpolate: two adjacent elements at `offset`, and two in the next row.
@@ -16,7 +16,7 @@ struct SampledSquares {
   using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
   int64_t offset[kPoints];
   T weight[kPoints][4];
-  Bits taken[kPoints][4];  ///< all bits set, or 0: the element does not count, even if it is NaN
+  Bits taken[kPoints][4];  ///< for each element: all bits set, or 0 if it does not count, even if it is NaN
 };
 
 /// Finds the squares of kPoints points in a plane of at least 2 x 2 elements. Elements beyond the plane do not count, nor any if a
@@ -24,8 +24,7 @@ struct SampledSquares {
 template <typename T>
 void find_squares(int64_t height, int64_t width, const T* rows, const T* columns, SampledSquares<T>& squares);
 
-/// dst[i] = the weighted sum of point i's square, for all kPoints points.
-/// @param row  row stride of the plane in elements
+/// Sets dst[i] to the weighted sum of point i's square, for all kPoints points. @param row  row stride of the plane in elements
 template <typename T>
 void sample_squares(const SampledSquares<T>& squares, const T* plane, int64_t row, T* dst);
 

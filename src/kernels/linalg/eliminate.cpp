@@ -14,7 +14,8 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// y -= times * x, from `first` on or earlier. Always uses the same aligned vectors, as a load that overlaps two preceding stores is slow.
+/// Computes y -= times * x, from `first` on or a few elements earlier. Always uses the same aligned vectors, as a load that overlaps two
+/// preceding stores is slow.
 HWY_INLINE void subtract_scaled(double times, const double* HWY_RESTRICT x, double* HWY_RESTRICT y, int64_t first, int64_t m) {
   const hn::ScalableTag<double> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -64,7 +65,7 @@ void invert_in_place(double* a, int64_t m, int64_t* pivots) {
       other[k] = -times * row[k];  // computed separately, as storing 0 first would delay the vector load that follows
     }
   }
-  for (int64_t k = m; k-- > 0;)  // swapped rows are swapped columns of the inverse
+  for (int64_t k = m; k-- > 0;)  // rows that were swapped are swapped columns of the inverse
     if (pivots[k] != k)
       for (int64_t i = 0; i < m; ++i) std::swap(a[i * m + k], a[i * m + pivots[k]]);
 }

@@ -42,9 +42,9 @@ void copy_run(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int6
   }
 }
 
-/// The axis of a loop, besides the last, along which the source is contiguous; the destination is contiguous along the last.
+/// The axis of a loop, other than the last, along which the source is contiguous. The destination is contiguous along the last axis.
 struct Plane {
-  int row = -1;  // axis along which the source is contiguous; -1: none
+  int row = -1;  // axis along which the source is contiguous; -1: there is none
   int64_t outer = 1;
 };
 
@@ -67,7 +67,7 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
   auto are_few = [](int64_t planes) { return sizeof(T) <= 4 && planes >= 2 && planes <= 4; };
   const bool joins = are_few(columns) && dst_row == columns, parts = are_few(rows) && src_column == rows;
   const int64_t tile = joins ? 4096 : sizeof(T) >= 8 ? 16 : sizeof(T) == 4 ? 64 : 32;
-  CopyPlan outer = plan;  // the other axes; the plane's two get extent 1
+  CopyPlan outer = plan;  // the loop over the other axes; the plane's two axes get extent 1
   outer.dims[row_axis] = outer.dims[last] = 1;
   outer.size = plan.size / (rows * columns);
   const int64_t bands = (rows + tile - 1) / tile;
@@ -121,7 +121,7 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
   });
 }
 
-// Copies blocks of kBytes up to less than twice kBytes, as two overlapping moves. The constant size needs no call of memcpy.
+// Copies blocks of kBytes up to less than twice kBytes, as two overlapping moves. As the size is constant, memcpy need not be called.
 template <size_t kBytes>
 void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
   if (bytes == kBytes) {
@@ -139,7 +139,7 @@ void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64
 }
 
 constexpr int64_t kSmallBlock = 255;    // largest block, in bytes, that copy_some_blocks moves without calling memcpy
-constexpr int64_t kRepeatedBlock = 63;  // largest block, in bytes, that is repeated faster by copy_some_blocks
+constexpr int64_t kRepeatedBlock = 63;  // size in bytes of the largest block that copy_some_blocks repeats faster
 void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
   switch (std::bit_width(bytes)) {
     case 1: return copy_small_blocks<1>(count, bytes, from, src_pitch, to, dst_pitch);
@@ -155,7 +155,7 @@ void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_
   }
 }
 
-// Repeats a block by copying the part written so far, so that copies become longer.
+// Repeats a block by copying the part written so far, so that each copy is longer than the previous one.
 template <typename T>
 void repeat_block(T* dst, int64_t block, int64_t times) {
   for (int64_t have = 1; have < times;) {
@@ -210,7 +210,7 @@ void copy_elements(const CopyPlan& plan, const T* src, T* dst, ThreadPool* pool)
 
 thread_local Mover* current_mover = nullptr;
 
-/// Blocks as elements of the largest size that divides them and where they lie.
+/// Describes blocks as elements of the largest size that divides their bytes and addresses.
 void move_blocks(Mover& mover, int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch, void* dst, int64_t dst_pitch) {
   const auto from = reinterpret_cast<uintptr_t>(src), to = reinterpret_cast<uintptr_t>(dst);
   auto reach = [&](int64_t pitch) { return static_cast<uintptr_t>((count - 1) * pitch + block_bytes); };
@@ -308,7 +308,7 @@ void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t sr
                  ThreadPool* pool) {
   if (block_bytes <= 0 || count <= 0) return;
   if (current_mover) return move_blocks(*current_mover, count, block_bytes, src, src_pitch_bytes, dst, dst_pitch_bytes);
-  if (src_pitch_bytes == block_bytes && dst_pitch_bytes == block_bytes) {  // contiguous: one block
+  if (src_pitch_bytes == block_bytes && dst_pitch_bytes == block_bytes) {  // both sides are contiguous, so they are one block
     block_bytes *= count;
     count = 1;
   }
@@ -316,7 +316,8 @@ void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t sr
   auto* to = static_cast<std::byte*>(dst);
   const auto from_address = reinterpret_cast<uintptr_t>(from), to_address = reinterpret_cast<uintptr_t>(to);
   const auto reach = static_cast<uintptr_t>((count - 1) * std::max(src_pitch_bytes, dst_pitch_bytes) + block_bytes);
-  if (to_address < from_address && from_address - to_address < reach) {  // in order, as each block may overwrite the source of earlier ones
+  // Copies in order, as each block may overwrite the source of earlier blocks.
+  if (to_address < from_address && from_address - to_address < reach) {
     for (int64_t i = 0; i < count; ++i)
       std::memmove(to + i * dst_pitch_bytes, from + i * src_pitch_bytes, static_cast<size_t>(block_bytes));
     return;

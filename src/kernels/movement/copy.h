@@ -10,7 +10,7 @@
 
 namespace treadle::kernels {
 
-/// Operand 0 is the source, operand 1 the destination.
+/// The plan of a copy. Operand 0 is the source, operand 1 the destination.
 using CopyPlan = StridedLoop<2>;
 
 /// @param dims         extents of the copied index space
@@ -38,13 +38,13 @@ int64_t slice_offset(std::span<const int64_t> dims, std::span<const int64_t> sta
 /// loops, so that operators that only move elements run on devices with the host's code.
 class Mover {
  public:
-  /// The calling thread's; null: the host's loops move.
+  /// Returns the calling thread's mover; null: the host's loops copy.
   static Mover* current() noexcept;
 
   /// Copies by the plan. Source and destination do not overlap.
   virtual void copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst) = 0;
 
-  /// Makes a mover the thread's for as long as the scope lives.
+  /// While the scope exists, the mover is used for copies on this thread.
   class Scope {
    public:
     explicit Scope(Mover& mover) noexcept;
@@ -64,7 +64,7 @@ class Mover {
 /// @param element_bytes  1, 2, 4, 8 or 16. @throws Error(invalid_argument) otherwise.
 void strided_copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst, ThreadPool* pool);
 
-/// Copies `count` blocks of `block_bytes` with different pitches: part of Concat or Split. Memory may overlap if each block moves to a
+/// Copies `count` blocks of `block_bytes` with different pitches, as Concat and Split need. Memory may overlap if each block moves to a
 /// lower address and ends before the next one begins.
 void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch_bytes, void* dst, int64_t dst_pitch_bytes,
                  ThreadPool* pool);

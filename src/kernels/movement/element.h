@@ -1,4 +1,4 @@
-// Dispatch on element size, for kernels that move elements without interpreting them.
+// Selects a type by element size, for kernels that move elements without interpreting them.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Gather and scatter along an axis, per element, and by index tuples. Negative indices count from the end; an index outside its axis is an
+// Gather and scatter: along an axis, per element, and by index tuples. Negative indices count from the end; an index outside its axis is an
 // error. Index is int32_t or int64_t.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace treadle::kernels {
 
-/// @throws Error(invalid_argument) if `index` is not in [-extent, extent).
+/// Returns the index as a nonnegative one. @throws Error(invalid_argument) if `index` is not in [-extent, extent).
 inline int64_t checked_index(int64_t index, int64_t extent) {
   const int64_t at = index < 0 ? index + extent : index;
   if (at < 0 || at >= extent) {
@@ -29,7 +29,7 @@ inline int64_t checked_index(int64_t index, int64_t extent) {
 void check_indices(const int32_t* indices, int64_t n, int64_t extent);
 void check_indices(const int64_t* indices, int64_t n, int64_t extent);
 
-/// Items [begin, end) of gather() with single elements as blocks. Checks the indices once for all rows.
+/// Computes items [begin, end) of gather() for blocks of single elements. Checks the indices once for all rows.
 template <typename T, typename Index>
 void gather_single(int64_t begin, int64_t end, int64_t extent, const T* src, const Index* indices, int64_t num_indices, T* dst) {
   check_indices(indices, num_indices, extent);
@@ -44,7 +44,7 @@ void gather_single(int64_t begin, int64_t end, int64_t extent, const T* src, con
   }
 }
 
-/// Gather: dst[o, i, :] = src[o, indices[i], :]. @param inner_bytes  size of a block src[o, i, :]
+/// Computes Gather: dst[o, i, :] = src[o, indices[i], :]. @param inner_bytes  size of a block src[o, i, :]
 template <typename Index>
 void gather(int64_t outer, int64_t extent, int64_t inner_bytes, const void* src, const Index* indices, int64_t num_indices, void* dst,
             ThreadPool* pool) {
@@ -70,15 +70,15 @@ void gather(int64_t outer, int64_t extent, int64_t inner_bytes, const void* src,
   });
 }
 
-/// Loop over the index array of GatherElements or ScatterElements. Its operand 0 is the data, with stride 0 along `axis`.
-/// @param data_dims, index_dims  of equal rank; both arrays are contiguous
+/// The loop over the index array of GatherElements or ScatterElements. Its operand 0 is the data, with stride 0 along `axis`. @param
+/// data_dims, index_dims  of equal rank; both arrays are contiguous
 struct ElementsPlan {
   StridedLoop<1> loop;
   int64_t axis_extent = 0, axis_stride = 0;
 };
 ElementsPlan plan_elements(std::span<const int64_t> data_dims, std::span<const int64_t> index_dims, int64_t axis);
 
-/// GatherElements: dst[i] = src[position of i, with its coordinate on the axis replaced by indices[i]].
+/// Computes GatherElements: dst[i] = src[position of i, with its coordinate on the axis replaced by indices[i]].
 template <typename T, typename Index>
 void gather_elements(const ElementsPlan& plan, const T* src, const Index* indices, T* dst, ThreadPool* pool) {
   parallel_for(pool, plan.loop.size, 8192, [&](int64_t begin, int64_t end) {
@@ -92,7 +92,7 @@ void gather_elements(const ElementsPlan& plan, const T* src, const Index* indice
         const auto index = static_cast<int64_t>(where[i]);
         return index + (index >> 63 & extent);
       };
-      if (stride == 1 && step == 0) {  // along the last axis
+      if (stride == 1 && step == 0) {  // the gather is along the last axis
         for (int64_t i = 0; i < n; ++i) to[i] = row[place(i)];
       } else {
         for (int64_t i = 0; i < n; ++i, row += step) to[i] = row[place(i) * stride];
@@ -101,8 +101,8 @@ void gather_elements(const ElementsPlan& plan, const T* src, const Index* indice
   });
 }
 
-/// ScatterElements, after the data were copied to dst: dst[position of i] = reduce(dst[position of i], updates[i]). In order on one thread,
-/// as positions may repeat.
+/// Computes ScatterElements, after the data were copied to dst: dst[position of i] = reduce(dst[position of i], updates[i]). Runs in order
+/// on one thread, as positions may repeat.
 template <typename T, typename Index, typename Reduce>
 void scatter_elements(const ElementsPlan& plan, const T* updates, const Index* indices, T* dst, Reduce reduce) {
   for_each_run(plan.loop, 0, plan.loop.size, [&](int64_t first, int64_t n, const int64_t* at) {
@@ -114,16 +114,16 @@ void scatter_elements(const ElementsPlan& plan, const T* updates, const Index* i
   });
 }
 
-/// Index tuples of GatherND and ScatterND: `tuples` per batch, each with `depth` indices into the first non-batch axes of the data.
+/// The index tuples of GatherND and ScatterND: `tuples` per batch, each with `depth` indices into the first non-batch axes of the data.
 struct TuplePlan {
   int64_t batch = 1, tuples = 0;
   int depth = 0;
-  int64_t extents[kMaxRank] = {}, strides[kMaxRank] = {};  ///< strides in slices
-  int64_t slices = 1;                                      ///< slices of one batch: product of extents
-  int64_t slice = 1;                                       ///< elements of one slice
+  int64_t extents[kMaxRank] = {}, strides[kMaxRank] = {};  ///< strides, in slices
+  int64_t slices = 1;                                      ///< number of slices of one batch: product of extents
+  int64_t slice = 1;                                       ///< number of elements of one slice
 };
-/// @param batch_dims  leading axes shared by data and indices (GatherND)
-/// @throws Error(invalid_argument) if tuples are longer than the data's rank allows
+/// Plans the tuples. @param batch_dims  leading axes shared by data and indices (GatherND) @throws Error(invalid_argument) if tuples are
+/// longer than the data's rank allows
 TuplePlan plan_tuples(std::span<const int64_t> data_dims, std::span<const int64_t> index_dims, int64_t batch_dims);
 
 template <typename Index>
@@ -147,7 +147,8 @@ void gather_nd(const TuplePlan& plan, size_t element_bytes, const void* src, con
   });
 }
 
-/// ScatterND, after the data were copied to dst: dst[slice of tuple i, :] = reduce(dst[...], updates[i, :]). In order on one thread.
+/// Computes ScatterND, after the data were copied to dst: dst[slice of tuple i, :] = reduce(dst[...], updates[i, :]). Runs in order on one
+/// thread.
 template <typename T, typename Index, typename Reduce>
 void scatter_nd(const TuplePlan& plan, const T* updates, const Index* indices, T* dst, Reduce reduce) {
   for (int64_t item = 0; item < plan.batch * plan.tuples; ++item) {

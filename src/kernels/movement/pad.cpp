@@ -19,7 +19,7 @@ int64_t source_index(PadMode mode, int64_t i, int64_t before, int64_t n) {
     case PadMode::wrap: return at - floor_div(at, n) * n;
     case PadMode::reflect: {
       if (n == 1) return 0;
-      const int64_t period = 2 * (n - 1);  // the ends are not repeated
+      const int64_t period = 2 * (n - 1);  // the elements at the ends are not repeated
       if (at < 0) at = -at;
       if (at >= period) at %= period;
       return at < n ? at : period - at;
@@ -37,7 +37,7 @@ void pad_row(const PadPlan& plan, const T* row, const T& value, T* dst) {
   auto fill_pads = [&](int64_t from, int64_t to) {
     if (plan.mode == PadMode::constant) return std::fill(dst + from, dst + to, value);
     if (plan.mode == PadMode::edge) return std::fill(dst + from, dst + to, row[from < begin ? 0 : n - 1]);
-    if (plan.mode == PadMode::reflect && from - before > -n && to - before < 2 * n - 1) {  // at most one reflection
+    if (plan.mode == PadMode::reflect && from - before > -n && to - before < 2 * n - 1) {  // true if there is at most one reflection
       const T* mirrored = from < begin ? row + before : row + 2 * (n - 1) + before;
       for (int64_t i = from; i < to; ++i) dst[i] = mirrored[-i];
       return;

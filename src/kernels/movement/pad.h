@@ -1,4 +1,4 @@
-// ONNX's Pad.
+// ONNX's operator Pad.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@ struct PadPlan {
   PadMode mode = PadMode::constant;
   int rank = 0;  ///< at least 1
   int64_t in_dims[kMaxRank] = {}, out_dims[kMaxRank] = {};
-  /// The padded part of each axis, elements [first, first + kept), and the number of elements in front of it. Modes that repeat elements
-  /// never repeat one removed by a negative pad. Constant mode keeps the whole axis, and `before` may be negative.
+  /// For each axis: its part [first, first + kept) that is copied, and the number of elements added in front of it. Modes that repeat
+  /// elements never repeat one that a negative pad removes. Constant mode keeps the whole axis, and `before` may be negative.
   int64_t first[kMaxRank] = {}, kept[kMaxRank] = {}, before[kMaxRank] = {};
   int64_t in_size = 0, out_size = 0;
 };
 
-/// @param before, after  elements added (negative: removed) at both ends of each axis
-/// @throws Error(invalid_argument) if an output extent is negative, or a mode other than constant has no element to repeat
+/// Plans the padding. @param before, after  elements added (negative: removed) at both ends of each axis @throws Error(invalid_argument) if
+/// an output extent is negative, or a mode other than constant has no element to repeat
 PadPlan plan_pad(PadMode mode, std::span<const int64_t> dims, std::span<const int64_t> before, std::span<const int64_t> after);
 
-/// @param value  the element for PadMode::constant; ignored otherwise
+/// Pads. @param value  the element for PadMode::constant; ignored otherwise
 void pad(const PadPlan& plan, size_t element_bytes, const void* src, const void* value, void* dst, ThreadPool* pool);
 
 }  // namespace treadle::kernels

@@ -65,8 +65,8 @@ HWY_INLINE void edge(int64_t rows, int64_t columns, const int32_t* src, int64_t 
 }
 
 void plane(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
-  // Works on squares of one cache line, so that each line of either array is used at once, even if rows a power of two apart share cache
-  // sets.
+  // Works on squares of one cache line, so that all elements of a line of either array are used at once, even if rows a power of two apart
+  // share cache sets.
   constexpr int64_t kLine = 16;
   for (int64_t c0 = 0; c0 < columns; c0 += kLine) {
     for (int64_t r0 = 0; r0 < rows; r0 += kLine) {
@@ -157,7 +157,7 @@ void interleave_nine(int64_t n, const int32_t* src, int64_t src_stride, int32_t*
   plane(9, n - i, src + i, src_stride, dst + 9 * i, 9);
 }
 
-// Few rows that become dense columns, such as the taps of a window, are interleaved: 8 x 8 squares would be mostly padding.
+// If few rows become dense columns, such as the taps of a window, they are interleaved, because 8 x 8 squares would be mostly padding.
 void transpose_words(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
   if (dst_stride == rows) {
     if (rows == 1) return std::copy_n(src, columns, dst), void();
@@ -193,7 +193,7 @@ void transpose_halfwords(int64_t rows, int64_t columns, const uint16_t* src, int
 
 #else
 
-// Transposes squares of 8 x 8; the last ones overlap those before.
+// Transposes squares of 8 x 8; the last squares may overlap earlier ones.
 void transpose_halfwords(int64_t rows, int64_t columns, const uint16_t* src, int64_t src_stride, uint16_t* dst, int64_t dst_stride) {
   const hn::CappedTag<uint16_t, 8> d;
   const hn::Repartition<uint32_t, decltype(d)> d32;

@@ -5,19 +5,19 @@
 
 namespace treadle::kernels {
 
-/// dst[c * dst_stride + r] = src[r * src_stride + c] for r in [0, rows), c in [0, columns). Preserves the bits of NaN.
+/// Sets dst[c * dst_stride + r] = src[r * src_stride + c] for r in [0, rows), c in [0, columns). Preserves the bits of NaN.
 void transpose_plane(int64_t rows, int64_t columns, const uint32_t* src, int64_t src_stride, uint32_t* dst, int64_t dst_stride);
 
 /// Like the function above, for 2-byte elements. @pre at least 8 rows and 8 columns
 void transpose_plane(int64_t rows, int64_t columns, const uint16_t* src, int64_t src_stride, uint16_t* dst, int64_t dst_stride);
 
-/// dst[planes * i + c] = src[c * src_stride + i] for i in [0, n), e.g. for the colours of pixels or columns of DepthToSpace's blocks.
-/// @param planes  2, 3 or 4
+/// Sets dst[planes * i + c] = src[c * src_stride + i] for i in [0, n), for example for the colours of pixels or columns of DepthToSpace's
+/// blocks. @param planes  2, 3 or 4
 void interleave(int planes, int64_t n, const uint8_t* src, int64_t src_stride, uint8_t* dst);
 void interleave(int planes, int64_t n, const uint16_t* src, int64_t src_stride, uint16_t* dst);
 void interleave(int planes, int64_t n, const uint32_t* src, int64_t src_stride, uint32_t* dst);
 
-/// The inverse: dst[c * dst_stride + i] = src[planes * i + c].
+/// The inverse of interleave(): sets dst[c * dst_stride + i] = src[planes * i + c].
 void deinterleave(int planes, int64_t n, const uint8_t* src, uint8_t* dst, int64_t dst_stride);
 void deinterleave(int planes, int64_t n, const uint16_t* src, uint16_t* dst, int64_t dst_stride);
 void deinterleave(int planes, int64_t n, const uint32_t* src, uint32_t* dst, int64_t dst_stride);

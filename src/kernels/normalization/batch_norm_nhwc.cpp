@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-constexpr int kVectors = 4;  // vectors of channels summed together to hide latency
+constexpr int kVectors = 4;  // number of vectors of channels that are summed together to hide latency
 
 /// Calls body(c, first lanes) for vectors of channels, with template arguments kCount vectors and kCut (partial vector).
 template <typename Body>
@@ -50,7 +50,7 @@ HWY_INLINE void store_channels(V v, float* to, const Rest& rest) {
 
 }  // namespace
 
-/// Computes mean[c] of a few rows, and squares[c], the sum of squared differences from it.
+/// Computes mean[c] of a few rows, and squares[c], the sum of squared differences from the mean.
 void block_moments(int64_t rows, int64_t C, const float* x, float* mean, float* squares) {
   each_channel(C, [&]<int kCount, bool kCut>(int64_t c, const auto& rest) {
     const D d;
@@ -73,7 +73,7 @@ void block_moments(int64_t rows, int64_t C, const float* x, float* mean, float* 
 
 using Passes = BatchNormGate::Passes;
 
-/// Parameters of the gate for one vector of channels.
+/// The parameters of the gate for one vector of channels.
 template <Passes kPasses>
 struct Gate {
   V factor, bias, low, high;
@@ -95,7 +95,7 @@ struct Gate {
   }
 };
 
-/// For a few rows: total[c] = sum of dy, dot[c] = sum of dy (x - mean).
+/// Computes, for a few rows, total[c] = sum of dy and dot[c] = sum of dy (x - mean).
 template <Passes kPasses>
 HWY_INLINE void products(int64_t rows, int64_t C, const float* dy, const BatchNormGate& through, const float* x, const float* mean,
                          float* total, float* dot) {
@@ -122,7 +122,7 @@ HWY_INLINE void products(int64_t rows, int64_t C, const float* dy, const BatchNo
   });
 }
 
-/// dx = factor * (dy - shift - (x - mean) * slope), with per-channel coefficients.
+/// Computes dx = factor * (dy - shift - (x - mean) * slope), with per-channel coefficients.
 template <Passes kPasses>
 HWY_INLINE void gradients(int64_t rows, int64_t C, const float* dy, const BatchNormGate& through, const float* x, const float* mean,
                           const float* factor, const float* shift, const float* slope, float* dx) {
@@ -178,17 +178,17 @@ HWY_EXPORT(block_moments);
 HWY_EXPORT(block_products);
 HWY_EXPORT(gradient_rows);
 
-constexpr int64_t kBlockRows = 64;    // rows summed in float; a block stays in L1 or L2
-constexpr int64_t kMostParts = 32;    // parts summed separately, for threads
-constexpr int64_t kLeastRows = 1024;  // least rows of a part
+constexpr int64_t kBlockRows = 64;    // number of rows that are summed in float; a block stays in L1 or L2
+constexpr int64_t kMostParts = 32;    // maximum number of parts that threads sum separately
+constexpr int64_t kLeastRows = 1024;  // minimum number of rows of a part
 
-/// Divides the rows into parts that depend on the sizes only.
+/// Divides the rows into parts that depend only on the sizes.
 struct RowParts {
   int64_t count, each;
   explicit RowParts(int64_t rows) : count(std::clamp<int64_t>(rows / kLeastRows, 1, kMostParts)), each((rows + count - 1) / count) {}
 };
 
-/// Scratch bytes of a part of RowParts: per channel two doubles, two floats.
+/// Returns the scratch bytes of a part of RowParts: per channel two doubles and two floats.
 size_t part_bytes(int64_t C) { return 2 * aligned_bytes<double>(C) + 2 * aligned_bytes<float>(C); }
 struct PartSums {
   double *first, *second;
@@ -201,7 +201,7 @@ struct PartSums {
   }
 };
 
-/// Merges mean and sum of squares of `count` and of `more` numbers (Chan, Golub and LeVeque).
+/// Merges the mean and sum of squares of `count` numbers with those of `more` numbers (Chan, Golub and LeVeque).
 void join(double count, double& mean, double& squares, double more, double other_mean, double other_squares) {
   const double difference = other_mean - mean, all = count + more;
   squares += other_squares + difference * difference * count * more / all;
@@ -255,7 +255,7 @@ void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const GradientRows& dy, b
                               const float* scale, const float* mean, const float* inverse, float* dx, float* dscale, float* dbias,
                               void* scratch, ThreadPool* pool) {
   const RowParts parts(rows);
-  const bool stays_in_dx = is_computed && dx != nullptr && dx != x;  // stores the first pass's values there for the second
+  const bool stays_in_dx = is_computed && dx != nullptr && dx != x;  // the first pass stores its values there for the second
   auto each_block = [&](int64_t part, const auto& body) {
     const int64_t last = std::min(rows, (part + 1) * parts.each);
     for (int64_t r = part * parts.each; r < last; r += kBlockRows) body(r, std::min(kBlockRows, last - r));

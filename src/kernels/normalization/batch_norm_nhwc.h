@@ -14,10 +14,10 @@ size_t batch_norm_nhwc_scratch_bytes(int64_t rows, int64_t C);
 /// result does not depend on the number of threads.
 void moments_nhwc(int64_t rows, int64_t C, const float* x, float* mean, float* variance, void* scratch, ThreadPool* pool);
 
-/// Gradient of an activation after the normalization: dy passes if y = (x - mean) * factor + bias is in range. y is recomputed, as it is
-/// not stored.
+/// The gradient of an activation after the normalization: dy passes if y = (x - mean) * factor + bias is in range. y is recomputed, as it
+/// is not stored.
 struct BatchNormGate {
-  enum class Passes : uint8_t { always, above, within };  ///< above: y > low; within: not (y < low or y > high)
+  enum class Passes : uint8_t { always, above, within };  ///< above: dy passes if y > low; within: if not (y < low or y > high)
   Passes passes = Passes::always;
   float low = 0, high = 0;
   const float *factor = nullptr, *bias = nullptr;  ///< [C]
@@ -31,11 +31,11 @@ class GradientRows {
   virtual const float* rows(int64_t first, int64_t count, float* buffer) const = 0;
 };
 
-/// Returns the scratch bytes of batch_norm_gradient_nhwc(). @param is_computed  dy is computed when rows of it are requested: up to two
-/// times each
+/// Returns the scratch bytes of batch_norm_gradient_nhwc(). @param is_computed  true: rows of dy are computed when they are requested, up
+/// to two times each
 size_t batch_norm_gradient_nhwc_scratch_bytes(int64_t rows, int64_t C, bool is_computed);
 
-/// Computes dx, dscale[C] and dbias[C] (null: not wanted) of y = (x - mean) * inverse * scale + bias, where mean and inverse depend on x.
+/// Computes dx, dscale[C] and dbias[C] (each may be null) of y = (x - mean) * inverse * scale + bias, where mean and inverse depend on x.
 /// dx may be x, or the memory of dy or of the operands that dy is computed from.
 /// @param inverse  1 / sqrt(variance + epsilon)
 void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const GradientRows& dy, bool is_computed, const BatchNormGate& gate, const float* x,

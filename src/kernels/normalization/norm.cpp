@@ -58,7 +58,8 @@ void group_norm(int64_t N, int64_t C, int64_t groups, int64_t inner, const T* x,
       for (int64_t j = 0; j < channels; ++j) {
         const int64_t c = r % groups * channels + j, offset = r * length + j * inner;
         const double multiplier = inverse * static_cast<double>(scale[c]);
-        // Adds what rounding the mean to T has lost. Subtracts the mean from x first, as both may be far larger than their difference.
+        // Adds the part of the mean that rounding to T has lost. Subtracts the mean from x first, as both may be far larger than their
+        // difference.
         const T mean = static_cast<T>(s.mean);
         const double rest = s.mean - static_cast<double>(mean);
         row_affine(x + offset, inner, mean, static_cast<T>(multiplier), static_cast<T>(static_cast<double>(bias[c]) - rest * multiplier),
@@ -93,7 +94,7 @@ void lp_normalize(int64_t outer, int64_t length, int64_t inner, int p, const T* 
       const int64_t offset = c / inner * length * inner + c % inner;
       const double sum = fold_run(p == 1 ? Fold::sum_abs : Fold::sum_square, x + offset, length, inner, 0.0);
       const T norm = static_cast<T>(p == 1 ? sum : std::sqrt(sum));
-      if (inner == 1 && norm > std::numeric_limits<T>::min()) {  // its reciprocal is finite
+      if (inner == 1 && norm > std::numeric_limits<T>::min()) {  // true if the reciprocal of the norm is finite
         row_normalize(x + offset, length, T{0}, T{1} / norm, static_cast<const T*>(nullptr), static_cast<const T*>(nullptr), y + offset);
         continue;
       }
@@ -102,7 +103,7 @@ void lp_normalize(int64_t outer, int64_t length, int64_t inner, int p, const T* 
   });
 }
 
-// Normalizes one group of mean_variance_normalize(), whose elements are in contiguous runs from x on.
+// Normalizes one group of mean_variance_normalize(). Its elements are in contiguous runs that begin at x.
 template <typename T>
 void normalize_runs(const StridedLoop<1>& runs, const T* x, T* y) {
   const double count = static_cast<double>(runs.size);

@@ -15,13 +15,13 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sum of x - shift, or of its square: four vectors of accumulators over short blocks, whose sums are added in double.
+// Returns the sum of x - shift, or of its square. Sums short blocks in four vectors of accumulators, and adds these sums in double.
 template <bool kSquare, typename T>
 double shifted_sum(const T* x, int64_t n, T shift) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t block = 128 * lanes;  // 32 terms per accumulator: few, to keep the rounding error of a large mean small
+  const int64_t block = 128 * lanes;  // 32 terms per accumulator; this is little, to keep the rounding error of a large mean small
   const V shifts = hn::Set(d, shift);
   auto add = [&](V sum, V v) {
     v = hn::Sub(v, shifts);
@@ -48,7 +48,7 @@ double shifted_sum(const T* x, int64_t n, T shift) {
   return total;
 }
 
-// Clamps to 0, which rounding may undercut if the differences from the mean are tiny. Keeps NaN.
+// Clamps the variance to 0, since rounding may make it negative if the differences from the mean are tiny. Keeps NaN.
 double variance_of(double squares, double rest) {
   const double variance = squares - rest * rest;
   return variance < 0 ? 0 : variance;
@@ -64,7 +64,7 @@ RowStatistics statistics(const T* x, int64_t n) {
   return {mean, variance_of(shifted_sum<true>(x, n, shift) / count, rest)};
 }
 
-// y = fn(x, at), a vector at a time; at(p) loads the vector of another row at the same index.
+// Computes y = fn(x, at), a vector at a time; at(p) loads the vector of another row at the same index.
 template <typename T, class Fn>
 HWY_INLINE void map_row(const T* x, int64_t n, T* y, Fn&& fn) {
   const hn::ScalableTag<T> d;
@@ -93,9 +93,9 @@ void normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T*
   }
 }
 
-constexpr int64_t kShortRow = 64;  // up to this many vectors, sums of at most 32 terms per accumulator suffice
+constexpr int64_t kShortRow = 64;  // up to this number of vectors, sums of at most 32 terms per accumulator suffice
 
-// Sums x - shift, or its square, over kRows rows at once, as one row alone is bound by the latency of additions.
+// Sums x - shift, or its square, over kRows rows at once. A single row would be bound by the latency of additions.
 template <bool kSquare, int kRows, typename T>
 HWY_INLINE void shifted_sums(const T* x, int64_t n, const T (&shift)[kRows], double (&total)[kRows]) {
   const hn::ScalableTag<T> d;

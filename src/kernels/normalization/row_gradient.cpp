@@ -34,7 +34,7 @@ HWY_INLINE void for_vectors(D d, int64_t n, Fn&& fn) {
 }
 
 // Processes kRows rows from `row` on and adds to `dscale` and `dbias`, which must not be null.
-//   d = dy scale, dx = (d - mean(d) - xhat mean(d xhat)) / std; the term mean(d) only if `centred`
+//   d = dy scale, dx = (d - mean(d) - xhat mean(d xhat)) / std; the term mean(d) exists only if `centered`
 template <int kRows, typename T>
 void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias) {
   const hn::ScalableTag<T> d;
@@ -57,7 +57,7 @@ void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias
       const V g = load(dy + r * n + j), xhat = hn::Mul(hn::Sub(load(x + r * n + j), mean[r]), inverse[r]), own = hn::Mul(g, scale);
       of_bias = hn::Add(of_bias, g);
       of_scale = hn::MulAdd(g, xhat, of_scale);
-      // Lanes behind the row's end hold -mean / std in xhat, but 0 in `own`.
+      // Lanes behind the row's end contain -mean / std in xhat, but 0 in `own`.
       flow[r] = hn::Add(flow[r], own);
       slope[r] = hn::MulAdd(own, xhat, slope[r]);
     }

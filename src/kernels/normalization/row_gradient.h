@@ -8,11 +8,11 @@
 
 namespace treadle::kernels {
 
-/// Normalization of rows: y = xhat * scale + bias, where xhat = (x - mean) / std, or x / rms.
+/// A normalization of rows: y = xhat * scale + bias, where xhat = (x - mean) / std, or x / rms.
 template <typename T>
 struct NormGradient {
   int64_t rows = 0, length = 0;
-  bool centered = true;  ///< false: x / rms
+  bool centered = true;  ///< true: xhat = (x - mean) / std; false: xhat = x / rms
   double epsilon = 1e-5;
   const T *dy = nullptr, *x = nullptr, *scale = nullptr;
   T* dx = nullptr;                        ///< may be dy or x
@@ -21,12 +21,12 @@ struct NormGradient {
 
 size_t norm_gradient_scratch_bytes(int64_t rows, int64_t length, size_t element_bytes);
 
-/// Sums blocks of rows whose bounds depend on the number of rows only, so that results do not depend on threads.
+/// Computes the gradients. Sums blocks of rows whose bounds depend only on the number of rows, so that results do not depend on threads.
 /// @param scratch  norm_gradient_scratch_bytes(...), aligned to 64 bytes
 template <typename T>
 void norm_gradient(const NormGradient<T>& job, void* scratch, ThreadPool* pool);
 
-/// dx = y (dy - sum(y dy)) for each row. dx may be y or dy.
+/// Computes dx = y (dy - sum(y dy)) for each row. dx may be y or dy.
 template <typename T>
 void softmax_gradient(int64_t rows, int64_t length, const T* y, const T* dy, T* dx, ThreadPool* pool);
 

@@ -34,10 +34,10 @@ HWY_INLINE void store(D d, V v, float* y, int64_t left) {
   store_first(v, d, FirstLanes(d, left), y);
 }
 
-// Maximum that returns NaN if either side is NaN.
+// Returns the maximum, or NaN if either side is NaN.
 HWY_INLINE V max_nan(V a, V b) { return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a); }
 
-// Softmax of a row of at most one vector.
+// Computes the softmax of a row of at most one vector.
 HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
   const D d;
   const FirstLanes first(d, n);
@@ -48,7 +48,7 @@ HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
   store_first(log_of ? hn::Sub(a, log(d, sum)) : hn::Div(e, sum), d, first, y);
 }
 
-// Softmax of rows of two elements, a vector of rows at a time; returns the number of rows done.
+// Computes the softmax of rows of two elements, a vector of rows at a time. Returns the number of rows done.
 int64_t pairs(int64_t count, const float* x, float* y, bool log_of) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -107,7 +107,7 @@ float sum_of_exp(int64_t n, const float* x, float top, float* y) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
 }
 
-// y = fn(x), a vector at a time.
+// Computes y = fn(x), a vector at a time.
 template <class Fn>
 HWY_INLINE void map_row(int64_t n, const float* x, float* y, Fn fn) {
   const D d;
@@ -117,8 +117,8 @@ HWY_INLINE void map_row(int64_t n, const float* x, float* y, Fn fn) {
   if (i < n) store(d, fn(load(d, x + i, n - i, 0.0f)), y + i, n - i);
 }
 
-// Runs each step for a block of rows that stays in cache. So the latency of horizontal operations, logarithms and quotients of one row is
-// hidden by the other rows.
+// Runs each step for a block of rows that stays in cache. So the other rows hide the latency of one row's horizontal operations, logarithms
+// and quotients.
 template <bool kLog>
 void rows(int64_t count, int64_t n, const float* x, float* y) {
   const D d;
@@ -179,7 +179,7 @@ void columns(int64_t n, int64_t inner, int64_t width, const float* x, float* y, 
 
 }  // namespace
 
-// Processes rows (inner == 1) or blocks of `width` columns with numbers [begin, end).
+// Processes rows (inner == 1) or blocks of `width` columns with the numbers [begin, end).
 void softmax_rows(int64_t begin, int64_t end, int64_t length, int64_t inner, int64_t width, const float* x, float* y, bool log_of) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   if (inner == 1) {
@@ -210,7 +210,7 @@ namespace {
 
 void softmax_f32(int64_t outer, int64_t length, int64_t inner, const float* x, float* y, bool log_of, ThreadPool* pool) {
   if (length == 0 || inner == 0) return;
-  // Number of columns, in whole cache lines, that stay in L2 with their results.
+  // Number of columns, in whole cache lines, that stay in L2 together with their results.
   constexpr int64_t kElements = 16384, kLine = 16;
   const int64_t width = inner == 1 ? 1 : std::clamp<int64_t>(kElements / length / kLine * kLine, kLine, kMaxSoftmaxColumns);
   const int64_t blocks = (inner + width - 1) / width;
@@ -264,7 +264,7 @@ template <typename T>
 void hardmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool) {
   if (length == 0 || inner == 0) return;
   constexpr int64_t kPlaces = 256;
-  if (inner > kPlaces) {  // column by column
+  if (inner > kPlaces) {  // column by column, from here on
     return parallel_for(pool, outer * inner, std::max<int64_t>(1, 8192 / length), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         const int64_t offset = c / inner * length * inner + c % inner;

@@ -7,17 +7,17 @@
 
 namespace treadle::kernels {
 
-constexpr int64_t kMaxSoftmaxColumns = 512;  ///< columns processed together if inner > 1
+constexpr int64_t kMaxSoftmaxColumns = 512;  ///< maximum number of columns that are processed together if inner > 1
 
-/// y = exp(x - max) / sum exp(x - max). A row of -infinity becomes NaN.
+/// Computes y = exp(x - max) / sum exp(x - max). A row of -infinity becomes NaN.
 template <typename T>
 void softmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool);
 
-/// y = x - max - log sum exp(x - max)
+/// Computes y = x - max - log sum exp(x - max).
 template <typename T>
 void log_softmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool);
 
-/// y = 1 at the first maximum, 0 elsewhere; NaN is the largest. y must not be x.
+/// Sets y to 1 at the first maximum and to 0 elsewhere; NaN counts as the largest number. y must not be x.
 template <typename T>
 void hardmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool);
 

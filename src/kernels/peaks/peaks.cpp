@@ -14,7 +14,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 
-// Twelve accumulators hide a latency of four or five cycles on two units, and fit AVX2's registers.
+// Uses twelve accumulators, which hide a latency of four or five cycles on two units, and fit AVX2's registers.
 double multiply_adds(int64_t iterations, float* sink) {
   const D d;
   const auto factor = hn::Set(d, 0.999f), term = hn::Set(d, 0.001f);
@@ -70,10 +70,10 @@ double multiply_add_loop(int64_t iterations, float* sink) { return HWY_DYNAMIC_D
 
 double tile_product_loop(int64_t iterations) {
   if (!has_split_tiles()) return 0;
-  constexpr int64_t kSteps = 3;  // tiles of these steps stay in L1
+  constexpr int64_t kSteps = 3;  // number of steps whose tiles stay in L1
   alignas(64) uint16_t A[kSteps * 2 * kSplitTiles], B[kSteps * 2 * kSplitTiles];
   alignas(64) float sums[4 * kSplitRows * kSplitRows];
-  // Numbers near 1 and -1 with all mantissas, as CPUs are faster with zeros.
+  // Uses numbers near 1 and -1 with all mantissas, as CPUs are faster with zeros.
   for (int64_t i = 0; i < kSteps * 2 * kSplitTiles; ++i) A[i] = B[i] = static_cast<uint16_t>(0x3F80 ^ i % 128 ^ i % 3 << 15);
   AmxTiles tiles;
   for (int64_t n = 0; n < iterations; ++n)

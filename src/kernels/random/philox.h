@@ -7,13 +7,14 @@
 
 namespace treadle::kernels {
 
-/// Philox 4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011).
+/// Returns the numbers of one counter by Philox 4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
+/// 1, 2, 3", 2011).
 constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     uint64_t a = uint64_t{0xD2511F53} * counter[0], b = uint64_t{0xCD9E8D57} * counter[2];
     counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
                static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
-    key[0] += 0x9E3779B9;  // the golden ratio, and sqrt(3) - 1
+    key[0] += 0x9E3779B9;  // digits of the golden ratio, and of sqrt(3) - 1
     key[1] += 0xBB67AE85;
   }
   return counter;
@@ -29,7 +30,7 @@ struct RandomStream {
                   {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
   }
 
-  /// Elements 2 * index and 2 * index + 1, uniform in [0, 1), with 53 random bits each.
+  /// Returns elements 2 * index and 2 * index + 1, uniform in [0, 1), with 53 random bits each.
   std::array<double, 2> uniform_pair(uint64_t index) const {
     auto bits = block(index);
     auto number = [](uint32_t high, uint32_t low) { return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53; };
@@ -37,14 +38,14 @@ struct RandomStream {
   }
   double uniform(uint64_t element) const { return uniform_pair(element / 2)[element % 2]; }
 
-  /// Elements 2 index and 2 index + 1 of a standard normal distribution, by the Box-Muller transform.
+  /// Returns elements 2 index and 2 index + 1 of a standard normal distribution, by the Box-Muller transform.
   std::array<double, 2> normal_pair(uint64_t index) const {
     auto [u, v] = uniform_pair(index);
     double radius = std::sqrt(-2 * std::log(1 - u)), angle = 6.283185307179586477 * v;
     return {radius * std::cos(angle), radius * std::sin(angle)};
   }
 
-  /// values[i] = element first + i of the stream; `first` must be even.
+  /// Sets values[i] to element first + i of the stream; `first` must be even.
   void fill_uniform(int64_t first, double* values, int64_t n) const { fill(first, values, n, &RandomStream::uniform_pair); }
   void fill_normal(int64_t first, double* values, int64_t n) const { fill(first, values, n, &RandomStream::normal_pair); }
 

@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#ifndef TREADLE_BEYOND_TYPES  // this file is compiled for each instruction set
+#ifndef TREADLE_BEYOND_TYPES  // needed because this file is included once for each instruction set
 #define TREADLE_BEYOND_TYPES(each) \
   each(float) each(double) each(int8_t) each(int16_t) each(int32_t) each(int64_t) each(uint8_t) each(uint16_t) each(uint32_t) each(uint64_t)
 #endif
@@ -22,7 +22,7 @@ int64_t first_beyond(const T* x, int64_t n, T bound) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto bounds = hn::Set(d, bound);
   auto beyond = [&](auto v) {
-    if constexpr (std::is_floating_point_v<T>)  // true for NaN, for which Le() and Ge() are false
+    if constexpr (std::is_floating_point_v<T>)  // negated comparisons, which are true for NaN, since Le() and Ge() are false for NaN
       return hn::Not(kAbove ? hn::Le(v, bounds) : hn::Ge(v, bounds));
     else
       return kAbove ? hn::Gt(v, bounds) : hn::Lt(v, bounds);

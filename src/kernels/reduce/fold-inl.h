@@ -18,7 +18,7 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The unsigned type of the same size, in which overflow is defined.
+// Selects the unsigned type of the same size, in which overflow is defined.
 template <class A>
 using Wrapping = typename std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>::type;
 
@@ -79,7 +79,7 @@ struct MinOf {
   }
 };
 
-// A fold that returns one of the elements (max, min) needs no wider type.
+// True for a fold that returns one of the elements (max, min), which needs no wider type.
 template <class F, typename T>
 using ChainOf = std::conditional_t<F::kIsElement && std::is_integral_v<T>, T, FoldChain<T>>;
 
@@ -117,7 +117,7 @@ FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total)
   return total;
 }
 
-// Maximum or minimum of a row.
+// Computes the maximum or minimum of a row.
 
 template <typename T>
 inline constexpr bool kHasExtremes = std::is_arithmetic_v<T> && (sizeof(T) <= 4 || std::is_same_v<T, double>);
@@ -153,7 +153,8 @@ HWY_INLINE hn::TFromD<D> extreme_lane(D d, hn::Vec<D> v) {
 
 #endif
 
-// @pre n >= lanes. The last vector overlaps the one before, which changes nothing. Returns NaN if there is one.
+// Returns the extreme of n elements, or NaN if one of them is NaN. The last vector may overlap the previous one, which does not change the
+// result. @pre n >= lanes
 template <bool kLargest, typename T>
 T extreme_of_row(const T* x, int64_t n) {
   const hn::ScalableTag<T> d;
@@ -177,11 +178,11 @@ T extreme_of_row(const T* x, int64_t n) {
   return extreme_lane<kLargest>(d, extreme<kLargest>(a, b));
 }
 
-// For many adjacent outputs: combines columns[j] with `rows` rows of x.
+// Handles many adjacent outputs: combines columns[j] with `rows` rows of x.
 template <class F, typename T>
 void fold_columns(const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) {
   using A = ChainOf<F, T>;
-  constexpr int64_t kBlock = 64;  // rows summed in float before they are added in double
+  constexpr int64_t kBlock = 64;  // number of rows that are summed in float before the sums are added in double
   A chain[kFoldColumns];
   for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
     const int64_t r1 = r0 + kBlock < rows ? r0 + kBlock : rows;

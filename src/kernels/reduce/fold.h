@@ -1,4 +1,4 @@
-// Interface of the reduction driver to its inner loops.
+// The interface between the reduction driver and its inner loops.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace treadle::kernels {
 
 enum class Fold : uint8_t { sum, sum_abs, sum_square, prod, max, min };
 
-/// FoldChain: the accumulator of one chain. FoldTotal: the type in which chains are combined. Integers wrap as in NumPy: sums and products
-/// are computed unsigned, with the same bits; max and min need the sign.
+/// FoldChain is the accumulator of one chain; FoldTotal is the type in which chains are combined. Integers wrap around as in NumPy: sums
+/// and products are computed unsigned, with the same bits; max and min need the sign.
 template <typename T>
 using FoldChain = std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
                                      std::conditional_t<std::is_same_v<T, double>, double, float>>;
@@ -33,7 +33,7 @@ void fold_columns(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64
 
 }  // namespace treadle::kernels
 
-/// Repeats DEFINE(T) for every element type that can be reduced.
+/// Expands DEFINE(T) for every element type that can be reduced.
 #define TREADLE_FOR_NUMBERS(DEFINE) \
   DEFINE(float)                     \
   DEFINE(double)                    \

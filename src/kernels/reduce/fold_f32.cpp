@@ -55,7 +55,8 @@ struct ProductOf {
   }
   static double join(double a, double b) { return a * b; }
 };
-// at_least() and at_most() return the second operand if one is NaN, which keeps NaN in `b`; the selection keeps NaN in `a`.
+// Returns the maximum of two vectors. at_least() and at_most() return the second operand if one is NaN, which keeps a NaN in `b`; the
+// selection keeps a NaN in `a`.
 struct MaxOf {
   static constexpr float kIdentity = -std::numeric_limits<float>::infinity();
   template <class W>
@@ -81,7 +82,7 @@ struct MinOf {
   static double join(double a, double b) { return b < a || b != b ? b : a; }
 };
 
-// Combines the lanes of a vector until four are left, halves first.
+// Combines the halves of a vector until four lanes are left.
 template <class F, class DW>
 HWY_INLINE auto join_to_four([[maybe_unused]] DW d, hn::Vec<DW> v) {
 #if HWY_TARGET != HWY_SCALAR
@@ -196,7 +197,7 @@ void rows(const float* x, int64_t count, int64_t row_stride, int64_t n, double* 
 template <class F, int kVectors>
 HWY_INLINE void strip(const float* x, int64_t rows, int64_t row_stride, int64_t n, double* totals) {
   const D d;
-  constexpr int64_t kRows = 64;  // rows summed in float before they are added in double
+  constexpr int64_t kRows = 64;  // number of rows that are summed in float before the sums are added in double
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN float joined[kVectors * hn::MaxLanes(D())];
   for (int64_t first = 0; first < rows; first += kRows) {

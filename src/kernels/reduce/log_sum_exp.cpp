@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 
-// Sum of exp(x - shift): two vectors of accumulators over short blocks, whose sums are added in double.
+// Returns the sum of exp(x - shift). Sums short blocks in two vectors of accumulators, and adds these sums in double.
 double sum_of_exp(const float* x, int64_t n, float shift) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;

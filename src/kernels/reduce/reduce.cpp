@@ -11,7 +11,7 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kGrain = 32 * 1024;
-constexpr int64_t kSplitBlock = 64 * 1024;  // inputs of one piece of a split reduction
+constexpr int64_t kSplitBlock = 64 * 1024;  // number of inputs in one piece of a split reduction
 constexpr int64_t kMaxPieces = 64;
 
 Fold fold_of(Reduce op) {
@@ -46,7 +46,7 @@ FoldTotal<T> identity_of(Fold fold) {
   }
 }
 
-// Truncates to an integer; saturates out of range, where a C++ conversion would be undefined.
+// Truncates to an integer. Saturates numbers out of range, for which a C++ conversion would be undefined.
 template <typename T>
 T store(double value) {
   if constexpr (std::is_integral_v<T>) {
@@ -61,7 +61,7 @@ T store(double value) {
   }
 }
 
-// y[i] = the result for `count` elements whose fold is totals[i]
+// Sets y[i] to the result for `count` elements whose fold is totals[i].
 template <typename T>
 void finish(Reduce op, const FoldTotal<T>* totals, int64_t n, int64_t count, T* y) {
   auto each = [&](auto&& fn) {
@@ -75,7 +75,8 @@ void finish(Reduce op, const FoldTotal<T>* totals, int64_t n, int64_t count, T* 
   } else {
     if (op == Reduce::mean) {
       if constexpr (std::is_same_v<T, double>) return each([&](double t) { return t / static_cast<double>(count); });
-      return each([share = 1 / static_cast<double>(count)](double t) { return store<T>(t * share); });  // precise enough for narrow types
+      // Double is precise enough for narrow types.
+      return each([share = 1 / static_cast<double>(count)](double t) { return store<T>(t * share); });
     }
     if (op == Reduce::l2) return each([](double t) { return store<T>(std::sqrt(t)); });
     if (op == Reduce::log_sum) return each([](double t) { return store<T>(std::log(t)); });
@@ -140,7 +141,7 @@ void reduce_split(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPoo
   });
 }
 
-// Adjacent outputs have adjacent inputs: reduces whole rows of them at once.
+// Handles adjacent outputs with adjacent inputs: reduces whole rows of inputs at once.
 template <typename T>
 void reduce_columns(Reduce op, const ReducePlan& plan, const T* x, T* y, int64_t begin, int64_t end) {
   const Fold fold = fold_of(op);
@@ -209,7 +210,7 @@ template <typename T>
 void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* pool) {
   const int64_t outputs = plan.kept.size, inputs = plan.reduced.size;
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inputs));
-  if (inputs == 0) {  // x may be null
+  if (inputs == 0) {  // in this case x may be null
     T empty{};
     const FoldTotal<T> total = identity_of<T>(fold_of(op));
     if (op == Reduce::log_sum_exp)
@@ -235,7 +236,7 @@ void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* poo
     });
   }
   if (plan.kept.inner_stride(0) == 1 && plan.kept.inner() > 1) {
-    // Gives each thread more than a line of each row if there are enough columns.
+    // Gives each thread more than one cache line of each row if there are enough columns.
     constexpr int64_t kLine = 16, kStrip = 128;
     return parallel_for(pool, outputs, std::max<int64_t>(outputs >= 3 * kStrip ? kStrip : kLine, grain),
                         [&](int64_t begin, int64_t end) { reduce_columns(op, plan, x, y, begin, end); });

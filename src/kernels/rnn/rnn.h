@@ -25,12 +25,12 @@ struct RnnParams {
   RnnKind kind = RnnKind::rnn;
   RnnDirection direction = RnnDirection::forward;
   int64_t steps = 0, batch = 0, input = 0, hidden = 0;
-  bool batch_first = false;          ///< ONNX's layout = 1
-  float clip = 0;                    ///< clamp of the activations' arguments; 0: none
-  bool linear_before_reset = false;  ///< GRU
-  bool input_forget = false;         ///< LSTM: the forget gate is 1 - the input gate
-  bool bytes = false;                ///< LSTM: round the batch's state like DynamicQuantizeLinear before its product
-  /// Functions of each direction: f; f, g; or f, g, h.
+  bool batch_first = false;          ///< corresponds to ONNX's layout = 1
+  float clip = 0;                    ///< clamp of the activations' arguments; 0: no clamp
+  bool linear_before_reset = false;  ///< for a GRU: apply the reset gate after the product of the state
+  bool input_forget = false;         ///< for an LSTM: the forget gate is 1 - the input gate
+  bool bytes = false;                ///< for an LSTM: round the batch's state like DynamicQuantizeLinear before its product
+  /// The functions of each direction: f; f, g; or f, g, h.
   RnnActivation activations[2][3];
 
   int64_t gates() const { return kind == RnnKind::rnn ? 1 : kind == RnnKind::gru ? 3 : 4; }
@@ -45,13 +45,13 @@ struct RnnWeights {
   const float *W = nullptr, *R = nullptr, *B = nullptr, *P = nullptr;
 };
 
-/// Number of floats of the packed weights.
+/// Returns the number of floats of the packed weights.
 int64_t packed_rnn_size(const RnnParams& params);
-/// @param packed  packed_rnn_size floats, aligned to 64 bytes
+/// Packs the weights. @param packed  packed_rnn_size floats, aligned to 64 bytes
 void pack_rnn(const RnnParams& params, const RnnWeights& weights, float* packed);
 
-/// Operands; null if absent. X[steps, batch, input]; Y[steps, D, batch, hidden], Y_h and Y_c [D, batch, hidden]. If batch_first: X[batch,
-/// steps, input], Y[batch, steps, D, hidden], Y_h and Y_c [batch, D, hidden]. Initial states have the shapes of Y_h and Y_c.
+/// The operands; null if absent. X[steps, batch, input]; Y[steps, D, batch, hidden], Y_h and Y_c [D, batch, hidden]. If batch_first:
+/// X[batch, steps, input], Y[batch, steps, D, hidden], Y_h and Y_c [batch, D, hidden]. Initial states have the shapes of Y_h and Y_c.
 struct RnnData {
   const float* X = nullptr;
   const int32_t* sequence_lengths = nullptr;  ///< `batch` values in [0, steps]
@@ -61,8 +61,8 @@ struct RnnData {
 
 size_t rnn_scratch_bytes(const RnnParams& params);
 
-/// After the end of a shorter sequence, Y is 0 and the state stays. The reverse direction starts at each sequence's own end.
-/// @throws Error(invalid_argument) if a sequence length is not in [0, steps]
+/// Computes the layer. After the end of a shorter sequence, Y is 0 and the state stays. The reverse direction starts at the end of each
+/// sequence. @throws Error(invalid_argument) if a sequence length is not in [0, steps]
 void rnn(const RnnParams& params, const float* packed, const RnnData& data, void* scratch, ThreadPool* pool);
 
 }  // namespace treadle::kernels

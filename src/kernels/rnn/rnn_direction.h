@@ -1,4 +1,4 @@
-// Shared by the training forward pass and the backward pass of the recurrent layers.
+// Helpers that the training forward pass and the backward pass of the recurrent layers share.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,10 @@
 
 namespace treadle::kernels {
 
-/// Sizes that both passes need.
+/// The sizes that both passes need.
 struct RnnExtents {
-  int64_t steps, batch, input, hidden, gates, rows, first;  // rows = steps * batch; first: columns of gates that are products of h itself
+  // rows: steps * batch; first: number of columns of gates that are products of h itself.
+  int64_t steps, batch, input, hidden, gates, rows, first;
   explicit RnnExtents(const RnnParams& p)
       : steps(p.steps),
         batch(p.batch),
@@ -32,24 +33,24 @@ struct RnnBlock {
   }
 };
 
-/// Shape of C = op(A) op(B) (+ C) with unpacked operands.
+/// The shape of C = op(A) op(B) (+ C) with unpacked operands.
 struct RnnProduct {
   GemmShape shape;
-  static RnnProduct columns(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb) {  // A^T B; both have K rows
+  static RnnProduct columns(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb) {  // the product A^T B; both have K rows
     return {{.M = M, .N = N, .K = K, .a_row = 1, .a_col = lda, .ldb = ldb, .ldc = N}};
   }
-  static RnnProduct rows(int64_t M, int64_t N, int64_t K, bool transposed) {  // A B, or A B^T
+  static RnnProduct rows(int64_t M, int64_t N, int64_t K, bool transposed) {  // the product A B, or A B^T
     return {{.M = M, .N = N, .K = K, .a_row = K, .ldb = transposed ? K : N, .b_transposed = transposed, .ldc = N}};
   }
 };
 
-/// Values that the forward pass keeps for one direction. Rows are in the order of the steps, also in the reverse direction.
+/// The values that the forward pass keeps for one direction. Rows are in the order of the steps, also in the reverse direction.
 template <typename P>
 struct RnnKept {
   P gates = nullptr;      ///< [steps, batch, gates], after the functions
-  P arguments = nullptr;  ///< before the functions, if rnn_keeps_arguments()
+  P arguments = nullptr;  ///< arguments of the functions, if rnn_keeps_arguments()
   P h = nullptr;          ///< [steps + 1, batch, hidden]; the first is the initial state
-  P c = nullptr;          ///< the same for the cell of an LSTM
+  P c = nullptr;          ///< same layout as h, for the cell of an LSTM
   P aside = nullptr;      ///< [steps, batch, hidden]: reset * h of a GRU, or the product that the reset gate multiplies
 
   RnnKept(const RnnParams& p, int direction, P memory) {
@@ -59,12 +60,12 @@ struct RnnKept {
     gates = take(gate_size);
     if (rnn_keeps_arguments(p)) arguments = take(gate_size);
     h = take(states);
-    c = p.kind == RnnKind::lstm ? take(states) : h;  // unused by other kinds
+    c = p.kind == RnnKind::lstm ? take(states) : h;  // only an LSTM uses it
     if (p.kind == RnnKind::gru) aside = take(rows * p.hidden);
   }
 };
 
-/// Positions of one direction's rows in the operands.
+/// The positions of one direction's rows in the operands.
 struct RnnPlaces {
   const RnnParams& p;
   const int32_t* lengths;
@@ -85,7 +86,7 @@ struct RnnPlaces {
   }
   int64_t state(int64_t b) const { return (p.batch_first ? b * p.num_directions() + direction : direction * p.batch + b) * p.hidden; }
 
-  /// Returns X in the order of the steps: in place, or copied to `room`. Rows behind the end of a sequence are zero in the copy.
+  /// Returns X in the order of the steps: in place, or copied to `room`. In the copy, rows behind the end of a sequence are zero.
   template <typename T>
   const T* inputs(const T* X, T* room) const {
     if (!reverse && !p.batch_first && lengths == nullptr) return X;
@@ -115,7 +116,7 @@ struct RnnPlaces {
   }
 };
 
-/// y = f(clip(x)). T is float or double.
+/// Computes y = f(clip(x)). T is float or double.
 template <typename T>
 void rnn_activate(const RnnParams& p, const RnnActivation& f, const T* x, T* y, int64_t n);
 
@@ -126,7 +127,7 @@ inline bool is_usual_lstm(const RnnParams& p, int direction, bool has_peepholes)
          f[1].function == Unary::tanh && f[2].function == Unary::tanh;
 }
 
-/// @throws Error(invalid_argument)
+/// Checks the sequence lengths. @throws Error(invalid_argument)
 void check_rnn_lengths(const RnnParams& p, const int32_t* lengths);
 
 }  // namespace treadle::kernels

@@ -31,7 +31,7 @@ T slope_of(const RnnActivation& f, T x, T y) {
   }
 }
 
-/// d *= f'(clip(x)), given y = f(clip(x)); 0 where x was clipped. Reads x only if rnn_keeps_arguments().
+/// Multiplies d by f'(clip(x)), given y = f(clip(x)); the factor is 0 where x was clipped. Reads x only if rnn_keeps_arguments().
 template <typename T>
 void times_slope(const RnnParams& p, const RnnActivation& f, const T* x, const T* y, T* d, int64_t n) {
   const T bound = static_cast<T>(p.clip);
@@ -44,7 +44,7 @@ void times_slope(const RnnParams& p, const RnnActivation& f, const T* x, const T
   }
 }
 
-/// Scratch elements of the products over all steps.
+/// Returns the scratch elements of the products over all steps.
 template <typename T>
 size_t products_scratch(const RnnExtents& e, int max_threads) {
   size_t most = 0;
@@ -57,7 +57,7 @@ size_t products_scratch(const RnnExtents& e, int max_threads) {
   return most;
 }
 
-/// Offsets of the parts of a direction's scratch, in elements.
+/// The offsets of the parts of a direction's scratch, in elements.
 template <typename T>
 struct BackwardParts : RnnBlock {
   int64_t x, z, dx, last, dh, dc, work, r, r_last, product;
@@ -164,7 +164,7 @@ struct BackwardDirection {
     std::copy_n(work, e.hidden, row);
   }
 
-  // Backward pass of the gates, except the reset gate if linear_before_reset is false, which needs a product first.
+  // The backward pass of the gates. Excludes the reset gate if linear_before_reset is false, because its gradient needs a product first.
   void gru_back(T* row, const T* post, const T* before, const T* aside, T* d) const {
     const int64_t H = e.hidden;
     for (int64_t j = 0; j < H; ++j) work[j] = d[j] * (1 - post[j]);
@@ -188,7 +188,7 @@ struct BackwardDirection {
         for (int64_t j = 0; active(step, b) && j < H; ++j) d[b * H + j] = pre[b * e.gates + 2 * H + j] * post[b * e.gates + H + j];
       return add_product(d, H, R_last, dh, H);
     }
-    // The gradient of reset * h.
+    // Computes the gradient of reset * h.
     gemm<T>(e.batch, {pre + 2 * H, e.gates, 1}, R_last, work, H, {}, pool);
     const T* before = kept.h + step * e.batch * H;
     for (int64_t b = 0; b < e.batch; ++b) {
@@ -214,7 +214,7 @@ struct BackwardDirection {
     times_slope(p, activation(0), row + H, post + H, flow, H);
     std::copy_n(flow, H, row + H);
     for (int64_t j = 0; data.P && j < H; ++j) dcell[j] += flow[j] * peephole(1)[j];
-    // First the gradients of the input and forget gates, then the candidate's.
+    // Computes the gradients of the input and forget gates first, then the candidate's.
     for (int64_t j = 0; j < H; ++j) flow[j] = dcell[j] * (p.input_forget ? post[3 * H + j] - before[j] : post[3 * H + j]);
     times_slope(p, activation(0), row, post, flow, H);
     std::copy_n(flow, H, row);
@@ -309,7 +309,7 @@ void rnn_gradient(const RnnParams& p, const RnnGradientData<T>& data, void* scra
       BackwardDirection<T>(p, data, static_cast<int>(d), memory + d * parts.size, max_threads, pool).run();
   });
   if (!data.dX) return;
-  // After both directions, which may have run in parallel.
+  // Runs after both directions, which may have run in parallel.
   std::fill_n(data.dX, p.steps * p.batch * p.input, T{0});
   for (int d = 0; d < p.num_directions(); ++d)
     add_to_dX<T>(RnnPlaces(p, data.sequence_lengths, d), memory + d * parts.size + parts.dx, data.dX);

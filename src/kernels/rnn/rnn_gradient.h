@@ -11,10 +11,10 @@ bool has_rnn_slope(Unary function);
 
 /// Returns true if the gates' arguments must be kept besides their values. The slope of some functions follows from the value.
 bool rnn_keeps_arguments(const RnnParams& params);
-/// Number of elements kept per direction, step and batch row, and for the state before the first step.
+/// Returns the number of elements kept per direction, step and batch row, and for the state before the first step.
 int64_t rnn_kept_columns(const RnnParams& params);
 
-/// Operands as in rnn(); null if absent.
+/// The operands as in rnn(); null if absent.
 template <typename T>
 struct RnnKeepingData {
   const T *X = nullptr, *W = nullptr, *R = nullptr, *B = nullptr, *P = nullptr;
@@ -33,7 +33,7 @@ size_t rnn_keeping_scratch_bytes(const RnnParams& params, int max_threads);
 template <typename T>
 void rnn_keeping(const RnnParams& params, const RnnKeepingData<T>& data, void* scratch, int max_threads, ThreadPool* pool);
 
-/// Operands as in rnn(), and gradients of the same shapes; null if absent.
+/// The operands as in rnn(), and gradients of the same shapes; null if absent.
 template <typename T>
 struct RnnGradientData {
   const T *X = nullptr, *W = nullptr, *R = nullptr, *P = nullptr;

@@ -1,4 +1,4 @@
-// Forward pass of RNN, GRU and LSTM that keeps intermediate values for the backward pass.
+// The forward pass of RNN, GRU and LSTM that keeps intermediate values for the backward pass.
 #include <cmath>
 #include <string>
 #include <type_traits>
@@ -34,7 +34,7 @@ double function_of(const RnnActivation& f, double x) {
 
 bool follows_from_value(const RnnActivation& f) { return f.function == Unary::sigmoid || f.function == Unary::tanh; }
 
-/// Offsets of the parts of a direction's scratch, in elements.
+/// The offsets of the parts of a direction's scratch, in elements.
 template <typename T>
 struct KeepingParts : RnnBlock {
   int64_t x, z, bias, r, r_last, product;
@@ -128,7 +128,7 @@ struct KeepingDirection {
 
   const T* sum_biases(T* to) const {
     const T *input = bias(false), *recurrent = bias(true);
-    // If linear_before_reset, the reset gate multiplies the candidate's recurrent bias too, so it stays separate.
+    // If linear_before_reset, the reset gate also multiplies the candidate's recurrent bias, so that bias stays separate.
     const int64_t both = p.kind == RnnKind::gru && p.linear_before_reset ? e.first : e.gates;
     for (int64_t j = 0; j < e.gates; ++j) to[j] = j < both ? input[j] + recurrent[j] : input[j];
     return to;
@@ -157,7 +157,7 @@ struct KeepingDirection {
     for (int64_t j = 0; j < H; ++j) after[j] = (1 - post[j]) * post[2 * H + j] + post[j] * before[j];
   }
 
-  // Gates in the order i, o, f, c; peepholes i, o, f.
+  // Computes an LSTM cell. Gates are in the order i, o, f, c; peepholes i, o, f.
   void lstm_cell(T* pre, T* post, const T* before, T* after, T* state) const {
     const int64_t H = e.hidden;
     if constexpr (std::is_same_v<T, float>) {
@@ -199,7 +199,7 @@ void check_rnn_lengths(const RnnParams& p, const int32_t* lengths) {
   }
 }
 
-// The argument of an LSTM's cell function (h) is the cell state, which is kept anyway.
+// The argument of an LSTM's function h is the cell state, which is kept anyway.
 bool rnn_keeps_arguments(const RnnParams& p) {
   if (p.clip > 0) return true;
   const int functions = p.kind == RnnKind::rnn ? 1 : 2;
@@ -210,7 +210,7 @@ bool rnn_keeps_arguments(const RnnParams& p) {
 }
 
 int64_t rnn_kept_columns(const RnnParams& p) {
-  const int64_t states = p.kind == RnnKind::rnn ? 1 : 2;  // h, and c of an LSTM or `aside` of a GRU
+  const int64_t states = p.kind == RnnKind::rnn ? 1 : 2;  // h; for an LSTM also c, for a GRU also `aside`
   return (p.gates() * (rnn_keeps_arguments(p) ? 2 : 1) + states) * p.hidden;
 }
 

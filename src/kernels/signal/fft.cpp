@@ -13,7 +13,7 @@ namespace {
 constexpr int kLargestPrime = 13;
 constexpr int64_t kMaxLength = int64_t{1} << 30;
 
-/// exp(-2 pi i k / n); exact for 1, -1, i and -i.
+/// Returns exp(-2 pi i k / n); exact for 1, -1, i and -i.
 template <typename T>
 std::complex<T> root_of_unity(int64_t k, int64_t n) {
   double angle = -2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(n);
@@ -24,7 +24,7 @@ std::complex<T> root_of_unity(int64_t k, int64_t n) {
   return {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
 }
 
-// Avoids std::complex's product, whose checks for NaN and infinity cost more than the product.
+// Multiplies two numbers. Avoids std::complex's product, whose checks for NaN and infinity cost more than the product.
 template <typename T>
 std::complex<T> times(std::complex<T> a, std::complex<T> b) {
   return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
@@ -36,7 +36,7 @@ std::complex<T> quarter_turn(std::complex<T> a, bool inverse) {
   return inverse ? std::complex<T>(-a.imag(), a.real()) : std::complex<T>(a.imag(), -a.real());
 }
 
-/// Discrete Fourier transform of R values.
+/// Computes the discrete Fourier transform of R values.
 template <int R, typename T>
 void butterfly(std::complex<T>* v, const std::complex<T>* roots, int64_t root_step, bool inverse) {
   using Complex = std::complex<T>;
@@ -65,7 +65,7 @@ void butterfly(std::complex<T>* v, const std::complex<T>* roots, int64_t root_st
   }
 }
 
-/// One Stockham pass over `n` values: transforms of length `length` remain to be done, `stride` of them interleaved.
+/// Does one Stockham pass over `n` values: transforms of length `length` remain to be done, `stride` of them interleaved.
 template <int R, typename T>
 void pass(int64_t n, int64_t length, int64_t stride, const std::complex<T>* roots, bool inverse, const std::complex<T>* from,
           std::complex<T>* to) {
@@ -119,7 +119,8 @@ Fft<T>::Fft(int64_t length, bool inverse) : length_(length), inverse_(inverse) {
   factorize(padded_, factors_);
 }
 
-// Bluestein's table: the roots of the padded length, the chirp exp(-pi i n^2 / length), and the transform of the chirp's conjugate.
+// The table of Bluestein's algorithm: the roots of the padded length, the chirp exp(-pi i n^2 / length), and the transform of the chirp's
+// conjugate.
 template <typename T>
 int64_t Fft<T>::table_size() const {
   return bluestein_ ? 2 * padded_ + length_ : length_;

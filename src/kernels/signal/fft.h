@@ -10,21 +10,21 @@
 
 namespace treadle::kernels {
 
-/// y[k] = sum over n of x[n] exp(-+ 2 pi i k n / length). The inverse has the plus sign and is not scaled.
-/// @tparam T  float or double
+/// Computes y[k] = sum over n of x[n] exp(-+ 2 pi i k n / length). The inverse has the plus sign and is not scaled. @tparam T  float or
+/// double
 template <typename T>
 class Fft {
  public:
   using Complex = std::complex<T>;
 
-  /// @throws Error(invalid_argument) for a length below 1, Error(resource_exhausted) above 2^30
+  /// Plans a transform. @throws Error(invalid_argument) for a length below 1, Error(resource_exhausted) above 2^30
   Fft(int64_t length, bool inverse);
 
   int64_t length() const { return length_; }
-  /// Number of elements that prepare() writes: roots of unity, which any number of transforms may share.
+  /// Returns the number of elements that prepare() writes: roots of unity, which any number of transforms may share.
   int64_t table_size() const;
   void prepare(Complex* table, Complex* work) const;
-  /// Number of elements of working memory of prepare(), and of run().
+  /// Returns the number of elements of working memory that prepare() and run() need.
   int64_t work_size() const { return bluestein_ ? 2 * padded_ : length_; }
   /// Transforms `line` (length elements) in place.
   void run(const Complex* table, Complex* line, Complex* work) const;

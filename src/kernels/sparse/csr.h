@@ -1,4 +1,4 @@
-// Products of sparse matrices in CSR format by dense ones.
+// Products of sparse matrices in CSR format and dense matrices.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,9 @@
 
 namespace treadle::kernels {
 
-/// dst[m, n] = sum over the elements (m, k) of A of A[m, k] * B[k, n]. Rows run in parallel; each is summed in the order of its elements.
-/// @param offsets  [M + 1], begin of each row's elements
-/// @param columns  [offsets[M]], each in [0, K)
-/// @param B        [K, N], dst [M, N], contiguous
+/// Computes dst[m, n] = sum over the elements (m, k) of A of A[m, k] * B[k, n]. Rows run in parallel; each is summed in the order of its
+/// elements. @param offsets  [M + 1], begin of each row's elements @param columns  [offsets[M]], each in [0, K) @param B        [K, N], dst
+/// [M, N], contiguous
 template <typename T>
 void csr_times_dense(int64_t M, int64_t N, const int64_t* offsets, const int64_t* columns, const T* values, const T* B, T* dst,
                      ThreadPool* pool) {
@@ -52,9 +51,8 @@ struct CsrColumns {
   }
 };
 
-/// row_at(k)[n] = sum over the elements (m, columns[k]) of A of their value * B[m, n], for each column with elements. Sums are in the order
-/// of A's rows, whatever the number of threads.
-/// @param B  [M, N], contiguous
+/// Computes row_at(k)[n] = sum over the elements (m, columns[k]) of A of their value * B[m, n], for each column with elements. Sums are in
+/// the order of A's rows, whatever the number of threads. @param B  [M, N], contiguous
 template <typename T, typename RowAt>
 void csr_columns_times_dense(const CsrColumns& a, int64_t N, const T* values, const T* B, ThreadPool* pool, RowAt row_at) {
   const auto count = static_cast<int64_t>(a.columns.size());

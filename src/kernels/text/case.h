@@ -6,14 +6,14 @@
 
 namespace treadle::kernels {
 
-/// Simple (one to one) case mappings.
+/// Simple case mappings: one code point to one code point.
 char32_t to_lower(char32_t c);
 char32_t to_upper(char32_t c);
 
-/// Case mappings of a locale, for StringNormalizer.
+/// The case mappings of a locale, for StringNormalizer.
 class CaseMapper {
  public:
-  /// @param locale  e.g. "en_US" or "tr_TR.UTF-8". If it is empty or not installed, the default is used, which follows Unicode.
+  /// @param locale  such as "en_US" or "tr_TR.UTF-8". If it is empty or not installed, the default is used, which follows Unicode.
   explicit CaseMapper(std::string_view locale);
   ~CaseMapper();
   CaseMapper(const CaseMapper&) = delete;
@@ -23,7 +23,7 @@ class CaseMapper {
   std::string upper(std::string_view text) const;
 
  private:
-  void* locale_ = nullptr;  // null: the default
+  void* locale_ = nullptr;  // null: the default locale
 };
 
 }  // namespace treadle::kernels

@@ -1,4 +1,4 @@
-// MurmurHash3, 32-bit variant (Austin Appleby, public domain: smhasher, MurmurHash3_x86_32).
+// The 32-bit variant of MurmurHash3 (Austin Appleby, public domain: smhasher, MurmurHash3_x86_32).
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Finds n-grams of a vocabulary in rows of tokens, optionally with gaps.
+// Finds n-grams of a vocabulary in rows of tokens, optionally with gaps between the tokens.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,14 +19,14 @@ struct NgramWindow {
   int64_t shortest = 1, longest = 1, max_skips = 0;
 };
 
-/// Numbers keys in order of insertion. Uses open addressing, as the nodes of std::unordered_map dominated the start of sessions with large
-/// vocabularies.
+/// Numbers keys in order of insertion. Uses open addressing, because allocating the nodes of a std::unordered_map took most of the time to
+/// make a session with a large vocabulary.
 template <typename Key>
 class Numbering {
  public:
   static constexpr uint32_t kUnknown = UINT32_MAX;
 
-  /// Reserves memory for that many keys. @pre no key was added
+  /// Reserves memory for this number of keys. @pre no key was added
   void reserve(size_t keys) {
     keys_.reserve(keys);
     slots_.assign(std::bit_ceil(2 * keys + 1), kUnknown);
@@ -45,7 +45,8 @@ class Numbering {
 
  private:
   size_t place(const Key& key) const {
-    // Multiplying by an odd number near 2^64 / phi and taking the high bits spreads hashes that are the integers themselves.
+    // Returns the slot of a key. Multiplying by an odd number near 2^64 / phi and taking the high bits spreads hashes, which are the
+    // integers themselves.
     uint64_t spread = uint64_t{std::hash<Key>()(key)} * 0x9e3779b97f4a7c15U;
     size_t mask = slots_.size() - 1, at = static_cast<size_t>(spread >> 32U) & mask;
     while (slots_[at] != kUnknown && keys_[slots_[at]] != key) at = (at + 1) & mask;
@@ -53,7 +54,7 @@ class Numbering {
   }
 
   std::vector<Key> keys_;
-  std::vector<uint32_t> slots_;  // size is a power of two; at most half of the slots are used
+  std::vector<uint32_t> slots_;  // its size is a power of two; at most half of the slots are used
 };
 
 /// A prefix tree of n-grams. @tparam Token  std::string or int64_t
@@ -115,7 +116,7 @@ class NgramIndex {
   static constexpr uint32_t kUnknown = Numbering<Token>::kUnknown;
 
   static uint64_t edge(uint32_t node, uint32_t token) { return uint64_t{node} << 32U | token; }
-  // Node 0 is the root; edge n leads to node n + 1.
+  // Returns a child of a node. Node 0 is the root; edge n leads to node n + 1.
   uint32_t child_or_new(uint32_t node, uint32_t token) {
     uint32_t to = edges_.add(edge(node, token)) + 1;
     if (to == columns_.size()) columns_.push_back(-1);
@@ -129,7 +130,7 @@ class NgramIndex {
 
   Numbering<Token> tokens_;
   Numbering<uint64_t> edges_;
-  std::vector<int64_t> columns_;  // of each node; -1 if no n-gram ends there
+  std::vector<int64_t> columns_;  // column of each node; -1 if no n-gram ends there
 };
 
 }  // namespace treadle::kernels

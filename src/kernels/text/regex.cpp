@@ -8,7 +8,7 @@
 namespace treadle::kernels {
 
 void CharSet::fold_case() {
-  constexpr char32_t kLargestFolded = 2048;  // longer ranges cover whole scripts, with both cases
+  constexpr char32_t kLargestFolded = 2048;  // longer ranges cover whole scripts with both cases, so they need no folding
   std::vector<Range> ranges = ranges_;
   for (auto [first, last] : ranges) {
     if (last - first > kLargestFolded) continue;
@@ -90,8 +90,8 @@ bool holds(Regex::Assertion assertion, std::string_view text, size_t at) {
 
 }  // namespace
 
-// Adds the instruction, and all that it leads to without reading a character. If an instruction is already listed, the first thread stays,
-// as it started first.
+// Adds an instruction and all instructions that it leads to without reading a character. If an instruction is already listed, its first
+// thread stays, as it started first.
 template <typename OnMatch>
 void RegexMatcher::add(Threads& threads, uint32_t instruction, size_t start, std::string_view text, size_t at, OnMatch on_match) {
   stack_.assign(1, instruction);

@@ -17,12 +17,12 @@ namespace treadle::kernels {
 /// A set of code points.
 class CharSet {
  public:
-  using Range = std::pair<char32_t, char32_t>;  // both ends included
+  using Range = std::pair<char32_t, char32_t>;  // (first, last), both included
   static constexpr char32_t kLast = 0x10FFFF;
 
   void add(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
   void add(const CharSet& other) { ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end()); }
-  /// Adds the other case of each member.
+  /// Adds the other case of each code point.
   void fold_case();
   void negate();
   /// Sorts and merges ranges. Must be called before contains().
@@ -36,7 +36,8 @@ class CharSet {
 
 class Regex {
  public:
-  /// @throws Error(invalid_model) with the position of a syntax error, Error(not_implemented) for Unicode properties (\p) and \C, or
+  /// Compiles a pattern. @throws Error(invalid_model) with the position of a syntax error, Error(not_implemented) for Unicode properties
+  /// (\p) and \C, or
   ///     Error(resource_exhausted) for a pattern with more than 2^16 states
   explicit Regex(std::string_view pattern);
 
@@ -65,9 +66,10 @@ class RegexMatcher {
  public:
   explicit RegexMatcher(const Regex& regex);
 
-  /// True if the whole text matches.
+  /// Returns true if the whole text matches.
   bool full_match(std::string_view text);
-  /// Finds the leftmost match that begins at `from` or later, the longest of those. Returns its first byte and the end (exclusive).
+  /// Finds the leftmost match that begins at `from` or later; of several at that position, the longest. Returns its first byte and its end
+  /// (exclusive).
   std::optional<std::pair<size_t, size_t>> search(std::string_view text, size_t from);
 
  private:
@@ -77,7 +79,7 @@ class RegexMatcher {
   };
   struct Threads {
     std::vector<Thread> list;
-    std::vector<uint32_t> place;  // index of each instruction in the list, if it is listed
+    std::vector<uint32_t> place;  // index of each instruction in the list, if it is in the list
   };
   static std::optional<std::pair<size_t, size_t>> search_run(const CharSet& set, std::string_view text, size_t from);
   template <typename OnMatch>

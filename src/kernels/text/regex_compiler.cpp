@@ -23,7 +23,7 @@ class RegexCompiler {
 
  private:
   static constexpr size_t kMaxInstructions = size_t{1} << 16;
-  static constexpr int kMaxRepeat = 1000;  // RE2's limit
+  static constexpr int kMaxRepeat = 1000;  // same limit as RE2's
   static constexpr int kMaxDepth = 250;
   static constexpr int kUnbounded = -1;
 
@@ -167,7 +167,7 @@ class RegexCompiler {
       bool value = true;
       for (;;) {
         if (take(":")) break;
-        if (take(")")) {  // applies to the rest of the enclosing group
+        if (take(")")) {  // the flags apply to the rest of the enclosing group
           flags_ = flags;
           return add_node({.kind = Node::Kind::sequence});
         }
@@ -341,7 +341,7 @@ class RegexCompiler {
   }
   uint32_t here() const { return static_cast<uint32_t>(regex_.program_.size()); }
 
-  // The code of each node is entered at its first instruction and left after its last.
+  // Emits the code of a node, which is entered at its first instruction and left after its last.
   void emit(uint32_t index) {
     const Node& node = nodes_[index];
     switch (node.kind) {

@@ -31,7 +31,7 @@ inline void append_utf8(std::string& text, char32_t value) {
   add(0x80 | (value & 0x3FU));
 }
 
-/// Number of code points.
+/// Returns the number of code points.
 inline int64_t count_utf8(std::string_view text) {
   int64_t count = 0;
   for (size_t at = 0; at < text.size(); at += decode_utf8(text, at).size_bytes) ++count;

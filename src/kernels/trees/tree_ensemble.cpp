@@ -11,9 +11,9 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int kLanes = 8;  // rows, or trees, traversed together: enough loads in flight to hide latency
+constexpr int kLanes = 8;  // number of rows, or of trees, that are traversed together: enough loads in flight to hide latency
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr int64_t kRowsPerTask = 64;  // scores of these rows stay in L1 while all trees pass over them
+constexpr int64_t kRowsPerTask = 64;  // number of rows whose scores stay in L1 while all trees are evaluated for them
 
 template <typename T, typename X>
 T to_value(X x) {
@@ -62,7 +62,8 @@ uint32_t TreeEnsemble<T>::add_node(const TreeDescription& description, size_t so
     return index;
   }
   num_features_ = std::max(num_features_, from.feature + 1);
-  // NaN fails every comparison except !=. It needs a flag if missing_tracks_true says otherwise, or if the children are swapped.
+  // NaN fails every comparison except !=. A branch needs a flag if missing_tracks_true requires another result, or if the children are
+  // swapped.
   bool swapped = from.mode == Mode::gt || from.mode == Mode::gte || from.mode == Mode::neq;
   bool nan_is_true = from.missing_tracks_true || (from.mode == Mode::neq);
   uint32_t flags = nan_is_true != swapped ? kMissingTracksTrue : 0;
@@ -70,7 +71,8 @@ uint32_t TreeEnsemble<T>::add_node(const TreeDescription& description, size_t so
   if (flags != 0) plain_ = false;
   if (from.mode == Mode::lt || from.mode == Mode::gte) {
     constexpr T infinity = std::numeric_limits<T>::infinity();
-    // x < -inf is never true, but nothing is below -inf. A NaN threshold is never true either.
+    // Replaces thresholds: x < -inf is never true, but there is no number below -inf for <=. A comparison with a NaN threshold is never
+    // true either.
     threshold = threshold == -infinity ? std::numeric_limits<T>::quiet_NaN() : std::nextafter(threshold, -infinity);
   }
   nodes_.push_back({threshold, static_cast<uint32_t>(from.feature) | flags, {index, index}});
@@ -82,12 +84,12 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
   struct Pending {
     size_t source;
     uint32_t parent;
-    int64_t slot;      // child slot of the parent
+    int64_t slot;      // slot of the parent that points to this child
     bool whole_chain;  // true child of a chain of ==: `parent` is the first link and `slot` the end of the links
   };
   bool shares = false;
   std::vector<Pending> pending{{root, kNone, 0, false}};
-  // Depth first, true child first: models and training libraries store trees in this order, and it is good for locality.
+  // Goes depth first, true child first: models and training libraries store trees in this order, and it is good for locality.
   while (!pending.empty()) {
     Pending next = pending.back();
     pending.pop_back();
@@ -110,7 +112,7 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
     }
     if (again || from.mode == TreeMode::leaf) continue;
     if (from.mode == TreeMode::member) {
-      // An empty set compares with NaN. The NaN flag is only set in the first link, which then leads to the true child.
+      // Adds the links. An empty set compares with NaN. The NaN flag is only set in the first link, which then leads to the true child.
       size_t count = from.last - from.first;
       nodes_[index].threshold = count == 0 ? std::numeric_limits<T>::quiet_NaN() : static_cast<T>(description.members[from.first]);
       for (size_t i = 1; i < count; ++i) {
@@ -130,7 +132,7 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
   if (shares) check_ends();
 }
 
-// Removes nodes without parents one after the other. Any nodes left form cycles, in which a traversal would not end.
+// Removes nodes without parents one after the other. If any nodes are left, they form cycles, in which a traversal would not end.
 template <typename T>
 void TreeEnsemble<T>::check_ends() const {
   std::vector<uint32_t> parents(nodes_.size()), free;
@@ -178,7 +180,7 @@ void TreeEnsemble<T>::vote(uint32_t leaf, TreeAggregate aggregate, T* scores) co
   for (uint32_t i = first_vote_[leaf]; i < first_vote_[leaf + 1]; ++i) {
     T& score = scores[votes_[i].target];
     T weight = votes_[i].weight;
-    // For minimum and maximum, targets without a vote hold NaN so far.
+    // For minimum and maximum, targets that have no vote yet contain NaN.
     if (aggregate == TreeAggregate::minimum)
       score = score <= weight ? score : weight;
     else if (aggregate == TreeAggregate::maximum)
@@ -230,7 +232,7 @@ void TreeEnsemble<T>::run_rows(const X* rows, int64_t num_rows, int64_t num_colu
       for (uint32_t next; (next = step(at[lane], row_of_lane(lane))) != at[lane];) at[lane] = next;
     }
   };
-  if (num_rows < kLanes) {  // several trees at once for each row
+  if (num_rows < kLanes) {  // for each row, several trees at once
     for (int64_t r = 0; r < num_rows; ++r) {
       const X* row = rows + r * num_columns;
       for (int64_t tree = 0; tree < num_trees; tree += kLanes) {

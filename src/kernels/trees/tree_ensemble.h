@@ -15,7 +15,7 @@
 
 namespace treadle::kernels {
 
-/// Numbered as in TreeEnsemble's nodes_modes.
+/// The comparisons, numbered as in TreeEnsemble's nodes_modes.
 enum class TreeMode : uint8_t { leq = 0, lt = 1, gte = 2, gt = 3, eq = 4, neq = 5, member = 6, leaf = 7 };
 enum class TreeAggregate : uint8_t { average = 0, sum = 1, minimum = 2, maximum = 3 };
 
@@ -25,11 +25,11 @@ struct TreeVote {
   double weight;
 };
 
-/// Trees as described in a model. Children are indices of `nodes`.
+/// The trees as a model describes them. Children are indices of `nodes`.
 struct TreeDescription {
   struct Node {
     TreeMode mode = TreeMode::leaf;
-    bool missing_tracks_true = false;  // NaN goes to the true child
+    bool missing_tracks_true = false;  // true: NaN goes to the true child
     int64_t feature = 0;
     double threshold = 0;
     size_t true_child = 0, false_child = 0;
@@ -46,7 +46,7 @@ struct TreeDescription {
 template <typename T>
 class TreeEnsemble {
  public:
-  /// Branches may have several parents. @throws Error(invalid_model) for cycles and for indices out of range
+  /// Makes an ensemble. Branches may have several parents. @throws Error(invalid_model) for cycles and for indices out of range
   explicit TreeEnsemble(const TreeDescription& description);
 
   int64_t num_trees() const { return static_cast<int64_t>(roots_.size()); }
@@ -56,16 +56,17 @@ class TreeEnsemble {
   /// The nodes' fields, roots and votes as arrays, for devices.
   struct Arrays {
     std::vector<T> thresholds;
-    std::vector<uint32_t> links;  ///< for each node its feature, with the flags below, and both children; leaves are their own children
+    std::vector<uint32_t> links;  ///< for each node: its feature, with the flags below, and both children; leaves are their own children
     std::vector<uint32_t> roots;
-    std::vector<uint32_t> first_vote;  ///< for each node its first vote, and one element for the end
+    std::vector<uint32_t> first_vote;  ///< for each node: its first vote; one more element for the end
     std::vector<uint32_t> targets;     ///< target of each vote
     std::vector<T> weights;            ///< weight of each vote
   };
   Arrays arrays() const;
   static constexpr uint32_t kMissingTracksTrue = 1U << 31, kEquals = 1U << 30, kFeature = kEquals - 1;
 
-  /// @throws Error(invalid_argument) if the trees test a feature that rows with this number of columns do not have
+  /// Checks the number of columns. @throws Error(invalid_argument) if the trees test a feature that rows with this number of columns do not
+  /// have
   void check_columns(int64_t num_columns) const;
 
   /// Aggregates (adds up, averages etc.) the votes for each row.
@@ -75,11 +76,11 @@ class TreeEnsemble {
   void run(const X* rows, int64_t num_rows, int64_t num_columns, TreeAggregate aggregate, T* scores, ThreadPool* pool) const;
 
  private:
-  // Threshold of a branch; a leaf with a single vote keeps the vote's weight here.
+  // A node for traversal. It contains the threshold of a branch; a leaf with a single vote stores the vote's weight instead.
   struct Node {
     T threshold;
-    uint32_t feature;   // also holds the flags below
-    uint32_t child[2];  // next node if the comparison is true, and if it is false
+    uint32_t feature;   // index of the feature, with the flags below
+    uint32_t child[2];  // next node if the comparison is true; next node if it is false
   };
   struct Vote {
     uint32_t target;
@@ -95,11 +96,11 @@ class TreeEnsemble {
 
   std::vector<Node> nodes_;
   std::vector<uint32_t> roots_;
-  std::vector<uint32_t> first_vote_;  // of each node, plus one element for the end
+  std::vector<uint32_t> first_vote_;  // first vote of each node, plus one element for the end
   std::vector<Vote> votes_;
   int64_t num_targets_ = 1, num_features_ = 0;
-  bool plain_ = true;        // no node has a flag, so NaN and == need no checks
-  bool single_vote_ = true;  // one target, and one vote per leaf
+  bool plain_ = true;        // true: no node has a flag, so NaN and == need no checks
+  bool single_vote_ = true;  // true: there is one target, and one vote per leaf
 };
 
 }  // namespace treadle::kernels
