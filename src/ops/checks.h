@@ -1,4 +1,4 @@
-// Checks that inference cannot always make: of extents that were symbols then, and of nodes of old opsets.
+// Checks that inference cannot always make: of extents that were symbols during inference, and of nodes of old opsets.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,12 +12,12 @@
 
 namespace treadle::ops {
 
-/// @throws Error(invalid_argument) naming `what` if the two extents differ.
+/// Throws if two extents differ. @throws Error(invalid_argument) naming `what`.
 inline void check_equal(int64_t a, int64_t b, std::string_view what) {
   if (a != b) throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} and {} differ", what, a, b));
 }
 
-/// @throws Error(invalid_argument) if the operand is known to have a number of elements other than one.
+/// Checks an operand. @throws Error(invalid_argument) if it is known to have a number of elements other than one.
 inline void check_one_element(const InferContext& c, int input, std::string_view name) {
   if (!c.has_input(input) || !c.has_rank(input)) return;
   const Dim count = product(c.shape(input));
@@ -25,7 +25,7 @@ inline void check_one_element(const InferContext& c, int input, std::string_view
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}; expected a scalar", name, to_string(c.input(input))));
 }
 
-/// @throws Error(invalid_model) if one of the first `count` inputs is absent.
+/// Checks that the first `count` inputs are present. @throws Error(invalid_model) if one is absent.
 inline void require_inputs(const Node& node, size_t count) {
   for (size_t i = 0; i < count; ++i)
     if (!node.has_input(i)) throw Error(ErrorCode::invalid_model, fmt::format("the input {} is missing", i));

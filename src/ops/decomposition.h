@@ -1,4 +1,4 @@
-// Helpers to rewrite an operator as other operators.
+// Helpers to rewrite an operator with other operators.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ class NodeWriter {
     static const Type unknown;
     return value == kNoValue ? unknown : graph_.type(value);
   }
-  /// Returns -1 if the rank is unknown.
+  /// Returns the rank; -1 if it is unknown.
   int rank(ValueId value) const { return type(value).has_rank() ? type(value).rank() : -1; }
   /// Returns the extent of an axis, or -1 if it is unknown before the run. A negative `axis` counts from the end.
   int64_t extent(ValueId value, int axis) const {
@@ -55,15 +55,15 @@ class NodeWriter {
   }
   ValueId constant(Tensor tensor) { return graph_.add_constant(name_ + "/constant", std::move(tensor)); }
   ValueId ints(std::vector<int64_t> values) { return constant(Tensor::vector<int64_t>(values)); }
-  /// A scalar constant of the dtype of `like`.
+  /// Returns a scalar constant of the dtype of `like`.
   ValueId scalar(float number, ValueId like) {
     ValueId value = constant(Tensor::scalar(number));
     return type(like).dtype == DType::float32 ? value : op("CastLike", {value, like});
   }
   ValueId cast(ValueId value, DType dtype) { return op("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}}); }
-  /// The rank as int64[1]: a constant, or computed in the run if the model does not declare it.
+  /// Returns the rank as int64[1]: a constant, or computed in the run if the model does not declare it.
   ValueId rank_of(ValueId value) { return rank(value) >= 0 ? ints({rank(value)}) : op("Shape", {op("Shape", {value})}); }
-  /// Appends axes of extent 1. @param count  int64[1], how many
+  /// Appends axes of extent 1. @param count  int64[1], the number of axes
   ValueId with_axes_behind(ValueId value, ValueId count) {
     const ValueId ones = op("ConstantOfShape", {count}, {{"value", Datum(Tensor::vector<int64_t>(std::vector<int64_t>{1}))}});
     const ValueId shape = op("Concat", {op("Shape", {value}), ones}, {{"axis", int64_t{0}}});
@@ -87,15 +87,15 @@ class Decomposition : public NodeWriter {
   const Node& node() const { return graph().node(node_); }
   const Attributes& attributes() const { return node().attributes; }
   bool has(size_t input) const { return node().has_input(input); }
-  /// Returns kNoValue for an absent input.
+  /// Returns an input; kNoValue if it is absent.
   ValueId in(size_t input) const { return has(input) ? node().inputs[input] : kNoValue; }
-  /// True if a node reads the output, or the graph returns it.
+  /// Returns true if a node reads the output, or the graph returns it.
   bool wants(size_t output) const {
     if (!node().has_output(output)) return false;
     ValueId value = node().outputs[output];
     return !graph().value(value).uses.empty() || graph().is_output(value);
   }
-  /// Copies the attributes of these names, as far as the node has them.
+  /// Copies the attributes with these names that the node has.
   Attributes copied(std::initializer_list<std::string_view> names) const {
     Attributes result;
     for (std::string_view name : names)
@@ -103,7 +103,7 @@ class Decomposition : public NodeWriter {
     return result;
   }
 
-  /// Replaces output `i` by `value`, which takes over its uses, name and declared type.
+  /// Replaces output `i` by `value`, which gets its uses, name and declared type.
   void give(size_t i, ValueId value) {
     if (!node().has_output(i)) return;
     ValueId old = node().outputs[i];
@@ -113,7 +113,7 @@ class Decomposition : public NodeWriter {
     graph().rename_value(old, "replaced");
     graph().rename_value(value, name);
   }
-  /// @throws Error(not_implemented) if the output is used.
+  /// Throws if an output is used. @throws Error(not_implemented)
   void refuse(size_t i, std::string_view what) const {
     if (wants(i)) throw Error(ErrorCode::not_implemented, fmt::format("the output {} ({}) is not implemented", i, what));
   }

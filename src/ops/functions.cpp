@@ -21,7 +21,7 @@ using kernels::Unary;
 using ops::masked;
 using Result = std::vector<ValueId>;
 
-// Gradients.
+// Gradients of the functions.
 
 /// Returns dy * factor, the gradient of a function of one tensor.
 Result scaled(GradientContext& g, ValueId factor) { return {g.mul(g.grad_output(0), factor)}; }
@@ -42,7 +42,7 @@ Result sin(GradientContext& g) { return scaled(g, g.op("Cos", {g.input(0)})); }
 
 Result cos(GradientContext& g) { return scaled(g, g.neg(g.op("Sin", {g.input(0)}))); }
 
-// y' = 2 / sqrt(pi) exp(-x^2)
+// Uses y' = 2 / sqrt(pi) exp(-x^2).
 Result erf(GradientContext& g) {
   const ValueId x = g.input(0);
   return scaled(g, g.mul(g.scalar(2 * std::numbers::inv_sqrtpi, x), g.op("Exp", {g.neg(g.mul(x, x))})));
@@ -56,13 +56,13 @@ Result leaky_relu(GradientContext& g) {
   return {g.op("Where", {g.op("Less", {x, g.scalar(0, x)}), g.mul(dy, g.scalar(alpha, dy)), dy})};
 }
 
-// y' = y (1 - y)
+// Uses y' = y (1 - y).
 Result sigmoid(GradientContext& g) {
   const ValueId y = g.output(0);
   return scaled(g, g.mul(y, g.sub(g.scalar(1, y), y)));
 }
 
-// y' = 1 - y^2
+// Uses y' = 1 - y^2.
 Result tanh(GradientContext& g) {
   const ValueId y = g.output(0);
   return scaled(g, g.sub(g.scalar(1, y), g.mul(y, y)));
@@ -92,7 +92,7 @@ Result gelu_slope(GradientContext& g) {
 
 Result softplus(GradientContext& g) { return scaled(g, g.op("Sigmoid", {g.input(0)})); }
 
-// y = x s(alpha x): y' = s + alpha y (1 - s)
+// For y = x s(alpha x), with the sigmoid s: y' = s + alpha y (1 - s).
 Result swish(GradientContext& g) {
   const ValueId x = g.input(0);
   const ValueId alpha = g.scalar(static_cast<double>(g.attributes().get_float("alpha", 1)), x);
@@ -100,7 +100,7 @@ Result swish(GradientContext& g) {
   return scaled(g, g.add(s, g.mul(g.mul(alpha, g.output(0)), g.sub(g.scalar(1, x), s))));
 }
 
-// y' = 1 where x >= 0, else alpha exp(x) = y + alpha
+// Uses y' = 1 where x >= 0, else alpha exp(x) = y + alpha.
 Result elu(GradientContext& g) {
   const ValueId x = g.input(0), y = g.output(0), dy = g.grad_output(0);
   const ValueId alpha = g.scalar(static_cast<double>(g.attributes().get_float("alpha", 1)), x);
@@ -113,7 +113,7 @@ Result hard_sigmoid(GradientContext& g) {
   return {masked(g, inside, g.mul(dy, g.scalar(static_cast<double>(g.attributes().get_float("alpha", 0.2F)), dy)))};
 }
 
-// y = x clip(x / 6 + 1 / 2, 0, 1): y' = x / 3 + 1 / 2 inside (-3, 3), 0 below and 1 above
+// For y = x clip(x / 6 + 1 / 2, 0, 1): y' = x / 3 + 1 / 2 inside (-3, 3), 0 below and 1 above.
 Result hard_swish(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const ValueId slope = g.add(g.mul(x, g.scalar(1.0 / 3, x)), g.scalar(0.5, x));
@@ -121,7 +121,7 @@ Result hard_swish(GradientContext& g) {
   return {g.op("Where", {above, dy, masked(g, g.op("Not", {below}), g.mul(dy, slope))})};
 }
 
-// y = min(max(x, low), high): the gradient goes to the operand that y was taken from.
+// For y = min(max(x, low), high): the gradient goes to the operand that y was taken from.
 Result clip(GradientContext& g) {
   const ValueId x = g.input(0), low = g.input(1), high = g.input(2), dy = g.grad_output(0);
   const ValueId below = low == kNoValue ? kNoValue : g.op("Less", {x, low}),
@@ -138,13 +138,13 @@ Result clip(GradientContext& g) {
   return result;
 }
 
-// y' = 1 / (1 + |x|)^2
+// Uses y' = 1 / (1 + |x|)^2.
 Result softsign(GradientContext& g) {
   const ValueId x = g.input(0), root = g.op("Reciprocal", {g.add(g.op("Abs", {x}), g.scalar(1, x))});
   return scaled(g, g.mul(root, root));
 }
 
-// y' = gamma where x > 0, else gamma alpha e^x = y + gamma alpha
+// Uses y' = gamma where x > 0, else gamma alpha e^x = y + gamma alpha.
 Result selu(GradientContext& g) {
   const ValueId x = g.input(0), y = g.output(0);
   const double gamma = static_cast<double>(g.attributes().get_float("gamma", 1.05070102F));
@@ -152,7 +152,7 @@ Result selu(GradientContext& g) {
   return scaled(g, g.op("Where", {g.op("Greater", {x, g.scalar(0, x)}), g.scalar(gamma, x), g.add(y, g.scalar(gamma * alpha, y))}));
 }
 
-// y' = 1 where x > 0, else e^(x / alpha) = y / alpha + 1
+// Uses y' = 1 where x > 0, else e^(x / alpha) = y / alpha + 1.
 Result celu(GradientContext& g) {
   const ValueId x = g.input(0), y = g.output(0);
   const double alpha = static_cast<double>(g.attributes().get_float("alpha", 1));
@@ -166,7 +166,7 @@ Result thresholded_relu(GradientContext& g) {
   return {masked(g, g.op("Greater", {x, g.scalar(alpha, x)}), g.grad_output(0))};
 }
 
-// y = x t, t = tanh(softplus(x)): y' = t + x (1 - t^2) sigmoid(x)
+// For y = x t with t = tanh(softplus(x)): y' = t + x (1 - t^2) sigmoid(x).
 Result mish(GradientContext& g) {
   const ValueId x = g.input(0), t = g.op("Tanh", {g.op("Softplus", {x})});
   const ValueId slope = g.mul(g.sub(g.scalar(1, x), g.mul(t, t)), g.op("Sigmoid", {x}));
@@ -197,7 +197,7 @@ Result acosh(GradientContext& g) { return {g.div(g.grad_output(0), g.op("Sqrt", 
 
 Result atanh(GradientContext& g) { return {g.div(g.grad_output(0), of_square(g, g.input(0), -1, 1))}; }
 
-// The table.
+// The table of functions.
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kSeluAlpha = 1.67326319217681884765625F, kSeluGamma = 1.05070102214813232421875F;
@@ -312,7 +312,7 @@ constexpr ScalarFunction kFunctions[] = {
     {.name = "Not", .step = ChainOp::logical_not, .lowest = 0, .highest = 1},
     {.name = "Affine", .step = ChainOp::unary, .code = Unary::affine, .a = {"alpha", 1}, .b = {"beta", 0}, .op_type = kNoOperator},
     {.name = "ScaledTanh", .step = ChainOp::unary, .code = Unary::scaled_tanh, .a = {"alpha", 1}, .b = {"beta", 1}, .op_type = kNoOperator},
-    // ToFloat is a Cast to float32, ToBool a Cast to bool.
+    // ToFloat is a Cast to float32; ToBool is a Cast to bool.
     {.name = "ToFloat", .step = ChainOp::unary, .op_type = kNoOperator},
     {.name = "ToBool", .step = ChainOp::truth, .lowest = 0, .highest = 1, .op_type = kNoOperator},
 };

@@ -1,4 +1,4 @@
-// The table of pointwise functions of one number, and the steps that pointwise operators are in fused chains.
+// The table of pointwise functions of one number, and the steps by which fused chains compute pointwise operators.
 #pragma once
 
 #include <optional>
@@ -12,29 +12,29 @@
 
 namespace treadle::ops {
 
-/// The operator's rows of the table; empty if it is not a function of one number.
+/// Returns the operator's rows of the table; empty if it is not a function of one number.
 std::span<const ScalarFunction> functions_named(std::string_view op_type);
 
-/// Marks the operator as pointwise and fills in the table's facts: zeros kept, chain step, gradient, precision.
+/// Marks the operator as pointwise and adds the table's facts: whether it keeps zeros, its chain step, gradient and precision.
 OpDef with_function_facts(OpDef op);
-/// Declares how a pointwise operator of two operands runs as a step of a chain of float32. `reversed` takes the operands in the other
+/// Declares the steps by which a chain of float32 computes a pointwise operator of two operands. `reversed` takes the operands in the other
 /// order.
 OpDef with_chain_steps(OpDef op, kernels::ChainOp forward, kernels::ChainOp reversed);
 OpDef with_boolean_steps(OpDef op, kernels::ChainOp step);
 
-/// OpDef::step for functions of one float32.
+/// Implements OpDef::step for functions of one float32.
 std::optional<PointwiseStep> function_step(const Graph& graph, const Node& node);
 
-/// The dtype of a tensor of known rank; undefined for any other value.
+/// Returns the dtype of a tensor of known rank; undefined for any other value.
 DType dtype_of_value(const Graph& graph, ValueId id);
 bool has_one_element(const Graph& graph, ValueId id);
-/// Checks the inputs from `first` on.
+/// Returns true if all inputs from `first` on have this dtype.
 bool all_inputs_are(const Graph& graph, const Node& node, DType dtype, size_t first = 0);
 
 /// Finds a function by name, not by alias, as the attribute `activations` of recurrent operators spells it ("leakyrelu").
 const ScalarFunction* find_function_ignoring_case(std::string_view name);
 
-/// Writes GeluSlope in operators that ONNX has had since opset 9.
+/// Writes GeluSlope with operators that ONNX has had since opset 9.
 std::string write_gelu_slope(FunctionBody& body, const std::string& x);
 
 /// Returns the function that a product, convolution or recurrent cell applies, by name or alias; Unary::none for "" and "none".

@@ -1,5 +1,6 @@
-// Shared parts of gradient rules. A rule takes the gradients of a node's outputs and returns one per input, as ordinary nodes or, where
-// these do not suffice, nodes of the treadle domain. Rules are in their operators' files; the few below serve several files.
+// Shared parts of gradient rules. A rule takes the gradients of a node's outputs and returns one per input, as ONNX nodes or, if these do
+// not suffice, as nodes of the treadle domain. Rules are in the files of their operators; the functions below are for rules in several
+// files.
 #pragma once
 
 #include <initializer_list>
@@ -12,7 +13,7 @@
 
 namespace treadle::ops {
 
-/// The result of a rule: a gradient per input; kNoValue for an input without one.
+/// The result of a rule: one gradient per input; kNoValue for an input without a gradient.
 using Gradients = std::vector<ValueId>;
 using GradientRule = TrainingFunction<Gradients(GradientContext&)>;
 
@@ -23,9 +24,9 @@ std::vector<OpDef> with_gradients(std::vector<OpDef> ops, std::initializer_list<
 ValueId require_output(GradientContext& g, size_t i);
 /// Broadcasts x to the shape of `like`.
 ValueId expand_like(GradientContext& g, ValueId x, ValueId like);
-/// Zeros of the shape of `like`, in its dtype if that is a float type.
+/// Returns zeros of the shape of `like`, in its dtype if that is a float type.
 ValueId zeros_like(GradientContext& g, ValueId like);
-/// The number of elements of `x` per element of `y`, as a scalar of x's dtype.
+/// Returns the number of elements of `x` per element of `y`, as a scalar of x's dtype.
 ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y);
 /// Reshapes [C] to [C, 1, 1, ...], to broadcast over tensors of `rank` axes.
 ValueId per_channel(GradientContext& g, ValueId parameter, int rank);
@@ -37,7 +38,7 @@ ValueId widened(GradientContext& g, ValueId value);
 std::vector<ValueId> narrowed(GradientContext& g, std::vector<ValueId> values);
 /// Returns dy where the condition holds, and 0 elsewhere.
 ValueId masked(GradientContext& g, ValueId condition, ValueId dy);
-/// The rank of a value. @throws Error(not_implemented) if it is unknown.
+/// Returns the rank of a value. @throws Error(not_implemented) if it is unknown.
 int rank_of(const GradientContext& g, ValueId x);
 
 namespace gradients {
@@ -48,10 +49,10 @@ Gradients product(GradientContext& g, ValueId a, ValueId b, ValueId dy);
 Gradients convolution(GradientContext& g, ValueId x, ValueId w, ValueId dy);
 /// Returns the gradients of X, scale and bias (kNoValue if absent) by one node `op`; empty unless scale has one element per row element.
 Gradients norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias);
-/// The rule of functions that are constant almost everywhere (Sign, Floor, comparisons): no input has a gradient.
+/// The rule for functions that are constant almost everywhere (Sign, Floor, comparisons): no input has a gradient.
 Gradients none(GradientContext& g);
 Gradients identity(GradientContext& g);
-Gradients resize(GradientContext& g);  // in a separate file
+Gradients resize(GradientContext& g);  // defined in a separate file
 Gradients rnn(GradientContext& g);
 Gradients gru(GradientContext& g);
 Gradients lstm(GradientContext& g);

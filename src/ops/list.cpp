@@ -1,4 +1,4 @@
-// Lists all operators explicitly: static registration objects could be dropped by the linker.
+// Lists all operators explicitly, because the linker could drop static objects that register them.
 #include "ops/list.h"
 
 #include "graph/op_registry.h"

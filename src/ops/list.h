@@ -1,4 +1,4 @@
-// The families of operators: functions of one file each, and a line of families.inc.
+// Lists the families of operators. A family is a row of families.inc: a function that returns the operators of one file.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ using Family = std::vector<OpDef> (*)();
 #undef FAMILY
 
 #ifdef TREADLE_OPERATOR_FAMILIES
-#include TREADLE_OPERATOR_FAMILIES  // the families that the build was configured with
+#include TREADLE_OPERATOR_FAMILIES  // lists the families that the build was configured with
 #else
 inline constexpr Family kFamilies[] = {
 #define FAMILY(family, file, operators) family,

@@ -1,4 +1,4 @@
-// Packed weights: how compiled files store them as blocks, and in which order runs read them.
+// Packed weights: how compiled files store them in blocks, and in which order runs read them.
 #pragma once
 
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace treadle::ops {
 
-/// A block of `count` elements that lie in `storage`.
+/// A block of `count` elements that are in `storage`.
 template <typename T>
 PackedPart packed_part(int32_t id, const T* data, int64_t count, const std::shared_ptr<Storage>& storage) {
   const auto offset = static_cast<size_t>(reinterpret_cast<const std::byte*>(data) - storage->data());
@@ -27,7 +27,7 @@ inline const Tensor* find_part(std::span<const PackedPart> parts, int32_t id, DT
   return nullptr;
 }
 
-/// The result of pack_b() for K and N, read from a block of a file. Empty if the block's size differs.
+/// Restores the result of pack_b() for K and N from a block of a file. Empty if the block's size differs.
 template <typename T>
 kernels::OwnedPackedB<T> packed_b_of(std::span<const PackedPart> parts, int32_t id, int64_t K, int64_t N) {
   const Tensor* found = find_part(parts, id, dtype_of<T>);
@@ -35,7 +35,7 @@ kernels::OwnedPackedB<T> packed_b_of(std::span<const PackedPart> parts, int32_t 
   return {{K, N, found->data<T>()}, found->storage()};
 }
 
-/// Packed 8-bit weights, and the sums of their columns or filters. Empty if the weights are not constant.
+/// Packed 8-bit weights, with the sums of their columns or filters. Empty if the weights are not constant.
 struct BytesWithSums final : PackedState {
   Tensor weights, sums;
 

@@ -1,4 +1,5 @@
-// Reduced precision of products and convolutions. The optimiser sets it in the attribute `precision` of operators of the treadle domain.
+// The reduced precision of products and convolutions. The optimiser sets it in the attribute `precision` of operators of the treadle
+// domain.
 #pragma once
 
 #include <array>
@@ -26,17 +27,17 @@ inline std::optional<Precision> precision_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// Absent: float32, or an error in Rounded*.
+/// Name of the attribute. If it is absent, the operator computes in float32; for Rounded* that is an error.
 inline constexpr std::string_view kPrecision = "precision";
 
-/// The precision that the optimiser has set; empty if none. Only for the treadle domain: ONNX's QuantizeLinear has another attribute
-/// `precision`, the dtype of its division.
+/// Returns the precision that the optimiser has set; empty if none. Only for the treadle domain: ONNX's QuantizeLinear has another
+/// attribute `precision`, the dtype of its division.
 inline std::string_view precision_of(const Node& node) {
   return node.domain == "treadle" ? node.attributes.get_string(kPrecision) : std::string_view();
 }
 
-/// How a product represents its operands in 16 bits; nullopt if it computes in float32.
-/// @throws Error(not_implemented) if the library was built without this type.
+/// Returns how a product represents its operands in 16 bits; nullopt if it computes in float32. @throws Error(not_implemented) if the
+/// library was built without this type.
 inline std::optional<kernels::Bf16Form> bf16_form(const Attributes& attributes) {
   const std::string_view name = attributes.get_string(kPrecision);
   std::optional<kernels::Bf16Form> form;

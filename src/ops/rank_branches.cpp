@@ -16,7 +16,7 @@ int rank_among(const NodeWriter& w, const std::vector<ValueId>& operands, const 
   return known;
 }
 
-/// A branch of an If that `write` has filled, and the value inside the branch for each operand.
+/// A branch of an If that `write` has filled. For each operand, it has the value inside the branch.
 struct Branch {
   Body body;
   std::vector<ValueId> inside;
@@ -54,7 +54,7 @@ void charge(Graph& graph) {
   }
 }
 
-/// Returns the dtype of an output whose type is also that of an input; undefined if there is none.
+/// Returns the dtype of an output whose type is also that of an input; undefined if there is no such input.
 DType dtype_of_output(const Decomposition& d, size_t i) {
   const OpDef& op = *d.node().op;
   for (size_t k = 0; k < op.inputs.size(); ++k)
@@ -67,7 +67,7 @@ DType dtype_of_output(const Decomposition& d, size_t i) {
 
 ValueId with_rank(NodeWriter& w, ValueId x, int rank) {
   if (rank < 0 || w.rank(x) == rank) return x;
-  // A 0 in the shape of a Reshape copies the extent, so this declares nothing but the rank.
+  // A 0 in the shape of a Reshape copies the extent, so this Reshape declares only the rank.
   const ValueId y = w.op("Reshape", {x, w.ints(std::vector<int64_t>(static_cast<size_t>(rank), 0))});
   infer_node(w.graph(), w.graph().value(y).producer);
   return y;

@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-/// At the end of a list of ranks: all ranks that are not listed.
+/// Marks, at the end of a list of ranks, all ranks that are not listed.
 inline constexpr int kAnyRank = -1;
 
 /// Declares the rank of a value. Returns the value to use from here on.
@@ -23,7 +23,7 @@ using WriteByRank = std::function<std::vector<ValueId>(NodeWriter& w, const std:
 std::vector<ValueId> by_rank(NodeWriter& w, std::vector<ValueId> operands, const std::vector<size_t>& ranked, const std::vector<int>& ranks,
                              const WriteByRank& write);
 
-/// Branches the node to decompose. @return false if the rank is known or another input of `inputs` tells it; the node then stays
+/// Branches the node to decompose. @return false if the rank is known or follows from another input of `inputs`; the node then stays
 bool branch_by_rank(Decomposition& d, const std::vector<size_t>& inputs, const std::vector<int>& ranks);
 
 }  // namespace treadle::ops

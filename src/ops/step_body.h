@@ -33,7 +33,7 @@ class StepBody {
   ValueId number(double value) {
     return w_.constant(dtype_ == DType::float64 ? Tensor::scalar(value) : Tensor::scalar(static_cast<float>(value)));
   }
-  /// Adds the Scan, placed after every node that the body captures values from. @return its outputs
+  /// Adds the Scan after all nodes from which the body captures values. @return its outputs
   std::vector<ValueId> finish(NodeSpec scan, std::vector<ValueId> outputs) {
     const NodeId id = outer_.add_node(std::move(scan));
     Graph& graph = *body_.graph;
@@ -52,7 +52,7 @@ class StepBody {
   const DType dtype_;
   Body body_;
   NodeWriter w_;
-  std::vector<std::pair<ValueId, ValueId>> captured_;  // pairs of the value inside and the captured one outside
+  std::vector<std::pair<ValueId, ValueId>> captured_;  // (value inside the body, captured value outside)
 };
 
 }  // namespace treadle::ops

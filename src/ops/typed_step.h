@@ -1,4 +1,4 @@
-// Writes nodes as steps of chains that compute in the types of their operands.
+// Expresses nodes as steps of chains that compute in the types of their operands.
 #pragma once
 
 #include <optional>

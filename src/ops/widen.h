@@ -1,5 +1,5 @@
-// Lets kernels compute in float for 16-bit types: operands are widened into scratch, results are narrowed from it. float32 and float64 are
-// used in place, so that one template serves all four types.
+// Lets kernels compute in float for 16-bit types: operands are widened into scratch, and results are narrowed from it. float32 and float64
+// are used in place, so that one template serves all four types.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace treadle::ops {
 
-/// Lays out a kernel's scratch memory. Every piece starts on a cache line.
+/// Lays out a kernel's scratch memory. Every part starts on a cache line.
 class ScratchLayout {
  public:
-  /// Reserves a piece. Returns its offset in bytes.
+  /// Reserves a part. Returns its offset in bytes.
   int64_t take(size_t bytes) {
     const size_t at = total_;
     total_ += (bytes + 63) & ~size_t{63};
@@ -63,7 +63,7 @@ const compute_type_t<T>* widen(RunContext& c, const T* src, const Wide& wide) {
   }
 }
 
-/// Returns where to compute an output: in the output itself, or in scratch if it needs narrowing. Null stays null.
+/// Returns the memory in which to compute an output: the output itself, or scratch if it must be narrowed. Null stays null.
 template <typename T>
 compute_type_t<T>* wide_output(RunContext& c, T* dst, const Wide& wide) {
   if constexpr (computes_in_itself<T>)

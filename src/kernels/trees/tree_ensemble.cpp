@@ -71,8 +71,7 @@ uint32_t TreeEnsemble<T>::add_node(const TreeDescription& description, size_t so
   if (flags != 0) plain_ = false;
   if (from.mode == Mode::lt || from.mode == Mode::gte) {
     constexpr T infinity = std::numeric_limits<T>::infinity();
-    // Replaces thresholds: x < -inf is never true, but there is no number below -inf for <=. A comparison with a NaN threshold is never
-    // true either.
+    // x < -inf is never true, but there is no number below -inf, so the threshold becomes NaN. A comparison with NaN is never true either.
     threshold = threshold == -infinity ? std::numeric_limits<T>::quiet_NaN() : std::nextafter(threshold, -infinity);
   }
   nodes_.push_back({threshold, static_cast<uint32_t>(from.feature) | flags, {index, index}});

@@ -14,8 +14,8 @@
 namespace treadle::ops {
 namespace {
 
-// Joins two types into one that holds for both. Where extents differ, the result has a new extent that only the run knows. The joiner
-// remembers these extents and never replaces them again, so repeated joins settle.
+// Joins two types into one that holds for both. Where extents differ, the result has a new extent, which only the run determines. The
+// joiner remembers these extents and never replaces them again, so repeated joins reach a fixed point.
 class Joiner {
  public:
   Joiner(InferContext& c, std::string_view hint) : context_(c), hint_(hint) {}
@@ -39,10 +39,10 @@ class Joiner {
 
  private:
   static Type join_kinds(const Type& a, const Type& b) {
-    // An optional, and the content that a body returns in its place: the result may be either.
+    // One side is an optional, the other is the content that a body returns in its place: the result may be either.
     if (a.kind != Type::Kind::unknown && b.kind != Type::Kind::unknown && a.kind != b.kind) return {};
     if (a.kind == Type::Kind::unknown || b.kind == Type::Kind::unknown) {
-      // A side that is unknown may be anything, so only the kind and dtype of the other stay.
+      // An unknown side may be anything, so only the kind and dtype of the other side stay.
       Type result = a.kind == Type::Kind::unknown ? b : a;
       result.shape.reset();
       return result;
@@ -74,7 +74,7 @@ class Joiner {
   bool changed_ = false;
 };
 
-// Replaces extents that each iteration of the body computes anew by new extents: outside the loop they have no single value.
+// Replaces extents that each iteration of the body computes again by new extents, as they have no single value outside the loop.
 Type outside_of_loop(InferContext& c, Type type, std::string_view hint) {
   if (type.shape)
     for (Dim& extent : *type.shape)
@@ -138,13 +138,13 @@ std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<T
   }
 }
 
-// After no iteration the output is the initial value, otherwise the body's last, so its type holds for both.
+// If there is no iteration, the output is the initial value, otherwise the body's last value. So its type must hold for both.
 void set_carried_output(InferContext& c, int output, const Type& initial, const Type& last) {
   Joiner joiner(c, "final");
   c.set_output(output, joiner.join(initial, last));
 }
 
-// True if the body's condition is constant and true, or if the body passes on its input condition and that begins as true.
+// Returns true if the body's condition is constant and true, or if the body returns its input condition and the first one is true.
 bool condition_stays_true(InferContext& c, const Graph& body) {
   ValueId condition = body.outputs[0];
   while (true) {
@@ -191,7 +191,7 @@ void infer_loop(InferContext& c) {
   }
 }
 
-// Each of these lists is left out or has one element for each scanned input or output.
+// Checks lists of attributes. Each must be absent, or have one element for each scanned input or output.
 void check_scan_lists(const InferContext& c, const Body& body, size_t scanned, size_t num_states) {
   const size_t stacked = body.graph->outputs.size() - std::min(body.graph->outputs.size(), num_states);
   for (auto [name, count] : {std::pair("scan_input_axes", scanned), std::pair("scan_input_directions", scanned),

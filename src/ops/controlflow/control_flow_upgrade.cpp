@@ -30,7 +30,7 @@ void batched_scan_to_nested(Graph& graph, NodeId id) {
   const auto num_states = static_cast<size_t>(old.num_formal_inputs - 1 - num_scanned);
   const bool has_lengths = old.has_input(0);
 
-  // The body of the outer Scan, over the batch. Its inputs: a sample's length, states and sequences, then the old body's captures.
+  // Builds the body of the outer Scan, over the batch. Its inputs: a sample's length, states and sequences, then the old body's captures.
   Body body = std::move(old.bodies[0]);
   old.bodies.clear();
   auto sample = std::make_unique<Graph>(graph.symbol_table());

@@ -8,7 +8,7 @@
 
 namespace treadle::ops {
 
-/// The number of a body's inputs that are not captures.
+/// Returns the number of a body's inputs that are not captures.
 size_t num_formal_inputs(const Body& body);
 
 /// Copies the nodes of the body in front of `node`. @param inputs  replace the body's formal inputs. @return the body's outputs.

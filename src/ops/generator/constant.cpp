@@ -1,4 +1,4 @@
-// Constant, ConstantOfShape, Range, EyeLike.
+// Implements Constant, ConstantOfShape, Range, EyeLike.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace treadle::ops {
 namespace {
 
-// Constant: each of its attributes can become a constant of the graph.
+// Constant. Each of its attributes can become a constant of the graph.
 
 Tensor dense(const SparseTensor& sparse) {
   if (sparse.format != SparseTensor::Format::coo) throw Error(ErrorCode::not_implemented, "sparse_value in another format than COO");
@@ -57,7 +57,7 @@ Datum constant_content(const Attributes& attributes) {
     if (const auto* datum = std::get_if<Datum>(value)) return *datum;
   }
   if (const Attribute* value = attributes.find("sparse_value")) {
-    // The loader makes sparse attributes dense already.
+    // The loader has already made sparse attributes dense.
     if (const auto* datum = std::get_if<Datum>(value)) return datum->is_tensor() ? *datum : Datum(dense(datum->sparse_tensor()));
   }
   if (attributes.has("value_int")) return Tensor::scalar<int64_t>(attributes.get_int("value_int"));
@@ -87,13 +87,13 @@ void to_constant(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// One element of any dtype, as bytes.
+// One element of any dtype, stored as bytes.
 struct Element {
   DType dtype = DType::float32;
   alignas(16) std::array<std::byte, 16> bytes{};
 };
 
-// The number 1 of a dtype.
+// Returns the number 1 of a dtype.
 Element one_of(DType dtype) {
   Element element{dtype, {}};
   if (dtype == DType::boolean)
@@ -114,7 +114,7 @@ void fill_with(const Element& element, void* dst, int64_t count, ThreadPool* poo
   });
 }
 
-// ConstantOfShape fills the output with the only element of `value`, or with float zeros if the attribute is absent.
+// ConstantOfShape. It fills the output with the only element of `value`, or with float zeros if the attribute is absent.
 
 Element fill_value(const Attributes& attributes) {
   if (!attributes.has("value")) return {};
@@ -160,14 +160,14 @@ struct ConstantOfShape {
   void run(RunContext& c) const { fill_with(value, c.out<void>(0), count, c.pool()); }
 };
 
-// Range has max(ceil((limit - start) / delta), 0) elements.
+// Range. It has max(ceil((limit - start) / delta), 0) elements.
 
 template <typename T>
 int64_t range_length(T start, T limit, T delta) {
   if (delta == T{0}) throw Error(ErrorCode::invalid_argument, "delta = 0");
   if constexpr (std::is_integral_v<T>) {
     if (delta > 0 ? limit <= start : limit >= start) return 0;
-    // Unsigned, because the distance of two numbers may not fit into the signed type.
+    // Unsigned, because the difference of two numbers may not fit into the signed type.
     const auto distance = delta > 0 ? static_cast<uint64_t>(limit) - static_cast<uint64_t>(start)
                                     : static_cast<uint64_t>(start) - static_cast<uint64_t>(limit);
     const uint64_t step = delta > 0 ? static_cast<uint64_t>(delta) : uint64_t{0} - static_cast<uint64_t>(delta);
@@ -223,7 +223,7 @@ struct Range {
   }
 };
 
-// EyeLike: ones on diagonal `k` of a matrix, zeros elsewhere.
+// EyeLike. It has ones on diagonal `k` of a matrix, and zeros elsewhere.
 
 DType eye_dtype(const Attributes& attributes, DType input) { return dtype_attribute(attributes, "dtype", input); }
 
@@ -252,7 +252,7 @@ constexpr TypeSet kEyeTypes = kNumeric | kBool;
 constexpr TypeSet kFillTypes = kNumeric | kBool | kFloat8 | kSubByte;
 constexpr TypeSet kRangeTypes = kFloats | TypeSet{DType::int16, DType::int32, DType::int64};
 
-// y_i = start + i delta
+// Differentiates y_i = start + i delta.
 Gradients range_gradient(GradientContext& g) {
   const ValueId dy = g.grad_output(0), one = g.scalar(1, dy), zero = g.scalar(0, dy);
   const ValueId length = g.op("Cast", {g.op("Size", {dy})}, {{"to", static_cast<int64_t>(g.type(dy).dtype)}});

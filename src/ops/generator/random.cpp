@@ -1,4 +1,4 @@
-// RandomNormal, RandomUniform (and Like), Bernoulli, Multinomial (ONNX, opset 22).
+// Implements RandomNormal, RandomUniform (and Like), Bernoulli, Multinomial (ONNX, opset 22).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using kernels::RandomStream;
 
-constexpr int64_t kBlock = 256;  // even, because random numbers are made in pairs
+constexpr int64_t kBlock = 256;  // must be even, because random numbers are made in pairs
 
 void infer_shape_attribute(InferContext& c) {
   SymbolicShape shape;
@@ -105,7 +105,7 @@ struct Bernoulli {
   }
 };
 
-// The input holds unnormalised log-probabilities.
+// Draws classes. The input contains unnormalised log-probabilities.
 struct Multinomial {
   int64_t batch, classes, samples;
   DType in_dtype, out_dtype;

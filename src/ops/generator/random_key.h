@@ -1,4 +1,4 @@
-// The key of a node's random stream, which depends on its attribute `seed` and on the node. The run is mixed in later.
+// Computes the key of a node's random stream, which depends on its attribute `seed` and on the node. The number of the run is added later.
 #pragma once
 
 #include <bit>
@@ -11,13 +11,13 @@ namespace treadle::ops {
 
 /// Hashes seed and node. Two nodes with one seed draw different numbers; a node draws the same numbers in every session.
 inline uint64_t random_key(const ShapeContext& c, uint64_t seed) {
-  uint64_t hash = 0xCBF29CE484222325U ^ seed;  // FNV-1a
+  uint64_t hash = 0xCBF29CE484222325U ^ seed;  // the hash function FNV-1a
   auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001B3U; };
   for (unsigned char letter : c.node().name) mix(letter);
   mix(random_id(c.node()));
   return hash;
 }
-/// Takes the seed from the attribute `seed`, which most operators declare as a float.
+/// Returns the key for the attribute `seed`, which most operators declare as a float.
 inline uint64_t random_key(const ShapeContext& c) { return random_key(c, std::bit_cast<uint32_t>(c.get_float("seed", 0))); }
 
 }  // namespace treadle::ops

@@ -1,4 +1,5 @@
-// ImageDecoder (ONNX, opset 20): decodes an image to pixels [height, width, channels]. If decoding fails, the output is empty.
+// Implements ImageDecoder (ONNX, opset 20), which decodes an image to pixels [height, width, channels]. If decoding fails, the output is
+// empty.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -45,7 +46,7 @@ struct ImageDecoder {
     const uint8_t* from = image->pixels.data();
     for (int64_t i = 0; i < image->height * image->width; ++i, from += 3) {
       if (gray) {
-        // Luma of ITU-R BT.601, in 16-bit fixed point, rounded to nearest.
+        // Computes the luma of ITU-R BT.601 in 16-bit fixed point, rounded to nearest.
         *to++ = static_cast<uint8_t>((from[0] * 19595U + from[1] * 38470U + from[2] * 7471U + 0x8000U) >> 16U);
       } else {
         for (int k = 0; k < 3; ++k) *to++ = from[reversed ? 2 - k : k];

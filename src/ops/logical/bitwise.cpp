@@ -1,4 +1,4 @@
-// BitShift, BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot.
+// Implements BitShift, BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot.
 #include <type_traits>
 
 #include "graph/op_def.h"
@@ -44,7 +44,7 @@ struct BitShiftFn {
       throw Error(ErrorCode::invalid_model, "direction = \"" + std::string(direction) + "\"; it must be LEFT or RIGHT");
     return {direction == "LEFT"};
   }
-  // The result if the shift is negative or at least the width: 0, but -1 for a right shift of a negative number.
+  // Returns the result for a shift that is negative or at least the width: 0, but -1 for a right shift of a negative number.
   template <typename T>
   T operator()(T x, T by) const {
     using U = std::make_unsigned_t<T>;

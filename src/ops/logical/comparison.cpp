@@ -1,4 +1,5 @@
-// Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor: two tensors with broadcasting, the result is boolean.
+// Implements Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor: operators on two tensors with broadcasting, whose result is
+// boolean.
 #include <string>
 
 #include "graph/op_def.h"
@@ -47,7 +48,7 @@ struct GreaterOrEqualFn {
   }
   static void rows(const int64_t* a, const int64_t* b, bool* out, int64_t n) { kernels::less_or_equal(b, a, out, n); }
 };
-// Without a branch, so that the compiler vectorises the loop.
+// Has no branch, so that the compiler vectorises the loop.
 struct AndFn {
   bool operator()(bool a, bool b) const { return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0; }
 };

@@ -1,4 +1,5 @@
-// A tensor seen along one axis, as [outer, length, inner]. Work is split into tiles of neighbouring columns, which are read row by row.
+// Describes a tensor along one axis, as [outer, length, inner]. Work is divided into tiles of neighbouring columns, which are read row by
+// row.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +38,7 @@ struct AxisRows {
 /// Returns the rows of a CumSum or CumProd. @throws Error(invalid_argument) if the axis is not a single number
 AxisRows cumulative_rows(const BindContext& c);
 
-/// The rows of an ArgMax or ArgMin. @throws Error(invalid_argument) if they are empty
+/// Returns the rows of an ArgMax or ArgMin. @throws Error(invalid_argument) if they are empty
 AxisRows arg_extreme_rows(const BindContext& c);
 
 }  // namespace treadle::ops

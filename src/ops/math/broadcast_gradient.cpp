@@ -1,4 +1,4 @@
-// BroadcastGrad of the treadle domain: the gradient of broadcasting, if the shapes are known only in the run.
+// Implements BroadcastGrad of the treadle domain: the gradient of broadcasting, if only the run determines the shapes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ void infer_broadcast_grad(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// dX = dY, summed over the axes that X lacks and over those where X has extent 1.
+// Computes dX = dY, summed over the axes that X does not have and over those where X has extent 1.
 template <typename T>
 struct BroadcastGrad {
   kernels::ReducePlan plan;

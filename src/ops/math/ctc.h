@@ -1,4 +1,4 @@
-// Operators of the CTC loss.
+// Declares the operators of the CTC loss.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
-// CtcLoss and its gradient, operators of the treadle domain. The loss is minus the log-probability of all alignments of a label sequence to
-// the time steps (Graves et al. 2006), computed by a forward and a backward pass over states. The mean is PyTorch's: each sample's loss is
-// divided by the number of its labels.
+// Implements CtcLoss and its gradient, operators of the treadle domain. The loss is minus the log-probability of all alignments of a label
+// sequence to the time steps (Graves et al. 2006), computed by a forward and a backward pass over states. The mean is PyTorch's: each
+// sample's loss is divided by the number of its labels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ double add_logarithms(double a, double b) {
   return smaller == kNever ? larger : larger + std::log1p(std::exp(smaller - larger));
 }
 
-/// One sample. L labels have 2 L + 1 states: a blank before, between and after the labels.
+/// Computes one sample. L labels have 2 L + 1 states: a blank before, between and after the labels.
 template <typename T>
 class Alignments {
  public:
@@ -90,7 +90,7 @@ class Alignments {
  private:
   double& at(int64_t t, int64_t s) { return alpha_[static_cast<size_t>(t * count_ + s)]; }
   double score(int64_t t, int64_t s) const { return static_cast<double>(scores_[t * classes_ + states_[static_cast<size_t>(s)]]); }
-  /// True if a path may skip the blank between two labels, as it may unless they are equal.
+  /// Returns true if a path may skip the blank between two labels, which is allowed unless the labels are equal.
   bool skips(int64_t s) const { return s > 1 && s % 2 == 1 && states_[static_cast<size_t>(s)] != states_[static_cast<size_t>(s) - 2]; }
 
   const T* scores_;
@@ -161,7 +161,7 @@ struct CtcLoss {
   }
 };
 
-// d loss / d log-probability[n, t, class] = -(probability of the class at step t) / (number of labels * number of samples).
+// Computes d loss / d log-probability[n, t, class] = -(probability of the class at step t) / (number of labels * number of samples).
 template <typename T>
 struct CtcLossGrad {
   Form form;

@@ -1,4 +1,4 @@
-// CumSum, CumProd (ONNX, opsets 14 and 26): running sums and products along an axis.
+// Implements CumSum and CumProd (ONNX, opsets 14 and 26): running sums and products along an axis.
 #include <algorithm>
 
 #include "graph/function_body.h"
@@ -77,8 +77,8 @@ struct CumProd : Cumulative<true, T> {
   static CumProd bind(BindContext& c) { return {Cumulative<true, T>::bind(c)}; }
 };
 
-// For y_j = prod_{k <= j} x_k: dx_i = (prod_{k < i} x_k) s_i with s_i = dy_i + x_{i + 1} s_{i + 1}; exclusive:
-// s_i = dy_{i + 1} + x_{i + 1} s_{i + 1}. There is no division, so zeros need no special case.
+// Computes the gradient of y_j = prod_{k <= j} x_k: dx_i = (prod_{k < i} x_k) s_i with s_i = dy_i + x_{i + 1} s_{i + 1}; exclusive: s_i =
+// dy_{i + 1} + x_{i + 1} s_{i + 1}. There is no division, so zeros need no special case.
 template <typename T>
 struct CumProdGrad {
   AxisRows rows;

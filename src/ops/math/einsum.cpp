@@ -1,5 +1,5 @@
-// Einsum. Equations of two operands are decomposed into transpositions and matrix or elementwise products, longer ones into a chain of such
-// pairs. Direct loops compute equations with diagonals, and integers of 8 and 16 bits.
+// Implements Einsum. Equations of two operands are decomposed into transpositions and matrix or elementwise products, longer ones into a
+// chain of such pairs. Direct loops compute equations with diagonals, and integers of 8 and 16 bits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ void infer_einsum(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// Decomposition. Terms are expanded from here on: every axis has its own label.
+// Decomposition. From here on, terms are expanded: every axis has its own label.
 
 bool contains(const Term& term, int label) { return std::find(term.begin(), term.end(), label) != term.end(); }
 int64_t place_of(const Term& term, int label) { return std::find(term.begin(), term.end(), label) - term.begin(); }
@@ -58,12 +58,12 @@ struct Labelled {
   NodeId before;
   ValueId value;
   Term labels;
-  std::vector<std::optional<Dim>> extents_of;  ///< indexed by label; nullopt if only the run knows the extent
+  std::vector<std::optional<Dim>> extents_of;  ///< by label; nullopt if only the run determines the extent
 
   ValueId add(NodeSpec spec) const { return graph->node(graph->add_node(std::move(spec), before)).outputs[0]; }
   ValueId constant(const std::vector<int64_t>& values) const { return graph->add_constant("axes", Tensor::vector<int64_t>(values)); }
 
-  /// Sums over the axes whose labels are not in `wanted`.
+  /// Sums over all axes whose labels are not in `wanted`.
   void sum_all_but(const Term& wanted) {
     std::vector<int64_t> axes;
     Term left;
@@ -106,7 +106,7 @@ struct Labelled {
     const ValueId shape = parts.size() == 1 ? parts[0] : add({.op_type = "Concat", .inputs = parts, .attributes = {{"axis", int64_t{0}}}});
     value = add({.op_type = "Expand", .inputs = {value, shape}});
   }
-  /// Extents of the axes [first, first + count), as a vector.
+  /// Returns the extents of the axes [first, first + count), as a vector.
   ValueId extents(size_t first, size_t count) const {
     return add({.op_type = "Shape",
                 .inputs = {value},
@@ -138,7 +138,7 @@ void match_inner(Labelled& a, Labelled& b, const Term& output) {
     const auto &one = a.extents_of[static_cast<size_t>(label)], &other = b.extents_of[static_cast<size_t>(label)];
     if (one && other && *one == *other) continue;
     if ((one && one->is_const(1)) || (other && other->is_const(1))) {
-      summed.push_back(label);  // the product of sums
+      summed.push_back(label);  // both operands are summed separately, as the result is the product of the sums
       continue;
     }
     const bool open_a = !one || !one->is_const(), open_b = !other || !other->is_const();
@@ -151,7 +151,7 @@ void match_inner(Labelled& a, Labelled& b, const Term& output) {
   b.sum_all_but(without(b.labels, summed));
 }
 
-/// The product of a and b, summed over the labels that `output` lacks.
+/// Returns the product of a and b, summed over the labels that `output` does not have.
 Labelled multiply(Labelled a, Labelled b, const Term& output) {
   a.sum_all_but(output + b.labels);
   b.sum_all_but(output + a.labels);
@@ -177,7 +177,7 @@ Labelled multiply(Labelled a, Labelled b, const Term& output) {
     const size_t rank = x.labels.size();
     std::vector<ValueId> parts;
     if (first > 0) parts.push_back(x.extents(0, first));
-    // Not -1, which a Reshape cannot resolve if another extent is 0.
+    // Does not use -1, which a Reshape cannot resolve if another extent is 0.
     parts.push_back(count == 0
                         ? x.constant({1})
                         : x.add({.op_type = "ReduceProd", .inputs = {x.extents(first, count)}, .attributes = {{"keepdims", int64_t{1}}}}));
@@ -230,7 +230,7 @@ void decompose_einsum(Graph& graph, NodeId id) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Type& type = graph.type(inputs[i]);
     if (!type.is_tensor() || !kProducts.has(type.dtype)) return;
-    // Without an ellipsis the term is the rank, which the run checks.
+    // The term has no ellipsis, so its length is the rank, which the run checks.
     const bool is_check = inputs.size() == 1 && equation.output == equation.inputs[i];
     if (!type.has_rank() && (has_ellipsis(equation.inputs[i]) || is_check)) return;
     const int rank = type.has_rank() ? type.rank() : static_cast<int>(equation.inputs[i].size());
@@ -265,7 +265,7 @@ void decompose_einsum(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// Direct loops.
+// Direct loops, for other equations.
 
 struct ParsedEquation final : PackedState {
   Equation equation;
@@ -275,7 +275,7 @@ template <typename T>
 struct Einsum {
   static constexpr int kMaxOperands = 8, kMaxLabels = 24;
   using C = compute_type_t<T>;
-  /// A nest of loops: the extent of each loop, and the stride in each operand.
+  /// A nest of loops: the extent of each loop, and its stride in each operand.
   struct Loops {
     int rank = 0;
     int64_t extent[kMaxLabels], stride[kMaxLabels][kMaxOperands], size = 1;
@@ -412,7 +412,7 @@ Cost einsum_cost(const ShapeContext& c) {
   return {2 * work * static_cast<double>(std::max<int64_t>(c.output_shape(0).num_elements(), 1)), bytes};
 }
 
-// Only for equations with diagonals; all others are decomposed.
+// Handles equations with diagonals; all others have been decomposed.
 Gradients einsum_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin(), g.node().inputs.end());
@@ -421,8 +421,8 @@ Gradients einsum_gradient(GradientContext& g) {
   return g.op_n("EinsumGrad", std::move(inputs), count, attributes, "treadle");
 }
 
-// Let G_i be the incoming gradient of operand i's gradient. The loss is linear in dY and in each operand. Its gradient by dY is the
-// equation with G_i in place of operand i; its gradients by the other operands are that equation's gradients.
+// Let G_i be the incoming gradient of operand i's gradient. The loss is linear in dY and in each operand. Its gradient with respect to dY
+// is the equation with G_i in place of operand i; its gradients with respect to the other operands are that equation's gradients.
 Gradients einsum_grad_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   const std::vector<ValueId> inputs = g.node().inputs;

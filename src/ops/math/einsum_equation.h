@@ -17,7 +17,7 @@
 
 namespace treadle::ops::equations {
 
-// Labels are numbers: A to Z, a to z, and from kEllipsisLabel on the axes of "...", counted from the last one.
+// Labels are numbers: 0 to 51 for A to Z and a to z; from kEllipsisLabel on for the axes of "...", counted from the last one.
 inline constexpr int kEllipsisLabel = 52, kNumLabels = kEllipsisLabel + kMaxRank, kEllipsis = -1;
 
 /// The labels of an operand, with kEllipsis where the text has "...".
@@ -51,7 +51,7 @@ inline Term parse_term(std::string_view text) {
 
 inline bool has_ellipsis(const Term& term) { return std::find(term.begin(), term.end(), kEllipsis) != term.end(); }
 
-// The output if the equation has no "->": the ellipsis, then the labels that occur once, in alphabetical order.
+// Returns the output for an equation without "->": the ellipsis, then the labels that occur once, in alphabetical order.
 inline Term implicit_output(const std::vector<Term>& inputs) {
   int counts[kEllipsisLabel] = {};
   Term output;
@@ -107,10 +107,10 @@ void for_each_axis(const Term& term, int rank, Fn&& fn) {
   }
 }
 
-/// The axes that "..." covers; the same number in every term.
+/// The number of axes that "..." covers, which is the same in every term.
 class Elided {
  public:
-  /// @throws Error(invalid_argument) if it stood for another number before.
+  /// Records the number for a term. @throws Error(invalid_argument) if another term has a different number.
   void take(const Term& term, int rank) {
     if (!has_ellipsis(term)) return;
     const int own = rank - static_cast<int>(term.size()) + 1;
@@ -124,7 +124,7 @@ class Elided {
   std::optional<int> rank_;
 };
 
-/// The axis in front of this one that has its label, or -1.
+/// Returns the axis in front of this one that has the same label, or -1.
 inline int earlier_axis(const Term& labels, int axis) {
   for (int i = 0; i < axis; ++i)
     if (labels[static_cast<size_t>(i)] == labels[static_cast<size_t>(axis)]) return i;

@@ -1,4 +1,4 @@
-// Shared by the elementwise operators: broadcasting loops, inference, costs, and the broadcasting of old opsets.
+// Helpers for the elementwise operators: broadcasting loops, inference, costs, and the broadcasting of old opsets.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 #include "kernels/elementwise/convert.h"
 #include "treadle/error.h"
 
-// A kernel may overwrite one of its inputs, element by element. Without this pragma, the compiler's overlap check sends that case to a
-// scalar loop.
+// Kernels may overwrite one of their inputs, element by element. Without this pragma, the compiler's overlap check would use a scalar loop
+// for that case.
 #if defined(__clang__)
 #define TREADLE_ELEMENTWISE_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -41,7 +41,7 @@ void parallel_runs(ThreadPool* pool, const kernels::BroadcastPlan<N>& plan, Fn&&
   parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) { kernels::for_each_run(plan, begin, end, fn); });
 }
 
-/// Makes the functor. One that reads attributes has `static F bind(BindContext&)`.
+/// Makes the functor. A functor that reads attributes has `static F bind(BindContext&)`.
 template <typename F>
 F bind_functor(BindContext& c) {
   if constexpr (requires { F::bind(c); }) {
@@ -51,12 +51,12 @@ F bind_functor(BindContext& c) {
   }
 }
 
-/// The types that models compute in most. The other types get a loop of less code.
+/// True for the types in which models compute most. For all other types, the loop has less code.
 template <typename T>
 inline constexpr bool is_common_type =
     std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, int64_t> || std::is_same_v<T, int32_t>;
 
-/// condition ? a : b, by masks. Compilers turn such a choice of computed floats into a branch, which prevents vectorisation.
+/// Returns condition ? a : b, by masks. Compilers turn such a choice between computed floats into a branch, which prevents vectorisation.
 template <typename T>
 inline T select(bool condition, T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -68,7 +68,7 @@ inline T select(bool condition, T a, T b) {
   }
 }
 
-/// out[i] = f(in[i]), computed in float for the 16-bit floats. A functor may have `rows(in, out, n)` for types whose loops the compiler
+/// Computes out[i] = f(in[i]), in float for the 16-bit floats. A functor may have `rows(in, out, n)` for types whose loops the compiler
 /// does not vectorise.
 template <typename F, typename T, typename R = T>
 struct UnaryKernel {
@@ -80,7 +80,7 @@ struct UnaryKernel {
     const T* in = c.in<T>(0);
     R* out = c.out<R>(0);
     parallel_for(c.pool(), n, kElementwiseGrain, [in, out, f = f](int64_t begin, int64_t end) {
-      // Local copies: the compiler must assume that storing bytes changes captured variables.
+      // These are local copies, since the compiler must assume that storing bytes changes captured variables.
       const T* from = in;
       R* to = out;
       const F function = f;
@@ -94,7 +94,7 @@ struct UnaryKernel {
 template <typename T>
 inline constexpr bool is_16_bit_float = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
-/// UnaryKernel for the 16-bit floats: converts blocks to float32, so that the loop vectorises.
+/// Like UnaryKernel, for the 16-bit floats: converts blocks to float32, so that the loop vectorises.
 template <typename F, typename T>
 struct HalfUnaryKernel {
   int64_t n;
@@ -129,7 +129,7 @@ std::vector<KernelDef> unary_kernels() {
   return kernels_of<Ts...>([]<typename T>() { return unary_kernel<F, T>(); });
 }
 
-/// Calls fn(same, i, count) for pieces [i, i + count) of n elements; `same` holds `count` copies of `one`.
+/// Calls fn(same, i, count) for pieces [i, i + count) of n elements; `same` contains `count` copies of `one`.
 template <typename T, typename Fn>
 void in_pieces(const T& one, int64_t n, Fn fn) {
   constexpr int64_t kPiece = 256;
@@ -138,7 +138,7 @@ void in_pieces(const T& one, int64_t n, Fn fn) {
   for (int64_t i = 0; i < n; i += kPiece) fn(same, i, std::min(kPiece, n - i));
 }
 
-/// out[i] = f(a[i], b[i]) with broadcasting, computed in float for the 16-bit floats. A functor may have `rows(a, b, out, n)` for types
+/// Computes out[i] = f(a[i], b[i]) with broadcasting, in float for the 16-bit floats. A functor may have `rows(a, b, out, n)` for types
 /// whose loops the compiler does not vectorise.
 template <typename F, typename T, typename R = T>
 struct BinaryKernel {
@@ -186,7 +186,7 @@ struct BinaryKernel {
   }
 };
 
-/// BinaryKernel for the 16-bit floats: converts blocks to float32, so that the loop vectorises.
+/// Like BinaryKernel, for the 16-bit floats: converts blocks to float32, so that the loop vectorises.
 template <typename F, typename T, typename R = T>
 struct HalfBinaryKernel {
   kernels::BroadcastPlan<2> plan;
@@ -249,15 +249,15 @@ std::vector<KernelDef> vectorized_binary() {
   return {kernel<VectorizedBinary<kOp>>("vectors", DType::float32)};
 }
 
-// Inference.
+// Helpers for inference.
 
-/// Output 0 has the type of input 0.
+/// Gives output 0 the type of input 0.
 void infer_same_as_input(InferContext& c);
-/// Output 0 has input 0's dtype and the shape that all inputs broadcast to.
+/// Gives output 0 input 0's dtype and the shape that all inputs broadcast to.
 void infer_broadcast(InferContext& c);
-/// The shape that all inputs broadcast to; nullopt if a rank is unknown.
+/// Returns the shape that all inputs broadcast to; nullopt if a rank is unknown.
 std::optional<SymbolicShape> broadcast_inputs(const InferContext& c, int first = 0);
-/// Returns fn(), or nullopt if its integer arithmetic overflows: a tensor's arithmetic would wrap around instead.
+/// Returns fn(), or nullopt if its integer arithmetic overflows. The same arithmetic on tensors would wrap around instead.
 template <typename F>
 std::optional<Dim> or_unknown(F fn) {
   try {
@@ -272,12 +272,12 @@ std::optional<Dim> or_unknown(F fn) {
 void propagate_binary(InferContext& c, const SymbolicShape& result, std::optional<Dim> (*fn)(const Dim& a, const Dim& b));
 /// Broadcasts known elements to the shape `result`, whose extents are integers.
 KnownValues broadcast_known(const KnownValues& values, const SymbolicShape& shape, const SymbolicShape& result);
-/// True if all extents are integers and there are at most kMaxKnownValues elements.
+/// Returns true if all extents are integers and there are at most kMaxKnownValues elements.
 bool is_small_static(const SymbolicShape& shape);
-/// Integer division that rounds towards zero, as ONNX's Div does. Returns nullopt if the result depends on an unknown sign.
+/// Divides integers and rounds towards zero, as ONNX's Div does. Returns nullopt if the result depends on an unknown sign.
 std::optional<Dim> truncating_div(const Dim& a, const Dim& b);
 
-// Costs, at `kFlops` operations per element of the output.
+// Returns the cost of `kFlops` operations per element of the output.
 
 template <int kFlops>
 Cost elementwise_cost(const ShapeContext& c) {
@@ -288,9 +288,9 @@ Cost elementwise_cost(const ShapeContext& c) {
   return {kFlops * n, bytes};
 }
 
-// Old opsets.
+// Upgrades from old opsets.
 
-/// Removes the attribute of opset 1 that marked inputs an operator may overwrite. It does not affect the result.
+/// Removes an attribute of opset 1 that marked inputs which an operator may overwrite. It does not affect the result.
 void drop_consumed_inputs(Graph& graph, NodeId id);
 /// Before opset 7, B was broadcast only if `broadcast` was set, and its axes were aligned with A's from `axis` on.
 void upgrade_broadcast_axis(Graph& graph, NodeId id);

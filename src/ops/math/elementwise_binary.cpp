@@ -1,4 +1,4 @@
-// Add, Sub, Mul, Div, Pow, Mod: arithmetic on two tensors with broadcasting.
+// Implements Add, Sub, Mul, Div, Pow, Mod: arithmetic on two tensors with broadcasting.
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -58,7 +58,7 @@ struct DivFn {
     if constexpr (std::is_integral_v<T>) {
       if (b == 0) throw_division_by_zero();
       if constexpr (std::is_signed_v<T>)
-        if (b == -1) return SubFn()(T{0}, a);  // the lowest integer cannot be negated in its type; Sub wraps
+        if (b == -1) return SubFn()(T{0}, a);  // because the lowest integer has no negation in its type; SubFn wraps around
       return static_cast<T>(a / b);
     } else {
       return a / b;
@@ -67,7 +67,7 @@ struct DivFn {
 };
 
 struct ModFn {
-  bool truncates;  // the attribute fmod: the result has A's sign; otherwise B's
+  bool truncates;  // the attribute fmod: true: the result has A's sign; false: B's
 
   static ModFn bind(BindContext& c) { return {c.get_int("fmod") != 0}; }
   template <typename T>
@@ -91,7 +91,7 @@ struct ModFn {
 
 template <typename T>
 T integer_power(T base, int64_t exponent) {
-  if (exponent < 0) {  // 1 / base^n, rounded towards zero
+  if (exponent < 0) {  // the result is 1 / base^n, rounded towards zero
     if (base == 1) return 1;
     if constexpr (std::is_signed_v<T>)
       if (base == -1) return exponent % 2 == 0 ? 1 : -1;
@@ -104,7 +104,7 @@ T integer_power(T base, int64_t exponent) {
   return static_cast<T>(power);
 }
 
-/// Computes common exponents without pow(). Returns false for all others.
+/// Computes common exponents without pow(). Returns false for all other exponents.
 template <typename T>
 bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   using C = compute_type_t<T>;
@@ -116,7 +116,7 @@ bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   if (exponent == 2) return each([](C v) { return v * v; });
   if (exponent == 3) return each([](C v) { return v * v * v; });
   if (exponent == 1) return each([](C v) { return v; });
-  // A square root that follows pow() of IEEE 754: pow(-0, 0.5) = 0 and pow(-inf, 0.5) = inf.
+  // Returns a square root that agrees with pow() of IEEE 754: pow(-0, 0.5) = 0 and pow(-inf, 0.5) = inf.
   auto root = [](C v) { return std::sqrt(v == -std::numeric_limits<C>::infinity() ? -v : v + C{0}); };
   if (exponent == 0.5) return each(root);
   if (exponent == -1) return each([](C v) { return C{1} / v; });
@@ -124,8 +124,8 @@ bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   return false;
 }
 
-// The base decides the result's dtype; the exponent may have any other. Exponents are converted to double or int64 in blocks, so that there
-// is one loop per base type and not one per pair.
+// Computes Pow. The base determines the result's dtype; the exponent may have any other. Exponents are converted to double or int64 in
+// blocks, so that there is one loop per base type and not one per pair.
 template <typename T>
 struct Pow {
   kernels::BroadcastPlan<2> plan;
@@ -250,7 +250,7 @@ OpDef mod() {
           .pointwise = true};
 }
 
-// Only the exponent 2 becomes a step, x * x. An exponent of 0.5 is no square root: pow of -inf is inf and of -0 is 0.
+// Only the exponent 2 becomes a step, x * x. An exponent of 0.5 does not become a square root: pow of -inf is inf and of -0 is 0.
 std::optional<PointwiseStep> power_step(const Graph& graph, const Node& node) {
   const ValueId x = node.inputs[0];
   if (dtype_of_value(graph, x) != DType::float32 || !graph.is_scalar_constant(node.inputs[1], 2) ||
@@ -291,21 +291,21 @@ Gradients mul_gradient(GradientContext& g) {
   return {g.unbroadcast(g.mul(dy, b), a), g.unbroadcast(g.mul(dy, a), b)};
 }
 
-// d(a / b)/db = -a / b^2 = -y / b
+// Uses d(a / b)/db = -a / b^2 = -y / b.
 Gradients div_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1);
   const ValueId da = g.div(g.grad_output(0), b);
   return {g.unbroadcast(da, a), g.unbroadcast(g.neg(g.mul(da, g.output(0))), b)};
 }
 
-// y = a - q b with the integer q = (a - y) / b
+// Differentiates y = a - q b with the integer q = (a - y) / b.
 Gradients mod_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   const ValueId times = g.op("Round", {g.div(g.sub(a, g.output(0)), b)});
   return {g.unbroadcast(dy, a), g.unbroadcast(g.neg(g.mul(dy, times)), b)};
 }
 
-// dx = dy * e * x^(e - 1); de = dy * y * log x where x > 0, and 0 elsewhere.
+// Uses dx = dy * e * x^(e - 1), and de = dy * y * log x where x > 0, 0 elsewhere.
 Gradients pow_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   ValueId exponent = g.input(1);
@@ -333,7 +333,7 @@ std::vector<OpDef> elementwise_binary_ops() {
                  ChainOp::reverse_div),
       mod(),
       pow()};
-  ops[2].keeps_zeros = ops[3].keeps_zeros = true;  // of Mul and Div
+  ops[2].keeps_zeros = ops[3].keeps_zeros = true;  // declares it for Mul and Div
   return with_gradients(std::move(ops), {{"Add", add_gradient},
                                          {"Sub", sub_gradient},
                                          {"Mul", mul_gradient},

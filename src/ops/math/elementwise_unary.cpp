@@ -1,4 +1,4 @@
-// Unary functions: arithmetic, rounding, roots, exponentials, trigonometry, classification.
+// Implements unary functions: arithmetic, rounding, roots, exponentials, trigonometry, classification.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,7 +16,7 @@ namespace {
 
 using kernels::Unary;
 
-// Negates as unsigned: the lowest integer, which has no positive counterpart, stays as it is.
+// Negates as unsigned. The lowest integer, which has no positive counterpart, stays unchanged.
 struct NegFn {
   template <typename T>
   T operator()(T x) const {
@@ -32,7 +32,7 @@ struct AbsFn {
     if constexpr (std::is_unsigned_v<T>)
       return x;
     else if constexpr (std::is_integral_v<T>)
-      return std::max(x, NegFn()(x));  // the lowest integer stays as it is
+      return std::max(x, NegFn()(x));  // the lowest integer stays unchanged
     else
       return std::fabs(x);
   }
@@ -79,7 +79,7 @@ struct CeilFn {
   }
 };
 
-// For float64 only: vectorised kernels compute the narrower floats.
+// Used only for float64: vectorised kernels compute the narrower floats.
 struct ReciprocalFn {
   double operator()(double x) const { return 1 / x; }
 };
@@ -104,7 +104,7 @@ TREADLE_LIBRARY_FUNCTION(AcoshFn, acosh);
 TREADLE_LIBRARY_FUNCTION(AtanhFn, atanh);
 #undef TREADLE_LIBRARY_FUNCTION
 
-// On bytes: the compiler vectorises a comparison with zero, but not operations on bool.
+// Works on bytes, because the compiler vectorises a comparison with zero, but not operations on bool.
 struct NotFn {
   uint8_t operator()(uint8_t x) const { return x == 0 ? 1 : 0; }
 };
@@ -121,7 +121,7 @@ struct IsInfFn {
   template <typename T>
   bool operator()(T x) const {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
-    return ((x == kInfinity) & positive) | ((x == -kInfinity) & negative);  // without branches, so that it vectorises
+    return ((x == kInfinity) & positive) | ((x == -kInfinity) & negative);  // has no branches, so that it vectorises
   }
   void rows(const float* x, bool* out, int64_t n) const { kernels::infinite(x, negative, positive, out, n); }
 };
@@ -154,7 +154,7 @@ void infer_bool(InferContext& c) {
 template <int kFlops>
 OpDef unary(std::string_view name, std::vector<int> since, TypeSet types, std::vector<KernelDef> kernels,
             void (*infer)(InferContext&) = infer_same_as_input) {
-  // Operators that opset 1 had, except Not, could mark inputs to be overwritten.
+  // The operators that existed in opset 1, except Not, could mark inputs to be overwritten.
   std::vector<UpgradeStep> upgrade;
   if (since.front() == 1 && since.size() > 1) upgrade.push_back({1, drop_consumed_inputs});
   return with_function_facts({.name = name,

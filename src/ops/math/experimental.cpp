@@ -1,5 +1,5 @@
-// Operators that ONNX called experimental and removed in opset 10. Converters of that time wrote them: ImageScaler and Crop begin many
-// image networks. onnxruntime accepts them in models below opset 10. Source: ONNX 1.4, defs/experiments.
+// Implements operators that ONNX called experimental and removed in opset 10. Converters of that time wrote them: ImageScaler and Crop are
+// at the beginning of many image networks. onnxruntime accepts them in models below opset 10. Source: ONNX 1.4, defs/experiments.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ void decompose_scale(Graph& graph, NodeId id) {
   become(d, d.op("Mul", {x, d.scalar(d.attributes().get_float("scale", 1), x)}));
 }
 
-// y = alpha * f(beta * x)
+// Decomposes y = alpha * f(beta * x).
 template <const char* kFunction>
 void decompose_scaled(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
@@ -47,7 +47,7 @@ void decompose_scaled(Graph& graph, NodeId id) {
 }
 constexpr char kTanh[] = "Tanh", kSoftplus[] = "Softplus";
 
-// y = x * scale + bias[c], for x [N, C, H, W]
+// Decomposes y = x * scale + bias[c], for x [N, C, H, W].
 void decompose_image_scaler(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const ValueId x = d.in(0);

@@ -1,4 +1,4 @@
-// Det (ONNX, opset 22): determinants of square matrices.
+// Implements Det (ONNX, opset 22): determinants of square matrices.
 #include <fmt/format.h>
 
 #include <utility>
@@ -51,7 +51,7 @@ Cost cost(const ShapeContext& c) {
   return {static_cast<double>(c.num_elements(0)) * static_cast<double>(c.shape(0).back()) * 2 / 3, c.size_bytes(0)};
 }
 
-// dX = dY y X^-T
+// Uses dX = dY y X^-T.
 Gradients det_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> perm;

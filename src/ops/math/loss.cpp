@@ -1,4 +1,4 @@
-// NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss (ONNX, opsets 22 and 13).
+// Implements NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss (ONNX, opsets 22 and 13).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ void infer_cross_entropy(InferContext& c) {
 template <typename T>
 struct NegativeLogLikelihood {
   enum class Reduction : uint8_t { none, sum, mean };
-  int64_t batch, classes, positions;  // positions: d1 * d2 * ...
+  int64_t batch, classes, positions;  // positions per sample: d1 * d2 * ...
   int64_t ignore_index;
   bool ignores, weighted, wide_target;
   Reduction reduction;
@@ -88,7 +88,8 @@ struct NegativeLogLikelihood {
       run_with<int32_t>(c);
   }
 
-  // Uses one thread, and sums in double: there is one term per sample, little next to the C scores computed before.
+  // Uses one thread, and sums in double. There is only one term per sample, which is little work compared with the C scores computed
+  // before.
   template <typename Index>
   void run_with(RunContext& c) const {
     const T* scores = c.in<T>(0);

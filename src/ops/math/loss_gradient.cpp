@@ -1,4 +1,4 @@
-// NegativeLogLikelihoodLossGrad of the treadle domain. SoftmaxCrossEntropyLoss is decomposed into LogSoftmax and this loss.
+// Implements NegativeLogLikelihoodLossGrad of the treadle domain. SoftmaxCrossEntropyLoss is decomposed into LogSoftmax and this loss.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ void infer_loss_grad(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// d loss / d input[n, target, p] = -weight (divided by the sum of weights for "mean"); 0 for other classes.
+// Computes d loss / d input[n, target, p] = -weight (divided by the sum of weights for "mean"); 0 for other classes.
 template <typename T>
 struct NegativeLogLikelihoodLossGrad {
   int64_t batch, classes, positions;

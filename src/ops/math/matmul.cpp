@@ -1,4 +1,4 @@
-// MatMul and Gemm.
+// Implements MatMul and Gemm.
 #include <fmt/format.h>
 
 #include <vector>
@@ -71,7 +71,7 @@ constexpr TypeSet kProductTypes = kFloats | TypeSet{DType::int32, DType::int64, 
 
 void infer_matmul(InferContext& c) { infer_product(c, 0, 1, c.dtype(0)); }
 
-/// A constant B, packed when the session is created.
+/// The packed state of a constant B, made when the session is created.
 template <typename C>
 struct PackedWeights final : PackedState {
   kernels::OwnedPackedB<C> b;
@@ -239,8 +239,8 @@ using GemmPacked = GemmKernel<T, true>;
 template <typename T>
 using GemmUnpacked = GemmKernel<T, false>;
 
-// Integer products. Sums wrap, as in NumPy. Unoptimised, since models spend no time here.
-// @param finish  called as finish(m, n, sum), returns the element.
+// Computes integer products, whose sums wrap around as in NumPy. Not optimised, since models spend no time here. @param finish  is called
+// as finish(m, n, sum) and returns the element.
 template <typename T, typename Finish>
 void multiply_plain(const GemmShape& s, const T* a, const T* b, T* y, const Finish& finish) {
   const int64_t b_row = s.b_transposed ? 1 : s.ldb, b_col = s.b_transposed ? s.ldb : 1;
@@ -291,7 +291,8 @@ struct GemmInt {
   }
 };
 
-// Without the attribute C has the product's shape, which opset 7 treats alike; with it C broadcasts as in opset 7.
+// Removes the attribute broadcast. Without it, C has the product's shape, which opset 7 treats in the same way; with it, C broadcasts as in
+// opset 7.
 void drop_broadcast(Graph& graph, NodeId id) { graph.node(id).attributes.erase("broadcast"); }
 
 ValueId as_matrix(GradientContext& g, ValueId x, int64_t columns) { return g.op("Reshape", {x, g.ints({-1, columns})}); }
@@ -304,14 +305,14 @@ ValueId transposed(GradientContext& g, ValueId x) {
   return g.transpose(x, std::move(perm));
 }
 
-/// alpha op(A) op(B), for Gemm's gradient.
+/// Returns alpha op(A) op(B), for Gemm's gradient.
 ValueId gemm_of(GradientContext& g, ValueId a, bool trans_a, ValueId b, bool trans_b, float alpha = 1) {
   return g.op("Gemm", {a, b}, {{"alpha", alpha}, {"transA", int64_t{trans_a}}, {"transB", int64_t{trans_b}}});
 }
 
 Gradients matmul_gradient(GradientContext& g) { return gradients::product(g, g.input(0), g.input(1), g.grad_output(0)); }
 
-// Y = alpha op(A) op(B) + beta C
+// Differentiates Y = alpha op(A) op(B) + beta C.
 Gradients gemm_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), c = g.input(2), dy = g.grad_output(0);
   const bool trans_a = g.attributes().get_int("transA") != 0, trans_b = g.attributes().get_int("transB") != 0;
@@ -329,7 +330,7 @@ Gradients gemm_gradient(GradientContext& g) {
 
 namespace gradients {
 
-// dA = dY B^T, dB = A^T dY. Vectors count as matrices of one row or column; broadcast axes are summed.
+// Uses dA = dY B^T, dB = A^T dY. Vectors count as matrices of one row or column; broadcast axes are summed.
 Gradients product(GradientContext& g, ValueId first, ValueId second, ValueId dy) {
   ValueId a = first, b = second;
   const int rank_a = rank_of(g, a), rank_b = rank_of(g, b);

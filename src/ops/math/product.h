@@ -1,4 +1,4 @@
-// Shapes of matrix products by the rules of numpy.matmul and Gemm, for products of all types.
+// Computes shapes of matrix products by the rules of numpy.matmul and Gemm, for products of all types.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-/// Shape of output 0 from inputs `a` and `b`. @throws Error(invalid_argument) if they cannot be multiplied.
+/// Infers the shape of output 0 from inputs `a` and `b`. @throws Error(invalid_argument) if they cannot be multiplied.
 void infer_product(InferContext& c, int a, int b, DType result);
 
 void infer_gemm(InferContext& c);
@@ -44,7 +44,7 @@ struct Product {
   }
 };
 
-/// Extents and strides of Gemm.
+/// The extents and strides of a Gemm.
 struct GemmPlan {
   kernels::GemmShape shape;
   int64_t bias_row = 0, bias_col = 0;

@@ -1,4 +1,4 @@
-// DFT (opset 17, 20), STFT (opset 17).
+// Implements DFT (opsets 17 and 20) and STFT (opset 17).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using kernels::ScratchSlots;
 template <typename X>
 using ComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
 
-/// A Fourier transform and its layout of scratch: the table, then a line and its working memory for each slot.
+/// A Fourier transform and the layout of its scratch: the table, then a line and its working memory for each slot.
 template <typename T>
 struct Transform {
   using Complex = std::complex<T>;
@@ -40,7 +40,7 @@ struct Transform {
   int64_t table_elements() const { return static_cast<int64_t>(align_up(static_cast<size_t>(fft.table_size()), 8)); }
   int64_t slot_elements() const { return static_cast<int64_t>(align_up(static_cast<size_t>(fft.length() + fft.work_size()), 8)); }
 
-  /// For each line: load(i, line), transform, store(i, line).
+  /// Does for each line: load(i, line), transform, store(i, line).
   template <typename Load, typename Store>
   void run(RunContext& c, int64_t num_lines, int64_t lines_per_task, Load load, Store store) const {
     auto* table = c.scratch<Complex>();
@@ -140,7 +140,7 @@ void check_parts(const Dim& parts) {
     throw Error(ErrorCode::invalid_argument, fmt::format("the last axis has {} elements; expected 1 (real) or 2 (complex)", parts.value()));
 }
 
-/// The first element of an integer input; nullopt if it is unknown.
+/// Returns the first element of an integer input; nullopt if it is unknown.
 std::optional<Dim> known_scalar(const InferContext& c, int input) {
   auto values = c.known(input);
   if (!values || values->empty()) return std::nullopt;
@@ -172,7 +172,7 @@ void infer_dft(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(shape));
 }
 
-// Before opset 20 the axis was an attribute.
+// Moves the axis to an input; before opset 20 it was an attribute.
 void upgrade_dft_17(Graph& graph, NodeId id) {
   ValueId axis = graph.add_constant("axis", Tensor::scalar(graph.node(id).attributes.get_int("axis", 1)));
   graph.node(id).attributes.erase("axis");
@@ -258,7 +258,7 @@ Cost cost(const ShapeContext& c) {
 
 ValueId extent_of(GradientContext& g, ValueId x, int64_t axis) { return g.op("Gather", {g.shape_of(x), g.ints({axis})}); }
 
-/// Drops the imaginary parts of `complex` if the operand has none, which may be known only in the run.
+/// Drops the imaginary parts of `complex` if the operand has none, which only the run may determine.
 ValueId parts_like(GradientContext& g, ValueId complex, ValueId operand) {
   const Type type = g.type(operand);
   if (type.has_rank() && type.shape->back().is_const(2)) return complex;
@@ -291,7 +291,7 @@ Gradients dft_gradient(GradientContext& g) {
   return {g.op("Pad", {flow, pads, kNoValue, g.ints({axis})})};
 }
 
-// Differentiates a composition: a Gather of frames, the product with the window, and the DFT of each frame.
+// Differentiates STFT as a composition: a Gather of frames, the product with the window, and the DFT of each frame.
 Gradients stft_gradient(GradientContext& g) {
   const ValueId signal = g.input(0), window = g.input(2), dy = g.grad_output(0);
   const bool flat = rank_of(g, signal) == 2;

@@ -1,4 +1,4 @@
-// HannWindow, HammingWindow, BlackmanWindow, MelWeightMatrix (opset 17).
+// Implements HannWindow, HammingWindow, BlackmanWindow, MelWeightMatrix (opset 17).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ int64_t checked_size(int64_t size, std::string_view what) {
   return size;
 }
 
-// a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N). N is the size of a periodic window, and the size minus 1 of a symmetric one.
+// Computes a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N). N is the size of a periodic window, and the size minus 1 of a symmetric one.
 struct CosineWindow {
   double a0, a1, a2;
   int64_t size;
@@ -40,7 +40,7 @@ struct CosineWindow {
     if (c.node().op_type == "HannWindow")
       window.a0 = window.a1 = 0.5;
     else if (c.node().op_type == "HammingWindow")
-      window.a0 = 25.0 / 46.0, window.a1 = 21.0 / 46.0;  // the exact optimum, not the usual 0.54 and 0.46
+      window.a0 = 25.0 / 46.0, window.a1 = 21.0 / 46.0;  // the exact optimum instead of the usual 0.54 and 0.46
     else
       window.a0 = 0.42, window.a1 = 0.5, window.a2 = 0.08;
     return window;
@@ -66,7 +66,7 @@ void infer_window(InferContext& c) {
   c.set_output(0, output_dtype(c.attributes()), {size && size->size() == 1 ? (*size)[0] : c.data_dependent_dim("size")});
 }
 
-// Triangular filters whose corners are equally spaced on the mel scale. Each filter peaks with 1 at a bin of the spectrum.
+// Computes triangular filters whose corners are equally spaced on the mel scale. Each filter has its maximum 1 at a bin of the spectrum.
 struct MelWeightMatrix {
   int64_t num_bins, num_mels, dft_length, sample_rate;
   DType edge_dtype, dtype;

@@ -1,5 +1,5 @@
-// Softmax, LogSoftmax, Hardmax (ONNX, opset 13) along one axis. Softmax is exp(x - max x) / sum exp(x - max x), LogSoftmax its logarithm;
-// Hardmax is 1 at the first maximum and 0 elsewhere.
+// Implements Softmax, LogSoftmax, Hardmax (ONNX, opset 13) along one axis. Softmax is exp(x - max x) / sum exp(x - max x), LogSoftmax its
+// logarithm; Hardmax is 1 at the first maximum and 0 elsewhere.
 #include "kernels/normalization/softmax.h"
 
 #include <type_traits>
@@ -49,7 +49,7 @@ struct Of {
       if constexpr (!kNarrow) {
         compute<kFunction, T>(rows, in, out, c.pool());
       } else {
-        // 16-bit floats have no kernels of their own: they are widened, computed and narrowed.
+        // There are no kernels for 16-bit floats: they are widened, computed and narrowed.
         float* wide_in = c.scratch<float>();
         float* wide_out = wide_in + n;
         parallel_for(c.pool(), n, kElementwiseGrain,
@@ -101,7 +101,7 @@ OpDef along_axis(std::string_view name, std::vector<KernelDef> kernels) {
           .kernels = std::move(kernels)};
 }
 
-// dx = y (dy - sum(y dy)). Uses y only, so x need not live until the backward pass.
+// Uses dx = y (dy - sum(y dy)). Reads only y, so that x need not be kept until the backward pass.
 Gradients softmax_gradient(GradientContext& g) {
   const ValueId y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
   const int64_t axis = g.attributes().get_int("axis", -1);
@@ -111,7 +111,7 @@ Gradients softmax_gradient(GradientContext& g) {
   return narrowed(g, {g.mul(y, g.sub(dy, dot))});
 }
 
-// dx = dy - exp(y) sum(dy)
+// Uses dx = dy - exp(y) sum(dy).
 Gradients log_softmax_gradient(GradientContext& g) {
   const ValueId y = g.output(0), dy = g.grad_output(0);
   const ValueId sum = g.reduce_sum(dy, {g.attributes().get_int("axis", -1)}, /*keepdims=*/true);

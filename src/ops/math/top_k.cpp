@@ -1,4 +1,4 @@
-// TopK (ONNX): the k largest or smallest elements along an axis, and their indices.
+// Implements TopK (ONNX): the k largest or smallest elements along an axis, and their indices.
 #include "ops/math/top_k.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ struct ItemOrder {
   }
 };
 
-// The order above as 64-bit keys: the value's bits, mapped so that better values are smaller integers, above the index.
+// Defines the same order by 64-bit keys: the value's bits, mapped so that better values are smaller integers, above the index.
 template <typename T>
 struct KeyOrder {
   using Value = compute_type_t<T>;
@@ -90,7 +90,7 @@ struct KeyOrder {
   }
 };
 
-// Selects from whole rows. Each is copied to scratch, because selection moves elements.
+// Selects from whole rows. Each row is copied to scratch, because selection moves elements.
 template <typename T>
 struct TopK : TopKRows {
   int num_slots;
@@ -107,7 +107,7 @@ struct TopK : TopKRows {
     return t;
   }
 
-  /// The first of n elements that may be better than the worst one kept.
+  /// Returns the first of n elements that may be better than the worst one kept.
   int64_t next_candidate(const T* src, int64_t n, T worst_kept) const {
     if constexpr (std::is_arithmetic_v<T>) {
       return largest ? kernels::find_above(src, n, worst_kept) : kernels::find_below(src, n, worst_kept);
@@ -131,7 +131,7 @@ struct TopK : TopKRows {
       std::sort(items, items + k, before);
       return;
     }
-    // Keeps the best so far, sorted. Nearly all other elements are worse than the last of them.
+    // Keeps the best elements so far, sorted. Nearly all other elements are worse than the last of them.
     int64_t have = 0;
     for (int64_t i = 0; i < extent; ++i) {
       if (have == k && inner == 1) i += next_candidate(src + i, extent - i, src[Order::index_of(items[k - 1])]);
@@ -175,7 +175,7 @@ struct TopK : TopKRows {
   }
 };
 
-// Before opset 10, k was an attribute.
+// Moves k to an input; before opset 10 it was an attribute.
 void k_to_input(Graph& graph, NodeId id) {
   const int64_t k = graph.node(id).attributes.get_int("k");
   graph.node(id).attributes.set("k", std::vector<int64_t>{k});

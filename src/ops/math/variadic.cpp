@@ -1,4 +1,5 @@
-// Max, Min, Sum, Mean of any number of tensors, with broadcasting. All become chains of binary operators, which fuse like any other.
+// Implements Max, Min, Sum, Mean of any number of tensors, with broadcasting. All of them become chains of binary operators, which fuse
+// like any other.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +14,7 @@ namespace {
 
 using kernels::ChainOp;
 
-// The result is NaN if either operand is, as in NumPy's maximum.
+// The result is NaN if either operand is NaN, as in NumPy's maximum.
 struct MaxFn {
   template <typename T>
   T operator()(T a, T b) const {
@@ -107,7 +108,7 @@ OpDef variadic(std::string_view name, std::vector<int> since, TypeSet types, voi
           .half = HalfFloats::float32};
 }
 
-// Max and Min: the operand whose element was taken gets the whole gradient; of equal ones, the first.
+// The gradient of Max and Min: the operand whose element was taken gets the whole gradient; if several are equal, the first one gets it.
 Gradients extremum(GradientContext& g, std::string_view comparison) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   if (b == kNoValue) return {dy};

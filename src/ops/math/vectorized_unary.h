@@ -1,4 +1,4 @@
-// Unary functions that src/kernels/elementwise vectorises: float32 directly, the 16-bit floats through blocks of float32.
+// Kernels of unary functions that src/kernels/elementwise vectorises: float32 directly, the 16-bit floats through blocks of float32.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-/// The two parameters of a function in kernels::unary_f32.
+/// The parameters a and b of a function in kernels::unary_f32.
 struct UnaryParameters {
   float a = 0, b = 0;
 };

@@ -1,4 +1,5 @@
-// Caches of keys and values for GroupQueryAttention and DecoderMaskedMultiHeadAttention: each sample of a batch has its own length.
+// Implements caches of keys and values for GroupQueryAttention and DecoderMaskedMultiHeadAttention: each sample of a batch has its own
+// length.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,7 +62,7 @@ struct CachePositions {
     return k;
   }
 
-  /// Checks sample b, which has `count` new tokens followed by padding, and `end` keys with them; `total` is the limit of `end`.
+  /// Checks sample b. It has `count` new tokens followed by padding, and with them `end` keys; `total` is the limit of `end`.
   void check_padded(int64_t b, int64_t count, int64_t end, int64_t total) const {
     if (count < 0 || count > std::min(length, end))
       throw Error(ErrorCode::invalid_argument,
@@ -85,7 +86,7 @@ struct CachePositions {
     const int64_t* ids = c.in<int64_t>(4);
     const int32_t* counts = c.in<int32_t>(5);
     if (!counts) check(total);
-    const bool prompt = !counts && total == length;  // the cache is empty
+    const bool prompt = !counts && total == length;  // prompt: the cache is empty
     for (int64_t b = 0; b < batch; ++b) {
       const int64_t end = static_cast<int64_t>(lengths[b]) + 1, first = prompt ? 0 : end - (counts ? counts[b] : length);
       if (counts) check_padded(b, counts[b], end, total);

@@ -1,4 +1,4 @@
-// QEmbedLayerNormalization, and code shared with EmbedLayerNormalization.
+// Implements QEmbedLayerNormalization, and code shared with EmbedLayerNormalization.
 #include "ops/microsoft/attention.h"
 
 namespace treadle::ops {

@@ -1,4 +1,4 @@
-// GroupQueryAttention.
+// Implements GroupQueryAttention.
 #include <cmath>
 #include <cstdint>
 
@@ -31,7 +31,7 @@ struct Heads {
   int64_t query, shared;
 };
 
-/// Returns how the cache stores keys or values: "NONE": unquantised; "PER_TENSOR": as codes with one scale; "PER_CHANNEL": as codes with
+/// Returns how the cache stores keys or values. "NONE": unquantised; "PER_TENSOR": as codes with one scale; "PER_CHANNEL": as codes with
 /// one scale per head and feature.
 std::string_view coding(const Decomposition& d, bool values) {
   return d.attributes().get_string(values ? "v_quant_type" : "k_quant_type", "NONE");
@@ -95,7 +95,7 @@ ValueId normalized(Decomposition& d, ValueId x, size_t weight, std::string_view 
   return merge_features(d, d.op("RMSNormalization", {x, d.in(weight)}, {{"epsilon", value}}));
 }
 
-/// Queries, keys and values, each [batch, length, heads * size]. A packed query is split.
+/// Returns queries, keys and values, each [batch, length, heads * size]. A packed query is split.
 std::vector<ValueId> separate(Decomposition& d, Heads heads) {
   if (d.has(kKey)) return {d.in(kQuery), d.in(kKey), d.in(kValue)};
   ValueId size = d.op("Div", {extents(d, d.in(kQuery), 2), d.ints({heads.query + 2 * heads.shared})});
@@ -113,7 +113,7 @@ ValueId rotated(Decomposition& d, ValueId x, ValueId positions, int64_t heads) {
     attributes.set("rotary_embedding_dim", 2 * pairs);
     return turned(x);
   }
-  // Only the run knows how many features of a head are rotated, so these are split off, rotated, and joined with the others.
+  // Only the run determines how many features of a head are rotated, so these are split off, rotated, and joined with the others.
   const ValueId apart = d.op("Reshape", {x, d.ints({0, 0, heads, -1})}), width = d.op("Mul", {extents(d, d.in(kCos), 1), d.ints({2})});
   const ValueId turning = turned(merge_features(d, sliced(d, apart, d.ints({0}), width, 3)));
   const ValueId others = sliced(d, apart, width, d.ints({INT64_MAX}), 3);
@@ -128,7 +128,7 @@ ValueId softmax_with_sink(Decomposition& d, ValueId scores) {
   return sliced(d, weights, d.ints({0}), d.ints({-1}), 3);
 }
 
-/// Gives output 3, if used: scores or weights for all keys of this run. Scores of keys that a query does not see are 0.
+/// Sets output 3, if it is used: scores or weights for all keys of this run. Scores of keys that a query does not see are 0.
 void give_scores(Decomposition& d, ValueId scores, bool probabilities) {
   if (!d.wants(3)) return;
   if (!probabilities) scores = d.op("Where", {d.op("IsInf", {scores}), d.scalar(0, d.in(kQuery)), scores});
@@ -142,8 +142,8 @@ struct Cache {
   ValueId k, v, present_key, present_value;
 };
 
-/// Quantises new keys or values [batch, length, heads * size] to int8, or to 4 bits, two in a byte: the first in the lower half, with 8 for
-/// zero.
+/// Quantises new keys or values [batch, length, heads * size] to int8, or to 4 bits. With 4 bits, a byte contains two codes, the first in
+/// the lower half, and the code 8 means zero.
 ValueId coded(Decomposition& d, ValueId x, size_t scale) {
   const bool bytes = d.attributes().get_int("kv_cache_bit_width") == 8;
   // Multiplies by the reciprocal, as onnxruntime does, so that numbers between two codes round alike.
@@ -175,7 +175,7 @@ ValueId decoded(Decomposition& d, ValueId codes, size_t scale, int64_t heads) {
   return d.op("CastLike", {d.op("Mul", {numbers, scales}), d.in(kQuery)});
 }
 
-/// A cache that holds the whole sequence.
+/// Builds a cache that holds the whole sequence.
 Cache whole_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
   auto places = d.op_n("CachePositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions), d.in(kCounts)}, 4,
                        {{"causal", d.attributes().get_int("causal", 1)}}, "treadle");
@@ -197,13 +197,13 @@ ValueId bias_of_rows(Decomposition& d, ValueId bias, ValueId keys, ValueId origi
   if (bias == kNoValue) return bias;
   const ValueId last = d.op("Squeeze", {d.op("Sub", {extents(d, bias, 3), d.ints({1})}), d.ints({0})});
   ValueId columns = d.op("Add", {d.op("Unsqueeze", {origin, d.ints({1, 2, 3})}), counted(d, extents(d, keys, 2))});
-  columns = d.op("Clip", {columns, integer(d, 0), last});  // columns behind the last key are masked elsewhere
+  columns = d.op("Clip", {columns, integer(d, 0), last});  // other operators mask the columns behind the last key
   bias = d.op("Expand", {bias, joined(d, {extents(d, origin, 0), d.ints({1, 1, 1})})});
   columns = d.op("Expand", {columns, joined(d, {d.ints({1}), extents(d, bias, 1, 2), d.ints({1})})});
   return d.op("GatherElements", {bias, columns}, {{"axis", int64_t{3}}});
 }
 
-/// A cache that holds the keys of the window only.
+/// Builds a cache that holds only the keys of the window.
 Cache window_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
   auto places = d.op_n("WindowPositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions), d.in(kCounts)}, 5,
                        {{"window", d.attributes().get_int("local_window_size")}}, "treadle");
@@ -212,7 +212,7 @@ Cache window_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads he
   };
   const auto k = updated(rotated(d, parts[1], places[2], heads.shared), kPastKey), v = updated(parts[2], kPastValue);
   ValueId rows = places[1];
-  if (d.has(kCounts)) {  // queries that are padding follow the others
+  if (d.has(kCounts)) {  // queries that are padding come after the others
     const ValueId padding = d.op("Sub", {extents(d, d.in(kQuery), 1), d.cast(d.in(kCounts), DType::int64)});
     rows = d.op("Min", {d.op("Add", {rows, padding}), extents(d, k[1], 2)});
   }

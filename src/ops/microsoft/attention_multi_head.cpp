@@ -1,4 +1,4 @@
-// MultiHeadAttention and DecoderMaskedMultiHeadAttention.
+// Implements MultiHeadAttention and DecoderMaskedMultiHeadAttention.
 #include <limits>
 
 #include "ops/microsoft/attention.h"
@@ -19,7 +19,7 @@ std::vector<ValueId> unpacked(Decomposition& d, ValueId x, int count) {
 struct Projections {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
   bool heads_apart = false;  ///< keys and values are [batch, heads, length, size] already
-  bool open = false;         ///< heads_apart is known only in the run
+  bool open = false;         ///< only the run determines heads_apart
 };
 
 /// Fixes the ranks of query, key and value, except for keys and values that may have either layout.
@@ -82,8 +82,8 @@ bool same_length(const Decomposition& d, ValueId a, ValueId b) {
   return x.has_rank() && y.has_rank() && x.rank() == 3 && y.rank() == 3 && (*x.shape)[1] == (*y.shape)[1];
 }
 
-/// The causal mask of onnxruntime's CPU kernel. If there are more keys than queries, query i sees the keys up to its own index, but the
-/// last query sees all. If the lengths are equal, this is the usual causal mask.
+/// Returns the causal mask of onnxruntime's CPU kernel. If there are more keys than queries, query i sees the keys up to its own index, but
+/// the last query sees all. If the lengths are equal, this is the usual causal mask.
 ValueId causal_mask(Decomposition& d, const Projections& p, ValueId num_past, ValueId num_keys) {
   ValueId length = extents(d, p.q, 1), query = counted(d, length);
   ValueId last = d.op("Add", {query, num_past});
@@ -92,7 +92,7 @@ ValueId causal_mask(Decomposition& d, const Projections& p, ValueId num_past, Va
   return d.op("Where", {keep, d.scalar(0, p.q), d.scalar(std::numeric_limits<float>::lowest(), p.q)});
 }
 
-/// Gives the scores before the softmax, if used. onnxruntime shows the lowest float where a causal mask put -infinity.
+/// Sets the output of scores before the softmax, if it is used. onnxruntime shows the lowest float where a causal mask put -infinity.
 void give_scores(Decomposition& d, ValueId scores) {
   if (d.wants(3)) d.give(3, d.op("Max", {scores, d.scalar(std::numeric_limits<float>::lowest(), d.in(0))}));
 }
@@ -102,7 +102,7 @@ struct SharedCache {
   ValueId k = kNoValue, v = kNoValue;  ///< the keys and values that the queries attend to
   ValueId present_key = kNoValue, present_value = kNoValue;
   ValueId num_past = kNoValue, num_keys = kNoValue;
-  ValueId valid = kNoValue;  ///< number of valid rows of k and v, per sample; kNoValue: all
+  ValueId valid = kNoValue;  ///< number of valid rows of k and v, per sample; kNoValue: all rows are valid
 };
 
 /// Writes new keys and values behind the past's, whose number of rows is the input `length`.
@@ -193,7 +193,8 @@ void decompose_multi_head(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// One query per sample. Past keys and values lie in buffers with more rows than are valid.
+// Decomposes DecoderMaskedMultiHeadAttention, which has one query per sample. Past keys and values are in buffers with more rows than are
+// valid.
 void decompose_decoder_masked(Graph& graph, NodeId id) {
   enum Input : size_t { kMask = 3, kAttentionBias, kPastKey, kPastValue, kPastLength, kBeamWidth, kIndirection, kBias };
   Decomposition d(graph, id);

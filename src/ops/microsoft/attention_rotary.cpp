@@ -1,5 +1,5 @@
-// RotaryEmbedding of com.microsoft: positions are input 1, and may be a single number for the whole batch. MRotaryEmbedding has three
-// positions per token (time, height, width), each for a part of the frequencies (Wang et al. 2024, Qwen2-VL, arXiv:2409.12191).
+// Implements RotaryEmbedding of com.microsoft: positions are input 1, and may be a single number for the whole batch. MRotaryEmbedding has
+// three positions per token (time, height, width), each for a part of the frequencies (Wang et al. 2024, Qwen2-VL, arXiv:2409.12191).
 #include <algorithm>
 
 #include "ops/microsoft/attention.h"
@@ -26,14 +26,15 @@ void decompose_rotary(Graph& graph, NodeId id) {
                 fmt::format("rotary_embedding_dim is {} and num_heads {}; the first needs the second", rotated, heads));
   if (a.get_float("scale", 1) != 1)
     throw Error(ErrorCode::not_implemented, fmt::format("scale = {} is not implemented", a.get_float("scale")));
-  // With num_heads, the kernel can tell [batch, length, features] from [batch, heads, length, size] itself.
+  // If num_heads is set, the kernel itself can tell [batch, length, features] from [batch, heads, length, size].
   if (heads == 0 && branch_by_rank(d, {0}, {3, 4})) return;
   ValueId x = d.in(0);
   const int rank = d.rank(x);
   if (rank >= 0 && rank != 3 && rank != 4) throw Error(ErrorCode::invalid_model, fmt::format("input is of rank {}, not 3 or 4", rank));
   const ValueId length = d.op("Shape", {x}, {{"start", int64_t{-2}}, {"end", int64_t{-1}}});
   const ValueId positions = all_positions(d, d.in(1), extents(d, x, 0), length);
-  const bool open = rank == 3 && heads == 0;  // the caches have half as many columns as a head has features
+  // open: the caches have half as many columns as a head has features, and only the run determines them.
+  const bool open = rank == 3 && heads == 0;
   if (open) {
     ValueId size = d.op("Mul", {extents(d, d.in(2), 1), d.ints({2})});
     x = d.op("Reshape", {x, joined(d, {d.ints({0, 0, -1}), size})});
@@ -46,7 +47,7 @@ void decompose_rotary(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Returns, for each frequency, the index of the position that it uses (one of three: time, height, width).
+/// Returns, for each frequency, which of the three positions (time, height, width) it uses.
 std::vector<int64_t> position_of_frequencies(const std::vector<int64_t>& sections, bool interleaved) {
   std::vector<int64_t> which;
   if (!interleaved) {
@@ -63,7 +64,7 @@ std::vector<int64_t> position_of_frequencies(const std::vector<int64_t>& section
 void decompose_sectioned_rotary(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
-  constexpr int64_t kMostFrequencies = 512;  // limits the constants made below; a head has 64 frequencies
+  constexpr int64_t kMostFrequencies = 512;  // limit for the constants made below; a head has 64 frequencies
   const std::vector<int64_t>& sections = a.get_ints("mrope_section");
   if (sections.size() != 3 || std::any_of(sections.begin(), sections.end(), [](int64_t n) { return n < 0 || n > kMostFrequencies; }))
     throw Error(ErrorCode::invalid_model,
@@ -82,7 +83,7 @@ void decompose_sectioned_rotary(Graph& graph, NodeId id) {
   auto chosen = [&](ValueId cache) {
     ValueId all = d.op("Gather", {cache, positions});
     ValueId turns = d.op("Squeeze", {d.op("GatherElements", {all, choice}, {{"axis", int64_t{0}}}), d.ints({0})});
-    return d.scaled(turns, a.get_float("scale", 1), x);  // scales the rotated features only
+    return d.scaled(turns, a.get_float("scale", 1), x);  // scales only the rotated features
   };
   Attributes attributes = d.copied({"interleaved", "rotary_embedding_dim"});
   if (rank == 3) attributes.set("num_heads", positive(d, "num_heads"));

@@ -1,4 +1,5 @@
-// Attention of com.microsoft, which multiplies its input by the weights of queries, keys and values. QAttention is its quantised form.
+// Implements Attention of com.microsoft, which multiplies its input by the weights of queries, keys and values, and its quantised form
+// QAttention.
 #include <algorithm>
 
 #include "ops/microsoft/attention.h"

@@ -1,4 +1,5 @@
-// Caches of keys and values that hold only a window: GroupQueryAttention with sliding_window_cache = 1, as onnxruntime's schema defines it.
+// Implements caches of keys and values that contain only a window: GroupQueryAttention with sliding_window_cache = 1, as onnxruntime's
+// schema defines it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace treadle::ops {
 namespace {
 
-/// The number of keys, of `total`, that a cache with room for `capacity` holds. If it is full, it drops several at a time.
+/// Returns how many of `total` keys a cache for `capacity` keys contains. When it is full, it drops several keys at a time.
 int64_t resident(int64_t total, int64_t capacity, int64_t window) {
   if (total <= capacity) return total;
   const int64_t gap = capacity - window + 1;
@@ -59,7 +60,7 @@ struct WindowPositions {
     const int64_t total = *c.in<int32_t>(kTotal);
     const int64_t* ids = c.in<int64_t>(kPositions);
     const int32_t* counts = c.in<int32_t>(kCounts);
-    const bool prompt = !counts && total == length;  // the cache is empty
+    const bool prompt = !counts && total == length;  // prompt: the cache is empty
     if (length > 1 && !prompt && !counts && batch != 1)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} new tokens behind a past, for a batch of {}: either has to be 1", length, batch));

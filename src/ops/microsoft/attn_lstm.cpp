@@ -1,5 +1,5 @@
-// AttnLSTM (com.microsoft 1): an LSTM that also reads the previous step's attention to a memory. Each direction is a Scan whose body is a
-// step of ONNX's LSTM followed by Bahdanau attention.
+// Implements AttnLSTM (com.microsoft 1): an LSTM that also reads the previous step's attention to a memory. Each direction is a Scan whose
+// body is a step of ONNX's LSTM followed by Bahdanau attention.
 #include <fmt/format.h>
 
 #include <limits>
@@ -30,7 +30,7 @@ enum Input : size_t {
   kAttentionWeights
 };
 
-/// The attributes of one direction's LSTM, with its share of the activations and their parameters.
+/// Returns the attributes of one direction's LSTM, with its part of the activations and their parameters.
 Attributes of_direction(const Decomposition& d, size_t direction, size_t directions) {
   constexpr size_t kActivations = 3;
   Attributes made = d.copied({"clip", "hidden_size", "input_forget"});
@@ -39,7 +39,7 @@ Attributes of_direction(const Decomposition& d, size_t direction, size_t directi
   if (names.size() != kActivations * directions)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("activations has {} elements; expected {}", names.size(), kActivations * directions));
-  // The lists alpha and beta hold parameters only for functions that have them, in the functions' order.
+  // The lists alpha and beta contain parameters only for functions that have them, in the functions' order.
   const auto &alphas = d.attributes().get_floats("activation_alpha"), &betas = d.attributes().get_floats("activation_beta");
   size_t next_alpha = 0, next_beta = 0;
   std::vector<std::string> own;
@@ -88,14 +88,14 @@ class AttentiveLstm {
   }
 
  private:
-  /// The part of an operand that belongs to a direction, with or without its axis; kNoValue if the operand is absent.
+  /// Returns the part of an operand that belongs to a direction, with or without its axis; kNoValue if the operand is absent.
   ValueId part(size_t input, size_t direction, bool keep_axis) const {
     if (!d_.has(input)) return kNoValue;
     if (!keep_axis) return d_.op("Gather", {d_.in(input), d_.constant(Tensor::scalar(static_cast<int64_t>(direction)))});
     const auto at = static_cast<int64_t>(direction);
     return directions_ == 1 ? d_.in(input) : d_.op("Slice", {d_.in(input), d_.ints({at}), d_.ints({at + 1}), d_.ints({0})});
   }
-  /// A mask [batch, steps of the memory]: -infinity beyond the end of each memory, else 0.
+  /// Returns a mask [batch, steps of the memory]: -infinity beyond the end of each memory, else 0.
   ValueId padding_of_memory() const {
     if (!d_.has(kMemoryLengths)) return kNoValue;
     const ValueId places =

@@ -1,4 +1,4 @@
-// GatedDeltaNet (com.microsoft 1): the recurrence of gated linear attention over packed sequences.
+// Implements GatedDeltaNet (com.microsoft 1): the recurrence of gated linear attention over packed sequences.
 #include <algorithm>
 #include <cmath>
 
@@ -179,7 +179,7 @@ struct GatedDeltaNet {
     if (c.out<float>(kUpdate)) std::fill_n(c.out<float>(kUpdate), batch * row_of_updates(), 0.0F);
     const int64_t elements = key_size * value_size;
     const bool idle = tokens == 0 || value_size == 0;
-    if (idle && elements == 0) return;  // avoids a loop over many heads that have no elements
+    if (idle && elements == 0) return;  // without this return, a loop over many heads would visit no elements
     parallel_for(c.pool(), batch * heads, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         float* room = idle ? nullptr : c.scratch<float>() + i * (3 * key_size + (has_final ? 0 : elements));
@@ -209,12 +209,12 @@ struct GatedDeltaNet {
     if (rules.gate == Gate::none) return std::exp(g);
     const float rate = std::exp(c.in<float>(kALog)[h]);
     g += c.in<float>(kBias)[bias_per_key ? h * key_size + k : h];
-    // softplus, written so that exp() cannot overflow
+    // Computes softplus in a form in which exp() cannot overflow.
     g = rules.gate == Gate::softplus ? -rate * (std::max(g, 0.0F) + std::log1p(std::exp(-std::abs(g))))
                                      : rules.lower_bound * sigmoid(rate * g);
     return std::exp(g);
   }
-  /// @param update  where the sequence stores its state updates; null: nowhere
+  /// @param update  memory in which the sequence stores its state updates; null: they are not stored
   void step(RunContext& c, int64_t t, int64_t h, float* state, float* room, float* update, int64_t slot) const {
     const int64_t own = h / (heads / shared), width = packed ? 2 * shared * key_size + heads * value_size : shared * key_size;
     const float* q = c.in<float>(kQuery) + t * width;

@@ -1,4 +1,4 @@
-// Fused operators of com.microsoft, which optimised models contain, decomposed into ONNX's. Also SimplifiedLayerNormalization, which such
+// Decomposes fused operators of com.microsoft, which optimised models contain, into ONNX's. Also SimplifiedLayerNormalization, which such
 // models use in the default domain.
 #include <algorithm>
 #include <span>
@@ -12,7 +12,7 @@
 namespace treadle::ops {
 namespace {
 
-/// Applies the activation of a fused operator, with the parameters that the node gives. An empty name: none.
+/// Applies the activation of a fused operator, with the parameters that the node gives. An empty name means no activation.
 ValueId activate(Decomposition& d, ValueId x, std::string_view name, std::span<const float> parameters) {
   if (name.empty()) return x;
   const ScalarFunction* function = find_function(name);
@@ -48,7 +48,7 @@ std::vector<int64_t> product_order(int rank, bool batch, bool last) {
   return order;
 }
 
-/// Transposes an operand of FusedMatMul in this way. A vector stays as it is. If the rank is unknown, leading axes are merged for the
+/// Transposes an operand of FusedMatMul by these flags. A vector stays unchanged. If the rank is unknown, leading axes are merged for the
 /// Transpose.
 ValueId turned(Decomposition& d, ValueId operand, bool batch, bool last) {
   if (!batch && !last) return operand;
@@ -112,7 +112,7 @@ void decompose_quick_gelu(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// 1 / sqrt(mean(x^2) + epsilon) over the axes from `axis` on, which are kept with extent 1.
+/// Returns 1 / sqrt(mean(x^2) + epsilon) over the axes from `axis` on, which stay with extent 1.
 ValueId reciprocal_root_mean_square(Decomposition& d, ValueId x, int64_t axis, int rank, float epsilon) {
   if (axis < -kMaxRank || axis >= kMaxRank) throw Error(ErrorCode::invalid_model, fmt::format("axis is {}", axis));
   ValueId axes;
@@ -128,7 +128,7 @@ ValueId reciprocal_root_mean_square(Decomposition& d, ValueId x, int64_t axis, i
   return d.op("Reciprocal", {d.op("Sqrt", {d.op("Add", {mean, d.constant(Tensor::scalar(epsilon))})})});
 }
 
-// output = norm(input + skip + bias); output 3 is the sum.
+// Computes output = norm(input + skip + bias); output 3 is the sum.
 void decompose_skip_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   bool simplified = d.node().op_type == "SkipSimplifiedLayerNormalization";
@@ -140,7 +140,7 @@ void decompose_skip_norm(Graph& graph, NodeId id) {
   if (simplified) {
     d.give(0, d.op("RMSNormalization", {sum, d.in(2)}, attributes));
     const ValueId root = d.wants(1) || d.wants(2) ? reciprocal_root_mean_square(d, sum, -1, -1, epsilon) : kNoValue;
-    if (d.wants(1)) d.give(1, d.op("Mul", {root, d.constant(Tensor::scalar(0.0F))}));  // the mean is 0: nothing is subtracted
+    if (d.wants(1)) d.give(1, d.op("Mul", {root, d.constant(Tensor::scalar(0.0F))}));  // the mean is 0, since nothing is subtracted
     if (d.wants(2)) d.give(2, root);
   } else {
     auto outputs = d.op_n("LayerNormalization", {sum, d.in(2), d.in(3)}, 3, attributes);
@@ -166,7 +166,7 @@ void decompose_embed_norm(Graph& graph, NodeId id) {
   ValueId ids = d.in(0), words = d.op("Gather", {d.in(2), ids}), positions;
   if (d.has(8)) {
     positions = d.op("Gather", {d.in(3), d.in(8)});
-  } else {  // the first rows, up to the sequence's length
+  } else {  // takes the first rows, up to the sequence's length
     ValueId length = d.op("Shape", {ids}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
     positions = d.op("Slice", {d.in(3), d.ints({0}), length, d.ints({0})});
   }

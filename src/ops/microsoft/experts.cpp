@@ -1,4 +1,4 @@
-// MoE and QMoE (com.microsoft 1): mixtures of experts.
+// Implements MoE and QMoE (com.microsoft 1): mixtures of experts.
 #include "kernels/gemm/experts.h"
 
 #include <array>
@@ -19,7 +19,7 @@ using kernels::ExpertGate;
 using kernels::ExpertLayer;
 using kernels::ExpertsParams;
 
-/// Indices of a layer's inputs; -1 if the operator does not have the input.
+/// The indices of a layer's inputs; -1 if the operator does not have the input.
 struct LayerInputs {
   int weights, scales, bias, zero_points;
 };
@@ -29,7 +29,7 @@ constexpr int kRouterWeights = 14;
 
 bool is_swiglu(std::string_view activation_type) { return activation_type == "swiglu"; }
 
-/// The activation of the first layer. onnxruntime's "gelu" is the tanh approximation. SwiGLU is applied after the layer.
+/// Returns the activation of the first layer. onnxruntime's "gelu" is the tanh approximation. SwiGLU is applied after the layer.
 kernels::ExpertActivation activation_of(std::string_view name) {
   if (name == "identity" || is_swiglu(name)) return {.code = kernels::Unary::none};
   if (name != "relu" && name != "silu" && name != "gelu")
@@ -45,7 +45,7 @@ void infer(InferContext& c) {
   if (sparse != 0) throw Error(ErrorCode::not_implemented, "use_sparse_mixer is not implemented");
   if (k < 1) throw Error(ErrorCode::invalid_argument, fmt::format("k = {}; expected at least 1", k));
   const std::string_view activation = c.get_string("activation_type", "relu");
-  activation_of(activation);  // rejects unknown names
+  activation_of(activation);  // called because it rejects unknown names
   const bool gated = is_swiglu(activation);
   if (!gated && c.get_int("swiglu_limit_after_activation") != 0)
     throw Error(ErrorCode::invalid_argument, fmt::format("swiglu_limit_after_activation = 1 with activation_type = \"{}\"", activation));
@@ -65,7 +65,7 @@ void infer(InferContext& c) {
   c.set_output(0, c.input(0));
 }
 
-/// @throws Error(invalid_argument) if the input has another shape.
+/// Checks the shape of an input. @throws Error(invalid_argument) if it has another shape.
 void check_shape(const BindContext& c, int input, const Shape& expected) {
   if (c.shape(input) != expected)
     throw Error(ErrorCode::invalid_argument,

@@ -11,7 +11,7 @@
 namespace treadle::ops {
 namespace {
 
-/// The end of a Slice that has no end.
+/// The end of a Slice to the end of the axis.
 constexpr int64_t kToTheEnd = std::numeric_limits<int64_t>::max();
 
 /// Casts to float32, in which these operators compute.
@@ -21,7 +21,7 @@ ValueId rounded(Decomposition& d, ValueId y, ValueId like) {
   return d.type(like).dtype == DType::float32 ? y : d.op("CastLike", {y, like});
 }
 
-/// x / sqrt(mean(x^2) + epsilon) along the last axis.
+/// Returns x / sqrt(mean(x^2) + epsilon) along the last axis.
 ValueId rms_normalized(Decomposition& d, ValueId x, float epsilon) {
   ValueId mean = d.op("ReduceMean", {d.op("Mul", {x, x}), d.ints({-1})});
   return d.op("Div", {x, d.op("Sqrt", {d.op("Add", {mean, d.constant(Tensor::scalar(epsilon))})})});
@@ -29,19 +29,19 @@ ValueId rms_normalized(Decomposition& d, ValueId x, float epsilon) {
 
 ValueId silu(Decomposition& d, ValueId x) { return d.op("Mul", {x, d.op("Sigmoid", {x})}); }
 
-/// The shape of x without its last axis, followed by `more`.
+/// Returns the shape of x without its last axis, followed by `more`.
 ValueId leading_shape(Decomposition& d, ValueId x, std::vector<ValueId> more) {
   more.insert(more.begin(), d.op("Shape", {x}, {{"end", int64_t{-1}}}));
   return d.op("Concat", std::move(more), {{"axis", int64_t{0}}});
 }
 
-// Y = X / rms(X) * scale * activation(gate). The mean is over groups of as many elements as scale has.
+// Decomposes Y = X / rms(X) * scale * activation(gate). The mean is over groups of as many elements as scale has.
 void decompose_gated_rms_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   std::string_view activation = d.attributes().get_string("activation", "silu");
   if (activation != "silu" && activation != "swish" && activation != "sigmoid")
     throw Error(ErrorCode::invalid_model, fmt::format("activation is \"{}\", not silu, swish or sigmoid", activation));
-  const ValueId scale = d.op("Reshape", {d.in(1), d.ints({-1})});  // scale may have any rank
+  const ValueId scale = d.op("Reshape", {d.in(1), d.ints({-1})});  // needed since scale may have any rank
   int64_t group = d.rank(d.in(1)) == 1 ? d.extent(d.in(1), 0) : -1, width = d.extent(d.in(0), -1);
   if (group > 0 && width >= 0 && width % group != 0)
     throw Error(ErrorCode::invalid_model, fmt::format("the last extent of X is {}, not a multiple of the {} of scale", width, group));
@@ -56,7 +56,7 @@ void decompose_gated_rms_norm(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Y = X + Y * gate. With gate_weight, the gate is sigmoid(gate * gate_weight), each step rounded to bfloat16.
+// Decomposes Y = X + Y * gate. With gate_weight, the gate is sigmoid(gate * gate_weight), and each step is rounded to bfloat16.
 void decompose_gated_add(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId gate = d.in(2);
@@ -69,7 +69,7 @@ void decompose_gated_add(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Each step is rounded to the dtype of X.
+// Rounds each step to the dtype of X.
 void decompose_scaled_silu(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId scale = d.has(1) ? widened(d, d.in(1)) : d.constant(Tensor::scalar(d.attributes().get_float("alpha", 1)));
@@ -79,13 +79,13 @@ void decompose_scaled_silu(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Input 0 as streams [.., C, H]; the file may have merged the last two axes.
+/// Input 0 in the form of streams [.., C, H]; in the file, the last two axes may be merged.
 struct Streams {
   ValueId grouped = kNoValue;
-  int rank = 0;          ///< of the grouped form [.., C, H]
-  int64_t branches = 0;  ///< C; -1: known only in the run
+  int rank = 0;          ///< rank of the grouped form [.., C, H]
+  int64_t branches = 0;  ///< the extent C; -1: only the run determines it
   bool flattened = false;
-  /// The number of branches, C, as int64[1].
+  /// Returns the number of branches, C, as int64[1].
   ValueId count(Decomposition& d) const {
     return branches >= 0 ? d.ints({branches}) : d.op("Shape", {grouped}, {{"start", int64_t{-2}}, {"end", int64_t{-1}}});
   }
@@ -94,14 +94,14 @@ struct Streams {
 /// Fixes the ranks of streams and gates. @return true if the node was replaced by branches, one for each rank
 /// @param others  further operands, each with its rank minus the rank of the grouped streams
 bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates, std::initializer_list<std::pair<size_t, int>> others = {}) {
-  const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // number of axes that the file has merged
+  const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // number of axes that are merged in the file
   const int64_t branches = joined != 0 ? d.attributes().get_int("num_branches", 0) : -1;
   int most = 4;
   for (size_t i : gates) most = std::max(most, d.rank(d.in(i)) + 1);
   for (const auto& other : others) most = std::max(most, d.rank(d.in(other.first)) - other.second);
   std::vector<int> ranks;
   for (int rank = most; rank >= 2; --rank) ranks.push_back(rank - joined);
-  // A known rank of an operand leaves one or two possible ranks.
+  // If the rank of an operand is known, only one or two ranks are possible.
   for (size_t i : gates) {
     const int own = d.rank(d.in(i));
     const int64_t count = own < 2 ? -1 : d.extent(d.in(i), -2), width = own < 1 ? -1 : d.extent(d.in(i), -1);
@@ -154,7 +154,7 @@ ValueId broadcast_gates(Decomposition& d, size_t input, const Streams& streams) 
   return d.op("Reshape", {gates, leading_shape(d, d.in(input), {d.ints({streams.branches, width / streams.branches})})});
 }
 
-// Y[.., h] = reduction_scale * sum over c of X[.., c, h] * gate[.., c, h].
+// Computes Y[.., h] = reduction_scale * sum over c of X[.., c, h] * gate[.., c, h].
 void decompose_pre_mix(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   if (settle_ranks(d, {1})) return;
@@ -167,7 +167,7 @@ void decompose_pre_mix(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Y[.., k, h] = sum over c of mix[.., c, k] * X[.., c, h], plus gate[.., k, h] * block[.., h].
+// Computes Y[.., k, h] = sum over c of mix[.., c, k] * X[.., c, h], plus gate[.., k, h] * block[.., h].
 void decompose_post_mix(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   if (settle_ranks(d, {2}, {{1, -1}, {3, 0}})) return;
@@ -193,7 +193,7 @@ void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
   ValueId y = rms_normalized(d, streams.grouped, d.attributes().get_float("epsilon", 1e-5F));
   if (d.has(1)) {
     ValueId scale = widened(d, d.in(1));
-    // scale is [H], or [C * H] for all branches
+    // scale is [H], or [C * H] for all branches.
     if (d.rank(d.in(1)) == 1)
       scale =
           d.op("Reshape",
@@ -205,10 +205,10 @@ void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// decay = decay_scale * softplus(a + dt_bias), beta = sigmoid(b).
+// Computes decay = decay_scale * softplus(a + dt_bias) and beta = sigmoid(b).
 void decompose_linear_attention_gate(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  auto of_heads = [&](size_t i) { return d.op("Reshape", {d.in(i), d.ints({-1})}); };  // may have any rank
+  auto of_heads = [&](size_t i) { return d.op("Reshape", {d.in(i), d.ints({-1})}); };  // the operand may have any rank
   ValueId decay = d.op("Mul", {of_heads(2), d.op("Softplus", {d.op("Add", {widened(d, d.in(0)), of_heads(1)})})});
   d.give(0, rounded(d, decay, d.in(0)));
   if (d.wants(1)) {
@@ -218,7 +218,8 @@ void decompose_linear_attention_gate(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// gate = sigmoid(sign(dot) sqrt(max(|dot|, 1e-6))). `dot` is the scaled dot product of normalised key and query, per token and branch.
+// Computes gate = sigmoid(sign(dot) sqrt(max(|dot|, 1e-6))). `dot` is the scaled dot product of normalised key and query, per token and
+// branch.
 void decompose_engram_gate(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   float epsilon = d.attributes().get_float("epsilon", 1e-5F);
@@ -238,7 +239,7 @@ void decompose_engram_gate(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// The last `window` states, each `past` positions long, with zeros for states before the first new position.
+/// Returns the last `window` states, each `past` positions long, with zeros for states before the first new position.
 ValueId windowed_states(Decomposition& d, ValueId x, ValueId all, int64_t past, int64_t window) {
   const ValueId length = d.op("Shape", {x}, {{"start", int64_t{2}}});
   const ValueId padded = d.op("Pad", {all, d.ints({0, 0, window, 0, 0, 0})});
@@ -270,7 +271,7 @@ ValueId channels_behind(Decomposition& d, ValueId x, int leading) {
   return d.op("Reshape", {x, d.op("Concat", {outer, inner}, {{"axis", int64_t{0}}})}, {{"allowzero", int64_t{1}}});
 }
 
-/// @throws Error(not_implemented) for attributes that onnxruntime supports only on GPUs.
+/// Checks attributes. @throws Error(not_implemented) for attributes that onnxruntime supports only on GPUs.
 void check_causal_conv(const Decomposition& d) {
   const Attributes& a = d.attributes();
   if (a.get_int("ndim", 1) != 1) throw Error(ErrorCode::not_implemented, "implemented is ndim = 1");
@@ -284,7 +285,7 @@ void check_causal_conv(const Decomposition& d) {
   d.refuse(2, "state_update");
 }
 
-/// The decomposition for weights whose number of taps is known only in the run.
+/// Decomposes the operator for weights whose number of taps only the run determines.
 void decompose_causal_conv_of_any_taps(Decomposition& d) {
   if (d.attributes().get_int("state_window", 0) != 0)
     throw Error(ErrorCode::not_implemented, "with state_window the weight must be of known shape (channels, 1, taps)");
@@ -295,7 +296,8 @@ void decompose_causal_conv_of_any_taps(Decomposition& d) {
   d.finish();
 }
 
-// A depthwise convolution along the sequence, over past and new positions. The state is the last positions.
+// Decomposes CausalConvWithState: a depthwise convolution along the sequence, over past and new positions. The state consists of the last
+// positions.
 void decompose_causal_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
@@ -324,17 +326,17 @@ void decompose_causal_conv(Graph& graph, NodeId id) {
   ValueId state = window > 0 ? windowed_states(d, x, all, past, window)
                              : d.op("Slice", {all, d.ints({past == 0 ? kToTheEnd : -past}), d.ints({kToTheEnd}), d.ints({2})});
   y = last ? channels_behind(d, y, 1) : y;
-  d.give(0, d.op("Reshape", {y, d.op("Shape", {d.in(0)})}, {{"allowzero", int64_t{1}}}));  // fails if the state has a wrong length
+  d.give(0, d.op("Reshape", {y, d.op("Shape", {d.in(0)})}, {{"allowzero", int64_t{1}}}));  // fails if the state has the wrong length
   d.give(1, last ? channels_behind(d, state, window > 0 ? 2 : 1) : state);
   d.finish();
 }
 
-/// The rows that packed sequences read: first the states' rows, then the input's. Each sequence continues from its state.
+/// The rows that packed sequences read: first the rows of the states, then those of the input. Each sequence continues from its state.
 struct PackedRows {
-  ValueId all, begins, lengths, sequence;  ///< `sequence` is 0, 1, …
+  ValueId all, begins, lengths, sequence;  ///< `sequence` contains 0, 1, …
   int64_t past;
 
-  /// The rows at `place` [sequences, n] of each sequence. Negative places are in its state.
+  /// Returns the rows at `place` [sequences, n] of each sequence. Negative places are in its state.
   ValueId at(Decomposition& d, ValueId place, ValueId own_begins, ValueId own_sequence) const {
     const ValueId states = d.op("Mul", {d.op("Shape", {begins}), d.ints({past})});
     const ValueId in_input = d.op("Add", {d.op("Add", {place, own_begins}), states});
@@ -363,7 +365,7 @@ PackedRows packed_rows(Decomposition& d, int64_t past) {
   return rows;
 }
 
-// CausalConvWithState over packed sequences, where the axis of tokens precedes the channels.
+// Decomposes CausalConvWithState over packed sequences, where the axis of tokens precedes the channels.
 void decompose_packed_causal_conv(Graph& graph, NodeId id) {
   enum Input : size_t { kInput, kWeight, kEnds, kBias, kState, kCaptured, kDelta, kMask };
   Decomposition d(graph, id);

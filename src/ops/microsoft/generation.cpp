@@ -1,4 +1,4 @@
-// GreedySearch, Sampling, BeamSearch and WhisperBeamSearch (com.microsoft 1).
+// Implements GreedySearch, Sampling, BeamSearch and WhisperBeamSearch (com.microsoft 1).
 #include "ops/microsoft/generation.h"
 
 #include <fmt/format.h>

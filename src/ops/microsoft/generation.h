@@ -1,4 +1,4 @@
-// The token searches of com.microsoft, and the operators that one step of them consists of.
+// Declares the token searches of com.microsoft, and the operators of which one step of a search consists.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace treadle::ops {
 
-std::vector<OpDef> generation_steps_ops();  // of the treadle domain
+std::vector<OpDef> generation_steps_ops();  // operators of the treadle domain
 
 enum class Search : uint8_t { greedy, sampling, beam };
 
-/// Indices of an operator's inputs; -1: it does not have the input.
+/// The indices of an operator's inputs; -1: it does not have the input.
 struct SearchInputs {
   int beams = -1, returned = -1, length_penalty = -1, penalty = 3, vocab_mask = 4, prefix_mask = 5, attention_mask = 6, presence_mask = -1,
       seed = -1, decoder_ids = -1, processor = -1, temperature = -1;

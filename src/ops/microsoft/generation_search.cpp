@@ -1,4 +1,4 @@
-// Decompositions of token searches: a Loop around the decoder's body, which generates token by token. Bodies that run once (`encoder`,
+// Decomposes token searches: a Loop around the decoder's body, which generates token by token. Bodies that run once (`encoder`,
 // `init_decoder`) become nodes before the Loop.
 #include <fmt/format.h>
 
@@ -13,11 +13,12 @@ namespace treadle::ops {
 namespace {
 
 enum ModelType : int64_t { kGpt, kEncoderDecoder, kWhisper };
-/// Values that are carried from one round to the next, with one row per beam; kNoValue if the search does not need the value.
+/// The values that pass from one round to the next, with one row per beam; kNoValue if the search does not need the value.
 struct SearchState {
   ValueId tokens = kNoValue, positions = kNoValue, next_positions = kNoValue, mask = kNoValue, sequences = kNoValue;
-  ValueId finished = kNoValue;                                                                                             // without beams
-  ValueId scores = kNoValue, found_scores = kNoValue, found_tokens = kNoValue, found_lengths = kNoValue, done = kNoValue;  // with beams
+  ValueId finished = kNoValue;  // only in searches without beams
+  // Only in searches with beams.
+  ValueId scores = kNoValue, found_scores = kNoValue, found_tokens = kNoValue, found_lengths = kNoValue, done = kNoValue;
   std::vector<ValueId> past;
 
   static constexpr ValueId SearchState::*kMembers[] = {
@@ -33,14 +34,15 @@ struct SearchState {
   }
 };
 
-/// The graph that steps are written into: the surrounding one or the loop's body. There `outside` captures values of the surrounding graph.
+/// The graph into which steps are written: the surrounding graph or the loop's body. In the body, `outside` captures values of the
+/// surrounding graph.
 struct Place {
   NodeWriter& w;
   std::function<ValueId(ValueId)> outside;
   ValueId round;
 };
 
-/// The results of a round. `shown` is a round's part of the node's output: the beams' scores, or the scores that tokens are drawn from.
+/// The results of a round. `shown` is the round's part of the node's output: the beams' scores, or the scores from which tokens are drawn.
 struct Step {
   ValueId goes_on = kNoValue, tokens = kNoValue, parents = kNoValue, shown = kNoValue;
 };
@@ -88,7 +90,7 @@ class SearchWriter {
   ValueId number32(NodeWriter& w, int64_t value) const { return w.constant(Tensor::scalar(static_cast<int32_t>(value))); }
   int64_t eos() const { return d_.attributes().get_int("eos_token_id"); }
   int64_t pad() const { return d_.attributes().get_int("pad_token_id"); }
-  /// Repeats each sample's row for each of its beams.
+  /// Repeats the row of each sample for each of its beams.
   ValueId repeated(ValueId x) const { return search_ == Search::beam ? d_.op("Gather", {x, rows_}) : x; }
   ValueId filled(Tensor content, ValueId shape) const { return d_.op("ConstantOfShape", {shape}, {{"value", Datum(std::move(content))}}); }
 
@@ -97,7 +99,7 @@ class SearchWriter {
     if (!body) throw Error(ErrorCode::invalid_model, "the attribute \"decoder\" (a graph) is missing");
     return *body;
   }
-  /// @throws Error(invalid_model) unless the body has `inputs` inputs and `outputs` outputs.
+  /// Checks a body. @throws Error(invalid_model) unless it has `inputs` inputs and `outputs` outputs.
   static void check_body(const Body& body, size_t inputs, size_t outputs) {
     if (num_formal_inputs(body) != inputs || body.graph->outputs.size() != outputs)
       throw Error(ErrorCode::invalid_model, fmt::format("\"{}\" has {} inputs and {} outputs; expected {} and {}", body.attribute,
@@ -111,7 +113,7 @@ class SearchWriter {
       state.finished = filled(one_of(false), rows);
       return;
     }
-    // All beams begin equal, so at first only the first beam of a sample counts.
+    // All beams begin with the same tokens, so in the first round only the first beam of a sample counts.
     const ValueId pairs = d_.op("Concat", {batch_, beams_}, {{"axis", int64_t{0}}});
     const ValueId places = d_.op("Range", {number(0), d_.op("Squeeze", {beams_}), number(1)});
     const ValueId others =
@@ -130,7 +132,8 @@ class SearchWriter {
     return tensor;
   }
 
-  // The state of a decoder-only model: a prompt, with its padding masked. Without `init_decoder` the loop's first round reads the prompt.
+  // Returns the state of a decoder-only model: a prompt, with its padding masked. Without `init_decoder` the loop's first round reads the
+  // prompt.
   SearchState start_of_decoder() {
     const size_t layers = decoder().graph->outputs.size() - 1;
     check_body(decoder(), 3 + layers, 1 + layers);
@@ -148,7 +151,7 @@ class SearchWriter {
     start_search(state);
     for (size_t i = 0; i < layers; ++i)
       state.past.push_back(empty_past(decoder().graph->type(decoder().graph->inputs[3 + i]), state.sequences, i));
-    // `init_decoder` computes the first round here. Otherwise the prompt is simply the first round's input.
+    // `init_decoder` computes the first round here, before the loop. Without it, the prompt is the first round's input.
     const Body* first = d_.node().body("init_decoder");
     if (!first) return state;
     check_body(*first, 3 + layers, 1 + layers);
@@ -157,7 +160,7 @@ class SearchWriter {
     return with_first_round(std::move(state), inline_body(d_.graph(), d_.id(), *first, inputs));
   }
 
-  /// An empty past [2, rows, heads, 0, size] for the decoder's input `past_i`.
+  /// Returns an empty past [2, rows, heads, 0, size] for the decoder's input `past_i`.
   ValueId empty_past(const Type& type, ValueId sequences, size_t i) const {
     const bool known = type.has_rank() && type.rank() == 5 && (*type.shape)[2].is_const() && (*type.shape)[4].is_const();
     if (!known)
@@ -170,8 +173,8 @@ class SearchWriter {
     return filled(Tensor(type.dtype == DType::undefined ? DType::float32 : type.dtype, Shape{1}), shape);
   }
 
-  // The state of a model with an encoder, whose outputs all rounds read. An encoder that gives logits also computes the first round.
-  // Whisper's has no mask.
+  // Returns the state of a model with an encoder, whose outputs all rounds read. An encoder that returns logits also computes the first
+  // round. Whisper's encoder has no mask.
   SearchState start_of_encoder() {
     const Body* encoder = d_.node().body("encoder");
     if (!encoder)
@@ -207,18 +210,19 @@ class SearchWriter {
     outputs.insert(outputs.end(), state.past.begin(), state.past.end());
     return with_first_round(std::move(state), outputs);
   }
-  // Only leading padding is masked: behind the text, the padding token may mean the end of the text.
+  // Masks only leading padding: behind the text, the padding token may mean the end of the text.
   ValueId mask_of_encoder() const {
     if (const ValueId given = input(inputs_.attention_mask); given != kNoValue) return given;
     const ValueId words = d_.cast(d_.op("Not", {d_.op("Equal", {ids_, number32(d_, pad())})}), DType::int32);
     return d_.cast(d_.cast(d_.op("CumSum", {words, number(1)}), DType::boolean), DType::int32);
   }
-  /// True if the decoder reads only the last token, which it declares by input_ids [batch, 1]; otherwise it reads the whole sequence.
+  /// Returns true if the decoder reads only the last token, which it declares by input_ids [batch, 1]; otherwise it reads the whole
+  /// sequence.
   bool takes_one_token() const {
     const Type& type = decoder().graph->type(decoder().graph->inputs[0]);
     return type.has_rank() && type.rank() == 2 && (*type.shape)[1].is_const(1);
   }
-  /// An empty past [rows, heads, 0, size]; the encoder's keys have the same heads and size.
+  /// Returns an empty past [rows, heads, 0, size]; the encoder's keys have the same heads and size.
   ValueId empty_self_past(size_t i) const {
     const ValueId like = read_by_decoder_[1 + i];
     return d_.op("Slice", {like, d_.ints({0}), d_.ints({0}), d_.ints({2})});
@@ -306,7 +310,7 @@ class SearchWriter {
   ValueId write_loop(SearchState& state) {
     Graph& graph = d_.graph();
     const bool has_first = first_.goes_on != kNoValue;
-    // At least one round, which reports the error if max_length leaves none.
+    // There is at least one round, which reports the error if max_length allows none.
     const ValueId most = d_.op("Squeeze", {d_.cast(max_length_, DType::int64)});
     rounds_ = d_.op("Max", {d_.op("Sub", {most, start_length_}), number(1)});
     std::vector<ValueId> operands{has_first ? d_.op("Sub", {rounds_, number(1)}) : rounds_, first_.goes_on};
@@ -327,7 +331,7 @@ class SearchWriter {
                  {{"axis", int64_t{0}}});
   }
 
-  // The loop's body: the decoder's graph and a step. Inputs that are the same in all rounds become captures.
+  // Builds the loop's body: the decoder's graph and a step. Inputs that are the same in all rounds become captures.
   Body loop_body(NodeId loop, const SearchState& outer, bool has_first) {
     Graph& graph = d_.graph();
     Body& decoder = *const_cast<Body*>(d_.node().body("decoder"));
@@ -341,7 +345,7 @@ class SearchWriter {
       captured.push_back(value);
       body.captures.emplace_back(value, graph.add_capture(loop, from));
     };
-    for (size_t i = 0; i < num_formal; ++i)  // the prompt and a token share one symbol in the declaration, so extents are inferred anew
+    for (size_t i = 0; i < num_formal; ++i)  // inferred again, as the prompt and a token share one symbol in the declaration
       if (Type& type = inside.value(old[i]).type; type.shape)
         for (Dim& extent : *type.shape)
           if (!extent.is_const()) extent = inside.symbols().fresh_symbol("carried", true);
@@ -399,7 +403,7 @@ class SearchWriter {
     const ValueId end = d_.op("Reshape", {d_.cast(returned, DType::int64), d_.ints({1})});
     for (size_t i = 0; i < 2; ++i) d_.give(i, d_.op("Slice", {best[i], d_.ints({0}), end, d_.ints({1})}));
     if (shown == kNoValue) return;
-    // Rounds that were not needed have scores of 0.
+    // Fills in scores of 0 for rounds that were not needed.
     const ValueId done = d_.op("Shape", {shown}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
     const ValueId missing = d_.op("Sub", {d_.op("Reshape", {rounds_, d_.ints({1})}), done});
     const ValueId all = d_.op("Pad", {shown, d_.op("Concat", {d_.ints({0, 0, 0}), missing, d_.ints({0, 0})}, {{"axis", int64_t{0}}})});
@@ -412,7 +416,7 @@ class SearchWriter {
   const Search search_;
   const SearchInputs inputs_;
   const int64_t type_;
-  bool takes_tokens_ = true;  // the decoder reads only the last token, not the whole sequence
+  bool takes_tokens_ = true;  // true: the decoder reads only the last token; false: the whole sequence
   ValueId ids_, max_length_, beams_, min_length_, penalty_, length_penalty_, seed_, vocab_mask_, prefix_mask_, presence_mask_, batch_,
       rows_ = kNoValue, rounds_ = kNoValue, processor_, temperature_, start_length_ = kNoValue;
   std::vector<ValueId> read_by_decoder_;  // inputs that the decoder reads unchanged in each round

@@ -1,5 +1,5 @@
-// Operators of the treadle domain that GreedySearch, Sampling and BeamSearch of com.microsoft consist of: one step of a search, between two
-// runs of the decoder.
+// Implements operators of the treadle domain for GreedySearch, Sampling and BeamSearch of com.microsoft. Together they compute one step of
+// a search, between two runs of the decoder.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr TypeSet kInt32{DType::int32};
 constexpr TypeSet kFloat32{DType::float32};
-// The score of forbidden tokens is finite, because a beam's score is added to it.
+// The score of forbidden tokens. It is finite, because a beam's score is added to it.
 constexpr float kForbidden = std::numeric_limits<float>::lowest();
 
 void infer_scores(InferContext& c) {
@@ -29,7 +29,7 @@ void infer_scores(InferContext& c) {
   c.set_output(0, c.input(0));
 }
 
-/// Whisper's special tokens, by the attribute `timestamp_tokens`; `known` is false without it, and its rules are then not applied.
+/// Whisper's special tokens, by the attribute `timestamp_tokens`. Without it, `known` is false, and Whisper's rules are not applied.
 struct TimestampTokens {
   static constexpr size_t kCount = 7;
   int64_t end_of_text, start_of_transcript, translate, transcribe, start_of_lm, no_timestamps, first_time;
@@ -141,8 +141,8 @@ struct SearchScores {
       if ((mask && mask[i] == 0) || (prefix && prefix[sample * vocabulary + i] == 0)) scores[static_cast<size_t>(i)] = kForbidden;
   }
 
-  // Timestamps come in pairs of begin and end, and never decrease. If all timestamps together are likelier than any text, text is
-  // forbidden.
+  // Applies the rules for timestamps: they come in pairs of begin and end, and never decrease. If all timestamps together are likelier than
+  // any text token, text is forbidden.
   void order_timestamps(std::span<float> scores, std::span<const int32_t> sequence) const {
     constexpr int64_t kLastInitial = 50;
     const int64_t first_time = std::clamp<int64_t>(times.first_time, 0, vocabulary);
@@ -181,7 +181,8 @@ void infer_sample(InferContext& c) {
     c.set_output_dtype(0, DType::int32);
 }
 
-// Draws a token for each row from the likeliest tokens whose probabilities sum up to top_p. Other tokens' scores become filter_value.
+// Draws a token for each row from the likeliest tokens, as many as their probabilities need to sum up to top_p. The scores of other tokens
+// become filter_value.
 struct SampleTokens {
   int64_t rows, vocabulary, keep;
   float top_p, filter_value;
@@ -206,7 +207,7 @@ struct SampleTokens {
     const auto* in = c.in<float>(0);
     auto* filtered = c.out<float>(1);
     if (filtered != in) std::copy_n(in, rows * vocabulary, filtered);
-    // Each round draws from its own stream. With a seed, the streams are the same in every run.
+    // Each round draws from a separate stream. With a seed, the streams are the same in every run.
     const auto round = static_cast<uint64_t>(*c.in<int64_t>(1));
     const auto* seed = c.in<int32_t>(2);
     const kernels::RandomStream stream{seed ? static_cast<uint64_t>(*seed) : key, (seed ? 0 : c.run_id << 16) + round};
@@ -245,7 +246,7 @@ struct SampleTokens {
   }
 };
 
-// The finished sequences of one sample, best first, at most as many as there are beams.
+// The finished sequences of one sample, best first. There are at most as many as beams.
 struct Hypotheses {
   int64_t beams, room;
   float length_penalty;
@@ -254,7 +255,7 @@ struct Hypotheses {
 
   int64_t count() const { return std::find(lengths, lengths + beams, 0) - lengths; }
   float normalized(float sum, int64_t length) const { return sum / std::pow(static_cast<float>(length), length_penalty); }
-  /// True if an unfinished beam may still become better than the worst of these.
+  /// Returns true if an unfinished beam may still become better than the worst of these sequences.
   bool can_improve(float best, int64_t length) const { return scores[beams - 1] < normalized(best, length); }
 
   void add(const int32_t* sequence, int64_t length, float sum) const {

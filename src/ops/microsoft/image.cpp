@@ -12,14 +12,14 @@
 namespace treadle::ops {
 namespace {
 
-/// The rank of an image with channels last. @throws Error(invalid_model) if it is below 3.
+/// Returns the rank of an image with channels last. @throws Error(invalid_model) if it is below 3.
 int image_rank(const Decomposition& d, ValueId x) {
   int rank = d.rank(x);
   if (rank < 3) throw Error(ErrorCode::invalid_model, fmt::format("the input is of rank {}, at least 3 expected", rank));
   return rank;
 }
 
-/// Makes the rank of images known from the rank of windows or filters. @return true if the node was replaced by branches, one for each rank
+/// Determines the rank of images from the rank of windows or filters. @return true if the node was replaced by branches, one for each rank
 bool settle_rank(Decomposition& d, const std::vector<size_t>& images, int window_axes) {
   return branch_by_rank(d, images, window_axes > 0 ? std::vector<int>{window_axes + 2} : std::vector<int>{4, 3, 5});
 }
@@ -67,7 +67,7 @@ void decompose_conv(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// x plus a bias [C] and the skip connection [N, .., C], [N, 1, 1, C] or [N, C].
+/// Returns x plus a bias [C] and the skip connection [N, .., C], [N, 1, 1, C] or [N, C].
 ValueId with_skip(Decomposition& d, int rank) {
   ValueId skip = d.in(3), sum = d.in(0);
   const int skip_rank = d.rank(skip);
@@ -117,7 +117,7 @@ void decompose_bias_split_gelu(Graph& graph, NodeId id) {
 }
 
 // A Pad applies the pads to the result: it removes rows and columns, or adds them for negative pads. So the pads may be known only in the
-// run. Added elements get the bias too.
+// run. Added elements get the bias, too.
 void decompose_conv_transpose(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   Attributes attributes = d.copied({"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "strides"});
@@ -153,11 +153,11 @@ void infer_masked_max_pool(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// The maximum of each row of a window up to the first element that the mask hides; the lowest float if there is none. As in ONNX Runtime,
-// the very first element of an image counts even if it is hidden, but not in signals with one axis.
+// Computes the maximum of each row of a window up to the first element that the mask hides; the lowest float if there is none. As in ONNX
+// Runtime, the very first element of an image counts even if it is hidden, but not in signals with one axis.
 struct MaskedMaxPool {
   kernels::Window window;
-  int64_t batch, channels, mask_batch, mask_channel;  // strides of the mask
+  int64_t batch, channels, mask_batch, mask_channel;  // mask_batch, mask_channel: strides of the mask
 
   static MaskedMaxPool bind(BindContext& c) {
     const Shape &x = c.shape(0), &mask = c.shape(1);

@@ -1,4 +1,4 @@
-// Products, inverses and rearrangements of com.microsoft.
+// Implements products, inverses and rearrangements of com.microsoft.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +31,7 @@ const Tensor& constant_input(const Decomposition& d, size_t input, std::string_v
   return *tensor;
 }
 
-/// The weights if the codes are known only in the run.
+/// Returns the weights if only the run determines the codes.
 ValueId weights_of_bnb4(Decomposition& d, const float* table, int64_t total, int64_t block) {
   const int64_t blocks = ceil_div(total, block);
   const ValueId bytes = d.op("Unsqueeze", {d.op("Reshape", {d.in(1), d.ints({ceil_div(total, 2)})}), d.ints({1})});
@@ -76,7 +76,7 @@ void decompose_matmul_bnb4(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// The weights [K, N] if B or its shape is known only in the run.
+/// Returns the weights [K, N] if only the run determines B or its shape.
 ValueId weights_of_fp_q4(Decomposition& d, int64_t head, int64_t bytes) {
   const auto part = [&](ValueId x, int64_t begin, int64_t end, int64_t axis) {
     return d.op("Slice", {x, d.ints({begin}), d.ints({end}), d.ints({axis})});
@@ -153,8 +153,8 @@ void decompose_sample(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Windows of `size` elements along an axis, `step` apart, become a new last axis. The axes before `dim` are merged meanwhile, as are those
-// behind it, so that their number may be known only in the run.
+// Decomposes UnfoldTensor: windows of `size` elements along an axis, `step` apart, become a new last axis. Meanwhile the axes before `dim`
+// are merged, as are those behind it, so that only the run need determine their number.
 void decompose_unfold(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
@@ -246,7 +246,7 @@ Cost cdist_cost(const ShapeContext& c) {
   return {3 * static_cast<double>(c.num_elements(0)) * static_cast<double>(c.shape(1)[0]), c.size_bytes(0) + c.size_bytes(1)};
 }
 
-// Distances between each row of A [M, K] and each row of B [N, K].
+// Computes distances between each row of A [M, K] and each row of B [N, K].
 template <typename T>
 struct CDist {
   using C = compute_type_t<T>;
@@ -300,8 +300,8 @@ struct CDist {
   }
 };
 
-// Dynamic time warping of costs [M, N]: the path of the smallest sum from (0, 0) to (M - 1, N - 1), whose steps go down, right, or both. If
-// sums are equal, a step down wins over a diagonal one, and a step right over both.
+// Computes dynamic time warping of costs [M, N]: the path with the smallest sum from (0, 0) to (M - 1, N - 1), whose steps go down, right,
+// or both. If sums are equal, a step down is preferred to a diagonal one, and a step right to both.
 struct DynamicTimeWarping {
   static constexpr bool allocates = true;
 
@@ -313,7 +313,7 @@ struct DynamicTimeWarping {
     const int64_t M = shape[shape.rank() - 2], N = shape.back();
     if (shape.rank() == 3) check_equal(shape[0], 1, "the first extent of the costs");
     if (M < 1 || N < 1) throw Error(ErrorCode::invalid_argument, fmt::format("the costs are {}; they must not be empty", to_string(shape)));
-    // Row and column 0 are a border of infinities.
+    // Row 0 and column 0 are a border of infinities.
     const int64_t width = N + 1;
     std::vector<float> sums(static_cast<size_t>((M + 1) * width), std::numeric_limits<float>::infinity());
     std::vector<int8_t> came_from(sums.size(), 0);
@@ -348,7 +348,7 @@ void infer_time_warping(InferContext& c) {
   c.set_output(0, DType::int32, {2, c.data_dependent_dim("path")});
 }
 
-// Multiplies a sparse matrix, made dense, by a dense one.
+// Multiplies a sparse matrix, which is made dense, by a dense one.
 void decompose_sparse_matmul(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const std::vector<int64_t> turn{1, 0};
@@ -360,7 +360,7 @@ void decompose_sparse_matmul(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// d inverse: dX = -Y^T dY Y^T
+// The gradient of the inverse: dX = -Y^T dY Y^T.
 Gradients inverse_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> perm;
@@ -370,7 +370,7 @@ Gradients inverse_gradient(GradientContext& g) {
   return {g.neg(g.op("MatMul", {g.op("MatMul", {transposed, g.grad_output(0)}), transposed}))};
 }
 
-// Computes from explicit differences. At a distance of 0 the gradient is 0.
+// Computes the gradient from explicit differences. At a distance of 0 the gradient is 0.
 Gradients cdist_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), y = g.output(0);
   ValueId flow = g.grad_output(0);

@@ -1,4 +1,4 @@
-// VarlenNGramHashMapping (com.microsoft 1): NGramHashMapping over packed sequences of different lengths.
+// Implements VarlenNGramHashMapping (com.microsoft 1): NGramHashMapping over packed sequences of different lengths.
 #include <algorithm>
 
 #include "core/values/dispatch.h"
@@ -37,7 +37,7 @@ void infer_packed_hashes(InferContext& c) {
 
 template <typename T>
 struct PackedHashes {
-  using Bits = std::make_unsigned_t<T>;  // unsigned, so that products wrap
+  using Bits = std::make_unsigned_t<T>;  // unsigned, so that products wrap around
   int64_t tokens, batch, size, heads, states;
   T pad;
   bool resets, wanted[4];
@@ -118,7 +118,7 @@ struct PackedHashes {
       if (place < 0 && past_segments) return past_segments[history + place];
       return segments ? segments[std::max<int64_t>(place, 0)] : 0;  // without past_segments, the past belongs to the first token's segment
     }
-    /// True if the n-gram may not reach beyond this place, because a text or segment ends before it.
+    /// Returns true if the n-gram must not extend beyond this place, because a text or segment ends before it.
     bool stops(int64_t place) const {
       if (resets && end && token(place - 1) == *end) return true;
       return segments && (place > 0 || past_segments) && segment(place) != segment(place - 1);

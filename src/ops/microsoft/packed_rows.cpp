@@ -1,4 +1,4 @@
-// GatherPacked (com.microsoft 1): rows of a table that is stored in the quantised block formats of ggml.
+// Implements GatherPacked (com.microsoft 1): rows of a table that is stored in the quantised block formats of ggml.
 #include <algorithm>
 #include <cstring>
 
@@ -18,7 +18,7 @@ enum Input : int { kData, kIndices };
 
 constexpr int kMostElements = 256;
 
-/// A block stores `elements` numbers in `bytes` bytes.
+/// Describes a format, in which a block stores `elements` numbers in `bytes` bytes.
 struct Format {
   int64_t id;
   int elements, bytes;
@@ -38,7 +38,7 @@ void decode_float(const uint8_t* block, float* y) {
   *y = static_cast<float>(value);
 }
 
-/// Code i of 32 4-bit codes: those of the lower halves of 16 bytes come first, then those of the upper halves.
+/// Returns code i of 32 4-bit codes: those of the lower halves of 16 bytes come first, then those of the upper halves.
 int nibble(const uint8_t* codes, int i) { return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4; }
 
 void decode_q4_0(const uint8_t* block, float* y) {
@@ -56,7 +56,7 @@ void decode_q8_0(const uint8_t* block, float* y) {
   for (int i = 0; i < 32; ++i) y[i] = static_cast<float>(static_cast<int8_t>(block[2 + i])) * half(block);
 }
 
-/// 8 scales and then 8 minima, packed as 6-bit numbers in 12 bytes; i indexes both.
+/// Reads one of 8 scales followed by 8 minima, packed as 6-bit numbers in 12 bytes; i indexes both.
 int six_bits(const uint8_t* packed, int i) {
   const int part = i / 8, place = i % 8, four = place % 4;
   if (place < 4) return packed[4 * part + four] & 63;
@@ -83,7 +83,7 @@ void decode_q6_k(const uint8_t* block, float* y) {
   }
 }
 
-/// The numbers that the codes of the IQ4 formats mean.
+/// The numbers that the codes of the IQ4 formats stand for.
 constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 void decode_iq4_nl(const uint8_t* block, float* y) {

@@ -1,4 +1,4 @@
-// Quantised operators of com.microsoft, decomposed into ONNX's.
+// Decomposes quantised operators of com.microsoft into ONNX's.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -22,10 +22,10 @@ ValueId dequantized(Decomposition& d, ValueId x, ValueId scale, ValueId zero_poi
   return d.op("DequantizeLinear", {x, scale, zero_point}, std::move(attributes));
 }
 
-/// Dequantises the input `first` with the two inputs behind it, its scale and zero point.
+/// Dequantises the input `first` with the two inputs after it, its scale and zero point.
 ValueId dequantized(Decomposition& d, size_t first) { return dequantized(d, d.in(first), d.in(first + 1), d.in(first + 2)); }
 
-/// Gives output 0: `y` quantised, to the dtype of x if there is no zero point. Removes the node.
+/// Sets output 0 to `y`, quantised to the dtype of x if there is no zero point. Removes the node.
 void give_quantized(Decomposition& d, ValueId y, ValueId scale, ValueId zero_point, ValueId x) {
   if (zero_point == kNoValue) zero_point = d.op("CastLike", {d.constant(Tensor::scalar<uint8_t>(0)), x});
   d.give(0, d.op("QuantizeLinear", {y, scale, zero_point}));
@@ -118,7 +118,7 @@ void decompose_pool(Graph& graph, NodeId id) {
   give_quantized(d, x, 3, d.in(0));
 }
 
-// Y = alpha * (A B + C). C is int32 in units of a_scale * b_scale.
+// Decomposes Y = alpha * (A B + C). C is int32 in units of a_scale * b_scale.
 void decompose_gemm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   float alpha = d.attributes().get_float("alpha", 1);
@@ -136,7 +136,7 @@ void decompose_gemm(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Makes the scale or zero point of a matrix's columns a vector. Those of a batch of matrices stay as they are.
+/// Makes the scale or zero point of a matrix's columns a vector. Those of a batch of matrices stay unchanged.
 ValueId of_columns(Decomposition& d, ValueId x, ValueId matrix) {
   if (x == kNoValue || d.rank(x) < 0 || d.rank(x) > 2 || d.rank(matrix) > 2) return x;
   return d.rank(x) == 2 ? d.op("Reshape", {x, d.ints({-1})}) : x;
@@ -176,7 +176,7 @@ DType packed_dtype(int64_t bits) {
   throw Error(ErrorCode::not_implemented, fmt::format("weights of {} bits are not implemented", bits));
 }
 
-/// The bytes of a constant input. @throws Error(not_implemented) if it is not constant.
+/// Returns the bytes of a constant input. @throws Error(not_implemented) if it is not constant.
 const Tensor& constant_bytes(const Decomposition& d, size_t input, std::string_view name) {
   const Tensor* tensor = d.graph().constant_tensor(d.in(input));
   if (!tensor || tensor->dtype() != DType::uint8 || !tensor->is_contiguous())
@@ -207,7 +207,7 @@ Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t padd
   return packed;
 }
 
-/// Unpacks codes of `bits` bits, one to a byte. A byte holds 8 / bits codes of the last axis, the first in the lowest bits.
+/// Unpacks codes of `bits` bits to one byte each. A packed byte contains 8 / bits codes of the last axis, the first in the lowest bits.
 ValueId unpacked(Decomposition& d, ValueId bytes, int64_t bits) {
   if (bits == 8) return bytes;
   std::vector<uint8_t> shifts;
@@ -220,16 +220,16 @@ ValueId unpacked(Decomposition& d, ValueId bytes, int64_t bits) {
   return d.op("Reshape", {codes, shape}, {{"allowzero", int64_t{1}}});
 }
 
-/// Codes [rows, columns]: constant ones are repacked(); if the bytes are known only in the run, they are unpacked() there.
+/// Returns the codes [rows, columns]. Constant ones are repacked(); if only the run determines the bytes, they are unpacked() in the run.
 ValueId codes_of(Decomposition& d, size_t input, bool constant, int64_t rows, int64_t columns, int64_t padded, int64_t bits,
                  std::string_view name) {
   if (constant) return d.constant(repacked(constant_bytes(d, input, name), rows, columns, padded, bits, name));
   const ValueId bytes = d.op("Reshape", {d.in(input), d.ints({rows, ceil_div(checked_mul(padded, bits), 8)})});
-  packed_dtype(bits);  // rejects other numbers of bits
+  packed_dtype(bits);  // called because it rejects other numbers of bits
   return d.op("Slice", {unpacked(d, bytes, bits), d.ints({0}), d.ints({columns}), d.ints({1})});
 }
 
-/// Zero points of MatMulNBits, [N, blocks]. Either codes (by default the middle one of all codes), or numbers of a float type.
+/// The zero points of MatMulNBits, [N, blocks]. They are either codes (by default the middle one of all codes), or numbers of a float type.
 struct ZeroPoints {
   ValueId codes = kNoValue, floats = kNoValue;
 };
@@ -248,7 +248,7 @@ ZeroPoints zero_points_of(Decomposition& d, ValueId scales, bool constant, int64
   return zero_points;
 }
 
-/// (codes - zero point) * scale, where g_idx gives the group of each of the K columns.
+/// Returns (codes - zero point) * scale, where g_idx gives the group of each of the K columns.
 ValueId grouped_weights(Decomposition& d, ValueId codes, ValueId scales, const ZeroPoints& zero_points, int64_t K) {
   const ValueId groups = d.op("Slice", {d.in(4), d.ints({0}), d.ints({K}), d.ints({0})});  // g_idx may include columns of padding
   auto of_column = [&](ValueId x) { return d.op("Gather", {x, groups}, {{"axis", int64_t{1}}}); };
@@ -269,7 +269,7 @@ ValueId zero_point_product(Decomposition& d, ValueId zero, ValueId scales, int64
   return d.op("MatMul", {sums, d.op("Transpose", {factors}, {{"perm", std::vector<int64_t>{1, 0}}})});
 }
 
-// A [.., K] times the transpose of B [N, K]. Rows of B consist of blocks of block_size codes with one scale (and zero point) each.
+// Computes A [.., K] times the transpose of B [N, K]. Rows of B consist of blocks of block_size codes with one scale (and zero point) each.
 void decompose_matmul_nbits(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   int64_t K = d.attributes().get_int("K"), N = d.attributes().get_int("N"), bits = d.attributes().get_int("bits", 4),
@@ -284,7 +284,7 @@ void decompose_matmul_nbits(Graph& graph, NodeId id) {
   ValueId weights = d.has(4) ? grouped_weights(d, codes, scales, zero_points, K)
                              : dequantized(d, codes, scales, zero_points.codes, {{"axis", int64_t{1}}, {"block_size", block}});
   ValueId y = d.op("MatMul", {d.in(0), d.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}})});
-  constexpr int64_t kInt8 = 4;  // accuracy_level: the activations may be quantised to 8 bits
+  constexpr int64_t kInt8 = 4;  // value of accuracy_level: the activations may be quantised to 8 bits
   if (d.attributes().get_int("accuracy_level", 0) == kInt8)
     graph.node(graph.value(y).producer).metadata.emplace_back(kInt8Activations.first, kInt8Activations.second);
   if (!d.has(4) && zero_points.floats != kNoValue)
@@ -305,19 +305,19 @@ struct Blocks {
   ValueId data, scales, zero_points;
 };
 
-/// Unpacks bytes into codes of `bits` bits, and zero points alike. The default zero point is the middle code.
+/// Unpacks bytes into codes of `bits` bits, and zero points in the same way. The default zero point is the middle code.
 void unpack(Decomposition& d, Blocks& blocks, int64_t bits) {
   blocks.data = unpacked(d, blocks.data, bits);
   const ValueId shape = d.op("Shape", {blocks.scales});
   if (blocks.zero_points == kNoValue) {
     blocks.zero_points = d.op("Expand", {d.constant(Tensor::scalar<uint8_t>(static_cast<uint8_t>(1 << (bits - 1)))), shape});
-  } else if (bits != 8) {  // the last byte of a row may hold unused codes
+  } else if (bits != 8) {  // the last byte of a row may contain unused codes
     const ValueId last = d.op("Shape", {blocks.scales}, {{"start", int64_t{-1}}});
     blocks.zero_points = d.op("Slice", {unpacked(d, blocks.zero_points, bits), d.ints({0}), last, d.ints({-1})});
   }
 }
 
-/// Indices moved into range, and whether each was in range: others give zeros.
+/// The indices moved into range, and whether each of them was in range: the others give zeros.
 struct Indices {
   ValueId within, inside;
 };
@@ -336,7 +336,8 @@ std::vector<int> ranks_of_data(const Attributes& attributes, bool bytes) {
   if (bytes && last >= 0) return {static_cast<int>(std::min<int64_t>(last, kMaxRank)) + 1};
   int64_t least = 2;
   for (int64_t given : {attributes.get_int("gather_axis", 0), last}) {
-    const auto axis = std::clamp<int64_t>(given, -kMaxRank, kMaxRank - 1);  // axes beyond are rejected for any rank
+    // Axes beyond the maximum rank are rejected for any rank of data.
+    const auto axis = std::clamp<int64_t>(given, -kMaxRank, kMaxRank - 1);
     least = std::max(least, axis < 0 ? -axis : axis + 1);
   }
   std::vector<int> ranks;

@@ -1,4 +1,4 @@
-// MoEGroupRouter (com.microsoft 1): chooses the experts for each token, among the groups that contain the best experts.
+// Implements MoEGroupRouter (com.microsoft 1), which chooses the experts for each token among the groups that contain the best experts.
 #include <algorithm>
 #include <cmath>
 
@@ -58,14 +58,14 @@ struct MoEGroupRouter {
         for (int64_t t = i * part; t < std::min(tokens, (i + 1) * part); ++t) route(c, t, c.scratch<float>() + i * experts * 4);
     });
   }
-  /// Sets the first `count` of `order` to the indices of the largest scores; on equal scores, the lower index comes first.
+  /// Sets the first `count` of `order` to the indices of the largest scores; of equal scores, the one with the lower index comes first.
   static void choose(int32_t* order, int64_t total, int64_t count, const float* scores) {
     for (int64_t i = 0; i < total; ++i) order[i] = static_cast<int32_t>(i);
     auto key = [&](int32_t i) { return std::isnan(scores[i]) ? -INFINITY : scores[i]; };
     std::partial_sort(order, order + count, order + total,
                       [&](int32_t a, int32_t b) { return key(a) > key(b) || (key(a) == key(b) && a < b); });
   }
-  /// @param room  4 floats per expert
+  /// Routes a token. @param room  memory for 4 floats per expert
   void route(RunContext& c, int64_t token, float* room) const {
     const float *x = c.in<float>(kLogits) + token * experts, *bias = c.in<float>(kBias);
     float *weights = room, *scores = room + experts, *of_groups = room + 2 * experts;

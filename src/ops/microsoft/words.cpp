@@ -1,4 +1,4 @@
-// Operators of com.microsoft over words and tokens: WordConvEmbedding, MurmurHash3, NGramRepeatBlock, BifurcationDetector,
+// Implements operators of com.microsoft over words and tokens: WordConvEmbedding, MurmurHash3, NGramRepeatBlock, BifurcationDetector,
 // NGramHashMapping.
 #include <algorithm>
 #include <bit>
@@ -28,7 +28,7 @@ void decompose_word_conv(Graph& graph, NodeId id) {
   const std::vector<int> ranks{2, 4, 1, 2};
   for (size_t i = 0; i < ranks.size(); ++i) branch_by_rank(d, {i}, {ranks[i]});
   ValueId sequence = d.in(0), weights = d.in(1);
-  // Returns an attribute, checked against the weights' extent; the extent if the attribute is absent.
+  // Returns an attribute after checking it against the weights' extent; the extent if the attribute is absent.
   const auto said = [&](std::string_view name, ValueId x, int axis) {
     const int64_t declared = d.attributes().get_int(name, -1), extent = d.extent(x, axis);
     if (declared >= 0 && extent >= 0 && declared != extent)
@@ -44,7 +44,7 @@ void decompose_word_conv(Graph& graph, NodeId id) {
   weights = d.op("Reshape", {weights, d.ints({or_copied(filters, false), 1, or_copied(window, both), or_copied(letter, both)})});
   const ValueId width = window >= 0 ? d.ints({window}) : d.op("Shape", {weights}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
   ValueId zero = d.constant(Tensor::scalar<int32_t>(0)), last = d.ints({-1});
-  // The length of each word: the number of characters that are not 0, or 0 if the first one is 0.
+  // Computes the length of each word: the number of characters that are not 0, or 0 if the first one is 0.
   ValueId letters = d.cast(d.op("Greater", {sequence, zero}), DType::int64);
   ValueId length = d.op("Mul", {d.op("ReduceSum", {letters, last}), d.op("Slice", {letters, d.ints({0}), d.ints({1}), last})});
   ValueId longest = d.op("Shape", {sequence}, {{"start", int64_t{-1}}});
@@ -70,7 +70,7 @@ void infer_hash(InferContext& c) {
   c.set_output(0, dtype, c.shape(0));
 }
 
-/// The MurmurHash3 of each element's bytes. A signed result has the same bits as an unsigned one.
+/// Computes the MurmurHash3 of each element's bytes. A signed result has the same bits as an unsigned one.
 struct MurmurHash3 {
   DType dtype;
   int64_t total;
@@ -108,7 +108,7 @@ void infer_repeat_block(InferContext& c) {
   c.set_output(0, c.input(1));
 }
 
-// A token that would repeat an n-gram of its row gets the score -infinity.
+// Sets the score of a token that would repeat an n-gram of its row to -infinity.
 struct NGramRepeatBlock {
   int64_t rows, length, vocabulary, size;
 
@@ -146,8 +146,8 @@ void infer_bifurcation(InferContext& c) {
   c.set_output(1, DType::int64, SymbolicShape{});
 }
 
-// Aggressive decoding: accepts predicted tokens up to the first that differs from the source. It then searches the source for the last
-// tokens, by n-grams of increasing length, until they occur only once.
+// Computes aggressive decoding: accepts predicted tokens up to the first that differs from the source. Then searches the source for the
+// last tokens, by n-grams of increasing length, until they occur only once.
 struct BifurcationDetector {
   static constexpr bool allocates = true;
   int64_t least, most;
@@ -210,11 +210,11 @@ void infer_hash_mapping(InferContext& c) {
   if (c.has_output(1)) c.set_output(1, c.dtype(0), {ids[0], size - 1});
 }
 
-// For n = 2 .. max_ngram_size: each of the last n tokens times a factor, combined by xor, modulo each head's vocabulary. Tokens before an
-// end of text, or of another segment, count as padding.
+// Computes for n = 2 .. max_ngram_size: each of the last n tokens times a factor, combined by xor, modulo each head's vocabulary. Tokens
+// before an end of text, or of another segment, count as padding.
 template <typename T>
 struct NGramHashMapping {
-  using Bits = std::make_unsigned_t<T>;  // unsigned, so that products wrap
+  using Bits = std::make_unsigned_t<T>;  // unsigned, so that products wrap around
   int64_t batch, length, size, heads;
   T pad;
   bool resets;
@@ -248,11 +248,11 @@ struct NGramHashMapping {
       if (vocabularies[i] < 1)
         throw Error(ErrorCode::invalid_argument, fmt::format("vocab_sizes has {}; they must be positive", vocabularies[i]));
     for (int64_t row = 0; row < batch; ++row) {
-      auto token = [&](int64_t place) {  // places from -history on
+      auto token = [&](int64_t place) {  // places begin at -history
         if (place >= 0) return ids[row * length + place];
         return past ? past[row * history + history + place] : missing;
       };
-      auto stops = [&](int64_t place) {  // true if the n-gram may not reach beyond this place
+      auto stops = [&](int64_t place) {  // true if the n-gram must not extend beyond this place
         if (resets && end && token(place - 1) == *end) return true;
         return segments && place > 0 && segments[row * length + place] != segments[row * length + place - 1];
       };

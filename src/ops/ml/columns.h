@@ -1,4 +1,5 @@
-// What Scaler and Imputer of ai.onnx.ml keep for a node (PackedState). Their attributes have one element, or one element per column of X.
+// The state that Scaler and Imputer of ai.onnx.ml keep for a node (PackedState). Their attributes have one element, or one element per
+// column of X.
 #pragma once
 
 #include <string_view>
@@ -11,7 +12,7 @@ namespace treadle::ops {
 /// Returns the extent of the last axis; 1 for a scalar.
 inline int64_t last_extent(const Shape& shape) { return shape.rank() == 0 ? 1 : shape.back(); }
 
-/// @throws Error(invalid_argument) unless an attribute has one element, or one per column
+/// Checks the length of an attribute. @throws Error(invalid_argument) unless it has one element, or one per column
 inline void check_per_column(int64_t count, std::string_view name, int64_t columns) {
   if (count != 1 && count != columns)
     throw Error(ErrorCode::invalid_argument,

@@ -1,4 +1,4 @@
-// Shared by the operators of ai.onnx.ml: inputs, rows and columns of a batch, class labels.
+// Helpers for the operators of ai.onnx.ml: inputs, rows and columns of a batch, class labels.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,14 +17,14 @@ inline constexpr TypeSet kMlNumbers{DType::float32, DType::float64, DType::int32
 inline constexpr TypeSet kLabels{DType::int64, DType::string};
 inline constexpr std::string_view kMlDomain = "ai.onnx.ml";
 
-/// Rows and columns of X [N, C]. A vector is one row.
+/// Returns the rows and columns of X [N, C]. A vector is one row.
 inline std::pair<int64_t, int64_t> rows_and_columns(const Shape& shape) {
   if (shape.rank() == 1) return {1, shape[0]};
   if (shape.rank() == 2) return {shape[0], shape[1]};
   throw Error(ErrorCode::invalid_argument, fmt::format("X has the shape {}; expected [N, C] or [C]", to_string(shape)));
 }
 
-/// The extent N of X [N, C].
+/// Returns the extent N of X [N, C].
 inline Dim num_rows(InferContext& c) {
   if (!c.has_rank(0)) return c.data_dependent_dim("rows");
   if (c.rank(0) == 1) return Dim(1);
@@ -32,7 +32,7 @@ inline Dim num_rows(InferContext& c) {
   throw Error(ErrorCode::invalid_argument, fmt::format("X has the shape {}; expected [N, C] or [C]", to_string(c.shape(0))));
 }
 
-/// Output `i` is [N] or [N, columns] for X [N, C].
+/// Sets the shape of output `i` to [N] or [N, columns] for X [N, C].
 inline void set_row_output(InferContext& c, int i, DType dtype, std::optional<Dim> columns = std::nullopt) {
   const Dim rows = num_rows(c);
   c.set_output(i, dtype, columns ? SymbolicShape{rows, *columns} : SymbolicShape{rows});

@@ -1,4 +1,4 @@
-// LabelEncoder (ai.onnx.ml 1, 2, 4), CategoryMapper (1), OneHotEncoder (1), ArrayFeatureExtractor (1), FeatureVectorizer (1).
+// Implements LabelEncoder (ai.onnx.ml 1, 2, 4), CategoryMapper (1), OneHotEncoder (1), ArrayFeatureExtractor (1), FeatureVectorizer (1).
 #include <algorithm>
 #include <cmath>
 
@@ -32,7 +32,7 @@ Tensor read_list(const Attributes& a, const std::string& stem) {
   return found.front().contiguous();
 }
 
-/// The value for keys that are not in the list: one element of `dtype`.
+/// Returns the value for keys that are not in the list: one element of `dtype`.
 Tensor read_default(const Attributes& a, DType dtype) {
   if (a.has("default_tensor")) {
     const Tensor& given = a.get_tensor("default_tensor");
@@ -110,7 +110,7 @@ void infer_category_mapper(InferContext& c) {
     c.set_output_dtype(0, dtype);
 }
 
-// Version 1 maps strings to their positions in classes_strings, or positions to strings, depending on the input's type.
+// Upgrades version 1, which maps strings to their positions in classes_strings, or positions to strings, depending on the input's type.
 void upgrade_label_encoder_1(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   std::vector<std::string> classes = node.attributes.get_strings("classes_strings");
@@ -120,7 +120,7 @@ void upgrade_label_encoder_1(Graph& graph, NodeId id) {
   node.attributes.erase("classes_strings");
   if (dtype == DType::undefined) throw Error(ErrorCode::not_implemented, "LabelEncoder of version 1 needs an input of known type");
   bool from_string = dtype == DType::string;
-  // If a class is repeated, its last position counts; of repeated keys, the first. So the lists are reversed.
+  // If a class is repeated, its last position is used, but the first of repeated keys. So the lists are reversed.
   if (from_string) std::reverse(classes.begin(), classes.end()), std::reverse(positions.begin(), positions.end());
   node.attributes.set(from_string ? "keys_strings" : "values_strings", std::move(classes));
   node.attributes.set(from_string ? "values_int64s" : "keys_int64s", std::move(positions));
@@ -178,8 +178,8 @@ void infer_one_hot(InferContext& c) {
   c.set_output(0, DType::float32, std::move(shape));
 }
 
-// Z[..., j] = X[..., Y[j]]; a vector X is one row. Negative indices count from the end, as in ONNX's reference: converters of radius
-// neighbours fill up with -1, and weight these entries with 0.
+// Computes Z[..., j] = X[..., Y[j]]; a vector X is one row. Negative indices count from the end, as in ONNX's reference: converters of
+// radius neighbours fill up with -1, and give these entries the weight 0.
 struct ArrayFeatureExtractor {
   int64_t rows, columns, count;
   DType dtype;
@@ -198,7 +198,7 @@ struct ArrayFeatureExtractor {
     auto copy = [&]<typename T>() {
       const T* x = c.in<T>(0);
       T* z = c.out<T>(0);
-      constexpr int64_t kTogether = 4;  // rows that are gathered together, to read each index once
+      constexpr int64_t kTogether = 4;  // number of rows that are gathered together, to read each index once
       int64_t row = 0;
       for (; row + kTogether <= rows; row += kTogether, x += kTogether * columns, z += kTogether * count)
         for (int64_t j = 0; j < count; ++j) {

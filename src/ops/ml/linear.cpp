@@ -1,4 +1,4 @@
-// LinearClassifier, LinearRegressor, Normalizer (ai.onnx.ml 1).
+// Implements LinearClassifier, LinearRegressor, Normalizer (ai.onnx.ml 1).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,7 +20,8 @@ using kernels::PostTransform;
 
 constexpr int64_t kRowGrain = 1024;
 
-/// The number of scores: one for each intercept or, without intercepts, one for each row of coefficients that has X's columns.
+/// Returns the number of scores: one for each intercept or, without intercepts, one for each row of coefficients, which is as long as X has
+/// columns.
 int64_t count_scores(const Attributes& attributes, const Type& x) {
   auto count = static_cast<int64_t>(attributes.get_ints("classlabels_ints").size() + attributes.get_strings("classlabels_strings").size());
   auto coefficients = static_cast<int64_t>(attributes.get_floats("coefficients").size());
@@ -243,7 +244,7 @@ struct Normalizer {
 };
 
 void infer_normalizer(InferContext& c) {
-  num_rows(c);  // checks the rank
+  num_rows(c);  // called because it checks the rank
   if (c.has_rank(0))
     c.set_output(0, DType::float32, c.shape(0));
   else

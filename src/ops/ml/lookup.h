@@ -18,7 +18,7 @@
 
 namespace treadle::ops {
 
-/// Element types of keys and values.
+/// The element types of keys and values.
 using MlKeyTypes = TypeList<std::string, int64_t, int32_t, int16_t, float, double>;
 
 /// Finds the position of a key in a list. All NaN are one key, and 0 and -0 are equal.
@@ -26,7 +26,7 @@ class Lookup {
  public:
   static constexpr int64_t kAbsent = -1;
 
-  /// @param first  if a key is repeated, its first position counts; otherwise its last
+  /// @param first  true: a repeated key has its first position; false: its last one
   explicit Lookup(const Tensor& keys, bool first = false) : dtype_(keys.dtype()) {
     auto put = [first](auto& map, const auto& key, int64_t place) { first ? void(map.emplace(key, place)) : void(map[key] = place); };
     visit_dtype<MlKeyTypes>(dtype_, [&]<typename K>() {
@@ -70,12 +70,12 @@ class Lookup {
       return static_cast<int64_t>(key);
     } else {
       auto value = static_cast<double>(key);
-      if (std::isnan(value)) return INT64_MIN;  // the bits of -0, which no other key has because -0 becomes 0
+      if (std::isnan(value)) return INT64_MIN;  // these are the bits of -0, which no other key has because -0 becomes 0
       return std::bit_cast<int64_t>(value == 0 ? 0.0 : value);
     }
   }
 
-  // Labels are mostly small consecutive integers. These need a table but no hash.
+  // Makes a table for keys that are small consecutive integers, as most labels are; it needs no hash.
   void make_direct() {
     if (numbers_.empty() || dtype_ == DType::float32 || dtype_ == DType::float64) return;
     int64_t low = INT64_MAX, high = INT64_MIN;

@@ -1,4 +1,4 @@
-// States of operators of ai.onnx.ml that look up values by keys.
+// The states of operators of ai.onnx.ml that look up values by keys.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// ZipMap, CastMap, DictVectorizer (ai.onnx.ml 1): operators on maps.
+// Implements ZipMap, CastMap, DictVectorizer (ai.onnx.ml 1): operators on maps.
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -28,7 +28,7 @@ struct ZipMap {
   }
   void run(RunContext& c) const {
     const ClassLabels& labels = c.packed<Labels>().labels;
-    Tensor x = c.input(0).tensor().clone();  // the maps keep it
+    Tensor x = c.input(0).tensor().clone();  // cloned, because the maps keep it
     auto [rows, columns] = rows_and_columns(x.shape());
     Sequence maps;
     maps.elements.reserve(static_cast<size_t>(rows));
@@ -86,7 +86,7 @@ To converted(const From& value) {
     return static_cast<To>(value);
 }
 
-// The values of a map with integer keys: dense, in the order of the keys; or sparse, each at the index given by its key, with zeros
+// Returns the values of a map with integer keys: dense, in the order of the keys; or sparse, each at the index given by its key, with zeros
 // elsewhere.
 struct CastMap {
   static constexpr bool allocates = true;
@@ -130,7 +130,7 @@ void infer_cast_map(InferContext& c) {
   c.set_output(0, cast_target(c.get_string("cast_to", "TO_FLOAT")), {Dim(1), count});
 }
 
-// For each key of the vocabulary, the map's value; zero (or an empty string) if the map does not have the key.
+// Returns the map's value for each key of the vocabulary; zero (or an empty string) if the map does not have the key.
 struct DictVectorizer {
   static constexpr bool allocates = true;
 

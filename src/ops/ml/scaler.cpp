@@ -1,4 +1,4 @@
-// Scaler, Binarizer, Imputer (ai.onnx.ml 1): elementwise, with parameters per column.
+// Implements Scaler, Binarizer, Imputer (ai.onnx.ml 1): elementwise operators with parameters per column.
 #include <algorithm>
 #include <cmath>
 

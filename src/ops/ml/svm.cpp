@@ -1,4 +1,4 @@
-// SVMClassifier, SVMRegressor (ai.onnx.ml 1).
+// Implements SVMClassifier, SVMRegressor (ai.onnx.ml 1).
 #include "kernels/classical/svm.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ SvmKernel read_kernel(const Attributes& a) {
   return kernel;
 }
 
-/// Bound state of both operators: the rows of X, and a part of scratch for each thread.
+/// The bound state of both operators: the rows of X, and a part of scratch for each thread.
 template <typename X>
 struct Rows {
   using T = MlComputeType<X>;
@@ -142,7 +142,7 @@ struct SvmClassifier {
     return label;
   }
 
-  // Each pair of classes votes. The scores are the pairs' margins, or probabilities coupled from them.
+  // Lets each pair of classes vote. The scores are the pairs' margins, or probabilities coupled from them.
   static int64_t one_against_one(const SvmModel<T>& model, const T* similarity, T* scratch, T** scores) {
     int64_t k = model.num_classes, pairs = model.num_pairs();
     T* margins = scratch;

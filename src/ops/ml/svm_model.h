@@ -44,7 +44,7 @@ struct SvmModel final : PackedState {
 
   void set_vectors(const Attributes& a, int64_t count, int64_t rows_of_coefficients) {
     num_vectors = count;
-    if (count <= 0) {  // no support vectors: a linear model
+    if (count <= 0) {  // there are no support vectors, so this is a linear model
       kernel.type = kernels::SvmKernel::Type::linear;
       return pack(coefficients, num_classes, split(coefficients, num_classes, "coefficients"));
     }

@@ -64,7 +64,7 @@ class NodeIndex {
   NodeIndex(const std::vector<int64_t>& trees, const std::vector<int64_t>& ids) : trees_(trees), ids_(ids) {
     size_t first = 0;
     for (size_t i = 0; i < trees.size(); ++i) {
-      if (i == 0 || trees[i] != trees[i - 1]) {  // once per tree, not per node
+      if (i == 0 || trees[i] != trees[i - 1]) {  // once per tree, not once per node
         auto [tree, added] = first_.emplace(trees[i], i);
         if (added) order_.push_back(trees[i]);
         first = tree->second;
@@ -81,7 +81,7 @@ class NodeIndex {
   size_t find(int64_t tree, int64_t id, std::string_view what, size_t near) const {
     if (consecutive_) {
       if (near < trees_.size() && trees_[near] == tree && id >= 0) {
-        // The position of node `id` relative to that of `near`. The unsigned difference may wrap, and the sum wraps back.
+        // Computes the position of node `id` relative to that of `near`. The unsigned difference may wrap around, and the sum wraps back.
         const size_t position = near + (static_cast<size_t>(id) - static_cast<size_t>(ids_[near]));
         if (position < ids_.size() && trees_[position] == tree && ids_[position] == id) return position;
       }
@@ -96,7 +96,7 @@ class NodeIndex {
     fail(fmt::format("{} refers to node {} of tree {}, which does not exist", what, id, tree));
   }
 
-  /// Tree ids, in the order of the file.
+  /// Returns the tree ids, in the order of the file.
   const std::vector<int64_t>& trees() const { return order_; }
 
  private:
@@ -156,7 +156,7 @@ void read_votes(const Attributes& a, const std::string& prefix, const NodeIndex&
   check_length(prefix + "_treeids", tree_ids.size(), count);
   check_length(prefix + "_nodeids", node_ids.size(), count);
   check_length(prefix + "_weights", weights.size(), count);
-  // A counting sort by leaf, which keeps the order within each leaf.
+  // Sorts by counting, which keeps the order within each leaf.
   auto& nodes = trees.description.nodes;
   std::vector<size_t> leaf(count), next(nodes.size() + 1);
   const std::string prefix_nodeids = prefix + "_nodeids";

@@ -1,4 +1,4 @@
-// TreeEnsemble (ai.onnx.ml 5), TreeEnsembleClassifier and TreeEnsembleRegressor (1, 3, 5).
+// Implements TreeEnsemble (ai.onnx.ml 5), TreeEnsembleClassifier and TreeEnsembleRegressor (1, 3, 5).
 #include "kernels/trees/tree_ensemble.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ TreeAggregate parse_aggregate(std::string_view name) {
   throw Error(ErrorCode::invalid_model, fmt::format("aggregate_function = \"{}\"; expected SUM, AVERAGE, MIN or MAX", name));
 }
 
-/// Bound state of both kernels.
+/// The bound state of both kernels.
 struct Rows {
   int64_t rows, columns;
 
@@ -70,7 +70,7 @@ struct Rows {
 template <typename X>
 struct Regressor {
   Rows rows;
-  bool float_output;  // TreeEnsembleRegressor always gives float32, TreeEnsemble the input's dtype
+  bool float_output;  // TreeEnsembleRegressor always returns float32, TreeEnsemble the input's dtype
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     const Attributes& a = c.attributes();
@@ -119,7 +119,7 @@ struct Regressor {
   }
 };
 
-// Where the specification is silent, this follows the operator's reference:
+// Where the specification says nothing, this follows ONNX's reference implementation:
 //   Several classes have votes: transformed scores; the label is that of the first maximum.
 //   Two labels, all votes for the first: the score s belongs to the *second* label. Without negative weights s is a probability, and the
 //     second label wins above 0.5; otherwise s is a margin, and it wins above 0. The output is a pair of scores made from s.
@@ -199,7 +199,7 @@ void infer_regressor(InferContext& c) {
   set_row_output(c, 0, c.node().op_type == "TreeEnsemble" ? c.dtype(0) : DType::float32, Dim(num_targets));
 }
 
-// One comparison per level. Estimated for trees of a few hundred nodes, about eight levels deep.
+// Counts one comparison per level, for trees of a few hundred nodes, which are about eight levels deep.
 Cost cost(const ShapeContext& c) {
   double trees = static_cast<double>(c.get_ints("nodes_featureids").size()) / 256 + 1;
   auto rows = static_cast<double>(c.shape(0).rank() == 2 ? c.shape(0)[0] : 1);

@@ -17,7 +17,7 @@ struct TreeModel final : PackedState {
   std::vector<double> base;
   kernels::TreeAggregate aggregate = kernels::TreeAggregate::sum;
   kernels::PostTransform transform = kernels::PostTransform::none;
-  // The members below are only used by classifiers.
+  // Only classifiers use the members below.
   ClassLabels labels;
   int64_t only_class = -1;     // the only class that has votes; -1: several classes have votes
   bool probabilities = false;  // no weight is negative, so the threshold between two classes is 0.5 instead of 0

@@ -1,4 +1,4 @@
-// Activation functions of ONNX: kernels, inference and upgrades.
+// Implements the activation functions of ONNX: kernels, inference and upgrades.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -18,7 +18,7 @@ namespace {
 
 using kernels::Unary;
 
-// Parameters of the vectorised functions, with ONNX's defaults.
+// The parameters of the vectorised functions, with ONNX's defaults.
 
 constexpr float kSeluAlpha = 1.67326319217681884765625F, kSeluGamma = 1.05070102214813232421875F;
 
@@ -83,7 +83,7 @@ struct GeluTanhFn {
     double operator()(double x) const { return EXPRESSION; }           \
   }
 TREADLE_ACTIVATION(LeakyReluFn, leaky_parameters, x < 0 ? a * x : x);
-TREADLE_ACTIVATION(ThresholdedReluFn, alpha_one, x > a ? x : 0);  // 0 for NaN
+TREADLE_ACTIVATION(ThresholdedReluFn, alpha_one, x > a ? x : 0);  // the comparison is false for NaN, so that the result is 0
 TREADLE_ACTIVATION(EluFn, alpha_one, x < 0 ? a * std::expm1(x) : x);
 TREADLE_ACTIVATION(SeluFn, selu_parameters, b*(x < 0 ? a * std::expm1(x) : x));
 TREADLE_ACTIVATION(CeluFn, alpha_one, std::max(x, 0.0) + std::min(0.0, a* std::expm1(x / a)));
@@ -103,7 +103,7 @@ struct ShrinkFn {
     if (v > static_cast<C>(lambd)) return narrowed<T>(v - static_cast<C>(bias));
     return T{0};
   }
-  /// Integers saturate at the range of their type.
+  /// Converts to integers, which saturate at the range of their type.
   template <typename T, typename C>
   static T narrowed(C v) {
     if constexpr (std::is_integral_v<T>) {
@@ -144,7 +144,7 @@ std::vector<KernelDef> gelu_kernels() {
          built_kernel<GeluOf<kTanh, VectorizedUnary<BFloat16, kOp, no_parameters>>, BFloat16>("vectors");
 }
 
-// Clip: the bounds are scalars, which the run may compute.
+// Computes Clip. The bounds are scalars, which the run may compute.
 template <typename T>
 struct Clip {
   int64_t n;
@@ -177,7 +177,7 @@ struct Clip {
   }
 };
 
-// Before opset 11 the bounds were attributes.
+// Moves the bounds to inputs; before opset 11 they were attributes.
 void clip_bounds_to_inputs(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   DType dtype = graph.type(node.inputs[0]).dtype;
@@ -223,14 +223,15 @@ void infer_prelu(InferContext& c) {
                 "slope " + to_string(c.shape(1)) + " must stretch to X's shape " + to_string(c.shape(0)) + ", not the other way");
 }
 
-// PRelu of opset 6: the slope has one element, or one per channel as [C]. The latter gets axes of extent 1 so that it broadcasts.
+// Upgrades PRelu of opset 6, whose slope has one element, or one per channel as [C]. The latter gets axes of extent 1, so that it
+// broadcasts.
 void prelu_channel_slopes(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 2);
   NodeWriter writer(graph, id, graph.node(id).name);
   const ValueId x = graph.node(id).inputs[0], slope = graph.node(id).inputs[1];
   const int x_rank = writer.rank(x), slope_rank = writer.rank(slope);
   if ((slope_rank >= 0 && slope_rank != 1) || writer.extent(slope, 0) == 1 || (x_rank >= 0 && x_rank <= 2)) return;
-  // If ranks are known only in the run, so is the number of axes behind the channels.
+  // If only the run determines the ranks, so does it the number of axes behind the channels.
   ValueId missing = writer.op("Max", {writer.op("Sub", {writer.rank_of(x), writer.ints({2})}), writer.ints({0})});
   if (slope_rank < 0) {
     const ValueId is_vector = writer.op("Equal", {writer.rank_of(slope), writer.ints({1})});
@@ -276,7 +277,8 @@ OpDef gelu_slope() {
                             built_kernel<VectorizedUnary<float, Unary::gelu_slope, no_parameters>, float>("vectors") +
                                 built_kernel<UnaryKernel<GeluSlopeFn, double>, double>());
   op.domain = "treadle";
-  op.write_function = +[](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };  // +: a pointer, as the small library needs
+  // The + makes it a pointer, which the small library needs.
+  op.write_function = +[](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };
   op.function_opset = +[](const Node&) { return 9; };
   return op;
 }

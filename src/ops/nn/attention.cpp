@@ -1,4 +1,4 @@
-// Attention (ONNX): inference, costs and the binding of its kernels.
+// Implements Attention (ONNX): inference, costs and the binding of its kernels.
 #include "ops/nn/attention.h"
 
 #include <fmt/format.h>
@@ -131,7 +131,7 @@ AttentionParams bind_params(const BindContext& c) {
       throw Error(ErrorCode::invalid_argument, fmt::format("past_key {} and past_value {} do not fit {} heads of sizes {} and {}",
                                                            to_string(past_k), to_string(past_v), p.kv_heads, p.head_size, p.v_head_size));
     p.kv_length += p.past_length;
-    // With a past, the kernel reads the joined keys and values, [batch, heads, total, size].
+    // If there is a past, the kernel reads the joined keys and values, [batch, heads, total, size].
     p.k = {p.kv_heads * p.kv_length * p.head_size, p.kv_length * p.head_size, p.head_size};
     p.v = {p.kv_heads * p.kv_length * p.v_head_size, p.kv_length * p.v_head_size, p.v_head_size};
   }
@@ -314,14 +314,14 @@ struct Attention {
   }
 };
 
-/// The contents of output qk_matmul_output, in the order of qk_matmul_output_mode.
+/// The contents of the output qk_matmul_output, in the order of qk_matmul_output_mode.
 enum Scores : int64_t { kRaw, kCapped, kBiased, kProbabilities };
 
 struct AttentionRule {
   GradientContext& g;
-  bool packed = false;                // Q, K and V of rank 3
-  int64_t q_heads = 0, kv_heads = 0;  // if they are packed
-  Dim features_of_q = 0;              // of Q, of all its heads if they are packed
+  bool packed = false;                // true if Q, K and V have rank 3
+  int64_t q_heads = 0, kv_heads = 0;  // numbers of heads if they are packed
+  Dim features_of_q = 0;              // features of Q, of all its heads if they are packed
   double softcap = 0;
 
   explicit AttentionRule(GradientContext& context) : g(context) {
@@ -331,7 +331,7 @@ struct AttentionRule {
     softcap = static_cast<double>(g.attributes().get_float("softcap", 0));
     features_of_q = q[packed ? 2 : 3];
   }
-  // The attribute, or 1 / sqrt(head size).
+  // Returns the attribute, or 1 / sqrt(head size).
   ValueId scale(ValueId like) {
     if (g.attributes().has("scale")) return g.scalar(static_cast<double>(g.attributes().get_float("scale")), like);
     const int64_t parts = packed ? q_heads : 1;
@@ -359,14 +359,14 @@ struct AttentionRule {
   }
   ValueId as_operand(ValueId dx, ValueId operand) { return packed ? g.reshape_like(g.transpose(dx, {0, 2, 1, 3}), operand) : dx; }
 
-  // Queries [batch, q heads, ...] as [batch, kv heads, queries of each, ...]; keys get an axis of 1 there.
+  // Reshapes queries [batch, q heads, ...] to [batch, kv heads, queries of each, ...]; keys get an axis of 1 there.
   ValueId grouped(ValueId x) {
     const ValueId shape = g.shape_of(x);
     auto part = [&](int64_t first, int64_t last) { return g.op("Slice", {shape, g.ints({first}), g.ints({last})}); };
     const ValueId split = g.op("Concat", {part(0, 1), heads(), part(2, 4)}, {{"axis", int64_t{0}}});
     return g.op("Reshape", {x, split});
   }
-  // The number of key heads, and of query heads per key head.
+  // Returns the number of key heads, and of query heads per key head.
   ValueId heads() {
     if (packed) return g.ints({kv_heads, q_heads / std::max<int64_t>(kv_heads, 1)});
     auto axis_of = [&](size_t input) { return g.op("Shape", {g.input(input)}, {{"start", int64_t{1}}, {"end", int64_t{2}}}); };
@@ -397,14 +397,14 @@ struct AttentionRule {
     const Type type = g.type(mask);
     if (!type.has_rank() || !g.type(dscores).has_rank())
       throw Error(ErrorCode::not_implemented, "the gradient of attn_mask needs its rank");
-    // A mask shorter than the keys does not give their number.
+    // A mask that is shorter than the keys does not determine their number.
     const Dim keys = type.shape->back();
     if (!(keys == g.type(dscores).shape->back()))
       dscores = g.op("Slice", {dscores, g.ints({0}), g.op("Shape", {mask}, {{"start", int64_t{-1}}}), g.ints({-1})});
     return g.unbroadcast(dscores, mask);
   }
 
-  // With raw = scale Q K^T, s = cap(raw) + mask, P = softmax(s): dV = P^T dY, dP = dY V^T, ds = P (dP - sum(dP P)).
+  // Uses, with raw = scale Q K^T, s = cap(raw) + mask, P = softmax(s): dV = P^T dY, dP = dY V^T, ds = P (dP - sum(dP P)).
   Gradients differentiate() {
     const int64_t shown = g.attributes().get_int("qk_matmul_output_mode", 0);
     const ValueId dshown = g.grad_output(3);

@@ -1,4 +1,4 @@
-// BatchNormalization with running statistics, or with the batch's statistics (training_mode = 1).
+// Implements BatchNormalization with running statistics, or with the batch's statistics (training_mode = 1).
 #include <fmt/format.h>
 
 #include "core/values/dispatch.h"
@@ -37,7 +37,7 @@ void infer_batch_norm(InferContext& c) {
   }
 }
 
-// Widens a parameter or statistic, whose float type may differ from X's. These are small.
+// Widens a parameter or statistic, whose float type may differ from X's. Such tensors are small.
 template <typename C>
 const C* widen_any(RunContext& c, int input, DType dtype, int64_t n, int64_t offset) {
   if (dtype == dtype_of<C>) return c.in<C>(input);
@@ -87,7 +87,7 @@ struct BatchNormalization {
     parallel_for(c.pool(), channels, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, N * inner)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t channel = begin; channel < end; ++channel) {
-                     // Two passes: computing the variance from sums of squares would lose precision by cancellation.
+                     // Uses two passes: computing the variance from sums of squares would lose precision by cancellation.
                      auto sum = [&](auto term) {
                        double total = 0;
                        for (int64_t n = 0; n < N; ++n) {
@@ -129,7 +129,7 @@ struct BatchNormalization {
   }
 };
 
-// spatial=0 has parameters for each activation: every element of a sample becomes a channel.
+// Handles spatial=0, which has parameters for each activation: every element of a sample becomes a channel.
 void flatten_activations(Graph& graph, NodeId id) {
   auto add = [&](NodeSpec spec) { return graph.node(graph.add_node(std::move(spec), id)).outputs[0]; };
   const ValueId x = graph.node(id).inputs[0], whole = graph.add_constant("shape", Tensor::vector<int64_t>(std::vector<int64_t>{-1}));
@@ -176,7 +176,7 @@ Gradients batch_normalization_gradient(GradientContext& g) {
   if (dy == kNoValue) return {};
   if (g.attributes().get_int("training_mode", 0) != 0)
     return g.op_n("BatchNormalizationGrad", {dy, x, scale}, 3, {{"epsilon", epsilon}}, "treadle");
-  // Running statistics are not differentiated.
+  // Running statistics have no gradient.
   const int rank = rank_of(g, x);
   const ValueId deviation = g.op("Sqrt", {g.add(g.input(4), g.scalar(static_cast<double>(epsilon), g.input(4)))});
   const ValueId centered = g.sub(x, per_channel(g, g.input(3), rank));
@@ -201,7 +201,8 @@ std::vector<OpDef> batch_normalization_ops() {
            .attributes = {{"epsilon", 1e-5f}, {"momentum", 0.9f}, {"training_mode", int64_t{0}}, {kUnbiasedVariance, int64_t{0}}},
            .infer = infer_batch_norm,
            .cost = elementwise_cost<4>,
-           .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},  // only training mode has these outputs
+           // Only training mode has the outputs that update statistics.
+           .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},
            .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>(),
            .gradient = batch_normalization_gradient,
            .half = HalfFloats::float32_by_itself,

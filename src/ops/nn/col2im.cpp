@@ -1,4 +1,4 @@
-// Col2Im: sums blocks of columns into an image with any number of spatial axes.
+// Implements Col2Im, which sums blocks of columns into an image with any number of spatial axes.
 #include "kernels/conv/col2im.h"
 
 #include <fmt/format.h>
@@ -47,13 +47,13 @@ void infer_col2im(InferContext& c) {
 template <typename T>
 void add_run(const T* from, int64_t count, T* to, int64_t step) {
   auto sum = [](T a, T b) { return static_cast<T>(a + b); };
-  if (step == 1)  // the compiler vectorises this case
+  if (step == 1)  // a separate case, which the compiler vectorises
     for (int64_t i = 0; i < count; ++i) to[i] = sum(to[i], from[i]);
   else
     for (int64_t i = 0; i < count; ++i) to[i * step] = sum(to[i * step], from[i]);
 }
 
-// 16-bit floats are summed in float, because rounded partial sums could overflow although the result does not.
+// Sums 16-bit floats in float, because rounded partial sums could overflow although the result does not.
 template <typename T>
 struct Col2Im {
   using C = compute_type_t<T>;
@@ -103,8 +103,8 @@ struct Col2Im {
     return k;
   }
 
-  // Calls fn(first block, count, element of the image, step in the image) for runs of blocks along the last axis whose element `offset`
-  // lies inside the image.
+  // Calls fn(first block, count, element of the image, step in the image) for runs of blocks along the last axis whose element `offset` is
+  // inside the image.
   template <typename Fn>
   void for_each_run(int64_t offset, Fn fn) const {
     if (num_blocks == 0) return;
@@ -203,7 +203,7 @@ Gradients col2im_gradient(GradientContext& g) {
   return {g.op("Col2ImGrad", {g.grad_output(0), g.input(1), g.input(2), g.shape_of(g.input(0))}, attributes, "treadle")};
 }
 
-// Both operators are linear, and the gradient of each is the other.
+// Both operators are linear, and each is the gradient of the other.
 Gradients col2im_grad_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("Col2Im", {g.grad_output(0), g.input(1), g.input(2)}, attributes)};

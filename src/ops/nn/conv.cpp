@@ -1,4 +1,4 @@
-// Conv with one to three spatial axes.
+// Implements Conv with one to three spatial axes.
 #include "kernels/conv/conv.h"
 
 #include <fmt/format.h>
@@ -80,13 +80,13 @@ Cost conv_cost(const ShapeContext& c) {
           c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-/// Constant 16-bit weights, widened to float32 when the session is created.
+/// The state of constant 16-bit weights, which are widened to float32 when the session is created.
 struct WideWeights final : PackedState {
   std::vector<float> values;
   size_t size_bytes() const override { return values.size() * sizeof(float); }
 };
 
-// T is float32 or a 16-bit float.
+// The kernel of Conv. T is float32 or a 16-bit float.
 template <typename T>
 struct Conv {
   ConvParams params;

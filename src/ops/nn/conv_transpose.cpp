@@ -1,4 +1,4 @@
-// ConvTranspose: the map that computes a convolution's gradient with respect to its image.
+// Implements ConvTranspose, which computes a convolution's gradient with respect to its image.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 using kernels::ConvParams;
 
-/// The attributes of a ConvTranspose, and the extents that they give.
+/// The attributes of a ConvTranspose, and the extents that follow from them.
 struct TransposedWindow {
   size_t rank;
   std::array<int64_t, 3> strides, dilations, output_padding, pad_begin{}, pad_end{};
@@ -50,7 +50,7 @@ struct TransposedWindow {
     }
     const std::vector<int64_t>& shape = attributes.get_ints("output_shape");
     if (shape.empty()) return;
-    // Some exporters include the batch and the channels.
+    // Some exporters include the extents of the batch and the channels.
     if (shape.size() != rank && shape.size() != rank + 2)
       throw Error(ErrorCode::invalid_argument, fmt::format("output_shape has {} elements for {} spatial axes", shape.size(), rank));
     output_shape.assign(shape.end() - static_cast<std::ptrdiff_t>(rank), shape.end());
@@ -66,11 +66,11 @@ struct TransposedWindow {
     if (is_same()) return in * strides[i];
     return full_extent(i, in, kernel) - pad_begin[i] - pad_end[i];
   }
-  /// Computes the pads if output_shape or auto_pad leaves them open.
+  /// Computes the pads if output_shape or auto_pad does not fix them.
   void settle_pads(size_t i, int64_t in, int64_t kernel, int64_t out) {
     if (output_shape.empty() && !is_same()) return;
     const int64_t total = full_extent(i, in, kernel) - out;
-    // Rounds down even if `total` is negative, which it is if the output is longer than the windows reach.
+    // Rounds down even if `total` is negative. It is negative if the output is longer than the windows reach.
     const int64_t half = (total - (total & 1)) / 2;
     pad_begin[i] = auto_pad == "SAME_UPPER" ? half : total - half;
     pad_end[i] = total - pad_begin[i];
@@ -124,7 +124,7 @@ kernels::ConvParams bind_conv_transpose(const BindContext& c) {
     window.settle_pads(i, x[axis], w[axis], y[axis]);
     pads[i] = window.pad_begin[i], pads[window.rank + i] = window.pad_end[i];
   }
-  // Parameters of the convolution from Y to X, whose input gradient this operator computes.
+  // Returns the parameters of the convolution from Y to X, whose input gradient this operator computes.
   p.window = kernels::make_window(spatial(y), spatial(x), spatial(w), {window.strides.data(), window.rank}, {pads, 2 * window.rank},
                                   {window.dilations.data(), window.rank});
   kernels::check_conv(p);
@@ -133,7 +133,7 @@ kernels::ConvParams bind_conv_transpose(const BindContext& c) {
 
 namespace {
 
-// T is float32 or a 16-bit float.
+// The kernel of ConvTranspose. T is float32 or a 16-bit float.
 template <typename T>
 struct ConvTranspose {
   ConvParams params;
@@ -209,7 +209,7 @@ Gradients conv_transpose_gradient(GradientContext& g) {
   TransposedWindow window(g.attributes(), rank - 2);
   std::vector<int64_t> pads(2 * window.rank), widths(2 * rank, 0);
   bool longer = false, known = true;
-  const bool settled = window.output_shape.empty() && !window.is_same();  // VALID
+  const bool settled = window.output_shape.empty() && !window.is_same();  // auto_pad is VALID
   for (size_t axis = 2; axis < rank; ++axis) known &= in[axis].is_const() && kernel[axis].is_const() && out[axis].is_const();
   for (size_t i = 0; (settled || known) && i < window.rank; ++i) {
     if (!settled) window.settle_pads(i, in[2 + i].value(), kernel[2 + i].value(), out[2 + i].value());

@@ -1,4 +1,4 @@
-// Shared by Conv and its integer forms.
+// Helpers for Conv and its integer forms.
 #pragma once
 
 #include <vector>
@@ -10,20 +10,20 @@
 
 namespace treadle::ops {
 
-/// Indices of image, weights and bias among the inputs; -1: the operator has no bias.
+/// The indices of image, weights and bias among the inputs; -1: the operator has no bias.
 struct ConvolutionInputs {
   int x = 0, w = 1, b = 2;
 };
 
-/// @throws Error(invalid_argument) if the shapes do not fit together.
+/// Infers the output. @throws Error(invalid_argument) if the shapes do not fit together.
 void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType result);
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at);
-/// Takes the result's shape as given.
+/// Returns the parameters of a convolution. The shape of the result is known already.
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at, const Shape& result);
-/// Of a convolution's gradient: X, W and Y are the convolution's.
-/// @throws Error(invalid_argument) if the shapes do not fit one convolution, as the operators may come from a file.
+/// Returns the parameters of a convolution's gradient: X, W and Y are the convolution's. @throws Error(invalid_argument) if the shapes do
+/// not fit one convolution, as the operators may come from a file.
 kernels::ConvParams bind_conv_gradient(const BindContext& c, const Shape& x, const Shape& w, const Shape& y);
-/// Of a ConvTranspose, described as a convolution from Y to X.
+/// Returns the parameters of a ConvTranspose, described as a convolution from Y to X.
 kernels::ConvParams bind_conv_transpose(const BindContext& c);
 
 }  // namespace treadle::ops

@@ -1,4 +1,4 @@
-// DeformConv with two spatial axes.
+// Implements DeformConv with two spatial axes.
 #include <fmt/format.h>
 
 #include <tuple>

@@ -1,4 +1,4 @@
-// FlexAttention of ai.onnx.preview: attention whose scores and probabilities pass through subgraphs of the model.
+// Implements FlexAttention of ai.onnx.preview: attention whose scores and probabilities pass through subgraphs of the model.
 #include <fmt/format.h>
 
 #include "graph/infer.h"

@@ -1,4 +1,4 @@
-// Operators with a running state: LinearAttention and CausalConvWithState.
+// Implements operators with a running state: LinearAttention and CausalConvWithState.
 #include "ops/nn/linear_attention.h"
 
 #include <fmt/format.h>
@@ -101,7 +101,7 @@ void infer_linear_attention(InferContext& c) {
 template <typename T>
 struct LinearAttention : LinearAttentionPlan {
   bool has_present;
-  int64_t state, memory;  // offsets in scratch
+  int64_t state, memory;  // offsets of the state and the memory in scratch
 
   static LinearAttention bind(BindContext& c) {
     LinearAttention a{LinearAttentionPlan::make(c), c.has_output(1), 0, 0};
@@ -155,7 +155,7 @@ struct LinearAttention : LinearAttentionPlan {
         for (int64_t v = 0; v < value_size; ++v) S[k * value_size + v] *= factor;
       }
     }
-    // `row` is what the update adds under the key: the value or, by the delta rule, beta times its difference to the state's value.
+    // Sets `row` to what the update adds under the key: the value or, by the delta rule, beta times its difference from the state's value.
     for (int64_t v = 0; v < value_size; ++v) row[v] = static_cast<float>(value[v]);
     if (delta()) {
       const float beta = static_cast<float>(c.in<T>(kBeta)[beta_per_head ? head : token]);
@@ -231,7 +231,7 @@ struct CausalConvWithState {
     parallel_for(c.pool(), batch * channels, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, length * taps)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t row = begin; row < end; ++row) {
-                     // Element i of the past followed by the input.
+                     // Returns element i of the past followed by the input.
                      auto at = [&](int64_t i) -> float {
                        if (i >= state) return static_cast<float>(x[row * length + i - state]);
                        return past ? static_cast<float>(past[row * state + i]) : 0;
@@ -260,7 +260,7 @@ ValueId by_tokens(GradientContext& g, ValueId x, ValueId query) {
 Gradients linear_attention_gradient(GradientContext& g) {
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < 6; ++i) inputs.push_back(widened(g, g.input(i)));
-  // One beta for each head, whether or not heads share it.
+  // Makes one beta for each head, whether or not heads share it.
   const ValueId beta =
       inputs[kBeta] == kNoValue || rank_of(g, inputs[kBeta]) == 3 ? inputs[kBeta] : by_tokens(g, inputs[kBeta], inputs[kQuery]);
   if (beta != kNoValue) inputs[kBeta] = g.op("Expand", {beta, g.ints({1, 1, heads_of(g.attributes()).kv})});
@@ -277,8 +277,8 @@ Gradients linear_attention_gradient(GradientContext& g) {
   return narrowed(g, std::move(result));
 }
 
-// Differentiates a convolution per channel over past and input joined, and y sigmoid(y) if used. The present is the end of the joined
-// values.
+// Differentiates a convolution per channel over past and input joined, and y sigmoid(y) if that activation is used. The present is the end
+// of the joined values.
 Gradients causal_conv_with_state_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), w = widened(g, g.input(1)), bias = widened(g, g.input(2));
   const Type filters = g.type(w);
@@ -337,7 +337,7 @@ std::vector<OpDef> linear_attention_ops() {
                .cost = linear_attention_cost,
                .kernels = typed<LinearAttention, float, Float16, BFloat16>(),
                .gradient = linear_attention_gradient};
-  OpDef windowed = linear;  // what com.microsoft's has and ONNX's has not
+  OpDef windowed = linear;  // adds what com.microsoft's operator has in addition to ONNX's
   windowed.name = "WindowedLinearAttention", windowed.domain = "treadle", windowed.since = {1};
   windowed.attributes.push_back({"state_window", AttributeDef::Required{}});
   OpDef conv{.name = "CausalConvWithState",
@@ -352,7 +352,7 @@ std::vector<OpDef> linear_attention_ops() {
              .cost = elementwise_cost<8>,
              .kernels = typed<CausalConvWithState, float, Float16, BFloat16>(),
              .gradient = causal_conv_with_state_gradient};
-  OpDef dilated = conv;  // likewise
+  OpDef dilated = conv;  // adds what com.microsoft's operator has in addition to ONNX's
   dilated.name = "DilatedCausalConv", dilated.domain = "treadle", dilated.since = {1}, dilated.gradient = nullptr;
   dilated.attributes.push_back({"dilation", int64_t{1}, between(1, INT32_MAX)});
   return {linear, windowed, conv, dilated};

@@ -1,4 +1,4 @@
-// LinearAttentionGrad of the treadle domain, and the gradient rules of LinearAttention and CausalConvWithState.
+// Implements LinearAttentionGrad of the treadle domain, and the gradient rules of LinearAttention and CausalConvWithState.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,11 +37,11 @@ Differentiated differentiated_attention(GradientContext& g, std::span<const Valu
 }
 
 // Goes from the last token to the first. With S' the state after the decay and r the row added under the key:
-//   S = S' + k r^T, r = beta (v - S'^T k) or v, y = scale S^T q.
-// The backward pass needs the states in reverse order. It keeps the state at the beginning of each chunk, and recomputes a chunk's others.
+//   S = S' + k r^T, r = beta (v - S'^T k) or v, y = scale S^T q. The backward pass needs the states in reverse order. It keeps the state at
+//   the beginning of each chunk of tokens, and recomputes the other states of a chunk.
 struct LinearAttentionGrad {
   LinearAttentionPlan plan;
-  int64_t chunk, groups, floats;  // tokens per chunk; tasks per batch element; floats of scratch per task
+  int64_t chunk, groups, floats;  // number of tokens per chunk; number of tasks per batch element; floats of scratch per task
 
   static LinearAttentionGrad bind(BindContext& c) {
     LinearAttentionGrad k{LinearAttentionPlan::make(c), 1, 0, 0};
@@ -128,7 +128,7 @@ struct LinearAttentionGrad {
     std::copy_n(h.flow, size, dpast + (plan.slots() - 1) * stride + place * size);
   }
 
-  /// Computes `decayed` and `added` of a token. `missing` is the value minus the value that the state holds for the key.
+  /// Computes `decayed` and `added` of a token. `missing` is the value minus the value that the state contains for the key.
   void meet_token(const Head& h, int64_t t, const float* S) const {
     const int64_t V = plan.value_size;
     const float *key = h.c.in<float>(kKey) + row_of(h, t) * plan.key_size, *value = h.c.in<float>(kValue) + row_of(h, t) * V;
@@ -143,7 +143,7 @@ struct LinearAttentionGrad {
     const float beta = plan.delta() ? beta_of(h, t) : 1;
     for (int64_t v = 0; v < V; ++v) h.added[v] = beta * h.missing[v];
   }
-  /// Computes the state after a token from the one before, perhaps in the same memory.
+  /// Computes the state after a token from the state before it, possibly in the same memory.
   void advance(const Head& h, int64_t t, const float* S, float* next) const {
     meet_token(h, t, S);
     const float* key = h.c.in<float>(kKey) + row_of(h, t) * plan.key_size;
@@ -170,7 +170,7 @@ struct LinearAttentionGrad {
     }
   }
 
-  /// Steps back over one token: `flow` becomes the gradient of the state before it.
+  /// Goes back over one token: `flow` becomes the gradient of the state before it.
   void go_back(const Head& h, int64_t t, const float* before, const float* after) const {
     const int64_t V = plan.value_size, row = row_of(h, t);
     if (h.c.in<float>(kDY)) from_outputs(h, t, after);

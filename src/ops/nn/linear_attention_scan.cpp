@@ -1,4 +1,4 @@
-// LinearAttention as a Scan over the tokens. Unlike the gradient kernel, this form can be differentiated.
+// Writes LinearAttention as a Scan over the tokens. Unlike the gradient kernel, this form can be differentiated.
 #include <string>
 #include <utility>
 
@@ -55,7 +55,7 @@ class AttentionScan {
   ValueId of_heads(ValueId x, ValueId tokens, int64_t heads) {
     return g_.transpose(g_.op("Reshape", {x, joined({extent(tokens, 0, 2), g_.ints({heads, -1})})}), {1, 0, 2, 3});
   }
-  /// Scaled queries; those that read the same key are adjacent: [length, batch, heads of keys, queries per head, size].
+  /// Returns scaled queries; those that read the same key are adjacent: [length, batch, heads of keys, queries per head, size].
   ValueId queries(ValueId x) {
     ValueId query = of_heads(x, x, heads_.q);
     const float scale = g_.attributes().get_float("scale", 0);
@@ -74,7 +74,7 @@ class AttentionScan {
     const ValueId last = window_ > 0 ? g_.op("Gather", {past_, g_.constant(Tensor::scalar(window_ - 1))}, {{"axis", int64_t{0}}}) : past_;
     return g_.op("Reshape", {last, state_shape()});
   }
-  /// The last `window` of the states [length, ...], with zeros before the first if there are fewer.
+  /// Returns the last `window` of the states [length, ...], with zeros before the first if there are fewer.
   ValueId last_states(ValueId states) {
     const ValueId zeros = g_.op("Expand", {g_.scalar(0, key_), joined({g_.ints({window_}), state_shape()})});
     const ValueId all = g_.op("Concat", {zeros, states}, {{"axis", int64_t{0}}});

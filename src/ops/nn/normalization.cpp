@@ -1,5 +1,5 @@
-// Normalisations over channels or neighbouring elements: InstanceNormalization, GroupNormalization, LRN, LpNormalization,
-// MeanVarianceNormalization. BatchNormalization and normalisations of rows have their own files.
+// Implements normalisations over channels or neighbouring elements: InstanceNormalization, GroupNormalization, LRN, LpNormalization,
+// MeanVarianceNormalization. BatchNormalization and normalisations of rows are in other files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -191,7 +191,8 @@ struct MeanVarianceNormalization {
   }
 };
 
-// Before opset 9 the operator was experimental: across_channels chose the axes, and normalize_variance = 0 only subtracted the mean.
+// Upgrades from before opset 9, when the operator was experimental: across_channels chose the axes, and normalize_variance = 0 only
+// subtracted the mean.
 void mean_variance_from_channels(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   const bool across = attributes.get_int("across_channels", 0) != 0, scales = attributes.get_int("normalize_variance", 1) != 0;
@@ -211,7 +212,8 @@ ValueId mean_over(GradientContext& g, ValueId value, const std::vector<int64_t>&
 
 double epsilon_of(const GradientContext& g) { return static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)); }
 
-// x in [N, groups, -1]; with xhat = (x - mean) / std of a group and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std
+// Differentiates for x in [N, groups, -1]. With xhat = (x - mean) / std of a group and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat))
+// / std.
 Gradients normalize_groups(GradientContext& g, int64_t groups) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
   const int rank = rank_of(g, x);
@@ -245,7 +247,8 @@ Gradients instance_normalization_gradient(GradientContext& g) { return normalize
 
 Gradients group_normalization_gradient(GradientContext& g) { return normalize_groups(g, g.attributes().get_int("num_groups", 1)); }
 
-// y = c / (s + 1e-9) with c = x - mean and s = sqrt(mean(c^2)): dc = (dy - c / s mean(dy y)) / (s + 1e-9), dx = dc - mean(dc)
+// Differentiates y = c / (s + 1e-9) with c = x - mean and s = sqrt(mean(c^2)): dc = (dy - c / s mean(dy y)) / (s + 1e-9), dx = dc -
+// mean(dc).
 Gradients mean_variance_normalization_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
   const std::vector<int64_t> axes = g.attributes().has("axes") ? g.attributes().get_ints("axes") : std::vector<int64_t>{0, 2, 3};
@@ -257,7 +260,7 @@ Gradients mean_variance_normalization_gradient(GradientContext& g) {
   return narrowed(g, {g.sub(dc, mean_over(g, dc, axes))});
 }
 
-// y = x / n: dx = (dy - s sum(dy y)) / n with s = y for p = 2 and sign(x) for p = 1; 0 where n is.
+// Differentiates y = x / n: dx = (dy - s sum(dy y)) / n with s = y for p = 2 and sign(x) for p = 1; 0 where n is 0.
 Gradients lp_normalization_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
   const ValueId axis = g.ints({g.attributes().get_int("axis", -1)});
@@ -267,8 +270,8 @@ Gradients lp_normalization_gradient(GradientContext& g) {
   return narrowed(g, {g.op("Where", {none, g.scalar(0, x), g.div(flow, g.op("Where", {none, g.scalar(1, x), norm}))})});
 }
 
-// y = x s^-beta with s = bias + alpha mean(x^2): dx = dy s^-beta - 2 alpha beta x mean'(dy x s^(-beta - 1)), with the mean over the
-// channels that an element was part of.
+// Differentiates y = x s^-beta with s = bias + alpha mean(x^2): dx = dy s^-beta - 2 alpha beta x mean'(dy x s^(-beta - 1)), with the mean
+// over the channels whose sums include the element.
 Gradients lrn_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
   const int64_t size = g.attributes().get_int("size", 1), below = (size - 1) / 2, above = size / 2;

@@ -1,4 +1,4 @@
-// Gradients of normalisations: BatchNormalizationGrad of the treadle domain, and gradient rules.
+// Implements gradients of normalisations: BatchNormalizationGrad of the treadle domain, and gradient rules.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void infer_batch_norm_grad(InferContext& c) {
   c.set_output(2, c.input(2));
 }
 
-// With xhat = (x - mean) / std over the batch:
+// Computes the gradients. With xhat = (x - mean) / std over the batch:
 //   dB = sum dy, dscale = sum dy xhat, dx = scale / std (dy - dB / n - xhat dscale / n)
 template <typename T>
 struct BatchNormalizationGrad {
@@ -78,7 +78,7 @@ struct BatchNormalizationGrad {
   }
 };
 
-/// The gradient of BatchNormalization's gradient.
+/// The rule for the gradient of BatchNormalization's gradient.
 std::vector<ValueId> batch_norm_grad_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(1));
   std::vector<int64_t> axes{0};

@@ -1,4 +1,4 @@
-// Pooling over windows (MaxPool, AveragePool, LpPool), over all spatial axes (Global*), and MaxUnpool.
+// Implements pooling over windows (MaxPool, AveragePool, LpPool), over all spatial axes (Global*), and MaxUnpool.
 #include "kernels/conv/pool.h"
 
 #include <fmt/format.h>
@@ -200,8 +200,7 @@ void infer_max_unpool(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// Writes each element to the place in the output that its index names. output_shape defines the output in which the indices of MaxPool
-// count.
+// Writes each element to the place in the output that its index names. The indices of MaxPool refer to an output of shape output_shape.
 struct MaxUnpool {
   DType dtype;
   int64_t count, total;
@@ -226,7 +225,7 @@ struct MaxUnpool {
   }
 };
 
-// Before opset 2, p was a float.
+// Converts p, which was a float before opset 2.
 void order_to_int(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   if (!attributes.has("p")) return;
@@ -261,7 +260,7 @@ OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(In
 Gradients max_pool_gradient(GradientContext& g) {
   ValueId indices = kNoValue;
   if (g.attributes().get_int("storage_order", 0) != 0 && g.output(1) != kNoValue) {
-    // With storage_order 1, the node's indices count along columns first; gradients need row-major ones.
+    // With storage_order 1, the node's indices are column-major; gradients need row-major ones.
     Attributes by_rows = g.attributes();
     by_rows.erase("storage_order");
     indices = g.op_n("MaxPool", {g.input(0)}, 2, std::move(by_rows))[1];
@@ -277,14 +276,14 @@ Gradients average_pool_gradient(GradientContext& g) {
   return {g.op("AveragePoolGrad", {g.grad_output(0), g.shape_of(g.input(0))}, attributes, "treadle")};
 }
 
-/// sign(x) |x|^(p - 1), the derivative of |x|^p / p.
+/// Returns sign(x) |x|^(p - 1), the derivative of |x|^p / p.
 ValueId power_slope(GradientContext& g, ValueId x, int64_t p) {
   if (p == 2) return x;
   const ValueId sign = g.op("Sign", {x});
   return p == 1 ? sign : g.mul(sign, g.op("Pow", {g.op("Abs", {x}), g.scalar(static_cast<double>(p - 1), x)}));
 }
 
-/// dy y^(1 - p), or 0 where y is 0.
+/// Returns dy y^(1 - p), or 0 where y is 0.
 ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
   if (p == 1) return dy;
   const ValueId none = g.op("Equal", {y, g.scalar(0, y)});
@@ -293,7 +292,7 @@ ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
   return g.op("Where", {none, g.scalar(0, y), g.div(dy, power)});
 }
 
-// y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times the sum of dy y^(1 - p) over the windows that contain x
+// Differentiates y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times the sum of dy y^(1 - p) over the windows that contain x.
 Gradients lp_pool_gradient(GradientContext& g) {
   const int64_t p = g.attributes().get_int("p", 2);
   const ValueId factor = divided_by_power(g, g.grad_output(0), g.output(0), p);
@@ -323,7 +322,7 @@ Gradients global_average_pool_gradient(GradientContext& g) {
   return {expand_like(g, g.div(g.grad_output(0), count), g.input(0))};
 }
 
-// dX = the elements of dY at the indices.
+// Sets dX to the elements of dY at the indices.
 Gradients max_unpool_gradient(GradientContext& g) {
   return {g.op("Gather", {g.op("Reshape", {g.grad_output(0), g.ints({-1})}), g.input(1)})};
 }

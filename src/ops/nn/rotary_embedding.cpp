@@ -1,4 +1,4 @@
-// RotaryEmbedding (ONNX, opset 23).
+// Implements RotaryEmbedding (ONNX, opset 23).
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -23,7 +23,7 @@ struct RotaryEmbedding {
   using C = compute_type_t<T>;
   int64_t batch, heads, length, size, rotated, positions;
   int64_t batch_stride, head_stride, row_stride;
-  int64_t cache_batch, cache_row;  // strides of the caches if no positions are given
+  int64_t cache_batch, cache_row;  // strides of the caches, for nodes without positions
   bool interleaved, has_positions;
 
   static RotaryEmbedding bind(BindContext& c) {
@@ -95,7 +95,7 @@ struct RotaryEmbedding {
   }
 };
 
-// The gradient is dY rotated back. The caches are treated as constants.
+// Differentiates by rotating dY back. The caches count as constants.
 Gradients rotary_embedding_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0), g.input(1), g.neg(g.input(2))};
   if (g.input(3) != kNoValue) inputs.push_back(g.input(3));

@@ -1,4 +1,4 @@
-// LayerNormalization and RMSNormalization, over rows along the last axes.
+// Implements LayerNormalization and RMSNormalization, over rows along the last axes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace treadle::ops {
 namespace {
 
-// The dtype in which statistics are computed and returned.
+// Returns the dtype in which statistics are computed and returned.
 DType stash_dtype(const Attributes& attributes) {
   const int64_t stash_type = attributes.get_int("stash_type", 1);
   if (stash_type == 1) return DType::float32;
@@ -31,7 +31,7 @@ DType stash_dtype(const Attributes& attributes) {
   throw Error(ErrorCode::invalid_argument, fmt::format("stash_type is {}, not 1 (float32) or 16 (bfloat16)", stash_type));
 }
 
-// Scale or bias as kernels read it: one value for each element of a row. Smaller ones are expanded into scratch.
+// A scale or bias in the form that kernels read: one value for each element of a row. Smaller ones are expanded into scratch.
 struct RowParameter {
   bool present = false, stretched = false;
   Wide wide;
@@ -50,14 +50,14 @@ struct RowParameter {
     int64_t length = 1;
     for (int64_t extent : row) length *= extent;
     p.wide = reserve_wide<T>(layout, shape.num_elements());
-    // Leading extents of 1 belong to axes that are not normalised.
+    // Skips leading extents of 1, which belong to axes that are not normalised.
     auto own = shape.dims();
     while (own.size() > row.size() && own[0] == 1) own = own.subspan(1);
     if (own.size() > row.size())
       throw Error(ErrorCode::not_implemented,
                   fmt::format("a scale or bias {} that differs between the rows of {} normalised from axis {} on", to_string(shape),
                               to_string(x), axis));
-    // A vector may hold the elements of several axes, as onnxruntime accepts.
+    // A vector may contain the elements of several axes, as onnxruntime accepts.
     if (std::ranges::equal(own, row) || (own.size() == 1 && own[0] == length)) return p;
     p.stretched = true;
     p.plan = kernels::plan_expand(own, row);
@@ -126,7 +126,7 @@ struct LayerNormalization {
     c.request_scratch(layout.total());
     return k;
   }
-  // Statistics of float rows are computed directly in a float32 output.
+  // Returns memory for statistics. Statistics of float rows are computed directly in a float32 output.
   C* statistics(RunContext& c, bool present, int output, int64_t offset) const {
     if (!present) return nullptr;
     if (std::is_same_v<C, float> && !stash_is_narrow) return c.out<C>(output);
@@ -187,7 +187,7 @@ struct RMSNormalization {
   }
 };
 
-// X is cast to the dtype of scale, which is also the result's. No precision is lost unless X is wider.
+// Casts X to the dtype of scale, which is also the result's. No precision is lost unless X is wider.
 void cast_to_scale(Graph& graph, NodeId id) {
   const DType x = graph.type(graph.node(id).inputs[0]).dtype, scale = graph.type(graph.node(id).inputs[1]).dtype;
   if (x == scale || x == DType::undefined || scale == DType::undefined) return;
@@ -208,7 +208,8 @@ void cast_to_scale(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// True if a scale or bias differs between rows, or may do so. `normalised`: the number of last axes that are normalised; 0: unknown.
+// Returns true if a scale or bias differs between rows, or may do so. `normalised`: the number of last axes that are normalised; 0:
+// unknown.
 bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normalized) {
   if (parameter == kNoValue) return false;
   const Type& type = graph.type(parameter);
@@ -218,7 +219,7 @@ bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normaliz
                                                         [](const Dim& extent) { return !extent.is_const(1); }));
 }
 
-// True if a scale or bias certainly broadcasts to x's shape. @throws Error(invalid_model) if it certainly does not.
+// Returns true if a scale or bias certainly broadcasts to x's shape. @throws Error(invalid_model) if it certainly does not.
 bool keeps_shape(const Graph& graph, ValueId x_value, ValueId parameter) {
   if (parameter == kNoValue) return true;
   const Type &x = graph.type(x_value), &given = graph.type(parameter);
@@ -261,7 +262,7 @@ void part_from_parameters_of_rows(Graph& graph, NodeId id) {
         {.op_type = i == 0 ? "Mul" : "Add", .inputs = {y, parameters[i]}, .name = node.name + (i == 0 ? "/scaled" : "/shifted")}, id);
     y = graph.node(step).outputs[0];
   }
-  // The result must not be larger than x: a Reshape to x's shape fails if it is.
+  // The result must not be larger than x; if it is, the Reshape to x's shape fails.
   if (!keeps) y = writer.op("Reshape", {y, writer.op("Shape", {x_value})}, {{"allowzero", int64_t{1}}});
   graph.replace_uses(outputs[0], y);
   for (size_t i = 1; i < outputs.size(); ++i)
@@ -286,8 +287,8 @@ void drop_unknown_attributes(Graph& graph, NodeId id) {
   }
 }
 
-// With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std. Of n elements the mean and 1 / std
-// have the slopes 1 / n and -xhat / (n std^2).
+// Differentiates. With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std. For n elements, the
+// mean and 1 / std have the derivatives 1 / n and -xhat / (n std^2).
 Gradients layer_normalization_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), bias = g.input(2), dy = widened(g, g.grad_output(0));
   Gradients result = gradients::norm_of_rows(g, "LayerNormalizationGrad", dy, x, scale, bias);
@@ -321,7 +322,7 @@ Gradients layer_normalization_gradient(GradientContext& g) {
   return narrowed(g, std::move(result));
 }
 
-// With n = x / rms of a row and d = dy scale: dx = (d - n mean(d n)) / rms
+// Differentiates. With n = x / rms of a row and d = dy scale: dx = (d - n mean(d n)) / rms.
 Gradients rms_normalization_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
   if (Gradients whole = gradients::norm_of_rows(g, "RMSNormalizationGrad", dy, x, scale, kNoValue); !whole.empty())

@@ -1,4 +1,4 @@
-// The second derivative of normalisations, built from ordinary nodes.
+// Builds the second derivative of normalisations from ordinary nodes.
 #include "ops/nn/second_normalization.h"
 
 #include "ops/gradients.h"
@@ -6,8 +6,8 @@
 namespace treadle::ops::gradients {
 
 // The node to differentiate computes dX = r P(a), dscale = sum dY xhat, dbias = sum dY, with xhat = (x - mean) r, r = 1 / std, a = dY scale
-// and P(v) = v - mean(v) - xhat mean(v xhat). P is symmetric. A gradient v of xhat gives x the gradient r P(v). For gradients u of dX, p of
-// dscale and q of dbias:
+// and P(v) = v - mean(v) - xhat mean(v xhat). P is symmetric. If v is the gradient of xhat, the gradient of x is r P(v). Given the
+// gradients u of dX, p of dscale and q of dbias, the gradients are:
 //   of dY     scale r P(u) + p xhat + q
 //   of scale  sum dY r P(u)
 //   of xhat   h = dY p - r (u mean(a xhat) + a mean(u xhat)), and through r, whose derivative is -r^2 xhat / n:

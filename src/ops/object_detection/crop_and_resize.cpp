@@ -1,4 +1,4 @@
-// CropAndResize of com.microsoft: resamples rectangles of an image to one size.
+// Implements CropAndResize of com.microsoft, which resamples rectangles of an image to one size.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ struct CropAndResize {
     return first * end + static_cast<float>(i) * ((last - first) * end / static_cast<float>(size - 1));
   }
 
-  /// The four neighbours of a crop's element, and its position between them. For mode "nearest", only the first is used.
+  /// The four neighbours of a crop's element, and the element's position between them. Mode "nearest" uses only the first neighbour.
   struct Sample {
     bool inside;
     int64_t at[4];
@@ -67,7 +67,8 @@ struct CropAndResize {
   Sample sample_of(const float* roi, int64_t bin) const {
     const float h = place(bin / out_width, out_height, roi[0], roi[2], height);
     const float w = place(bin % out_width, out_width, roi[1], roi[3], width);
-    const bool inside = h >= 0 && h <= static_cast<float>(height - 1) && w >= 0 && w <= static_cast<float>(width - 1);  // false for NaN
+    // The comparison is false for NaN.
+    const bool inside = h >= 0 && h <= static_cast<float>(height - 1) && w >= 0 && w <= static_cast<float>(width - 1);
     const float row = inside ? (nearest ? std::round(h) : std::floor(h)) : 0,
                 column = inside ? (nearest ? std::round(w) : std::floor(w)) : 0;
     const auto h0 = static_cast<int64_t>(row), w0 = static_cast<int64_t>(column);
@@ -104,7 +105,8 @@ struct CropAndResize {
   }
 };
 
-/// The gradient of the image: adds each element of dY to its neighbours. Regions may overlap, so each channel is computed by one thread.
+/// Computes the gradient of the image: adds each element of dY to its neighbours. Regions may overlap, so each channel is computed by one
+/// thread.
 struct CropAndResizeGrad {
   CropAndResize forward;
 
@@ -151,7 +153,7 @@ std::vector<ValueId> crop_gradient(GradientContext& g) {
   return {g.op("CropAndResizeGrad", {g.input(0), g.input(1), g.input(2), g.grad_output(0)}, attributes, "treadle")};
 }
 
-/// The gradient with respect to dY: the crops of the incoming gradient.
+/// The gradient with respect to dY consists of the crops of the incoming gradient.
 std::vector<ValueId> crop_grad_gradient(GradientContext& g) {
   Attributes attributes = g.attributes();
   attributes.set("extrapolation_value", 0.0F);

@@ -1,4 +1,4 @@
-// NonMaxSuppression.
+// Implements NonMaxSuppression.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Checks shared by operators over regions of an image.
+// Checks that operators over regions of an image share.
 #pragma once
 
 #include <fmt/format.h>

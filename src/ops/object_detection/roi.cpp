@@ -1,4 +1,4 @@
-// RoiAlign and MaxRoiPool: pooling over rectangles of an image.
+// Implements RoiAlign and MaxRoiPool: pooling over rectangles of an image.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -101,7 +101,7 @@ struct RoiAlign {
     C corner[4];
     for (int i = 0; i < 4; ++i) corner[i] = static_cast<C>(roi[i]) * scale - offset;
     C roi_width = corner[2] - corner[0], roi_height = corner[3] - corner[1];
-    // Without half-pixel coordinates (before opset 16), a malformed region counts as one element.
+    // Without half-pixel coordinates (before opset 16), a malformed region counts as a region of one element.
     if (!half_pixel) roi_width = std::max(roi_width, C{1}), roi_height = std::max(roi_height, C{1});
     const C bin_height = roi_height / static_cast<C>(out_height), bin_width = roi_width / static_cast<C>(out_width);
     return {batch_index(c.in<int64_t>(2)[r], batch),
@@ -112,7 +112,7 @@ struct RoiAlign {
             bin_height,
             bin_width};
   }
-  /// The samples of a bin that may lie inside the image, so that a region far larger than the image costs no more than the image.
+  /// The samples of a bin that may be inside the image. So a region far larger than the image costs no more than the image.
   struct Inside {
     int64_t first_row, rows, first_column, columns;
     int64_t count() const { return rows * columns; }
@@ -121,7 +121,7 @@ struct RoiAlign {
     first = 0, count = samples;
     if (!(bin > 0)) return;
     const C each = bin / static_cast<C>(samples), most = static_cast<C>(samples);
-    // Adds one sample on either side for rounding. If `start` is NaN all samples stay, and sample_at() rejects them.
+    // Adds one sample on either side for rounding. If `start` is NaN, all samples stay, and sample_at() rejects them.
     const C low = (-1 - start) / each - C{2}, high = (static_cast<C>(extent) - start) / each + C{2};
     if (low > 0) first = static_cast<int64_t>(std::min(low, most));
     if (high < most) count = static_cast<int64_t>(std::max(high, C{0}));
@@ -149,14 +149,14 @@ struct RoiAlign {
     Sample at[kSamples];
     bool inside[kSamples];
   };
-  // Finds the samples from `first` on, at most kSamples, of those inside the image. They are the same for all channels.
+  // Finds samples that are inside the image: at most kSamples, beginning at `first`. They are the same for all channels.
   void find_samples(const Region& region, const Inside& inside, int64_t bin, int64_t first, Samples& samples) const {
     samples.count = std::min(kSamples, inside.count() - first);
     for (int64_t n = 0; n < samples.count; ++n)
       samples.inside[n] = sample_of(region, bin, inside.first_row + (first + n) / inside.columns,
                                     inside.first_column + (first + n) % inside.columns, samples.at[n]);
   }
-  // Adds the samples to `total`, or takes the maximum of it and the weighted neighbours, as ONNX's reference does.
+  // Adds the samples to `total`. For mode max, takes the maximum of `total` and the weighted neighbours, as ONNX's reference does.
   C pooled(const Samples& samples, const T* src, bool first, C total) const {
     for (int64_t n = 0; n < samples.count; ++n) {
       C part[4] = {};
@@ -182,7 +182,7 @@ struct RoiAlign {
     Samples samples;
     for (int64_t bin = 0; bin < bins; ++bin) {
       const Inside inside = inside_of(region, bin);
-      const bool outside = inside.count() < num_samples;  // samples outside count as 0
+      const bool outside = inside.count() < num_samples;  // samples outside the image count as 0
       for (int64_t channel = 0; channel < channels; channel += kChannels) {
         const int64_t some = std::min(kChannels, channels - channel);
         C totals[kChannels] = {};
@@ -204,8 +204,8 @@ struct RoiAlign {
   }
 };
 
-/// Spreads dY over the samples' neighbours: by weight for the mean, or to the largest weighted neighbour. Regions may overlap, so each
-/// channel is computed by one thread.
+/// Adds dY to the samples' neighbours: by weight for the mean, or to the largest weighted neighbour. Regions may overlap, so each channel
+/// is computed by one thread.
 template <typename T>
 struct RoiAlignGrad {
   RoiAlign<T> forward;
@@ -221,7 +221,7 @@ struct RoiAlignGrad {
     T largest = 0, best_weight = 0;
     int64_t best_at = -1;
     const auto box = forward.inside_of(region, bin);
-    bool first = box.count() == region.rows * region.columns;  // otherwise some sample is outside and counts as 0
+    bool first = box.count() == region.rows * region.columns;  // if not all samples are inside, one of those outside counts as 0
     for (int64_t i = box.first_row; i < box.first_row + box.rows; ++i) {
       for (int64_t k = box.first_column; k < box.first_column + box.columns; ++k) {
         const bool inside = forward.sample_of(region, bin, i, k, s);
@@ -284,7 +284,7 @@ struct MaxRoiPool {
     check_equal(c.num_elements(1), 5 * y[0], "elements of rois");
     return {x[0], x[1], x[2], x[3], y[0], y[2], y[3], static_cast<C>(c.get_float("spatial_scale", 1))};
   }
-  // Converts a coordinate to an index. Clamping keeps the conversion defined for coordinates far outside.
+  // Converts a coordinate to an index. The clamp makes the conversion defined for coordinates far outside.
   static int64_t to_index(C value) {
     constexpr C kFar = 1e9;
     return static_cast<int64_t>(std::clamp(std::isnan(value) ? C{0} : value, -kFar, kFar));
@@ -328,7 +328,7 @@ struct MaxRoiPool {
   }
 };
 
-/// dY goes to the first maximum of each bin.
+/// Adds dY to the first maximum of each bin.
 template <typename T>
 struct MaxRoiPoolGrad {
   MaxRoiPool<T> forward;
@@ -394,7 +394,7 @@ std::vector<OpDef> roi_ops() {
            .cost = roi_cost,
            .kernels = typed<RoiAlign, float, double, Float16, BFloat16>(),
            .gradient = roi_align_gradient,
-           .computes_by_elements = true},  // regions may have any size
+           .computes_by_elements = true},  // because regions may have any size
           {.name = "RoiAlignGrad",
            .domain = "treadle",
            .since = {1},

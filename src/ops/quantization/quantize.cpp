@@ -1,4 +1,4 @@
-// QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear.
+// Implements QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear.
 #include "kernels/elementwise/quantize.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ template <typename T>
 void write_whole(const float* src, int64_t n, void* dst, int64_t first) {
   for (int64_t i = 0; i < n; ++i) static_cast<T*>(dst)[first + i] = static_cast<T>(src[i]);
 }
-// Converts through int32, which is one instruction.
+// Converts through int32, which takes one instruction.
 template <typename T>
 void write_integer(const float* src, int64_t n, void* dst, int64_t first) {
   for (int64_t i = 0; i < n; ++i) static_cast<T*>(dst)[first + i] = static_cast<T>(static_cast<int32_t>(src[i]));
@@ -137,13 +137,14 @@ bool integer_range(DType dtype, Range& range) {
   return true;
 }
 
-// Rounds to the nearest even integer, for |v| < 2^22: near 1.5 * 2^23, floats are 1 apart.
+// Rounds to the nearest even integer, for |v| < 2^22. Near 1.5 * 2^23, adjacent floats differ by 1.
 inline float round_small(float v) { return (v + 12582912.0f) - 12582912.0f; }
 
 /// Maps elements to scales: one scale for all, one per index along an axis, or one per block along an axis.
 struct Granularity {
-  int64_t total = 0, extent = 1, inner = 1, block = 1;    ///< of the axis; elements per index; indices that share a scale
-  int64_t outer_step = 0, axis_step = 0, inner_step = 0;  ///< strides in the scales
+  /// Elements of all indices; extent of the axis; elements per index; number of indices that share a scale.
+  int64_t total = 0, extent = 1, inner = 1, block = 1;
+  int64_t outer_step = 0, axis_step = 0, inner_step = 0;  ///< strides in the tensor of scales
   int64_t num_scales = 1;
 
   static Granularity make(const ShapeContext& c) {
@@ -202,7 +203,7 @@ struct Granularity {
   }
 };
 
-/// Scales and zero points, converted to float in scratch.
+/// Scales and zero points, which are converted to float in scratch.
 struct Scales {
   Read scale_reader, zero_reader;
   int64_t count, scale_offset, zero_offset;
@@ -249,7 +250,7 @@ void infer_quantize(InferContext& c) {
 
 void infer_dequantize(InferContext& c) {
   DType dtype = dtype_attribute(c.attributes(), "output_dtype", DType::undefined);
-  // float8e8m0 holds powers of two: it is a dtype for scales, but not for results.
+  // float8e8m0 represents only powers of two: it is a dtype for scales, but not for results.
   if (dtype == DType::undefined) dtype = c.dtype(1) == DType::float8e8m0 ? DType::float32 : c.dtype(1);
   Type type = c.input(0);
   type.kind = Type::Kind::tensor;
@@ -265,7 +266,7 @@ struct QuantizeLinear {
   Range range;
   bool to_integers;
   DType precision;
-  DType bytes = DType::undefined;  // the dtype of the codes, if the input is float32 and there is a vectorised kernel; else undefined
+  DType bytes = DType::undefined;  // the dtype of the codes if the input is float32 and there is a vectorised kernel; else undefined
 
   static QuantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
@@ -308,7 +309,7 @@ struct QuantizeLinear {
         quotient[i] = round_small(v) + z;
       }
     };
-    if (!zero || step == 0)  // one zero point: the compiler vectorises this loop
+    if (!zero || step == 0)  // there is one zero point, for which the compiler vectorises the loop
       each([z = zero ? *zero : 0.0F](int64_t) { return z; });
     else
       each([&](int64_t i) { return zero[i * step]; });
@@ -394,9 +395,9 @@ struct DynamicQuantizeLinear {
     const float* x = c.in<float>(0);
     // The range must contain 0, so that 0 has an exact code.
     const auto [low, high] = kernels::range_around_zero(x, n);
-    // If all elements are 0, any finite scale is right.
+    // If all elements are 0, any finite scale is correct.
     const float scale = high == low ? 1.0f : (high - low) / 255.0f;
-    const float exact = -low / scale;  // NaN if the range is infinite
+    const float exact = -low / scale;  // is NaN if the range is infinite
     const float zero = std::isnan(exact) ? 0.0f : std::nearbyint(std::clamp(exact, 0.0f, 255.0f));
     uint8_t* y = c.out<uint8_t>(0);
     parallel_for(c.pool(), n, kElementwiseGrain,
@@ -406,7 +407,7 @@ struct DynamicQuantizeLinear {
   }
 };
 
-// The operator takes float32 only. Converters to 16-bit floats leave it between 16-bit values, so they are cast.
+// The operator accepts only float32. Converters to 16-bit floats leave it between 16-bit values, so these are cast.
 void widen_dynamic(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   if (d.type(d.in(0)).dtype == DType::float32 || d.type(d.in(0)).dtype == DType::undefined) return;
@@ -417,7 +418,7 @@ void widen_dynamic(Graph& graph, NodeId id) {
 
 bool is_byte(DType dtype) { return dtype == DType::uint8 || dtype == DType::int8; }
 
-/// A step of a chain, if scale and zero point are single numbers. An absent zero point is 0.
+/// Returns a step of a chain, if scale and zero point are single numbers. An absent zero point is 0.
 std::optional<PointwiseStep> by_one_scale(const Graph& graph, const Node& node) {
   if (dtype_of_value(graph, node.inputs[1]) != DType::float32 || !has_one_element(graph, node.inputs[1])) return std::nullopt;
   const ValueId zero = node.has_input(2) ? node.inputs[2] : kNoValue;

@@ -1,4 +1,4 @@
-// Gradients of QuantizeLinear and DequantizeLinear, and of integer products: straight through the rounding. The gradient of a quantised
+// Gradients of QuantizeLinear, DequantizeLinear and integer products. They pass straight through the rounding. The gradient of a quantised
 // value is a float.
 #include "ops/quantization/quantize_gradient.h"
 
@@ -35,7 +35,7 @@ ValueId sum_of_blocks(GradientContext& g, ValueId flow, int axis) {
   return g.reduce_sum(g.op("Reshape", {g.op("Pad", {flow, pads}), split}), {axis + 1}, /*keepdims=*/false);
 }
 
-/// Sums the gradients of each element's scale to the gradient of the scale.
+/// Sums the gradients of each element's scale to obtain the gradient of the scale.
 ValueId into_scale(GradientContext& g, ValueId flow) {
   const ValueId scale = g.input(1);
   const Type type = g.type(scale);
@@ -50,7 +50,7 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
       if (a != axis) others.push_back(a);
     if (scale_rank != 1 || g.attributes().get_int("block_size", 0) > 0)
       sum = sum_of_blocks(g, flow, axis);
-    else if (!others.empty())  // a reduction over an empty list of axes would reduce all
+    else if (!others.empty())  // needed because a reduction over an empty list of axes would reduce all axes
       sum = g.reduce_sum(flow, std::move(others), /*keepdims=*/false);
   }
   if (g.type(sum).dtype != type.dtype) sum = g.op("Cast", {sum}, {{"to", static_cast<int64_t>(type.dtype)}});
@@ -59,7 +59,7 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
 
 ValueId as_float32(GradientContext& g, ValueId value) { return g.op("Cast", {value}, {{"to", static_cast<int64_t>(DType::float32)}}); }
 
-/// Returns the codes of an integer product minus the zero point. @param axes  axes to append to a zero point per row
+/// Returns the codes of an integer product minus the zero point. @param axes  axes to append to a zero point that is given per row
 ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<int64_t> axes) {
   const ValueId x = as_float32(g, codes);
   if (zero == kNoValue) return x;
@@ -72,7 +72,7 @@ ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<i
 
 /// A quantised operand of QLinearMatMul or QLinearConv: `codes` minus zero point, `scale`, and `numbers`, their product.
 struct Operand {
-  size_t first;  // index of the input with the codes; scale and zero point follow
+  size_t first;  // index of the input with the codes; the scale and zero point are the next inputs
   ValueId codes, scale, numbers;
 
   Operand(GradientContext& g, size_t input, const std::vector<int64_t>& axes) : first(input) {
@@ -87,12 +87,13 @@ struct Operand {
   }
 };
 
-/// y = saturate(round(real / y_scale) + y_zero): returns the gradient of `real`, and adds the scale's. Both are 0 where y saturates.
+/// Differentiates y = saturate(round(real / y_scale) + y_zero): returns the gradient of `real`, and adds the scale's. Both are 0 where y
+/// saturates.
 ValueId through_rounding(GradientContext& g, ValueId real, Gradients& result) {
   ValueId scale = g.input(6);
   if (g.type(scale).dtype != DType::float32) scale = as_float32(g, scale);
   const ValueId steps = g.div(real, scale), distance = g.op("Abs", {g.sub(steps, less_zero(g, g.output(0), g.input(7), {}))});
-  // The bound is slightly more than half, because `steps` is rounded itself.
+  // The bound is slightly more than half, because `steps` itself is rounded.
   const ValueId inside = g.op("LessOrEqual", {distance, g.scalar(0.501, steps)});
   const ValueId flow = g.div(masked(g, inside, as_float32(g, g.grad_output(0))), scale);
   if (g.wants(6)) result[6] = g.reshape_like(g.unbroadcast(g.neg(g.mul(flow, steps)), scale), g.input(6));
@@ -107,7 +108,7 @@ Gradients narrowed_scales(GradientContext& g, Gradients result) {
   return result;
 }
 
-/// Removes the gradients of inputs that need none: zero points, and codes that are constants.
+/// Removes the gradients of inputs that have none: zero points, and codes that are constants.
 Gradients of_codes(GradientContext& g, Gradients flows) {
   for (size_t i = 0; i < flows.size(); ++i)
     if (!g.wants(i)) flows[i] = kNoValue;
@@ -116,7 +117,7 @@ Gradients of_codes(GradientContext& g, Gradients flows) {
 
 }  // namespace
 
-// Y = (A - a_zero) (B - b_zero); a vector of zero points has one for each row of A, or column of B.
+// Differentiates Y = (A - a_zero) (B - b_zero); a vector of zero points has one for each row of A, or column of B.
 Gradients matmul_integer(GradientContext& g) {
   const bool rows = rank_of(g, g.input(0)) > 1;
   const ValueId a = less_zero(g, g.input(0), g.input(2), rows ? std::vector<int64_t>{-1} : std::vector<int64_t>{}),
@@ -124,7 +125,7 @@ Gradients matmul_integer(GradientContext& g) {
   return of_codes(g, product(g, a, b, g.grad_output(0)));
 }
 
-// Padding consists of zero points, which represent 0.
+// Differentiates ConvInteger, whose padding consists of zero points, which represent 0.
 Gradients conv_integer(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(1)); ++axis) axes.push_back(axis);
@@ -132,7 +133,7 @@ Gradients conv_integer(GradientContext& g) {
   return of_codes(g, convolution(g, x, w, g.grad_output(0)));
 }
 
-// The product of the dequantised operands, rounded.
+// Differentiates the product of the dequantised operands, which is rounded.
 Gradients qlinear_matmul(GradientContext& g) {
   const Operand a(g, 0, rank_of(g, g.input(0)) > 1 ? std::vector<int64_t>{-1} : std::vector<int64_t>{}), b(g, 3, {});
   Gradients result(8, kNoValue);
@@ -142,7 +143,7 @@ Gradients qlinear_matmul(GradientContext& g) {
   return narrowed_scales(g, std::move(result));
 }
 
-// The bias has the scale x_scale * w_scale. It is not differentiated, as its codes are constant.
+// Differentiates QLinearConv. The bias has the scale x_scale * w_scale, and no gradient, as its codes are constant.
 Gradients qlinear_conv(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(3)); ++axis) axes.push_back(axis);
@@ -170,13 +171,14 @@ Gradients qlinear_conv(GradientContext& g) {
   return result;
 }
 
-// The scale depends on x too. That gradient is omitted, as it nearly cancels with the gradient of the codes, which depend on the scale.
+// The scale depends on x, too. The gradient through the scale is omitted, as it nearly cancels with that of the codes, which depend on the
+// scale.
 Gradients dynamic_quantize(GradientContext& g) {
   if (g.grad_output(0) == kNoValue) return {};
   return {g.div(g.grad_output(0), require_output(g, 1))};
 }
 
-// y = (x - zero) scale
+// Differentiates y = (x - zero) scale.
 Gradients dequantize(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   auto as_float = [&](ValueId value) {
@@ -192,7 +194,8 @@ Gradients dequantize(GradientContext& g) {
   return result;
 }
 
-// The gradient passes where x was rounded (the result is within half a step of x), and is 0 where x was clipped.
+// Differentiates QuantizeLinear. The gradient passes where x was rounded (the result is within half a step of x), and is 0 where x was
+// clipped.
 Gradients quantize(GradientContext& g) {
   const ValueId y = g.output(0);
   ValueId x = g.input(0), dy = g.grad_output(0);
@@ -210,7 +213,7 @@ Gradients quantize(GradientContext& g) {
     std::vector<ValueId> inputs{y, g.input(1)};
     if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
     const ValueId distance = g.op("Abs", {g.sub(x, as_x(g.op("DequantizeLinear", std::move(inputs), std::move(attributes))))});
-    // The bound is slightly more than half, because the distance is rounded itself.
+    // The bound is slightly more than half, because the distance itself is rounded.
     dy = masked(g, g.op("LessOrEqual", {distance, g.mul(scales, g.scalar(0.5001, x))}), dy);
   }
   Gradients result{g.div(dy, scales), kNoValue};

@@ -1,4 +1,4 @@
-// Gradients of quantisation and of products of quantised numbers: straight through the rounding.
+// Gradients of quantisation and of products of quantised numbers, which pass straight through the rounding.
 #pragma once
 
 #include "ops/gradients.h"

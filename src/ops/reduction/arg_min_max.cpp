@@ -1,4 +1,4 @@
-// ArgMax, ArgMin (ONNX, opset 13): the index of the largest or smallest element along an axis.
+// Implements ArgMax and ArgMin (ONNX, opset 13): the index of the largest or smallest element along an axis.
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/reduce/reduce.h"

@@ -1,4 +1,4 @@
-// The axes that a reduction takes.
+// Determines the axes that a reduction reduces.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace treadle::ops {
 
-/// A bit for each axis that a node such as ReduceSum reduces: what its input `axes` names; if it names none, all, or none with
-/// `noop_with_empty_axes`.
+/// Returns a bit for each axis that a node such as ReduceSum reduces: the axes in its input `axes`; if there are none, all axes, or none
+/// with `noop_with_empty_axes`.
 uint32_t reduced_axes(const BindContext& c);
 
 }  // namespace treadle::ops

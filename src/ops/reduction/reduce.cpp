@@ -1,5 +1,5 @@
-// ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2, ReduceLogSum, ReduceLogSumExp (ONNX, opset
-// 28).
+// Implements ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2, ReduceLogSum, ReduceLogSumExp
+// (ONNX, opset 28).
 #include "kernels/reduce/reduce.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ struct Of {
     void run(RunContext& c) const {
       // Booleans are reduced as bytes 0 and 1, since false < true.
       using Number = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
-      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // a byte's limits are not booleans
+      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // a separate case, because a byte's limits are not booleans
         std::fill_n(c.out<T>(0), plan.kept.size, static_cast<T>(kOp == Reduce::min));
         return;
       }
@@ -51,7 +51,7 @@ struct Of {
 
 // Inference.
 
-/// Reduces a vector whose elements inference knows, as models do that compute with shapes.
+/// Reduces a vector whose elements inference knows. Models do that to compute shapes.
 void propagate(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
   auto values = c.known(0);
   if (!fn || !values || values->empty() || !is_integer(c.dtype(0)) || c.rank(0) != 1) return;
@@ -64,7 +64,7 @@ void infer(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
   bool keepdims = c.get_int("keepdims", 1) != 0;
   bool noop = c.get_int("noop_with_empty_axes") != 0;
   if (!c.has_rank(0)) {
-    const bool is_whole = !noop && !keepdims && !c.has_input(1);  // all axes are reduced: a scalar whatever the rank
+    const bool is_whole = !noop && !keepdims && !c.has_input(1);  // all axes are reduced, so the result is a scalar whatever the rank
     return is_whole ? c.set_output(0, c.dtype(0), SymbolicShape{}) : c.set_output_dtype(0, c.dtype(0));
   }
   std::vector<bool> reduced(c.shape(0).size(), false);
@@ -110,7 +110,7 @@ Cost cost(const ShapeContext& c) {
   return {static_cast<double>(c.num_elements(0)), c.size_bytes(0) + written};
 }
 
-// Axes were an attribute before opset 18 (13 for ReduceSum).
+// Moves the axes to an input. They were an attribute before opset 18 (13 for ReduceSum).
 void axes_to_input(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   if (!attributes.has("axes")) return;
@@ -148,7 +148,7 @@ bool has_computed_axes(GradientContext& g) {
   return !type.is_static() || type.static_shape().num_elements() != 0;
 }
 
-/// The axes that the node reduces. @throws Error(not_implemented) if they are computed, or if they are all axes of an unknown rank.
+/// Returns the axes that the node reduces. @throws Error(not_implemented) if they are computed, or if they are all axes of an unknown rank.
 std::vector<int64_t> reduced_axes(GradientContext& g) {
   std::vector<int64_t> axes;
   if (has_computed_axes(g)) throw Error(ErrorCode::not_implemented, "the gradient of this reduction needs constant axes");
@@ -165,8 +165,8 @@ std::vector<int64_t> reduced_axes(GradientContext& g) {
 /// Restores reduced axes with extent 1, for an output, or its gradient, that does not keep them.
 ValueId with_reduced_axes(GradientContext& g, ValueId y) {
   if (g.attributes().get_int("keepdims", 1) != 0) return y;
-  if (!g.type(g.input(0)).has_rank() && g.type(y).has_rank() && g.type(y).rank() == 0) return y;  // a scalar broadcasts anyway
-  // The axes are computed, and there are as many as Y lacks.
+  if (!g.type(g.input(0)).has_rank() && g.type(y).has_rank() && g.type(y).rank() == 0) return y;  // nothing to do, as a scalar broadcasts
+  // The axes are computed, and there are as many as Y has fewer axes than X.
   if (has_computed_axes(g) && rank_of(g, y) < rank_of(g, g.input(0))) return g.op("Unsqueeze", {y, g.input(1)});
   std::vector<int64_t> axes = reduced_axes(g);
   return axes.empty() ? y : g.op("Unsqueeze", {y, g.ints(std::move(axes))});
@@ -188,7 +188,7 @@ Gradients reduce_sum_square_gradient(GradientContext& g) {
 
 Gradients reduce_l1_gradient(GradientContext& g) { return {g.mul(g.op("Sign", {g.input(0)}), with_reduced_axes(g))}; }
 
-// dX = dY x / y; 0 where y is 0.
+// Uses dX = dY x / y; 0 where y is 0.
 Gradients reduce_l2_gradient(GradientContext& g) {
   const ValueId y = g.output(0), none = g.op("Equal", {y, g.scalar(0, y)});
   const ValueId factor = g.op("Where", {none, g.scalar(0, y), g.div(g.grad_output(0), g.op("Where", {none, g.scalar(1, y), y}))});
@@ -203,7 +203,8 @@ Gradients reduce_log_sum_exp_gradient(GradientContext& g) {
   return {g.mul(g.op("Exp", {g.sub(g.input(0), with_reduced_axes(g, g.output(0)))}), with_reduced_axes(g))};
 }
 
-/// The product of all other elements, for axes known only in the run: P / x. A single 0 gets the others' product; with several, all get 0.
+/// Returns the product of all other elements, P / x, for axes known only in the run. If one element is 0, it gets the product of the
+/// others; if several are, all get 0.
 ValueId product_of_others(GradientContext& g) {
   const ValueId x = g.input(0);
   auto reduced = [&](std::string_view op, ValueId value) {
@@ -263,7 +264,7 @@ std::vector<OpDef> reduce_ops() {
       reduction("ReduceSumSquare", since, 13, kTypes, infer_plain, number_kernels<Reduce::sum_square>()),
       reduction("ReduceL1", since, 13, kTypes, infer_plain, number_kernels<Reduce::l1>()),
       reduction("ReduceL2", since, 13, kTypes, infer_plain, number_kernels<Reduce::l2>()),
-      // Integers are accepted because opsets before 28 allowed them.
+      // Accepts integers because opsets before 28 allowed them.
       reduction("ReduceLogSum", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum>()),
       reduction("ReduceLogSumExp", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum_exp>()),
   };

@@ -1,5 +1,5 @@
-// Training of RNN, GRU and LSTM. The operators RNNKeeping, GRUKeeping and LSTMKeeping of the treadle domain keep intermediate results of
-// each step; RNNGrad, GRUGrad and LSTMGrad read them.
+// Implements training of RNN, GRU and LSTM. The operators RNNKeeping, GRUKeeping and LSTMKeeping of the treadle domain keep intermediate
+// results of each step; RNNGrad, GRUGrad and LSTMGrad read them.
 #include "kernels/rnn/rnn_gradient.h"
 
 #include <fmt/format.h>
@@ -21,9 +21,9 @@ using kernels::RnnKind;
 using kernels::RnnParams;
 using enum RnnInput;
 
-// Inputs of the gradient operators: the forward node's operands, the kept results, and the gradients of its outputs.
+// The inputs of the gradient operators: the forward node's operands, the kept results, and the gradients of its outputs.
 constexpr int kRnnOperands = 8, kKeptInput = 8, kDY = 9, kDYh = 10, kDYc = 11;
-// The input that each output is the gradient of. The gradient of X comes last and is left out if unused.
+// For each output, the input whose gradient it is. The gradient of X comes last and is omitted if unused.
 constexpr int kGradientOf[] = {kW, kR, kB, kInitialH, kInitialC, kP, kX};
 constexpr int kRnnGradients = 7;
 
@@ -51,7 +51,7 @@ void check_operand(const BindContext& c, int input, int64_t elements, std::strin
   if (c.has_input(input)) check_equal(c.num_elements(input), elements, what);
 }
 
-/// Parameters of both passes. @throws Error(invalid_argument) if an operand's size does not fit
+/// Returns the parameters of both passes. @throws Error(invalid_argument) if an operand's size does not fit
 RnnParams bind_recurrent(const BindContext& c, RnnKind kind) {
   RnnParams p = make_rnn_params(kind, c.node().attributes, c.shape(kW), c.shape(kR));
   const Shape& x = c.shape(kX);
@@ -201,7 +201,7 @@ namespace {
 
 // Makes the forward node output the values that the gradient reads. A layer in 16-bit floats is computed again in float32 for that.
 ValueId kept_of(GradientContext& g, std::string_view name) {
-  if (g.node().is(name, "treadle")) return g.output(kKept);  // differentiated for a second time
+  if (g.node().is(name, "treadle")) return g.output(kKept);  // the node is differentiated for a second time
   const DType dtype = g.type(g.input(kX)).dtype;
   if (dtype != DType::float32 && dtype != DType::float64) {
     std::vector<ValueId> inputs;

@@ -1,4 +1,4 @@
-// RNN, GRU and LSTM as a Scan over the steps. Unlike the gradient kernels, this form can be differentiated.
+// Writes RNN, GRU and LSTM as a Scan over the steps. Unlike the gradient kernels, this form can be differentiated.
 #include <string>
 #include <utility>
 
@@ -57,10 +57,10 @@ class RecurrentScan {
     const ValueId shape = g_.op("Concat", {extent(inputs_[kX], 1), extent(inputs_[kR], 2)}, {{"axis", int64_t{0}}});
     return g_.op("Expand", {g_.scalar(0, inputs_[kX]), shape});
   }
-  /// True if the reset gate of a GRU is applied after the product: it then also multiplies the candidate's recurrent bias.
+  /// Returns true if the reset gate of a GRU is applied after the product. Then it also multiplies the candidate's recurrent bias.
   bool has_bias_apart() const { return p_.kind == RnnKind::gru && p_.linear_before_reset && has(kB); }
   ValueId bias(int d, int64_t gate, bool recurrent) { return row(kB, (2 * d + (recurrent ? 1 : 0)) * p_.gates() + gate); }
-  /// The input's contribution to a gate, for all steps.
+  /// Returns the input's contribution to a gate, for all steps.
   ValueId share_of_input(int d, int64_t gate) {
     const ValueId product = g_.op("MatMul", {inputs_[kX], g_.transpose(row(kW, d * p_.gates() + gate), {1, 0})});
     if (!has(kB)) return product;
@@ -105,7 +105,7 @@ class RecurrentScan {
                                  : p_.kind == RnnKind::gru ? gru_cell(body, d, x, before[0])
                                                            : rnn_cell(body, d, x, before[0]);
     ValueId y = after[0];
-    if (time != kNoValue) {  // behind the end of a sequence the state stays and the output is 0
+    if (time != kNoValue) {  // after the end of a sequence the state stays and the output is 0
       const ValueId active = body.op("Unsqueeze", {body.op("Less", {time, body.capture(inputs_[kSequenceLens])}), body.ints({1})});
       y = body.op("Where", {active, y, body.number(0)});
       for (size_t i = 0; i < after.size(); ++i) after[i] = body.op("Where", {active, after[i], before[i]});
@@ -154,7 +154,7 @@ class RecurrentScan {
     const ValueId candidate = activate(body, d, 1, body.add(x[2], last));
     return {body.add(body.mul(body.op("Sub", {body.number(1), update}), candidate), body.mul(update, h))};
   }
-  // Gates in the order i, o, f, c; peepholes i, o, f.
+  // Computes an LSTM cell. Gates are in the order i, o, f, c; peepholes i, o, f.
   std::vector<ValueId> lstm_cell(StepBody& body, int d, const std::vector<ValueId>& x, ValueId h, ValueId c) {
     auto gate = [&](int64_t at, int which, ValueId seen) {
       ValueId sum = body.add(x[static_cast<size_t>(at)], times_recurrent(body, d, at, h));

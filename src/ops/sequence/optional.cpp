@@ -1,4 +1,4 @@
-// Optional (opset 15, 28), OptionalHasElement and OptionalGetElement (opset 15, 18, 28).
+// Implements Optional (opset 15, 28), OptionalHasElement and OptionalGetElement (opset 15, 18, 28).
 #include "graph/infer.h"
 #include "ops/gradients.h"
 #include "ops/list.h"

@@ -1,4 +1,4 @@
-// SequenceEmpty, SequenceConstruct, SequenceAt, SequenceInsert, SequenceErase, SequenceLength (opset 11).
+// Implements SequenceEmpty, SequenceConstruct, SequenceAt, SequenceInsert, SequenceErase, SequenceLength (opset 11).
 #include <fmt/format.h>
 
 #include <utility>
@@ -11,13 +11,13 @@
 namespace treadle::ops {
 namespace {
 
-/// The element type of a sequence input, as far as it is known.
+/// Returns the element type of a sequence input, as far as it is known.
 Type element_type(const InferContext& c, int input) {
   const Type& type = c.input(input);
   return type.kind == Type::Kind::sequence && type.element ? *type.element : Type{};
 }
 
-/// The type of elements that may come from either sequence: the common dtype, and the shape if it is the same.
+/// Returns the type of elements that may come from either sequence: the common dtype, and the shape if both have the same.
 Type common_type(const Type& a, const Type& b) {
   if (a.kind == Type::Kind::unknown || a.dtype == DType::undefined) return b;
   if (b.kind == Type::Kind::unknown || b.dtype == DType::undefined) return a;
@@ -62,7 +62,7 @@ void infer_construct(InferContext& c) {
   c.set_output(0, Type::sequence(std::move(element)));
 }
 
-/// Reads the scalar `position`. @throws Error(invalid_argument) outside [-count, count), or [-count, count] for an insertion
+/// Reads the scalar `position`. @throws Error(invalid_argument) if it is outside [-count, count), or [-count, count] for an insertion
 size_t read_position(const Datum& datum, size_t count, bool insertion) {
   const Tensor& tensor = datum.tensor();
   if (tensor.num_elements() != 1)
@@ -87,7 +87,7 @@ struct SequenceAt {
 void infer_at(InferContext& c) {
   Type element = element_type(c, 0);
   if (element.kind == Type::Kind::tensor && element.shape) {
-    // These are the extents of one element, not of all, so extents that are not constants are known only in the run.
+    // These are the extents of one element, and others may differ. So only the run determines extents that are not constants.
     for (Dim& dim : *element.shape)
       if (!dim.is_const()) dim = c.data_dependent_dim("element");
   }
@@ -113,7 +113,7 @@ struct SequenceInsert {
 
 void infer_insert(InferContext& c) {
   Type element = common_type(element_type(c, 0), c.input(1));
-  // The element type may be a guess for an empty sequence, or have other extents: only the dtype is certain.
+  // Only the dtype is certain: the element type may be a guess for an empty sequence, or have other extents.
   Type old = element_type(c, 0);
   if (!(old == c.input(1))) element.shape.reset();
   c.set_output(0, Type::sequence(std::move(element)));

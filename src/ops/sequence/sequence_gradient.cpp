@@ -24,7 +24,7 @@ Tensor zeros_of(const Tensor& like) {
   return zeros;
 }
 
-/// A sequence of zeros, each with the dtype and shape of an element.
+/// Makes a sequence of zeros, each with the dtype and shape of an element.
 struct SequenceZeros {
   static constexpr bool allocates = true;
   static SequenceZeros bind(BindContext&) { return {}; }
@@ -61,7 +61,7 @@ struct SequenceAdd {
   }
 };
 
-/// Splits a tensor into parts with the extents of a sequence's elements, as the inverse of joining them.
+/// Splits a tensor into parts with the extents of a sequence's elements. This is the inverse of joining them.
 struct SplitLikeSequence {
   static constexpr bool allocates = true;
   int64_t axis;

@@ -1,4 +1,4 @@
-// SplitToSequence (opset 11, 24), ConcatFromSequence (opset 11).
+// Implements SplitToSequence (opset 11, 24), ConcatFromSequence (opset 11).
 #include <fmt/format.h>
 
 #include <algorithm>

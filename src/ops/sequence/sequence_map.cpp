@@ -1,4 +1,5 @@
-// SequenceMap (opset 17) applies a body to each element. It becomes a Loop that reads one element and appends one result in each round.
+// Decomposes SequenceMap (opset 17), which applies a body to each element. It becomes a Loop that reads one element and appends one result
+// in each round.
 #include <fmt/format.h>
 
 #include <utility>
@@ -32,7 +33,7 @@ void decompose(Graph& graph, NodeId id) {
   Body body{"body", std::move(graph.node(id).bodies[0].graph), std::move(graph.node(id).bodies[0].captures)};
   Graph& inside = *body.graph;
 
-  // The Loop, still without its body.
+  // Adds the Loop, without its body yet.
   NodeId length = graph.add_node({.op_type = "SequenceLength", .inputs = {operands[0]}}, id);
   std::vector<ValueId> carried{graph.node(length).outputs[0], kNoValue};
   for (size_t k = 0; k < results.size(); ++k) {
@@ -47,7 +48,7 @@ void decompose(Graph& graph, NodeId id) {
   }
   NodeId loop = graph.add_node({.op_type = "Loop", .inputs = carried, .name = name, .num_outputs = static_cast<int>(results.size())}, id);
 
-  // The Loop's body. Formal inputs of the old body become captures; from each sequence it reads the element of this round.
+  // Builds the Loop's body. Formal inputs of the old body become captures; from each sequence it reads the element of this round.
   std::vector<ValueId> old_inputs = std::exchange(inside.inputs, {});
   ValueId round = inside.add_value("round", Type::tensor(DType::int64, SymbolicShape{}), Value::Kind::input);
   ValueId condition = inside.add_value("condition", Type::tensor(DType::boolean, SymbolicShape{}), Value::Kind::input);
@@ -83,7 +84,7 @@ void decompose(Graph& graph, NodeId id) {
     inside.outputs.set(k, inside.node(insert).outputs[0]);
   }
   inside.outputs.insert(inside.outputs.begin(), condition);
-  inside.declared_outputs.clear();  // they declared elements, not sequences
+  inside.declared_outputs.clear();  // cleared, because they declared elements, not sequences
 
   graph.node(loop).bodies.push_back(std::move(body));
   for (size_t k = 0; k < results.size(); ++k)

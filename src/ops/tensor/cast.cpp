@@ -1,4 +1,4 @@
-// Cast, CastLike (ONNX, opset 28) and BitCast: between all pairs of types, including narrow floats, packed integers and strings.
+// Implements Cast, CastLike (ONNX, opset 28) and BitCast: between all pairs of types, including narrow floats, packed integers and strings.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ void convert_all(const void* in, void* out, int64_t begin, int64_t end) {
 
 using ConvertAll = void (*)(const void* in, void* out, int64_t begin, int64_t end);
 
-// Pairs of types that models use have direct loops. The others are converted through blocks of double or int64.
+// Pairs of types that models use have direct loops. All others are converted through blocks of double or int64.
 
 template <typename From, typename... Tos>
 ConvertAll direct_to(DType to, TypeList<Tos...>) {
@@ -81,7 +81,8 @@ ConvertAll direct_conversion(DType from, DType to) {
     case DType::int32: return direct_to<int32_t>(to, TypeList<float, double, int64_t, bool>{});
     case DType::uint8: return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t>{});
     case DType::int8: return direct_to<int8_t>(to, TypeList<float, int64_t, int32_t>{});
-    case DType::boolean: return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t, uint8_t, Float16>{});  // as bytes: vectorises
+    // Treated as bytes, so that the loop vectorises.
+    case DType::boolean: return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t, uint8_t, Float16>{});
     case DType::uint64: return direct_to<uint64_t>(to, TypeList<float, double>{});
     default: return nullptr;
   }
@@ -124,7 +125,7 @@ void store(DType dtype, const Wide* in, void* out, int64_t first, int64_t n, Nar
     for (int64_t i = 0; i < n; ++i) {
       if constexpr (!std::is_integral_v<typename P::value_type>)
         P::set_packed(out, first + i, typename P::value_type(in[i]));
-      else if constexpr (std::is_floating_point_v<Wide>)  // rounds to the nearest, as onnxruntime does; wider integers truncate
+      else if constexpr (std::is_floating_point_v<Wide>)  // rounds to the nearest, as onnxruntime does; wider integers are truncated
         P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(std::round(in[i]))));
       else
         P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(in[i])));
@@ -201,7 +202,7 @@ Wide from_string(const std::string& string, DType to) {
   return convert<Wide>(number);
 }
 
-/// ONNX defines the text of infinities and NaN only. Other numbers get eight digits, as in onnxruntime.
+/// ONNX defines only the text of infinities and NaN. Other numbers get eight digits, as in onnxruntime.
 std::string float_to_string(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value < 0 ? "-INF" : "INF";
@@ -236,7 +237,7 @@ void from_strings(const std::string* in, DType to, void* out, int64_t n, Narrowi
   };
   if (to == DType::uint64) {
     for (int64_t i = 0; i < n; ++i) static_cast<uint64_t*>(out)[i] = from_string<uint64_t>(in[i], to);
-  } else if (to == DType::float32) {  // parsed as float, to round only once
+  } else if (to == DType::float32) {  // parsed as float, so that it is rounded only once
     for (int64_t i = 0; i < n; ++i) {
       float value;
       if (!parse(trim(in[i]), value)) value = static_cast<float>(from_string<double>(in[i], to));
@@ -330,7 +331,7 @@ void decompose_cast_like(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// Opset 1 gave the type by name, such as "FLOAT".
+// Converts the type of opset 1, which was a name such as "FLOAT".
 void cast_target_from_name(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   std::string name(attributes.get_string("to"));
@@ -375,7 +376,7 @@ std::optional<PointwiseStep> cast_step(const Graph& graph, const Node& node) {
   return PointwiseStep{{.op_type = to == DType::boolean ? "ToBool" : "ToFloat", .operands = {}, .attributes = {}}, {node.inputs[0]}};
 }
 
-// If x is no float of 16 bits or more (integers, 8-bit floats), its gradient stays in the float dtype of dY.
+// If x is no float of 16 bits or more (an integer or 8-bit float), its gradient keeps the float dtype of dY.
 Gradients cast_gradient(GradientContext& g) {
   const DType from = g.type(g.input(0)).dtype;
   if (!kFloats.has(from)) return {g.grad_output(0)};

@@ -1,4 +1,4 @@
-// Concat: joins tensors along an axis.
+// Implements Concat, which joins tensors along an axis.
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -51,7 +51,7 @@ void infer_concat(InferContext& c) {
   c.set_known(0, std::move(values));
 }
 
-// The bound state has a fixed size, so there are instances for few and for many inputs.
+// A kernel for at most kMaxInputs inputs. The bound state has a fixed size, so there are instances for few and for many inputs.
 template <int kMaxInputs>
 struct Concat {
   DType dtype;
@@ -60,7 +60,7 @@ struct Concat {
   int64_t lengths[kMaxInputs];  // row length of each input in elements
   int64_t steps[kMaxInputs];    // row stride of each input
 
-  static constexpr uint32_t strided_inputs = ~0U, strided_outputs = 1;  // rows along the last axis may be strided
+  static constexpr uint32_t strided_inputs = ~0U, strided_outputs = 1;  // rows along the last axis may have a stride
 
   static std::string declines(const CreateContext& c) {
     const int inputs = c.node().num_formal_inputs;
@@ -100,7 +100,7 @@ struct Concat {
   }
 };
 
-// In opset 1, `axis` defaulted to 1.
+// Sets `axis`, which defaulted to 1 in opset 1.
 void give_axis(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   if (!attributes.has("axis")) attributes.set("axis", int64_t{1});

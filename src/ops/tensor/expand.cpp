@@ -1,4 +1,4 @@
-// Expand and Tile: repeat a tensor along its axes.
+// Implements Expand and Tile, which repeat a tensor along its axes.
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -65,7 +65,7 @@ struct Tile {
   void run(RunContext& c) const { move_elements(plan, dtype, c.in<void>(0), 0, c.out<void>(0), 0, c.pool()); }
 };
 
-// In opset 1, Tile repeated one axis: inputs (input, tiles, axis), where tiles and axis are scalars of the input's dtype.
+// Upgrades Tile of opset 1, which repeated one axis: inputs (input, tiles, axis), where tiles and axis are scalars of the input's dtype.
 void scalars_to_repeats(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 3);
   NodeWriter writer(graph, id, graph.node(id).name);
@@ -117,7 +117,7 @@ std::vector<OpDef> expand_ops() {
        .cost = move_cost,
        .kernels = {kernel<Tile>()},
        .gradient = tile_gradient,
-       .value_inputs = {1, 2},  // axis, of opset 1
+       .value_inputs = {1, 2},  // input 2 is the axis of opset 1
        .moves = Moves::anywhere,
        .returns_input = keeps_type_and_shape},
   };

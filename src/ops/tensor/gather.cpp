@@ -1,4 +1,4 @@
-// Gather, GatherElements, GatherND: read elements or slices by index.
+// Implements Gather, GatherElements, GatherND, which read elements or slices by index.
 #include "kernels/movement/gather.h"
 
 #include <fmt/format.h>

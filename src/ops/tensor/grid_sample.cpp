@@ -1,4 +1,4 @@
-// GridSample and AffineGrid: sample an image at the points of a grid; make such a grid.
+// Implements GridSample, which samples an image at the points of a grid, and AffineGrid, which makes such a grid.
 #include "kernels/image/grid_sample.h"
 
 #include <fmt/format.h>
@@ -77,12 +77,12 @@ void read_floats(const RunContext& c, int input, DType dtype, C* dst, int64_t n)
 
 template <typename T>
 struct GridSample {
-  // 32-bit integers and wider need double: float32 cannot represent them.
+  // Integers of 32 bits or more need double, as float32 cannot represent them.
   using C = std::conditional_t<(sizeof(T) >= 4 && !std::is_same_v<T, float>), double, float>;
   GridSampleParams params;
   DType grid_dtype;
   int64_t x_count, grid_count, y_count;
-  int64_t x, grid, y;  // offsets in scratch
+  int64_t x, grid, y;  // offsets of parts in scratch
 
   static GridSample bind(BindContext& c) {
     GridSample k{bind_params(c), c.dtype(1), c.num_elements(0), c.num_elements(1), c.output_shape(0).num_elements(), 0, 0, 0};
@@ -146,7 +146,7 @@ void infer_grid_sample_grad(InferContext& c) {
   if (c.has_output(1)) c.set_output(1, c.input(1));
 }
 
-// Before opset 20 modes had the names of their two-dimensional forms.
+// Renames the modes, which had the names of their two-dimensional forms before opset 20.
 void rename_modes(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   const std::string_view mode = attributes.get_string("mode", "bilinear");
@@ -221,7 +221,7 @@ Gradients grid_sample_gradient(GradientContext& g) {
   return result;
 }
 
-// The grid is linear in theta: the product of theta with the regular grid (that of the identity) and ones.
+// Differentiates AffineGrid. The grid is linear in theta: the product of theta with the regular grid (that of the identity) and ones.
 Gradients affine_grid_gradient(GradientContext& g) {
   const ValueId theta = g.input(0), dy = g.grad_output(0);
   const int spatial = rank_of(g, dy) - 2;

@@ -9,7 +9,7 @@
 namespace treadle::ops {
 namespace {
 
-// Computes what kernels/image/grid_sample.cpp does per point, for all points at once: values are [N, points], samples [N, C, points].
+// Writes for all points at once what kernels/image/grid_sample.cpp computes per point. Values are [N, points], samples [N, C, points].
 class GridSampleParts {
  public:
   explicit GridSampleParts(FunctionBody& b)
@@ -43,12 +43,12 @@ class GridSampleParts {
 
  private:
   struct Tap {
-    std::string index;          // int64, in range
+    std::string index;          // int64 values that are in range
     std::string valid;          // 1 inside the image, 0 outside; empty: always inside
-    std::string weight, slope;  // slope: derivative of the weight by the position; empty: 0
+    std::string weight, slope;  // slope: derivative of the weight with respect to the position; empty: 0
   };
   struct Axis {
-    std::string place, speed;  // position in elements, and its derivative by the grid's number
+    std::string place, speed;  // position in elements, and its derivative with respect to the number in the grid
     std::string stride, flow;
     std::vector<Tap> taps;
   };
@@ -70,7 +70,7 @@ class GridSampleParts {
     std::string low, high, last;
   };
   std::string outside(const std::string& x, const Borders& at) { return op("Or", {op("Less", {x, at.low}), op("Greater", {x, at.high})}); }
-  // Reflects positions at the borders; inside, they stay. @param slope  if not null, set to the derivative
+  // Reflects positions at the borders; positions inside stay. @param slope  if not null, set to the derivative
   std::string reflected(const std::string& x, const Borders& at, std::string* slope = nullptr) {
     const std::string below = op("Less", {x, at.low}), range = op("Max", {sub(at.high, at.low), number(1e-6F)});
     const std::string distance = where(below, sub(at.low, x), sub(x, at.high)), times = op("Floor", {div(distance, range)});
@@ -163,7 +163,7 @@ class GridSampleParts {
       axes_[k].flow = axes_[k].flow.empty() ? part : add(axes_[k].flow, part);
     }
   }
-  // Returns an empty string if there is no slope.
+  // Returns the factor; an empty string if there is no slope.
   std::string factor(const std::string& product, const std::string& by, const Tap& tap) {
     if (by.empty()) return by;
     const std::string made = mul(product, by);

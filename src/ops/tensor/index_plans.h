@@ -7,7 +7,7 @@
 
 namespace treadle::ops {
 
-/// The output of OneHot as [outer, depth, inner].
+/// Describes the output of OneHot as [outer, depth, inner].
 struct OneHotPlan {
   int64_t outer = 1, depth = 1, inner = 1;
 
@@ -19,7 +19,7 @@ struct OneHotPlan {
   }
 };
 
-/// The matrices of Trilu. With `upper`, column row + k and later ones are kept; without it, columns up to row + k.
+/// Describes the matrices of Trilu. If `upper` is set, column row + k and later ones are kept; if not, columns up to row + k.
 struct TriluPlan {
   bool upper = true;
   int64_t k = 0, matrices = 0, rows = 0, columns = 0;
@@ -34,10 +34,10 @@ struct TriluPlan {
 };
 
 enum class ScatterReduction : uint8_t { none, add, mul, max, min };
-/// @throws Error(invalid_argument) if there is no such reduction
+/// Returns the reduction. @throws Error(invalid_argument) if there is no such reduction
 ScatterReduction scatter_reduction(const Attributes& attributes);
 
-/// @throws Error(invalid_argument) if indices or updates do not fit the data
+/// Plans ScatterElements. @throws Error(invalid_argument) if indices or updates do not fit the data
 kernels::ElementsPlan bind_scatter_elements(const BindContext& c);
 kernels::TuplePlan bind_scatter_nd(const BindContext& c);
 

@@ -90,7 +90,7 @@ NodeId replace_node(Graph& graph, NodeId id, NodeSpec spec) {
     if (old[i] == kNoValue) continue;
     const ValueId fresh = graph.node(made).outputs[i];
     graph.replace_uses(old[i], fresh);
-    // The new value takes over the old one's name and declared type.
+    // The new value gets the old one's name and declared type.
     const std::string name = graph.value(old[i]).name;
     graph.value(fresh).type = graph.type(old[i]);
     graph.value(fresh).doc = graph.value(old[i]).doc;

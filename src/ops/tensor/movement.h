@@ -1,4 +1,4 @@
-// Shared by operators that move elements: copies for any dtype, including strings and packed types, and arithmetic on extents.
+// Helpers for operators that move elements: copies for any dtype, including strings and packed types, and arithmetic on extents.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace treadle::ops {
 
-/// Access to element i of an array, by the elements' size: whole bytes, strings, or packed codes.
+/// Gives access to element i of an array, by the kind of elements: whole bytes, strings, or packed codes.
 template <typename T>
 struct WholeElement {
   static constexpr bool kPacked = false;
@@ -40,12 +40,12 @@ void visit_access(DType dtype, Fn&& fn) {
   }
 }
 
-/// True for dtypes whose elements are 1, 2, 4, 8 or 16 plain bytes.
+/// Returns true for dtypes whose elements are 1, 2, 4, 8 or 16 plain bytes.
 inline bool has_plain_bytes(DType dtype) { return dtype != DType::string && !is_sub_byte(dtype); }
-/// Bytes of an element. @pre has_plain_bytes(dtype)
+/// Returns the bytes of an element. @pre has_plain_bytes(dtype)
 inline int64_t element_bytes(DType dtype) { return static_cast<int64_t>(bits_of(dtype) / 8); }
 
-/// True if `part` is at the address of element `offset` of `whole`.
+/// Returns true if `part` is the address of element `offset` of `whole`.
 inline bool lies_at(const void* part, DType dtype, const void* whole, int64_t offset) {
   if (offset == 0) return part == whole;
   return has_plain_bytes(dtype) && part == static_cast<const std::byte*>(whole) + offset * element_bytes(dtype);
@@ -71,15 +71,15 @@ struct CopyAll {
   void run(RunContext& c) const { copy_elements(dtype, c.in<void>(0), c.out<void>(0), count, c.pool()); }
 };
 
-/// The cost of reading input 0 and writing output 0 once.
+/// Returns the cost of reading input 0 and writing output 0 once.
 Cost move_cost(const ShapeContext& c);
 
-/// max(dim, 0), as dim itself if it is known to be at least 0.
+/// Returns max(dim, 0), which is dim itself if dim is known to be at least 0.
 inline Dim at_least_zero(const Dim& dim) { return is_nonnegative(dim) ? dim : maximum(dim, 0); }
-/// min(dim, limit), as dim itself if it is known to be at most `limit`.
+/// Returns min(dim, limit), which is dim itself if dim is known to be at most `limit`.
 inline Dim at_most(const Dim& dim, const Dim& limit) { return is_nonnegative(limit - dim) ? dim : minimum(dim, limit); }
 
-/// Merges an extent that two operands share. @throws Error(invalid_argument) naming `what` if two integers differ.
+/// Merges the extents of two operands that must be equal. @throws Error(invalid_argument) naming `what` if two integers differ.
 Dim unify(const Dim& a, const Dim& b, std::string_view what);
 
 /// Returns the number of elements of a 1-D input with extents or axes; nullopt if it is no constant. @throws Error(invalid_argument) above
@@ -90,15 +90,15 @@ inline void keep_known(InferContext& c) {
   if (auto values = c.known(0)) c.set_known(0, std::move(*values));
 }
 
-/// Upgrade step: turns an integer-list attribute into a constant int64 input.
+/// An upgrade step: replaces an integer-list attribute by a constant int64 input.
 void ints_to_input(Graph& graph, NodeId id, std::string_view attribute, int input);
 /// Replaces a node by one of another type, with the same inputs, outputs and attributes.
 NodeId replace_node(Graph& graph, NodeId id, NodeSpec spec);
 
-/// OpDef::returns_input for operators that keep the order of elements, if they keep the shape too. Equal expressions of symbols are equal
-/// in every run.
+/// Implements OpDef::returns_input for operators that keep the order of elements: returns true if they keep the shape, too. Equal
+/// expressions of symbols are equal in every run.
 bool keeps_type_and_shape(const Graph& graph, const Node& node);
-/// True for an int64 or int32 constant whose elements all equal `number`.
+/// Returns true for an int64 or int32 constant whose elements all equal `number`.
 bool all_integers_are(const Graph& graph, ValueId id, int64_t number);
 
 }  // namespace treadle::ops

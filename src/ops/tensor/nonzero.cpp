@@ -1,4 +1,4 @@
-// Operators whose output size depends on the data: NonZero, Compress, Unique.
+// Implements operators whose output size depends on the data: NonZero, Compress, Unique.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ struct NonZero {
   }
 };
 
-// A tensor as [outer, extent, inner] along the attribute `axis`; without it as [1, elements, 1].
+// Describes a tensor as [outer, extent, inner] along the attribute `axis`; if it is absent, as [1, elements, 1].
 struct Along {
   int64_t outer, extent, inner;
   static Along bind(BindContext& c) {
@@ -79,7 +79,7 @@ Shape with_extent(const Shape& shape, int axis, int64_t extent) {
   return result;
 }
 
-// Infers an output with some of the elements or, with `axis`, some of the slices.
+// Infers an output that contains some of the elements or, with `axis`, some of the slices.
 void infer_along(InferContext& c, int output, std::string_view hint) {
   const bool has_axis = c.attributes().has("axis");
   if (!c.has_rank(0))
@@ -133,7 +133,7 @@ void infer_unique(InferContext& c) {
   c.set_output(3, DType::int64, {count});
 }
 
-// Returns -1, 0 or 1. NaN is larger than any number and equal to NaN, as in numpy.unique.
+// Compares two numbers and returns -1, 0 or 1. NaN is larger than any number and equal to NaN, as in numpy.unique.
 template <typename T>
 int compare(const T& a, const T& b) {
   if constexpr (std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>) {
@@ -147,7 +147,7 @@ int compare(const T& a, const T& b) {
   }
 }
 
-// Equal numbers have equal keys: all NaN are one, and so are 0 and -0.
+// Returns a key for hashing. Equal numbers have equal keys: all NaN have one key, and so have 0 and -0.
 template <typename T>
 uint64_t key_of(T value) {
   if constexpr (std::is_integral_v<T>) return static_cast<uint64_t>(value);
@@ -214,7 +214,7 @@ struct Unique {
     if (!sorted) std::sort(g.order, g.order + g.count, [&](int64_t a, int64_t b) { return g.first[a] < g.first[b]; });
   }
 
-  // Makes the groups in order of occurrence, by hashing single numbers. Returns false if there are suspiciously many collisions.
+  // Makes the groups in order of occurrence, by hashing single numbers. Returns false if there are unusually many collisions.
   template <typename T>
   bool group_by_hashing(const T* data, int64_t* table, Groups& g) const {
     const int64_t n = along.extent, size = table_size();
@@ -251,7 +251,7 @@ struct Unique {
         if (along.outer == 1 && along.inner == 1 && group_by_hashing(data, table, g)) return;
       group_by_sorting(data, g);
     });
-    // order[p] is the group at place p of the output; place[g] is the place of group g.
+    // Writes the groups in order: order[p] is the group at place p of the output; place[g] is the place of group g.
     const int64_t groups = g.count, *order = g.order, *first = g.first;
     for (int64_t p = 0; p < groups; ++p) place[order[p]] = p;
 

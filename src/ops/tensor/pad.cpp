@@ -1,4 +1,4 @@
-// Pad, and CenterCropPad, which can also remove elements.
+// Implements Pad, and CenterCropPad, which can also remove elements.
 #include "ops/tensor/pad.h"
 
 #include <fmt/format.h>
@@ -96,7 +96,7 @@ void infer_center_crop_pad(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// Half of the elements, rounded down, are added or removed in front, the rest at the end.
+// Adds or removes half of the elements, rounded down, in front, and the rest at the end.
 kernels::PadPlan bind_center(BindContext& c) {
   const Shape &in = c.shape(0), &out = c.output_shape(0);
   int64_t before[kMaxRank] = {}, after[kMaxRank] = {};
@@ -156,7 +156,7 @@ void paddings_to_pads(Graph& graph, NodeId id) {
   attributes.erase("paddings");
 }
 
-// Before opset 11 `pads` and `value` were attributes. `value` takes the dtype of the data, which may be unknown yet.
+// Moves `pads` and `value` to inputs; before opset 11 they were attributes. `value` gets the dtype of the data, which may be unknown yet.
 void attributes_to_inputs(Graph& graph, NodeId id) {
   ints_to_input(graph, id, "pads", 1);
   const float value = graph.node(id).attributes.get_float("value");
@@ -182,7 +182,7 @@ ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::s
   return g.op("Pad", std::move(inputs), {{"mode", std::string(mode)}});
 }
 
-// Positive pads are cut off, negative ones filled with zeros. In the modes that repeat elements, each element gets the sum over its copies,
+// Removes positive pads, and fills negative ones with zeros. In the modes that repeat elements, each element gets the sum over its copies,
 // which are found by padding the elements' numbers.
 Gradients pad_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
@@ -204,7 +204,7 @@ Gradients pad_gradient(GradientContext& g) {
   return result;
 }
 
-// The reverse pad or crop has the same sides, because halves are rounded alike in both directions.
+// The reverse pad or crop has the same sizes on each side, because halves are rounded in the same way in both directions.
 Gradients center_crop_pad_gradient(GradientContext& g) {
   const std::vector<int64_t> axes = g.attributes().get_ints("axes");
   ValueId shape = g.shape_of(g.input(0));

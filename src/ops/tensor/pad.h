@@ -1,4 +1,4 @@
-// Derives what kernels of every device need to compute a Pad node: its mode, and its pads in elements.
+// Derives the data that kernels of every device need to compute a Pad node: its mode, and its pads in elements.
 #pragma once
 
 #include "graph/kernel.h"
@@ -6,9 +6,9 @@
 
 namespace treadle::ops {
 
-/// @throws Error(invalid_argument) for a mode that there is not
+/// Returns the mode. @throws Error(invalid_argument) if there is no such mode
 kernels::PadMode pad_mode(const Attributes& attributes);
-/// The plan of a Pad node. @throws Error(invalid_argument) if pads and axes do not fit the data
+/// Returns the plan of a Pad node. @throws Error(invalid_argument) if pads and axes do not fit the data
 kernels::PadPlan bind_pad(BindContext& c);
 
 }  // namespace treadle::ops

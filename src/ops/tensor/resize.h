@@ -1,4 +1,4 @@
-// Derives what kernels of every device need to compute a Resize node.
+// Derives the data that kernels of every device need to compute a Resize node.
 #pragma once
 
 #include "graph/kernel.h"
@@ -6,7 +6,7 @@
 
 namespace treadle::ops {
 
-/// @throws Error(not_implemented) for a mode that there is not
+/// Returns the options. @throws Error(not_implemented) for a mode that does not exist
 kernels::ResizeOptions resize_options(const Attributes& attributes);
 
 /// The axes that change, sorted from the largest reduction to the largest growth, so that intermediate results are as small as possible.

@@ -1,4 +1,4 @@
-// The gradient of Resize, by matrices.
+// Computes the gradient of Resize by matrices.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -11,8 +11,8 @@ namespace treadle::ops {
 
 namespace {
 
-/// Returns extent and requested size of the axis whose scale applies to all axes, each as a vector of one element. Divides known ones by
-/// their greatest common divisor, because the matrices grow with the extent.
+/// Returns extent and requested size of the axis whose scale applies to all axes, each as a vector of one element. If both are known,
+/// divides them by their greatest common divisor, because the matrices grow with the extent.
 std::pair<ValueId, ValueId> deciding_axis(GradientContext& g, const std::vector<int64_t>& axes) {
   const bool not_larger = g.attributes().get_string("keep_aspect_ratio_policy") == "not_larger";
   const Type type = g.type(g.input(0));
@@ -47,7 +47,7 @@ Gradients resize(GradientContext& g) {
   const bool has_sizes =
       g.input(3) != kNoValue && !(g.type(g.input(3)).is_static() && g.type(g.input(3)).static_shape().num_elements() == 0);
   const bool keeps_ratio = has_sizes && g.attributes().get_string("keep_aspect_ratio_policy", "stretch") != "stretch";
-  // Copies of the tensor's elements: adding nodes moves the graph's values.
+  // These are copies of the tensor's elements, since adding nodes moves the graph's values.
   std::vector<float> factors;
   if (const Tensor* constant = scales == kNoValue ? nullptr : g.graph().constant_tensor(scales))
     factors.assign(constant->data<float>(), constant->data<float>() + constant->num_elements());
@@ -88,7 +88,7 @@ Gradients resize(GradientContext& g) {
       inputs.pop_back();
     else
       inputs[3] = joined({element(g.shape_of(y), axis), rows});
-    ValueId matrix = g.op("Resize", std::move(inputs), attributes);  // extent of dY x extent of dX
+    ValueId matrix = g.op("Resize", std::move(inputs), attributes);  // its shape is extent of dY x extent of dX
     if (keeps_ratio) matrix = g.op("Gather", {matrix, g.constant(Tensor::scalar<int64_t>(0))}, {{"axis", int64_t{1}}});
     if (axis == rank - 1) {
       dx = g.op("MatMul", {dx, matrix});

@@ -1,4 +1,4 @@
-// ScatterElements, ScatterND, TensorScatter, and the deprecated Scatter: write elements or slices by index.
+// Implements ScatterElements, ScatterND, TensorScatter, and the deprecated Scatter, which write elements or slices by index.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr TypeSet kWhole = kNumeric | kBool | kString | kComplex | kFloat8;
 
-// Integers wrap, as in NumPy. On booleans, add is OR and mul is AND.
+// Combines numbers. Integers wrap around, as in NumPy. On booleans, add is OR and mul is AND.
 template <typename T>
 T combine(ScatterReduction reduction, T old_value, T update) {
   using Compute = typename ComputeType<T>::type;
@@ -206,7 +206,7 @@ struct ScatterRule {
     return g.op("Cast", {condition}, {{"to", static_cast<int64_t>(g.type(like).dtype)}});
   }
 
-  // Replaced data has no gradient; with reduction "add", data and updates both have one.
+  // Differentiates. Replaced data has no gradient; with reduction "add", data and updates both have one.
   Gradients differentiate() const {
     const std::string reduction(g.attributes().get_string("reduction", "none"));
     const ValueId dy = g.grad_output(0);
@@ -216,13 +216,14 @@ struct ScatterRule {
     return {data, kNoValue, gather(dy)};
   }
 
-  // y = data * product of u: an update's gradient is dY times the product of all other factors, computed without dividing by zeros.
+  // Differentiates y = data * product of u. An update's gradient is dY times the product of all other factors, which is computed without
+  // dividing by zeros.
   Gradients product() const {
     const ValueId data = g.input(0), u = g.input(2), dy = g.grad_output(0);
     const ValueId is_zero = g.op("Equal", {u, g.scalar(0, u)});
     const ValueId others = scatter(g.mul(dy, data), g.op("Where", {is_zero, g.scalar(1, u), u}), "mul");
     const ValueId zeros = gather(scatter(zeros_like(g, data), number(is_zero, u), "add"));
-    const ValueId flows = g.op("Equal", {zeros, number(is_zero, u)});  // no other is 0
+    const ValueId flows = g.op("Equal", {zeros, number(is_zero, u)});  // no other factor is 0
     const ValueId divisor = g.op("Where", {is_zero, g.scalar(1, u), u});
     return {scatter(dy, u, "mul"), kNoValue, masked(g, flows, g.div(gather(others), divisor))};
   }
@@ -242,7 +243,8 @@ Gradients scatter_elements_gradient(GradientContext& g) {
 
 Gradients scatter_nd_gradient(GradientContext& g) { return ScatterRule{g, "ScatterND", "GatherND", {}}.differentiate(); }
 
-// The gradient of past_cache is dY with zeros scattered over the update; the update's gradient is the part of dY where it was written.
+// Differentiates TensorScatter. The gradient of past_cache is dY with zeros at the update's places; the update's gradient is the part of dY
+// where it was written.
 Gradients tensor_scatter_gradient(GradientContext& g) {
   const ValueId update = g.input(1), dy = g.grad_output(0);
   const Attributes attributes = g.attributes();

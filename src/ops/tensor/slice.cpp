@@ -1,4 +1,4 @@
-// Slice: reads a range with a step along each axis.
+// Implements Slice, which reads a range with a step along each axis.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace treadle::ops {
 namespace {
 
-// Exporters write this or larger numbers for "to the end".
+// Exporters write this number or larger ones to mean "to the end".
 constexpr int64_t kFar = std::numeric_limits<int32_t>::max();
 
 struct Range {
@@ -27,7 +27,7 @@ struct Range {
 Range clamp_range(int64_t start, int64_t end, int64_t step, int64_t extent) {
   if (step == 0) throw Error(ErrorCode::invalid_argument, "a step of 0");
   if (extent == 0) return {0, 0};
-  // Limits beyond the extent are clamped first, which keeps the sums from overflowing.
+  // Clamps limits beyond the extent first, so that the sums do not overflow.
   auto from_end = [extent](int64_t at) { return at < 0 ? (at < -extent ? int64_t{-1} : at + extent) : std::min(at, extent); };
   auto is_before = [extent](int64_t at) { return at < -extent; };
   if (step > 0) {
@@ -42,7 +42,8 @@ Range clamp_range(int64_t start, int64_t end, int64_t step, int64_t extent) {
   return {start, length == 0 ? 0 : (length - 1) / -(std::max(step, -kFar)) + 1};
 }
 
-// Counts a limit from the start of the axis, without clamping. Returns false if its sign is unknown: a negative limit counts from the end.
+// Changes a limit to count from the start of the axis, without clamping it. Returns false if its sign is unknown, since a negative limit
+// counts from the end.
 bool count_from_start(Dim& at, const Dim& extent) {
   if (is_nonnegative(at)) return true;
   if (!is_nonnegative(Dim(-1) - at)) return false;
@@ -50,7 +51,7 @@ bool count_from_start(Dim& at, const Dim& extent) {
   return true;
 }
 
-// The number of elements of a slice. Returns false if no expression describes it.
+// Computes the number of elements of a slice. Returns false if no expression describes it.
 bool sliced_extent(const Dim& extent, Dim start, Dim end, const Dim& step_dim, Dim& result) {
   if (!step_dim.is_const()) return false;
   const int64_t step = step_dim.value();
@@ -173,7 +174,7 @@ void attributes_to_inputs(Graph& graph, NodeId id) {
   ints_to_input(graph, id, "axes", 3);
 }
 
-// True if the slice takes everything: the full extent with step 1. A step of -1 would reverse the axis.
+// Returns true if the slice is the whole input: the full extent with step 1. A step of -1 would reverse the axis.
 bool takes_all(const Graph& graph, const Node& node) {
   return keeps_type_and_shape(graph, node) && (!node.has_input(4) || all_integers_are(graph, node.inputs[4], 1));
 }

@@ -1,4 +1,4 @@
-// The places of X that a Slice has read, which its gradient is for.
+// Finds the places of X that a Slice has read, for its gradient.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace treadle::ops {
 struct SlicedPlaces {
   int64_t starts[kMaxRank], strides[kMaxRank];  // by axis of X
 
-  /// @throws Error(invalid_argument) if the gradient, input 0, is of no slice of the output's shape
+  /// Returns the places. @throws Error(invalid_argument) if the gradient, input 0, does not have the shape of such a slice
   static SlicedPlaces of(const BindContext& c);
 };
 

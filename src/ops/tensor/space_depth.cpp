@@ -1,4 +1,4 @@
-// DepthToSpace and SpaceToDepth: move blocks of an image into channels and back.
+// Implements DepthToSpace and SpaceToDepth, which move blocks of an image into channels and back.
 #include <fmt/format.h>
 
 #include <array>
@@ -17,7 +17,7 @@ namespace {
 
 int64_t block_size(const Attributes& attributes) {
   const int64_t block = attributes.get_int("blocksize");
-  if (block <= 0 || block > INT32_MAX)  // its square must fit into 64 bits
+  if (block <= 0 || block > INT32_MAX)  // limited, since its square must fit into 64 bits
     throw Error(ErrorCode::invalid_argument, fmt::format("blocksize = {} is outside [1, {}]", block, INT32_MAX));
   return block;
 }

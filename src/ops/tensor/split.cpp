@@ -1,4 +1,4 @@
-// Split: cuts a tensor into parts along an axis.
+// Implements Split, which divides a tensor into parts along an axis.
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -70,7 +70,7 @@ void infer_split(InferContext& c) {
 
 Cost cost(const ShapeContext& c) { return {0, 2 * c.size_bytes(0)}; }
 
-// The bound state has a fixed size, so there are instances for few and for many outputs.
+// A kernel for at most kMaxOutputs outputs. The bound state has a fixed size, so there are instances for few and for many outputs.
 template <int kMaxOutputs>
 struct Split {
   DType dtype;
@@ -79,7 +79,7 @@ struct Split {
   int64_t lengths[kMaxOutputs];  // row length of each output in elements
   int64_t steps[kMaxOutputs];    // row stride of each output
 
-  static constexpr uint32_t strided_inputs = 1, strided_outputs = ~0U;  // rows along the last axis may be strided
+  static constexpr uint32_t strided_inputs = 1, strided_outputs = ~0U;  // rows along the last axis may have a stride
 
   static std::string declines(const CreateContext& c) {
     const size_t outputs = c.node().outputs.size();
@@ -114,7 +114,8 @@ struct Split {
     for (int i = 0; i < count; ++i) {
       void* part = c.out<void>(i);
       const bool in_place =
-          (outer == 1 || steps[i] == pitch) && part && lies_at(part, dtype, c.in<void>(0), offset);  // a view of the input
+          // The part is already a view of the input.
+          (outer == 1 || steps[i] == pitch) && part && lies_at(part, dtype, c.in<void>(0), offset);
       if (part && !in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(0), offset, pitch, part, 0, steps[i], c.pool());
       offset += lengths[i];
     }
@@ -123,8 +124,8 @@ struct Split {
 
 void split_to_input(Graph& graph, NodeId id) { ints_to_input(graph, id, "split", 1); }
 
-// Before opset 18 the parts were equal, and as many as the outputs. Later the last one may be shorter, so that lengths which are not known
-// to be equal are computed.
+// Sets num_outputs. Before opset 18 the parts were equal, and as many as the outputs. Since then the last one may be shorter, so lengths
+// which are not known to be equal are computed.
 void give_num_outputs(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   if (node.has_input(1)) return;

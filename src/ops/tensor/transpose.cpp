@@ -1,4 +1,4 @@
-// Transpose: permutes axes.
+// Implements Transpose, which permutes axes.
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -11,7 +11,7 @@
 namespace treadle::ops {
 namespace {
 
-// Element `axis` of the attribute perm; without perm, axes are reversed.
+// Returns element `axis` of the attribute perm; without perm, axes are reversed.
 int64_t source_axis(const std::vector<int64_t>& perm, int rank, int axis) {
   return perm.empty() ? rank - 1 - axis : perm[static_cast<size_t>(axis)];
 }
@@ -48,7 +48,7 @@ struct Transpose {
   void run(RunContext& c) const { move_elements(plan, dtype, c.in<void>(0), 0, c.out<void>(0), 0, c.pool()); }
 };
 
-// A Transpose to an equal shape moves nothing if axes with more than one element keep their order.
+// Returns true if a Transpose to an equal shape moves no element: axes with more than one element keep their order.
 bool moves_no_axis(const Graph& graph, const Node& node) {
   const Type& type = graph.type(node.inputs[0]);
   const auto& perm = node.attributes.get_ints("perm");

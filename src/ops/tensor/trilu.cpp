@@ -1,4 +1,4 @@
-// Trilu clears one triangle of each matrix. ReverseSequence reverses the first steps of each sequence.
+// Implements Trilu, which clears one triangle of each matrix, and ReverseSequence, which reverses the first steps of each sequence.
 #include <fmt/format.h>
 
 #include <algorithm>

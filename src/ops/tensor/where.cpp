@@ -1,4 +1,4 @@
-// Where (ONNX, opset 16): y = condition ? x : y. All three broadcast.
+// Implements Where (ONNX, opset 16): y = condition ? x : y. All three inputs broadcast.
 #include <complex>
 #include <string>
 
@@ -30,7 +30,7 @@ void infer(InferContext& c) {
   c.set_known(0, std::move(from_x));
 }
 
-// Elements are only copied, so only their size matters.
+// Copies elements, so that only their size matters.
 struct Where {
   kernels::BroadcastPlan<3> plan;
   DType dtype;
@@ -55,7 +55,7 @@ struct Where {
       const bool* condition = conditions + offset[0];
       const T* x = from_x + offset[1];
       const T* y = from_y + offset[2];
-      if (step_c == 0) {  // one side as a whole
+      if (step_c == 0) {  // copies one side as a whole
         const T* side = *condition ? x : y;
         int64_t step = *condition ? step_x : step_y;
         for (int64_t i = 0; i < n; ++i) out[at + i] = side[i * step];

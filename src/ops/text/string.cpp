@@ -1,4 +1,4 @@
-// StringConcat, StringSplit, RegexFullMatch (opset 20).
+// Implements StringConcat, StringSplit, RegexFullMatch (opset 20).
 #include <algorithm>
 
 #include "core/threads/thread_pool.h"
@@ -49,7 +49,7 @@ void for_pieces(std::string_view text, std::string_view delimiter, int64_t max_s
     if (text.empty()) return;
     size_t end = 0;
     while (end < text.size() && !is_space(text[end])) ++end;
-    if (splits == max_splits) {  // the rest is one piece, without trailing white space
+    if (splits == max_splits) {  // the rest of the text is one piece, without trailing white space
       while (is_space(text.back())) text.remove_suffix(1);
       return fn(text);
     }

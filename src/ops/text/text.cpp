@@ -1,4 +1,4 @@
-// StringNormalizer (opset 10), TfIdfVectorizer (opset 9).
+// Implements StringNormalizer (opset 10), TfIdfVectorizer (opset 9).
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -60,7 +60,8 @@ struct StringNormalizer {
     for (const std::string& text : x.span<std::string>())
       if (options.stopwords.empty() || !options.stopwords.contains(options.mapped(options.comparison(), text))) kept.push_back(&text);
     Shape shape = x.shape();
-    shape[shape.rank() - 1] = std::max<int64_t>(1, static_cast<int64_t>(kept.size()));  // nothing left: one empty string
+    // If no element is left, the result is one empty string.
+    shape[shape.rank() - 1] = std::max<int64_t>(1, static_cast<int64_t>(kept.size()));
     Tensor y = c.allocate_output(0, shape);
     for (size_t i = 0; i < kept.size(); ++i) y.data<std::string>()[i] = options.mapped(options.action, *kept[i]);
   }
@@ -87,10 +88,10 @@ struct TfIdfVectorizer {
 
   struct Model : PackedState {
     kernels::NgramIndex<std::conditional_t<std::is_same_v<Token, std::string>, std::string, int64_t>> index;
-    std::vector<float> weights;    // per n-gram; empty: all 1
-    std::vector<int64_t> columns;  // per n-gram, if there are weights; empty: 0, 1, 2 …
-    bool shared = false;           // if n-grams share a column, each is weighted separately: the index then returns positions in the pool
-    bool truncate = false;         // counts above 1 become 1
+    std::vector<float> weights;    // weight of each n-gram; empty: all are 1
+    std::vector<int64_t> columns;  // column of each n-gram, if there are weights; empty: 0, 1, 2 …
+    bool shared = false;           // some n-grams share a column and are weighted separately, so the index returns positions in the pool
+    bool truncate = false;         // true: counts above 1 become 1
     kernels::NgramWindow window;
   };
 
@@ -191,7 +192,7 @@ void infer_vectorizer(InferContext& c) {
 
 Cost cost(const ShapeContext& c) { return {.flops = 100 * static_cast<double>(c.num_elements(0)), .bytes = 2 * c.size_bytes(0)}; }
 
-// The work is repeated for each distance (skip) between the tokens of an n-gram.
+// The work is done once for each distance (skip) between the tokens of an n-gram.
 Cost vectorizer_cost(const ShapeContext& c) {
   const Shape& x = c.shape(0);
   const auto columns = static_cast<double>(x.rank() == 0 ? 1 : x.back());

@@ -1,8 +1,8 @@
-// Means over the ranks of a data-parallel trainer (domain treadle). AllReduceBegin copies values, times this rank's weight, into a bucket,
-// which a thread of the trainer reduces while the run continues. AllReduceEnd waits, and returns the sums divided by the sum of all
-// weights. Two nodes work with every schedule; one operator that completes later would need execution by readiness. AllReduceBegin outputs
-// a number that orders nodes: the next AllReduceBegin, and all AllReduceEnd after the last one, so that no node waits while there is work.
-// Values beyond `sizes` only have to be computed before.
+// Implements means over the ranks of a data-parallel trainer (domain treadle). AllReduceBegin copies values, times this rank's weight, into
+// a bucket, which a thread of the trainer reduces while the run continues. AllReduceEnd waits, and returns the sums divided by the sum of
+// all weights. There are two nodes, because they work with every schedule, whereas a single operator that completes later would need
+// execution by readiness. AllReduceBegin outputs a number that orders nodes: the next AllReduceBegin, and all AllReduceEnd after the last
+// one, so that no node waits while there is work. Values after the first `sizes.size()` are not copied; they must only be computed before.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kGrain = 16384;
 constexpr int kFirstValue = 2;  // inputs 0 and 1 are the previous bucket's number and the weight
 
-// A node's bucket, and the number of elements of each value.
+// The bucket of a node, and the number of elements of each value.
 struct BucketState final : PackedState {
   explicit BucketState(const CreateContext& c)
       : exchange(Exchange::find(c.attributes().get_int("exchange"))),
@@ -90,11 +90,11 @@ struct Begin {
     const auto& state = c.packed<BucketState>();
     *c.out<int64_t>(0) = static_cast<int64_t>(state.bucket);
     auto* to = static_cast<Wire*>(state.exchange.open(state.bucket));
-    if (!to) return;  // the bucket is full already: within a memory limit, a run may compute a value twice
+    if (!to) return;  // nothing to do if the bucket is full already: under a memory limit, a run may compute a value twice
     const float weight = weighted ? *c.in<float>(1) : 1;
     for (int i = 0; i < num_values; ++i) {
       const int64_t count = state.sizes[static_cast<size_t>(i)];
-      if (weight == 0)  // this rank's mean is then 0 / 0: its NaN must not enter the sum
+      if (weight == 0)  // this rank's mean is 0 / 0, and its NaN must not enter the sum
         std::memset(static_cast<void*>(to), 0, static_cast<size_t>(count) * sizeof(Wire));
       else
         scale(c.pool(), c.in<float>(kFirstValue + i), to, count, weight);
@@ -134,7 +134,7 @@ struct End {
   }
 };
 
-// Gives one number: this rank's share of the joint mean, which differs between ranks.
+// Returns one number: this rank's share of the joint mean, which differs between ranks.
 struct ExchangeState final : PackedState {
   explicit ExchangeState(const CreateContext& c) : exchange(Exchange::find(c.attributes().get_int("exchange"))) {}
   Exchange& exchange;
@@ -150,7 +150,7 @@ struct Share {
 };
 
 void infer_end(InferContext& c) {
-  // The attribute `shapes` holds each output's rank, followed by its extents.
+  // The attribute `shapes` contains each output's rank, followed by its extents.
   const std::vector<int64_t>& shapes = c.attributes().get_ints("shapes");
   size_t at = 0;
   for (int i = 0; i < c.num_outputs(); ++i) {

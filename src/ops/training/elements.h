@@ -1,4 +1,4 @@
-// Shared by nodes that update values in place.
+// Helpers for nodes that update values in place.
 #pragma once
 
 #include <cstdint>

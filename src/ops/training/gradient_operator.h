@@ -1,4 +1,4 @@
-// ai.onnx.preview.training.Gradient. autodiff/ implements it by the operators' gradient rules.
+// Declares ai.onnx.preview.training.Gradient, which autodiff/ implements by the operators' gradient rules.
 #pragma once
 
 #include "graph/op_def.h"

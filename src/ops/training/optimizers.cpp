@@ -1,7 +1,7 @@
-// Adagrad, Adam, Momentum (ai.onnx.preview.training, opset 1). Inputs: R (learning rate), T (update count), then all X, all G (gradients)
-// and the states; outputs: all new X and new states. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) have the same form,
-// with PyTorch's formulas. Lazy… (treadle) updates one X for which only some rows have a gradient, as GatherGradRows returns it: other rows
-// of X and of its state stay unchanged, without decay.
+// Implements Adagrad, Adam, Momentum (ai.onnx.preview.training, opset 1). Inputs: R (learning rate), T (update count), then all X, all G
+// (gradients) and the states; outputs: all new X and new states. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) have the
+// same form, with PyTorch's formulas. Lazy… (treadle) updates one X for which only some rows have a gradient, as GatherGradRows returns it:
+// other rows of X and of its state stay unchanged, without decay.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void split_tensors(Graph& graph, NodeId id) {
   int tensors = size(inputs) - 2;
   if (tensors <= 2 + kStates || tensors % (2 + kStates) != 0) return;
   int count = tensors / (2 + kStates);
-  if (size(outputs) != count * (1 + kStates)) return;  // inference rejects this
+  if (size(outputs) != count * (1 + kStates)) return;  // inference rejects this node
   for (int k = 0; k < count; ++k) {
     std::vector<ValueId> operands = {inputs[0], inputs[1]};
     for (int part = 0; part < 2 + kStates; ++part) operands.push_back(inputs[static_cast<size_t>(2 + part * count + k)]);
@@ -70,7 +70,7 @@ void split_tensors(Graph& graph, NodeId id) {
 }
 
 struct Scalars {
-  bool wide_rate;  // R is float64
+  bool wide_rate;  // true if R is float64
   float norm_coefficient;
 
   static Scalars bind(BindContext& c) { return {c.dtype(0) == DType::float64, c.get_float("norm_coefficient", 0)}; }
@@ -93,12 +93,13 @@ void check_operands(const BindContext& c, bool lazy = false) {
                               i, short_name_of(c.dtype(i)), to_string(c.shape(i))));
 }
 
-// The elements of X that an update changes: all, or the rows that have a gradient. Row indices ascend; -1 marks unused rows at the end.
+// The elements of X that an update changes: all elements, or the rows that have a gradient. Row indices ascend; -1 marks unused rows at the
+// end.
 struct Touched {
-  int64_t n;  // elements of X
+  int64_t n;  // number of elements of X
   int num_states;
   bool lazy = false;
-  int64_t rows = 0, width = 0, extent = 0;  // rows and width of G, and rows of X; only if lazy
+  int64_t rows = 0, width = 0, extent = 0;  // rows and width of G, and number of rows of X; only if lazy
 
   static Touched bind(const BindContext& c, int num_states) {
     const bool lazy = c.num_inputs() == 5 + num_states && c.dtype(4 + num_states) == DType::int64;
@@ -226,7 +227,7 @@ struct Momentum {
   }
 };
 
-// Exponential means of gradients and of their squares, with bias correction for their start at 0.
+// Computes exponential means of gradients and of their squares, with bias correction for their start at 0.
 template <typename T>
 struct Moments {
   T a, b, mean_scale, squares_scale, tiny;
@@ -239,7 +240,7 @@ struct Moments {
   T step(T mean, T squares) const { return mean * mean_scale / (std::sqrt(squares) * squares_scale + tiny); }
 };
 
-/// The number of this update, from 1. @throws Error(invalid_argument) if it is less
+/// Returns the number of this update, from 1. @throws Error(invalid_argument) if it is less
 double checked_count(RunContext& c) {
   const double count = Scalars::count(c);
   if (!(count >= 1)) throw Error(ErrorCode::invalid_argument, fmt::format("T is {}; updates count from 1", count));
@@ -303,7 +304,7 @@ struct RMSPropUpdate {
   }
 };
 
-// Lion: Chen et al. 2023, arXiv:2302.06675.
+// The optimizer Lion: Chen et al. 2023, arXiv:2302.06675.
 template <typename T>
 struct LionUpdate {
   Touched touched;
@@ -327,8 +328,8 @@ struct LionUpdate {
   }
 };
 
-// LAMB: You et al. 2020, arXiv:1904.00962. Adam's step plus decay, scaled to the norm of the parameter. Norms are summed in a fixed order,
-// so results do not depend on the threads.
+// The optimizer LAMB: You et al. 2020, arXiv:1904.00962. It takes Adam's step plus decay, scaled to the norm of the parameter. Norms are
+// summed in a fixed order, so results do not depend on the threads.
 template <typename T>
 struct LambUpdate {
   int64_t n;

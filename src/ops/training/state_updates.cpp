@@ -1,6 +1,7 @@
-// Operators of the treadle domain that update a trainer's state. AccumulateGradient adds a share of a gradient to a sum, AverageParameter
-// moves an exponential average towards a parameter, Assign copies a computed value into a state. UnscaleGradient divides a gradient by the
-// loss's `scale`. With `report`, an infinite or NaN element ends the run before any update, and the trainer's report gets the loss.
+// Implements operators of the treadle domain that update a trainer's state. AccumulateGradient adds a share of a gradient to a sum,
+// AverageParameter moves an exponential average towards a parameter, Assign copies a computed value into a state. UnscaleGradient divides a
+// gradient by the loss's `scale`. With `report`, an infinite or NaN element ends the run before any update, and the trainer's report gets
+// the loss.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -71,7 +72,7 @@ struct Assign {
   }
 };
 
-// The trainer's report; null: none, and the gradient is returned as it is.
+// The trainer's report; null: there is none, and the gradient is returned unchanged.
 struct ReportState final : PackedState {
   explicit ReportState(const CreateContext& c) {
     if (const int64_t id = c.attributes().get_int("report"); id != 0) report = &OverflowReport::find(id);
@@ -91,7 +92,7 @@ struct UnscaleGradient {
     return {c.num_elements(0)};
   }
   void run(RunContext& c) const {
-    constexpr uint32_t kExponent = 0x7F800000U;  // all exponent bits set: infinite or NaN
+    constexpr uint32_t kExponent = 0x7F800000U;  // if all exponent bits are set, the number is infinite or NaN
     const float scale = *c.in<float>(1), inverse = 1 / scale;
     const float* from = c.in<float>(0);
     float* to = c.out<float>(0);

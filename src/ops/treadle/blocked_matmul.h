@@ -12,7 +12,7 @@ namespace treadle::ops {
 
 enum BlockedInput : int { kActivations, kCodes, kScales, kZeros };
 
-/// The weights of a BlockedMatMul.
+/// The weights of a BlockedMatMul, described by its operands and attributes.
 struct BlockedGeometry {
   kernels::BlockedShape shape;
   int64_t inner_axis = 0;  ///< the axis of the codes over which the product sums

@@ -1,5 +1,5 @@
-// ChainedConv, ChainedMatMul, ChainedGemm (treadle): steps(product(inputs), operands). The product is rounded to its dtype before the
-// chain, so that the result is that of the separate nodes.
+// Implements ChainedConv, ChainedMatMul, ChainedGemm (treadle): steps(product(inputs), operands). The product is rounded to its dtype
+// before the chain, so that the result is that of the separate nodes.
 #include "ops/treadle/chained_products.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// Operators that compute a product or convolution and then a chain of pointwise operators. Only devices compute them.
+// Operators that compute a product or convolution and then a chain of pointwise operators. Only devices have kernels for them.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace treadle::ops {
 /// inputs are those of the product, including absent ones, and then the chain's other operands. The attribute "steps" is that of a
 /// FusedElementwise (fused_elementwise.h) whose input 0 is the product.
 const OpDef* chained_form(const OpDef& product);
-/// Returns these operators, which are in the same family as FusedElementwise.
+/// Returns the operators with a chain, which are in the same family as FusedElementwise.
 std::vector<OpDef> chained_products();
 /// Returns the product's number of inputs, after which the chain's operands follow.
 size_t first_chain_input(const OpDef& chained);

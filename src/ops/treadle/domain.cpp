@@ -1,4 +1,4 @@
-// Yield: the run stops there, hands out its inputs and takes its outputs.
+// Implements Yield, at which a run stops, hands out the node's inputs and gets its outputs from the caller.
 #include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

@@ -1,4 +1,4 @@
-// Families of operators of the treadle domain, into which the optimiser fuses groups of ONNX's operators.
+// The families of operators of the treadle domain, into which the optimiser fuses groups of ONNX's operators.
 #pragma once
 
 #include <vector>

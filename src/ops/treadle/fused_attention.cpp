@@ -1,5 +1,5 @@
-// FusedAttention (treadle): y = softmax(scale Q K^T + mask) V, in float32, fused from the products, Transposes and Softmax that exporters
-// write. Each operand has a layout, so that Transposes around attention become strides:
+// Implements FusedAttention (treadle): y = softmax(scale Q K^T + mask) V, in float32, fused from the products, Transposes and Softmax that
+// exporters write. Each operand has a layout, so that Transposes around attention become strides:
 //   0: [batch, heads, length, size]; 1: [batch, length, heads, size]; 2 (not for y): one part of [batch, length, parts, heads, size].
 //   A float32 mask is added. A boolean mask replaces scores by `masked_value` where it differs from `mask_keeps`.
 #include "ops/treadle/fused_attention.h"
@@ -129,7 +129,8 @@ void write_fused_attention(FunctionBody& b) {
   } else if (b.has(3)) {
     scores = b.op("Add", {scores, b.in(3)});
   }
-  if (b.has(3)) batch = extent(scores, 0), heads = extent(scores, 1), length = extent(scores, 2);  // extents that the mask may broadcast
+  // Extents with which the mask may broadcast the scores.
+  if (b.has(3)) batch = extent(scores, 0), heads = extent(scores, 1), length = extent(scores, 2);
   std::string p = b.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
   if (attributes.get_int("nan_to_zero") != 0) p = b.op("Where", {b.op("IsNaN", {p}), b.number(0), p});
   p = shaped(p, {batch, kv_heads, b.op("Div", {heads, kv_heads}), length, keys});
@@ -159,7 +160,7 @@ AttentionCall AttentionCall::bind(const BindContext& c, int first, bool may_stre
   check_equal(v.heads[1], k.heads[1], "heads of K and V"), check_equal(v.heads[2], k.heads[2], "lengths of K and V");
   check_equal(k.heads[3], q.heads[3], "head sizes of Q and K");
   p.batch = q.heads[0], p.q_heads = q.heads[1], p.kv_heads = k.heads[1];
-  if (!a.any()) return a;  // nothing to compute
+  if (!a.any()) return a;  // there is nothing to compute
   if (p.kv_heads < 1 || p.q_heads % p.kv_heads != 0)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} query heads cannot share {} heads of keys", p.q_heads, p.kv_heads));
   p.q_length = q.heads[2], p.kv_length = k.heads[2], p.head_size = q.heads[3], p.v_head_size = v.heads[3];
@@ -181,7 +182,7 @@ AttentionCall AttentionCall::bind(const BindContext& c, int first, bool may_stre
   return a;
 }
 
-// The mask broadcasts the scores along an axis of extent 1: with stride 0, the same queries and keys are read again.
+// Handles a mask that broadcasts the scores along an axis of extent 1. With stride 0, the same queries and keys are read again.
 void AttentionCall::stretch(int axis, int64_t extent) {
   AttentionParams& p = params;
   if (axis == 0) p.batch = extent, p.q.batch = p.k.batch = p.v.batch = 0;

@@ -1,4 +1,4 @@
-// Shared by FusedAttention and its gradient: the layouts of operands.
+// Helpers for FusedAttention and its gradient: the layouts of operands.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@ namespace treadle::ops {
 inline constexpr std::string_view kAttentionLayouts[] = {"q_layout", "k_layout", "v_layout"};
 inline constexpr std::string_view kAttentionParts[] = {"q_part", "k_part", "v_part"};
 
-/// Attributes of both operators: scale, mask, layouts and parts.
+/// Returns the attributes of both operators: scale, mask, layouts and parts.
 std::vector<AttributeDef> attention_attributes();
 
-/// The layout of Q, K or V (operand 0, 1 or 2). @throws Error(invalid_model) if it does not exist
+/// Returns the layout of Q, K or V (operand 0, 1 or 2). @throws Error(invalid_model) if it does not exist
 int64_t attention_layout(const Attributes& attributes, int operand);
-/// The extents of an operand, ordered as batch, heads, length, size. @throws Error(invalid_argument) if its layout has another rank
+/// Returns the extents of an operand, ordered as batch, heads, length, size. @throws Error(invalid_argument) if its layout has another rank
 SymbolicShape attention_heads(const SymbolicShape& shape, const Attributes& attributes, int operand);
-/// Strides of an array in layout 0 or 1. @param heads  its extents, ordered as batch, heads, length, size
+/// Returns the strides of an array in layout 0 or 1. @param heads  its extents, ordered as batch, heads, length, size
 kernels::HeadStrides attention_strides(const Shape& heads, int64_t layout);
 
 /// A call of attention, as described by attributes and input shapes.
 struct AttentionCall {
   kernels::AttentionParams params;
-  int64_t q = 0, k = 0, v = 0;  ///< offset of the part in its operand, in elements
+  int64_t q = 0, k = 0, v = 0;  ///< offset of each operand's part in its input, in elements
   bool is_boolean = false, has_mask = false;
   int max_threads = 1;
 
@@ -36,7 +36,7 @@ struct AttentionCall {
   /// @param may_stretch  the mask may have more batches, heads or rows than scores where these have one
   /// @throws Error(invalid_argument) if extents do not fit
   static AttentionCall bind(const BindContext& c, int first, bool may_stretch = false);
-  /// True if there are heads.
+  /// Returns true if there are heads.
   bool any() const { return params.q_heads > 0 || params.kv_heads > 0; }
   kernels::AttentionData<float> data(RunContext& c, int first) const;
 
@@ -45,7 +45,7 @@ struct AttentionCall {
   void stretch(int axis, int64_t extent);
 };
 
-/// The gradient rule of FusedAttention: one FusedAttentionGrad.
+/// The gradient rule of FusedAttention: adds one FusedAttentionGrad.
 std::vector<ValueId> fused_attention_gradient(GradientContext& g);
 OpDef fused_attention_gradient_op();
 

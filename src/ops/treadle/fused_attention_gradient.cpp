@@ -1,4 +1,4 @@
-// FusedAttentionGrad (treadle): gradients of FusedAttention's operands, each in its operand's layout. It recomputes the scores.
+// Implements FusedAttentionGrad (treadle): gradients of FusedAttention's operands, each in its operand's layout. It recomputes the scores.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr std::string_view kJoined = "joined";
 bool is_joined(const Attributes& attributes) { return attributes.get_int(kJoined) != 0; }
 int num_operands(bool joined) { return joined ? 1 : 3; }
 
-// The gradient of a part is a separate tensor, so layout 2 becomes 1.
+// Returns the layout of a gradient. The gradient of a part is a separate tensor, so layout 2 becomes 1.
 int64_t layout_of_gradient(const Attributes& attributes, int operand) {
   return std::min<int64_t>(attention_layout(attributes, operand), 1);
 }
@@ -84,7 +84,7 @@ struct FusedAttentionGrad {
     c.request_scratch(kernels::attention_gradient_scratch_bytes(a.params, a.call.max_threads));
     return a;
   }
-  // Checks that the parts cover the input exactly: otherwise bytes of its gradient would be written twice, never, or out of bounds.
+  // Checks that the parts cover the input exactly. Otherwise elements of its gradient would be written twice, never, or out of bounds.
   static void check_parts(const BindContext& c) {
     for (int i = 0; i < 3; ++i)
       if (attention_layout(c.node().attributes, i) != 2 || c.get_int(kAttentionParts[i]) != i || !(c.shape(kQ + i) == c.shape(kQ)) ||
@@ -105,7 +105,7 @@ struct FusedAttentionGrad {
   }
 };
 
-/// True if Q, K and V are all parts of one value, in this order.
+/// Returns true if Q, K and V are all parts of one value, in this order.
 bool can_be_joined(const GradientContext& g) {
   const Attributes& attributes = g.attributes();
   if (g.input(0) != g.input(1) || g.input(0) != g.input(2)) return false;

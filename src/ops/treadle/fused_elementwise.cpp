@@ -1,6 +1,6 @@
-// FusedElementwise (treadle): a chain of pointwise operators with broadcasting inputs, computed in one pass over memory. The attribute
-// "steps" has a text for each operator, see ElementwiseStep. The host computes all steps in float32; truth values are 0 and 1. Devices
-// compute each step in the type of its operands, of more types.
+// Implements FusedElementwise (treadle): a chain of pointwise operators with broadcasting inputs, computed in one pass over memory. The
+// attribute "steps" has a text for each operator, see ElementwiseStep. The host computes all steps in float32; truth values are 0 and 1.
+// Devices compute each step in the type of its operands, and support more types.
 #include "ops/treadle/fused_elementwise.h"
 
 #include <fmt/format.h>
@@ -74,7 +74,7 @@ class Compiler {
     slots_[value] = static_cast<uint8_t>(free - taken_.begin());
     add({ChainOp::keep, place(value)});
   }
-  // Called after a value is read. Frees its slot after the last reading.
+  // Called after a value is read. Frees its slot if nothing reads it later.
   void release(size_t value) {
     if (--uses_[value] > 0 || value < num_inputs_ || !slots_[value]) return;
     taken_[*slots_[value]] = false;
@@ -125,7 +125,7 @@ class Compiler {
       release(condition), release(x), release(y);
       return;
     }
-    if (step.op_type == "QuantizeLinear") {  // inputs: x, scale, zero point
+    if (step.op_type == "QuantizeLinear") {  // its inputs are x, scale, zero point
       expect(3);
       const size_t x = step.operands[0], scale = step.operands[1], zero = step.operands[2];
       to_memory(scale);
@@ -136,7 +136,7 @@ class Compiler {
       release(x), release(scale), release(zero);
       return;
     }
-    if (step.op_type == "DequantizeLinear") {  // inputs: x, scale, zero point
+    if (step.op_type == "DequantizeLinear") {  // its inputs are x, scale, zero point
       expect(3);
       const size_t x = step.operands[0], scale = step.operands[1], zero = step.operands[2];
       to_memory(scale);
@@ -164,8 +164,8 @@ class Compiler {
 
   size_t num_inputs_;
   std::vector<ElementwiseStep> steps_;
-  std::vector<int> uses_;                      // by value: number of readings left
-  std::vector<std::optional<uint8_t>> slots_;  // by value: its slot, if it has one
+  std::vector<int> uses_;                      // for each value: number of readings left
+  std::vector<std::optional<uint8_t>> slots_;  // for each value: its slot, if it has one
   std::vector<bool> taken_ = std::vector<bool>(kMaxChainSlots, false);
   ChainProgram program_;
 };
@@ -224,7 +224,7 @@ struct FusedElementwise {
   }
 };
 
-// Writes a step in ONNX's operators. Casts and quantisation need types, so they are not in the table of functions.
+// Writes a step with ONNX's operators. Casts and quantisation need types, so they are not in the table of functions.
 std::string write_step(FunctionBody& b, const ElementwiseStep& step, const std::vector<std::string>& operands) {
   const std::string& op = step.op_type;
   if (op == "ToFloat") return b.op("Cast", operands, {{"to", static_cast<int64_t>(DType::float32)}});
@@ -250,7 +250,7 @@ int oldest_opset(const Node& node) {
     const std::string op_type = ElementwiseStep::parse(text).op_type;
     if (op_type == "ToFloat" || op_type == "ToBool") continue;
     opset = std::max(opset, op_type == "treadle:GeluSlope" ? 9 : function_opset(find_function(op_type)));
-    if (op_type == "DequantizeLinear") opset = std::max(opset, 15);  // it needs CastLike
+    if (op_type == "DequantizeLinear") opset = std::max(opset, 15);  // because it needs CastLike
   }
   return opset;
 }

@@ -1,4 +1,4 @@
-// The chain of pointwise operators in a FusedElementwise node.
+// Compiles the chain of pointwise operators in a FusedElementwise node.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ namespace treadle::ops {
 /// @throws Error(invalid_model) if the steps are no chain; Error(resource_exhausted) if it is too long for the interpreter
 kernels::ChainProgram compile_chain(std::span<const std::string> steps, std::vector<DType> inputs, DType output);
 
-/// Output 0 may reuse the memory of any operand of the chain, from input `first` on, or of input `beside`.
+/// Returns aliases: output 0 may reuse the memory of any operand of the chain, from input `first` on, or of input `beside`.
 std::vector<Alias> over_chain_inputs(int first, int beside = -1);
 
 }  // namespace treadle::ops

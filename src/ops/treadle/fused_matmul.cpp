@@ -1,5 +1,5 @@
-// FusedMatMul (treadle): y = activation(A B + bias + residual) with constant weights B. MatMul and Gemm are fused into it with the
-// pointwise operators behind them, which are applied while a tile of the product is in registers or in L1.
+// Implements FusedMatMul (treadle): y = activation(A B + bias + residual) with constant weights B. MatMul and Gemm are fused into it with
+// the pointwise operators behind them, which are applied while a tile of the product is in registers or in L1.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ Cost cost(const ShapeContext& c) {
   return {2 * outputs * static_cast<double>(c.shape(kA).back()), c.size_bytes(kA) + c.size_bytes(kB) + 4 * outputs};
 }
 
-/// Extents and the epilogue, which all kernels bind.
+/// The extents and the epilogue, which all kernels bind.
 struct Plan {
   static constexpr uint32_t packs = 1U << kB;
   int64_t M, K, N, bias_step;
@@ -115,7 +115,7 @@ class PackedWeights final : public PackedState {
     if (!panels_.storage) make_panels();
     return panels_.view;
   }
-  /// Returns null if the weights' values exceed the range that split parts can hold (gemm_split.h).
+  /// Returns null if the weights exceed the range that split parts can represent (gemm_split.h).
   const kernels::SplitB* parts_for(const kernels::GemmShape& shape) const {
     std::lock_guard lock(mutex_);
     if (!parts_.defined()) make_parts(shape);
@@ -174,7 +174,7 @@ class PackedWeights final : public PackedState {
     parts_ = fits ? std::move(made) : Tensor(DType::uint16, Shape{0});
     if (fits) weights_.reset();
   }
-  // The original weights, restored from a packed form if they were freed.
+  // Returns the original weights, restored from a packed form if they were freed.
   Weights weights() const {
     if (weights_) return *weights_;
     Weights w{Tensor(DType::float32, Shape{K_, N_}), false, K_, N_, N_};
@@ -189,13 +189,13 @@ class PackedWeights final : public PackedState {
   mutable std::mutex mutex_;
   mutable std::optional<Weights> weights_;
   mutable kernels::OwnedPackedB<float> panels_;
-  mutable Tensor parts_;  // no elements if the weights cannot be split into parts
+  mutable Tensor parts_;  // has no elements if the weights cannot be split into parts
   mutable kernels::SplitB split_;
 };
 
 struct FusedMatMul : Plan {
   const kernels::PackedB<float>* panels = nullptr;
-  const kernels::SplitB* parts = nullptr;  // used instead of panels
+  const kernels::SplitB* parts = nullptr;  // if not null, used instead of panels
   int max_threads = 1;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {

@@ -1,4 +1,4 @@
-// Convolutions of the treadle domain with channels last, X[N, spatial..., C], in float32. The layout pass makes them of Conv and
+// Implements convolutions of the treadle domain with channels last, X[N, spatial..., C], in float32. The layout pass makes them of Conv and
 // ConvTranspose. Weights stay in ONNX's order; kernels pack them.
 #include "kernels/conv/nhwc.h"
 
@@ -32,7 +32,7 @@ using kernels::NhwcMethod;
 
 constexpr TypeSet kFloat32{DType::float32};
 
-/// True if a NhwcConv reads X with channels first, [N, C, spatial...], as ONNX does.
+/// Returns true if a NhwcConv reads X with channels first, [N, C, spatial...], as ONNX does.
 bool reads_planes(const Attributes& attributes) { return attributes.get_int("planes", 0) != 0; }
 
 void infer_conv(InferContext& c) {
@@ -46,7 +46,7 @@ void infer_conv(InferContext& c) {
   c.set_output(0, DType::float32, std::move(out));
 }
 
-/// The attributes of the first convolution of a NhwcConvDepthwise, which have the prefix "inner_".
+/// Returns the attributes of the first convolution of a NhwcConvDepthwise, which have the prefix "inner_".
 Attributes attributes_of_first(const Attributes& attributes) {
   Attributes first;
   for (const char* name : {"dilations", "pads", "strides"}) first.set(name, attributes.get_ints(fmt::format("inner_{}", name)));
@@ -54,7 +54,7 @@ Attributes attributes_of_first(const Attributes& attributes) {
   return first;
 }
 
-/// The spatial extents of the image between the two convolutions.
+/// Infers the spatial extents of the image between the two convolutions.
 SymbolicShape infer_between(const Attributes& attributes, const SymbolicShape& x, const SymbolicShape& w) {
   return infer_window(attributes_of_first(attributes), reads_planes(attributes) ? spatial(x) : inner(x), spatial(w));
 }
@@ -106,7 +106,7 @@ struct ConstantWeights {
   static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<NhwcPacked>(c.stored(1)->contiguous()); }
 };
 
-// Sizes of packed forms depend on the weights only, not on the image.
+// Restores packed weights. The sizes of packed forms depend only on the weights, not on the image.
 std::unique_ptr<PackedState> restore_conv(const Shape& w, int64_t group, std::span<const PackedPart> parts) {
   if (w.rank() < 3 || w.rank() > 4 || group < 1 || w[0] % group != 0) return nullptr;
   ConvParams p;
@@ -125,7 +125,7 @@ struct Convolution : ConstantWeights {
   ConvEpilogue epilogue;
   NhwcMethod method;
   const float *weights = nullptr, *packed = nullptr;
-  const uint32_t* packed_bf16 = nullptr;  // used instead of both
+  const uint32_t* packed_bf16 = nullptr;  // if not null, used instead of both
   kernels::Bf16Form form = kernels::Bf16Form::one;
   int max_threads;
 
@@ -240,7 +240,7 @@ struct NhwcConvDepthwise {
     const auto [first, second] = weight_params(c);
     return std::make_unique<NhwcPackedPair>(pack(1, first, NhwcMethod::direct), pack(3, second, NhwcMethod::depthwise));
   }
-  // The parameters of both convolutions on which packed weights depend.
+  // Returns the parameters of both convolutions on which packed weights depend.
   static std::pair<ConvParams, ConvParams> weight_params(const CreateContext& c) {
     const Shape &w = c.stored(1)->shape(), &d = c.stored(3)->shape();
     ConvParams first{.N = 1, .C = w[1], .M = w[0]}, second{.N = 1, .C = d[0], .M = d[0], .group = d[0]};

@@ -1,4 +1,4 @@
-// Shared by operators on images with channels last: X[N, spatial..., C], with one or two spatial axes.
+// Helpers for operators on images with channels last: X[N, spatial..., C], with one or two spatial axes.
 #pragma once
 
 #include <fmt/format.h>
@@ -52,9 +52,9 @@ inline kernels::ConvChoice choice_of(const Attributes& attributes) {
   return choice;
 }
 
-/// The parameters of a NhwcConv, except its method. @throws Error(invalid_argument) if operands do not fit together.
+/// Returns the parameters of a NhwcConv, except its method. @throws Error(invalid_argument) if operands do not fit together.
 kernels::ConvParams bind_nhwc_conv(const BindContext& c);
-/// NhwcConv's kernel for weights that are computed or trained.
+/// Returns NhwcConv's kernel for weights that are computed or trained.
 KernelDef nhwc_conv_of_computed_weights();
 
 }  // namespace treadle::ops

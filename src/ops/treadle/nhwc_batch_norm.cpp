@@ -1,5 +1,5 @@
-// BatchNormalization in training with channels last, X[N, spatial..., C] in float32. Pointwise operators normalise with the statistics of
-// NhwcBatchStatistics. NhwcBatchNormalizationGrad applies the gradient of an activation while it reads dY.
+// Implements BatchNormalization in training with channels last, X[N, spatial..., C] in float32. Pointwise operators normalise with the
+// statistics of NhwcBatchStatistics. NhwcBatchNormalizationGrad applies the gradient of an activation while it reads dY.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ void infer_batch_norm_gradient(InferContext& c) {
 /// The chain that computes dY from the operands, for instance the gradient of an activation. Empty if dY is an operand.
 struct GradientChain final : PackedState {
   kernels::ChainProgram program;
-  kernels::BatchNormGate gate;               // replaces the chain if it only lets gradients pass or not
+  kernels::BatchNormGate gate;               // used instead of the chain if the chain only passes gradients or blocks them
   int factor = 0, bias = 0, gated = kFirst;  // indices of the gate's operands
 };
 
@@ -82,7 +82,7 @@ class GateFinder {
     if (last.op_type != "Where") return false;
     const ElementwiseStep* condition = step(last.operands[0]);
     if (!condition) return false;
-    if (condition->op_type == "Greater") {  // Relu passes values above 0
+    if (condition->op_type == "Greater") {  // because Relu passes values above 0
       const ElementwiseStep* relu = step(condition->operands[0]);
       return relu && relu->op_type == "Relu" && number(condition->operands[1]) == 0.0F && is_gradient(last.operands[1]) &&
              number(last.operands[2]) == 0.0F && is_normalized(relu->operands[0]) && gate(kernels::BatchNormGate::Passes::above, 0, 0);
@@ -118,7 +118,7 @@ class GateFinder {
     return !step(operand) && c_.type(as).dtype == DType::float32 && c_.type(as).has_rank() && c_.type(1).has_rank() &&
            *c_.type(as).shape == *c_.type(1).shape;
   }
-  /// True for (X - mean) * factor + bias with the node's own X and mean.
+  /// Returns true for (X - mean) * factor + bias with the node's own X and mean.
   bool is_normalized(size_t operand) {
     const ElementwiseStep* sum = step(operand);
     const ElementwiseStep* product = sum && sum->op_type == "Add" ? step(sum->operands[0]) : nullptr;

@@ -1,5 +1,5 @@
-// 8-bit operators of the treadle domain with channels last, X[N, spatial..., C]. The layout pass makes them of QLinearConv, ConvInteger and
-// MaxPool. ByteTable is a function of one byte. Weights stay in ONNX's order; kernels pack them.
+// Implements 8-bit operators of the treadle domain with channels last, X[N, spatial..., C]. The layout pass makes them of QLinearConv,
+// ConvInteger and MaxPool. ByteTable is a function of one byte. Weights stay in ONNX's order; kernels pack them.
 #include "kernels/conv/nhwc_bytes.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,8 @@ namespace treadle::ops {
 namespace {
 
 constexpr TypeSet kBytes{DType::int8, DType::uint8}, kFloat32{DType::float32};
-constexpr TypeSet kBytesOrNone{DType::undefined, DType::int8, DType::uint8};  // of the attribute `dtype`; undefined: the operands' dtype
+// Dtypes of the attribute `dtype`; undefined means the operands' dtype.
+constexpr TypeSet kBytesOrNone{DType::undefined, DType::int8, DType::uint8};
 
 DType result_type(const InferContext& c, DType otherwise) {
   const int64_t asked = c.get_int("dtype");
@@ -57,7 +58,7 @@ int32_t byte_at(const void* data, bool is_signed) {
   return is_signed ? int32_t{*static_cast<const int8_t*>(data)} : int32_t{*static_cast<const uint8_t*>(data)};
 }
 
-/// Packing of weights, shared by both convolutions.
+/// Packs weights, for both convolutions.
 template <int kWeights>
 struct ByteWeights {
   static constexpr uint32_t packs = 1U << kWeights;
@@ -99,7 +100,7 @@ struct ByteWeights {
   }
 };
 
-// QLinearConv with an optional table that maps the result's bytes to bytes of dtype `dtype`.
+// Computes QLinearConv with an optional table that maps the result's bytes to bytes of dtype `dtype`.
 struct NhwcQLinearConv : ByteWeights<3> {
   kernels::ConvParams params;
   bool x_signed, y_signed, scale_per_filter;
@@ -136,7 +137,7 @@ struct NhwcQLinearConv : ByteWeights<3> {
   }
 };
 
-// ConvInteger, with the same operands.
+// Computes ConvInteger, with the same operands.
 struct NhwcConvInteger : ByteWeights<1> {
   kernels::ConvParams params;
   bool x_signed;
@@ -168,7 +169,7 @@ void infer_table(InferContext& c) {
   c.set_output(0, std::move(type));
 }
 
-// y[i] = table[x[i]], indexed by the byte's bits.
+// Computes y[i] = table[x[i]]; the byte's bits are the index.
 struct ByteTable {
   int64_t count;
 

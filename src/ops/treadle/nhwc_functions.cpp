@@ -54,7 +54,7 @@ void write_nhwc_conv_transpose(FunctionBody& b) {
 
 void write_nhwc_max_pool(FunctionBody& b) { write_nhwc_pool(b, "MaxPool"); }
 void write_nhwc_average_pool(FunctionBody& b) { write_nhwc_pool(b, "AveragePool"); }
-// AveragePool has the attribute dilations since opset 19.
+// Returns 19 for a pool with dilations, an attribute that AveragePool has since that opset; otherwise 1.
 int average_pool_opset(const Node& node) {
   const std::vector<int64_t>& dilations = node.attributes.get_ints("dilations");
   return dilations.empty() ? 1 : 19;
@@ -65,7 +65,7 @@ void write_nhwc_global_average_pool(FunctionBody& b) {
   for (int64_t axis = 1; axis + 1 < b.rank(0); ++axis) axes.push_back(axis);
   b.give(0, b.op("ReduceMean", {b.in(0), b.ints(std::move(axes))}, {{"keepdims", b.attributes().get_int("keepdims", 1)}}));
 }
-int reduce_mean_opset(const Node&) { return 18; }  // axes are an input since opset 18
+int reduce_mean_opset(const Node&) { return 18; }  // 18, because axes are an input since then
 
 void write_nhwc_affine(FunctionBody& b) {
   const std::string y = b.op("Add", {b.op("Mul", {b.in(0), b.in(1)}), b.in(2)});

@@ -1,4 +1,4 @@
-// OpDef::write_function and OpDef::function_opset of operators with channels last.
+// Implements OpDef::write_function and OpDef::function_opset of operators with channels last.
 #pragma once
 
 namespace treadle {
@@ -8,7 +8,7 @@ class FunctionBody;
 
 namespace treadle::ops {
 
-/// The opset that the attribute "activation" needs.
+/// Returns the opset that the attribute "activation" needs.
 int activation_opset(const Node& node);
 int average_pool_opset(const Node& node);
 int reduce_mean_opset(const Node& node);

@@ -1,4 +1,4 @@
-// Packed constant weights of convolutions with channels last.
+// The packed constant weights of convolutions with channels last.
 #pragma once
 
 #include <memory>
@@ -17,14 +17,14 @@
 
 namespace treadle::ops {
 
-/// Packed forms of a node's weights. Each is made when an image first needs it, which depends on the image's extents. The original weights
-/// are freed as soon as a packed form can restore them.
+/// Packed forms of a node's weights. Each form is made when an image first needs it, which depends on the image's extents. The original
+/// weights are freed as soon as a packed form can restore them.
 class NhwcPacked final : public PackedState {
  public:
   /// @param weights  may be unaligned
   explicit NhwcPacked(Tensor weights) : weights_(std::move(weights)) {}
 
-  /// The only form of a transposed convolution. Other convolutions have a form per method.
+  /// The only form of a transposed convolution. Other convolutions have one form per method.
   static constexpr auto kTransposed = kernels::NhwcMethod{0};
 
   struct Form {
@@ -80,8 +80,7 @@ class NhwcPacked final : public PackedState {
       if (forms_[method].defined()) parts.push_back({method, forms_[method]});
     return parts;
   }
-  /// @param shape    of the weights
-  /// @param size_of  returns the number of floats of a method's form; -1 if it has none
+  /// @param shape    shape of the weights @param size_of  returns the number of floats of a method's form; -1 if it has none
   template <typename SizeOf>
   static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, const Shape& shape, SizeOf size_of) {
     auto state = std::make_unique<NhwcPacked>(Tensor());
@@ -95,7 +94,7 @@ class NhwcPacked final : public PackedState {
       else
         return nullptr;
     }
-    // At least one form must be present that all others can be made from.
+    // There must be at least one form from which all others can be made.
     const bool whole = state->weights_.defined() || state->forms_[static_cast<size_t>(kernels::NhwcMethod::direct)].defined() ||
                        state->forms_[static_cast<size_t>(kernels::NhwcMethod::depthwise)].defined();
     return whole ? std::move(state) : nullptr;
@@ -134,10 +133,10 @@ class NhwcPacked final : public PackedState {
   mutable Tensor weights_;
   mutable std::mutex mutex_;
   mutable Tensor forms_[kernels::kNhwcMethods];
-  mutable Tensor bf16_;  // 32-bit words of two bfloat16
+  mutable Tensor bf16_;  // 32-bit words, each with two bfloat16 numbers
 };
 
-/// Weights of two convolutions, packed when created, because their form does not depend on the image.
+/// The weights of two convolutions. They are packed when created, because their form does not depend on the image.
 class NhwcPackedPair final : public PackedState {
  public:
   NhwcPackedPair(Tensor first, Tensor depthwise) : first_(std::move(first)), depthwise_(std::move(depthwise)) {}

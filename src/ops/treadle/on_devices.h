@@ -1,4 +1,4 @@
-// Nodes that only devices with kernels of their own compute.
+// Nodes that only devices with their own kernels compute.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,8 +8,8 @@
 
 namespace treadle::ops {
 
-/// The host's kernel of such a node, which the device's one takes the place of: it refuses to run, as in a session on the host of a model
-/// that was compiled for a device.
+/// The host's kernel of such a node. On the device, the device's kernel replaces it. It refuses to run: the host would execute it if a
+/// model compiled for a device were run in a session on the host.
 struct OnDevicesOnly {
   static OnDevicesOnly bind(BindContext& c) {
     throw Error(ErrorCode::not_implemented, fmt::format("only a device that has {} for these types computes it", c.node().op_type));
