@@ -67,6 +67,21 @@ def version(engine: str) -> str:
         return str(getattr(__import__(PACKAGES[engine][0]), "__version__", "unknown"))
 
 
+# The execution providers with which ONNX Runtime's interface runs a model on a GPU.
+GPU_PROVIDERS = {"treadle": "VulkanExecutionProvider", "onnxruntime": "WebGpuExecutionProvider"}
+
+
+def make_gpu_runner(engine: str, case: Case, compiled: bool = False) -> Callable[[], list]:
+    """As make_runner(), on the first GPU. `compiled`: PyTorch compiles the module, with graphs that are submitted again."""
+    if engine in CONVERTED and not (state := prepare(engine, case))["ok"]:
+        raise RuntimeError(state["reason"])
+    if engine == "ncnn":
+        return _ncnn(case, 1, vulkan=True)
+    if engine == "pytorch":
+        return _pytorch_cuda(case, compiled)
+    return _session(engine, case, 1, GPU_PROVIDERS[engine])
+
+
 def make_runner(engine: str, case: Case, threads: int, openvino_precision: str = "f32") -> Callable[[], list]:
     """Returns a function that runs the model once and returns its outputs."""
     if engine in CONVERTED:
@@ -79,12 +94,14 @@ def make_runner(engine: str, case: Case, threads: int, openvino_precision: str =
     return makers[engine](case, threads) if engine in makers else _session(engine, case, threads)
 
 
-def _session(engine: str, case: Case, threads: int):
+def _session(engine: str, case: Case, threads: int, provider: str = "CPUExecutionProvider"):
     """Runs treadle or ONNX Runtime, which have the same interface."""
     module = __import__(engine)
     options = module.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
-    session = module.InferenceSession(str(case.path), options, providers=["CPUExecutionProvider"])
+    if provider not in module.get_available_providers():
+        raise RuntimeError(f"it has no {provider}")
+    session = module.InferenceSession(str(case.path), options, providers=list(dict.fromkeys([provider, "CPUExecutionProvider"])))
     return lambda: session.run(None, case.feeds)
 
 
@@ -105,13 +122,15 @@ def _openvino(case: Case, threads: int, precision: str):
     return run
 
 
-def _ncnn(case: Case, threads: int):
+def _ncnn(case: Case, threads: int, vulkan: bool = False):
     """Runs a batch's samples one after the other, as ncnn has no batches."""
     import ncnn
 
     net = ncnn.Net()
     net.opt.num_threads = threads
-    net.opt.use_vulkan_compute = False
+    net.opt.use_vulkan_compute = vulkan
+    if vulkan and ncnn.get_gpu_count() == 0:
+        raise RuntimeError("ncnn finds no GPU")
     for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage"):
         if hasattr(net.opt, option):
             setattr(net.opt, option, False)
@@ -202,6 +221,28 @@ def _pytorch(case: Case, threads: int):
         return innermost
     module = module.to(memory_format=torch.contiguous_format)
     return runner(module, x)
+
+
+def _pytorch_cuda(case: Case, compiled: bool):
+    import torch
+
+    if not case.is_architecture:
+        raise RuntimeError("there is no module of it")
+    if not torch.cuda.is_available():
+        raise RuntimeError("PyTorch finds no GPU")
+    import architectures
+
+    x = torch.from_numpy(next(iter(case.feeds.values()))).cuda()
+    module = architectures.make(case.name, 1)[0].cuda()
+    module = module.to(x.dtype) if x.is_floating_point() else module.half() if case.exact[0].dtype == np.float16 else module
+    if compiled:
+        module = torch.compile(module, mode="reduce-overhead")
+
+    def run():
+        with torch.inference_mode():
+            return [module(x).cpu().numpy()]
+
+    return run
 
 
 def _as_shape(array: np.ndarray, want: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,6 +62,7 @@ struct PlannedNode {
   int64_t sequence = -1;               ///< forward node: its number among forward nodes; backward node: the number of its last forward node
   bool moves = false;                  ///< true: the node only moves elements and computes nothing
   bool between_devices = false;        ///< true: not a node of the graph, but a copy to another device
+  std::string device;                  ///< name of the device that does the work, "gpu:0"; empty: the host
   size_t packed_bytes = 0;
 };
 
@@ -355,13 +357,15 @@ struct ProfileContext {
   std::vector<double> call_ns;           ///< per recorded run: duration of the session's call, as the caller sees it
   std::vector<double> plain_ns;          ///< durations of intermediate calls that were not recorded
   MachinePeaks peaks;
-  bool peaks_hold = true;       ///< false: products use another precision than the float32 of the peaks
-  std::string assumed_extents;  ///< extents that were assumed for inputs: "N=1, images axis 2=1"
+  std::map<std::string, MachinePeaks> device_peaks;  ///< by PlannedNode::device; nodes on other devices are not judged
+  bool peaks_hold = true;                            ///< false: products use another precision than the float32 of the peaks
+  std::string assumed_extents;                       ///< extents that were assumed for inputs: "N=1, images axis 2=1"
   bool remedies_tried = false;
   std::vector<ProfileRemedy> remedies;  ///< largest effect first
 };
 
-/// Sets `peaks` and `peaks_hold` for a profile's threads and precision. Leaves peaks empty if the profile is from another processor.
+/// Sets `peaks` and `peaks_hold` for a profile's threads and precision, and `device_peaks` for the devices that its nodes ran on, if these
+/// can be measured. Leaves all of them empty if the profile is from another processor.
 TREADLE_API void measure_peaks_for(const Profile& profile, ProfileContext& context);
 
 enum class TraceFormat : uint8_t {

@@ -165,6 +165,11 @@ struct ProfileReport {
     double gflops = 0;
     std::vector<Bandwidth> bandwidth;
   };
+  struct DevicePeaks {
+    std::string device;  ///< "gpu:0"
+    double gflops = 0;
+    std::vector<Peaks::Bandwidth> bandwidth;
+  };
   /// A part of a typical run. The parts sum to the whole.
   struct Part {
     std::string id, title;
@@ -232,6 +237,7 @@ struct ProfileReport {
   std::optional<Cost> profiler;
   std::optional<Clock> clock;
   std::optional<Peaks> peaks;
+  std::vector<DevicePeaks> device_peaks;
   std::vector<Part> where;
   std::optional<CriticalPath> critical_path;
   std::optional<double> waited_ms;  ///< sum over all nodes

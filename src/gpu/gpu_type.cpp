@@ -11,6 +11,7 @@
 #include "core/devices/device_registry.h"
 #include "device/vulkan/vulkan_device.h"
 #include "gpu/launch.h"
+#include "gpu/peaks.h"
 #include "graph/graph.h"
 #include "treadle/error.h"
 
@@ -118,7 +119,8 @@ void register_gpu_type() {
                           .make = make,
                           .make_host = {},
                           .kernels = std::make_shared<GpuKernels>(),
-                          .fused_operators = {"FusedElementwise", "ChainedConv", "ChainedMatMul", "ChainedGemm", "BlockedMatMul"}});
+                          .fused_operators = {"FusedElementwise", "ChainedConv", "ChainedMatMul", "ChainedGemm", "BlockedMatMul"},
+                          .measure_peaks = measure_peaks});
     return true;
   }();
   (void)once;

@@ -1,11 +1,18 @@
 #include <algorithm>
 #include <chrono>
 #include <latch>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/cpu_info.h"
+#include "core/devices/device_registry.h"
 #include "kernels/peaks/peaks.h"
+#include "treadle/error.h"
 #include "treadle/profile.h"
 
 namespace treadle {
@@ -76,13 +83,35 @@ MachinePeaks measure_machine_peaks(int num_threads) {
   return peaks;
 }
 
+namespace {
+
 // The count comes from a recording, which may be damaged.
 constexpr int kMostThreads = 1024;
+
+// Returns no rates if the device cannot be measured, or is not there any more.
+MachinePeaks measure_device(const std::string& name) {
+  const std::optional<DeviceType> type = find_device_type(name.substr(0, name.find(':')));
+  if (!type || !type->measure_peaks) return {};
+  try {
+    static const std::map<std::string, std::string> kNoEntries;
+    const std::shared_ptr<Device> device = type->make({.name = name, .config = kNoEntries, .beside = {}});
+    DevicePeaks peaks = type->measure_peaks(*device);
+    return {.threads = 0, .flops_per_second = peaks.flops_per_second, .bytes_per_second = std::move(peaks.bytes_per_second)};
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
 
 void measure_peaks_for(const Profile& profile, ProfileContext& context) {
   if (profile.num_threads <= 0 || profile.cpu != cpu_info().model_name) return;
   context.peaks = measure_machine_peaks(std::min(profile.num_threads, kMostThreads));
   context.peaks_hold = profile.float32;
+  for (const ProfiledNode& node : profile.nodes) {
+    if (node.device.empty() || context.device_peaks.contains(node.device)) continue;
+    if (MachinePeaks peaks = measure_device(node.device); peaks.flops_per_second > 0) context.device_peaks[node.device] = std::move(peaks);
+  }
 }
 
 }  // namespace treadle

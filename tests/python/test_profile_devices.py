@@ -225,6 +225,41 @@ print("RESULT" + json.dumps({
 """
 
 
+def bandwidth(points: list[dict[str, float]], touched: float) -> float:
+    """The rate of copies between measured sizes: linear over the size's logarithm."""
+    sizes, rates = [np.log(point["bytes"]) for point in points], [point["gb_per_s"] for point in points]
+    return float(np.interp(np.log(touched), sizes, rates))
+
+
+def test_nodes_on_a_gpu_are_judged_by_its_peaks(tmp_path: pathlib.Path) -> None:
+    session = session_on("gpu:0")
+    feeds = {"x": np.ones((50_000, 8), np.float32)}
+    session.run(None, feeds)
+    with treadle.profile(session) as profile:
+        for _ in range(RUNS):
+            session.run(None, feeds)
+    (peaks,) = profile.data["device_peaks"]
+    assert peaks["device"] == "gpu:0" and peaks["gflops"] > 0
+    assert [point["bytes"] for point in peaks["bandwidth"]] == sorted(point["bytes"] for point in peaks["bandwidth"])
+    nodes = {node["name"]: node for node in profile.data["nodes"] if not node.get("between_devices")}
+    assert {node["device"] for node in nodes.values()} == {"gpu:0"}
+    for node in nodes.values():
+        least_ms = max(node["flops"] / peaks["gflops"], node["bytes"] / bandwidth(peaks["bandwidth"], node["bytes"])) / 1e6
+        if "bound_ms" in node:  # absent where the values were in the processor's caches
+            assert node["bound_ms"] == pytest.approx(least_ms, rel=0.02, abs=2e-4)
+    assert any("bound_ms" in node for node in nodes.values())
+    profile.save(tmp_path / "page.html")
+    assert "gpu:0 reaches" in str(profile)
+
+
+def test_nodes_on_a_device_without_measured_peaks_are_not_judged(session: treadle.InferenceSession) -> None:
+    session.run(None, FEEDS)
+    with treadle.profile(session) as profile:
+        session.run(None, FEEDS)
+    nodes = [node for node in profile.data["nodes"] if not node.get("between_devices")]
+    assert {node["device"] for node in nodes} == {"sim"} and not any("of_peak" in node for node in nodes)
+
+
 @pytest.mark.skipif(not TRACE_TOOLS.exists(), reason="scripts/setup --traces was not run")
 def test_holistic_trace_analysis_reads_them(session: treadle.InferenceSession, tmp_path: pathlib.Path) -> None:
     feeds = {"x": np.ones((50_000, 8), np.float32)}  # large, as the trace tool reads times in whole microseconds

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/devices/device.h"
@@ -24,6 +25,12 @@ struct DeviceRequest {
   std::string_view cache_dir = {};                   ///< folder in which the device keeps compiled code; empty: it keeps none
 };
 
+/// A device's highest rates, as measured.
+struct DevicePeaks {
+  double flops_per_second = 0;                              ///< float32 multiply-adds, each counted as two; 0: not known
+  std::vector<std::pair<double, double>> bytes_per_second;  ///< of copies: (bytes touched, bytes read and written per second), ascending
+};
+
 struct DeviceType {
   std::string name;  ///< sessions use "sim", or "sim:NAME" to have several
   std::function<std::shared_ptr<Device>(const DeviceRequest&)> make;
@@ -35,6 +42,8 @@ struct DeviceType {
   /// For devices that have their own kernels: the operators of the treadle domain that these kernels compute. The optimizer makes no other
   /// operators of that domain for the device. If the list is empty, graphs are optimized at the level `basic`, otherwise at `extended`.
   std::vector<std::string> fused_operators = {};
+  /// Measures a device of this type, for profiles. Empty: its rates are not known, and profiles judge no node that runs on it.
+  std::function<DevicePeaks(Device&)> measure_peaks = {};
 };
 
 /// Registers a type. A type registered later under the same name replaces it for later sessions. Thread-safe.

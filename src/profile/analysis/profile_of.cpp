@@ -73,6 +73,8 @@ Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uin
   made->recording = std::move(recording);
   made->node_of = std::move(node_of);
   made->device_rows = std::move(plan.device_rows);
+  for (size_t i = 0; i < profile.nodes.size(); ++i)
+    if (const DeviceRow* row = made->device_rows.of(static_cast<int32_t>(i))) profile.nodes[i].device = row->device;
   add_device_rows(*made);
   made->run = 0;
   made->intervals = std::move(intervals);

@@ -113,9 +113,25 @@ class ReportBuilder {
     if (context_.first_run_ms > 0) report.runs.first_run_ms = rounded(context_.first_run_ms);
     report.profiler = cost();
     if (!profile_.clock.empty()) report.clock = clock_of(profile_);
-    if (!has_peaks) return;
-    report.peaks = {.threads = context_.peaks.threads, .gflops = rounded(context_.peaks.flops_per_second / 1e9, 100), .bandwidth = {}};
-    for (const auto& [bytes, rate] : context_.peaks.bytes_per_second) report.peaks->bandwidth.push_back({bytes, rounded(rate / 1e9, 100)});
+    if (has_peaks)
+      report.peaks = {.threads = context_.peaks.threads, .gflops = gflops_of(context_.peaks), .bandwidth = bandwidth_of(context_.peaks)};
+    for (const auto& [device, peaks] : context_.device_peaks)
+      report.device_peaks.push_back({.device = device, .gflops = gflops_of(peaks), .bandwidth = bandwidth_of(peaks)});
+  }
+
+  static double gflops_of(const MachinePeaks& peaks) { return rounded(peaks.flops_per_second / 1e9, 100); }
+  static std::vector<ProfileReport::Peaks::Bandwidth> bandwidth_of(const MachinePeaks& peaks) {
+    std::vector<ProfileReport::Peaks::Bandwidth> rates;
+    for (const auto& [bytes, rate] : peaks.bytes_per_second) rates.push_back({bytes, rounded(rate / 1e9, 100)});
+    return rates;
+  }
+
+  // The peaks of what computed the node. Without rates if they were not measured.
+  const MachinePeaks& peaks_of(const ProfiledNode& node) const {
+    static const MachinePeaks kUnknown;
+    if (node.device.empty()) return context_.peaks;
+    const auto found = context_.device_peaks.find(node.device);
+    return found == context_.device_peaks.end() ? kUnknown : found->second;
   }
 
   ProfileReport::Cost cost() const {
@@ -134,11 +150,11 @@ class ReportBuilder {
     return cost;
   }
 
-  // Determines what limits each node, and the least time that the machine could take for it.
+  // Determines what limits each node, and the least time that the machine, or the node's device, could take for it.
   void judge_nodes() {
     for (const ProfiledNode& node : profile_.nodes) {
       const bool costed = node.flops && node.bytes;
-      bounds_ns_.push_back(costed ? context_.peaks.bound_ns(*node.flops, *node.bytes) : 0);
+      bounds_ns_.push_back(costed ? peaks_of(node).bound_ns(*node.flops, *node.bytes) : 0);
       kinds_.push_back(kind_of(node, bounds_ns_.back()));
     }
   }
@@ -147,8 +163,10 @@ class ReportBuilder {
     if (node.kernel.empty() && !node.between_devices) return Kind::control_flow;
     if (node.moves) return Kind::moves;
     if (bound_ns == 0) return Kind::unknown;
-    if (*node.flops / context_.peaks.flops_per_second < *node.bytes / context_.peaks.bandwidth(*node.bytes)) return Kind::memory;
-    return context_.peaks_hold && computes_in_float32(node) ? Kind::compute : Kind::other_numbers;
+    const MachinePeaks& peaks = peaks_of(node);
+    if (*node.flops / peaks.flops_per_second < *node.bytes / peaks.bandwidth(*node.bytes)) return Kind::memory;
+    const bool peaks_hold = context_.peaks_hold || !node.device.empty();  // a session's precision is the host's alone
+    return peaks_hold && computes_in_float32(node) ? Kind::compute : Kind::other_numbers;
   }
 
   double node_mean_ns(size_t i) const {

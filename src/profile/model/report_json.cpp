@@ -46,7 +46,8 @@ void fields(auto& v, PassRefusal& r) { v.must("pass", r.pass), v.must("why", r.w
 void fields(auto& v, NodeReport& n) {
   v.may("name", n.name), v.may("op", n.op_type), v.opt("kernel", n.kernel), v.opt("forms", n.forms), v.opt("parent", n.parent, -1);
   v.opt("phase", n.phase), v.opt("sequence", n.sequence, int64_t{-1}), v.opt("forward", n.forward);
-  v.opt("between_devices", n.between_devices), v.opt("sources", n.sources), v.opt("layers", n.layers), v.opt("passes", n.passes);
+  v.opt("between_devices", n.between_devices), v.opt("device", n.device), v.opt("sources", n.sources), v.opt("layers", n.layers),
+      v.opt("passes", n.passes);
   v.opt("unused_kernels", n.unused_kernels), v.may("inputs", n.inputs), v.may("outputs", n.outputs);
   v.opt("packed_bytes", n.packed_bytes), v.opt("flops", n.flops), v.opt("bytes", n.bytes), v.opt("calls", n.calls), v.opt("ms", n.ms);
   v.opt("slack_ms", n.slack_ms), v.opt("ready_ms", n.ready_ms), v.opt("waited_ms", n.waited_ms), v.opt("mean_ms", n.mean_ms);
@@ -137,6 +138,10 @@ void fields(auto& v, ProfileReport::Peaks& p) {
   v.must("threads", p.threads), v.must("gflops", p.gflops), v.must("bandwidth", p.bandwidth);
 }
 
+void fields(auto& v, ProfileReport::DevicePeaks& p) {
+  v.must("device", p.device), v.must("gflops", p.gflops), v.must("bandwidth", p.bandwidth);
+}
+
 void fields(auto& v, ProfileReport::Part& p) { v.may("id", p.id), v.must("title", p.title), v.must("ms", p.ms), v.must("share", p.share); }
 
 void fields(auto& v, ProfileReport::CriticalPath& p) {
@@ -191,7 +196,8 @@ void fields(auto& v, ProfileRemedy& r) {
 void fields(auto& v, ProfileReport& r) {
   v.opt("model", r.model), v.opt("command", r.command), v.may("assumed_extents", r.assumed_extents);
   v.may("environment", r.environment), v.must("runs", r.runs), v.opt("profiler", r.profiler), v.opt("clock", r.clock);
-  v.opt("peaks", r.peaks), v.may("where", r.where), v.opt("critical_path", r.critical_path), v.opt("waited_ms", r.waited_ms);
+  v.opt("peaks", r.peaks), v.opt("device_peaks", r.device_peaks), v.may("where", r.where), v.opt("critical_path", r.critical_path),
+      v.opt("waited_ms", r.waited_ms);
   v.must("nodes", r.nodes), v.may("operators", r.operators), v.opt("layers", r.layers), v.opt("phases", r.phases);
   v.opt("pool", r.pool), v.opt("load", r.load), v.opt("ranges", r.ranges), v.opt("marks", r.marks), v.opt("memory", r.memory);
   v.opt("remedies", r.remedies);

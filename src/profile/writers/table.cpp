@@ -45,6 +45,11 @@ std::string headline(const ProfileReport& report) {
                           peaks->bandwidth.back().gb_per_s);
     text += "\n";
   }
+  for (const ProfileReport::DevicePeaks& peaks : report.device_peaks) {
+    text += fmt::format("  device     {} reaches {:.0f} GFLOP/s (float32)", peaks.device, peaks.gflops);
+    if (!peaks.bandwidth.empty()) text += fmt::format(", {:.0f} GB/s in memory", peaks.bandwidth.back().gb_per_s);
+    text += "\n";
+  }
   for (const std::string& row : report.timeline ? report.timeline->threads : std::vector<std::string>())
     if (row.ends_with(kTimesOfLaunches)) text += fmt::format("  device     {}: the device does not tell its own\n", row);
   if (const auto& cost = report.profiler) {

@@ -190,6 +190,7 @@ function showEnvironment() {
     ['model', profile.model], ['command', profile.command && make('code', {}, profile.command)],
     ['peak, float32', peaks && `${number(peaks.gflops, 0)} GFLOP/s, measured`],
     ['peak of copies', peaks && peaks.bandwidth.map((b) => `${number(b.gb_per_s, 0)} GB/s of ${bytes(b.bytes)}`).join(', ')],
+    ...(profile.device_peaks || []).map((d) => [`peak of ${d.device}`, `${number(d.gflops, 0)} GFLOP/s (float32)` + d.bandwidth.map((b) => `, ${number(b.gb_per_s, 0)} GB/s of ${bytes(b.bytes)}`).join('')]),
     ['recording an event', isKnown(cost.ns_per_event) ? `${number(cost.ns_per_event, 1)} ns; ${number(cost.events_per_run, 0)} events a run` : ''],
     ['runs that were not recorded', plain && `median ${time(plain.median)}, p10 ${time(plain.p10)}, p90 ${time(plain.p90)}`],
     ['recording slows a run by', slowdown], ['events lost', cost.events_lost],

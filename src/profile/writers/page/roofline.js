@@ -1,6 +1,10 @@
-// Draws the roofline: nodes by operations per second and operations per byte, below the limits of the machine.
+// Draws the roofline: nodes by operations per second and operations per byte, below the limits of the machine or device that most of the
+// time was spent on.
 function showRoofline() {
-  const dots = nodes.filter((n) => n.flops > 0 && n.bytes > 0 && n.gflops > 0), peaks = profile.peaks;
+  const known = nodes.filter((n) => n.flops > 0 && n.bytes > 0 && n.gflops > 0), shares = new Map();
+  for (const n of known) shares.set(n.device || '', (shares.get(n.device || '') || 0) + (n.share || 0));
+  const device = [...shares.keys()].sort((a, b) => shares.get(b) - shares.get(a))[0];
+  const dots = known.filter((n) => (n.device || '') === device), peaks = device ? (profile.device_peaks || []).find((p) => p.device === device) : profile.peaks;
   if (!dots.length || !peaks || !peaks.bandwidth.length) { $('roofline').hidden = true; return; }
   drawRoofline(dots, peaks);
   redraws.push(() => drawRoofline(dots, peaks));
@@ -43,6 +47,6 @@ function drawRoofline(dots, peaks) {
     const middle = from ** 0.6 * ridge ** 0.4;
     text(x(middle) + (k ? 10 : -8), y(middle * rate) + (k ? 14 : -6), k || x(middle) < left + 120 ? 'start' : 'end', `${number(rate, 0)} GB/s ${where}`);
   }
-  text(width - right - 4, y(peaks.gflops) - 7, 'end', `${number(peaks.gflops, 0)} GFLOP/s, measured peak`);
+  text(width - right - 4, y(peaks.gflops) - 7, 'end', `${number(peaks.gflops, 0)} GFLOP/s, measured peak${peaks.device ? ` of ${peaks.device}` : ''}`);
   $('roofline-plot').replaceChildren(root);
 }

@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Checks and times everything on a GPU within ten minutes, and prints tables: models beside other engines, products, small nodes, start, training.
+
+    PYTHONPATH=build/python/python bench/gpu.py [--device gpu] [--seconds 600] [--only REGEX] [--batches 1,32] [--types float32,float16]
+
+Engines whose package or GPU is absent have no column: PyTorch (eager, and compiled with graphs that are submitted again) needs CUDA, ncnn its Vulkan,
+ONNX Runtime its WebGPU provider. Engines take turns, and a figure is the median. Errors are relative to the largest output of the same model in
+float64 (architectures of bench/architectures.py). The peak is the device's own, by the loop that profiles use. A software GPU is measured only by its
+number (`gpu:0`) with TREADLE_SOFTWARE_GPU=1; its figures say nothing about GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from engines import Case, make_gpu_runner
+from onnx import TensorProto, helper, numpy_helper
+
+import models
+import treadle
+
+MODELS = ["resnet50", "mobilenet_v2", "efficientnet_b0", "vit_tiny", "bert_base", "unet"]
+# Column of the table -> the engine and whether it compiles the module.
+COLUMNS = {"treadle": ("treadle", False), "PyTorch": ("pytorch", False), "compiled": ("pytorch", True), "ncnn": ("ncnn", False), "WebGPU": ("onnxruntime", False)}
+TYPES = {"float32": (TensorProto.FLOAT, np.float32), "float16": (TensorProto.FLOAT16, np.float16)}
+
+
+class Budget:
+    """The seconds that are left for all measurements together."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.perf_counter() + seconds
+
+    def left(self) -> float:
+        return self.end - time.perf_counter()
+
+
+def options_for(device: str, **more: Any) -> treadle.SessionOptions:
+    options = treadle.SessionOptions()
+    options.device = device
+    for name, value in more.items():
+        setattr(options, name, value)
+    return options
+
+
+def in_float16(case: Case) -> Case:
+    """The model with weights, inputs and outputs of 16 bits."""
+    import onnx
+
+    model = onnx.load(str(case.path))
+
+    def halved(tensor: onnx.TensorProto) -> None:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+
+    for tensor in model.graph.initializer:
+        halved(tensor)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                halved(attribute.t)
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.FLOAT16
+    for value in [*model.graph.input, *model.graph.output, *model.graph.value_info]:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    path = case.path.with_suffix(".f16.onnx")
+    onnx.save(model, str(path))
+    feeds = {key: value.astype(np.float16) if value.dtype == np.float32 else value for key, value in case.feeds.items()}
+    return Case(case.name, path, feeds, [np.asarray(e, np.float16) for e in case.exact], case.batch, case.is_architecture, case.cache)
+
+
+def product(type_: int, rows: int, terms: int, columns: int, times: int) -> bytes:
+    """A chain of products with square weights, so that each one's result is the next one's operand."""
+    dtype = np.float16 if type_ == TensorProto.FLOAT16 else np.float32
+    weight = numpy_helper.from_array((np.eye(terms, columns) * 0.5).astype(dtype), "w")
+    nodes = [helper.make_node("MatMul", [f"x{i}", "w"], [f"x{i + 1}"]) for i in range(times)]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x0", type_, [rows, terms])],
+                              [helper.make_tensor_value_info(f"x{times}", type_, [rows, columns])], [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def nodes(count: int) -> bytes:
+    """Small nodes that no fusion joins."""
+    made = [helper.make_node("Softmax", [f"x{i}"], [f"x{i + 1}"]) for i in range(count)]
+    graph = helper.make_graph(made, "g", [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, 8])],
+                              [helper.make_tensor_value_info(f"x{count}", TensorProto.FLOAT, [1, 8])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def median_ms(run: Any, seconds: float, least: int = 3) -> float:
+    run()
+    times, end = [], time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def measure_models(args: argparse.Namespace, budget: Budget) -> None:
+    print("\n| model | batch | type | " + " | ".join(f"{column}, ms" for column in COLUMNS) + " | error | nodes on the host |")
+    print("|---|---|---|" + "---|" * (len(COLUMNS) + 2))
+    reasons: dict[str, str] = {}
+    names = [name for name in MODELS if re.search(args.only, name)]
+    cases = [(name, batch, type_) for batch in args.batches for type_ in args.types for name in names]
+    for number, (name, batch, type_) in enumerate(cases):
+        if budget.left() < 60:
+            print(f"| {name} | {batch} | {type_} | out of time |")
+            continue
+        case = models.load(name, batch, args.cache)
+        case = in_float16(case) if type_ == "float16" else case
+        runners = {}
+        for column, (engine, compiled) in COLUMNS.items():
+            try:
+                runners[column] = make_gpu_runner(engine, case, compiled)
+                outputs = runners[column]()
+                if column == "treadle":
+                    error = models.error(outputs, case.exact)
+            except Exception as e:  # an engine that cannot is a blank
+                runners.pop(column, None)
+                reasons.setdefault(column, str(e).splitlines()[0])
+        share = (budget.left() - 60) / (len(cases) - number) / 2
+        blocks = models.measure_here(runners, min(args.seconds_each, share / max(len(runners), 1)), time.perf_counter)
+        session = treadle.InferenceSession(str(case.path), options_for(args.device))
+        lines = [line.split("\t") for line in session.to_text("devices").splitlines()]
+        on_host = sum(line[0] == "cpu" for line in lines if len(line) > 3)
+        figures = [f"{statistics.median(blocks[column]):.3f}" if column in blocks else "" for column in COLUMNS]
+        print(f"| {name} | {batch} | {type_} | " + " | ".join(figures) + f" | {error:.1e} | {on_host} of {len(lines)} |", flush=True)
+    for column, reason in reasons.items():
+        print(f"\n{column} is not measured everywhere: {reason}")
+
+
+def measure_products(args: argparse.Namespace, budget: Budget) -> None:
+    print("\n| product | type | GFLOP/s | of the measured float32 peak |\n|---|---|---|---|")
+    for type_ in args.types:
+        for size in args.sizes:
+            if budget.left() < 40:
+                return
+            times = 4
+            session = treadle.InferenceSession(product(TYPES[type_][0], size, size, size, times), options_for(args.device))
+            feeds = {"x0": np.ones((size, size), TYPES[type_][1])}
+            session.run(None, feeds)
+            with treadle.profile(session) as profile:
+                for _ in range(5):
+                    session.run(None, feeds)
+            spent = [node["ms"]["median"] for node in profile.data["nodes"] if node["op"] == "MatMul"]
+            rate = 2 * size**3 / statistics.median(spent) / 1e6
+            peaks = profile.data.get("device_peaks") or [{"gflops": 0}]
+            share = f"{rate / peaks[0]['gflops']:.0%}" if peaks[0]["gflops"] else "not measured"
+            print(f"| {size} x {size} x {size} | {type_} | {rate:,.0f} | {share} |", flush=True)
+
+
+def measure_start_and_nodes(args: argparse.Namespace) -> None:
+    print("\n| what | figure |\n|---|---|")
+    few, many = 10, 110
+    took = {}
+    for count in (few, many):
+        session = treadle.InferenceSession(nodes(count), options_for(args.device))
+        took[count] = median_ms(lambda session=session: session.run(None, {"x0": np.ones((1, 8), np.float32)}), 1.0)
+    print(f"| a further small node of a run | {(took[many] - took[few]) / (many - few) * 1e3:.2f} us |")
+    case = models.load("resnet50", 1, args.cache)
+    with tempfile.TemporaryDirectory() as folder:
+        for what in ("without a cache", "with a warm cache"):
+            start = time.perf_counter()
+            treadle.InferenceSession(str(case.path), options_for(args.device, cache_dir=folder)).run(None, case.feeds)
+            print(f"| start of ResNet-50 and its first run, {what} | {time.perf_counter() - start:.2f} s |", flush=True)
+
+
+def measure_training(args: argparse.Namespace, budget: Budget) -> None:
+    import torch
+    import training
+
+    print("\n| training step | batch | treadle, ms | PyTorch eager, ms | loss after 5 steps | on the CPU |\n|---|---|---|---|---|---|")
+    for name in ("digits", "resnet18", "gpt"):
+        if budget.left() < 30:
+            return
+        module, x = training.make_module(name, training.CASES[name])
+        labels, loss_of, loss = training.make_loss(name, module(x).shape)
+        file, losses, ours = training.exported(module, x), {}, 0.0
+        for device in ("cpu", args.device):
+            trainer = treadle.Trainer(file, sess_options=options_for(device), optimizer="sgd", learning_rate=training.RATE, momentum=training.MOMENTUM, **loss)
+
+            def step(trainer: treadle.Trainer = trainer) -> float:
+                return float(trainer.step({"x": x.numpy()}, labels.numpy()))
+
+            losses[device] = [step() for _ in range(5)][-1]
+            if device == args.device:
+                ours = median_ms(step, 2.0)
+        theirs = ""
+        if torch.cuda.is_available():
+            on_gpu = module.cuda()
+            theirs = f"{median_ms(training.torch_steps(on_gpu, on_gpu, x.cuda(), labels.cuda(), loss_of), 2.0):.2f}"
+        print(f"| {name} | {training.CASES[name]} | {ours:.2f} | {theirs} | {losses[args.device]:.5g} | {losses['cpu']:.5g} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="gpu")
+    parser.add_argument("--seconds", type=float, default=600, help="for all of it")
+    parser.add_argument("--seconds-each", type=float, default=2, help="at most, for an engine and a model")
+    parser.add_argument("--only", default="", help="regular expression of models")
+    parser.add_argument("--batches", type=lambda text: [int(part) for part in text.split(",")], default=[1, 32])
+    parser.add_argument("--types", type=lambda text: text.split(","), default=list(TYPES))
+    parser.add_argument("--sizes", type=lambda text: [int(part) for part in text.split(",")], default=[1024, 4096])
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "treadle-bench")
+    args = parser.parse_args()
+    budget = Budget(args.seconds)
+    measure_products(args, budget)
+    measure_start_and_nodes(args)
+    measure_training(args, budget)
+    measure_models(args, budget)
+
+
+if __name__ == "__main__":
+    main()
