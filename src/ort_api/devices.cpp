@@ -172,9 +172,10 @@ void add_compatibility(OrtApi& table) {
       compatibility_of(onnx::parse_model_bytes({bytes, size}, nullptr, {}, {.load_external = false}), provider, allocator, out);
     });
   };
-  table.GetHardwareDeviceEpIncompatibilityDetails = [](const OrtEnv*, const char* provider, const OrtHardwareDevice* device,
+  table.GetHardwareDeviceEpIncompatibilityDetails = [](const OrtEnv* env, const char* provider, const OrtHardwareDevice* device,
                                                        OrtDeviceEpIncompatibilityDetails** out) {
     return guarded([&] {
+      required(env, "env");
       required(device, "hw");
       const std::string name = chars_of(provider, "ep_name");
       const char* known = find_provider(name);

@@ -37,7 +37,7 @@ OrtValue* output_at(OrtKernelContext& context, size_t index, const int64_t* dims
 }
 
 void expect_allocator_of(const OrtMemoryInfo* info) {
-  if (required(info, "mem_info").device != OrtMemoryInfoDeviceType_CPU)
+  if (required(info, "mem_info").device != OrtMemoryInfoDeviceType_CPU || info->vendor_id != 0)
     throw Error(ErrorCode::invalid_argument, "No requested allocator available: of \"" + info->name + "\", the memory here is \"Cpu\"");
 }
 
