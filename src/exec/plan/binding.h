@@ -152,8 +152,7 @@ struct BindingCache {
                                      std::shared_ptr<const Binding> previous = {});
   /// Frees the version of the parameters that unused bindings hold, before a new version is made.
   void let_parameters_go();
-  /// Returns a binding to the cache, under the cache's lock. So everything that the caller read from it happens before it is bound to other
-  /// extents.
+  /// Returns a binding to the cache, under the cache's lock. So no thread binds it to other extents while the caller still reads it.
   void let_go(std::shared_ptr<const Binding> binding);
 
   struct Statistics {

@@ -450,7 +450,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
   search(share);
   if (pays)  // the best ratio may be reached with less than the permitted time
     for (double part : {0.5, 0.2}) search(share * part);
-  // The estimate does not count gaps in the arena, so that the most promising capacities are planned exactly.
+  // The estimates do not count gaps in the arena. So at most kTries capacities are planned exactly, those with the best estimates.
   constexpr int kTries = 3;
   std::shared_ptr<const BudgetedPlan> best;
   double least = own_price;

@@ -19,7 +19,7 @@ namespace treadle::kernels {
 /// A tile of one part has 16 rows of A (or columns of B) by 32 terms. The tiles of the high, middle and low parts are one behind the other.
 /// Edges are padded with zeros.
 constexpr int64_t kSplitRows = 16, kSplitTerms = 32;
-constexpr int64_t kSplitTiles = 3 * kSplitRows * kSplitTerms;  ///< number of bfloat16 numbers in the three tiles
+constexpr int64_t kSplitTiles = 3 * kSplitRows * kSplitTerms;  ///< bfloat16 elements of a high, a middle and a low tile together
 
 /// The bits of a float's magnitude, which are ordered like the magnitudes; infinity and NaN are the largest.
 using Magnitude = uint32_t;

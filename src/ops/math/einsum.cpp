@@ -230,9 +230,10 @@ void decompose_einsum(Graph& graph, NodeId id) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Type& type = graph.type(inputs[i]);
     if (!type.is_tensor() || !kProducts.has(type.dtype)) return;
-    // The term has no ellipsis, so its length is the rank, which the run checks.
+    // An equation that changes nothing ("ij->ij") stays, if its operand has no known rank: its run checks that the rank fits the term.
     const bool is_check = inputs.size() == 1 && equation.output == equation.inputs[i];
     if (!type.has_rank() && (has_ellipsis(equation.inputs[i]) || is_check)) return;
+    // A term without an ellipsis has as many labels as its operand has axes.
     const int rank = type.has_rank() ? type.rank() : static_cast<int>(equation.inputs[i].size());
     elided.take(equation.inputs[i], rank);
     operands.push_back({&graph, id, inputs[i], expand(equation.inputs[i], rank), {}});

@@ -53,9 +53,10 @@ void check_rank(size_t rank) {
     throw Error(ErrorCode::not_implemented, fmt::format("a window over {} spatial axes; there is one for 1 to 3", rank));
 }
 
-/// Checks that the window fits.
-/// @param overhang  how far the window may extend beyond the end pad: ceil_mode rounds a partial stride up to one more window, if that
-///                  begins inside the input or its begin pad
+/// Checks that one window fits into an axis with its pads. With ceil_mode, the only window may extend beyond the end pad, if it begins in
+/// the input or its begin pad.
+/// @param reach     extent that the window spans, dilation included
+/// @param overhang  how far the window may extend beyond the end pad; 0 without ceil_mode
 void check_fits(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis, int64_t overhang) {
   if (!reach.is_const() || !extent.is_const()) return;  // the run checks extents with symbols
   const int64_t begins = checked_add(extent.value(), pads.begin[axis]);

@@ -189,7 +189,7 @@ class PackedWeights final : public PackedState {
   mutable std::mutex mutex_;
   mutable std::optional<Weights> weights_;
   mutable kernels::OwnedPackedB<float> panels_;
-  mutable Tensor parts_;  // has no elements if the weights cannot be split into parts
+  mutable Tensor parts_;  // the weights as sums of bfloat16 parts, packed; no elements if some weight is too large for that
   mutable kernels::SplitB split_;
 };
 

@@ -46,7 +46,7 @@ class LayerSpans {
     uint16_t run = 0;            // number of the run whose nodes are in `open`
     Layers outer;                // layers of the surrounding node
     Layers open;                 // layers of the latest node, without those in `outer`
-    std::vector<size_t> ranges;  // indices of their ranges in `made_`
+    std::vector<size_t> ranges;  // for each layer of `open`, the index of its range in `made_`
   };
 
   // A node without a layer, such as a sum of gradients, does not end a layer's range: the next node may continue it.

@@ -71,7 +71,7 @@ std::string class_name(MemoryClass memory_class) { return std::string(memory_cla
 bool computes_in_float32(const PlannedNode& node) {
   const auto hold = [](const std::vector<ProfiledOperand>& operands) {
     return std::all_of(operands.begin(), operands.end(), [](const ProfiledOperand& operand) {
-      // True also for integers, which may be indices.
+      // Integers of 32 and 64 bits are allowed: they may be indices of a float32 computation.
       return operand.name.empty() || (operand.dtype != DType::float64 && bits_of(operand.dtype) >= 32);
     });
   };

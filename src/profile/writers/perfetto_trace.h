@@ -7,7 +7,8 @@
 
 namespace treadle::profile {
 
-/// Writes a track per row with a slice per range, and a track per counter. Names and arguments are stored once per row.
+/// Writes a track per row with a slice per range, and a track per counter. In a row, slices with the same name or the same arguments share
+/// one copy of them.
 std::string to_perfetto_trace(const TraceView& view);
 
 }  // namespace treadle::profile
