@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,13 @@ namespace treadle {
 
 enum class CopyKind : uint8_t { host_to_device, device_to_host, device_to_device };
 enum class Access : uint8_t { read, write };
+
+/// Bytes that work reads or writes.
+struct MemoryUse {
+  const void* data = nullptr;
+  size_t size_bytes = 0;
+  Access access = Access::read;
+};
 
 class Device;
 
@@ -61,6 +69,10 @@ class Stream {
   /// the latest by synchronize(); after an error it may never be called. @pre Device::tells_times()
   virtual void begin_timed() {}
   virtual void end_timed(Told /*told*/) {}
+
+  /// Called inside of work, before each of its parts: up to the next call, or to its end, the work accesses this memory only, and memory
+  /// that is never written after it was first filled. For devices that do parts at the same time if they do not depend on each other.
+  virtual void declare_uses(std::span<const MemoryUse> /*uses*/) {}
 };
 
 /// Lets a device work on host memory under device addresses, as with managed memory, so that data need not fit into the device's memory.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/vulkan/hazards.h"
 #include "device/vulkan/staging_pool.h"
 #include "device/vulkan/time_stamps.h"
 #include "device/vulkan/timeline.h"
@@ -81,14 +82,18 @@ class StreamOfCommands final : public VulkanStream {
   // Kernels record commands when called. The objects that they own are kept until these commands are done.
   void enqueue(Work work, std::string_view) override {
     connection().check_process();
-    VulkanStream* const before = std::exchange(current_stream, this);
-    try {
+    struct Current {  // also if the work fails
+      StreamOfCommands& stream;
+      VulkanStream* const before = std::exchange(current_stream, &stream);
+      ~Current() {
+        current_stream = before;
+        stream.uses_.reset();
+      }
+    };
+    {
+      const Current current{*this};
       work();
-    } catch (...) {
-      current_stream = before;
-      throw;
     }
-    current_stream = before;
     keep(std::move(work));
   }
   void enqueue_release(Work work) override { timeline_->when_done(current_submission(), std::move(work)); }
@@ -118,6 +123,11 @@ class StreamOfCommands final : public VulkanStream {
                                    push.data());
     connection()->CmdDispatch(commands, groups[0], groups[1], groups[2]);
     end_command();
+  }
+
+  void declare_uses(std::span<const MemoryUse> uses) override {
+    uses_.emplace(uses.begin(), uses.end());
+    has_begun_uses_ = false;
   }
 
   void record(Event& event) override {
@@ -234,15 +244,32 @@ class StreamOfCommands final : public VulkanStream {
     return commands.stamps->stamp(commands.handle);
   }
 
-  VkCommandBuffer begin_command() {
+  // @param own  what the command uses, if the work has not declared it
+  VkCommandBuffer begin_command(std::span<const MemoryUse> own = {}) {
     recording();
     if (is_timed_ && !began_) began_ = stamp();
+    if (is_timed_ || needs_barrier(own)) {  // what runs at the same time has no times of its own
+      put_barrier();
+      hazards_.clear();
+    }
+    if (uses_ || !own.empty())
+      hazards_.add(uses_ ? *uses_ : own);
+    else
+      hazards_.add_unknown();
+    has_begun_uses_ = true;
+    return recording_->handle;
+  }
+  // Commands of one part depend on each other.
+  bool needs_barrier(std::span<const MemoryUse> own) const {
+    if (uses_) return has_begun_uses_ || hazards_.needs_barrier(*uses_);
+    return own.empty() ? hazards_.has_any() : hazards_.needs_barrier(own);
+  }
+  void put_barrier() {
     constexpr VkPipelineStageFlags kStages = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
     const VkMemoryBarrier barrier{
         VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
         VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT};
     connection()->CmdPipelineBarrier(recording_->handle, kStages, kStages, 0, 1, &barrier, 0, nullptr, 0, nullptr);
-    return recording_->handle;
   }
   void end_command() {
     if (++num_commands_ >= kCommandsInBuffer && !is_timed_) submit();  // a timed piece's last stamp belongs behind its last command
@@ -319,9 +346,11 @@ class StreamOfCommands final : public VulkanStream {
     timeline_->when_done(current_submission(), [pool = staging_pool_, used] { pool->give_back(std::move(*used)); });
   }
 
-  void copy_buffer(VkBuffer to, VkDeviceSize to_offset, VkBuffer from, VkDeviceSize from_offset, size_t size_bytes) {
+  // @param uses  of device memory
+  void copy_buffer(VkBuffer to, VkDeviceSize to_offset, VkBuffer from, VkDeviceSize from_offset, size_t size_bytes,
+                   std::span<const MemoryUse> uses) {
     const VkBufferCopy region{from_offset, to_offset, size_bytes};
-    connection()->CmdCopyBuffer(begin_command(), from, to, 1, &region);
+    connection()->CmdCopyBuffer(begin_command(uses), from, to, 1, &region);
     end_command();
   }
   Heap::Place place(const void* address, size_t size_bytes) const {
@@ -330,20 +359,25 @@ class StreamOfCommands final : public VulkanStream {
   void copy_within(void* dst, const void* src, size_t size_bytes) {
     if (size_bytes == 0) return;
     const Heap::Place to = place(dst, size_bytes), from = place(src, size_bytes);
-    copy_buffer(to.buffer, to.offset, from.buffer, from.offset, size_bytes);
+    const MemoryUse uses[] = {{dst, size_bytes, Access::write}, {src, size_bytes, Access::read}};
+    copy_buffer(to.buffer, to.offset, from.buffer, from.offset, size_bytes, uses);
   }
   void upload(std::byte* dst, const std::byte* src, size_t size_bytes) {
     std::byte* const staged = stage(size_bytes, Buffer::For::upload);
     std::memcpy(staged, src, size_bytes);
     const Heap::Place to = place(dst, size_bytes);
-    copy_buffer(to.buffer, to.offset, staging_.buffer->handle(), static_cast<VkDeviceSize>(staged - staging_.buffer->mapped()), size_bytes);
+    const MemoryUse use{dst, size_bytes, Access::write};
+    copy_buffer(to.buffer, to.offset, staging_.buffer->handle(), static_cast<VkDeviceSize>(staged - staging_.buffer->mapped()), size_bytes,
+                std::span(&use, 1));
+    if (uses_) hazards_.add_unknown();  // a kernel's constants, which it does not declare
   }
   void download(std::byte* dst, const std::byte* src, size_t size_bytes) {
     std::byte* const staged = stage(size_bytes, Buffer::For::download);
     const Heap::Place from = place(src, size_bytes);
     timeline_->when_done(submitted_ + 1, [dst, staged, size_bytes] { std::memcpy(dst, staged, size_bytes); });
+    const MemoryUse use{src, size_bytes, Access::read};
     copy_buffer(staging_.buffer->handle(), static_cast<VkDeviceSize>(staged - staging_.buffer->mapped()), from.buffer, from.offset,
-                size_bytes);
+                size_bytes, std::span(&use, 1));
   }
 
   const std::shared_ptr<Device> device_;
@@ -353,6 +387,9 @@ class StreamOfCommands final : public VulkanStream {
   std::vector<std::unique_ptr<Commands>> commands_;
   Commands* recording_ = nullptr;  // null: nothing has been recorded for the next submission
   uint32_t num_commands_ = 0;
+  std::optional<std::vector<MemoryUse>> uses_;  // of the part of the current work; absent: not declared
+  bool has_begun_uses_ = false;                 // that part has a command
+  Hazards hazards_;
   bool is_timed_ = false;                                              // between begin_timed() and end_timed()
   std::optional<TimeStamps::Stamp> began_;                             // first stamp of the timed piece, once it has a command
   uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done

@@ -1,0 +1,50 @@
+// Tells before which commands of a stream a barrier is needed.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/devices/device.h"
+
+namespace treadle::vulkan {
+
+/// What the commands since a stream's last barrier read and write. A command needs a barrier if it reads what one of them writes, or writes
+/// what one of them reads or writes; without a barrier the device may do them at the same time.
+class Hazards {
+ public:
+  bool needs_barrier(std::span<const MemoryUse> uses) const {
+    return is_unknown_ || uses_.size() > kMost || std::any_of(uses.begin(), uses.end(), [&](const MemoryUse& use) {
+             return std::any_of(uses_.begin(), uses_.end(), [&](const MemoryUse& earlier) { return conflict(use, earlier); });
+           });
+  }
+  /// True if a command of which nothing is known needs a barrier.
+  bool has_any() const { return is_unknown_ || !uses_.empty(); }
+  void add(std::span<const MemoryUse> uses) {
+    for (const MemoryUse& use : uses)
+      if (use.size_bytes > 0) uses_.push_back(use);
+  }
+  /// A command may have accessed anything.
+  void add_unknown() { is_unknown_ = true; }
+  /// Called for a barrier.
+  void clear() {
+    uses_.clear();
+    is_unknown_ = false;
+  }
+
+ private:
+  static constexpr size_t kMost = 128;  // beyond that a barrier costs less than looking for one
+
+  static bool conflict(const MemoryUse& a, const MemoryUse& b) {
+    if (a.access == Access::read && b.access == Access::read) return false;
+    const auto a_begin = reinterpret_cast<uintptr_t>(a.data), b_begin = reinterpret_cast<uintptr_t>(b.data);
+    return a.size_bytes > 0 && b.size_bytes > 0 && a_begin < b_begin + b.size_bytes && b_begin < a_begin + a.size_bytes;
+  }
+
+  std::vector<MemoryUse> uses_;
+  bool is_unknown_ = false;
+};
+
+}  // namespace treadle::vulkan
