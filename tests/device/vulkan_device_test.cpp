@@ -81,6 +81,68 @@ TEST_F(VulkanDeviceTest, AnEventOfOneStreamOrdersTheWorkOfAnother) {
   }
 }
 
+// Copies within the device, in one command buffer and in two, are done again with what their sources contain by then.
+TEST_F(VulkanDeviceTest, RecordedWorkIsDoneAgain) {
+  ASSERT_TRUE(device_->records_work());
+  for (const size_t num_copies : {40, 100}) {
+    const size_t size = 1000;
+    std::vector<std::shared_ptr<Storage>> blocks;
+    for (size_t i = 0; i <= num_copies; ++i) blocks.push_back(device_->allocate(size));
+    auto stream = device_->create_stream("test");
+    std::unique_ptr<RecordedWork> work;
+    for (uint8_t round = 0; round < 10; ++round) {
+      std::vector<uint8_t> sent = numbers(size), back(size);
+      for (uint8_t& byte : sent) byte = static_cast<uint8_t>(byte + round);
+      stream->copy(blocks.front()->data(), sent.data(), size, CopyKind::host_to_device);
+      if (!work) {
+        stream->begin_recorded();
+        for (size_t i = 1; i < blocks.size(); ++i) stream->copy(blocks[i]->data(), blocks[i - 1]->data(), size, CopyKind::device_to_device);
+        work = stream->end_recorded();
+        ASSERT_TRUE(work);
+      } else {
+        ASSERT_TRUE(stream->submit_again(*work));
+        if (num_copies == 40) EXPECT_FALSE(stream->submit_again(*work)) << "it has not been done yet";
+      }
+      stream->copy(back.data(), blocks.back()->data(), size, CopyKind::device_to_host);
+      stream->synchronize();
+      EXPECT_EQ(back, sent) << num_copies << " copies, round " << int{round};
+    }
+    work.reset();  // before its stream
+  }
+}
+
+TEST_F(VulkanDeviceTest, WorkThatCannotBeDoneAgainIsNotRecorded) {
+  std::vector<uint8_t> bytes = numbers(100), back(100);
+  const auto a = device_->allocate(100), b = device_->allocate(100);
+  auto stream = device_->create_stream("test");
+  stream->begin_recorded();
+  stream->copy(a->data(), bytes.data(), 100, CopyKind::host_to_device);
+  EXPECT_FALSE(stream->end_recorded());
+  stream->begin_recorded();
+  stream->copy(b->data(), a->data(), 100, CopyKind::device_to_device);
+  stream->copy(back.data(), b->data(), 100, CopyKind::device_to_host);
+  EXPECT_FALSE(stream->end_recorded());
+  stream->synchronize();  // though it was done
+  EXPECT_EQ(back, bytes);
+}
+
+// A copy names a buffer. Another one may lie at its address later.
+TEST_F(VulkanDeviceTest, RecordedCopiesDoNotOutliveTheirMemory) {
+  const size_t size = 20 << 20;  // large enough for a buffer of its own
+  auto stream = device_->create_stream("test");
+  auto a = device_->allocate(size), b = device_->allocate(size);
+  stream->begin_recorded();
+  stream->copy(b->data(), a->data(), size, CopyKind::device_to_device);
+  std::unique_ptr<RecordedWork> work = stream->end_recorded();
+  stream->synchronize();
+  ASSERT_TRUE(work);
+  a.reset();
+  EXPECT_FALSE(stream->submit_again(*work));
+  a = device_->allocate(size);
+  EXPECT_FALSE(stream->submit_again(*work));
+  work.reset();
+}
+
 TEST_F(VulkanDeviceTest, MemoryIsAlignedAndServesAgain) {
   for (int round = 0; round < 50; ++round) {
     std::vector<std::shared_ptr<Storage>> blocks;

@@ -90,6 +90,21 @@ TEST(PlacedProgram, RandomGraphsOverThreeDevicesGiveTheHostsBits) {
   EXPECT_GT(fences, 24 * 10);
 }
 
+// Bulks of later runs are submitted as earlier ones recorded them, also for other elements.
+TEST(PlacedProgram, LaterRunsSubmitWhatWasRecorded) {
+  int64_t num_submitted_again = 0;
+  for (uint32_t seed = 0; seed < 16; ++seed) {
+    Program plain(random_graph(seed, /*data_dependent=*/false), ProgramOptions{.reuse_memory = false});
+    Program program(random_graph(seed, /*data_dependent=*/false), kPlaced);
+    StreamPlan plan = exec::plan_streams(program, random_placement(program, seed), 3, {.compute_streams = 1 + static_cast<int>(seed % 2)});
+    PlacedProgram placed(program, three_devices(seed, 20), std::move(plan));
+    for (uint32_t feeds = 0; feeds < 6; ++feeds)
+      expect_same_bits(run(placed, random_feeds(seed + feeds)), run_on_host(plain, random_feeds(seed + feeds)));
+    num_submitted_again += next_run(placed).recorded().num_submitted_again();
+  }
+  EXPECT_GT(num_submitted_again, 0);
+}
+
 // Without a fence, nothing orders two accesses to the same memory. The checker must find that, whatever the timing.
 TEST(PlacedProgram, EveryFenceThatIsRemovedIsMissed) {
   int removed = 0;
@@ -431,6 +446,16 @@ TEST(PlacedProgram, ArenasReuseMemoryOnlyOfWhatTheDeviceHasPassed) {
   }
   // Two of the forty values at a time, with a quarter more for growth.
   EXPECT_LE(next_run(placed).arena_bytes(1), 2 * 1024 * sizeof(float) * 5 / 4);
+}
+
+TEST(PlacedProgram, RecordedWorkServesExtentsThatComeBack) {
+  Program program(chain(40), ProgramOptions{.reuse_memory = false, .parallel = true});
+  PlacedProgram placed(program, three_devices(5, 10),
+                       exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 3));
+  for (const int64_t n : {4096, 4096, 1000, 4096, 1000, 9000, 9000, 4096}) {
+    const std::vector<Datum> outputs = run(placed, {counted(n)});
+    EXPECT_EQ(outputs[0].tensor().data<float>()[n - 1], static_cast<float>(n - 1));
+  }
 }
 
 TEST(DevicePlacement, NodesFollowTheirOperandsThenTheirReaders) {

@@ -37,6 +37,12 @@ class Event {
   virtual void synchronize() const = 0;
 };
 
+/// Work that a stream has done and kept (Stream::end_recorded()). It is destroyed before its stream.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+};
+
 /// A queue of work. Streams of a device run concurrently unless events order them. One host thread at a time may use a stream. The
 /// destructor waits for its work.
 class Stream {
@@ -73,6 +79,14 @@ class Stream {
   /// Called inside of work, before each of its parts: up to the next call, or to its end, the work accesses this memory only, and memory
   /// that is never written after it was first filled. For devices that do parts at the same time if they do not depend on each other.
   virtual void declare_uses(std::span<const MemoryUse> /*uses*/) {}
+
+  /// Keeps what is enqueued from here on, besides doing it. @pre Device::records_work()
+  virtual void begin_recorded() {}
+  /// Returns the work since begin_recorded(), or null if it cannot be done again as it is, such as a copy from or to the host.
+  virtual std::unique_ptr<RecordedWork> end_recorded() { return nullptr; }
+  /// Enqueues recorded work of this stream once more: the same kernels with the same arguments, for a fraction of the host's time.
+  /// @return false if it cannot be done now; nothing was enqueued then, and the work has to be recorded again
+  virtual bool submit_again(RecordedWork& /*work*/) { return false; }
 };
 
 /// Lets a device work on host memory under device addresses, as with managed memory, so that data need not fit into the device's memory.
@@ -150,6 +164,8 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual bool memory_is_hosts() const noexcept { return host_accessible(); }
   /// True if its streams tell when the device did their work. Otherwise only the times at which the host enqueued it are known.
   virtual bool tells_times() const noexcept { return false; }
+  /// True if its streams can do recorded work again. Kernels in it get no say: they must depend on nothing but addresses and extents.
+  virtual bool records_work() const noexcept { return false; }
   /// True if its streams can copy directly from and to the other device.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }
 

@@ -123,6 +123,7 @@ class SimStream final : public Stream {
   Device& device() const override { return *device_; }
 
   void enqueue(Work work, std::string_view name) override {
+    if (recorded_) recorded_->parts.push_back({std::exchange(checks_, {}), work, std::string(name)});
     if (engine_) {
       auto* shortest =
           engine_pace_ > 1 ? &shortest_.try_emplace(std::string(name), std::chrono::nanoseconds::max()).first->second : nullptr;
@@ -136,6 +137,7 @@ class SimStream final : public Stream {
   }
 
   void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
+    cannot_serve_again();
     if (kind != CopyKind::host_to_device || checker_->has_memory(src)) check(src, size_bytes, Access::read, "copy");
     if (kind != CopyKind::device_to_host || checker_->has_memory(dst)) check(dst, size_bytes, Access::write, "copy");
     issue([=] {
@@ -157,6 +159,7 @@ class SimStream final : public Stream {
   }
 
   void record(Event& event) override {
+    cannot_serve_again();
     auto* own = dynamic_cast<SimEvent*>(&event);
     if (!own) throw Error(ErrorCode::invalid_argument, "a stream of a simulated device records events of such devices only");
     auto signal = std::make_shared<Signal>();
@@ -166,6 +169,7 @@ class SimStream final : public Stream {
   }
 
   void wait(const std::shared_ptr<Event>& event) override {
+    cannot_serve_again();
     if (auto* own = dynamic_cast<SimEvent*>(event.get())) {
       auto signal = own->signal();
       if (!signal) throw Error(ErrorCode::invalid_argument, "a stream waits for an event that was never recorded");
@@ -209,6 +213,21 @@ class SimStream final : public Stream {
 
   void check(const void* data, size_t size_bytes, Access access, std::string_view name) {
     checker_->check(timeline_, data, size_bytes, access, name);
+    if (recorded_) checks_.push_back({data, size_bytes, access, std::string(name)});
+  }
+
+  void begin_recorded() override { recorded_ = std::make_unique<Recorded>(); }
+  std::unique_ptr<RecordedWork> end_recorded() override {
+    checks_.clear();
+    std::unique_ptr<Recorded> recorded = std::move(recorded_);
+    return recorded && recorded->serves_again ? std::move(recorded) : nullptr;
+  }
+  bool submit_again(RecordedWork& work) override {
+    for (const Recorded::Part& part : static_cast<Recorded&>(work).parts) {
+      for (const Recorded::Check& c : part.checks) check(c.data, c.size_bytes, c.access, c.name);
+      enqueue(part.work, part.name);
+    }
+    return true;
   }
 
   void set_paused(bool paused) {
@@ -225,6 +244,25 @@ class SimStream final : public Stream {
     Work work;
     Kind kind;
   };
+  struct Recorded final : RecordedWork {
+    struct Check {
+      const void* data;
+      size_t size_bytes;
+      Access access;
+      std::string name;
+    };
+    struct Part {
+      std::vector<Check> checks;
+      Work work;
+      std::string name;
+    };
+    std::vector<Part> parts;
+    bool serves_again = true;
+  };
+
+  void cannot_serve_again() {
+    if (recorded_) recorded_->serves_again = false;
+  }
 
   bool is_in_work() const { return std::this_thread::get_id() == thread_.get_id(); }
 
@@ -292,6 +330,8 @@ class SimStream final : public Stream {
   double engine_pace_;
   std::map<std::string, std::chrono::nanoseconds> shortest_;  // shortest time of work, by name; used only by the stream's thread
   std::function<void()> gives_way_;
+  std::unique_ptr<Recorded> recorded_;              // between begin_recorded() and end_recorded()
+  std::vector<Recorded::Check> checks_;             // since the last piece of recorded work
   std::shared_ptr<TimedPiece> outer_;               // the piece that is being enqueued; null: the work is not timed
   std::shared_ptr<TimedPiece> inner_;               // piece inside of the running work; only for the stream's thread, like the next member
   std::vector<std::shared_ptr<TimedPiece>> ended_;  // pieces that have ended inside of the running work
@@ -381,6 +421,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
   bool host_accessible() const noexcept override { return options_.host_accessible; }
   bool memory_is_hosts() const noexcept override { return true; }
   bool tells_times() const noexcept override { return true; }
+  bool records_work() const noexcept override { return true; }
   bool reaches(const Device& other) const noexcept override { return dynamic_cast<const SimDevice*>(&other) != nullptr; }
   std::shared_ptr<const void> watch(const void* data, size_t size_bytes) override {
     if (size_bytes == 0 || checker_->has_memory(data)) return nullptr;

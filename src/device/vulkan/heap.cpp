@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <utility>
 
@@ -57,6 +58,11 @@ Buffer::Buffer(const Connection& connection, size_t size_bytes, For use) : conne
 }
 
 Buffer::~Buffer() { release(); }
+
+uint64_t Buffer::next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 void Buffer::release() noexcept {
   if (!connection_.is_of_this_process()) return;
@@ -138,9 +144,17 @@ Heap::Place Heap::find(uint64_t address, size_t size_bytes) const {
     --at;
     const uint64_t offset = address - at->first;
     if (offset < at->second.buffer->size_bytes() && size_bytes <= at->second.buffer->size_bytes() - offset)
-      return {at->second.buffer->handle(), offset};
+      return {at->second.buffer->handle(), offset, at->second.buffer->id()};
   }
   throw Error(ErrorCode::internal, fmt::format("{} bytes at {:#x} are not memory of {}", size_bytes, address, connection_.name()));
+}
+
+bool Heap::is_in(uint64_t address, uint64_t buffer_id) const {
+  std::lock_guard lock(mutex_);
+  const auto behind = slabs_.upper_bound(address);
+  if (behind == slabs_.begin()) return false;
+  const Buffer& buffer = *std::prev(behind)->second.buffer;
+  return buffer.id() == buffer_id && address - buffer.address() < buffer.size_bytes();
 }
 
 }  // namespace treadle::vulkan

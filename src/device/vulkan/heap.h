@@ -24,6 +24,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
   VkBuffer handle() const { return handle_; }
+  uint64_t id() const { return id_; }  ///< no other buffer of the process has ever had it
   size_t size_bytes() const { return size_bytes_; }
   uint64_t address() const { return address_; }  ///< on the device; for device and shared memory only
   std::byte* mapped() const { return mapped_; }  ///< null for device memory
@@ -31,8 +32,11 @@ class Buffer {
  private:
   void release() noexcept;
 
+  static uint64_t next_id();
+
   const Connection& connection_;
   const size_t size_bytes_;
+  const uint64_t id_ = next_id();
   VkBuffer handle_ = VK_NULL_HANDLE;
   VkDeviceMemory memory_ = VK_NULL_HANDLE;
   uint64_t address_ = 0;
@@ -55,9 +59,12 @@ class Heap {
   struct Place {
     VkBuffer buffer;
     VkDeviceSize offset;
+    uint64_t buffer_id;
   };
   /// @throws Error(internal) unless all `size_bytes` from the address on lie in one block's buffer.
   Place find(uint64_t address, size_t size_bytes) const;
+  /// True if the address still lies in this buffer (Place::buffer_id).
+  bool is_in(uint64_t address, uint64_t buffer_id) const;
 
  private:
   struct Slab {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -130,7 +131,37 @@ class StreamOfCommands final : public VulkanStream {
     has_begun_uses_ = false;
   }
 
+  // Recorded commands may follow anything and be followed by anything, so that there are barriers around them.
+  void begin_recorded() override {
+    if (recording_) close_recording();
+    hazards_.add_unknown();
+    kept_ = std::make_unique<KeptCommands>(*this);
+  }
+  std::unique_ptr<RecordedWork> end_recorded() override {
+    std::unique_ptr<KeptCommands> kept = std::move(kept_);
+    if (recording_) close_recording();
+    hazards_.add_unknown();
+    return kept && kept->serves_again ? std::move(kept) : nullptr;
+  }
+  bool submit_again(RecordedWork& work) override {
+    auto& kept = static_cast<KeptCommands&>(work);
+    if (std::any_of(kept.buffers.begin(), kept.buffers.end(),
+                    [done = timeline_->look()](const Commands* c) { return c->submission > done; }))
+      return false;
+    for (const auto& [address, buffer] : kept.copied)
+      if (!parts_->heap.is_in(address, buffer)) return false;
+    if (recording_) close_recording();
+    for (Commands* const commands : kept.buffers) {
+      commands->submission = kNotSubmitted;
+      ready_.push_back(commands);
+    }
+    hazards_.add_unknown();
+    if (kept.buffers.size() > 1) submit();  // fewer wait for what follows them
+    return true;
+  }
+
   void record(Event& event) override {
+    cannot_serve_again();
     auto* own = dynamic_cast<VulkanEvent*>(&event);
     if (!own) throw Error(ErrorCode::invalid_argument, fmt::format("a stream of {} records events of GPUs only", device_->name()));
     submit();
@@ -138,6 +169,7 @@ class StreamOfCommands final : public VulkanStream {
   }
   // If the event is of another device, the host waits for it before recording anything further.
   void wait(const std::shared_ptr<Event>& event) override {
+    cannot_serve_again();
     auto* own = dynamic_cast<VulkanEvent*>(event.get());
     if (!own) return event->synchronize();
     const auto [timeline, value] = own->recorded();
@@ -147,6 +179,7 @@ class StreamOfCommands final : public VulkanStream {
     waits_.emplace_back(timeline, value);
   }
   void synchronize() override {
+    cannot_serve_again();
     std::exception_ptr failed;
     try {
       submit();
@@ -168,6 +201,7 @@ class StreamOfCommands final : public VulkanStream {
     parts_->pipelines.save();
   }
   void begin_timed() override {
+    cannot_serve_again();
     is_timed_ = true;
     began_.reset();
   }
@@ -185,19 +219,49 @@ class StreamOfCommands final : public VulkanStream {
       fault_ = std::make_unique<Buffer>(connection(), Heap::kAlignment, Buffer::For::shared);
       std::memset(fault_->mapped(), 0, fault_->size_bytes());
     }
+    if (kept_) return {fault_->address(), kept_->add_site(std::move(text))};
     sites_.push_back(std::move(text));
     return {fault_->address(), static_cast<uint32_t>(sites_.size())};
   }
 
  private:
+  static constexpr uint64_t kNotSubmitted = UINT64_MAX;
+  static constexpr uint32_t kFirstKeptSite = 1U << 31;  // numbers of the sites of recorded work
+
   struct Commands {
     VkCommandBuffer handle = VK_NULL_HANDLE;
-    uint64_t submission = 0;  // submission after whose end the buffer may be recorded again
+    uint64_t submission = 0;  // it may be recorded again when this submission is done, unless it is kept
+    bool is_kept = false;
     std::unique_ptr<TimeStamps> stamps;
     bool is_stamped = false;  // the commands that are being recorded contain time stamps
   };
 
+  struct KeptCommands final : RecordedWork {
+    explicit KeptCommands(StreamOfCommands& stream) : stream(stream) {}
+    ~KeptCommands() override {
+      for (Commands* const commands : buffers) commands->is_kept = false;
+      for (const uint32_t number : sites) stream.kept_sites_.erase(number);
+    }
+    uint32_t add_site(std::string text) {
+      uint32_t& number = stream.last_kept_site_;
+      do {
+        number = std::max(number + 1, kFirstKeptSite);
+      } while (!stream.kept_sites_.try_emplace(number, text).second);
+      return sites.emplace_back(number);
+    }
+
+    StreamOfCommands& stream;
+    std::vector<Commands*> buffers;
+    std::vector<std::pair<uint64_t, uint64_t>> copied;  // addresses in copies, and the ids of the buffers that these name
+    std::vector<uint32_t> sites;
+    bool serves_again = true;
+  };
+
   const Connection& connection() const { return parts_->connection; }
+
+  void cannot_serve_again() {
+    if (kept_) kept_->serves_again = false;
+  }
 
   // @pre all work is done
   void throw_fault() {
@@ -206,11 +270,12 @@ class StreamOfCommands final : public VulkanStream {
     const std::vector<std::string> sites = std::exchange(sites_, {});
     if (number == 0) return;
     std::memset(fault_->mapped(), 0, sizeof(number));
-    throw Error(ErrorCode::invalid_argument, sites.at(number - 1));
+    const auto kept = kept_sites_.find(number);
+    throw Error(ErrorCode::invalid_argument, kept != kept_sites_.end() ? kept->second : sites.at(number - 1));
   }
 
   // The submission of the last command so far.
-  uint64_t current_submission() const { return recording_ ? submitted_ + 1 : submitted_; }
+  uint64_t current_submission() const { return recording_ || !ready_.empty() ? submitted_ + 1 : submitted_; }
 
   void keep(Work work) {
     // Adds an empty function, which owns the memory that the work uses until the work is done.
@@ -220,10 +285,15 @@ class StreamOfCommands final : public VulkanStream {
   Commands& recording() {
     if (!recording_) {
       Commands* const next = free_commands();
-      const VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
-                                          nullptr};
+      const VkCommandBufferUsageFlags use = kept_ ? 0 : VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+      const VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr, use, nullptr};
       connection().check(connection()->BeginCommandBuffer(next->handle, &info), "begin a command buffer");
       next->is_stamped = false;
+      next->submission = kNotSubmitted;
+      if (kept_) {
+        kept_->buffers.push_back(next);
+        next->is_kept = true;
+      }
       recording_ = next;
       num_commands_ = 0;
     }
@@ -278,7 +348,7 @@ class StreamOfCommands final : public VulkanStream {
   Commands* free_commands() {
     const uint64_t done = timeline_->look();
     for (const auto& commands : commands_)
-      if (commands->submission <= done) return commands.get();
+      if (commands->submission <= done && !commands->is_kept) return commands.get();
     auto made = std::make_unique<Commands>();
     const VkCommandBufferAllocateInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, nullptr, pool_, VK_COMMAND_BUFFER_LEVEL_PRIMARY,
                                            1};
@@ -286,18 +356,25 @@ class StreamOfCommands final : public VulkanStream {
     return commands_.emplace_back(std::move(made)).get();
   }
 
-  // Submits the recorded work, after the events that the stream waits for. If that fails, the work and the waits are dropped.
-  void submit() {
-    if (!recording_ && waits_.empty()) return;
+  // Ends the command buffer that is being recorded; the next submission has it.
+  void close_recording() {
     Commands* const recorded = std::exchange(recording_, nullptr);
-    const auto waits = std::exchange(waits_, {});
     const VkMemoryBarrier to_host{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT,
                                   VK_ACCESS_HOST_READ_BIT};
-    if (recorded) {
-      connection()->CmdPipelineBarrier(recorded->handle, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-                                       VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &to_host, 0, nullptr, 0, nullptr);
-      connection().check(connection()->EndCommandBuffer(recorded->handle), "end a command buffer");
-    }
+    connection()->CmdPipelineBarrier(recorded->handle, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                                     VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &to_host, 0, nullptr, 0, nullptr);
+    connection().check(connection()->EndCommandBuffer(recorded->handle), "end a command buffer");
+    ready_.push_back(recorded);
+  }
+
+  // Submits the recorded work, after the events that the stream waits for. If that fails, the work and the waits are dropped.
+  void submit() {
+    if (!recording_ && ready_.empty() && waits_.empty()) return;
+    if (recording_) close_recording();
+    const std::vector<Commands*> ready = std::exchange(ready_, {});
+    const auto waits = std::exchange(waits_, {});
+    std::vector<VkCommandBuffer> buffers;
+    for (const Commands* const commands : ready) buffers.push_back(commands->handle);
     std::vector<VkSemaphore> semaphores;
     std::vector<uint64_t> values;
     for (const auto& [timeline, value] : waits) {
@@ -317,13 +394,13 @@ class StreamOfCommands final : public VulkanStream {
     info.waitSemaphoreCount = static_cast<uint32_t>(semaphores.size());
     info.pWaitSemaphores = semaphores.data();
     info.pWaitDstStageMask = stages.data();
-    info.commandBufferCount = recorded ? 1 : 0;
-    info.pCommandBuffers = recorded ? &recorded->handle : nullptr;
+    info.commandBufferCount = static_cast<uint32_t>(buffers.size());
+    info.pCommandBuffers = buffers.data();
     info.signalSemaphoreCount = 1;
     info.pSignalSemaphores = &own;
     connection().submit(info);
     submitted_ = signal;
-    if (recorded) recorded->submission = signal;
+    for (Commands* const commands : ready) commands->submission = signal;
     if (staging_.buffer) retire_staging();
   }
 
@@ -361,8 +438,12 @@ class StreamOfCommands final : public VulkanStream {
     const Heap::Place to = place(dst, size_bytes), from = place(src, size_bytes);
     const MemoryUse uses[] = {{dst, size_bytes, Access::write}, {src, size_bytes, Access::read}};
     copy_buffer(to.buffer, to.offset, from.buffer, from.offset, size_bytes, uses);
+    if (!kept_) return;
+    kept_->copied.emplace_back(reinterpret_cast<uint64_t>(dst), to.buffer_id);
+    kept_->copied.emplace_back(reinterpret_cast<uint64_t>(src), from.buffer_id);
   }
   void upload(std::byte* dst, const std::byte* src, size_t size_bytes) {
+    cannot_serve_again();
     std::byte* const staged = stage(size_bytes, Buffer::For::upload);
     std::memcpy(staged, src, size_bytes);
     const Heap::Place to = place(dst, size_bytes);
@@ -372,6 +453,7 @@ class StreamOfCommands final : public VulkanStream {
     if (uses_) hazards_.add_unknown();  // a kernel's constants, which it does not declare
   }
   void download(std::byte* dst, const std::byte* src, size_t size_bytes) {
+    cannot_serve_again();
     std::byte* const staged = stage(size_bytes, Buffer::For::download);
     const Heap::Place from = place(src, size_bytes);
     timeline_->when_done(submitted_ + 1, [dst, staged, size_bytes] { std::memcpy(dst, staged, size_bytes); });
@@ -387,6 +469,8 @@ class StreamOfCommands final : public VulkanStream {
   std::vector<std::unique_ptr<Commands>> commands_;
   Commands* recording_ = nullptr;  // null: nothing has been recorded for the next submission
   uint32_t num_commands_ = 0;
+  std::vector<Commands*> ready_;                // ended, and not submitted yet
+  std::unique_ptr<KeptCommands> kept_;          // between begin_recorded() and end_recorded()
   std::optional<std::vector<MemoryUse>> uses_;  // of the part of the current work; absent: not declared
   bool has_begun_uses_ = false;                 // that part has a command
   Hazards hazards_;
@@ -395,9 +479,11 @@ class StreamOfCommands final : public VulkanStream {
   uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done
   std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // timelines and values that the next submission waits for
   const std::shared_ptr<StagingPool> staging_pool_;
-  std::unique_ptr<Buffer> fault_;   // word to which shaders write a site's number; created with the first site
-  std::vector<std::string> sites_;  // error texts by number, from 1
-  StagingPool::Staging staging_;    // staging memory of the copies that are being recorded
+  std::unique_ptr<Buffer> fault_;               // word to which shaders write a site's number; created with the first site
+  std::vector<std::string> sites_;              // error texts by number, from 1
+  std::map<uint32_t, std::string> kept_sites_;  // those of recorded work
+  uint32_t last_kept_site_ = 0;
+  StagingPool::Staging staging_;  // of the copies that are being recorded
 };
 
 class OpenDevice final : public VulkanDevice {
@@ -418,6 +504,7 @@ class OpenDevice final : public VulkanDevice {
   std::shared_ptr<Event> create_event() override { return std::make_shared<VulkanEvent>(); }
   bool host_accessible() const noexcept override { return false; }
   bool tells_times() const noexcept override { return parts_->clock.exists(); }
+  bool records_work() const noexcept override { return true; }
 
  private:
   const std::shared_ptr<Parts> parts_;

@@ -50,6 +50,7 @@ bool DeviceArenas::place(const Binding& binding, Room room) {
 
 void DeviceArenas::renew(int device, std::vector<size_t> sizes, Room room) {
   Arena& arena = arenas_[static_cast<size_t>(device)];
+  ++renewals_;
   // The extents have changed before and may grow again. Headroom of 1/8 avoids planning for every run.
   if (std::exchange(arena.planned_before, true))
     for (size_t& size : sizes) size += size / 8;
@@ -63,6 +64,7 @@ void DeviceArenas::renew(int device, std::vector<size_t> sizes, Room room) {
 
 void DeviceArenas::trim() noexcept {
   generation_ = 0;
+  ++renewals_;
   for (Arena& arena : arenas_) arena.storage.reset();
 }
 

@@ -23,6 +23,8 @@ class DeviceArenas {
   /// @return true if the binding is another one than at the last call
   /// @throws Error(resource_exhausted)
   bool place(const Binding& binding, Room room);
+  /// A number that changes if a location may get another address with the same binding.
+  uint64_t generation() const { return renewals_; }
   /// Frees all arenas.
   void trim() noexcept;
 
@@ -50,6 +52,7 @@ class DeviceArenas {
   const PlacedSteps& steps_;
   std::vector<Arena> arenas_;  // one per device
   IdVector<LocationId, std::byte*> addresses_;
+  uint64_t renewals_ = 0;
   uint64_t generation_ = 0;  // identifies the binding that the addresses were made for; 0: none
 };
 

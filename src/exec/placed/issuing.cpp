@@ -20,7 +20,8 @@ Issuing::Issuing(RunStreams& streams, PlacedMemory& memory, PlacedValues& values
       work_(work),
       nodes_(nodes),
       control_(nodes.control()),
-      error_(error) {}
+      error_(error),
+      recorded_(memory, values, nodes) {}
 
 bool Issuing::goes_one_by_one(const sharing::Turn& turn) const {
   return turn.has_duty() || control_.observer || memory_.residency() || nodes_.has_cache();
@@ -113,21 +114,47 @@ void Issuing::issue(std::span<const StepId> bulk) {
 
 void Issuing::issue_kernels(std::span<const StepId> bulk, Stream& queue) {
   const Instruction& instruction = steps_.instruction(steps_[bulk.front()]);
-  const std::string& name = instruction.node->name;
   if (!instruction.bodies.empty()) {
     // The runs of bodies are issued from here, after what the instruction waits for.
     const Stream::Work work = work_.kernel(bulk.front(), queue);
     queue.synchronize();
     return work();
   }
-  if (bulk.size() == 1) return queue.enqueue(work_.kernel(bulk.front(), queue), name);
-  std::vector<Stream::Work> works;
-  for (const StepId s : bulk) works.push_back(work_.kernel(s, queue));
-  queue.enqueue(
-      [works = std::move(works)] {
-        for (const Stream::Work& work : works) work();
-      },
-      name);
+  if (!recorded_.may_record(bulk, queue)) {
+    enqueue_kernels(bulk, queue);
+  } else {
+    if (error_.stopped() || submit_again(bulk, queue)) return;
+    recorded_.record(bulk, queue, [&] {
+      enqueue_kernels(bulk, queue);
+      return !error_.stopped();
+    });
+  }
+  for (const StepId s : bulk) values_.keep(steps_.operands(steps_[s]), queue);
+}
+
+// Kernels check before each of them whether the run is to stop; recorded ones are checked for here.
+bool Issuing::submit_again(std::span<const StepId> bulk, Stream& queue) {
+  try {
+    control_.stop.check();
+    return recorded_.submit_again(bulk, queue);
+  } catch (...) {
+    rethrow_on_device(steps_[bulk.front()]);
+  }
+}
+
+void Issuing::enqueue_kernels(std::span<const StepId> bulk, Stream& queue) {
+  const std::string& name = steps_.instruction(steps_[bulk.front()]).node->name;
+  if (bulk.size() == 1) {
+    queue.enqueue(work_.kernel(bulk.front(), queue), name);
+  } else {
+    std::vector<Stream::Work> works;
+    for (const StepId s : bulk) works.push_back(work_.kernel(s, queue));
+    queue.enqueue(
+        [works = std::move(works)] {
+          for (const Stream::Work& work : works) work();
+        },
+        name);
+  }
 }
 
 // Work on the host's own stream runs at once, and has no launch to record.

@@ -7,6 +7,7 @@
 #include "exec/placed/placed_memory.h"
 #include "exec/placed/placed_steps.h"
 #include "exec/placed/placed_values.h"
+#include "exec/placed/recorded_bulks.h"
 #include "exec/placed/run_streams.h"
 #include "exec/placed/step_work.h"
 #include "exec/run/first_error.h"
@@ -26,6 +27,9 @@ class Issuing {
   /// Issues the steps from the cursor to `end`, and waits until all devices have done them. If a step fails, the error is noted in `error`
   /// and the cursor stops before `end`.
   void run(StepCursor& cursor, size_t end);
+  /// Called between runs, when the arenas are freed.
+  void trim() noexcept { recorded_.clear(); }
+  const RecordedBulks& recorded() const { return recorded_; }
 
  private:
   bool goes_one_by_one(const sharing::Turn& turn) const;
@@ -33,6 +37,8 @@ class Issuing {
   void prepare_alone(StepId step, sharing::Turn& turn);
   void issue(std::span<const StepId> bulk);
   void issue_kernels(std::span<const StepId> bulk, Stream& queue);
+  void enqueue_kernels(std::span<const StepId> bulk, Stream& queue);
+  bool submit_again(std::span<const StepId> bulk, Stream& queue);
   void record_launches(std::span<const StepId> bulk, uint64_t since) const;
   void take_up(std::span<const StepId> bulk);
   [[noreturn]] void rethrow_on_device(const StreamPlan::Step& step);
@@ -45,6 +51,7 @@ class Issuing {
   const NodeRunner& nodes_;
   const RunControl& control_;
   FirstError& error_;
+  RecordedBulks recorded_;
 };
 
 }  // namespace treadle::exec

@@ -52,12 +52,16 @@ class PlacedRun final : public Run {
   void resume(std::span<const Datum> values) override;
   void take_outputs(std::span<Datum> outputs) override;
   void clear() noexcept override;
-  void trim() noexcept override { memory_.trim(); }
+  void trim() noexcept override {
+    issuing_.trim();
+    memory_.trim();
+  }
   const RunControl& control() const override { return control_; }
 
   /// The size of a device's arena.
   size_t arena_bytes(int device) const { return memory_.arenas().size_bytes(device); }
   Stream& stream(int i) const { return streams_.at(i); }
+  const RecordedBulks& recorded() const { return issuing_.recorded(); }
 
  private:
   void bind(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory,

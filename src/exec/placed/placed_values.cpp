@@ -1,6 +1,7 @@
 #include "exec/placed/placed_values.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace treadle::exec {
 
@@ -119,6 +120,13 @@ bool PlacedValues::lies_on(const Tensor& tensor, int device) const {
   if (tensor.storage()->device().get() == &steps_.device(device)) return true;
   const auto found = blocks_.find(tensor.storage().get());
   return found != blocks_.end() && found->second.second == device && !found->second.first.expired();
+}
+
+void PlacedValues::keep(std::span<const LocationId> locations, Stream& queue) const {
+  std::vector<Datum> kept;
+  for (const LocationId at : locations)
+    if (at != kNoLocation && steps_.location(at).memory == Memory::held && held(at).defined()) kept.push_back(held(at));
+  if (!kept.empty()) queue.enqueue_release([kept = std::move(kept)] {});
 }
 
 // Counts the steps that still access each location. The order of steps would not tell the last one, as a bulk is issued before other steps

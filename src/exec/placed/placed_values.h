@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -44,6 +45,8 @@ class PlacedValues {
   void hold(LocationId at, Datum made);
   /// Allocates on a device. hold() recognises the memory and does not copy from it. @throws Error(resource_exhausted)
   Tensor allocate(int device, DType dtype, const Shape& shape);
+  /// Keeps the values of held locations until the stream has done its work so far.
+  void keep(std::span<const LocationId> locations, Stream& queue) const;
   /// Called when the step has been issued. Values that no further step touches are freed once the stream has done its work so far.
   void let_go(StepId step, Stream& queue);
 

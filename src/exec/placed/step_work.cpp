@@ -67,7 +67,6 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
   const Binding& binding = nodes_.state().binding();
   values_.make_outputs(step);
   std::vector<void*> pointers(slots.size(), nullptr);
-  std::vector<Datum> keep;  // owns the memory until the work has run
   std::vector<MemoryUse> uses;
   for (size_t k = 0; k < slots.size(); ++k) {
     if (slots[k] == kNoSlot || has_own_copy(instruction, k)) continue;
@@ -77,7 +76,6 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
     const Access access = k < instruction.num_inputs ? Access::read : Access::write;
     declare(queue, at[k], datum, access, instruction.node->name);
     uses.push_back({datum.tensor().raw(), datum.tensor().size_bytes(), access});
-    if (steps_.location(at[k]).memory == Memory::held) keep.push_back(values_.held(at[k]));  // `datum` may not own its memory
   }
   std::byte* const scratch = step.scratch != kNoLocation ? memory_.arenas().at(step.scratch) : nullptr;
   if (scratch) {
@@ -86,8 +84,8 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
     uses.push_back({scratch, bytes, Access::write});
   }
   return guarded(s, queue,
-                 [this, &instruction, &binding, &queue, scratch, pointers = std::move(pointers), keep = std::move(keep),
-                  uses = std::move(uses), fresh = memory_.newly_used(s, binding)]() mutable {
+                 [this, &instruction, &binding, &queue, scratch, pointers = std::move(pointers), uses = std::move(uses),
+                  fresh = memory_.newly_used(s, binding)]() mutable {
                    for (const auto bytes : fresh) memory_.allocator()->renew(bytes.data(), bytes.size());
                    queue.declare_uses(uses);
                    run_static(instruction, binding, pointers.data(), scratch, control_);

@@ -31,7 +31,8 @@ class StepWork {
     evaluator_.device_scratch = Tensor();
   }
 
-  /// Returns the work of a kernel. If the shapes of its outputs depend on data, the host must wait for it before it issues another step.
+  /// Returns the work of a kernel. It does not own its operands' memory: PlacedValues::keep() does that once it is enqueued. If the shapes
+  /// of its outputs depend on data, the host must wait for it before it issues another step.
   Stream::Work kernel(StepId step, Stream& queue);
   /// Issues a copy between devices.
   void copy(StepId step, Stream& queue);

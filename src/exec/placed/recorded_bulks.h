@@ -1,0 +1,83 @@
+// Work that devices have recorded for a run, so that later runs need not issue it node by node.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/placed/placed_memory.h"
+#include "exec/placed/placed_steps.h"
+#include "exec/placed/placed_values.h"
+#include "exec/run/node_runner.h"
+
+namespace treadle::exec {
+
+/// Belongs to one run object, whose streams have recorded the work. Recorded work has fixed addresses and extents, so that it serves runs
+/// with the same binding whose values lie where they lay when it was recorded. Values in arenas do; inputs and outputs mostly do, as each
+/// run allocates the same blocks in the same order. Otherwise the work is recorded anew, while it is issued.
+class RecordedBulks {
+ public:
+  /// All arguments must outlive this object, and this object must not outlive the streams.
+  RecordedBulks(const PlacedMemory& memory, PlacedValues& values, const NodeRunner& nodes);
+
+  /// True if the bulk can be recorded on the stream in this run.
+  bool may_record(std::span<const StepId> bulk, const Stream& queue);
+  /// Submits the bulk as it was recorded. Returns false if there is no such record. @pre may_record()
+  bool submit_again(std::span<const StepId> bulk, Stream& queue);
+  /// Records what `issue` enqueues. @pre submit_again() has returned false for the bulk
+  /// @param issue  returns false if the work is not complete
+  template <typename Issue>
+  void record(std::span<const StepId> bulk, Stream& queue, Issue&& issue) {
+    queue.begin_recorded();
+    bool is_complete = false;
+    try {
+      is_complete = issue();
+    } catch (...) {
+      queue.end_recorded();
+      throw;
+    }
+    std::unique_ptr<RecordedWork> work = queue.end_recorded();
+    if (is_complete && work) keep(bulk, std::move(work));
+  }
+  void clear() noexcept { bulks_.clear(); }
+  /// How often recorded work was submitted again.
+  int64_t num_submitted_again() const { return num_submitted_again_; }
+
+ private:
+  /// What recorded work depends on.
+  struct Key {
+    uint64_t binding = 0, arenas = 0;    // generations
+    std::vector<const void*> addresses;  // of Bulk::outside
+    bool operator==(const Key&) const = default;
+  };
+  struct Record {
+    Key key;
+    std::unique_ptr<RecordedWork> work;
+  };
+  struct Bulk {
+    bool is_recordable = false;
+    std::vector<LocationId> outside;  // locations outside of arenas that its kernels access
+    std::vector<StepId> makers;       // steps with outputs there
+    std::list<Record> records;        // the most recently used first
+  };
+  static constexpr size_t kMostRecords = 4;  // two and more states alternate between as many addresses
+
+  Bulk& bulk_of(std::span<const StepId> bulk);
+  bool is_recordable(const StreamPlan::Step& step) const;
+  void look_at_memory(Bulk& bulk);
+  void keep(std::span<const StepId> bulk, std::unique_ptr<RecordedWork> work);
+
+  const PlacedSteps& steps_;
+  const PlacedMemory& memory_;
+  PlacedValues& values_;
+  const NodeRunner& nodes_;
+  std::unordered_map<StepId, Bulk> bulks_;  // by first step
+  int64_t num_submitted_again_ = 0;
+  Key now_;  // of the bulk that submit_again() was called for last
+};
+
+}  // namespace treadle::exec
