@@ -1,20 +1,26 @@
 #include "exec/placed/device_io.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "core/devices/device.h"
+#include "exec/run/output_store.h"
 #include "graph/op_def.h"
 
 namespace treadle::exec {
 
 Crossings::Crossings(const PlacedSteps& steps)
-    : only_for_devices(steps.program().slots().size(), 1), only_for_caller(steps.program().slots().size(), kNoLocation) {
+    : only_for_devices(steps.program().slots().size(), 1),
+      only_for_caller(steps.program().slots().size(), kNoLocation),
+      copied_to(steps.plan().locations.size(), kNoLocation),
+      maker(steps.plan().locations.size(), kNoStep),
+      readers(steps.program().slots().size()) {
   for (const StreamPlan::Step& step : steps.plan().steps) {
     if (step.is_copy()) {
       const StreamPlan::Location& to = steps.location(step.target);
       if (to.device == DevicePlacement::kHost && to.num_steps == 1 && to.memory == StreamPlan::Location::Memory::held)
-        only_for_caller[to.slot] = step.target;
+        only_for_caller[to.slot] = copied_to[step.source] = step.target;
       continue;
     }
     const auto slots = steps.program().operands(steps.instruction(step));
@@ -24,6 +30,28 @@ Crossings::Crossings(const PlacedSteps& steps)
         only_for_devices[steps.slot(slots[k]).root] = 0;
   }
   find_same_bytes(steps);
+  find_readers(steps);
+}
+
+void Crossings::find_readers(const PlacedSteps& steps) {
+  const auto write = [&](StepId s, LocationId at) {
+    if (at != kNoLocation && maker[at] == kNoStep) maker[at] = s;
+  };
+  for (const StepId s : steps.plan().steps.ids()) {
+    const StreamPlan::Step& step = steps[s];
+    const auto read = [&](LocationId at) {
+      if (at == kNoLocation) return;
+      const SlotId root = steps.location(at).slot;
+      if (steps.slot(root).location == LocationKind::feed) readers[root].push_back(s);
+    };
+    if (step.is_copy()) {
+      read(step.source);
+      write(s, step.target);
+      continue;
+    }
+    for (const LocationId at : steps.inputs(step)) read(at);
+    for (const LocationId at : steps.outputs(step)) write(s, at);
+  }
 }
 
 void Crossings::find_same_bytes(const PlacedSteps& steps) {
@@ -107,23 +135,128 @@ void DeviceIo::choose_outputs(std::span<const Datum> bound, std::vector<OutputMe
       if (other != k && steps_.slot(outputs[other]).root == root) stays &= is_wanted(other) && !has_memory(k) && !has_memory(other);
     if (!stays) continue;
     if (memory.size() < outputs.size()) memory.resize(outputs.size());
-    memory[k].made_in_run = true;
-    Tensor own = bound_tensor(k);
-    if (!own.defined() && memory[k].storage)
-      own = Tensor(DType::uint8, Shape{static_cast<int64_t>(memory[k].storage->size_bytes())}, memory[k].storage);
-    staying_.emplace(at, std::move(own));
+    OutputMemory& wish = memory[k];
+    wish.made_in_run = true;
+    Stay stay{.given = bound_tensor(k)};
+    stay.is_bound = stay.given.defined();
+    if (!stay.is_bound && wish.storage)
+      stay.given = Tensor(DType::uint8, Shape{static_cast<int64_t>(wish.storage->size_bytes())}, wish.storage);
+    stay.grows = wish.reusable;
+    stay.has_grown = stay.given.defined() || wish.appends_to >= 0;
+    if (wish.appends_to >= 0) stay.appends_to = steps_.program().input_slots()[static_cast<size_t>(wish.appends_to)];
+    staying_.emplace(at, std::move(stay));
   }
 }
 
-Tensor DeviceIo::memory_for(LocationId at, int maker, DType dtype, const Shape& shape) {
-  const Tensor& given = staying_.at(at);
+Tensor DeviceIo::given_memory(const Stay& stay, int maker, DType dtype, const Shape& shape) const {
+  const Tensor& given = stay.given;
+  if (!given.defined() || !given.storage()->device() || !steps_.device(maker).reaches(*given.storage()->device()) ||
+      given.size_bytes() < size_bytes(dtype, shape.num_elements()))
+    return {};
+  return Tensor(dtype, shape, given.storage(), static_cast<size_t>(given.raw() - given.storage()->data()));
+}
+
+Tensor DeviceIo::new_memory(const Stay& stay, int maker, DType dtype, const Shape& shape) const {
   const size_t bytes = size_bytes(dtype, shape.num_elements());
-  if (given.defined() && given.storage()->device() && steps_.device(maker).reaches(*given.storage()->device()) &&
-      given.size_bytes() >= bytes && !state_.is_fed(given)) {
-    watch(maker, given);
-    return Tensor(dtype, shape, given.storage(), static_cast<size_t>(given.raw() - given.storage()->data()));
+  return Tensor(dtype, shape, memory_.allocate(maker, stay.grows ? bytes + room_to_grow(bytes, stay.has_grown) : bytes));
+}
+
+Tensor DeviceIo::memory_to_copy_to(LocationId at, int maker, DType dtype, const Shape& shape) {
+  const Stay& stay = staying_.at(at);
+  const Tensor given = given_memory(stay, maker, dtype, shape);
+  if (!given.defined() || state_.is_fed(given)) return new_memory(stay, maker, dtype, shape);
+  watch(maker, given);
+  return given;
+}
+
+Tensor DeviceIo::memory_to_make(LocationId made, DType dtype, const Shape& shape) {
+  const auto found = staying_.find(crossings_.copied_to[made]);
+  if (found == staying_.end()) return {};
+  Stay& stay = found->second;
+  const int maker = steps_.location(made).device;
+  stay.made = behind_feed(stay, made, dtype, shape);
+  if (stay.made.defined()) return stay.made;
+  stay.made = given_memory(stay, maker, dtype, shape);
+  if (stay.made.defined() && stay.made.storage()->device().get() != &steps_.device(maker)) {  // a copy gets there, a kernel may not
+    stay.made = Tensor();
+    return {};
   }
-  return Tensor(dtype, shape, memory_.allocate(maker, bytes));
+  const auto is_given_twice = [&](const auto& other) {
+    return &other.second != &stay && other.second.given.defined() && other.second.given.storage() == stay.given.storage();
+  };
+  const bool is_free = stay.made.defined() && std::none_of(staying_.begin(), staying_.end(), is_given_twice) &&
+                       (!state_.is_fed(stay.made) || may_write_over_feeds(made, stay.made));
+  if (is_free)
+    watch(maker, stay.made);
+  else
+    stay.made = new_memory(stay, maker, dtype, shape);
+  return stay.made;
+}
+
+// Returns the memory of the input that the output begins with, if there is enough. Nothing overwrites the input's elements, but steps that
+// read them have to be ordered with the one that writes behind them, as that declares to write all.
+Tensor DeviceIo::behind_feed(const Stay& stay, LocationId made, DType dtype, const Shape& shape) const {
+  if (stay.appends_to == kNoSlot) return {};
+  const Datum& feed = state_.held(stay.appends_to);
+  if (!feed.is_tensor() || feed.tensor().dtype() != dtype) return {};
+  const Tensor& tensor = feed.tensor();
+  const Device& maker = steps_.device(steps_.location(made).device);
+  const bool has_room = tensor.storage()->device().get() == &maker && tensor.raw() == tensor.storage()->data() &&
+                        tensor.storage()->size_bytes() >= size_bytes(dtype, shape.num_elements()) && is_prefix(tensor.shape(), shape);
+  const StepId writer = crossings_.maker[made];
+  const auto& readers = crossings_.readers[stay.appends_to];
+  const auto is_ordered = [&](StepId reader) {
+    return reader == writer || steps_.plan().happens_before(reader, writer) || steps_.plan().happens_before(writer, reader);
+  };
+  if (!has_room || writer == kNoStep || steps_.slot(stay.appends_to).is_output || !std::all_of(readers.begin(), readers.end(), is_ordered))
+    return {};
+  return Tensor(dtype, shape, tensor.storage());
+}
+
+// Returns true if all steps that read the feeds in the memory come before the step that writes it, or if that step may compute in place.
+bool DeviceIo::may_write_over_feeds(LocationId made, const Tensor& memory) const {
+  const StepId writer = crossings_.maker[made];
+  if (writer == kNoStep) return false;
+  const auto is_apart = [&](const Tensor& feed) {
+    const std::less<> before;
+    return !before(feed.raw(), memory.raw() + memory.size_bytes()) || !before(memory.raw(), feed.raw() + feed.size_bytes());
+  };
+  const auto inputs = steps_.program().input_slots();
+  return std::all_of(inputs.begin(), inputs.end(), [&](SlotId input) {
+    const Datum& feed = state_.held(input);
+    if (!feed.is_tensor() || is_apart(feed.tensor())) return true;
+    if (steps_.slot(input).is_output) return false;
+    const auto is_handed_over = [&](const StreamPlan::Step& step) {  // to the device, where it lies
+      return step.is_copy() && steps_.location(step.source).memory == StreamPlan::Location::Memory::given &&
+             steps_.location(step.target).device == steps_.location(made).device;
+    };
+    const bool is_same = feed.tensor().raw() == memory.raw() && feed.tensor().size_bytes() == memory.size_bytes();
+    const auto& readers = crossings_.readers[input];
+    return std::all_of(readers.begin(), readers.end(), [&](StepId reader) {
+      return is_handed_over(steps_[reader]) || steps_.plan().happens_before(reader, writer) ||
+             (reader == writer && is_same && may_take_over(made, input));
+    });
+  });
+}
+
+// Returns true if the step that makes the value may write it in place of this input.
+bool DeviceIo::may_take_over(LocationId made, SlotId input) const {
+  const StreamPlan::Step& step = steps_[crossings_.maker[made]];
+  if (step.is_copy()) return false;
+  const Program& program = steps_.program();
+  const Instruction& instruction = steps_.instruction(step);
+  const auto operands = program.operands(instruction);
+  const auto inputs = operands.first(instruction.num_inputs);
+  const auto is_of_root = [&](SlotId operand, SlotId root) { return operand != kNoSlot && steps_.slot(operand).root == root; };
+  if (instruction.dynamic || std::count_if(inputs.begin(), inputs.end(), [&](SlotId k) { return is_of_root(k, input); }) != 1) return false;
+  const auto& alias = instruction.node->op->alias;
+  return std::any_of(alias.begin(), alias.end(), [&](const Alias& a) {
+    if (a.input >= instruction.num_inputs || a.output >= instruction.num_outputs) return false;
+    const SlotId from = operands[static_cast<size_t>(a.input)], to = operands[static_cast<size_t>(instruction.num_inputs + a.output)];
+    return is_of_root(from, input) && is_of_root(to, steps_.location(made).slot) &&
+           state_.binding().shape(from).num_elements() == state_.binding().shape(to).num_elements() &&
+           program.type(from).dtype == program.type(to).dtype;
+  });
 }
 
 Tensor DeviceIo::same_on_host(StepId copy) const {

@@ -19,14 +19,18 @@ namespace treadle::exec {
 struct Crossings {
   explicit Crossings(const PlacedSteps& steps);
 
-  IdVector<SlotId, uint8_t> only_for_devices;    ///< by root slot: 1 if no step on the host reads it
-  IdVector<SlotId, LocationId> only_for_caller;  ///< by root slot: its location on the host, if one copy makes it and no step reads it
+  IdVector<SlotId, uint8_t> only_for_devices;     ///< by root slot: 1 if no step on the host reads it
+  IdVector<SlotId, LocationId> only_for_caller;   ///< by root slot: its location on the host, if one copy makes it and no step reads it
+  IdVector<LocationId, LocationId> copied_to;     ///< by location on a device: the one in only_for_caller that is copied from it
+  IdVector<LocationId, StepId> maker;             ///< the first step that writes a location; kNoStep: none
+  IdVector<SlotId, std::vector<StepId>> readers;  ///< by root slot of an input: all steps that read it, also by copies
   /// By copy to the host: the first copy of the same bytes on the same stream, such as that of an output of which this one is a view.
   /// kNoStep: there is no other. All but the first are only for the caller.
   IdVector<StepId, StepId> first_of_same;
 
  private:
   void find_same_bytes(const PlacedSteps& steps);
+  void find_readers(const PlacedSteps& steps);
 };
 
 /// The feeds and outputs of one run.
@@ -46,29 +50,45 @@ class DeviceIo {
 
   /// True if the copy to this location on the host is made within the device instead.
   bool stays(LocationId at) const { return staying_.contains(at); }
-  /// True if the output that stays may lie in the memory where it was made, as the caller has given none.
-  bool takes_over(LocationId at) const {
+  /// True if the output that stays may lie in the memory where it was made, as the caller has bound no other.
+  bool takes_over(LocationId at, const Tensor& made) const {
     const auto found = staying_.find(at);
-    return found != staying_.end() && !found->second.defined();
+    return found != staying_.end() && (!found->second.is_bound || found->second.made.storage() == made.storage());
   }
-  /// Returns the memory for an output that stays on a device: the caller's, if it is large enough and the device reaches it; otherwise new
-  /// memory.
-  /// @param maker  the device that makes the output. @throws Error(resource_exhausted)
-  Tensor memory_for(LocationId at, int maker, DType dtype, const Shape& shape);
+  /// Returns the memory in which a kernel makes a value at a location on a device, if an output stays there; otherwise undefined. It is the
+  /// caller's if that is large enough and the device reaches it, though a feed's only where no step reads the feed any more, or where the
+  /// output begins with the feed. Otherwise it is new. @throws Error(resource_exhausted)
+  Tensor memory_to_make(LocationId made, DType dtype, const Shape& shape);
+  /// The same for an output that stays on a device after a copy there. @param maker  the device
+  Tensor memory_to_copy_to(LocationId at, int maker, DType dtype, const Shape& shape);
   /// Returns where the run's earlier copies to the host have put the bytes that this one copies; undefined: nowhere.
   Tensor same_on_host(StepId copy) const;
   void note_on_host(StepId copy, const Tensor& tensor);
   void clear() noexcept;
 
  private:
+  struct Stay {
+    Tensor given;                 // the caller's memory; undefined: none
+    bool is_bound = false;        // the output has to be there in the end
+    bool grows = false;           // the caller will offer its memory again, for an output that may be larger
+    bool has_grown = false;       // as room_to_grow() has it
+    SlotId appends_to = kNoSlot;  // an input that the output begins with, whose memory may be written behind its end
+    Tensor made;                  // from memory_to_make()
+  };
+
   void watch(int device, const Tensor& tensor);
+  Tensor given_memory(const Stay& stay, int maker, DType dtype, const Shape& shape) const;
+  Tensor new_memory(const Stay& stay, int maker, DType dtype, const Shape& shape) const;
+  Tensor behind_feed(const Stay& stay, LocationId made, DType dtype, const Shape& shape) const;
+  bool may_write_over_feeds(LocationId made, const Tensor& memory) const;
+  bool may_take_over(LocationId made, SlotId input) const;
 
   const Crossings& crossings_;
   const PlacedSteps& steps_;
   const PlacedMemory& memory_;
   const RunState& state_;
   const RunControl& control_;
-  std::unordered_map<LocationId, Tensor> staying_;    // outputs that stay, with the caller's memory if there is any
+  std::unordered_map<LocationId, Stay> staying_;      // outputs that stay, by location on the host
   std::unordered_map<StepId, Tensor> on_host_;        // by Crossings::first_of_same
   std::vector<std::shared_ptr<const void>> watches_;  // handles that keep the caller's memory on devices known to the access checks
 };

@@ -21,8 +21,8 @@ PlacedRun::PlacedRun(PlacedSchedule& owner)
       cursor_(steps_.size()),
       streams_(steps_),
       memory_(owner.memory(), streams_, control_),
-      values_(memory_, streams_, state_),
       io_(owner.crossings(), memory_, state_, control_),
+      values_(memory_, streams_, state_, io_),
       bodies_(owner, memory_),
       work_(memory_, values_, io_, nodes_, bodies_, error_),
       issuing_(streams_, memory_, values_, work_, nodes_, error_) {}
@@ -83,9 +83,9 @@ void PlacedRun::bind(std::span<const Datum> feeds, std::span<const Datum> bound,
   std::vector<Datum> taken;
   for (size_t i = 0; i < feeds.size(); ++i) taken.push_back(io_.take_feed(i, feeds[i]));
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
-  for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;
   io_.choose_outputs(bound, beside_feeds);
-  state_.set_uses_arena(control_.observer != nullptr);  // observers read values on the host
+  for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;  // other outputs are copied to the host
+  state_.set_uses_arena(control_.observer != nullptr);                                   // observers read values on the host
   feeds_.bind(taken, parent_values, control_, state_);
   outputs_.begin(bound, beside_feeds, control_.feeds.kept);
   try {

@@ -83,8 +83,8 @@ class PlacedRun final : public Run {
   FirstError error_;
   RunStreams streams_;
   PlacedMemory memory_;
-  PlacedValues values_;
   DeviceIo io_;
+  PlacedValues values_;
   PlacedBodies bodies_;
   StepWork work_;
   Issuing issuing_;

@@ -7,8 +7,8 @@ namespace treadle::exec {
 
 using Memory = StreamPlan::Location::Memory;
 
-PlacedValues::PlacedValues(PlacedMemory& memory, const RunStreams& streams, const RunState& state)
-    : steps_(memory.steps()), memory_(memory), streams_(streams), state_(state), places_(steps_.plan().locations.size()) {}
+PlacedValues::PlacedValues(PlacedMemory& memory, const RunStreams& streams, const RunState& state, DeviceIo& io)
+    : steps_(memory.steps()), memory_(memory), streams_(streams), state_(state), io_(io), places_(steps_.plan().locations.size()) {}
 
 void PlacedValues::begin() {
   for (const LocationId l : places_.ids()) places_[l].steps_left = steps_.location(l).num_steps;
@@ -87,6 +87,7 @@ void PlacedValues::make(LocationId at, DType dtype, const Shape& shape) {
       return;
     }
   }
+  if (Tensor output = io_.memory_to_make(at, dtype, shape); output.defined()) return make_in(at, std::move(output));
   make_in(at, allocate(made.device, dtype, shape));
 }
 

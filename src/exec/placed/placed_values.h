@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "exec/placed/device_io.h"
 #include "exec/placed/placed_memory.h"
 #include "exec/placed/placed_steps.h"
 #include "exec/placed/run_streams.h"
@@ -17,7 +18,7 @@ namespace treadle::exec {
 class PlacedValues {
  public:
   /// @param state  has the run's binding and feeds, and its outputs on the host.
-  PlacedValues(PlacedMemory& memory, const RunStreams& streams, const RunState& state);
+  PlacedValues(PlacedMemory& memory, const RunStreams& streams, const RunState& state, DeviceIo& io);
 
   /// Called at the start of a run, after clear().
   void begin();
@@ -68,6 +69,7 @@ class PlacedValues {
   PlacedMemory& memory_;
   const RunStreams& streams_;
   const RunState& state_;
+  DeviceIo& io_;
   IdVector<LocationId, Place> places_;
   std::unordered_map<const Storage*, std::pair<std::weak_ptr<Storage>, int>> blocks_;  // what allocate() made, with the device
 };

@@ -176,7 +176,7 @@ void StepWork::copy(StepId s, Stream& queue) {
   if (hand_over(step, tensor)) return;
   const bool stays = io_.stays(step.target);
   if (stays)
-    values_.make_in(step.target, io_.memory_for(step.target, from.device, tensor.dtype(), tensor.shape()));
+    values_.make_in(step.target, io_.memory_to_copy_to(step.target, from.device, tensor.dtype(), tensor.shape()));
   else if (to.memory == Memory::held)
     values_.make(step.target, tensor.dtype(), tensor.shape());
   const Datum target = values_.value(step.target, to.slot);
@@ -212,7 +212,7 @@ bool StepWork::hand_over(const StreamPlan::Step& step, const Tensor& source) {
     values_.make_in(step.target, source);
     return true;
   }
-  if (from.memory != Memory::held || !source.storage()->device() || !io_.takes_over(step.target)) return false;
+  if (from.memory != Memory::held || !source.storage()->device() || !io_.takes_over(step.target, source)) return false;
   values_.make_in(step.target, source);
   RunState& state = nodes_.state();
   if (!state.value(to.slot, /*shared=*/false).defined()) state.put(to.slot, source);

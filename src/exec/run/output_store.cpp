@@ -20,8 +20,22 @@
 namespace treadle::exec {
 namespace {
 
-// Returns true if the elements of a tensor of shape `part` are the first of a tensor of shape `whole`: only one axis differs, and all axes
-// before it have extent 1.
+Tensor allocate_from(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape) {
+  const AllocationContext* around = AllocationScope::current();
+  const AllocationContext own{allocator, around ? around->account : nullptr, around ? around->room : nullptr};
+  AllocationScope scope(&own, MemoryClass::io);
+  return Tensor(dtype, shape);
+}
+
+}  // namespace
+
+size_t room_to_grow(size_t needed_bytes, bool has_grown) {
+  constexpr size_t kLittle = size_t{64} << 10, kMuch = size_t{1} << 20;
+  const size_t half = needed_bytes / 2 + 4096;
+  return has_grown ? std::max(half, std::clamp(7 * needed_bytes, kLittle, kMuch)) : half;
+}
+
+// Only one axis differs, and all axes before it have extent 1.
 bool is_prefix(const Shape& part, const Shape& whole) {
   if (part.rank() != whole.rank()) return false;
   int axis = 0;
@@ -31,23 +45,6 @@ bool is_prefix(const Shape& part, const Shape& whole) {
     if (part[i] != whole[i]) return false;
   return true;
 }
-
-Tensor allocate_from(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape) {
-  const AllocationContext* around = AllocationScope::current();
-  const AllocationContext own{allocator, around ? around->account : nullptr, around ? around->room : nullptr};
-  AllocationScope scope(&own, MemoryClass::io);
-  return Tensor(dtype, shape);
-}
-
-// Returns the headroom, in bytes, for a state that grows by a row per run: half its size, so that reallocations become rare. A small state
-// that has grown before gets more, because pages that are not in the cache cost a run more time than copying the state.
-size_t room_to_grow(size_t needed_bytes, bool has_grown) {
-  constexpr size_t kLittle = size_t{64} << 10, kMuch = size_t{1} << 20;
-  const size_t half = needed_bytes / 2 + 4096;
-  return has_grown ? std::max(half, std::clamp(7 * needed_bytes, kLittle, kMuch)) : half;
-}
-
-}  // namespace
 
 void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemory> memory, bool keeps_feeds) {
   bound_.assign(bound.begin(), bound.end());

@@ -15,6 +15,12 @@
 
 namespace treadle::exec {
 
+/// Returns the headroom, in bytes, for a state that grows by a row per run: half its size, so that reallocations become rare. A small
+/// state that has grown before gets more, as fresh uncached pages cost a run more than copying the state.
+size_t room_to_grow(size_t needed_bytes, bool has_grown);
+/// True if the elements of `part` are the first of `whole`, in the order in which they lie in memory.
+bool is_prefix(const Shape& part, const Shape& whole);
+
 class OutputStore {
  public:
   /// @param state  the run's; must outlive the store
