@@ -192,6 +192,7 @@ class PluginDevice final : public Device, private Bus {
   Bus* bus() noexcept override { return (*of_)->move ? this : nullptr; }
   bool host_accessible() const noexcept override { return false; }
   bool tells_times() const noexcept override { return (*of_)->event_time != nullptr; }
+  bool calls_work_at_once() const noexcept override { return true; }
   bool reaches(const Device& other) const noexcept override {
     const auto* plugin = dynamic_cast<const PluginDevice*>(&other);
     return plugin && &plugin->of_->registration() == &of_->registration();

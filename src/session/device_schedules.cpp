@@ -25,7 +25,8 @@ exec::DevicePlacement SessionDevices::placement(const exec::Program& program) co
 }
 
 std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program& program, bool training) const {
-  const exec::StreamOptions streams{.compute_streams = compute_streams_, .max_bulk = training ? kTrainingBulk : SIZE_MAX};
+  exec::StreamOptions streams{.compute_streams = compute_streams_, .max_bulk = training ? kTrainingBulk : SIZE_MAX};
+  for (const auto& device : devices_) streams.at_once.push_back(device->calls_work_at_once());
   return std::make_unique<exec::PlacedProgram>(
       program, devices_, exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams), memory_);
 }

@@ -164,6 +164,9 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual bool memory_is_hosts() const noexcept { return host_accessible(); }
   /// True if its streams tell when the device did their work. Otherwise only the times at which the host enqueued it are known.
   virtual bool tells_times() const noexcept { return false; }
+  /// True if Stream::enqueue() calls the work before it returns, so that kernels enqueue what the device does. What a kernel finds out on
+  /// the host, such as the extents of its outputs, is known then, though the device has not done its work.
+  virtual bool calls_work_at_once() const noexcept { return false; }
   /// True if its streams can do recorded work again. Kernels in it get no say: they must depend on nothing but addresses and extents.
   virtual bool records_work() const noexcept { return false; }
   /// True if its streams can copy directly from and to the other device.

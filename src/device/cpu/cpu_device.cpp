@@ -38,6 +38,7 @@ class CpuDevice final : public Device {
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<CpuStream>(shared_from_this()); }
   std::shared_ptr<Event> create_event() override { return std::make_shared<CpuEvent>(); }
   bool host_accessible() const noexcept override { return true; }
+  bool calls_work_at_once() const noexcept override { return true; }
 };
 
 }  // namespace

@@ -504,6 +504,7 @@ class OpenDevice final : public VulkanDevice {
   std::shared_ptr<Event> create_event() override { return std::make_shared<VulkanEvent>(); }
   bool host_accessible() const noexcept override { return false; }
   bool tells_times() const noexcept override { return parts_->clock.exists(); }
+  bool calls_work_at_once() const noexcept override { return true; }
   bool records_work() const noexcept override { return true; }
 
  private:

@@ -107,7 +107,8 @@ void Issuing::issue(std::span<const StepId> bulk) {
   // next node runs, an observer may read operands that a copy brings to the host.
   const bool host_waits = steps_[bulk.back()].host_waits || cached || control_.observer;
   streams_.record_behind(bulk.back(), host_waits);
-  if (host_waits && !error_.stopped()) take_up(bulk);
+  const bool makes_shapes = !first.is_copy() && steps_.instruction(first).dynamic;
+  if ((host_waits || makes_shapes) && !error_.stopped()) take_up(bulk);
   if (cached && !is_cached && !error_.stopped()) *cached = work_.to_cache(bulk.front());
   for (const StepId s : bulk) values_.let_go(s, queue);
 }
@@ -169,7 +170,7 @@ void Issuing::take_up(std::span<const StepId> bulk) {
   for (const StepId s : bulk) {
     if (steps_[s].is_copy()) continue;
     try {
-      work_.take_up(s);
+      work_.take_up(s, streams_.at(steps_[s].stream));
     } catch (...) {
       rethrow_on_device(steps_[s]);
     }

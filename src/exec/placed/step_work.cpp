@@ -92,7 +92,7 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
                  });
 }
 
-// The host waits for this work before it issues more, so that the work may use evaluator_ and made_.
+// The host issues no more before this work has been called, so that the work may use evaluator_ and made_.
 Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   const StreamPlan::Step& step = steps_[s];
   const Instruction& instruction = steps_.instruction(step);
@@ -247,7 +247,7 @@ Datum StepWork::to_cache(StepId s) const {
   return value.is_tensor() ? Datum(value.tensor().clone()) : value;
 }
 
-void StepWork::take_up(StepId s) {
+void StepWork::take_up(StepId s, Stream& queue) {
   const StreamPlan::Step& step = steps_[s];
   const Instruction& instruction = steps_.instruction(step);
   const auto slots = steps_.program().operands(instruction).subspan(instruction.num_inputs);
@@ -262,7 +262,7 @@ void StepWork::take_up(StepId s) {
     const bool is_handed_out = location.device == DevicePlacement::kHost && steps_.slot(location.slot).is_output && instruction.dynamic;
     if (control_.observer || is_handed_out) nodes_.state().put(location.slot, values_.on_host(at[i], location.slot));
   }
-  evaluator_.device_scratch = Tensor();
+  if (evaluator_.device_scratch.defined()) queue.enqueue_release([scratch = std::exchange(evaluator_.device_scratch, {})] {});
   const int device = steps_.device_of(step);
   nodes_.tell_ended(instruction, device == DevicePlacement::kHost ? nullptr : &steps_.device(device));
 }

@@ -38,9 +38,9 @@ class StepWork {
   void copy(StepId step, Stream& queue);
   /// Copies a value of the cache to where the kernel would have made it, and waits.
   void put_cached(StepId step, const Datum& value, Stream& queue);
-  /// Called when the host has waited for a kernel. Outputs whose shapes depend on data become values of the run. Outputs that the caller or
-  /// an observer looks at are copied to the host.
-  void take_up(StepId step);
+  /// Called when the host has waited for a kernel, or the work of a kernel has been called. Outputs whose shapes depend on data become
+  /// values of the run. Outputs that the caller or an observer looks at are copied to the host.
+  void take_up(StepId step, Stream& queue);
   /// Returns a copy of a kernel's only output for the cache. Called after take_up().
   Datum to_cache(StepId step) const;
 

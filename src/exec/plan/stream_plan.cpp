@@ -126,7 +126,9 @@ class StreamPlanner {
     if (apart)
       for (size_t b = 0; b < apart->bodies.size(); ++b)
         plan_.bodies[index].push_back(StreamPlanner(*instruction.bodies[b], apart->bodies[b], num_devices_, options_).plan());
-    StreamPlan::Step step{.instruction = index, .host_waits = instruction.dynamic};
+    const auto d = static_cast<size_t>(device);
+    const bool at_once = d < options_.at_once.size() && options_.at_once[d];
+    StreamPlan::Step step{.instruction = index, .host_waits = instruction.dynamic && !at_once};
     Access access;
     std::vector<LocationId> locations;
     for (size_t k = 0; k < operands.size(); ++k) {
@@ -256,8 +258,12 @@ class StreamPlanner {
   // the bulk can be issued when its first step is due.
   void make_bulks() {
     auto is_yield = [&](const StreamPlan::Step& step) { return !step.is_copy() && program_.instructions()[step.instruction].is_yield; };
-    const bool data_dependent = std::any_of(plan_.steps.begin(), plan_.steps.end(),
-                                            [&](const StreamPlan::Step& step) { return step.host_waits && !is_yield(step); });
+    const auto is_dynamic = [&](const StreamPlan::Step& step) {
+      return !step.is_copy() && !is_yield(step) && program_.instructions()[step.instruction].dynamic;
+    };
+    const bool data_dependent = std::any_of(plan_.steps.begin(), plan_.steps.end(), [&](const StreamPlan::Step& step) {
+      return is_dynamic(step) || (step.is_copy() && step.host_waits);
+    });
     const size_t cap = data_dependent ? 1 : std::max<size_t>(1, options_.max_bulk);
     std::vector<int32_t> open(plan_.streams.size(), -1);  // by stream: the bulk that its next kernel may join; -1: none
     for (StepId i : plan_.steps.ids()) {

@@ -17,6 +17,7 @@ namespace treadle::exec {
 struct StreamOptions {
   int compute_streams = 1;     ///< compute streams per device; independent branches go to different streams
   size_t max_bulk = SIZE_MAX;  ///< maximum number of kernels that are issued as one piece of work
+  std::vector<bool> at_once;   ///< by device: Device::calls_work_at_once(); empty: false for all
 };
 
 /// The plan is made once for a program and its placement. It does not depend on extents.
