@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <future>
 #include <random>
 #include <thread>
 
+#include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
 #include "exec/placed/placed_run.h"
 #include "exec/run/frame.h"
@@ -401,6 +403,35 @@ TEST(StreamPlan, AChainIsOneBulkUnlessItIsCapped) {
 TEST(StreamPlan, DataDependentExtentsSwitchBulksOff) {
   Program program(random_graph(1), kPlaced);
   for (const auto& bulk : exec::plan_streams(program, random_placement(program, 1), 3).bulks) EXPECT_EQ(bulk.size(), 1U);
+}
+
+// Extents that a kernel finds out are known when it has been called, which on such devices is before it is done.
+TEST(StreamPlan, TheHostDoesNotWaitForKernelsThatAreCalledAtOnce) {
+  const Program program(random_graph(2), kPlaced);
+  const DevicePlacement placement = random_placement(program, 2);
+  const StreamPlan plan = exec::plan_streams(program, placement, 3, {.at_once = {true, false, true}});
+  std::array<int, 3> dynamic{};
+  for (const exec::StepId s : plan.steps.ids()) {
+    const StreamPlan::Step& step = plan.steps[s];
+    if (step.is_copy() || !program.instructions()[step.instruction].dynamic) continue;
+    const int device = plan.streams[static_cast<size_t>(step.stream)].device;
+    ++dynamic[static_cast<size_t>(device)];
+    EXPECT_EQ(step.host_waits, device == 1);
+  }
+  for (const int count : dynamic) EXPECT_GT(count, 0);
+  for (const auto& bulk : plan.bulks) EXPECT_EQ(bulk.size(), 1U);
+}
+
+TEST(PlacedProgram, DevicesThatCallWorkAtOnceGiveTheHostsBits) {
+  const std::vector<std::shared_ptr<Device>> devices(3, cpu_device());
+  for (uint32_t seed = 0; seed < 8; seed += 2) {
+    Program plain(random_graph(seed), ProgramOptions{.reuse_memory = false});
+    Program program(random_graph(seed), kPlaced);
+    PlacedProgram placed(program, devices,
+                         exec::plan_streams(program, random_placement(program, seed), 3, {.at_once = {true, true, true}}));
+    for (uint32_t feeds = seed; feeds < seed + 3; ++feeds)
+      expect_same_bits(run(placed, random_feeds(feeds)), run_on_host(plain, random_feeds(feeds)));
+  }
 }
 
 TEST(StreamPlan, IndependentBranchesGoToDifferentStreams) {
