@@ -1,5 +1,7 @@
 // Implements caches of keys and values for GroupQueryAttention and DecoderMaskedMultiHeadAttention: each sample of a batch has its own
 // length.
+#include "ops/microsoft/attention_cache.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,24 +45,8 @@ void infer_cache_positions(InferContext& c) {
 
 // Computes for GroupQueryAttention: the row of the cache to write new keys to, the number of valid keys, the positions of the queries, and
 // the length of the caches.
-struct CachePositions {
-  int64_t batch, length, past;
-  bool causal;
-
-  static CachePositions bind(BindContext& c) {
-    const Shape& query = c.shape(0);
-    if (query.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("the query is of rank {}, not 3", query.rank()));
-    CachePositions k{query[0], query[1], 0, c.get_int("causal", 1) != 0};
-    if (c.has_input(1)) {
-      if (c.shape(1).rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("past_key is of rank {}, not 4", c.shape(1).rank()));
-      k.past = c.shape(1)[2];
-    }
-    check_equal(c.num_elements(2), k.batch, "elements of seqlens_k and the batch");
-    check_equal(c.num_elements(3), 1, "elements of total_sequence_length and 1");
-    if (c.has_input(4)) check_equal(c.num_elements(4), k.batch * k.length, "elements of position_ids and tokens");
-    if (c.has_input(5)) check_equal(c.num_elements(5), k.batch, "elements of query_seqlens and the batch");
-    return k;
-  }
+struct CachePositions : CachePositionsPlan {
+  static CachePositions bind(BindContext& c) { return {CachePositionsPlan::bind(c)}; }
 
   /// Checks sample b. It has `count` new tokens followed by padding, and with them `end` keys; `total` is the limit of `end`.
   void check_padded(int64_t b, int64_t count, int64_t end, int64_t total) const {
@@ -121,30 +107,8 @@ void infer_update_cache(InferContext& c) {
 // Writes a cache [batch, heads, length, size]: the rows of `past`, with rows [batch, new, heads * size] of `update` from write_indices[b]
 // on, and zeros behind both. If there are counts, only the first counts[b] rows of `update` are written. If the output is in the memory of
 // `past`, only new rows are written.
-struct UpdateCache {
-  size_t element;
-  int64_t batch, heads, size, added, past, length;
-
-  static UpdateCache bind(BindContext& c) {
-    const Shape &update = c.shape(0), &out = c.output_shape(0);
-    if (update.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("keys or values are of rank {}, not 3", update.rank()));
-    UpdateCache k{};
-    k.element = static_cast<size_t>(element_bytes(c.dtype(0)));
-    k.batch = update[0], k.added = update[1], k.heads = c.get_int("num_heads", 1), k.size = update[2] / k.heads;
-    check_equal(update[2], k.size * k.heads, "features of keys or values, and heads times their size");
-    k.length = out[2];
-    check_equal(c.num_elements(1), k.batch, "elements of write_indices and the batch");
-    if (c.has_input(4)) check_equal(c.num_elements(4), k.batch, "elements of counts and the batch");
-    if (c.has_input(3)) {
-      const Shape& past = c.shape(3);
-      if (past.rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("the past is of rank {}, not 4", past.rank()));
-      k.past = past[2];
-      if (!(past == Shape{k.batch, k.heads, k.past, k.size}))
-        throw Error(ErrorCode::invalid_argument, fmt::format("the past {} does not fit a batch of {} and {} heads of size {}",
-                                                             to_string(past), k.batch, k.heads, k.size));
-    }
-    return k;
-  }
+struct UpdateCache : UpdateCachePlan {
+  static UpdateCache bind(BindContext& c) { return {UpdateCachePlan::bind(c)}; }
 
   void run(RunContext& c) const {
     const int64_t* places = c.in<int64_t>(1);
@@ -180,16 +144,8 @@ void infer_gather_beams(InferContext& c) { c.set_output(0, c.input(0)); }
 
 // Reorders a cache [batch * beams, heads, length, size] for a beam search: indirection [batch, beams, at least the past's length] names for
 // each past row the beam, of the same sample, to take it from. Later rows are copied unchanged.
-struct GatherBeams {
-  size_t element;
-  int64_t planes, heads, length, size, beams, columns;
-
-  static GatherBeams bind(BindContext& c) {
-    const Shape &cache = c.shape(0), &from = c.shape(1);
-    check_equal(from[0] * from[1], cache[0], "samples and beams of cache_indirection, and the batch");
-    check_equal(c.num_elements(2), 1, "elements of the past's length, and one");
-    return {static_cast<size_t>(element_bytes(c.dtype(0))), cache[0] * cache[1], cache[1], cache[2], cache[3], from[1], from[2]};
-  }
+struct GatherBeams : GatherBeamsPlan {
+  static GatherBeams bind(BindContext& c) { return {GatherBeamsPlan::bind(c)}; }
 
   void run(RunContext& c) const {
     const int64_t past = *c.in<int64_t>(2), kept = std::min(past, length);
@@ -217,6 +173,49 @@ struct GatherBeams {
 };
 
 }  // namespace
+
+CachePositionsPlan CachePositionsPlan::bind(const BindContext& c) {
+  const Shape& query = c.shape(0);
+  if (query.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("the query is of rank {}, not 3", query.rank()));
+  CachePositionsPlan k{query[0], query[1], 0, c.get_int("causal", 1) != 0};
+  if (c.has_input(1)) {
+    if (c.shape(1).rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("past_key is of rank {}, not 4", c.shape(1).rank()));
+    k.past = c.shape(1)[2];
+  }
+  check_equal(c.num_elements(2), k.batch, "elements of seqlens_k and the batch");
+  check_equal(c.num_elements(3), 1, "elements of total_sequence_length and 1");
+  if (c.has_input(4)) check_equal(c.num_elements(4), k.batch * k.length, "elements of position_ids and tokens");
+  if (c.has_input(5)) check_equal(c.num_elements(5), k.batch, "elements of query_seqlens and the batch");
+  return k;
+}
+
+UpdateCachePlan UpdateCachePlan::bind(const BindContext& c) {
+  const Shape &update = c.shape(0), &out = c.output_shape(0);
+  if (update.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("keys or values are of rank {}, not 3", update.rank()));
+  UpdateCachePlan k{};
+  k.element = static_cast<size_t>(element_bytes(c.dtype(0)));
+  k.batch = update[0], k.added = update[1], k.heads = c.get_int("num_heads", 1), k.size = update[2] / k.heads;
+  check_equal(update[2], k.size * k.heads, "features of keys or values, and heads times their size");
+  k.length = out[2];
+  check_equal(c.num_elements(1), k.batch, "elements of write_indices and the batch");
+  if (c.has_input(4)) check_equal(c.num_elements(4), k.batch, "elements of counts and the batch");
+  if (c.has_input(3)) {
+    const Shape& past = c.shape(3);
+    if (past.rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("the past is of rank {}, not 4", past.rank()));
+    k.past = past[2];
+    if (!(past == Shape{k.batch, k.heads, k.past, k.size}))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the past {} does not fit a batch of {} and {} heads of size {}", to_string(past), k.batch, k.heads, k.size));
+  }
+  return k;
+}
+
+GatherBeamsPlan GatherBeamsPlan::bind(const BindContext& c) {
+  const Shape &cache = c.shape(0), &from = c.shape(1);
+  check_equal(from[0] * from[1], cache[0], "samples and beams of cache_indirection, and the batch");
+  check_equal(c.num_elements(2), 1, "elements of the past's length, and one");
+  return {static_cast<size_t>(element_bytes(c.dtype(0))), cache[0] * cache[1], cache[1], cache[2], cache[3], from[1], from[2]};
+}
 
 std::vector<OpDef> cache_ops() {
   constexpr TypeSet kInt32{DType::int32}, kKept = kFloats | TypeSet{DType::int8, DType::uint8};

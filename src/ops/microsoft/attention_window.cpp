@@ -10,6 +10,7 @@
 #include "graph/op_def.h"
 #include "ops/checks.h"
 #include "ops/microsoft/attention.h"
+#include "ops/microsoft/attention_cache.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
 
@@ -34,26 +35,9 @@ void infer_window_positions(InferContext& c) {
 
 // Computes for each sample: the first row of the cache that its queries see; how many rows they see, new ones included; the positions of
 // its queries; the first of the seen rows that stays in the cache; and the position of the first seen row.
-struct WindowPositions {
-  enum Input : int { kQuery, kPast, kLengths, kTotal, kPositions, kCounts };
+struct WindowPositions : WindowPositionsPlan {
   enum Output : int { kFirst, kRows, kPositionIds, kKept, kOrigin };
-  int64_t batch, length, capacity, window;
-
-  static WindowPositions bind(BindContext& c) {
-    const Shape &query = c.shape(kQuery), &past = c.shape(kPast);
-    if (query.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("the query is of rank {}, not 3", query.rank()));
-    if (past.rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("past_key is of rank {}, not 4", past.rank()));
-    const WindowPositions k{query[0], query[1], past[2], c.get_int("window", 1)};
-    if (k.window < 1 || k.capacity < k.window)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("past_key has room for {} keys, fewer than local_window_size = {}", k.capacity, k.window));
-    if (k.length < 1) throw Error(ErrorCode::invalid_argument, "the query is of no token; with sliding_window_cache = 1 it needs one");
-    check_equal(c.num_elements(kLengths), k.batch, "elements of seqlens_k and the batch");
-    check_equal(c.num_elements(kTotal), 1, "elements of total_sequence_length and 1");
-    if (c.has_input(kPositions)) check_equal(c.num_elements(kPositions), k.batch * k.length, "elements of position_ids and tokens");
-    if (c.has_input(kCounts)) check_equal(c.num_elements(kCounts), k.batch, "elements of query_seqlens and the batch");
-    return k;
-  }
+  static WindowPositions bind(BindContext& c) { return {WindowPositionsPlan::bind(c)}; }
 
   void run(RunContext& c) const {
     const int32_t* lengths = c.in<int32_t>(kLengths);
@@ -101,26 +85,8 @@ void infer_update_window(InferContext& c) {
 // Writes two buffers [batch, heads, rows, size]. Keys: rows of `past` from first[b] on, then rows of `update` [batch, new, heads * size]
 // (only counts[b], if there are counts), rows[b] in all, then zeros. Present: the keys from kept[b] on. With one new row, both have the
 // same length; with more, the keys also hold rows that the present drops.
-struct UpdateWindow {
-  enum Input : int { kUpdate, kFirst, kRows, kKept, kPast, kCounts };
-  enum Output : int { kPresent, kKeys };
-  size_t element;
-  int64_t batch, heads, size, added, capacity, length;
-
-  static UpdateWindow bind(BindContext& c) {
-    const Shape &update = c.shape(kUpdate), &past = c.shape(kPast);
-    if (update.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("keys or values are of rank {}, not 3", update.rank()));
-    if (past.rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("the past is of rank {}, not 4", past.rank()));
-    UpdateWindow k{};
-    k.element = static_cast<size_t>(element_bytes(c.dtype(kUpdate)));
-    k.batch = past[0], k.heads = past[1], k.capacity = past[2], k.size = past[3], k.added = update[1];
-    k.length = c.output_shape(kKeys)[2];
-    check_equal(update[0], k.batch, "batches of new and past keys or values");
-    check_equal(update[2], k.heads * k.size, "features of keys or values, and heads of the past times their size");
-    if (c.has_input(kCounts)) check_equal(c.num_elements(kCounts), k.batch, "elements of counts and the batch");
-    for (int i : {kFirst, kRows, kKept}) check_equal(c.num_elements(i), k.batch, "elements of positions and the batch");
-    return k;
-  }
+struct UpdateWindow : UpdateWindowPlan {
+  static UpdateWindow bind(BindContext& c) { return {UpdateWindowPlan::bind(c)}; }
 
   void check(int64_t first, int64_t rows, int64_t kept, int64_t count) const {
     if (count < 0 || count > added || first < 0 || rows < count || rows > length || first > capacity - (rows - count) || kept < 0 ||
@@ -159,6 +125,37 @@ struct UpdateWindow {
 };
 
 }  // namespace
+
+WindowPositionsPlan WindowPositionsPlan::bind(const BindContext& c) {
+  const Shape &query = c.shape(kQuery), &past = c.shape(kPast);
+  if (query.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("the query is of rank {}, not 3", query.rank()));
+  if (past.rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("past_key is of rank {}, not 4", past.rank()));
+  const WindowPositionsPlan k{query[0], query[1], past[2], c.get_int("window", 1)};
+  if (k.window < 1 || k.capacity < k.window)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("past_key has room for {} keys, fewer than local_window_size = {}", k.capacity, k.window));
+  if (k.length < 1) throw Error(ErrorCode::invalid_argument, "the query is of no token; with sliding_window_cache = 1 it needs one");
+  check_equal(c.num_elements(kLengths), k.batch, "elements of seqlens_k and the batch");
+  check_equal(c.num_elements(kTotal), 1, "elements of total_sequence_length and 1");
+  if (c.has_input(kPositions)) check_equal(c.num_elements(kPositions), k.batch * k.length, "elements of position_ids and tokens");
+  if (c.has_input(kCounts)) check_equal(c.num_elements(kCounts), k.batch, "elements of query_seqlens and the batch");
+  return k;
+}
+
+UpdateWindowPlan UpdateWindowPlan::bind(const BindContext& c) {
+  const Shape &update = c.shape(kUpdate), &past = c.shape(kPast);
+  if (update.rank() != 3) throw Error(ErrorCode::invalid_argument, fmt::format("keys or values are of rank {}, not 3", update.rank()));
+  if (past.rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("the past is of rank {}, not 4", past.rank()));
+  UpdateWindowPlan k{};
+  k.element = static_cast<size_t>(element_bytes(c.dtype(kUpdate)));
+  k.batch = past[0], k.heads = past[1], k.capacity = past[2], k.size = past[3], k.added = update[1];
+  k.length = c.output_shape(kKeys)[2];
+  check_equal(update[0], k.batch, "batches of new and past keys or values");
+  check_equal(update[2], k.heads * k.size, "features of keys or values, and heads of the past times their size");
+  if (c.has_input(kCounts)) check_equal(c.num_elements(kCounts), k.batch, "elements of counts and the batch");
+  for (int i : {kFirst, kRows, kKept}) check_equal(c.num_elements(i), k.batch, "elements of positions and the batch");
+  return k;
+}
 
 OpDef window_positions_op() {
   constexpr TypeSet kInt32{DType::int32};
