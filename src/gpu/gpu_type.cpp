@@ -119,7 +119,8 @@ void register_gpu_type() {
                           .make = make,
                           .make_host = {},
                           .kernels = std::make_shared<GpuKernels>(),
-                          .fused_operators = {"FusedElementwise", "ChainedConv", "ChainedMatMul", "ChainedGemm", "BlockedMatMul"},
+                          .fused_operators = {"FusedElementwise", "ChainedConv", "ChainedMatMul", "ChainedGemm", "BlockedMatMul",
+                                              "FusedAttention", "FusedRotary"},
                           .measure_peaks = measure_peaks});
     return true;
   }();

@@ -124,8 +124,12 @@ ValueId unrepeated(const Graph& graph, ValueId id) {
   return same ? inserted->inputs[0] : id;
 }
 
+/// True for the result of a Transpose that the patch adds.
+bool is_of_patch(ValueId id) { return id >= ValueId{uint32_t{1} << 31U}; }
+
 class FuseAttention final : public Rule {
  public:
+  explicit FuseAttention(const PipelineOptions& options) : device_(options.device) {}
   std::string_view name() const override { return "fuse-attention"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("MatMul")) return std::nullopt;
@@ -162,7 +166,7 @@ class FuseAttention final : public Rule {
         return fmt::format("queries {}, transposed keys {} and values {} are not known to have the same batch and heads", found(graph, q),
                            found(graph, product->inputs[1]), found(graph, v));
       });
-    if (k < ValueId{uint32_t{1} << 31U}) {  // excludes the Transpose that the patch adds
+    if (!is_of_patch(k)) {
       const ValueId fewer_k = unrepeated(graph, k), fewer_v = unrepeated(graph, v);
       if (fewer_k != k && fewer_v != v && heads(graph, fewer_k) == heads(graph, fewer_v)) k = fewer_k, v = fewer_v;
     }
@@ -174,11 +178,17 @@ class FuseAttention final : public Rule {
     }
     std::vector<ValueId> inputs{q, k, v};
     if (mask.value != kNoValue) inputs.push_back(mask.value);
-    patch.replace(node.outputs[0], patch.add({.op_type = "FusedAttention",
-                                              .inputs = std::move(inputs),
-                                              .attributes = std::move(attributes),
-                                              .domain = "treadle",
-                                              .name = node.name}));
+    NodeSpec spec{.op_type = "FusedAttention",
+                  .inputs = std::move(inputs),
+                  .attributes = std::move(attributes),
+                  .domain = "treadle",
+                  .name = node.name};
+    if (device_) {
+      NodeSpec asked = spec;
+      if (is_of_patch(k)) asked.inputs[1] = product->inputs[1];  // not in the graph yet; has the same rank
+      if (!device_->takes(graph, as_node(std::move(asked), node))) return no_patch(node, "the device does not compute it as attention");
+    }
+    patch.replace(node.outputs[0], patch.add(std::move(spec)));
     return patch;
   }
 
@@ -205,6 +215,8 @@ class FuseAttention final : public Rule {
     nan_to_zero = true;
     return softmax;
   }
+
+  const DeviceForms* device_;
 };
 
 }  // namespace

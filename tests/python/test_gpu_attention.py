@@ -139,6 +139,28 @@ def test_scale_and_cap_of_scores() -> None:
     np.testing.assert_allclose(y, attention(q, k, v, scale=0.7, softcap=2), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("mode", range(4))
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_scores_are_an_output(mode: int, dtype: Any) -> None:
+    q, k, v = (x.astype(dtype) for x in (2 * floats(2, 4, 5, 16), floats(2, 2, 90, 16, seed=2), floats(2, 2, 90, 16, seed=3)))
+    mask = np.random.default_rng(4).random((5, 90)) < 0.7
+    mask[2] = False
+    y, shown = run("Attention", {"q": q, "k": k, "v": v, "mask": mask}, outputs=4, softcap=2.0, qk_matmul_output_mode=mode)[::3]
+    wide = [x.astype(np.float64) for x in (q, k.repeat(2, 1))]
+    scores = wide[0] @ wide[1].swapaxes(2, 3) / 4
+    if mode >= 1:
+        scores = 2 * np.tanh(scores / 2)
+    if mode >= 2:
+        scores = np.where(mask, scores, -np.inf)
+    if mode == 3:
+        with np.errstate(invalid="ignore"):
+            scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores = np.nan_to_num(scores / scores.sum(-1, keepdims=True))
+    tolerance = 2e-5 if dtype == np.float32 else 3e-3
+    np.testing.assert_allclose(shown, scores, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(y, attention(q, k, v, mask, softcap=2), rtol=tolerance, atol=tolerance)
+
+
 def test_lengths_of_each_sample() -> None:
     q, k, v = floats(3, 2, 4, 8), floats(3, 2, 20, 8, seed=2), floats(3, 2, 20, 8, seed=3)
     lengths = np.array([20, 7, 4])

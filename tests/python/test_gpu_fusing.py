@@ -298,3 +298,74 @@ def test_blocks_of_networks_need_few_dispatches() -> None:
     hidden = torch.nn.functional.gelu(wide["x"] @ wide["w1"] + wide["b1"]) @ wide["w2"] + wide["b2"] + wide["x"]
     expected = torch.nn.functional.layer_norm(hidden, (8,), wide["scale"], wide["shift"])
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def attention_model(kind: str, batch: int = 2, rows: int = 37, heads: int = 4, size: int = 16) -> tuple[bytes, dict[str, np.ndarray]]:
+    """Attention as exporters write it, behind one product that makes Q, K and V."""
+    width = heads * size
+    feeds = {"x": floats(batch, rows, width)}
+    constants = {"w": floats(width, 3 * width, seed=2) / 8, "scale": np.array(size**-0.5, np.float32), "rows": np.array([0, 0, width])}
+    nodes = [op("MatMul", "x w", "all")]
+    if kind == "parts":  # as in vision transformers
+        constants |= {"split": np.array([0, 0, 3, heads, size]), **{f"i{i}": np.array(i) for i in range(3)}}
+        nodes += [op("Reshape", "all split", "five"), op("Transpose", "five", "turned", perm=[2, 0, 3, 1, 4])]
+        nodes += [op("Gather", f"turned i{i}", part, axis=0) for i, part in enumerate(["qt", "k", "vt"])]
+        nodes.append(op("Transpose", "k", "kt", perm=[0, 1, 3, 2]))
+    else:
+        constants["heads"] = np.array([0, 0, heads, size])
+        nodes.append(helper.make_node("Split", ["all"], ["q", "k", "v"], axis=2, num_outputs=3))
+        for part, turned in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+            nodes += [op("Reshape", f"{part} heads", part + "r"), op("Transpose", part + "r", part + "t", perm=turned)]
+    nodes += [op("MatMul", "qt kt", "s"), op("Mul", "s scale", "scaled")]
+    mask = np.random.default_rng(5).random((batch, 1, 1, rows)) < 0.7
+    mask[..., 0] = True
+    probabilities = "p"
+    if kind == "added":
+        feeds["mask"] = np.where(mask, 0, -10000).astype(np.float32)
+        nodes += [op("Add", "scaled mask", "masked"), op("Softmax", "masked", "p", axis=-1)]
+    elif kind == "chosen":
+        feeds["mask"], constants["never"] = mask, np.array(-1e9, np.float32)
+        nodes += [op("Where", "mask scaled never", "masked"), op("Softmax", "masked", "p", axis=-1)]
+    elif kind == "hidden":  # rows that see nothing get zeros, as PyTorch writes it
+        mask = np.tril(np.ones((rows, rows), bool))[None, None]
+        mask[..., 3, :] = False
+        feeds["mask"], constants["never"], constants["zero"] = mask, np.array(-np.inf, np.float32), np.array(0, np.float32)
+        nodes += [op("Where", "mask scaled never", "masked"), op("Softmax", "masked", "p", axis=-1), op("IsNaN", "p", "n"), op("Where", "n zero p", "z")]
+        probabilities = "z"
+    else:
+        nodes.append(op("Softmax", "scaled", "p", axis=-1))
+    nodes += [op("MatMul", probabilities + " vt", "o"), op("Transpose", "o", "ot", perm=[0, 2, 1, 3]), op("Reshape", "ot rows", "y")]
+    return model_of(nodes, feeds, {"y": FLOAT}, constants, batch="" if kind == "hidden" else "n"), feeds
+
+
+@pytest.mark.parametrize("kind", ["plain", "parts", "added", "chosen", "hidden"])
+def test_attention_that_is_written_out_is_one_node(kind: str) -> None:
+    model, feeds = attention_model(kind)
+    session = on_gpu(model)
+    made = kernels(session)
+    assert made.count("FusedAttention") == 1 and "Softmax" not in made and "Transpose" not in made, made
+    plain = treadle.SessionOptions()
+    plain.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    expected = treadle.InferenceSession(model, plain).run(None, feeds)[0]
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_embedding_that_is_written_out_is_one_node(interleaved: bool) -> None:
+    batch, heads, rows, size = 2, 3, 5, 8
+    feeds = {"x": floats(batch, rows, heads, size), "c": floats(1, 1, rows, size, seed=2), "s": floats(1, 1, rows, size, seed=3)}
+    integers = {"zero": [0], "one": [1], "two": [2], "half": [size // 2], "end": [size], "axis": [3], "last": [-1], "whole": [0, 0, 0, -1]}
+    constants = {name: np.array(value) for name, value in integers.items()}
+    nodes = [op("Transpose", "x", "t", perm=[0, 2, 1, 3])]
+    if interleaved:
+        nodes += [op("Slice", "t zero end axis two", "even"), op("Slice", "t one end axis two", "odd"), op("Neg", "odd", "n")]
+        nodes += [op("Unsqueeze", "n last", "nu"), op("Unsqueeze", "even last", "eu"), op("Concat", "nu eu", "pairs", axis=-1)]
+        nodes.append(op("Reshape", "pairs whole", "r"))
+    else:
+        nodes += [op("Slice", "t zero half axis one", "a"), op("Slice", "t half end axis one", "b"), op("Neg", "b", "n"), op("Concat", "n a", "r", axis=-1)]
+    nodes += [op("Mul", "t c", "tc"), op("Mul", "r s", "rs"), op("Add", "tc rs", "y")]
+    session = on_gpu(model_of(nodes, feeds, {"y": FLOAT}, constants))
+    assert kernels(session) == ["FusedRotary"]
+    x = feeds["x"].astype(np.float64).swapaxes(1, 2)
+    turned = np.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape) if interleaved else np.concatenate([-x[..., 4:], x[..., :4]], -1)
+    np.testing.assert_allclose(session.run(None, feeds)[0], x * feeds["c"] + turned * feeds["s"], rtol=1e-5, atol=1e-5)

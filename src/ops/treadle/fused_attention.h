@@ -9,6 +9,7 @@
 #include "graph/kernel.h"
 #include "graph/op_def.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/attention_gradient.h"
 
 namespace treadle::ops {
 
@@ -43,6 +44,17 @@ struct AttentionCall {
  private:
   void bind_mask(const Shape& mask, bool may_stretch);
   void stretch(int axis, int64_t extent);
+};
+
+/// A call of the gradient. Its operands follow dY, input 0.
+struct AttentionGradientCall {
+  AttentionCall call;
+  kernels::AttentionGradientParams params;
+  bool joined = false;        ///< Q, K and V are parts 0, 1 and 2 of one input; outputs are its whole gradient and dScores
+  bool shows_scores = false;  ///< there is an output dScores, the last one
+
+  /// @throws Error(invalid_argument) if extents do not fit
+  static AttentionGradientCall bind(const BindContext& c);
 };
 
 /// The gradient rule of FusedAttention: adds one FusedAttentionGrad.

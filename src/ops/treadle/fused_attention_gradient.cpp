@@ -54,42 +54,11 @@ Cost cost(const ShapeContext& c) {
           2 * (c.size_bytes(kQ) + c.size_bytes(kK) + c.size_bytes(kV)) + c.size_bytes(kDY)};
 }
 
-struct FusedAttentionGrad {
-  AttentionCall call;
-  kernels::AttentionGradientParams params;
-  bool joined = false, shows_scores = false;
-
+struct FusedAttentionGrad : AttentionGradientCall {
   static FusedAttentionGrad bind(BindContext& c) {
-    const bool joined = is_joined(c.node().attributes);
-    FusedAttentionGrad a{
-        .call = AttentionCall::bind(c, kQ), .params = {}, .joined = joined, .shows_scores = c.has_output(num_operands(joined))};
-    for (int i = 0; i < num_operands(joined); ++i)
-      if (!c.has_output(i)) throw Error(ErrorCode::invalid_model, fmt::format("output {} is missing: gradients are made together", i));
-    if (!a.call.any()) return a;
-    const kernels::AttentionParams& p = a.params.forward = a.call.params;
-    const Shape y{p.batch, p.q_heads, p.q_length, p.v_head_size};
-    const Shape wanted = c.get_int("y_layout") == 0 ? y : Shape{y[0], y[2], y[1], y[3]};
-    if (!(c.shape(kDY) == wanted))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("dY is {}; attention of these operands makes {}", to_string(c.shape(kDY)), to_string(wanted)));
-    if (joined) {
-      check_parts(c);
-      a.params.dq = p.q, a.params.dk = p.k, a.params.dv = p.v;
-    } else {
-      const Attributes& attributes = c.node().attributes;
-      a.params.dq = attention_strides({p.batch, p.q_heads, p.q_length, p.head_size}, layout_of_gradient(attributes, 0));
-      a.params.dk = attention_strides({p.batch, p.kv_heads, p.kv_length, p.head_size}, layout_of_gradient(attributes, 1));
-      a.params.dv = attention_strides({p.batch, p.kv_heads, p.kv_length, p.v_head_size}, layout_of_gradient(attributes, 2));
-    }
-    c.request_scratch(kernels::attention_gradient_scratch_bytes(a.params, a.call.max_threads));
+    const FusedAttentionGrad a{AttentionGradientCall::bind(c)};
+    if (a.call.any()) c.request_scratch(kernels::attention_gradient_scratch_bytes(a.params, a.call.max_threads));
     return a;
-  }
-  // Checks that the parts cover the input exactly. Otherwise elements of its gradient would be written twice, never, or out of bounds.
-  static void check_parts(const BindContext& c) {
-    for (int i = 0; i < 3; ++i)
-      if (attention_layout(c.node().attributes, i) != 2 || c.get_int(kAttentionParts[i]) != i || !(c.shape(kQ + i) == c.shape(kQ)) ||
-          c.shape(kQ)[2] != 3)
-        throw Error(ErrorCode::invalid_argument, fmt::format("{} is not part {} of three of one value", "QKV"[i], i));
   }
   void run(RunContext& c) const {
     if (!call.any()) return;
@@ -125,7 +94,40 @@ ValueId among_parts(GradientContext& g, ValueId part_gradient, int operand) {
   return g.op("Pad", {one, g.ints({part, whole[2].value() - 1 - part}), kNoValue, g.ints({2})});
 }
 
+// Checks that the parts cover the input exactly: otherwise bytes of its gradient would be written twice, never, or out of bounds.
+void check_parts(const BindContext& c) {
+  for (int i = 0; i < 3; ++i)
+    if (attention_layout(c.node().attributes, i) != 2 || c.get_int(kAttentionParts[i]) != i || !(c.shape(kQ + i) == c.shape(kQ)) ||
+        c.shape(kQ)[2] != 3)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is not part {} of three of one value", "QKV"[i], i));
+}
+
 }  // namespace
+
+AttentionGradientCall AttentionGradientCall::bind(const BindContext& c) {
+  const bool joined = is_joined(c.node().attributes);
+  AttentionGradientCall a{
+      .call = AttentionCall::bind(c, kQ), .params = {}, .joined = joined, .shows_scores = c.has_output(num_operands(joined))};
+  for (int i = 0; i < num_operands(joined); ++i)
+    if (!c.has_output(i)) throw Error(ErrorCode::invalid_model, fmt::format("output {} is missing: gradients are made together", i));
+  if (!a.call.any()) return a;
+  const kernels::AttentionParams& p = a.params.forward = a.call.params;
+  const Shape y{p.batch, p.q_heads, p.q_length, p.v_head_size};
+  const Shape wanted = c.get_int("y_layout") == 0 ? y : Shape{y[0], y[2], y[1], y[3]};
+  if (!(c.shape(kDY) == wanted))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("dY is {}; attention of these operands makes {}", to_string(c.shape(kDY)), to_string(wanted)));
+  if (joined) {
+    check_parts(c);
+    a.params.dq = p.q, a.params.dk = p.k, a.params.dv = p.v;
+  } else {
+    const Attributes& attributes = c.node().attributes;
+    a.params.dq = attention_strides({p.batch, p.q_heads, p.q_length, p.head_size}, layout_of_gradient(attributes, 0));
+    a.params.dk = attention_strides({p.batch, p.kv_heads, p.kv_length, p.head_size}, layout_of_gradient(attributes, 1));
+    a.params.dv = attention_strides({p.batch, p.kv_heads, p.kv_length, p.v_head_size}, layout_of_gradient(attributes, 2));
+  }
+  return a;
+}
 
 std::vector<ValueId> fused_attention_gradient(GradientContext& g) {
   const bool joined = can_be_joined(g), of_mask = g.wants(3) && g.type(g.input(3)).dtype == DType::float32;

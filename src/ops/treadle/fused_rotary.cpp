@@ -2,12 +2,13 @@
 // Transposes around it become strides: X and Y are [batch, heads, length, size] or, in layout 1, [batch, length, heads, size]; cos and sin
 // broadcast to [batch, heads, length, size]. rotated(x) is (-second half, first half) of the features, or (-x1, x0, -x3, x2, ...) if
 // `interleaved`.
+#include "ops/treadle/fused_rotary.h"
+
 #include <fmt/format.h>
 
 #include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
-#include "kernels/attention/rotary.h"
 #include "ops/checks.h"
 #include "ops/math/elementwise.h"
 #include "ops/treadle/domain.h"
@@ -50,18 +51,7 @@ kernels::HeadStrides broadcast_strides(const Shape& shape, const Shape& logical)
 struct FusedRotary {
   kernels::RotaryParams params;
 
-  static FusedRotary bind(BindContext& c) {
-    const bool x_turned = c.get_int("x_layout") != 0, y_turned = c.get_int("y_layout") != 0;
-    const Shape logical = turned(c.shape(0), x_turned);
-    if (logical[3] % 2 != 0) throw Error(ErrorCode::invalid_argument, fmt::format("{} features cannot be rotated in pairs", logical[3]));
-    FusedRotary k;
-    kernels::RotaryParams& p = k.params;
-    p.batch = logical[0], p.heads = logical[1], p.length = logical[2], p.size = logical[3];
-    p.x = strides_of(logical, x_turned), p.y = strides_of(logical, y_turned);
-    p.cos = broadcast_strides(c.shape(1), logical), p.sin = broadcast_strides(c.shape(2), logical);
-    p.interleaved = c.get_int("interleaved") != 0;
-    return k;
-  }
+  static FusedRotary bind(BindContext& c) { return {bind_fused_rotary(c)}; }
   void run(RunContext& c) const { kernels::rotary(params, c.in<float>(0), c.in<float>(1), c.in<float>(2), c.out<float>(0), c.pool()); }
 };
 
@@ -84,6 +74,18 @@ void write_fused_rotary(FunctionBody& b) {
 }
 
 }  // namespace
+
+kernels::RotaryParams bind_fused_rotary(const BindContext& c) {
+  const bool x_turned = c.get_int("x_layout") != 0, y_turned = c.get_int("y_layout") != 0;
+  const Shape logical = turned(c.shape(0), x_turned);
+  if (logical[3] % 2 != 0) throw Error(ErrorCode::invalid_argument, fmt::format("{} features cannot be rotated in pairs", logical[3]));
+  kernels::RotaryParams p;
+  p.batch = logical[0], p.heads = logical[1], p.length = logical[2], p.size = logical[3];
+  p.x = strides_of(logical, x_turned), p.y = strides_of(logical, y_turned);
+  p.cos = broadcast_strides(c.shape(1), logical), p.sin = broadcast_strides(c.shape(2), logical);
+  p.interleaved = c.get_int("interleaved") != 0;
+  return p;
+}
 
 std::vector<OpDef> fused_rotary_ops() {
   constexpr TypeSet kFloat{DType::float32};
