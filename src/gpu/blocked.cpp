@@ -55,9 +55,10 @@ DeviceKernel find_blocked(const Graph& graph, const Node& node) {
   const uint32_t constants[] = {static_cast<uint32_t>(bits_of(codes)), uint32_t{is_signed},
                                 uint32_t{node.attributes.get_int("axis", 0) == 1}, uint32_t{one_scale}};
   auto state = std::make_shared<BlockedState>();
-  state->tiles = find_moving_shader("product_blocked", 1, constants);
-  state->few_rows = find_moving_shader("product_blocked_few", 1, constants);
-  return {&kernel, std::move(state)};
+  const DType dtype = graph.type(node.inputs[ops::kActivations]).dtype;
+  state->tiles = find_shader("product_blocked", dtype, constants);
+  state->few_rows = find_shader("product_blocked_few", dtype, constants);
+  return state->tiles ? DeviceKernel{&kernel, std::move(state)} : DeviceKernel();
 }
 
 }  // namespace treadle::gpu

@@ -15,6 +15,7 @@ namespace {
 
 class FuseBlockedMatMul final : public Rule {
  public:
+  explicit FuseBlockedMatMul(const PipelineOptions& options) : device_(options.device) {}
   std::string_view name() const override { return "fuse-blocked-matmul"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("MatMul")) return std::nullopt;
@@ -26,17 +27,20 @@ class FuseBlockedMatMul final : public Rule {
     const bool transposed = has_perm(weights, {1, 0});
     if (transposed) weights = producer_of(graph, weights->inputs[0]);
     if (!weights || !weights->is("DequantizeLinear")) return std::nullopt;
-    if (graph.type(node.outputs[0]).dtype != DType::float32 || !a.has_rank() || a.rank() < 2 || graph.constant_tensor(node.inputs[0]))
+    const DType dtype = graph.type(node.outputs[0]).dtype;
+    // Only devices multiply 16-bit floats; the host converts them to float32 before.
+    const bool is_taken = dtype == DType::float32 || (device_ && (dtype == DType::float16 || dtype == DType::bfloat16));
+    if (!is_taken || !a.has_rank() || a.rank() < 2 || graph.constant_tensor(node.inputs[0]))
       return no_patch(node, [&] {
         return fmt::format("it multiplies {}; a computed float32 of rank 2 or more is needed", found(graph, node.inputs[0]));
       });
     const Type &codes = graph.type(weights->inputs[0]), &scales = graph.type(weights->inputs[1]);
     const bool is_code =
         codes.dtype == DType::int4 || codes.dtype == DType::uint4 || codes.dtype == DType::int8 || codes.dtype == DType::uint8;
-    if (!is_code || !codes.is_static() || codes.rank() != 2 || !scales.is_static() || scales.dtype != DType::float32)
+    if (!is_code || !codes.is_static() || codes.rank() != 2 || !scales.is_static() || scales.dtype != dtype)
       return no_patch(node, [&] {
-        return fmt::format("the weights are {} with scales {}; a matrix of 4 or 8 bits with float32 scales is needed",
-                           found(graph, weights->inputs[0]), found(graph, weights->inputs[1]));
+        return fmt::format("the weights are {} with scales {}; a matrix of 4 or 8 bits with {} scales is needed",
+                           found(graph, weights->inputs[0]), found(graph, weights->inputs[1]), name_of(dtype));
       });
     for (ValueId input : weights->inputs)
       if (input != kNoValue && !graph.constant_tensor(input))
@@ -71,15 +75,21 @@ class FuseBlockedMatMul final : public Rule {
     std::vector<ValueId> inputs{node.inputs[0], weights->inputs[0], weights->inputs[1]};
     if (weights->has_input(2)) inputs.push_back(weights->inputs[2]);
     const bool rounds = std::find(node.metadata.begin(), node.metadata.end(), ops::kInt8Activations) != node.metadata.end();
+    NodeSpec spec{.op_type = "BlockedMatMul",
+                  .inputs = std::move(inputs),
+                  .attributes = {{"axis", inner}, {"block_size", block}, {"int8_activations", rounds ? int64_t{1} : int64_t{0}}},
+                  .domain = "treadle",
+                  .name = node.name};
+    // Without a device's kernel the host would have to compute it, and has one for float32 only.
+    if (dtype != DType::float32 && !device_->takes(graph, as_node(spec, node)))
+      return no_patch(node, [&] { return fmt::format("the device has no such products of {}", name_of(dtype)); });
     Patch patch;
-    patch.replace(node.outputs[0],
-                  patch.add({.op_type = "BlockedMatMul",
-                             .inputs = std::move(inputs),
-                             .attributes = {{"axis", inner}, {"block_size", block}, {"int8_activations", rounds ? int64_t{1} : int64_t{0}}},
-                             .domain = "treadle",
-                             .name = node.name}));
+    patch.replace(node.outputs[0], patch.add(std::move(spec)));
     return patch;
   }
+
+ private:
+  const DeviceForms* device_;
 };
 
 }  // namespace

@@ -2,7 +2,8 @@
 // rows and 64 columns, as in product.comp. With FEW_ROWS, a group computes one column of up to 4 rows.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#include "words.glsl"
+#include "elements.glsl"
+#extension GL_EXT_shader_8bit_storage : require
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint BITS = 4;
@@ -10,19 +11,19 @@ layout(constant_id = 1) const uint IS_SIGNED = 0;
 layout(constant_id = 2) const uint INNER_LAST = 0;  // 1: the inner dimension is the last one of codes and scales; 0: it is the first one
 layout(constant_id = 3) const uint ONE_SCALE = 0;
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 1) readonly buffer Bytes { uint8_t at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Floats y, a;
-  Words codes;
-  Floats scales;
-  Words zeros;                // may be null
+  Elements y, a;
+  Bytes codes;
+  Elements scales;
+  Bytes zeros;                // may be null
   uint has_zeros;
   uint rows, columns, terms;
   uint block, blocks;         // number of terms in a block, and of blocks in a column
 } p;
 
-int code_at(Words codes, uint i) {
+int code_at(Bytes codes, uint i) {
   if (BITS == 8) {
     const uint byte = uint(codes.at[i]);
     return IS_SIGNED != 0 ? int(byte << 24) >> 24 : int(byte);
@@ -33,7 +34,7 @@ int code_at(Words codes, uint i) {
 float weight(uint k, uint column) {
   const uint block = k / p.block, scale = ONE_SCALE != 0 ? 0 : INNER_LAST != 0 ? column * p.blocks + block : block * p.columns + column;
   const int zero = p.has_zeros != 0 ? code_at(p.zeros, scale) : 0;
-  return float(code_at(p.codes, INNER_LAST != 0 ? column * p.terms + k : k * p.columns + column) - zero) * p.scales.at[scale];
+  return float(code_at(p.codes, INNER_LAST != 0 ? column * p.terms + k : k * p.columns + column) - zero) * to_number(p.scales.at[scale]);
 }
 
 #ifdef FEW_ROWS
@@ -45,7 +46,7 @@ void main() {
   vec4 sums = vec4(0);
   for (uint k = own; k < p.terms; k += 256) {
     const float w = weight(k, column);
-    for (uint row = 0; row < p.rows; ++row) sums[row] = fma(p.a.at[row * p.terms + k], w, sums[row]);
+    for (uint row = 0; row < p.rows; ++row) sums[row] = fma(to_number(p.a.at[row * p.terms + k]), w, sums[row]);
   }
   parts[own] = sums;
   barrier();
@@ -53,7 +54,7 @@ void main() {
     if (own < reach) parts[own] += parts[own + reach];
     barrier();
   }
-  if (own < p.rows) p.y.at[own * p.columns + column] = parts[0][own];
+  if (own < p.rows) p.y.at[own * p.columns + column] = to_element(parts[0][own]);
 }
 #else
 const uint ROWS = 64, COLUMNS = 64, TERMS = 16;
@@ -72,7 +73,7 @@ void main() {
   for (uint k0 = 0; k0 < p.terms; k0 += TERMS) {
     for (uint e = own; e < TERMS * ROWS; e += 256) {
       const uint k = e % TERMS, row = e / TERMS;
-      a_tile[k][row] = k0 + k < p.terms && first_row + row < p.rows ? p.a.at[(first_row + row) * p.terms + k0 + k] : 0;
+      a_tile[k][row] = k0 + k < p.terms && first_row + row < p.rows ? to_number(p.a.at[(first_row + row) * p.terms + k0 + k]) : 0;
     }
     for (uint e = own; e < TERMS * COLUMNS; e += 256) {
       const uint k = INNER_LAST != 0 ? e % TERMS : e / COLUMNS, column = INNER_LAST != 0 ? e / TERMS : e % COLUMNS;
@@ -93,7 +94,7 @@ void main() {
   for (uint i = 0; i < 4; ++i)
     for (uint j = 0; j < 4; ++j) {
       const uint row = first_row + own_row + i, column = first_column + own_column + j;
-      if (row < p.rows && column < p.columns) p.y.at[row * p.columns + column] = sums[i][j];
+      if (row < p.rows && column < p.columns) p.y.at[row * p.columns + column] = to_element(sums[i][j]);
     }
 }
 #endif

@@ -15,6 +15,7 @@
 #include "kernels/gemm/gemm_blocked_bytes.h"
 #include "ops/checks.h"
 #include "ops/treadle/domain.h"
+#include "ops/treadle/on_devices.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
@@ -116,16 +117,17 @@ void infer_blocked_matmul(InferContext& c) {
       throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}; one element or {}, a block of a column, expected, as many as scales",
                                                            input == kZeros ? "zero_points" : "scales", to_string(type), wanted));
   }
-  if (!a.has_rank()) return c.set_output(0, Type::tensor(DType::float32));
+  if (!a.has_rank()) return c.set_output(0, Type::tensor(a.dtype));
   SymbolicShape shape = *a.shape;
   shape.back() = (*codes.shape)[static_cast<size_t>(1 - inner_axis)];
-  c.set_output(0, Type::tensor(DType::float32, std::move(shape)));
+  c.set_output(0, Type::tensor(a.dtype, std::move(shape)));
 }
 
 Cost blocked_matmul_cost(const ShapeContext& c) {
   const double outputs = static_cast<double>(c.output_shape(0).num_elements());
-  return {2 * outputs * static_cast<double>(c.shape(kActivations).back()),
-          c.size_bytes(kActivations) + c.size_bytes(kCodes) + c.size_bytes(kScales) + 4 * outputs};
+  return {
+      2 * outputs * static_cast<double>(c.shape(kActivations).back()),
+      c.size_bytes(kActivations) + c.size_bytes(kCodes) + c.size_bytes(kScales) + static_cast<double>(bits_of(c.dtype(0))) / 8 * outputs};
 }
 
 // 4-bit codes and blocks exist since opset 21. The file contains the exact product; it does not say that activations may be quantised to 8
@@ -141,21 +143,22 @@ void write_blocked_matmul(FunctionBody& b) {
 }  // namespace
 
 std::vector<OpDef> blocked_matmul_ops() {
-  constexpr TypeSet kCodeTypes{DType::int8, DType::uint8, DType::int4, DType::uint4}, kFloat{DType::float32};
+  constexpr TypeSet kCodeTypes{DType::int8, DType::uint8, DType::int4, DType::uint4},
+      kFloat{DType::float32, DType::float16, DType::bfloat16};  // the 16-bit types on devices only
   return {{.name = "BlockedMatMul",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"A", kFloat, "", Presence::required, of_ranks(1)},
+           .inputs = {{"A", kFloat, "T", Presence::required, of_ranks(1)},
                       {"B", kCodeTypes, "TB", Presence::required, of_rank(2)},
-                      {"scales", kFloat},
+                      {"scales", kFloat, "T"},
                       {"zero_points", kCodeTypes, "TB", Presence::optional}},
-           .outputs = {{"Y", kFloat}},
+           .outputs = {{"Y", kFloat, "T"}},
            .attributes = {{"axis", int64_t{0}, zero_or_one()},
                           {"block_size", int64_t{0}, between(0, int64_t{1} << 30)},
                           {"int8_activations", int64_t{0}, zero_or_one()}},
            .infer = infer_blocked_matmul,
            .cost = blocked_matmul_cost,
-           .kernels = {kernel<BlockedMatMul>("blocks")},
+           .kernels = {kernel<BlockedMatMul>("blocks", DType::float32), on_devices_only()},
            .write_function = write_blocked_matmul,
            .function_opset = [](const Node&) { return 21; }}};
 }
