@@ -80,9 +80,10 @@ class GpuKernels final : public KernelTable {
         if (const DeviceKernel found = find(graph, node); found.kernel) return found;
       return {};
     }
-    for (const auto find : {find_pointwise, find_product, find_row_kernel, find_movement, find_gather,  find_resampling, find_recurrent,
-                            find_quantized, find_top_k,   find_found,      find_scatter,  find_placing, find_volume,     find_clip,
-                            find_division,  find_blocked, find_attention,  find_gradient, find_update,  find_dropout,    find_cache})
+    for (const auto find :
+         {find_pointwise, find_product,  find_row_kernel, find_movement, find_gather, find_resampling,   find_recurrent, find_quantized,
+          find_top_k,     find_found,    find_scatter,    find_placing,  find_volume, find_clip,         find_division,  find_blocked,
+          find_attention, find_gradient, find_update,     find_dropout,  find_cache,  find_gathered_rows})
       if (const DeviceKernel found = find(graph, node); found.kernel) return found;
     return {};
   }

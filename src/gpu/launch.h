@@ -90,10 +90,11 @@ DeviceKernel find_clip(const Graph& graph, const Node& node);
 DeviceKernel find_division(const Graph& graph, const Node& node);  ///< of integers by a constant
 DeviceKernel find_top_k(const Graph& graph, const Node& node);
 DeviceKernel find_scatter(const Graph& graph, const Node& node);
-DeviceKernel find_placing(const Graph& graph, const Node& node);    ///< running sums, OneHot, Trilu, functions of float64
-DeviceKernel find_volume(const Graph& graph, const Node& node);     ///< convolutions of three dimensions
-DeviceKernel find_attention(const Graph& graph, const Node& node);  ///< and RotaryEmbedding
-DeviceKernel find_cache(const Graph& graph, const Node& node);      ///< positions in caches of keys and values, and their updates
+DeviceKernel find_placing(const Graph& graph, const Node& node);        ///< running sums, OneHot, Trilu, functions of float64
+DeviceKernel find_volume(const Graph& graph, const Node& node);         ///< convolutions of three dimensions
+DeviceKernel find_attention(const Graph& graph, const Node& node);      ///< and RotaryEmbedding
+DeviceKernel find_cache(const Graph& graph, const Node& node);          ///< positions in caches of keys and values, and their updates
+DeviceKernel find_gathered_rows(const Graph& graph, const Node& node);  ///< gradients of the rows that a Gather read
 DeviceKernel find_dropout(const Graph& graph, const Node& node);
 DeviceKernel find_gradient(const Graph& graph,
                            const Node& node);  ///< and what only training needs: losses, batch statistics, maxima's places

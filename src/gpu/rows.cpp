@@ -8,6 +8,7 @@
 #include "kernels/reduce/reduce.h"
 #include "ops/checks.h"
 #include "ops/math/axis_rows.h"
+#include "ops/math/broadcast_gradient.h"
 #include "ops/nn/window.h"
 #include "ops/reduction/axes.h"
 
@@ -58,6 +59,13 @@ struct GlobalPool : Reduction {
     const int rank = c.shape(0).rank();
     count32(c.num_elements(0));
     return {{kernels::plan_reduce(c.shape(0).dims(), ((1U << rank) - 1U) & ~3U)}};
+  }
+};
+
+struct BroadcastGradient : Reduction {
+  static BroadcastGradient bind(BindContext& c) {
+    count32(c.num_elements(0));
+    return {{kernels::plan_reduce(c.shape(0).dims(), ops::broadcast_axes(c.shape(0), c.output_shape(0)))}};
   }
 };
 
@@ -231,15 +239,18 @@ std::optional<uint32_t> pool_kind(const Node& node) {
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   static const KernelDef reduction = kernel<Reduction>("gpu"), global_pool = kernel<GlobalPool>("gpu"), softmax = kernel<Softmax>("gpu"),
                          row_normalization = kernel<RowNormalization>("gpu"), instance = kernel<InstanceNormalization>("gpu"),
-                         batch = kernel<BatchNormalization>("gpu"), extreme = kernel<ArgExtreme>("gpu"), pool = kernel<Pool>("gpu");
+                         batch = kernel<BatchNormalization>("gpu"), extreme = kernel<ArgExtreme>("gpu"), pool = kernel<Pool>("gpu"),
+                         broadcast_gradient = kernel<BroadcastGradient>("gpu");
   // Statistics are not computed; what nothing reads may stay unwritten.
   const auto is_read = [&](ValueId id) {
     return id != kNoValue &&
            (!graph.value(id).uses.empty() || std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end());
   };
   const bool has_more = std::any_of(node.outputs.begin() + 1, node.outputs.end(), is_read);
-  if (!node.domain.empty() || has_more) return {};
   const Type& x = graph.type(node.inputs[0]);
+  if (node.is("BroadcastGrad", "treadle") && x.shape->size() <= 2 * kMaxReducedRank)
+    return with_shader(broadcast_gradient, "reduce", x.dtype, static_cast<uint32_t>(Reduce::sum));
+  if (!node.domain.empty() || has_more) return {};
   for (const ReductionRow& row : kReductions)
     if (node.op_type == row.op_type && !(is_integer(x.dtype) && ends_in_float(row.op)) && x.shape->size() <= 2 * kMaxReducedRank)
       return with_shader(row.op_type.starts_with("Global") ? global_pool : reduction, "reduce", x.dtype, static_cast<uint32_t>(row.op));

@@ -1,16 +1,23 @@
 // Updates of parameters by optimizers, and of a trainer's other states.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <vector>
 
+#include "core/ranks/overflow_report.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "ops/checks.h"
+#include "treadle/error.h"
 
 namespace treadle::gpu {
 namespace {
 
 // As in update.comp.
 enum class UpdateKind : uint32_t { momentum, adagrad, adam, adam_update, rmsprop, lion, accumulate, average, assign };
+constexpr std::string_view kLazy = "Lazy";  // the prefix of operators that update some rows
 
 struct UpdateRow {
   std::string_view op_type;
@@ -30,23 +37,35 @@ constexpr UpdateRow kUpdates[] = {{"Momentum", UpdateKind::momentum, 1},
 struct UpdateState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   const UpdateRow* row = nullptr;
+  bool of_rows = false;
   std::string node;  // for errors
 };
 
-/// The shader update.comp. An optimizer's inputs are the rate, the number of the update, the parameter, its gradient and its states.
+/// The shader update.comp. An optimizer's inputs are the rate, the number of the update, the parameter, its gradient, its states and, if
+/// it updates some rows only, their places.
 struct Update {
-  int64_t count;
+  int64_t count, whole;  // elements of the gradient, and of the parameter
+  int64_t width = 0, rows = 0;
   bool wide_rate;
   float values[5];
 
   static Update bind(BindContext& c) {
-    const UpdateRow& row = *c.packed<UpdateState>().row;
+    const auto& state = c.packed<UpdateState>();
+    const UpdateRow& row = *state.row;
     const int parameter = row.num_states < 0 ? 0 : 2;
-    Update k{c.num_elements(parameter), row.num_states >= 0 && c.dtype(0) == DType::float64, {}};
-    count32(k.count);
+    Update k{
+        .count = c.num_elements(parameter), .whole = 0, .wide_rate = row.num_states >= 0 && c.dtype(0) == DType::float64, .values = {}};
+    count32(k.whole = k.count);
     for (int i = 0; i < parameter; ++i) ops::check_equal(c.num_elements(i), 1, "elements of R and T");
-    for (int i = parameter; i < c.num_inputs(); ++i)
-      ops::check_equal(c.num_elements(i), k.count, "elements of a parameter, its gradient and its states");
+    if (state.of_rows) {
+      const Shape &x = c.shape(2), &g = c.shape(3);
+      k.rows = x[0], k.width = x.product(1, x.rank()), k.count = count32(g.num_elements());
+      ops::check_equal(k.count, c.num_elements(4 + row.num_states) * k.width, "elements of the rows, and of places times their width");
+      for (int i = 4; i < 4 + row.num_states; ++i) ops::check_equal(c.num_elements(i), k.whole, "elements of a parameter and its states");
+    } else {
+      for (int i = parameter; i < c.num_inputs(); ++i)
+        ops::check_equal(c.num_elements(i), k.count, "elements of a parameter, its gradient and its states");
+    }
     k.take_attributes(c, row.kind);
     return k;
   }
@@ -55,7 +74,11 @@ struct Update {
     const auto& state = c.packed<UpdateState>();
     const bool optimizes = state.row->num_states >= 0;
     vulkan::VulkanStream::FaultSite site;
-    if (state.row->kind == UpdateKind::adam_update) site = stream().fault_site(state.node + ": T is less than 1; updates count from 1");
+    if (state.of_rows)
+      site = stream().fault_site(fmt::format("{}: a place is outside of the {} rows, or T is less than 1", state.node, rows));
+    else if (state.row->kind == UpdateKind::adam_update)
+      site = stream().fault_site(state.node + ": T is less than 1; updates count from 1");
+    if (state.of_rows) keep_other_rows(c, state.row->num_states);
     Push push;
     for (const int output : {0, 1, 2}) push.pointer(c.out<void>(output));
     for (const int input : {0, 1, 2, 3})
@@ -63,10 +86,20 @@ struct Update {
     push.pointer(optimizes ? c.in<void>(0) : nullptr).pointer(optimizes ? c.in<void>(1) : nullptr);
     push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number).word(uint32_t{wide_rate}).word(count32(count));
     for (const float value : values) push.word(value);
+    push.pointer(state.of_rows ? c.in<void>(4 + state.row->num_states) : nullptr);
+    push.word(static_cast<uint32_t>(width)).word(static_cast<uint32_t>(rows));
     stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
   }
 
  private:
+  // Copies the parameter and its states, unless the new values are written over the old ones.
+  void keep_other_rows(RunContext& c, int num_states) const {
+    for (int k = 0; k <= num_states; ++k) {
+      const void* const old = c.in<void>(k == 0 ? 2 : 3 + k);
+      if (void* const made = c.out<void>(k); made != old)
+        stream().copy(made, old, static_cast<size_t>(whole) * sizeof(float), CopyKind::device_to_device);
+    }
+  }
   void take_attributes(const BindContext& c, UpdateKind kind) {
     const auto set = [this](std::initializer_list<float> given) { std::copy(given.begin(), given.end(), values); };
     const auto logarithm = [&](std::string_view name, float otherwise) {
@@ -95,27 +128,128 @@ struct Update {
   }
 };
 
+struct LambState final : PackedState {
+  const vulkan::Shader* passes[3] = {};
+  std::string node;  // for errors
+};
+
+/// The shader lamb.comp.
+struct Lamb {
+  int64_t count, parts;
+  bool wide_rate;
+  float values[4];
+
+  static Lamb bind(BindContext& c) {
+    constexpr int64_t kMostParts = 1024, kGroup = 256;
+    for (const int i : {0, 1}) ops::check_equal(c.num_elements(i), 1, "elements of R and T");
+    for (const int i : {3, 4, 5})
+      ops::check_equal(c.num_elements(i), c.num_elements(2), "elements of a parameter, its gradient and its states");
+    const int64_t count = count32(c.num_elements(2));
+    const auto logarithm = [&](std::string_view name, float otherwise) {
+      return static_cast<float>(std::log(static_cast<double>(c.get_float(name, otherwise))));
+    };
+    const Lamb k{count,
+                 std::clamp<int64_t>((count + kGroup - 1) / kGroup, 1, kMostParts),
+                 c.dtype(0) == DType::float64,
+                 {logarithm("beta1", 0.9F), logarithm("beta2", 0.999F), c.get_float("epsilon", 1e-6F), c.get_float("weight_decay", 0)}};
+    c.request_scratch(static_cast<size_t>(k.parts) * 2 * sizeof(float));
+    return k;
+  }
+  void run(RunContext& c) const {
+    const auto& state = c.packed<LambState>();
+    const vulkan::VulkanStream::FaultSite site = stream().fault_site(state.node + ": T is less than 1; updates count from 1");
+    Push push;
+    for (const int output : {0, 1, 2}) push.pointer(c.out<void>(output));
+    for (const int input : {2, 3, 4, 5}) push.pointer(c.in<void>(input));
+    push.pointer(c.scratch<void>()).pointer(c.in<void>(0)).pointer(c.in<void>(1));
+    push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number).word(uint32_t{wide_rate}).word(count32(count));
+    push.word(static_cast<uint32_t>(parts));
+    for (const float value : values) push.word(value);
+    stream().dispatch(*state.passes[0], push.bytes(), groups_for(parts));
+    stream().dispatch(*state.passes[1], push.bytes(), groups_for(1));
+    stream().dispatch(*state.passes[2], push.bytes(), groups_over(count32(count)));
+  }
+};
+
+struct UnscaleState final : PackedState {
+  const vulkan::Shader* shader = nullptr;
+  OverflowReport* report = nullptr;  // the trainer's; null: none
+};
+
+/// With a report the host waits for each gradient, so that nothing is updated if one has overflowed.
+struct Unscale {
+  int64_t count, groups;
+
+  static Unscale bind(BindContext& c) {
+    constexpr int64_t kMostGroups = 256, kElementsOfGroup = 4096;
+    for (const int i : {1, 2}) ops::check_equal(c.num_elements(i), 1, "elements of the loss or its scale");
+    const int64_t count = count32(c.num_elements(0));
+    const Unscale k{count, std::clamp<int64_t>(count / kElementsOfGroup, 1, kMostGroups)};
+    c.request_scratch(static_cast<size_t>(k.groups) * sizeof(uint32_t));
+    return k;
+  }
+  void run(RunContext& c) const {
+    const auto& state = c.packed<UnscaleState>();
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.scratch<void>());
+    push.word(count32(count)).word(static_cast<uint32_t>(groups));
+    stream().dispatch(*state.shader, push.bytes(), groups_for(groups));
+    if (!state.report) return;
+    std::vector<uint32_t> overflows(static_cast<size_t>(groups));
+    float numbers[2];  // the scale and the loss
+    stream().copy(overflows.data(), c.scratch<void>(), overflows.size() * sizeof(uint32_t), CopyKind::device_to_host);
+    for (const int i : {0, 1}) stream().copy(&numbers[i], c.in<void>(i + 1), sizeof(float), CopyKind::device_to_host);
+    stream().synchronize();
+    if (std::none_of(overflows.begin(), overflows.end(), [](uint32_t overflow) { return overflow != 0; })) return;
+    state.report->set(numbers[1]);
+    throw Error(ErrorCode::invalid_argument, fmt::format("the gradient is infinite or NaN with the loss scaled by {}", numbers[0]));
+  }
+};
+
+bool is_float32(const Graph& graph, const Node& node, size_t first, size_t end) {
+  for (size_t i = first; i < end; ++i)
+    if (!node.has_input(i) || graph.type(node.inputs[i]).dtype != DType::float32) return false;
+  return true;
+}
+
 }  // namespace
 
 DeviceKernel find_update(const Graph& graph, const Node& node) {
-  static const KernelDef update = kernel<Update>("gpu");
+  static const KernelDef update = kernel<Update>("gpu"), lamb = kernel<Lamb>("gpu"), unscale = kernel<Unscale>("gpu");
   if (node.domain != "treadle" && node.domain != "ai.onnx.preview.training") return {};
-  const auto* const row =
-      std::find_if(std::begin(kUpdates), std::end(kUpdates), [&](const UpdateRow& r) { return r.op_type == node.op_type; });
-  if (row == std::end(kUpdates)) return {};
-  const size_t parameter = row->num_states < 0 ? 0 : 2, operands = row->num_states < 0 ? 2 : 4 + static_cast<size_t>(row->num_states);
-  if (node.inputs.size() != operands) return {};  // of some rows, or of several parameters
-  for (size_t i = parameter; i < operands; ++i)
-    if (!node.has_input(i) || graph.type(node.inputs[i]).dtype != DType::float32) return {};
   for (size_t i = 0; i < node.outputs.size(); ++i)
     if (!node.has_output(i)) return {};
+  if (node.is("UnscaleGradient", "treadle")) {
+    auto state = std::make_shared<UnscaleState>();
+    state->shader = find_shader("unscale", DType::float32);
+    if (const int64_t report = node.attributes.get_int("report", 0); report != 0) state->report = &OverflowReport::find(report);
+    return {&unscale, std::move(state)};
+  }
+  if (node.is("LambUpdate", "treadle")) {
+    if (node.inputs.size() != 6 || !is_float32(graph, node, 2, 6)) return {};
+    auto state = std::make_shared<LambState>();
+    for (uint32_t pass = 0; pass < 3; ++pass) state->passes[pass] = find_shader("lamb", DType::float32, std::span(&pass, 1));
+    state->node = describe(node);
+    return {&lamb, std::move(state)};
+  }
+  const bool of_rows = node.domain == "treadle" && node.op_type.starts_with(kLazy);
+  const std::string_view name = std::string_view(node.op_type).substr(of_rows ? kLazy.size() : 0);
+  const auto* const row = std::find_if(std::begin(kUpdates), std::end(kUpdates), [&](const UpdateRow& r) { return r.op_type == name; });
+  if (row == std::end(kUpdates) || (of_rows && row->num_states < 0)) return {};
+  const size_t parameter = row->num_states < 0 ? 0 : 2, operands = row->num_states < 0 ? 2 : 4 + static_cast<size_t>(row->num_states);
+  if (node.inputs.size() != operands + (of_rows ? 1 : 0)) return {};  // of several parameters
+  if (!is_float32(graph, node, parameter, operands)) return {};
+  if (of_rows &&
+      (!node.has_input(operands) || graph.type(node.inputs[operands]).dtype != DType::int64 || graph.type(node.inputs[2]).shape->empty()))
+    return {};
   if (parameter == 2 && graph.type(node.inputs[1]).dtype != DType::int64) return {};
   if (row->kind == UpdateKind::momentum)
     if (const std::string_view mode = node.attributes.get_string("mode", ""); mode != "standard" && mode != "nesterov") return {};
   auto state = std::make_shared<UpdateState>();
-  const uint32_t constants[] = {static_cast<uint32_t>(row->kind)};
+  const uint32_t constants[] = {static_cast<uint32_t>(row->kind), uint32_t{of_rows}};
   state->shader = find_shader("update", DType::float32, constants);
   state->row = row;
+  state->of_rows = of_rows;
   state->node = describe(node);
   return {&update, std::move(state)};
 }

@@ -3,9 +3,11 @@
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 #include "training.glsl"
+#include "rates.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
+layout(constant_id = 1) const uint OF_ROWS = 0;  // 1: the gradient has only some rows of the parameter, and others stay as they are
 // As in gpu/update.cpp.
 const uint MOMENTUM = 0, ADAGRAD = 1, ADAM = 2, ADAM_UPDATE = 3, RMSPROP = 4, LION = 5, ACCUMULATE = 6, AVERAGE = 7, ASSIGN = 8;
 
@@ -16,37 +18,31 @@ layout(push_constant, scalar) uniform Push {
   Elements x_new, v_new, h_new;  // the parameter and its states
   Elements x, g, v, h;
   Bits rate, number;             // R, and T in 64 bits
-  Fault fault;                   // gets `site` where T is less than 1, and has to be more
+  Fault fault;                   // gets `site` where T is less than 1, and has to be more, or a place is outside of the parameter
   uint site;
   uint wide_rate;                // 1: R has 64 bits
   uint count;
   float a, b, c, d, e;           // what the kind takes them for
+  Bits places;                   // with OF_ROWS: the gradient's rows in the parameter, in 64 bits; -1: none
+  uint width, rows;              // with OF_ROWS: elements of a row, and rows of the parameter
 } p;
 
-// A double's bits as the nearest float, or one beside it; 0 for a subnormal one.
-float narrowed(uint low, uint high) {
-  const int exponent = int(high >> 20 & 0x7FFu);
-  if (exponent == 0) return 0;
-  const float fraction = 1 + float(high & 0xFFFFFu) / 1048576.0 + float(low) / 4503599627370496.0;
-  return ldexp(high >> 31 != 0 ? -fraction : fraction, exponent - 1023);
-}
 float rate() { return p.wide_rate != 0 ? narrowed(p.rate.at[0], p.rate.at[1]) : uintBitsToFloat(p.rate.at[0]); }
 float number() { return float(p.number.at[0]) + 4294967296.0 * float(int(p.number.at[1])); }
-// 1 - exp(x), exact near 0, for x <= 0.
-float complement(float x) {
-  if (x < -0.25) return 1 - exp(x);
-  float sum = 1, term = 1;
-  for (int k = 2; k < 9; ++k) {
-    term *= x / float(k);
-    sum += term;
-  }
-  return -x * sum;
-}
 
 void main() {
-  const uint i = element_index();
+  uint i = element_index();
   if (i >= p.count) return;
   const float g = p.g.at[i];
+  if (OF_ROWS != 0) {
+    const uint row = i / p.width, place = p.places.at[2 * row];
+    if (p.places.at[2 * row + 1] == 0xFFFFFFFFu) return;
+    if (p.places.at[2 * row + 1] != 0 || place >= p.rows) {
+      p.fault.site = p.site;
+      return;
+    }
+    i = place * p.width + i % p.width;
+  }
   if (KIND == ACCUMULATE) p.x_new.at[i] = p.x.at[i] + p.a * g;
   if (KIND == AVERAGE) p.x_new.at[i] = p.x.at[i] + p.a * (g - p.x.at[i]);
   if (KIND == ASSIGN) p.x_new.at[i] = g;

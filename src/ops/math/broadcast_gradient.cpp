@@ -1,4 +1,6 @@
 // Implements BroadcastGrad of the treadle domain: the gradient of broadcasting, if only the run determines the shapes.
+#include "ops/math/broadcast_gradient.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,20 +26,8 @@ struct BroadcastGrad {
   bool sums;
 
   static BroadcastGrad bind(BindContext& c) {
-    const Shape &wide = c.shape(0), &narrow = c.output_shape(0);
-    const int extra = wide.rank() - narrow.rank();
-    uint32_t axes = 0;
-    bool fits = extra >= 0;
-    for (int axis = 0; fits && axis < wide.rank(); ++axis) {
-      if (axis < extra || (narrow[axis - extra] == 1 && wide[axis] != 1))
-        axes |= 1U << axis;
-      else
-        fits = narrow[axis - extra] == wide[axis];
-    }
-    if (!fits)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the gradient {} is of nothing that {} was broadcast to", to_string(wide), to_string(narrow)));
-    return {kernels::plan_reduce(wide.dims(), axes), axes != 0};
+    const uint32_t axes = broadcast_axes(c.shape(0), c.output_shape(0));
+    return {kernels::plan_reduce(c.shape(0).dims(), axes), axes != 0};
   }
   void run(RunContext& c) const {
     if (sums)
@@ -50,6 +40,22 @@ struct BroadcastGrad {
 Cost broadcast_grad_cost(const ShapeContext& c) { return {static_cast<double>(c.num_elements(0)), c.size_bytes(0)}; }
 
 }  // namespace
+
+uint32_t broadcast_axes(const Shape& wide, const Shape& narrow) {
+  const int extra = wide.rank() - narrow.rank();
+  uint32_t axes = 0;
+  bool fits = extra >= 0;
+  for (int axis = 0; fits && axis < wide.rank(); ++axis) {
+    if (axis < extra || (narrow[axis - extra] == 1 && wide[axis] != 1))
+      axes |= 1U << axis;
+    else
+      fits = narrow[axis - extra] == wide[axis];
+  }
+  if (!fits)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the gradient {} is of nothing that {} was broadcast to", to_string(wide), to_string(narrow)));
+  return axes;
+}
 
 std::vector<OpDef> broadcast_gradient_ops() {
   constexpr TypeSet kTypes{DType::float32, DType::float64};

@@ -1,0 +1,80 @@
+// Computes GatherGradRows: the indices are sorted with their positions, and addends of the same row are added up in their order.
+#include <fmt/format.h>
+
+#include "core/base/checked.h"
+#include "gpu/launch.h"
+#include "gpu/shaders.h"
+#include "gpu/sorting.h"
+#include "ops/checks.h"
+#include "ops/widen.h"
+
+namespace treadle::gpu {
+namespace {
+
+struct RowsState final : PackedState {
+  const vulkan::Shader *targets = nullptr, *finds = nullptr, *sums = nullptr;
+  std::string node;  // for errors
+};
+
+struct GatheredRows {
+  int64_t extent, inner, count, room;
+  int64_t items, firsts;  // offsets in the scratch
+  bool wide_index;
+
+  static GatheredRows bind(BindContext& c) {
+    const Shape& rows = c.output_shape(0);
+    GatheredRows k{c.value_at(2, 0), rows.product(1, rows.rank()), c.num_elements(1), rows[0], 0, 0, c.dtype(1) == DType::int64};
+    ops::check_equal(count32(c.num_elements(0)), checked_mul(k.count, k.inner), "elements of the gradient and of what was gathered");
+    count32(rows.num_elements()), count32(k.extent);
+    ops::ScratchLayout layout;
+    k.items = layout.take(static_cast<size_t>(count32(item_extent(k.count))) * kItemBytes);
+    k.firsts = layout.take(static_cast<size_t>(k.room + 2) * sizeof(uint32_t));
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const auto& state = c.packed<RowsState>();
+    void* const sorted = ops::scratch_at(c, items);
+    make_items(c, state, sorted);
+    sort_items(sorted, 1, item_extent(count));
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.out<void>(1)).pointer(sorted).pointer(ops::scratch_at(c, firsts));
+    for (const int64_t value : {count, room, inner}) push.word(static_cast<uint32_t>(value));
+    stream().dispatch(*state.finds, push.bytes(), groups_for(1));
+    stream().dispatch(*state.sums, push.bytes(), groups_over(count32(room * inner)));
+  }
+
+ private:
+  // An index is a tuple of one index for the shader scatter_targets.comp.
+  void make_items(RunContext& c, const RowsState& state, void* sorted) const {
+    const vulkan::VulkanStream::FaultSite site =
+        stream().fault_site(fmt::format("{}: an index is outside of the axis, which has {} elements", state.node, extent));
+    Push push;
+    push.pointer(sorted).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
+    for (const int64_t value : {count, item_extent(count), int64_t{1}, int64_t{wide_index ? 2 : 1}, int64_t{site.number}})
+      push.word(static_cast<uint32_t>(value));
+    for (const int64_t value : {int64_t{1}, int64_t{1}, int64_t{1}, std::max<int64_t>(count, 1)}) push.word(static_cast<uint32_t>(value));
+    for (int i = 0; i < 4; ++i) push.word(uint32_t{0});  // a tuple's indices begin at slice 0
+    for (const int64_t first : {extent, int64_t{1}}) {   // extents, and strides
+      push.word(static_cast<uint32_t>(first));
+      for (int i = 1; i < 4; ++i) push.word(uint32_t{0});
+    }
+    stream().dispatch(*state.targets, push.bytes(), groups_over(count32(item_extent(count))));
+  }
+};
+
+}  // namespace
+
+DeviceKernel find_gathered_rows(const Graph& graph, const Node& node) {
+  static const KernelDef kernel = treadle::kernel<GatheredRows>("gpu");
+  if (!node.is("GatherGradRows", "treadle") || !node.has_output(1) || graph.type(node.inputs[0]).dtype != DType::float32) return {};
+  const uint32_t no[] = {0}, yes[] = {1};
+  auto state = std::make_shared<RowsState>();
+  state->targets = find_moving_shader("scatter_targets", 4);
+  state->finds = find_moving_shader("gathered_rows", 4, no);
+  state->sums = find_moving_shader("gathered_rows", 4, yes);
+  state->node = describe(node);
+  return {&kernel, std::move(state)};
+}
+
+}  // namespace treadle::gpu
