@@ -10,6 +10,7 @@
 #include "kernels/gemm/gemm.h"
 #include "ops/math/product.h"
 #include "ops/nn/convolution.h"
+#include "ops/precision.h"
 
 namespace treadle::gpu {
 namespace {
@@ -176,10 +177,28 @@ void dispatch_product(const vulkan::Shader& shader, const ProductCall& call) {
   stream().dispatch(shader, push.bytes(), groups);
 }
 
+namespace {
+/// Products of a training step in a lower precision: operands are rounded, sums stay float32. Three bfloat16 products would be less exact
+/// than the float32 that they stand for.
+DeviceKernel find_rounded(const Graph& graph, const Node& node, const KernelDef& kernel) {
+  const std::string_view precision = ops::precision_of(node);
+  const uint32_t constants[] = {0, 0, 0,
+                                precision == ops::name_of(ops::Precision::bfloat16)  ? 1U
+                                : precision == ops::name_of(ops::Precision::float16) ? 2U
+                                                                                     : 0U};
+  if (graph.type(node.outputs[0]).dtype != DType::float32) return {};
+  auto state = std::make_shared<ProductState>();
+  state->shader = find_shader("product", DType::float32, constants);
+  return {&kernel, std::move(state)};
+}
+}  // namespace
+
 DeviceKernel find_product(const Graph& graph, const Node& node) {
   if (node.outputs.empty() || !are_alike(graph, node)) return {};
   static const KernelDef matmul = kernel<MatMul>("gpu"), gemm = kernel<Gemm>("gpu"), conv = kernel<Conv>("gpu"),
                          transposed = kernel<ConvTranspose>("gpu");
+  if (node.is("RoundedMatMul", "treadle")) return find_rounded(graph, node, matmul);
+  if (node.is("RoundedGemm", "treadle")) return find_rounded(graph, node, gemm);
   const std::optional<Epilogue> epilogue = Epilogue::of(graph, node);
   if (!epilogue) return {};
   const std::string_view product = epilogue->product;

@@ -20,21 +20,22 @@ namespace {
 
 class AssignPrecision final : public Rule {
  public:
-  AssignPrecision(const PrecisionRules& rules, bool weights_change) : rules_(rules), weights_change_(weights_change) {}
+  /// @param rounds_only  the nodes run on a device, which has products of rounded operands only
+  AssignPrecision(const PrecisionRules& rules, bool weights_change, bool rounds_only)
+      : rules_(rules), weights_change_(weights_change), rounds_only_(rounds_only) {}
   std::string_view name() const override { return "assign-precision"; }
 
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (node.outputs.empty() || !ops::precision_of(node).empty()) return std::nullopt;
     ops::Precision precision = rules_.of(node);
+    if (rounds_only_) return precision == ops::Precision::float32 ? std::nullopt : rounded(graph, node, precision);
     if (precision == ops::Precision::float32) {
       if (!has_int8_weights(graph, node)) return std::nullopt;
       precision = ops::Precision::int8_weights;
     }
     std::optional<ProductParts> parts = product_parts(graph, node);
     if (!parts && has_internal_attribute(node, ops::kPrecision)) return same_operator(node, node.op_type, node.domain, precision);
-    if (!parts && weights_change_ && (node.is("MatMul") || node.is("Gemm")) && graph.type(node.outputs[0]).dtype == DType::float32)
-      return same_operator(node, "Rounded" + node.op_type, "treadle", precision);
-    if (!parts) return std::nullopt;
+    if (!parts) return rounded(graph, node, precision);
     parts->attributes.set(ops::kPrecision, std::string(ops::name_of(precision)));
     return fused_product(node, *parts);
   }
@@ -53,6 +54,13 @@ class AssignPrecision final : public Rule {
                                      transposed ? rows : columns, columns, transposed);
   }
 
+  /// A product of two matrices of which neither can be packed.
+  std::optional<Patch> rounded(const Graph& graph, const Node& node, ops::Precision precision) const {
+    if (!weights_change_ || !(node.is("MatMul") || node.is("Gemm")) || graph.type(node.outputs[0]).dtype != DType::float32)
+      return std::nullopt;
+    return same_operator(node, "Rounded" + node.op_type, "treadle", precision);
+  }
+
   // Sets the precision of an operator without changing its type. Such operators support no 8-bit weights, so int8_weights is ignored.
   static std::optional<Patch> same_operator(const Node& node, const std::string& type, const std::string& domain,
                                             ops::Precision precision) {
@@ -65,22 +73,23 @@ class AssignPrecision final : public Rule {
   }
 
   const PrecisionRules& rules_;
-  const bool weights_change_;
+  const bool weights_change_, rounds_only_;
 };
 
 }  // namespace
 
-int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit, bool weights_change) {
-  std::unique_ptr<Rule> list[] = {std::make_unique<AssignPrecision>(rules, weights_change)};
+int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit, bool weights_change, bool on_device) {
+  std::unique_ptr<Rule> list[] = {std::make_unique<AssignPrecision>(rules, weights_change, /*rounds_only=*/on_device)};
   return apply_rules(graph, list, {.max_patches = limit});
 }
 
 Pass assign_precision() {
-  return graph_pass("assign-precision", kExtended, {.not_before_autodiff = true, .only_in_memory = true, .for_host = true},
-                    "products and convolutions to be computed in less than float32, where the session asks",
-                    [](Graph& graph, PassContext& context, int64_t limit) {
-                      return assign_precision(graph, context.options.precision, limit, context.options.weights_change);
-                    });
+  return graph_pass(
+      "assign-precision", kExtended, {.not_before_autodiff = true, .only_in_memory = true, .makes = "RoundedMatMul RoundedGemm"},
+      "products and convolutions to be computed in less than float32, where the session asks",
+      [](Graph& graph, PassContext& context, int64_t limit) {
+        return assign_precision(graph, context.options.precision, limit, context.options.weights_change, context.options.device != nullptr);
+      });
 }
 
 }  // namespace treadle::passes

@@ -116,7 +116,7 @@ class EpilogueFuser {
 
 Pass fuse_epilogue() {
   return graph_pass(
-      "fuse-epilogue", kExtended, {.not_before_autodiff = true, .only_in_memory = true, .only_on_devices = true},
+      "fuse-epilogue", kExtended, {.not_before_autodiff = true, .only_in_memory = true, .only_float32 = true, .only_on_devices = true},
       "on devices that compute it: a product or convolution and the pointwise chain behind it -> one node",
       [](Graph& graph, PassContext& context, int64_t limit) -> int64_t {
         return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { EpilogueFuser(inside, *context.options.device).run(); });

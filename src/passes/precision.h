@@ -38,6 +38,7 @@ class PrecisionRules {
 /// in float32, weights that are multiples of 8-bit numbers are stored in 8 bits, which is exact. Products become FusedMatMul. Returns the
 /// number of nodes that no longer compute in float32.
 /// @param weights_change  products of computed matrices become RoundedMatMul and RoundedGemm; gradients of convolutions are included
-int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit, bool weights_change = false);
+/// @param on_device  only these products
+int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit, bool weights_change = false, bool on_device = false);
 
 }  // namespace treadle::passes

@@ -32,20 +32,11 @@ layout(buffer_reference, scalar, buffer_reference_align = 2) buffer Elements { E
 // These are macros because functions with 16-bit parameters need 16-bit arithmetic, which fewer devices support.
 #if defined(ELEMENT_BF16)
 #define to_number(e) uintBitsToFloat(uint(e) << 16)
-uint rounded_word(float x) {  // rounds to nearest, ties to even; keeps NaN
-  const uint word = floatBitsToUint(x);
-  return (isnan(x) ? word | 0x400000u : word + 0x7FFFu + (word >> 16 & 1u)) >> 16;
-}
+#include "bfloat16.glsl"
 #define to_element(x) uint16_t(rounded_word(x))
 #elif defined(ELEMENT_F16)
 #define to_number(e) unpackHalf2x16(uint(e)).x
-uint half_word(float x) {  // rounds to nearest, ties to even; how packHalf2x16() rounds depends on the driver
-  const uint word = floatBitsToUint(x), sign = word >> 16 & 0x8000u, magnitude = word & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u) return sign | 0x7E00u;
-  if (magnitude >= 0x47800000u) return sign | 0x7C00u;  // 65,536 and more become infinity
-  if (magnitude < 0x38800000u) return sign | uint(roundEven(uintBitsToFloat(magnitude) * 16777216.0));  // subnormal
-  return sign | (magnitude + 0xFFFu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13;
-}
+#include "float16.glsl"
 #define to_element(x) uint16_t(half_word(x))
 #else
 #define to_number(e) NUMBER(e)

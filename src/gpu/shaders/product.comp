@@ -32,6 +32,18 @@ layout(push_constant, scalar) uniform Push {
 } p;
 #endif
 
+#if defined(ELEMENT_F32) && !defined(CONVOLUTION)
+#include "bfloat16.glsl"
+#include "float16.glsl"
+layout(constant_id = 3) const uint ROUNDED = 0;  // operands are rounded to 1: bfloat16, 2: float16
+float rounded(float x) {
+  if (ROUNDED == 1) return uintBitsToFloat(rounded_word(x) << 16);
+  return ROUNDED == 2 ? unpackHalf2x16(half_word(x)).x : x;
+}
+#else
+#define rounded(x) x
+#endif
+
 shared float a_tile[TERMS][ROWS + 4];
 shared float b_tile[TERMS][COLUMNS + 4];
 
@@ -65,11 +77,11 @@ void main() {
   for (uint k0 = 0; k0 < p.terms; k0 += TERMS) {
     for (uint e = own; e < TERMS * ROWS; e += 256) {
       const uint k = e % TERMS, row = e / TERMS;
-      a_tile[k][row] = k0 + k < p.terms && first_row + row < p.rows ? a_element(first_row + row, k0 + k, batch) : 0;
+      a_tile[k][row] = k0 + k < p.terms && first_row + row < p.rows ? rounded(a_element(first_row + row, k0 + k, batch)) : 0;
     }
     for (uint e = own; e < TERMS * COLUMNS; e += 256) {
       const uint column = e % COLUMNS, k = e / COLUMNS;
-      b_tile[k][column] = k0 + k < p.terms && first_column + column < p.columns ? b_element(k0 + k, first_column + column, batch) : 0;
+      b_tile[k][column] = k0 + k < p.terms && first_column + column < p.columns ? rounded(b_element(k0 + k, first_column + column, batch)) : 0;
     }
     barrier();
     for (uint k = 0; k < TERMS; ++k)

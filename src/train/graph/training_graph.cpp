@@ -385,12 +385,15 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   return kept;
 }
 
-void optimize(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes) {
+void optimize(Graph& graph, const SessionOptions& options, const SessionDevices* devices, std::vector<std::string> nodes) {
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) {
     passes::canonicalize(graph);
   } else {
     passes::PipelineOptions pipeline = pipeline_options(options);
     pipeline.weights_packed = has_parameters(graph);
+    const std::optional<passes::DeviceForms> forms = devices ? devices->forms(graph) : std::nullopt;
+    if (forms) pipeline.device = &*forms;
+    if (forms && !pipeline.precision.empty() && !forms->has("RoundedMatMul")) refuse("a device with kernels of its own", "precision");
     run_pipeline(graph, pipeline);
   }
   if (nodes.empty()) return;

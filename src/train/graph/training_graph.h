@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "session/devices.h"
 #include "session/model.h"
 #include "train/graph/lora.h"
 #include "treadle/train.h"
@@ -90,8 +91,9 @@ void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> 
 /// they overwrite values that other nodes read.
 /// @param nodes  TrainingGraph::nodes, which the patterns of `precision` may match besides the optimised graph's nodes; empty: the patterns
 /// have been checked before.
+/// @param devices  on which the graph will run; null: none, as it is written to a file.
 /// @throws Error(invalid_argument) for a pattern that matches no node.
-void optimize(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes = {});
+void optimize(Graph& graph, const SessionOptions& options, const SessionDevices* devices, std::vector<std::string> nodes = {});
 
 /// Returns the model's output with this name (empty: the first output), or another value of this name. @throws Error(not_found)
 ValueId find_output(const Graph& graph, const std::string& name);

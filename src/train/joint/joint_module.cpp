@@ -391,7 +391,7 @@ profile::ProfilePlan JointModule::Impl::profile_plan(const Profiling& of) const 
   if (of.names_passes())
     name_passes(plan.profile, [&] {
       std::shared_ptr<Graph> graph = make_joint(/*simplified=*/true).training.graph;
-      optimize(*graph, Runtime::options);
+      optimize(*graph, Runtime::options, &devices);
       return graph;
     });
   return plan;

@@ -40,7 +40,7 @@ Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimpl
 std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool observable) const {
   if (!options_.is_ready) {
     const LoadPhases::Phase phase("optimise");
-    optimize(*graph, runtime_.options, observable ? std::vector<std::string>() : options_.nodes);
+    optimize(*graph, runtime_.options, &runtime_.devices, observable ? std::vector<std::string>() : options_.nodes);
   }
   exec::ProgramOptions options = runtime_.program_options();
   options.observable = observable;

@@ -204,7 +204,7 @@ void write_models(const TrainerGraphs& trainer, const SessionOptions& session, c
   std::vector<std::pair<const char*, onnx::ModelDef>> files;
   auto add = [&](const char* file, std::unique_ptr<Graph> graph) {
     description.outputs[file] = graph->output_names;
-    if (!trainer.opened) optimize(*graph, session);
+    if (!trainer.opened) optimize(*graph, session, nullptr);
     add_required(*graph, required);
     files.emplace_back(file, exported(*graph, description.variables));
   };

@@ -234,7 +234,7 @@ profile::ProfilePlan Trainer::Impl::profile_plan(const Profiling& of) const {
   if (of.names_passes())
     name_passes(plan.profile, [&] {
       std::unique_ptr<Graph> graph = graphs.step_graph(options, /*simplified=*/true);
-      optimize(*graph, options);
+      optimize(*graph, options, &devices);
       return std::shared_ptr<const Graph>(std::move(graph));
     });
   return plan;
