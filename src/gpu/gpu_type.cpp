@@ -121,7 +121,7 @@ void register_gpu_type() {
                           .make_host = {},
                           .kernels = std::make_shared<GpuKernels>(),
                           .fused_operators = {"FusedElementwise", "ChainedConv", "ChainedMatMul", "ChainedGemm", "BlockedMatMul",
-                                              "FusedAttention", "FusedRotary", "RoundedMatMul", "RoundedGemm"},
+                                              "FusedAttention", "FusedRotary", "RoundedMatMul", "RoundedGemm", "QuantizedMatMul"},
                           .measure_peaks = measure_peaks});
     return true;
   }();

@@ -18,6 +18,9 @@ constexpr int64_t kByteTile = 64;  // rows and columns computed by a work group
 
 int64_t byte_tiles(int64_t extent) { return (extent + kByteTile - 1) / kByteTile; }
 
+/// QuantizedMatMul: the sums become floats.
+constexpr IntegerPlaces kToFloat{.x = 0, .x_zero = 2, .w = 3, .w_zero = 5, .x_scale = 1, .w_scale = 4};
+
 struct IntegerState final : PackedState {
   const IntegerPlaces* at = nullptr;
   const vulkan::Shader *sums = nullptr, *direct = nullptr;  ///< direct: for convolutions with few channels per group
@@ -49,10 +52,11 @@ struct Requantizing {
     if (!state.requantize || count == 0) return;
     const IntegerPlaces& at = *state.at;
     Push push;
-    push.pointer(c.out<void>(0)).pointer(sums(c)).pointer(c.in<void>(at.bias));
-    for (const int input : {at.x_scale, at.w_scale, at.y_scale, at.y_zero}) push.pointer(c.in<void>(input));
+    const auto operand = [&c](int input) { return input < 0 ? nullptr : c.in<void>(input); };
+    push.pointer(c.out<void>(0)).pointer(sums(c)).pointer(operand(at.bias));
+    for (const int input : {at.x_scale, at.w_scale, at.y_scale, at.y_zero}) push.pointer(operand(input));
     for (const int64_t extent : {count, rows, columns}) push.word(static_cast<uint32_t>(extent));
-    push.word(flags | (c.in<void>(at.bias) ? has_sum_bias : 0U));
+    push.word(flags | (operand(at.bias) ? has_sum_bias : 0U));
     stream().dispatch(*state.requantize, push.bytes(), groups_over(count32(count)));
   }
 
@@ -60,8 +64,10 @@ struct Requantizing {
   void check_scales(const BindContext& c, const QuantizationLines& x, const QuantizationLines& w, uint32_t of_w) {
     const IntegerPlaces& at = *c.packed<IntegerState>().at;
     if (!x.present || !w.present) throw Error(ErrorCode::invalid_argument, "the scales of the operands are empty");
-    ops::check_equal(c.num_elements(at.y_scale), 1, "scales of the result");
-    ops::check_equal(c.num_elements(at.y_zero), 1, "zero points of the result");
+    if (at.y_scale >= 0) {
+      ops::check_equal(c.num_elements(at.y_scale), 1, "scales of the result");
+      ops::check_equal(c.num_elements(at.y_zero), 1, "zero points of the result");
+    }
     flags = (x.per_line ? x_per_row : 0U) | (w.per_line ? of_w : 0U);
   }
 };
@@ -203,20 +209,21 @@ DeviceKernel find_dynamic_quantization(const Graph& graph, const Node& node) {
 
 DeviceKernel find_quantized(const Graph& graph, const Node& node) {
   static const KernelDef product = kernel<ByteProduct>("gpu"), convolution = kernel<ByteConvolution>("gpu");
-  if (!node.domain.empty()) return {};
+  const bool to_float = node.is("QuantizedMatMul", "treadle");
+  if (!node.domain.empty() && !to_float) return {};
   if (node.op_type == "DynamicQuantizeLinear") return find_dynamic_quantization(graph, node);
   const bool scales = node.op_type.starts_with("QLinear"), convolves = node.op_type == "ConvInteger" || node.op_type == "QLinearConv";
-  if (!convolves && node.op_type != "MatMulInteger" && node.op_type != "QLinearMatMul") return {};
+  if (!convolves && !to_float && node.op_type != "MatMulInteger" && node.op_type != "QLinearMatMul") return {};
   auto state = std::make_shared<IntegerState>();
-  state->at = scales ? &ops::kQLinear : &ops::kInteger;
+  state->at = to_float ? &kToFloat : scales ? &ops::kQLinear : &ops::kInteger;
   if (!takes_operands(graph, node, *state->at)) return {};
   const auto is_signed = [&](ValueId id) { return uint32_t{graph.type(id).dtype == DType::int8}; };
   const uint32_t operands[] = {is_signed(node.inputs[static_cast<size_t>(state->at->x)]),
                                is_signed(node.inputs[static_cast<size_t>(state->at->w)])};
-  const uint32_t result[] = {is_signed(node.outputs[0])};
+  const uint32_t result[] = {is_signed(node.outputs[0]), uint32_t{to_float}};
   state->sums = find_moving_shader(convolves ? "convolution_bytes" : "product_bytes", 1, operands);
   state->direct = find_moving_shader("convolution_bytes_direct", 1, operands);
-  if (scales) state->requantize = find_moving_shader("requantize", 1, result);
+  if (scales || to_float) state->requantize = find_moving_shader("requantize", 1, result);
   return {convolves ? &convolution : &product, std::move(state)};
 }
 

@@ -1,7 +1,8 @@
 // Products of 8-bit numbers whose scaling is written as separate operators:
 //   MatMul(DequantizeLinear(a), DequantizeLinear(b))                  -> QuantizedMatMul(a, b)
-//   Cast(MatMulInteger(a, b)) * (a_scale * b_scale)                   -> QuantizedMatMul(a, b) Sums of integers are exact where sums of
-//   floats round. Applies only if the CPU has fast byte products, if a has one scale, and b one scale or one for each column.
+//   Cast(MatMulInteger(a, b)) * (a_scale * b_scale)                   -> QuantizedMatMul(a, b)
+// Sums of integers are exact where sums of floats round. On the host only if the CPU has fast byte products; one scale for a, and one for b
+// or for each of its columns.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,9 +56,10 @@ Patch product(const Node& node, const Quantized& a, const Quantized& b) {
 
 class FuseQuantizedMatMul final : public Rule {
  public:
+  explicit FuseQuantizedMatMul(const PipelineOptions& options) : on_host_(options.device == nullptr) {}
   std::string_view name() const override { return "fuse-quantized-matmul"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!kernels::has_fast_byte_products()) {
+    if (on_host_ && !kernels::has_fast_byte_products()) {
       if (is_of_bytes(graph, node)) declined(node, "this machine has no instructions for sums of products of bytes");
       return std::nullopt;
     }
@@ -126,6 +128,8 @@ class FuseQuantizedMatMul final : public Rule {
                          found(graph, both->inputs[0]), found(graph, both->inputs[1]), columns);
     });
   }
+
+  const bool on_host_;
 };
 
 }  // namespace

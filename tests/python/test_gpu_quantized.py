@@ -131,3 +131,42 @@ def test_products_with_weights_of_few_bits(zeros: bool, rows: int, bits: int) ->
     zero = zero_points if zeros else np.full_like(zero_points, 2 ** (bits - 1))
     wide = (weights - zero.repeat(block, 1)) * scales.astype(np.float64).repeat(block, 1)
     np.testing.assert_allclose(session.run(None, {"a": a})[0], a.astype(np.float64) @ wide.T, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("per_column", [False, True])
+@pytest.mark.parametrize("written", ["DequantizeLinear", "MatMulInteger"])
+def test_products_of_scaled_bytes_are_one_node(written: str, per_column: bool) -> None:
+    random = np.random.default_rng(3)
+    a, b = random.integers(0, 256, (3, 70, 50)).astype(np.uint8), random.integers(-128, 128, (50, 90)).astype(np.int8)
+    columns = 90 if per_column else 1
+    b_scale, b_zero = (random.random(columns) / 50 + 0.01).astype(np.float32), random.integers(-9, 9, columns).astype(np.int8)
+    if not per_column:
+        b_scale, b_zero = b_scale.reshape(()), b_zero.reshape(())
+    constants = {"sa": np.float32(0.02), "za": np.uint8(120), "b": b, "sb": b_scale, "zb": b_zero}
+    if written == "DequantizeLinear":
+        nodes = [
+            helper.make_node("DequantizeLinear", ["a", "sa", "za"], ["wide_a"]),
+            helper.make_node("DequantizeLinear", ["b", "sb", "zb"], ["wide_b"], axis=1),
+            helper.make_node("MatMul", ["wide_a", "wide_b"], ["y"]),
+        ]
+    else:
+        nodes = [
+            helper.make_node("MatMulInteger", ["a", "b", "za", "zb"], ["sums"]),
+            helper.make_node("Cast", ["sums"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["sa", "sb"], ["scale"]),
+            helper.make_node("Mul", ["wide", "scale"], ["y"]),
+        ]
+        constants["sb"] = b_scale if per_column else b_scale.reshape(1)
+    graph = helper.make_graph(
+        nodes,
+        "bytes",
+        # A scale that is fed, as a constant one would be folded into the other.
+        [helper.make_tensor_value_info("a", TensorProto.UINT8, ["n", 70, 50]), helper.make_tensor_value_info("sa", TensorProto.FLOAT, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items() if name != "sa"],
+    )
+    session = on_gpu(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString())
+    made = [fields[:2] for fields in (line.split("\t") for line in session.to_text("devices").splitlines())]
+    assert made == [["gpu:0", "QuantizedMatMul"]], made
+    sums = (a.astype(np.float64) - 120) @ (b.astype(np.float64) - b_zero)
+    np.testing.assert_allclose(session.run(None, {"a": a, "sa": np.float32(0.02)})[0], sums * (np.float64(np.float32(0.02)) * b_scale), rtol=1e-6)
