@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from test_gpu_training import FLOAT, INT64, floats, image_network, language_model, model_of, network, node, options, trainer
+from torch import nn
 
 import treadle
+import treadle.torch
 from treadle import Trainer
 from treadle.joint_module import JointModule
 
@@ -210,3 +215,28 @@ def test_a_network_learns_digits() -> None:
         losses.append(made.evaluate({"x": images[1280:]}, labels[1280:]))
     assert losses[0] < 0.7
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+@pytest.mark.parametrize("pack_weights", [False, True])
+def test_modules_of_pytorch(pack_weights: bool) -> None:
+    trainer(network()[0])  # skips the test where there is no device
+    torch.manual_seed(0)
+    theirs = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10))
+    ours = treadle.torch.Module(copy.deepcopy(theirs), device="gpu:0", pack_weights=pack_weights)
+    x, labels = torch.tensor(floats(6, 1, 8, 8)), torch.tensor(classes(6))
+    optimizers = [torch.optim.SGD(module.parameters(), 0.1) for module in (ours, theirs)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", treadle.torch.FallbackWarning)
+        for _ in range(5):
+            losses = []
+            for module, optimizer in zip((ours, theirs), optimizers):
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(module(x), labels)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+        ours.eval(), theirs.eval()
+        with torch.no_grad():
+            for _ in range(3):
+                torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-4)

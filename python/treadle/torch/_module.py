@@ -47,6 +47,8 @@ class Module(nn.Module):
         the backward pass then computes values a second time, with the same bits. 0: no limit.
     :param recompute_fraction: the part, up to 1, of both passes' estimated time that may be spent on computing values a second time, so that
         activations take less memory, with the same bits. None: up to 0.1, as long as a percent of the time saves four percent of that memory.
+    :param device: where graphs run: "cpu" (if empty), "gpu" or "gpu:N" (Vulkan). Tensors are PyTorch's own on the CPU, so that parameters, inputs and
+        gradients are copied in every run.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Module(nn.Module):
         gradient_group_mb: float | None = None,
         memory_fraction: float = 0.0,
         recompute_fraction: float | None = None,
+        device: str = "",
     ) -> None:
         if isinstance(module, Module):
             raise TypeError("the module is a treadle.torch.Module already")
@@ -74,7 +77,7 @@ class Module(nn.Module):
             attributes[name] = module.__dict__[name]
         attributes["training"] = module.training
         attributes["_wrapped"] = module
-        options = Options(num_threads or torch.get_num_threads(), pack_weights, gradient_group_mb, memory_fraction, recompute_fraction)
+        options = Options(num_threads or torch.get_num_threads(), pack_weights, gradient_group_mb, memory_fraction, recompute_fraction, device)
         attributes["_options"] = {**asdict(options), "num_threads": num_threads}
         attributes["_manager"] = Manager(module, options)
         _clients.add(attributes["_manager"])

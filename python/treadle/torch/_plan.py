@@ -83,6 +83,7 @@ class Options:
     gradient_group_mb: float | None = None
     memory_fraction: float = 0.0
     recompute_fraction: float | None = None
+    device: str = ""
 
 
 @dataclass
@@ -468,6 +469,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         [],
         ["*"] if model.graph.initializer else [],
         options.num_threads,
+        options.device,
         session=session,
         plain_outputs=plain,
         states=statistics,
@@ -493,6 +495,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
     )
     plan = Plan(description, joint, state, exported, options)
     if options.pack_weights and not differentiable and not statistics and not joint.is_random:
+        session.device = options.device
         plan.packing = Packing(exported, session)
     plan.bind(state)
     return plan
