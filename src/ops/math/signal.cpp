@@ -1,4 +1,6 @@
 // Implements DFT (opsets 17 and 20) and STFT (opset 17).
+#include "ops/math/signal.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +17,56 @@
 #include "treadle/error.h"
 
 namespace treadle::ops {
+namespace {
+
+int signal_axis(int64_t axis, int rank) {
+  int result = normalize_axis(axis, rank);
+  if (result == rank - 1)
+    throw Error(ErrorCode::invalid_argument, fmt::format("axis = {} is the last one, which holds real and imaginary parts", axis));
+  return result;
+}
+
+}  // namespace
+
+DftPlan DftPlan::bind(const BindContext& c) {
+  const Shape &x = c.shape(0), &y = c.output_shape(0);
+  if (x.back() != 1 && x.back() != 2)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the last axis has {} elements, not 1 (real) or 2 (complex)", x.back()));
+  for (int i : {1, 2})
+    if (c.has_input(i)) check_equal(c.num_elements(i), 1, i == 1 ? "elements of dft_length" : "elements of axis");
+  int axis = signal_axis(c.has_input(2) ? c.value_at(2, 0) : -2, x.rank());
+  DftPlan plan{.before = x.product(0, axis),
+               .extent = x[axis],
+               .after = x.product(axis + 1, x.rank() - 1),
+               .length = 0,
+               .out_extent = y[axis],
+               .parts = static_cast<int>(x.back()),
+               .out_parts = static_cast<int>(y.back()),
+               .inverse = c.get_int("inverse") != 0,
+               .onesided = c.get_int("onesided") != 0};
+  plan.length = c.has_input(1) ? c.value_at(1, 0) : plan.hermitian() ? 2 * (plan.extent - 1) : plan.extent;
+  if (plan.length < 1) throw Error(ErrorCode::invalid_argument, fmt::format("a transform of {} elements", plan.length));
+  return plan;
+}
+
+StftPlan StftPlan::bind(const BindContext& c) {
+  const Shape &x = c.shape(0), &y = c.output_shape(0);
+  for (int i : {1, 3})
+    if (c.has_input(i)) check_equal(c.num_elements(i), 1, i == 1 ? "elements of frame_step" : "elements of frame_length");
+  const StftPlan plan{.batch = x[0],
+                      .signal = x[1],
+                      .frames = y[1],
+                      .bins = y[2],
+                      .step = c.value_at(1, 0),
+                      .length = c.has_input(3)   ? c.value_at(3, 0)
+                                : c.has_input(2) ? c.shape(2)[0]
+                                                 : x[1],
+                      .parts = x.rank() == 2 ? 1 : static_cast<int>(x.back())};
+  if (c.has_input(2) && c.shape(2)[0] != plan.length)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the window has {} elements, frame_length is {}", c.shape(2)[0], plan.length));
+  return plan;
+}
+
 namespace {
 
 using kernels::Fft;
@@ -66,59 +118,30 @@ T load(X value) {
   return static_cast<T>(value);
 }
 
-// The input is [..., signal, ..., 1 or 2]. `before` and `after` are the products of the extents on either side of the signal's axis.
 template <typename X>
-struct Dft {
+struct Dft : DftPlan {
   using T = ComputeType<X>;
   using Complex = std::complex<T>;
   Transform<T> transform;
-  int64_t before, extent, after, length, out_extent;
-  int parts, out_parts;
-  bool inverse, onesided;
 
   static Dft bind(BindContext& c) {
-    const Shape &x = c.shape(0), &y = c.output_shape(0);
-    if (x.back() != 1 && x.back() != 2)
-      throw Error(ErrorCode::invalid_argument, fmt::format("the last axis has {} elements, not 1 (real) or 2 (complex)", x.back()));
-    for (int i : {1, 2})
-      if (c.has_input(i)) check_equal(c.num_elements(i), 1, i == 1 ? "elements of dft_length" : "elements of axis");
-    int axis = signal_axis(c.has_input(2) ? c.value_at(2, 0) : -2, x.rank());
-    Dft dft{.transform = {Fft<T>(1, false), 1},
-            .before = x.product(0, axis),
-            .extent = x[axis],
-            .after = x.product(axis + 1, x.rank() - 1),
-            .length = 0,
-            .out_extent = y[axis],
-            .parts = static_cast<int>(x.back()),
-            .out_parts = static_cast<int>(y.back()),
-            .inverse = c.get_int("inverse") != 0,
-            .onesided = c.get_int("onesided") != 0};
-    dft.length = c.has_input(1) ? c.value_at(1, 0) : dft.inverse && dft.onesided ? 2 * (dft.extent - 1) : dft.extent;
-    if (dft.length < 1) throw Error(ErrorCode::invalid_argument, fmt::format("a transform of {} elements", dft.length));
-    dft.transform = Transform<T>::bind(c, dft.length, dft.inverse, dft.before * dft.after, lines_per_task(dft.length));
-    return dft;
-  }
-
-  static int signal_axis(int64_t axis, int rank) {
-    int result = normalize_axis(axis, rank);
-    if (result == rank - 1)
-      throw Error(ErrorCode::invalid_argument, fmt::format("axis = {} is the last one, which holds real and imaginary parts", axis));
-    return result;
+    const DftPlan plan = DftPlan::bind(c);
+    return {plan, Transform<T>::bind(c, plan.length, plan.inverse, plan.before * plan.after, lines_per_task(plan.length))};
   }
 
   void run(RunContext& c) const {
     const X* x = c.in<X>(0);
     X* y = c.out<X>(0);
     T scale = inverse ? static_cast<T>(1.0 / static_cast<double>(length)) : T{1};
-    bool hermitian = inverse && onesided;
+    const bool mirrored = hermitian();
     transform.run(
         c, before * after, lines_per_task(length),
         [&](int64_t i, Complex* line) {
           const X* source = x + ((i / after) * extent * after + i % after) * parts;
-          int64_t given = std::min(extent, hermitian ? length / 2 + 1 : length), step = after * parts;
+          int64_t given = std::min(extent, mirrored ? length / 2 + 1 : length), step = after * parts;
           for (int64_t k = 0; k < given; ++k) line[k] = {load<T>(source[k * step]), parts == 2 ? load<T>(source[k * step + 1]) : T{0}};
           std::fill(line + given, line + length, Complex{});
-          if (!hermitian) return;
+          if (!mirrored) return;
           // The spectrum of a real signal is symmetric. The imaginary parts at 0 and at length / 2 are ignored.
           line[0] = {line[0].real(), 0};
           if (length % 2 == 0) line[length / 2] = {line[length / 2].real(), 0};
@@ -161,7 +184,7 @@ void infer_dft(InferContext& c) {
     for (size_t i = 0; i + 1 < shape.size(); ++i) shape[i] = c.data_dependent_dim("frequencies");
     return c.set_output(0, c.dtype(0), std::move(shape));
   }
-  Dim& extent = shape[static_cast<size_t>(Dft<float>::signal_axis(axis->value(), c.rank(0)))];
+  Dim& extent = shape[static_cast<size_t>(signal_axis(axis->value(), c.rank(0)))];
   std::optional<Dim> length = c.has_input(1) ? known_scalar(c, 1) : inverse && onesided ? Dim(2) * (extent - Dim(1)) : extent;
   if (length && length->is_const() && length->value() < 1)
     throw Error(ErrorCode::invalid_argument, fmt::format("a transform of {} elements", length->value()));
@@ -181,31 +204,14 @@ void upgrade_dft_17(Graph& graph, NodeId id) {
 }
 
 template <typename X>
-struct Stft {
+struct Stft : StftPlan {
   using T = ComputeType<X>;
   using Complex = std::complex<T>;
   Transform<T> transform;
-  int64_t batch, signal, frames, bins, step, length;
-  int parts;
 
   static Stft bind(BindContext& c) {
-    const Shape &x = c.shape(0), &y = c.output_shape(0);
-    for (int i : {1, 3})
-      if (c.has_input(i)) check_equal(c.num_elements(i), 1, i == 1 ? "elements of frame_step" : "elements of frame_length");
-    Stft stft{.transform = {Fft<T>(1, false), 1},
-              .batch = x[0],
-              .signal = x[1],
-              .frames = y[1],
-              .bins = y[2],
-              .step = c.value_at(1, 0),
-              .length = c.has_input(3)   ? c.value_at(3, 0)
-                        : c.has_input(2) ? c.shape(2)[0]
-                                         : x[1],
-              .parts = x.rank() == 2 ? 1 : static_cast<int>(x.back())};
-    if (c.has_input(2) && c.shape(2)[0] != stft.length)
-      throw Error(ErrorCode::invalid_argument, fmt::format("the window has {} elements, frame_length is {}", c.shape(2)[0], stft.length));
-    stft.transform = Transform<T>::bind(c, stft.length, false, stft.batch * stft.frames, lines_per_task(stft.length));
-    return stft;
+    const StftPlan plan = StftPlan::bind(c);
+    return {plan, Transform<T>::bind(c, plan.length, false, plan.batch * plan.frames, lines_per_task(plan.length))};
   }
 
   void run(RunContext& c) const {

@@ -1,5 +1,5 @@
 // Implements Col2Im, which sums blocks of columns into an image with any number of spatial axes.
-#include "kernels/conv/col2im.h"
+#include "ops/nn/col2im.h"
 
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include "core/values/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/conv/col2im.h"
 #include "kernels/conv/window.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -53,14 +54,46 @@ void add_run(const T* from, int64_t count, T* to, int64_t step) {
     for (int64_t i = 0; i < count; ++i) to[i * step] = sum(to[i * step], from[i]);
 }
 
+}  // namespace
+
+Col2ImPlan Col2ImPlan::bind(const BindContext& c, const Shape& columns, const Shape& output) {
+  Col2ImPlan k{};
+  k.rank = static_cast<int>(c.value_count(1));
+  if (k.rank > kMaxRank || c.value_count(2) != k.rank)
+    throw Error(ErrorCode::invalid_argument, fmt::format("image_shape has {} axes, block_shape {}", k.rank, c.value_count(2)));
+  k.planes = output[0] * output[1];
+  k.image_size = k.block_size = k.num_blocks = 1;
+  for (int i = 0; i < k.rank; ++i) {
+    const auto at = static_cast<size_t>(i);
+    k.image[i] = c.value_at(1, i), k.block[i] = c.value_at(2, i);
+    k.strides[i] = entry_or(c.get_ints("strides"), at, 1), k.dilations[i] = entry_or(c.get_ints("dilations"), at, 1);
+    k.pads[i] = entry_or(c.get_ints("pads"), at, 0);
+    const int64_t after = entry_or(c.get_ints("pads"), at + static_cast<size_t>(k.rank), 0);
+    if (k.image[i] < 0 || k.block[i] < 1)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("axis {} of the image has {} elements, and a block of it {}; expected 0 or more, "
+                              "and 1 or more",
+                              i, k.image[i], k.block[i]));
+    if (k.strides[i] <= 0 || k.dilations[i] <= 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("strides[{0}] = {1} and dilations[{0}] = {2} must be positive", i, k.strides[i], k.dilations[i]));
+    const int64_t padded = checked_add(checked_add(k.image[i], k.pads[i]), after);
+    const int64_t room = padded - checked_add(checked_mul(k.dilations[i], k.block[i] - 1), 1);
+    k.grid[i] = room < 0 ? 0 : room / k.strides[i] + 1;
+    k.image_size = checked_mul(k.image_size, k.image[i]), k.block_size = checked_mul(k.block_size, k.block[i]);
+    k.num_blocks = checked_mul(k.num_blocks, k.grid[i]);
+  }
+  if (columns[2] != k.num_blocks)
+    throw Error(ErrorCode::invalid_argument, fmt::format("the input has {} blocks, the image {}", columns[2], k.num_blocks));
+  return k;
+}
+
+namespace {
+
 // Sums 16-bit floats in float, because rounded partial sums could overflow although the result does not.
 template <typename T>
-struct Col2Im {
+struct Col2Im : Col2ImPlan {
   using C = compute_type_t<T>;
-  int rank;
-  int64_t planes, image_size, block_size, num_blocks;
-  int64_t image[kMaxRank], block[kMaxRank], grid[kMaxRank], strides[kMaxRank], pads[kMaxRank], dilations[kMaxRank];
-
   Wide x, y;
 
   static Col2Im bind(BindContext& c) {
@@ -71,36 +104,8 @@ struct Col2Im {
     c.request_scratch(layout.total());
     return k;
   }
-  static Col2Im make(BindContext& c, const Shape& columns, const Shape& output) {
-    Col2Im k{};
-    k.rank = static_cast<int>(c.value_count(1));
-    if (k.rank > kMaxRank || c.value_count(2) != k.rank)
-      throw Error(ErrorCode::invalid_argument, fmt::format("image_shape has {} axes, block_shape {}", k.rank, c.value_count(2)));
-    k.planes = output[0] * output[1];
-    k.image_size = k.block_size = k.num_blocks = 1;
-    for (int i = 0; i < k.rank; ++i) {
-      const auto at = static_cast<size_t>(i);
-      k.image[i] = c.value_at(1, i), k.block[i] = c.value_at(2, i);
-      k.strides[i] = entry_or(c.get_ints("strides"), at, 1), k.dilations[i] = entry_or(c.get_ints("dilations"), at, 1);
-      k.pads[i] = entry_or(c.get_ints("pads"), at, 0);
-      const int64_t after = entry_or(c.get_ints("pads"), at + static_cast<size_t>(k.rank), 0);
-      if (k.image[i] < 0 || k.block[i] < 1)
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("axis {} of the image has {} elements, and a block of it {}; expected 0 or more, "
-                                "and 1 or more",
-                                i, k.image[i], k.block[i]));
-      if (k.strides[i] <= 0 || k.dilations[i] <= 0)
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("strides[{0}] = {1} and dilations[{0}] = {2} must be positive", i, k.strides[i], k.dilations[i]));
-      const int64_t padded = checked_add(checked_add(k.image[i], k.pads[i]), after);
-      const int64_t room = padded - checked_add(checked_mul(k.dilations[i], k.block[i] - 1), 1);
-      k.grid[i] = room < 0 ? 0 : room / k.strides[i] + 1;
-      k.image_size = checked_mul(k.image_size, k.image[i]), k.block_size = checked_mul(k.block_size, k.block[i]);
-      k.num_blocks = checked_mul(k.num_blocks, k.grid[i]);
-    }
-    if (columns[2] != k.num_blocks)
-      throw Error(ErrorCode::invalid_argument, fmt::format("the input has {} blocks, the image {}", columns[2], k.num_blocks));
-    return k;
+  static Col2Im make(const BindContext& c, const Shape& columns, const Shape& output) {
+    return {Col2ImPlan::bind(c, columns, output), {}, {}};
   }
 
   // Calls fn(first block, count, element of the image, step in the image) for runs of blocks along the last axis whose element `offset` is

@@ -1,11 +1,12 @@
 // Implements DeformConv with two spatial axes.
+#include "ops/nn/deform_conv.h"
+
 #include <fmt/format.h>
 
 #include <tuple>
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
-#include "kernels/conv/deform.h"
 #include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -49,6 +50,15 @@ void check_image_rank(const BindContext& c) {
     throw Error(ErrorCode::not_implemented, fmt::format("X is of rank {}; there is an implementation for rank 4", c.shape(0).rank()));
 }
 
+}  // namespace
+
+kernels::DeformParams bind_deform_conv(const BindContext& c) {
+  check_image_rank(c);
+  return bind_deform(c, bind_convolution(c, kInputs));
+}
+
+namespace {
+
 template <typename T>
 struct DeformConv {
   using C = compute_type_t<T>;
@@ -59,8 +69,7 @@ struct DeformConv {
 
   static DeformConv bind(BindContext& c) {
     DeformConv k{};
-    check_image_rank(c);
-    k.params = bind_deform(c, bind_convolution(c, kInputs));
+    k.params = bind_deform_conv(c);
     k.max_threads = c.max_threads();
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, c.num_elements(0));

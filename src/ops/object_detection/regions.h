@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "graph/infer.h"
+#include "graph/kernel.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -17,5 +18,18 @@ inline int64_t batch_index(int64_t index, int64_t batch) {
   if (index < 0 || index >= batch) throw Error(ErrorCode::invalid_argument, fmt::format("a region lies in image {} of {}", index, batch));
   return index;
 }
+
+/// What RoiAlign and MaxRoiPool compute, and on what.
+struct RegionPlan {
+  int64_t batch = 0, channels = 0, height = 0, width = 0, count = 0, out_height = 0, out_width = 0;
+  float scale = 1;
+  int64_t sampling_ratio = 0;  ///< the last three are RoiAlign's
+  bool half_pixel = false, takes_maximum = false;
+
+  /// @param y  the output's shape
+  /// @throws Error(invalid_argument) if operands or attributes do not fit
+  static RegionPlan of_align(const BindContext& c, const Shape& y);
+  static RegionPlan of_max_pool(const BindContext& c, const Shape& y);
+};
 
 }  // namespace treadle::ops

@@ -31,33 +31,41 @@ void infer_roi_align(InferContext& c) {
   c.set_output(0, c.dtype(0), {count, c.shape(0)[1], height, width});
 }
 
+}  // namespace
+
+RegionPlan RegionPlan::of_align(const BindContext& c, const Shape& y) {
+  const Shape& x = c.shape(0);
+  RegionPlan k{x[0], x[1], x[2], x[3], y[0], y[2], y[3], c.get_float("spatial_scale", 1), c.get_int("sampling_ratio"), false, false};
+  check_equal(c.num_elements(1), 4 * k.count, "elements of rois");
+  check_equal(c.num_elements(2), k.count, "elements of batch_indices");
+  const std::string_view mode = c.get_string("mode", "avg"), coordinates = c.get_string("coordinate_transformation_mode", "half_pixel");
+  if (mode != "avg" && mode != "max") throw Error(ErrorCode::invalid_argument, fmt::format("mode is \"{}\", not avg or max", mode));
+  if (coordinates != "half_pixel" && coordinates != "output_half_pixel")
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("coordinate_transformation_mode is \"{}\", not half_pixel or output_half_pixel", coordinates));
+  k.half_pixel = coordinates == "half_pixel", k.takes_maximum = mode == "max";
+  if (constexpr int64_t kMostSamples = 10'000; k.sampling_ratio > kMostSamples)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("sampling_ratio is {}: parts would take more than {} samples a side", k.sampling_ratio, kMostSamples));
+  if (k.count * k.channels > 0 && k.height * k.width == 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("X is {}: it has nothing to pool", to_string(x)));
+  return k;
+}
+
+RegionPlan RegionPlan::of_max_pool(const BindContext& c, const Shape& y) {
+  const Shape& x = c.shape(0);
+  check_equal(c.num_elements(1), 5 * y[0], "elements of rois");
+  return {x[0], x[1], x[2], x[3], y[0], y[2], y[3], c.get_float("spatial_scale", 1), 0, false, false};
+}
+
+namespace {
+
 template <typename T>
-struct RoiAlign {
+struct RoiAlign : RegionPlan {
   using C = compute_type_t<T>;
-  int64_t batch, channels, height, width, count, out_height, out_width, sampling_ratio;
-  C scale;
-  bool half_pixel, takes_maximum;
 
   static RoiAlign bind(BindContext& c) { return make(c, c.output_shape(0)); }
-  static RoiAlign make(const BindContext& c, const Shape& y) {
-    const Shape& x = c.shape(0);
-    RoiAlign k{x[0],  x[1], x[2], x[3], y[0], y[2], y[3], c.get_int("sampling_ratio"), static_cast<C>(c.get_float("spatial_scale", 1)),
-               false, false};
-    check_equal(c.num_elements(1), 4 * k.count, "elements of rois");
-    check_equal(c.num_elements(2), k.count, "elements of batch_indices");
-    const std::string_view mode = c.get_string("mode", "avg"), coordinates = c.get_string("coordinate_transformation_mode", "half_pixel");
-    if (mode != "avg" && mode != "max") throw Error(ErrorCode::invalid_argument, fmt::format("mode is \"{}\", not avg or max", mode));
-    if (coordinates != "half_pixel" && coordinates != "output_half_pixel")
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("coordinate_transformation_mode is \"{}\", not half_pixel or output_half_pixel", coordinates));
-    k.half_pixel = coordinates == "half_pixel", k.takes_maximum = mode == "max";
-    if (constexpr int64_t kMostSamples = 10'000; k.sampling_ratio > kMostSamples)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("sampling_ratio is {}: parts would take more than {} samples a side", k.sampling_ratio, kMostSamples));
-    if (k.count * k.channels > 0 && k.height * k.width == 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("X is {}: it has nothing to pool", to_string(x)));
-    return k;
-  }
+  static RoiAlign make(const BindContext& c, const Shape& y) { return {RegionPlan::of_align(c, y)}; }
 
   /// The four neighbours of a sample point, and their weights for interpolation.
   struct Sample {
@@ -99,7 +107,7 @@ struct RoiAlign {
     const T* roi = c.in<T>(1) + 4 * r;
     const C offset = half_pixel ? C{0.5} : C{0};
     C corner[4];
-    for (int i = 0; i < 4; ++i) corner[i] = static_cast<C>(roi[i]) * scale - offset;
+    for (int i = 0; i < 4; ++i) corner[i] = static_cast<C>(roi[i]) * static_cast<C>(scale) - offset;
     C roi_width = corner[2] - corner[0], roi_height = corner[3] - corner[1];
     // Without half-pixel coordinates (before opset 16), a malformed region counts as a region of one element.
     if (!half_pixel) roi_width = std::max(roi_width, C{1}), roi_height = std::max(roi_height, C{1});
@@ -273,17 +281,11 @@ void infer_max_roi_pool(InferContext& c) {
 }
 
 template <typename T>
-struct MaxRoiPool {
+struct MaxRoiPool : RegionPlan {
   using C = compute_type_t<T>;
-  int64_t batch, channels, height, width, count, out_height, out_width;
-  C scale;
 
   static MaxRoiPool bind(BindContext& c) { return make(c, c.output_shape(0)); }
-  static MaxRoiPool make(const BindContext& c, const Shape& y) {
-    const Shape& x = c.shape(0);
-    check_equal(c.num_elements(1), 5 * y[0], "elements of rois");
-    return {x[0], x[1], x[2], x[3], y[0], y[2], y[3], static_cast<C>(c.get_float("spatial_scale", 1))};
-  }
+  static MaxRoiPool make(const BindContext& c, const Shape& y) { return {RegionPlan::of_max_pool(c, y)}; }
   // Converts a coordinate to an index. The clamp makes the conversion defined for coordinates far outside.
   static int64_t to_index(C value) {
     constexpr C kFar = 1e9;
@@ -295,7 +297,7 @@ struct MaxRoiPool {
   void for_each_part(RunContext& c, int64_t r, Fn&& fn) const {
     const T* roi = c.in<T>(1) + 5 * r;
     const int64_t image = batch_index(to_index(static_cast<C>(roi[0])), batch);
-    auto corner = [&](int i) { return to_index(std::round(static_cast<C>(roi[i]) * scale)); };
+    auto corner = [&](int i) { return to_index(std::round(static_cast<C>(roi[i]) * static_cast<C>(scale))); };
     const int64_t left = corner(1), top = corner(2);
     const C bin_width = static_cast<C>(std::max<int64_t>(corner(3) - left + 1, 1)) / static_cast<C>(out_width);
     const C bin_height = static_cast<C>(std::max<int64_t>(corner(4) - top + 1, 1)) / static_cast<C>(out_height);

@@ -1,5 +1,5 @@
 // Implements GridSample, which samples an image at the points of a grid, and AffineGrid, which makes such a grid.
-#include "kernels/image/grid_sample.h"
+#include "ops/tensor/grid_sample.h"
 
 #include <fmt/format.h>
 
@@ -39,7 +39,9 @@ void infer_grid_sample(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-GridSampleParams bind_params(const BindContext& c) {
+}  // namespace
+
+GridSampleParams bind_grid_sample(const BindContext& c) {
   const Shape &x = c.shape(0), &grid = c.shape(1);
   GridSampleParams p;
   p.rank = x.rank() - 2;
@@ -70,6 +72,8 @@ GridSampleParams bind_params(const BindContext& c) {
   return p;
 }
 
+namespace {
+
 template <typename C>
 void read_floats(const RunContext& c, int input, DType dtype, C* dst, int64_t n) {
   visit_dtype<FloatTypes>(dtype, [&]<typename T>() { convert_array(c.in<T>(input), dst, n, c.pool()); });
@@ -85,7 +89,7 @@ struct GridSample {
   int64_t x, grid, y;  // offsets of parts in scratch
 
   static GridSample bind(BindContext& c) {
-    GridSample k{bind_params(c), c.dtype(1), c.num_elements(0), c.num_elements(1), c.output_shape(0).num_elements(), 0, 0, 0};
+    GridSample k{bind_grid_sample(c), c.dtype(1), c.num_elements(0), c.num_elements(1), c.output_shape(0).num_elements(), 0, 0, 0};
     ScratchLayout layout;
     if constexpr (!std::is_same_v<T, C>) {
       k.x = layout.take(static_cast<size_t>(k.x_count) * sizeof(C));
@@ -132,7 +136,7 @@ struct GridSampleGrad {
   GridSampleParams params;
 
   static GridSampleGrad bind(BindContext& c) {
-    GridSampleGrad k{bind_params(c)};
+    GridSampleGrad k{bind_grid_sample(c)};
     check_equal(c.num_elements(2), k.params.N * k.params.C * k.params.points, "elements of the gradient, and samples");
     return k;
   }

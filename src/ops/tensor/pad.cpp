@@ -96,6 +96,8 @@ void infer_center_crop_pad(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
+}  // namespace
+
 // Adds or removes half of the elements, rounded down, in front, and the rest at the end.
 kernels::PadPlan bind_center(BindContext& c) {
   const Shape &in = c.shape(0), &out = c.output_shape(0);
@@ -107,6 +109,8 @@ kernels::PadPlan bind_center(BindContext& c) {
   const auto rank = static_cast<size_t>(in.rank());
   return kernels::plan_pad(kernels::PadMode::constant, in.dims(), {before, rank}, {after, rank});
 }
+
+namespace {
 
 template <kernels::PadPlan (*kPlan)(BindContext&)>
 struct Pad {

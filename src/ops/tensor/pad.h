@@ -10,5 +10,7 @@ namespace treadle::ops {
 kernels::PadMode pad_mode(const Attributes& attributes);
 /// Returns the plan of a Pad node. @throws Error(invalid_argument) if pads and axes do not fit the data
 kernels::PadPlan bind_pad(BindContext& c);
+/// The plan of a CenterCropPad node.
+kernels::PadPlan bind_center(BindContext& c);
 
 }  // namespace treadle::ops
