@@ -20,7 +20,7 @@
 
 namespace nb = nanobind;
 
-struct OrtCustomOpDomain;  // of ort_api/custom_operator.h
+struct OrtCustomOpDomain;  // defined in ort_api/custom_operator.h
 
 namespace treadle::python {
 
@@ -43,10 +43,10 @@ struct PySessionOptions : SessionOptions {
   std::string logid;
   bool load_cancelled = false;
   std::map<std::string, std::shared_ptr<Storage>> external_files;
-  std::map<std::string, Tensor> external_values;  // replace the data of external initializers
+  std::map<std::string, Tensor> external_values;  // these values replace the data of external initializers
   std::vector<std::shared_ptr<OrtCustomOpDomain>> custom_op_domains;
-  std::map<std::string, std::string> settings;  // config entries that set options, as they were given
-  const char* provider = nullptr;               // the first that was added; it is asked first for each node
+  std::map<std::string, std::string> settings;  // config entries that set options, as the caller gave them
+  const char* provider = nullptr;               // the provider that was added first; it is asked first for each node
 };
 
 /// Adds a callback that passes warnings about the model to Python's logging.
@@ -56,7 +56,7 @@ struct PyThreadPool {
   std::shared_ptr<ThreadPool> pool;
 };
 
-/// An allocator that Python made or named.
+/// An allocator whose functions Python gave, or one that Python named.
 struct PyAllocator {
   std::shared_ptr<Allocator> allocator;
 };
@@ -66,7 +66,7 @@ struct LoraAdapter {
 };
 
 struct PyRunOptions : RunOptions {
-  nb::object metadata_callback = nb::none();  // on_metadata calls it
+  nb::object metadata_callback = nb::none();  // on_metadata() calls this function
   int log_severity_level = -1, log_verbosity_level = 0;
   bool only_execute_path_to_fetches = false;
 };
@@ -103,7 +103,8 @@ nb::dict memory_dict(const MemoryStatistics& statistics);
 /// Wraps a Python object so that C++ may release it on any thread.
 std::shared_ptr<nb::object> keep(nb::object function);
 
-/// Raises the exception class `name` of treadle.errors, for errors whose class depends on the caller: loading or running.
+/// Raises the exception class of treadle.errors that is called `name`. For errors whose class depends on the caller: the same error gets
+/// one class in loading and another in a run.
 [[noreturn]] void raise_as(const char* name, const Error& error);
 /// True if the program uses ONNX Runtime's interface, and therefore expects its exception classes.
 bool are_onnxruntimes();

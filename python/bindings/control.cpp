@@ -45,7 +45,7 @@ bool remove_hook(HookId id) {
   return unregister_hook(id);
 }
 
-/// @param kept  receives the function, or null for None.
+/// @param kept  receives the Python function, or null if `function` is None
 Monitor make_monitor(nb::object function, const std::string& pattern, bool inputs, std::shared_ptr<nb::object>& kept) {
   Monitor monitor;
   monitor.pattern = pattern;
@@ -144,7 +144,7 @@ void set_python_log_callback(nb::object function, int lowest) {
 
 std::shared_ptr<nb::object> keep(nb::object function) {
   return {new nb::object(std::move(function)), [](nb::object* kept) {
-            if (!Py_IsInitialized()) return;  // the interpreter and its objects no longer exist
+            if (!Py_IsInitialized()) return;  // the interpreter has ended, and its objects no longer exist
             nb::gil_scoped_acquire gil;
             delete kept;
           }};

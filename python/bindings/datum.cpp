@@ -33,7 +33,7 @@ DType element_dtype(const std::string& type) {
   return dtype_from_name(name);
 }
 
-// Whether it is a whole number: a map of integers would cut off the rest.
+// Returns true for a whole number. A map of integers refuses other numbers, because it would cut off their fractions.
 bool is_whole(nb::handle value) {
   const nb::object whole = nb::steal(PyNumber_Long(value.ptr()));
   const int same = whole.is_valid() ? PyObject_RichCompareBool(whole.ptr(), value.ptr(), Py_EQ) : -1;
@@ -132,7 +132,7 @@ Datum detach(Datum output) {
   if (output.kind() == Datum::Kind::optional && output.optional().value)
     return Optional{std::make_shared<Datum>(detach(*output.optional().value))};
   if (output.kind() != Datum::Kind::sequence) return output;
-  // Copies the tensors, because the sequence may share them with a constant or a feed.
+  // Copies the tensors, because `output` may share them with a constant or a feed.
   Sequence copy{output.sequence().element_dtype, {}};
   for (const Datum& element : output.sequence().elements) copy.elements.push_back(detach(element));
   return copy;

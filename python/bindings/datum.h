@@ -13,12 +13,13 @@ namespace treadle::python {
 /// @param scope  as for tensor_from_array(); used only for plain tensors.
 Datum datum_from_python(nb::handle value, const std::string& type, BufferScope* scope);
 
-/// Returns an array, list, dict, None or SparseTensor.
+/// Converts a value to an array, list, dict, None or SparseTensor.
 nb::object datum_to_python(const Datum& datum);
 
-/// Like datum_to_python(), for outputs of a run. The caller owns the result: an array whose memory something else refers to is copied.
+/// Like datum_to_python(), for outputs of a run. The caller owns the result: an array is copied if another object also refers to its
+/// memory.
 nb::object output_to_python(Datum output);
-/// Returns a value whose memory nothing else refers to, copied if necessary, as an OrtValue holds it.
+/// Returns a value for an OrtValue: one that is the only user of its memory. The value is copied if its memory has other users.
 Datum detach(Datum output);
 
 /// Returns the type as ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))", "map(string,tensor(float))".

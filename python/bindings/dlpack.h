@@ -9,8 +9,8 @@ namespace nb = nanobind;
 
 namespace treadle::python {
 
-/// Takes the tensor out of the capsule, keeping its strides. @throws Error(invalid_argument) for another object, or a capsule whose tensor
-/// has been taken.
+/// Takes the tensor out of the capsule and keeps the tensor's strides. @throws Error(invalid_argument) if the object is no capsule, or if
+/// its tensor has been taken already
 Tensor tensor_from_capsule(nb::handle capsule);
 
 /// @param versioned  makes a versioned capsule, which can mark memory as read-only.

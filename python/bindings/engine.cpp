@@ -10,14 +10,14 @@
 namespace treadle::python {
 namespace {
 
-// A Python exception on its way through the engine, which may rethrow it several times.
+// A Python exception that an operation has raised. The engine may rethrow it several times before Python gets it back.
 struct PythonFailure : std::exception {
   explicit PythonFailure(nb::object given) : exception(keep(std::move(given))) {}
   const char* what() const noexcept override { return "an operation raised"; }
   std::shared_ptr<nb::object> exception;
 };
 
-// Waiting releases the interpreter lock, because the operations need it.
+// Calls that wait release the interpreter lock, because the operations that they wait for need it.
 struct PyEngine {
   explicit PyEngine(const EngineOptions& options) : engine(std::make_unique<Engine>(options)) {}
   ~PyEngine() {

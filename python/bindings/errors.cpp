@@ -34,7 +34,7 @@ const char* exception_name(OrtErrorCode status) {
   }
 }
 
-// Maps a status without an Error to an error code.
+// Returns the error code for a status of ONNX Runtime's interface that has no treadle::Error.
 ErrorCode code_of(OrtErrorCode status) {
   switch (status) {
     case ORT_NO_SUCHFILE: return ErrorCode::not_found;
@@ -48,7 +48,7 @@ ErrorCode code_of(OrtErrorCode status) {
 
 void set_python_error(const char* name, const Error& error) {
   nb::object type = nb::module_::import_("treadle.errors").attr(name);
-  const std::string_view what = error.what();  // may quote bytes of a file that are not UTF-8
+  const std::string_view what = error.what();  // the message may quote bytes of a file that are not UTF-8
   nb::object text = nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "replace"));
   nb::object exception = type(text, nb::arg("code") = nb::cast(std::string(error_code_name(error.code()))));
   PyErr_SetObject(type.ptr(), exception.ptr());

@@ -25,7 +25,7 @@ GradientRequests requests_from(const std::map<std::string, std::string>& texts) 
   return made;
 }
 
-// Makes feeds of arrays. Contiguous arrays are not copied.
+// Makes feeds from a dict of arrays. Contiguous arrays are not copied.
 Feeds feeds_from(const nb::dict& values) {
   Feeds made;
   for (auto [name, value] : values) made.emplace(string_from_python(name), datum_from_python(value, "", nullptr));
@@ -55,7 +55,8 @@ void make_graphs(ExecutorGraphs* self, const Model& model, const PySessionOption
   });
 }
 
-// Sets the options that bind() and simple_bind() share. `request` applies to float32 arguments that `requests` does not name.
+// Sets the options that bind() and simple_bind() share. `request` says how the gradients of float32 arguments are written that `requests`
+// does not name.
 void set_sharing(train::BindOptions& options, const std::string& request, const std::map<std::string, std::string>& requests,
                  const Executor* shared, const std::optional<std::vector<std::string>>& shared_names) {
   options.request = train::gradient_request_named(request);

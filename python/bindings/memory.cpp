@@ -41,7 +41,7 @@ std::shared_ptr<Allocator> python_allocator(nb::object allocate, nb::object free
     try {
       const nb::object address = (*call)(size_bytes);
       return address.is_none() ? nullptr : reinterpret_cast<void*>(nb::cast<uintptr_t>(address));
-    } catch (const std::exception& error) {  // thrown by Python or by the cast
+    } catch (const std::exception& error) {  // thrown by the Python function or by the cast of its result
       throw OutOfMemory("the allocator \"" + name + "\": " + error.what());
     }
   };

@@ -9,7 +9,7 @@
 namespace treadle::python {
 namespace {
 
-// Returns an int, a symbol's name or None (unknown) for each extent; an empty list for an unknown rank.
+// Returns an int, a symbol's name or None (unknown) for each extent. The list is empty if the rank is unknown.
 nb::list shape_to_python(const ValueInfo& info) {
   nb::list shape;
   for (const auto& extent : info.shape) {

@@ -19,7 +19,7 @@ nb::object helper(const char* name) { return nb::module_::import_("treadle._dtyp
 
 // Recognises NumPy's own arrays by their type, because reading __array_interface__ makes a dict of strings, which takes a microsecond.
 bool has_array_interface(nb::handle value) {
-  static PyObject* const ndarray = nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();  // never released
+  static PyObject* const ndarray = nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();  // the type is never released
   return PyObject_IsInstance(value.ptr(), ndarray) == 1 || nb::hasattr(value, "__array_interface__");
 }
 
@@ -119,7 +119,7 @@ nb::dlpack::dtype buffer_dtype(DType dtype) {
     default: break;
   }
   auto code = is_signed_integer(dtype) ? nb::dlpack::dtype_code::Int : nb::dlpack::dtype_code::UInt;
-  return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits_of(dtype)), 1};  // small floats are passed as their bits
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits_of(dtype)), 1};  // floats of less than a byte are passed as their bits
 }
 
 nb::object strings_to_array(const Tensor& tensor) {
@@ -189,7 +189,8 @@ Tensor tensor_from_array(nb::handle array, BufferScope* scope, DType dtype) {
     PyBuffer_Release(buffer.get());
   }
   PyErr_Clear();
-  // (kind, array): "plain", a contiguous native array; "string"; or the name of a type whose bits the array holds.
+  // normalize() returns (kind, array). The kind is "plain" (a contiguous array in native byte order), "string", or the name of a type whose
+  // bits the array holds.
   nb::tuple normalized = nb::cast<nb::tuple>(helper("normalize")(array, static_cast<int>(dtype)));
   auto kind = static_cast<DType>(nb::cast<int>(normalized[0]));
   nb::object plain = normalized[1];

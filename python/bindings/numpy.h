@@ -11,7 +11,8 @@ namespace nb = nanobind;
 
 namespace treadle::python {
 
-/// Keeps buffers of Python objects alive for the duration of a call. Made and destroyed with the GIL held.
+/// Keeps the buffers of Python objects alive for the duration of a call. The GIL must be held when a scope is made and when it is
+/// destroyed.
 class BufferScope {
  public:
   BufferScope() = default;

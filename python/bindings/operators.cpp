@@ -9,7 +9,7 @@
 namespace treadle::python {
 namespace {
 
-constexpr int kNoBound = 2147483647;  // "no maximum" in ONNX's schemas
+constexpr int kNoBound = 2147483647;  // the number that means "no maximum" in ONNX's schemas
 
 // Returns ONNX's number for the attribute's type; 0 if the definition declares none.
 int type_of(const AttributeDef& attribute) {
@@ -42,7 +42,7 @@ nb::list ports_of(const std::vector<Port>& ports) {
   return list;
 }
 
-// Returns the smallest and largest number of operands.
+// Returns the smallest and the largest number of operands that an operator with these ports takes.
 nb::tuple count_of(const std::vector<Port>& ports) {
   int least = 0, place = 0;
   bool open = false;
@@ -51,7 +51,7 @@ nb::tuple count_of(const std::vector<Port>& ports) {
     if (port.presence == Presence::required) least = place;
     open = open || port.presence == Presence::variadic;
   }
-  // Like ONNX: a variadic operand may be empty if others precede it, but these are then required.
+  // As in ONNX's schemas: a variadic operand may have no values if other operands precede it, but these are then required.
   if (open) least = ports.size() == 1 ? 1 : std::max(least, place - 1);
   return nb::make_tuple(least, open ? kNoBound : place);
 }

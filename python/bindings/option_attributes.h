@@ -51,7 +51,7 @@ constexpr const char* view_type() {
 inline std::string signature(std::string_view name, std::string_view type) {
   return "def " + std::string(name) + "(self) -> " + std::string(type);
 }
-/// The signature of a setter, whose type is also that of the keyword (cmake/write_keywords.py).
+/// Returns the signature of a setter. The type in it is also that of the keyword that cmake/write_keywords.py writes.
 inline std::string setter_signature(std::string_view name, std::string_view type) {
   return "def " + std::string(name) + "(self, arg: " + std::string(type) + ", /) -> None";
 }
@@ -69,7 +69,7 @@ std::vector<std::map<std::string, std::string>> list_options(const OptionTable<O
   return rows;
 }
 
-/// Adds an attribute to `cls` for each row that has none yet. @tparam Object  the Python class's type of the options
+/// Adds an attribute to `cls` for each row of the table that has none yet. @tparam Object  the type of the options in the Python class
 template <typename O, typename Object>
 class Attributes {
  public:
@@ -140,7 +140,7 @@ class Attributes {
         nb::for_setter(nb::sig(setter_signature(name, type).c_str())), sentence(row).c_str());
   }
 
-  // An enumeration is also set by the name of one of its values.
+  // Adds an attribute whose values are an enumeration. It can also be set by the name of a value.
   void add_choice(const std::string& name, const Option<O>& row, const ChoiceMember<O>& member) {
     std::string names;
     for (const OptionChoice& choice : row.choices) names += (names.empty() ? "\"" : ", \"") + std::string(choice.name) + "\"";

@@ -84,7 +84,7 @@ void add_external_files(PySessionOptions& options, const std::vector<std::string
 
 using ProviderOptions = std::map<std::string, std::string>;
 
-// The provider that is added first has the nodes: the CPU has a kernel for each of them.
+// The provider that is added first computes all nodes if it is the CPU's, because the CPU has a kernel for each node.
 void add_provider(PySessionOptions& options, const std::string& name, const ProviderOptions& given) {
   const char* const provider = ort::find_provider(name);
   if (!provider)
@@ -106,15 +106,15 @@ void add_provider_for_devices(PySessionOptions& options, nb::sequence devices, c
   add_provider(options, name_of(devices[0]), all);
 }
 
-// Returns name, model, the vendor's and the device's PCI number, and whether it has memory of its own, for each GPU that programs are
-// offered.
+// Returns a row for each GPU that programs are offered: its name and model, the PCI numbers of its vendor and of the device, and whether
+// the GPU has memory of its own.
 std::vector<std::tuple<std::string, std::string, uint32_t, uint32_t, bool>> offered_gpus() {
   std::vector<std::tuple<std::string, std::string, uint32_t, uint32_t, bool>> gpus;
   for (const gpu::Gpu& gpu : gpu::offered_gpus()) gpus.emplace_back(gpu.name, gpu.model, gpu.vendor_id, gpu.device_id, gpu.is_discrete);
   return gpus;
 }
 
-// Sets the option that a config entry stands for. @return false if it stands for none
+// Sets the option that a config entry means. @return false if the entry means no option
 bool set_by_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
   OrtSessionOptions with;
   with.options = options;
@@ -129,7 +129,7 @@ bool set_by_entry(PySessionOptions& options, const std::string& key, const std::
   return true;
 }
 
-// Keeps the entry, even if it sets an option, as ONNX Runtime does. Like there, a refused entry raises RuntimeError.
+// Keeps the entry, even if it sets an option, as ONNX Runtime does. A refused entry raises RuntimeError, as in ONNX Runtime.
 void add_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
   constexpr size_t kMostBytes = 8192;
   try {

@@ -52,7 +52,7 @@ OrtValue from_shape_on(const std::vector<int64_t>& shape, nb::handle element_typ
   return from_shape(shape, element_type, device, 0, -1, nb::none());
 }
 
-// Of an OrtMemoryInfo, uses only the name, which tells the memory's device.
+// If `device` is an OrtMemoryInfo, the function uses only its name, which tells the device of the memory.
 OrtValue from_shape_in(const std::vector<int64_t>& shape, nb::handle element_type, nb::handle memory_info) {
   std::string name = nb::cast<std::string>(memory_info.attr("name"));
   if (name.starts_with("Cpu") || name == "CPU") name = "cpu";
@@ -74,7 +74,7 @@ int element_type(const OrtValue& self) {
   }
 }
 
-// Shares the memory, as ONNX Runtime does on the CPU.
+// Returns an array that shares the value's memory, as ONNX Runtime does on the CPU.
 nb::object to_numpy(const OrtValue& self) {
   return self.datum.kind() == Datum::Kind::sparse_tensor ? datum_to_python(self.datum) : array_from_tensor(tensor_of(self));
 }
@@ -138,7 +138,8 @@ bool has_value(const OrtValue& self) {
 void register_ort_value(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<OrtValue>(module, "OrtValue", "A value of any ONNX type, kept as the library has it.")
-      // ONNX Runtime has two classes: the public one is made of the inner one and the owner of its memory. Here a value owns its memory.
+      // ONNX Runtime has two classes: a public one, which is made of an inner one and the owner of its memory. Treadle's value owns its
+      // memory, so this constructor of the public class ignores the owner.
       .def(
           "__init__", [](OrtValue* self, const OrtValue& ortvalue, nb::handle, nb::handle) { new (self) OrtValue(ortvalue); }, "ortvalue"_a,
           "numpy_obj"_a.none() = nb::none(), "session"_a.none() = nb::none(), "The same value: nothing is copied.")

@@ -21,7 +21,7 @@ void check(treadle_status* status) {
   throw error;
 }
 
-// Lives as long as the process, because nodes of sessions point to it.
+// An operator that Python implements. It lives as long as the process, because nodes of sessions point to it.
 struct PythonOperator {
   nb::object function, infer;
 };
@@ -56,7 +56,7 @@ nb::dict attributes_of(const treadle_host* host, const treadle_node* node) {
   return all;
 }
 
-/// Runs `body` with the GIL held. An exception becomes the failure's text.
+/// Runs `body` with the GIL held. If `body` throws, the failure of the callback gets the exception's text.
 template <typename Body>
 int called(const treadle_host* host, Body&& body) {
   nb::gil_scoped_acquire gil;
@@ -69,7 +69,7 @@ int called(const treadle_host* host, Body&& body) {
   return 0;
 }
 
-// Allocations by Python do not count against the run's memory limit.
+// Runs `make` so that allocations by Python do not count against the run's memory limit.
 template <typename Make>
 auto outside_of_run(Make&& make) {
   const AllocationScope none(nullptr, MemoryClass::other);

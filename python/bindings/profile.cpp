@@ -68,20 +68,20 @@ PyProfile read_recording(const std::string& path, const std::string& model, bool
 
 PyTypeObject *range_type = nullptr, *range_method_type = nullptr;
 
-// A plain CPython object, because an object of a nanobind class takes longer to make than the range itself. __enter__ and __exit__ return
-// objects that exist already, so that no bound methods are made for each range.
+// A range is a plain CPython object, because an object of a nanobind class takes longer to make than the range itself lasts. __enter__ and
+// __exit__ return objects that exist already, so that no bound methods are made for each range.
 struct RangeObject {
   PyObject_HEAD vectorcallfunc call;
   PyObject* name;
   uint64_t start;
-  uint32_t id;  // of the name, set when the range begins
+  uint32_t id;  // the id of the range's name, set when the range begins
 };
 
 std::string_view text_of(PyObject* name) {
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(name, &size);
   if (text) return {text, static_cast<size_t>(size)};
-  PyErr_Clear();  // the name has lone surrogates
+  PyErr_Clear();  // the name has lone surrogates, which UTF-8 cannot represent
   return "(not UTF-8)";
 }
 
@@ -104,7 +104,7 @@ uint32_t range_name(PyObject* name) {
   const uint32_t id = ProfileRange::name_id(text_of(name));
   constexpr size_t kMostKnown = 4096;
   if (known->size() < kMostKnown) {
-    Py_INCREF(name);  // keeps the address unique
+    Py_INCREF(name);  // a reference keeps the string alive, so that no other string gets its address
     known->emplace(name, id);
   }
   return id;
@@ -146,7 +146,7 @@ PyObject* call_of_range(PyObject* /*descriptor*/, PyObject* arguments, PyObject*
   return others ? PyVectorcall_Call(range, others.ptr(), keywords) : nullptr;
 }
 
-// Keeps ended ranges for reuse: as many as may be nested, usually one. Used with the GIL held.
+// Ended ranges are kept for reuse, at most this many: usually one range is open, or a few nested ones. They are used with the GIL held.
 constexpr size_t kMostSpare = 16;
 RangeObject* spare_ranges[kMostSpare];
 size_t num_spare = 0;

@@ -11,7 +11,7 @@
 namespace treadle::python {
 namespace {
 
-// Constructs objects of a class of treadle.profiling, whose fields are passed by name.
+// Constructs objects of one class of treadle.profiling. The class's fields are passed by name.
 class ProfileClass {
  public:
   explicit ProfileClass(const char* name) : class_(nb::module_::import_("treadle.profiling").attr(name)) {}
@@ -45,7 +45,7 @@ nb::dict dict_of(const NamedSeries& named) {
   return made;
 }
 
-// Converts to name, class and bytes.
+// Converts a holding to a tuple of name, class and bytes.
 template <typename Holding>
 nb::tuple holdings(const std::vector<Holding>& list) {
   nb::list made;
@@ -53,7 +53,8 @@ nb::tuple holdings(const std::vector<Holding>& list) {
   return nb::tuple(made);
 }
 
-// Makes objects of nested items in pre-order. `make` gets an item and its path: the names of the items around it, and its own.
+// Makes objects of nested items, each item before those within it. `make` gets an item and its path: the names of the items around it, and
+// its own name.
 template <typename Item, typename Make>
 nb::list nested(const std::vector<Item>& items, const Make& make) {
   std::vector<std::vector<std::string>> paths;
@@ -181,7 +182,7 @@ nb::list marks_of(const PyProfile& self) {
   return made;
 }
 
-// Phases of a step are not layers; their names are kept apart from the paths.
+// Returns the layers. Phases of a step are not layers, so their names are not in the layers' paths.
 nb::list layers_of(const PyProfile& self) {
   const ProfileClass make("ProfiledLayer");
   std::vector<std::pair<std::string, std::vector<std::string>>> places;

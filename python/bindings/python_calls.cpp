@@ -18,12 +18,12 @@
 namespace treadle::python {
 namespace {
 
-// This and everything below is used with the GIL held.
+// A call that has not ended. The GIL must be held for this struct and for everything below it.
 struct OpenCall {
-  const PyObject* what;  // code object or callable; only compared
+  const PyObject* what;  // the code object or callable; it is only compared
   uint32_t name;
   uint64_t start;
-  bool is_told = false;  // told profiles that it is under way
+  bool is_told = false;  // profiles have been told that the call is under way
 };
 
 struct PythonThread {
@@ -67,7 +67,8 @@ void begin_call(const PyObject* what, uint32_t name) {
   if (thread.open.size() < kDeepest) thread.open.push_back({what, name, ProfileRange::begin()});
 }
 
-// Also ends the calls above it, whose ends were not reported. Ignores a call that began before the profile, as it is not in the stack.
+// Ends the call of `what`, and the calls within it whose ends Python did not report. Ignores a call that began before the profile, because
+// it is not on the stack.
 void end_call(const PyObject* what) {
   PythonThread& thread = own_thread();
   if (thread.hidden) {
@@ -146,7 +147,7 @@ class CallNames {
 
   // Returns "function (package/file.py:12)".
   static std::string code_text(PyObject* code) {
-    std::string name = attribute(code, "co_qualname");  // Python 3.11 and newer
+    std::string name = attribute(code, "co_qualname");  // Python 3.11 and newer have this attribute
     if (name.empty()) name = attribute(code, "co_name");
     std::string file = attribute(code, "co_filename");
     if (const size_t slash = file.rfind('/'); slash != std::string::npos && slash > 0)
@@ -207,7 +208,7 @@ PyObject* on_end(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   });
 }
 
-// Skips functions written in Python, whose start is a separate event.
+// Records a call of a C function. A function written in Python is skipped, because Python reports its start as a separate event.
 PyObject* on_call(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   return guarded_callback([&] {
     if (count >= 3 && !is_function_of_python(arguments[2]) && !is_of_ranges(arguments[2]))

@@ -161,7 +161,7 @@ void run_bound(const PySession& self, PyIoBinding& binding, const PyRunOptions* 
   self.session.run(binding, options);
 }
 
-// Tells Python's garbage collector about the monitor, which may refer back to its session.
+// Tells Python's garbage collector about the monitor's function, which may refer back to the session.
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
@@ -181,7 +181,7 @@ int clear(PyObject* self) {
 PyType_Slot session_slots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
 
-// Converts Python's tuples of file, offset and size.
+// Converts the tuples of file, offset and size that the Python function returns.
 LocateInitializer locator(const nb::object& locate) {
   if (locate.is_none()) return {};
   return [&locate](const std::string& name, const Tensor& value, const InitializerLocation* was) {

@@ -21,13 +21,13 @@ struct PySession {
   std::shared_ptr<nb::object> monitor;  // called by the session; declared to the garbage collector, as it often refers to the session
 };
 
-/// A binding, and its session, which Python keeps alive.
+/// A binding of inputs and outputs. Python keeps its session alive.
 struct PyIoBinding : IoBinding {
   explicit PyIoBinding(const PySession& owner) : IoBinding(owner.session), owner(owner) {}
   const PySession& owner;
 };
 
-/// A value that a session keeps; the session outlives it.
+/// A value that a session keeps. The session lives longer than this handle.
 struct PyValueHandle {
   const PySession* session;
   ValueHandle id;

@@ -65,7 +65,7 @@ SparseTensor csr_from_arrays(nb::handle dense_shape, nb::handle values, nb::hand
   return sparse;
 }
 
-// Makes COO indices of the outermost axis, whose values are whole rows.
+// Makes a tensor whose COO indices are those of the outermost axis, and whose values are whole rows.
 SparseTensor rows_from_arrays(nb::handle dense_shape, nb::handle values, nb::handle indices) {
   SparseTensor sparse{
       SparseTensor::Format::coo, shape_from_python(dense_shape), tensor_from_array(values), indices_from_array(indices, "indices"), {}};
@@ -124,7 +124,7 @@ void register_sparse_tensor(nb::module_& module) {
       .def("dense_shape", &dense_shape)
       .def("as_coo_view", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::coo), CooView{self}; })
       .def("as_csrc_view", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::csr), CsrView{self}; })
-      // Names as in ONNX Runtime's extension module.
+      // These names are those of ONNX Runtime's extension module.
       .def("get_coo_data", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::coo), CooView{self}; })
       .def("get_csrc_data", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::csr), CsrView{self}; })
       .def("as_blocksparse_view", [](const SparseTensor&) { refuse_blocks(); })

@@ -11,8 +11,8 @@ _Observer = Callable[[Any], None]
 
 # Functions release this lock before they call other code, because a module holds a lock of its own when it reports its graphs here.
 _lock = threading.Lock()
-# Weak references by id. Those to deleted clients are removed now and then, because a callback for each would take a twentieth of the time in
-# which a small session is made.
+# Clients by id, as weak references. References to deleted clients are removed now and then, because a callback for each would take a
+# twentieth of the time in which a small session is made.
 _known: dict[int, weakref.ref[Any]] = {}
 _crowded = 64  # when _known has this many entries, those of deleted clients are removed
 _watchers: list[_Observer] = []
@@ -45,7 +45,7 @@ def _tell_of(client: Any, watcher: _Observer) -> None:
 
 
 class Process:
-    """Stands for all clients of the process in a profile. Its observers get each client, including those that are made later."""
+    """Represents all clients of the process in a profile. Observers of it get each client, including those that are made later."""
 
     def __init__(self) -> None:
         self._manager = self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-_MOST_BYTES = 8_000_000  # the largest page that is shown, because a notebook's file contains all that it shows
+_MOST_BYTES = 8_000_000  # largest page that is shown: a notebook's file contains everything that the notebook shows
 
 
 def shown(table: str, page: bytes) -> str:

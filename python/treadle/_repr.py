@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_LONGEST = 60  # the most characters shown of a value
-_MOST = 12  # of longer collections, only the number of items is shown
+_LONGEST = 60  # texts of values that have more characters than this are left out
+_MOST = 12  # of a collection with more items than this, only the number of items is shown
 
 
 def _readable(value: object) -> str | None:
-    """Returns numbers, names and short collections as text; None for values whose text would be too long."""
+    """Returns the text of a number, a name or a short collection; None for values whose text would be too long."""
     if callable(value) or "__repr__" not in _inherited(type(value)):
         return None
     if isinstance(value, Mapping):
@@ -48,7 +48,7 @@ def _values(instance: object) -> dict[str, str | None]:
 
 
 def describe(instance: Any) -> str:
-    """Returns the class and the properties; of options, only those that differ from the defaults."""
+    """Returns the name of the class and the properties of the object. Options only show those that differ from the defaults."""
     defaults = _defaults(type(instance)) if type(instance).__name__.endswith("Options") else {}
     shown = [f"{name}={text}" for name, text in _values(instance).items() if text is not None and defaults.get(name) != text]
     return f"{type(instance).__name__}({', '.join(shown)})"

@@ -79,7 +79,7 @@ def trainer_options(given: Mapping[str, Any], keywords: Iterable[str]) -> _tread
         try:
             setattr(options, name, natural)
         except TypeError:
-            if name in ("groups", "initialize"):  # whose own errors name the wrong part
+            if name in ("groups", "initialize"):  # these two functions name the wrong part in their own errors
                 raise
             expected = TABLE[name]["type"].replace("0 or 1", "True or False")
             raise TypeError(f"{name} is {value!r}; {expected} is expected") from None

@@ -94,7 +94,7 @@ class TreadleBackend(Backend):
     def prepare(
         cls, model: ModelProto | InferenceSession | bytes | str | os.PathLike[str], device: Device = "CPU", **kwargs: Any
     ) -> TreadleBackendRep:
-        """Loads and optimises a model for runs to come.
+        """Loads and optimises a model, so that it can be run.
 
         :param model: the model, a file's bytes or name, or a session that exists.
         :param device: see `supports_device`.
@@ -130,9 +130,9 @@ class TreadleBackend(Backend):
         """Runs one node.
 
         :param node: the node; empty names among its inputs take no value.
-        :param inputs: values by name, or in the order of the node's inputs.
+        :param inputs: values of the inputs by name, or in the order of the node's inputs.
         :param outputs_info: dtype and shape of each output, where they are known.
-        :param kwargs: `opset_version`, that of the node's domain (the newest without); else as of `prepare`.
+        :param kwargs: `opset_version` is the version of the node's domain (by default the newest); all others are those of `prepare`.
         """
         domain = node.domain
         newest = onnx.defs.onnx_opset_version() if domain in ("", "ai.onnx") else _newest_version(node)

@@ -15,7 +15,7 @@ DEADLINE_S = 300.0
 def connect(name: str = "mpi", *, deadline_s: float = DEADLINE_S) -> Communicator:
     """Joins the processes that a launcher has started: "mpi", or a name that a plugin has registered.
 
-    :param deadline_s: how long a call waits for the other ranks; then it is an error that names those that have not come.
+    :param deadline_s: seconds that a call waits for the other ranks; after that it raises an error that names the missing ranks.
     """
     return _treadle.connect_communicator(name, deadline_s)
 

@@ -13,7 +13,7 @@ class _Named(IntEnum):
 
 
 class GraphOptimizationLevel(_Named):
-    """How far the graph is optimised. Below ORT_ENABLE_ALL fewer passes run."""
+    """Says how far the graph is optimised. Levels below ORT_ENABLE_ALL run fewer passes."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -23,7 +23,7 @@ class GraphOptimizationLevel(_Named):
 
 
 class ExecutionMode(_Named):
-    """Whether nodes run one after the other, or independent expensive nodes run at the same time."""
+    """Says whether nodes run one after the other, or independent expensive nodes run at the same time."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -55,7 +55,7 @@ class OrtMemType(_Named):
 
 
 class OrtDeviceMemoryType(_Named):
-    """Who can access a device's memory."""
+    """Says who can access a device's memory."""
 
     DEFAULT = 0
     HOST_ACCESSIBLE = 5
@@ -79,7 +79,7 @@ class OrtHardwareDeviceType(_Named):
 
 
 class OrtExecutionProviderDevicePolicy(_Named):
-    """How a device is selected if the machine has several."""
+    """Says how a device is selected if the machine has several."""
 
     DEFAULT = 0
     PREFER_CPU = 1
@@ -108,7 +108,7 @@ class OrtCompileApiFlags(_Named):
 
 
 class OrtDeviceVendorId(_Named):
-    """PCI vendor numbers."""
+    """Numbers of device vendors, as in PCI."""
 
     NONE = 0
     AMD = 0x1002

@@ -66,7 +66,7 @@ def set_default_logger_callback(callback: Callable[[int, str, str, str, str], No
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Accepted without effect."""
+    """Does nothing."""
 
 
 def get_version_string() -> str:

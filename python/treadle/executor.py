@@ -70,7 +70,7 @@ def _lies_ready(value: Any, float32: bool = False) -> bool:
 
 
 def _ready(value: Any) -> np.ndarray:
-    """Returns the same numbers in a form that the library can use."""
+    """Returns a copy that the library can use: a C-contiguous array of float32."""
     return np.array(_to_dense(value), np.float32, order="C")
 
 
@@ -86,7 +86,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 def _bytes_of(model: Any) -> bytes:
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(model)
-    if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
+    if hasattr(model, "SerializeToString"):  # the model is an onnx.ModelProto
         return bytes(model.SerializeToString())
     with open(os.fspath(model), "rb") as file:
         return file.read()
@@ -152,10 +152,10 @@ def _store(options: SessionOptions, storage: Mapping[str, str]) -> None:
 
 
 class _Core:
-    """The compiled graphs that executors of different shapes share."""
+    """A model's compiled graphs. Executors for different input shapes share them."""
 
     def __init__(self, model: Any, options: SessionOptions | None, devices: _Devices, sparse_gradients: Sequence[str] = ()) -> None:
-        self.sparse_gradients = tuple(sparse_gradients)  # names of the parameters whose gradients are by rows
+        self.sparse_gradients = tuple(sparse_gradients)  # names of the parameters whose gradients are lists of rows
         self.model = _bytes_of(model)
         self.devices = devices
         self.options = options
@@ -211,7 +211,7 @@ class Executor:
     """
 
     def __init__(self, core: _Core, native: _treadle.Executor, args: Mapping[str, Any], grads: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-        """:param args, grads, states: the bound arrays; all others are allocated by the library"""
+        """:param args, grads, states: the arrays that the caller has bound; the library allocates the others"""
         self._core = core
         self._manager = core  # profiles record its graphs
         self._executor = native
@@ -232,7 +232,8 @@ class Executor:
         return _lies_ready(value, float32=name in self._core.parameters)
 
     def _hand_over(self, is_train: bool) -> None:
-        """Binds arrays that have replaced others since the last pass, and copies those that must be copied for each pass."""
+        """Binds the arrays that have replaced bound ones in the dicts since the last pass. Copies the arrays that cannot be read in
+        place."""
         for name, value in self.arg_dict.items():
             if self._bound[name] is not value:
                 self._executor.set_argument(name, self._core.handed(name, value))

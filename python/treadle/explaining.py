@@ -31,21 +31,21 @@ class Refusal:
 
 @dataclass(frozen=True)
 class NodeExplanation:
-    """What passes did with a node of the model, or from which nodes a node of the optimised graph comes."""
+    """Says what passes did with a node of the model, or from which nodes of the model a node of the optimised graph was made."""
 
     name: str
     steps: tuple[tuple[str, str], ...]
-    """Name of a pass, and what it did to the node."""
+    """Pairs: the name of a pass, and what the pass did to the node."""
     runs_as: tuple[str, ...]
-    """Names of the nodes that do its work in a run; empty: it was folded, removed, or is a view."""
+    """Names of the nodes that compute this node in a run. Empty if it was folded or removed, or if it is a view."""
     refusals: tuple[Refusal, ...]
-    """Refusals of the nodes that run."""
+    """Refusals of passes to change the nodes in `runs_as`."""
     unused_kernels: tuple[UnusedKernel, ...]
-    """Kernels of the operators of the nodes that run, and why they are not taken."""
+    """Kernels that could compute the nodes in `runs_as` but are not used, and why."""
     data: dict[str, Any]
-    """As `treadle explain --node NAME --json` prints it."""
+    """The explanation as JSON, as `treadle explain --node NAME --json` prints it."""
     text: str = field(default="", repr=False, compare=False)
-    """As `treadle explain --node NAME` prints it."""
+    """The explanation as text, as `treadle explain --node NAME` prints it."""
 
     def __str__(self) -> str:
         return self.text

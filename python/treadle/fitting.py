@@ -33,7 +33,7 @@ class Fit:
     def __init__(self, trainer: Trainer, epochs: int) -> None:
         self.trainer = trainer
         self.epochs = epochs
-        #: The number of the current epoch, from 1; 0 before the first.
+        #: The number of the current epoch: 1 in the first epoch, 0 before it begins.
         self.epoch = 0
         #: Steps of this call so far.
         self.num_steps = 0
@@ -203,7 +203,7 @@ def run(
     steps_per_epoch: int | None,
     inputs: Sequence[str],
 ) -> list[dict[str, float]]:
-    """Implements `Trainer.fit`."""
+    """Trains as `Trainer.fit` describes."""
     if epochs < 0 or (steps_per_epoch is not None and steps_per_epoch < 1):
         raise ValueError(f"epochs is {epochs}, steps_per_epoch {steps_per_epoch}")
     chosen = _metrics_of(metrics)

@@ -160,7 +160,7 @@ class JointModule:
 
     @property
     def output_names(self) -> list[str]:
-        """Names of the model's inputs, in its order."""
+        """Names of the outputs that runs return, in the order in which they return them."""
         return self._module.output_names
 
     @property

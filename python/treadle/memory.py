@@ -17,14 +17,14 @@ __all__ = ["Allocator", "ArenaPlan", "HeldMemory", "MemoryReport", "SessionMemor
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """Bytes of one memory class."""
+    """The bytes of one memory class, and how many allocations there were."""
 
     bytes: int
-    """Now."""
+    """Bytes that are held now."""
     peak_bytes: int
-    """The most so far, or since `reset_memory_peaks()`."""
+    """The most bytes that have been held since the beginning, or since `reset_memory_peaks()`."""
     num_allocations: int
-    """So far."""
+    """Number of allocations since the beginning."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class MemoryReport:
     """The memory of a session, a trainer or a joint module: `report.bytes`, `report.peak_bytes`, `report["activations"].peak_bytes`."""
 
     classes: Mapping[str, HeldMemory]
-    """By what the bytes are for: "weights", "packed", "activations", "scratch", "io", "other", of what trains also "parameters", "gradients" and
-    "optimizer_state"; and "total"."""
+    """Bytes by purpose: "weights", "packed", "activations", "scratch", "io", "other", of trainers and joint modules also "parameters",
+    "gradients" and "optimizer_state"; and "total", the sum."""
 
     @property
     def bytes(self) -> int:
@@ -42,7 +42,7 @@ class MemoryReport:
 
     @property
     def peak_bytes(self) -> int:
-        """The peak of all classes together, so far or since `reset_memory_peaks()`."""
+        """The most bytes that all classes have held at one time, since the beginning or since `reset_memory_peaks()`."""
         return self.classes["total"].peak_bytes
 
     def __getitem__(self, name: str) -> HeldMemory:
@@ -62,15 +62,15 @@ class SessionMemory(MemoryReport):
     packed_bytes: int
     """Copies of weights in the layout that a kernel reads."""
     arena_bytes: int
-    """Activations and scratch, as planned."""
+    """Bytes planned for activations and scratch memory."""
     arena_lower_bound_bytes: int
-    """No plan of this order of the nodes needs less."""
+    """A lower bound: no arena that runs the nodes in this order can have fewer bytes."""
     arena_sum_bytes: int
-    """Size of the arena if no two values shared bytes."""
+    """Bytes of the arena if no two values shared memory."""
     arena_in_order_bytes: int
-    """Size of the arena if values were placed in the order of execution, by best fit."""
+    """Bytes of the arena if values were placed in the order of execution, by best fit."""
     largest_node_bytes: int
-    """Operands and scratch in the arena of the largest node: no run needs less."""
+    """Bytes of the operands and the scratch memory of the largest node, as far as they are in the arena: no run can need fewer."""
 
 
 def report_of(statistics: Mapping[str, Mapping[str, int]]) -> MemoryReport:

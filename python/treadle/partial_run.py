@@ -41,16 +41,17 @@ class PartialRun:
 
     @property
     def steps_left(self) -> int:
-        """The number of nodes before the next Yield, before the first node that reads a missing input, or before the end."""
+        """The number of nodes that will run before the next Yield, the first node that reads a missing input, or the end."""
         return self._native.steps_left
 
     @property
     def yielded(self) -> dict[str, OrtValue]:
-        """At a Yield: the values that it returns, by name. They are shared by DLPack, not copied."""
+        """The values that the Yield returns at which the run has stopped, by name. They are shared by DLPack, not copied."""
         return self._native.yielded()
 
     def resume(self, values: Sequence[Any]) -> list[Any] | None:
-        """At a Yield: passes values in, one per output of the Yield, and continues. Returns the outputs, or None at the next Yield."""
+        """Gives the Yield at which the run has stopped a value for each of its outputs, and continues. Returns the run's outputs, or None
+        if the run stops at a further Yield."""
         return self.outputs() if self._native.resume(list(values)) else None
 
     @property
@@ -59,7 +60,7 @@ class PartialRun:
         return self._native.finished
 
     def outputs(self) -> list[Any]:
-        """At the end: the outputs, in the session's order."""
+        """The run's outputs, in the session's order; only after the end."""
         return self._native.outputs()
 
     @property

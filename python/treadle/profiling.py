@@ -41,11 +41,11 @@ class KernelPhase:
 
     name: str
     calls: float
-    """Per run, on all threads."""
+    """Number of times that a thread enters the phase in a run, summed over all threads."""
     median_ms: float
-    """Per run: sum over threads, without nested phases."""
+    """Time in a run, summed over the threads, without nested phases."""
     share: float
-    """Share of the node's phases, 0 to 1."""
+    """The phase's share of the time of all phases of the node, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class ProfiledOperand:
     name: str
     dtype: str | None
     shape: tuple[int, ...] | None
-    """For the extents of the last run; None if it depends on data."""
+    """The extents in the last run; None if they depend on data."""
     strides: tuple[int, ...] | None
     """Strides in elements, by axis. Rows are not contiguous if the value is part of another value's rows."""
     constant: bool
     value: str | None
-    """A number, or a list of at most 16 numbers, that is known without running: "0.5", "[2, -1]"."""
+    """The operand's value, if it is a number or at most 16 numbers and known without a run: "0.5", "[2, -1]"."""
     shares: str | None
-    """The value whose bytes it is a view of, or is written over."""
+    """Name of the value whose memory this value uses: it is a view of that value, or is written over it."""
 
 
 @dataclass(frozen=True)
@@ -71,31 +71,31 @@ class UnusedKernel:
 
     name: str
     why: str
-    """It declines the node, or another one goes before it."""
+    """The reason: the kernel declines the node, or the kernel before it in the list accepts the node."""
 
 
 @dataclass(frozen=True)
 class ProfiledNode:
-    """A node as it ran, after fusion. Unknown numbers are None."""
+    """A node of the optimised graph, which may stand for several nodes of the model. Unknown numbers are None."""
 
     name: str
     op_type: str
     kernel: str | None
     phase: str | None
-    """The part of a training step: "forward", "backward", "communication" or "optimizer"."""
+    """The part of a training step to which the node belongs: "forward", "backward", "communication" or "optimizer"."""
     sources: tuple[str, ...]
-    """Nodes of the model as read that it stands for; empty: the one of its own name."""
+    """Names of the model's nodes for which this node stands. Empty if it is the model's node of the same name."""
     layers: tuple[str, ...]
-    """Layers of the model that it is in, outer ones first: ("layer1", "layer1.0", "layer1.0.conv1")."""
+    """Layers of the model that contain the node, outer ones first: ("layer1", "layer1.0", "layer1.0.conv1")."""
     input_shapes: tuple[tuple[int, ...] | None, ...]
     output_shapes: tuple[tuple[int, ...] | None, ...]
     calls: float
-    """Per run."""
+    """Number of calls in a run."""
     median_ms: float
     p10_ms: float
     p90_ms: float
     share: float
-    """Share of the run's time, 0 to 1."""
+    """The node's share of the run's time, 0 to 1."""
     flops: float | None
     bytes: float | None
     gflops: float | None
@@ -105,21 +105,22 @@ class ProfiledNode:
     inputs: tuple[ProfiledOperand, ...] = ()
     outputs: tuple[ProfiledOperand, ...] = ()
     kernel_phases: tuple[KernelPhase, ...] = ()
-    """Phases of its kernel, in the order of their first begin; empty without `kernel_phases=True`, or if the kernel marks none."""
+    """Phases of the node's kernel, in the order of their first begin; empty without `kernel_phases=True`, or if the kernel marks no
+    phases."""
     passes: tuple[str, ...] = ()
-    """Names of the passes that made it, in order; empty without `passes=True`."""
+    """Names of the passes that made the node, in order; empty without `passes=True`."""
     unused_kernels: tuple[UnusedKernel, ...] = ()
-    """The other kernels of its operator, and why they do not compute it; empty without `passes=True`."""
+    """The other kernels of the node's operator, and why they do not compute the node; empty without `passes=True`."""
     forward: tuple[str, ...] = ()
-    """For a backward node: the forward nodes whose gradients it computes."""
+    """For a backward node: the forward nodes whose gradients the node computes."""
     sequence: int | None = None
-    """For a forward node: its number among forward nodes. For a backward node: the number of its last forward node."""
+    """For a forward node: the node's number among forward nodes. For a backward node: the number of its last forward node."""
     barrier_ms: float = 0.0
-    """Per run: time that threads waited at the ends of the node's loops."""
+    """Time that threads waited at the ends of the node's loops, in a run."""
     ready_ms: float | None = None
-    """From the begin of a run until all inputs of the node exist. None in bodies."""
+    """Time from the begin of a run until all inputs of the node exist. None for nodes in the bodies of Loop, Scan and If."""
     waited_ms: float | None = None
-    """From then until the node begins: waiting for a thread, or for its turn."""
+    """Time from `ready_ms` until the node begins, in which it waits for a thread or for nodes before it."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,11 @@ class PoolThread:
 
     name: str
     calls: bool
-    """Runs are called on it: its parts are of its own runs."""
+    """True if the program calls runs on this thread. Its shares then refer to the time of these runs."""
     running: float
     no_ready_work: float
     barrier: float
-    """It has done its part of a loop, and waits for the others'."""
+    """Share of the time in which the thread has done its part of a loop and waits for other threads."""
     asleep: float
 
 
@@ -142,16 +143,17 @@ class ProfiledRange:
 
     name: str
     path: tuple[str, ...]
-    """Names of the ranges around it, outer ones first, and its own."""
+    """Names of the ranges around this one, outer ones first, and its own name."""
     calls: int
     median_ms: float
     total_ms: float
     self_ms: float
-    """Sum over all calls, without nested ranges."""
+    """Time of all calls, without nested ranges."""
     runs_ms: float
-    """Sum over all calls: time of recorded runs in them."""
+    """Time of the recorded runs in all calls."""
     python: bool = False
-    """It is a function that Python called (`python_calls=True`): "function (folder/file.py:12)", "module.function" of C's."""
+    """True if the range is a function that Python called (`python_calls=True`). Its name is then "function (folder/file.py:12)", or
+    "module.function" for a C function."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class ProfileMark:
 
     name: str
     ms: float
-    """Since the profile began."""
+    """Time since the profile began."""
     thread: str
 
 
@@ -169,18 +171,18 @@ class ProfiledLayer:
     """A layer of the model: a PyTorch module, or a common part of nodes' names that are paths. Its times are the sums over its nodes."""
 
     name: str
-    """"layer1.0.conv1"."""
+    """The layer's name, such as "layer1.0.conv1"."""
     path: tuple[str, ...]
-    """Names of the layers around it, outer ones first, and its own."""
+    """Names of the layers around this one, outer ones first, and its own name."""
     phase: str | None
-    """The part of a training step: "forward", "backward", "communication" or "optimizer"."""
+    """The part of a training step to which the times belong: "forward", "backward", "communication" or "optimizer"."""
     nodes: int
     mean_ms: float
-    """Per run: sum over threads."""
+    """Mean time in a run, summed over threads."""
     self_ms: float
-    """Without nested layers."""
+    """Mean time in a run without the layers within this one."""
     share: float
-    """Share of the run's time, 0 to 1."""
+    """The layer's share of the run's time, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -189,10 +191,10 @@ class LoadPhase:
 
     name: str
     path: tuple[str, ...]
-    """Names of the phases around it, outer ones first, and its own."""
+    """Names of the phases around this one, outer ones first, and its own name."""
     calls: int
     start_ms: float
-    """Of the first call, since reading the model began."""
+    """Time at which the first call began, counted from the begin of reading the model."""
     total_ms: float
 
 
@@ -202,22 +204,24 @@ class MeasuredMemory:
     "scratch", "io"; in training also "parameters", "gradients" and "optimizer_state"."""
 
     before: dict[str, int]
-    """Bytes when the profile began."""
+    """Bytes that were held when the profile began."""
     peak_bytes: int
     peak_ms: float
-    """Since the profile began."""
+    """Time of the peak, counted from the begin of the profile."""
     at_peak: dict[str, int]
     holders: tuple[tuple[str | None, str, int], ...]
-    """Name of a value or node (None: not known), class and bytes of what was held at the peak: the 200 largest, the largest first."""
+    """What was held at the peak: the name of a value or node (None if it is not known), its class and its bytes. These are the 200 largest,
+    the largest first."""
     times_ms: tuple[float, ...]
-    """Points of the timeline: at most 4,000, the one with the most bytes of each section."""
+    """Times of the points in `timeline`, at most 4,000. If there are more, each point is the one with the most bytes in a section of the
+    time."""
     timeline: dict[str, tuple[int, ...]]
-    """Bytes at these times, by class."""
+    """Bytes that were held at each of `times_ms`, by class."""
     num_events: int
     refused: tuple[tuple[str | None, str, int], ...]
-    """Name, class and bytes of what there was no room for."""
+    """Name, class and bytes of each allocation that failed because there was no room."""
     num_more_holders: int = 0
-    """Memory at the peak that is not in `holders`."""
+    """Number of things that were held at the peak and are not in `holders`."""
     more_holders_bytes: int = 0
 
 
@@ -226,22 +230,23 @@ class MemoryTimeline:
     """The planned contents of the arena during a run. Sizes are in bytes. Weights and outputs are not in the arena."""
 
     nodes: tuple[str, ...]
-    """The node of each step."""
+    """Names of the nodes, one for each step of the run."""
     activation_bytes: tuple[int, ...]
-    """Bytes of values alive at each step; in a training step, of those that the forward part computes."""
+    """Bytes of the values that are needed at each step of the run. In training, only values that the forward pass computes count."""
     scratch_bytes: tuple[int, ...]
     peak_step: int
     peak_bytes: int
     at_peak: dict[str, int]
-    """Values alive at the peak, largest first. Scratch has the name of its node."""
+    """Bytes of the values that are needed at the peak, by name, the largest first. A node's scratch memory has the name of the node."""
     arena_bytes: int
     """The planned size, which exceeds `peak_bytes` if buffers do not fit together or are aligned."""
     lower_bound_bytes: int
-    """No plan can do with less."""
+    """A lower bound of `arena_bytes`, which no plan can fall below."""
     measured: MeasuredMemory | None = None
-    """None without `memory=True`."""
+    """The allocations that were measured; None without `memory=True`."""
     live: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Bytes alive at each step, by class: "activations" and "scratch", of a training step also "gradients" and "optimizer_state"."""
+    """Bytes that are needed at each step of the run, by class: "activations" and "scratch", in training also "gradients" and
+    "optimizer_state"."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +255,7 @@ class ProfileComparison:
 
     text: str
     data: dict[str, Any]
-    """As `treadle profile --diff A.json B.json --json` prints it."""
+    """The comparison as JSON, as `treadle profile --diff A.json B.json --json` prints it."""
 
     @property
     def verdict(self) -> str:
@@ -272,7 +277,7 @@ class ProfileSchedule:
     warmup: int = 0
     active: int = 1
     repeat: int = 0
-    """Cycles; 0: without end."""
+    """Number of cycles; 0 repeats them without end."""
 
     def __post_init__(self) -> None:
         if self.active < 1 or min(self.wait, self.warmup, self.repeat) < 0:
@@ -289,7 +294,7 @@ class ProfileSchedule:
 
 
 def _numbered(path: str, number: int) -> str:
-    """Returns the name of the file for a module's graph: "run.profile", "run.2.profile"."""
+    """Returns the name of the file for the graph with this number: "run.profile" for the first, "run.2.profile" for the second."""
     root, extension = os.path.splitext(path)
     return path if number == 1 or not path else f"{root}.{number}{extension}"
 
@@ -329,7 +334,8 @@ class Profile:
         self._lazy: Callable[[], _treadle.NativeProfile] | None = None
         self._num_steps = 0
         self._lock = threading.Lock()
-        self._recorded: list[tuple[Any, _treadle.NativeProfiler, str]] = []  # clients, and graphs of modules, with their files
+        # Clients, or graphs of modules, each with its profiler and the name of its file.
+        self._recorded: list[tuple[Any, _treadle.NativeProfiler, str]] = []
         self._native: _treadle.NativeProfile | None = None
         self._parts: list[Profile] = []  # profiles of a module's graphs, including those that did not run
         self._graphs: list[Profile] | None = None
@@ -403,8 +409,8 @@ class Profile:
 
     @property
     def graphs(self) -> list[Profile]:
-        """Of a `treadle.torch.Module` or an executor: the profiles of its graphs that ran, the one with the most time first. This object itself is
-        the profile of the first one. Of the process: the profiles of its clients that ran."""
+        """If the client is a `treadle.torch.Module` or an executor, the profiles of its graphs that ran, the one with the most time first;
+        this object itself is the profile of the first one. If the profile is of the process, the profiles of its clients that ran."""
         if self._graphs is None:
             self._graphs = sorted((part for part in self._parts if part._read().recorded), key=lambda part: -part._total_ms())
         return self._graphs
@@ -419,7 +425,8 @@ class Profile:
         of = (client._model_path or "" if isinstance(client, Session) else "", self._peaks)
         if file:
             profiler.flush()  # raises if the file could not be written
-            self._lazy = lambda: _treadle.read_profile_recording(file, *of)  # the file may be long, so it is read when the profile is used
+            # The file may be long, so it is not read before the profile is used.
+            self._lazy = lambda: _treadle.read_profile_recording(file, *of)
         else:
             self._native = profiler.take(*of)
 
@@ -429,7 +436,8 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Loads a profile that was saved as .json or .json.gz, or that `stream_to` wrote. Only the latter has single events."""
+        """Loads a profile that was saved as .json or .json.gz, or that `stream_to` wrote. Only a profile that `stream_to` wrote has single
+        events."""
         made = cls()
         with open(path, "rb") as file:
             if file.read(len(_RECORDING)) == _RECORDING:
@@ -476,12 +484,13 @@ class Profile:
 
     @property
     def marks(self) -> list[ProfileMark]:
-        """The first 100,000 moments that the program marked with `treadle.profile.mark`, by time."""
+        """The first 100,000 moments that the program marked with `treadle.profile.mark`, in the order of time."""
         return self._read().marks
 
     @property
     def layers(self) -> list[ProfiledLayer]:
-        """Layers of the model in the order in which runs reach them, in training for each phase. Empty if the model names none."""
+        """Layers of the model in the order in which runs reach them, in training separately for each phase. Empty if the model's nodes name
+        no layers."""
         return self._read().layers
 
     @property
@@ -532,7 +541,7 @@ class Profile:
 
     def _repr_html_(self) -> str | None:
         if self._native is None and self._lazy is None and not self._parts:
-            return None  # no profile yet, so the notebook shows the object's name
+            return None  # there is no profile yet, so the notebook shows the object's name
         return _notebook.shown(self.table(), self._read().contents("report.html").tobytes())
 
     def compare(self, before: Profile, tolerance: float = 0.03, top: int = 25) -> ProfileComparison:

@@ -91,7 +91,7 @@ class Outputs(tuple[Any, ...]):
         logits, state = outputs
         outputs["logits"], outputs.logits, outputs[0], dict(outputs)
 
-    Outputs whose names are methods of a tuple are no attributes; use `outputs["count"]` for them.
+    Outputs whose names are methods of a tuple cannot be read as attributes; read `outputs["count"]` instead.
     """
 
     names: tuple[str, ...]
@@ -189,13 +189,13 @@ class StatefulRun(_treadle.StatefulRun):
 
 
 class Session:
-    """A model made ready to run. Any number of threads may run one session at once.
+    """A model that is ready to run. Any number of threads may run one session at once.
 
     ::
 
         session = treadle.Session("model.onnx", num_threads=4, dimensions={"batch": 8})
-        scores = session(image)                       # the array, where the model has one output
-        outputs = session(input_ids=ids, mask=mask)   # Outputs, where it has several
+        scores = session(image)                       # an array, because the model has one output
+        outputs = session(input_ids=ids, mask=mask)   # Outputs, because the model has several outputs
         hidden = session.run(image, "hidden", deadline_ms=50)
 
     :param model: a path, the bytes of a file, a `treadle.Model` or an `onnx.ModelProto`.

@@ -279,7 +279,7 @@ class Trainer:
 
     @property
     def averages(self) -> dict[str, np.ndarray]:
-        """The exponential average of each parameter, as arrays like those of `parameters`; empty without `ema_decay`."""
+        """The exponential average of each parameter, as arrays like those of `parameters`. Empty without `ema_decay`."""
         return self._trainer.averages
 
     @property

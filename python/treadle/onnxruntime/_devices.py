@@ -23,7 +23,7 @@ _VENDORS = {
 
 
 class OrtDevice:
-    """A device by kind, number and vendor."""
+    """A device, given by its kind, its number among devices of this kind, and its vendor."""
 
     def __init__(self, device_type: int = 0, mem_type: int = 0, vendor_id: int = 0, device_id: int = 0) -> None:
         self._type = device_type
@@ -49,13 +49,13 @@ class OrtDevice:
         return self._type
 
     def device_vendor_id(self) -> int:
-        """The vendor's PCI number."""
+        """The PCI number of the device's vendor."""
         return self._vendor_id
 
     vendor_id = device_vendor_id
 
     def device_mem_type(self) -> int:
-        """The kind of memory."""
+        """The kind of the device's memory."""
         return self._mem_type
 
     mem_type = device_mem_type
@@ -65,36 +65,36 @@ class OrtDevice:
 
     @staticmethod
     def cpu() -> int:
-        """The kind of the CPU."""
+        """Returns the number of the kind CPU."""
         return 0
 
     @staticmethod
     def cuda() -> int:
-        """The kind of GPUs."""
+        """Returns the number of the kind GPU."""
         return 1
 
     gpu = dml = webgpu = cuda
 
     @staticmethod
     def fpga() -> int:
-        """The kind of FPGAs."""
+        """Returns the number of the kind FPGA."""
         return 2
 
     @staticmethod
     def npu() -> int:
-        """The kind of NPUs."""
+        """Returns the number of the kind NPU."""
         return 3
 
     cann = npu
 
     @staticmethod
     def default_memory() -> int:
-        """The default kind of memory."""
+        """Returns the number of the default kind of memory."""
         return 0
 
 
 class OrtMemoryInfo:
-    """The location of memory."""
+    """Says in which device's memory a value is, and which kind of memory it is."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class OrtEpDevice:
         return
 
     def create_sync_stream(self, stream_options: dict[str, str]) -> object:
-        """Not supported."""
+        """Always raises an error with the code "not_implemented"."""
         raise NotImplementedByTreadle("sessions make the streams of their devices themselves", code="not_implemented")
 
 
@@ -192,7 +192,7 @@ _CPU_VENDORS = {"GenuineIntel": ("Intel", 0x8086), "AuthenticAMD": ("AMD", 0x102
 
 @functools.cache
 def cpu_hardware() -> OrtHardwareDevice:
-    """Describes the processor."""
+    """Returns a description of the processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             named = next((line.split(":")[1].strip() for line in file if line.startswith("vendor_id")), "")
@@ -205,7 +205,7 @@ _GPU_VENDORS = {0x1002: "AMD", 0x106B: "Apple", 0x10DE: "NVIDIA", 0x13B5: "ARM",
 
 
 def gpu_hardware(model: str, vendor_id: int, device_id: int, is_discrete: bool) -> OrtHardwareDevice:
-    """Describes a GPU."""
+    """Returns a description of a GPU."""
     gpu = OrtHardwareDevice(_GPU_VENDORS.get(vendor_id, ""), vendor_id)
     gpu.type = OrtHardwareDeviceType.GPU
     gpu.device_id = device_id
@@ -241,5 +241,5 @@ class OrtEpAssignedSubgraph:
         self._nodes = nodes
 
     def get_nodes(self) -> list[OrtEpAssignedNode]:
-        """Its nodes, in order."""
+        """Returns the nodes of the subgraph, in order."""
         return list(self._nodes)

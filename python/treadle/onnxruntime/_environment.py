@@ -58,7 +58,7 @@ def set_seed(seed: int) -> None:
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int) -> None:
-    """Accepted without effect: sessions share one pool, whose size depends on the CPUs that the process may use."""
+    """Does nothing: sessions share one pool, whose size depends on the CPUs that the process may use."""
 
 
 def enable_telemetry_events() -> None:
@@ -99,12 +99,12 @@ def device_of_provider(provider: str, device: str) -> OrtEpDevice:
 
 
 def register_execution_provider_library(name: str, path: str) -> None:
-    """Not supported."""
+    """Always raises an error with the code "not_implemented"."""
     raise NotImplementedByTreadle(f"execution providers as libraries ({name}: {path})", code="not_implemented")
 
 
 def unregister_execution_provider_library(name: str) -> None:
-    """Not supported."""
+    """Always raises InvalidArgument, because no library can be registered."""
     raise InvalidArgument(f"there is no execution provider library {name!r}", code="invalid_argument")
 
 

@@ -26,7 +26,7 @@ _ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
 
 
 def _as_dict(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Any]:
-    """The extension takes dicts only."""
+    """Returns the feeds as a dict, because the extension module accepts only dicts."""
     if isinstance(feeds, dict):
         return feeds
     if isinstance(feeds, Mapping):
@@ -36,7 +36,7 @@ def _as_dict(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, A
 
 
 def _as_names(output_names: Sequence[str] | None) -> Sequence[str] | None:
-    """None for all outputs."""
+    """Returns the names of outputs; None, which means all outputs, if there are no names."""
     if isinstance(output_names, str):
         raise TypeError(f'output_names is one name; write ["{output_names}"], or None for all outputs')
     return output_names or None
@@ -48,25 +48,25 @@ class OrtValueVector(list[OrtValue]):
     push_back = list.append
 
     def reserve(self, size: int) -> None:
-        """Accepted: a Python list grows by itself."""
+        """Does nothing: a Python list grows by itself."""
 
     def shrink_to_fit(self) -> None:
-        """Accepted: a Python list shrinks by itself."""
+        """Does nothing: a Python list shrinks by itself."""
 
     def dlpack_at(self, index: int) -> object:
-        """One value as a DLPack capsule."""
+        """Returns one value as a DLPack capsule."""
         return self[index].__dlpack__()
 
     def element_type_at(self, index: int) -> int:
-        """The number in ONNX of one value's element type."""
+        """Returns ONNX's number for the element type of one value."""
         return int(self[index].element_type())
 
     def bool_tensor_indices(self) -> list[int]:
-        """Positions of the values whose elements are bools."""
+        """Returns the positions of the values whose elements are bools."""
         return [i for i, value in enumerate(self) if value.data_type() == "tensor(bool)"]
 
     def to_dlpacks(self, to_tensor: Callable[[object], Any] | None = None) -> list[Any]:
-        """All values as DLPack capsules, or what `to_tensor` makes of them."""
+        """Returns all values as DLPack capsules, or what `to_tensor` makes of them."""
         return [value.__dlpack__() if to_tensor is None else to_tensor(value.__dlpack__()) for value in self]
 
 
@@ -75,7 +75,7 @@ def check_and_normalize_provider_args(
     provider_options: Sequence[dict[Any, Any]] | None,
     available_provider_names: Sequence[str],
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Names and options of providers from the forms in which they may be given; warns of those that do not exist.
+    """Returns the names and options of providers, which may be given in several forms. Warns of names that do not exist.
 
     Raises ValueError for a malformed argument.
     """
@@ -118,7 +118,7 @@ def check_and_normalize_provider_args(
 
 
 class Session(_session.Session):
-    """Everything of ONNX Runtime's InferenceSession except its construction. Any number of threads may run one session at once."""
+    """Has all methods of ONNX Runtime's InferenceSession except the constructor. Any number of threads may run one session at once."""
 
     def __init__(self, enable_fallback: bool = True) -> None:
         self._enable_fallback = enable_fallback
@@ -127,60 +127,61 @@ class Session(_session.Session):
         self._provider_options: dict[str, dict[str, str]] = {CPU_PROVIDER: {}}
 
     def get_session_options(self) -> SessionOptions:
-        """The options of the session."""
+        """Returns the options of the session."""
         return self._sess_options
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs that a run needs."""
+        """Returns the inputs that a run needs."""
         return self._inputs_meta
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs."""
+        """Returns the outputs of the model."""
         return self._outputs_meta
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Inputs with a default value."""
+        """Returns the inputs that have a default value, an initializer."""
         return self._overridable_initializers
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Name, producer, version … of the model."""
+        """Returns the model's name, producer, version and other metadata."""
         return self._model_meta
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """The memory in which inputs are expected: the CPU's."""
+        """Returns, for each input, the memory in which runs expect it: the CPU's."""
         return [OrtMemoryInfo(allocator_type=OrtAllocatorType.ORT_ARENA_ALLOCATOR) for _ in self._inputs_meta]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """The memory in which outputs are made: the CPU's."""
+        """Returns, for each output, the memory in which runs make it: the CPU's."""
         return [OrtMemoryInfo(allocator_type=OrtAllocatorType.ORT_ARENA_ALLOCATOR) for _ in self._outputs_meta]
 
     def get_input_epdevices(self) -> list[OrtEpDevice]:
-        """The device that reads each input."""
+        """Returns, for each input, the device that reads it."""
         device = device_of_provider(self._providers[0], self._sess_options.device)
         return [device for _ in self._inputs_meta]
 
     def get_providers(self) -> list[str]:
-        """The execution providers in use."""
+        """Returns the names of the execution providers in use."""
         return list(self._providers)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options of the execution providers in use."""
+        """Returns the options of the execution providers in use, by the providers' names."""
         return {name: dict(options) for name, options in self._provider_options.items()}
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """The nodes of the optimised graph, one a subgraph, and the provider of each. Those of bodies come first.
+        """Returns a subgraph for each node of the optimised graph, with the provider of the node. Nodes in the bodies of Loop, Scan and If
+        come first.
 
-        :raises Fail: the options do not ask for it: their entry session.record_ep_graph_assignment_info has to be "1".
+        :raises Fail: the config entry session.record_ep_graph_assignment_info of the options is not "1".
         """
         if self._sess_options.config.get(_ASSIGNMENT_KEY) != "1":
             raise Fail(f"Session configuration entry '{_ASSIGNMENT_KEY}' must be set to \"1\" to retrieve EP graph assignment information.", code="fail")
         return [OrtEpAssignedSubgraph(provider, [OrtEpAssignedNode(*names)]) for provider, *names in self._sess.assigned_nodes()]
 
     def set_providers(self, providers: ProviderArgs | None = None, provider_options: Sequence[dict[Any, Any]] | None = None) -> None:
-        """Keeps the arguments. Providers that ONNX Runtime has elsewhere are warned about and ignored.
+        """Stores the arguments. Providers that only other builds of ONNX Runtime have are ignored with a warning.
 
         :raises RuntimeError: no build of ONNX Runtime has such a provider.
-        :raises NotImplemented: the first one has another device than the session, which has its device for life.
+        :raises NotImplemented: the first provider has another device than the session, whose device cannot change.
         """
         for provider in providers or ():
             name = provider if isinstance(provider, str) else provider[0]
@@ -192,7 +193,8 @@ class Session(_session.Session):
         self._keep_providers(providers, provider_options)
 
     def _keep_providers(self, providers: ProviderArgs | None, provider_options: Sequence[dict[Any, Any]] | None) -> None:
-        # Whether there is a device for Vulkan's the session finds out: it is refused where there is none.
+        # If Vulkan's provider is asked for, the session itself finds out whether there is such a device, and refuses to load if there is
+        # none.
         asked = isinstance(providers, Sequence) and any(each == VULKAN_PROVIDER or (isinstance(each, tuple) and VULKAN_PROVIDER in each) for each in providers)
         known = [VULKAN_PROVIDER, CPU_PROVIDER] if asked else [CPU_PROVIDER]
         names, options = check_and_normalize_provider_args(providers, provider_options, known)
@@ -208,11 +210,11 @@ class Session(_session.Session):
             self._provider_options = {VULKAN_PROVIDER: {}, CPU_PROVIDER: {}} | self._provider_options
 
     def disable_fallback(self) -> None:
-        """Accepted: there is one execution provider."""
+        """Does nothing: there is one execution provider, so a run cannot fall back to another."""
         self._enable_fallback = False
 
     def enable_fallback(self) -> None:
-        """Accepted: there is one execution provider."""
+        """Does nothing: there is one execution provider, so a run cannot fall back to another."""
         self._enable_fallback = True
 
     def run(  # type: ignore[override]
@@ -223,14 +225,14 @@ class Session(_session.Session):
     ) -> list[Any]:
         """Computes outputs.
 
-        :param output_names: names of the outputs wanted; None or empty for all.
+        :param output_names: names of the outputs to compute; None or an empty list for all outputs.
         :param input_feed: values by input name: arrays (used in place while they are contiguous), lists for sequences, dicts for
             maps, None for empty optionals, OrtValue and SparseTensor objects.
         :return: one value per output: an array that owns its memory, a list, a dict, a SparseTensor, or None.
         :raises ValueError: an input is missing.
         :raises InvalidArgument: an unknown name, or a value of another type or shape than the model declares.
         """
-        # Small models are run often: what most callers give costs no call here.
+        # Small models are run often, so arguments in the form that most callers use are passed on without a further Python call.
         feeds = input_feed if type(input_feed) is dict else _as_dict(input_feed, self._inputs_meta)
         names = None if output_names is None else _as_names(output_names)
         try:
@@ -246,7 +248,8 @@ class Session(_session.Session):
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Runs in a thread of its own and then calls `callback(results, user_data, error)` there; `error` is empty if all went well."""
+        """Runs in another thread, and then calls `callback(results, user_data, error)` in that thread; `error` is empty if the run
+        succeeded."""
 
         def work() -> None:
             results: list[Any] = []
@@ -265,7 +268,7 @@ class Session(_session.Session):
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Like run, with OrtValues as inputs and outputs."""
+        """Computes outputs like `run`, with OrtValues as inputs and outputs."""
         return self._sess.run_with_ort_values(_as_dict(input_dict_ort_values, self._inputs_meta), _as_names(output_names), run_options)
 
     def run_with_ortvaluevector(
@@ -283,33 +286,33 @@ class Session(_session.Session):
     def run_to_handles(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[_treadle.ValueHandle]:
-        """Like run, but the outputs stay in the session."""
+        """Computes outputs like `run`, but leaves them in the session and returns handles."""
         values = self._sess.run_with_ort_values(_as_dict(input_feed, self._inputs_meta), _as_names(output_names), run_options)
         return [self.store(value) for value in values]
 
     def end_profiling(self) -> str:
-        """Writes the profile so far, in ONNX Runtime's format; returns its path, or "" without profiling."""
+        """Writes the profile in ONNX Runtime's format, and ends it. Returns the file's path, or "" if the session has no profile."""
         return self._sess.end_profiling()
 
     def get_profiling_start_time_ns(self) -> int:
-        """When the profile began, in nanoseconds of the system's clock; 0 without profiling."""
+        """Returns the time at which the profile began, in nanoseconds of the system's clock; 0 without profiling."""
         return self._sess.get_profiling_start_time_ns()
 
     def io_binding(self) -> IOBinding:
-        """A new set of bound inputs and outputs."""
+        """Returns a new binding, to which inputs and outputs can be bound."""
         return IOBinding(self)
 
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """See OrtValue.ortvalue_from_shape_and_type."""
+        """Makes a value as `OrtValue.ortvalue_from_shape_and_type` does."""
         return OrtValue.ortvalue_from_shape_and_type(list(shape), element_type, device_type, device_id, vendor_id)
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Accepted: graphs of device commands are not captured."""
+        """Does nothing: graphs of device commands are not captured."""
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Runs with bound inputs and outputs."""
+        """Runs with the inputs and outputs that are bound."""
         if iobinding._session is not self._sess:
             raise ValueError("IOBinding must be used with the session that created it.")
         try:
@@ -318,18 +321,18 @@ class Session(_session.Session):
             raise of_binding(error) from None
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Accepted: there is one execution provider."""
+        """Does nothing: there is one execution provider, and it has no options that can change."""
 
     def get_tuning_results(self) -> list[Any]:
         """Returns no results, as nothing is tuned at run time."""
         return []
 
     def set_tuning_results(self, results: object, *, error_on_invalid: bool = False) -> None:
-        """Accepted: nothing is tuned at run time."""
+        """Does nothing, as nothing is tuned at run time."""
 
 
 class InferenceSession(Session):
-    """A model made ready to run."""
+    """A model that is ready to run."""
 
     def __init__(
         self,
@@ -342,14 +345,14 @@ class InferenceSession(Session):
         """Loads a model.
 
         :param path_or_bytes: a file's name, or the contents of one.
-        :param sess_options: options; copied.
-        :param providers: execution providers, of which the first is used; the CPU's has what it has no kernel for. Unknown ones are warned
-            about and ignored.
-        :param provider_options: their options.
+        :param sess_options: options, which are copied.
+        :param providers: execution providers, of which the first is used; the CPU computes the nodes for which that one has no kernel.
+            Unknown providers are ignored with a warning.
+        :param provider_options: the options of each provider.
         :raises NoSuchFile: there is no such file.
         :raises InvalidProtobuf: it is no ONNX model.
         :raises InvalidGraph: the model breaks ONNX's rules.
-        :raises NotImplemented: the model needs what this build lacks.
+        :raises NotImplemented: the model needs operators, dtypes or features that this build lacks.
         """
         super().__init__(enable_fallback=int(kwargs.get("enable_fallback", 1)) == 1)
         self._model_path = None
@@ -374,28 +377,29 @@ class InferenceSession(Session):
 
 
 class IOBinding(_treadle.SessionIOBinding):
-    """Inputs and outputs of a session, bound by name ahead of the runs. Of one thread at a time."""
+    """Inputs and outputs of a session, bound by name before the runs. Only one thread at a time may use a binding."""
 
     def __init__(self, session: _session.Session) -> None:
         super().__init__(session._sess)
         self._session = session._sess
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Binds an array, which is used in place while it is contiguous."""
+        """Binds an array to an input. Runs read a contiguous array in place."""
         try:
             super().bind_cpu_input(name, arr_on_cpu)
         except Error as error:
             raise of_binding(error) from None
 
     def bind_input(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """Binds the caller's memory: its device and number there, element type, shape and address."""
+        """Binds the caller's memory to an input. The arguments are the device's kind and number, the element type, the shape and the
+        address."""
         try:
             super().bind_input(name, *args, **kwargs)
         except Error as error:
             raise of_binding(error) from None
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an OrtValue, which is used in place."""
+        """Binds an OrtValue to an input. Runs read it in place."""
         try:
             super().bind_ortvalue_input(name, ortvalue)
         except Error as error:
@@ -403,11 +407,11 @@ class IOBinding(_treadle.SessionIOBinding):
 
     @property
     def _iobinding(self) -> IOBinding:
-        """The object that ONNX Runtime's class wraps, under its name there."""
+        """ONNX Runtime's class wraps another object, under this name. Treadle's binding returns itself."""
         return self
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
-        """The last run's outputs, in the order of binding."""
+        """Returns the last run's outputs, in the order in which they were bound."""
         return OrtValueVector(self.get_outputs())
 
 

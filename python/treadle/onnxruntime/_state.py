@@ -22,7 +22,8 @@ from ._environment import CPU_PROVIDER
 
 
 class OrtCompiledModelCompatibility(_Named):
-    """Tells if a device runs a model compiled for it. The CPU runs ONNX, so this never applies."""
+    """Says whether a device can run a model that was compiled for it. The CPU runs ONNX models, which are not compiled, so the answer is
+    always EP_NOT_APPLICABLE."""
 
     EP_NOT_APPLICABLE = 0
     EP_SUPPORTED_OPTIMAL = 1
@@ -31,7 +32,7 @@ class OrtCompiledModelCompatibility(_Named):
 
 
 class OrtDeviceEpIncompatibilityReason(_Named):
-    """Why an execution provider cannot use a device."""
+    """Reasons for which an execution provider cannot use a device."""
 
     NONE = 0
     DRIVER_INCOMPATIBLE = 1
@@ -78,7 +79,7 @@ class OpSchema:
     """
 
     class FormalParameterOption(_Named):
-        """Whether an input or output is required, optional or repeated."""
+        """Says whether an input or output is required, optional or repeated."""
 
         Single = 0
         Optional = 1
@@ -99,7 +100,7 @@ class OpSchema:
         STRING = 3
 
     class FormalParameter:
-        """An input or output."""
+        """An input or output of an operator."""
 
         def __init__(self, name: str, type_name: str, types: list[str], option: OpSchema.FormalParameterOption) -> None:
             self.name = name
@@ -110,7 +111,7 @@ class OpSchema:
             self.description = ""
 
     class Attribute:
-        """An attribute; `default_value` is None where the operator computes with none."""
+        """An attribute of an operator. `default_value` is None if the attribute has no default."""
 
         def __init__(self, name: str, attribute_type: int, default: object, required: bool) -> None:
             self.name = name
@@ -200,27 +201,28 @@ def quantize_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, blo
 
 
 def quantize_matmul_4bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> None:
-    """Like the function above, in 4 bits."""
+    """Does what `quantize_matmul_2bits` does, in 4 bits."""
     _treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 4, False)
 
 
 def quantize_matmul_8bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> None:
-    """Like the function above, in 8 bits."""
+    """Does what `quantize_matmul_2bits` does, in 8 bits."""
     _treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 8, False)
 
 
 def quantize_qdq_matmul_4bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> bool:
-    """Quantises weights [k, n] to 4 bits, in blocks along k in the layout of DequantizeLinear. :returns: whether codes are signed"""
+    """Quantises weights [k, n] to 4 bits, in blocks along k in the layout of DequantizeLinear. :returns: True if the codes are signed"""
     return bool(_treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 4, True))
 
 
 def quantize_qdq_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> bool:
-    """Like the function above, in 2 bits. ONNX Runtime 1.31 writes 4-bit codes here, beyond the end of the given array."""
+    """Does what `quantize_qdq_matmul_4bits` does, in 2 bits. The same function of ONNX Runtime 1.31 writes 4-bit codes, beyond the end of
+    the given array."""
     return bool(_treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 2, True))
 
 
 def pack_fp4_weights_for_cuda_moe_gemm(q_weights: Any, N: int, K: int) -> Any:  # noqa: N803
-    """Not supported: only kernels for CUDA read this layout."""
+    """Always raises an error with the code "not_implemented": only kernels for CUDA read this layout."""
     raise NotImplementedByTreadle("pack_fp4_weights_for_cuda_moe_gemm: the layout is that of kernels for CUDA, and there is the CPU only", code="not_implemented")
 
 
@@ -234,12 +236,12 @@ def _compatibility(model: _treadle.Model, ep_type: str) -> str | None:
 
 
 def get_compatibility_info_from_model(model_path: str | os.PathLike[str], ep_type: str) -> str | None:
-    """Returns what the metadata says about the provider that the model was compiled for; None if it says nothing."""
+    """Returns what the model's metadata says about the provider that the model was compiled for; None if the metadata says nothing."""
     return _compatibility(_treadle.Model.load(os.fspath(model_path)), ep_type)
 
 
 def get_compatibility_info_from_model_bytes(model_data: bytes | bytearray | memoryview, ep_type: str) -> str | None:
-    """Like the function above, for an encoded model."""
+    """Does what `get_compatibility_info_from_model` does, for an encoded model."""
     return _compatibility(_treadle.Model.from_bytes(bytes(model_data)), ep_type)
 
 
@@ -277,7 +279,7 @@ class InferenceSession:
         if read_config_from_model:
             raise NotImplementedByTreadle("options within a model's metadata are not read", code="not_implemented")
         self._model: str | bytes
-        if from_file:  # raises here if the file cannot be read
+        if from_file:  # raises an error here if the file cannot be read
             self._model = path = os.fsdecode(model)
             _treadle.Model.load(path, options)
         else:

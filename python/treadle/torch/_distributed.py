@@ -43,7 +43,7 @@ class _TorchRanks:
     def _tell(self, reason: str) -> None:
         try:
             self._store.set(f"failed/{self.rank}", reason)
-        except RuntimeError:  # the store's host is gone, which other ranks find out when they ask the store
+        except RuntimeError:  # the store's host has exited; the other ranks notice this when they ask the store
             pass
 
     def _call(self, work: Any) -> None:
@@ -75,7 +75,7 @@ class _TorchRanks:
                     if self._store.check([f"here/{rank}"]):
                         missing.remove(rank)
                 time.sleep(0.05)
-        except RuntimeError:  # including dist.DistNetworkError
+        except RuntimeError:  # also catches dist.DistNetworkError
             return f"rank 0 is gone, or does not answer: it keeps the store of torch.distributed: {error}"
         if not missing:
             return str(error)

@@ -41,7 +41,7 @@ class Exported:
     exporter: str
     outputs: Hashable  # the structure of the outputs
     shapes: list[list[int | str]]  # shapes of the inputs: extents, symbols, or expressions of symbols
-    bounds: dict[str, tuple[int, float]]  # least and largest value of each symbol
+    bounds: dict[str, tuple[int, float]]  # the smallest and the largest value of each symbol
     seconds: float
 
 
@@ -83,7 +83,8 @@ def _as_exported(module: nn.Module) -> Iterator[None]:
     loggers = {name: logging.getLogger(name).level for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")}
     for owner in switched:
         owner.training = False
-    torch.backends.mha.set_fastpath_enabled(False)  # the fast path is one operator for a whole layer, which ONNX does not have
+    # PyTorch's fast path calls one operator for a whole layer, and ONNX does not have this operator.
+    torch.backends.mha.set_fastpath_enabled(False)
     for name in loggers:
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
@@ -131,7 +132,7 @@ def _size_one_is_dynamic() -> contextlib.AbstractContextManager[Any]:
 
 def _written_inputs(graph: torch.fx.Graph) -> list[str]:
     """Returns the inputs to which operators of the graph write, directly or through a view."""
-    shown: dict[torch.fx.Node, torch.fx.Node] = {}  # for each view, the value whose memory it uses
+    shown: dict[torch.fx.Node, torch.fx.Node] = {}  # maps each view to the value whose memory it uses
     written: dict[str, None] = {}
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
@@ -155,7 +156,7 @@ def _named_layers(module: nn.Module) -> Iterator[None]:
         return
     paths = {part: path for path, part in module.named_modules() if path}
 
-    def stack() -> dict[str, tuple[str, type]] | None:  # returns that of the tracer on this thread
+    def stack() -> dict[str, tuple[str, type]] | None:  # returns the stack of the tracer that is active on this thread
         return getattr(getattr(tracing.get_proxy_mode(), "tracer", None), "module_stack", None)
 
     def begin(part: nn.Module, _: Any) -> None:
@@ -176,7 +177,7 @@ def _named_layers(module: nn.Module) -> Iterator[None]:
 
 def _by_torch_export(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str], dynamic: Sequence[set[int]],
                      original: State | None) -> Exported:  # fmt: skip
-    """:param original: the state of the module that was copied for `flat`; forward() may read it by a closure"""
+    """:param original: the state of the module of which `flat` holds a copy; forward() may read that module by a closure"""
     shapes = [{axis: torch.export.Dim.AUTO for axis in sorted(axes)} or None for axes in dynamic]
     shapes += [None] * (len(tensors) - len(shapes))
     with _size_one_is_dynamic(), _named_layers(flat.held.module):

@@ -39,7 +39,7 @@ class FallbackWarning(UserWarning):
 
 @dataclass
 class Event:
-    """A decision of the manager."""
+    """One entry of the manager's log: what it decided for a call, and why."""
 
     what: str
     why: str
@@ -188,13 +188,13 @@ class Manager:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Computes the module's results for these inputs."""
-        if not self.name and _python_calls.are_on():  # parts are marked by _RangesOfChildren
+        if not self.name and _python_calls.are_on():  # _RangesOfChildren marks the parts of a module
             with _treadle.profile_range(type(self.module).__name__):
                 return self._run(args, kwargs)
         return self._run(args, kwargs)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _is_compiling() or _tracing_state() is not None:  # a tracer calls the module
+        if _is_compiling() or _tracing_state() is not None:  # a tracer is calling the module
             return self.module.forward(*args, **kwargs)
         if _is_transformed():
             return self._in_torch(args, kwargs, "a transformation of torch.func traces it", lasting=False)
@@ -208,7 +208,8 @@ class Manager:
             precision = _AUTOCAST.get(torch.get_autocast_dtype("cpu"), "")
             if not precision:
                 return self._in_torch(args, kwargs, f"autocast to {torch.get_autocast_dtype('cpu')}", lasting=False)
-            leaves = [leaf.float() if leaf.dtype in _AUTOCAST else leaf for leaf in leaves]  # outputs of other modules in 16 bits
+            # Inputs in 16 bits are outputs of other modules.
+            leaves = [leaf.float() if leaf.dtype in _AUTOCAST else leaf for leaf in leaves]
         if self._snapshot is None or not _unchanged(self._snapshot):
             self._look()
         if self._obstacle is not None:
@@ -281,7 +282,7 @@ class Manager:
         self._known.clear()
 
     def _number_of(self, attributes: Hashable) -> int:
-        if len(self._all_attributes) >= _MAX_ATTRIBUTES:  # an attribute probably counts calls
+        if len(self._all_attributes) >= _MAX_ATTRIBUTES:  # there are too many states: an attribute probably counts calls
             used = {key.attributes for key, plans in self._plans.items() if plans}
             self._all_attributes = {known: number for known, number in self._all_attributes.items() if number in used}
             self._refused.clear()
@@ -318,7 +319,8 @@ class Manager:
 
     @staticmethod
     def _dynamic(plans: Sequence[Plan], leaves: Sequence[torch.Tensor]) -> list[set[int]]:
-        """Returns the axes that may change: batch and sequence, of images only the batch, and axes that have changed already."""
+        """Returns the axes whose extents may change in later calls: batch and sequence, for images only the batch, and all axes whose
+        extents have changed already."""
         axes = [set(range(min(leaf.dim(), 1 if leaf.dim() > 3 else 2))) for leaf in leaves]
         for plan in plans:
             for dynamic, leaf, shape in zip(axes, leaves, plan.description.shapes, strict=True):
@@ -403,7 +405,7 @@ class Manager:
     def in_place(self) -> Iterator[None]:
         """Within a block, calls of this part run by its graphs."""
         attributes = self.module.__dict__
-        if "forward" in attributes:  # set by someone else, or by this manager if a module calls itself
+        if "forward" in attributes:  # the attribute is set by the program, or by this manager if a module calls itself
             yield
             return
         attributes["forward"] = self._part_forward

@@ -152,16 +152,16 @@ class Plan:
     exported: Exported
     options: Options
     held: list[Any] = field(default_factory=list)  # feeds, with None in the places of the call's inputs
-    input_feeds: list[tuple[int, int]] = field(default_factory=list)  # (feed, input)
-    loose_feeds: list[tuple[int, torch.Tensor]] = field(default_factory=list)  # tensors that are not contiguous
+    input_feeds: list[tuple[int, int]] = field(default_factory=list)  # pairs: index of a feed, and index of the call's input that it gets
+    loose_feeds: list[tuple[int, torch.Tensor]] = field(default_factory=list)  # pairs: index of a feed, and a tensor that is not contiguous
     loose_held: dict[str, torch.Tensor] = field(default_factory=dict)  # held tensors that are not contiguous, so that the joint module gets copies
     addresses: list[int] = field(default_factory=list)
     watched: list[torch.Tensor] = field(default_factory=list)
     statistics: list[torch.Tensor] = field(default_factory=list)
-    one_group: list[list[int]] = field(default_factory=list)  # a single group of all gradients
+    one_group: list[list[int]] = field(default_factory=list)  # a single group that contains all gradients
     wanted: list[Any] = field(default_factory=list)  # tensors whose gradients are wanted, with None in the places of the call's inputs
-    wanted_inputs: list[tuple[int, int]] = field(default_factory=list)  # (place in `wanted`, input)
-    packing: Packing | None = None  # for evaluation with the option pack_weights
+    wanted_inputs: list[tuple[int, int]] = field(default_factory=list)  # pairs: place in `wanted`, and index of the call's input
+    packing: Packing | None = None  # set if the graph is for evaluation and the option pack_weights is on
 
     def bind(self, state: State) -> None:
         """Binds the plan to the module's present tensors."""
@@ -339,7 +339,7 @@ class _Call:
             self.move_feeds(run)
         grads = grad_outputs[: self.plan.description.num_differentiable]
         run.begin_backward([None if grad is None else _to_dlpack(grad) for grad in grads])
-        if self.in_groups:  # the pass comes back for the others, or ends before it has asked for all of them
+        if self.in_groups:  # autograd comes back for the other groups, or ends before it has asked for all of them
             current = _current_task()
             self.under_way[current] = run
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self.under_way.pop(current, None))
@@ -362,7 +362,7 @@ class _Call:
         if is_last and self.is_checkpointed:
             del run
             self.plan.joint.trim()  # frees memory for the calls that must still be computed again
-        if _is_grad_enabled():  # create_graph=True
+        if _is_grad_enabled():  # true if the caller passed create_graph=True
             given = [grad for grad in made if grad is not None]
             refused = torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given])
             refusing = iter([refused] if isinstance(refused, torch.Tensor) else refused)

@@ -36,7 +36,7 @@ class State:
     recurrent: list[nn.RNNBase] = field(default_factory=list)  # modules that keep their weights in an additional list
     parameters: list[torch.Tensor] = field(default_factory=list)  # the first ones of `tensors`, including tensors that are attributes
     statistics: list[str] = field(default_factory=list)  # names of running means and variances that training updates
-    counters: list[torch.Tensor] = field(default_factory=list)  # num_batches_tracked of the same modules
+    counters: list[torch.Tensor] = field(default_factory=list)  # the buffers num_batches_tracked of the modules whose statistics these are
 
     @contextmanager
     def replaced_by(self, tensors: tuple[torch.Tensor, ...]) -> Iterator[None]:
