@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Speed of each kind of layer, relative to the peak.
+# Speed that the ceiling grants each kind of layer, relative to the machine's peak.
 RATES = {"gemm": 0.97, "rnn": 0.97, "depthwise": 0.92, "winograd": 2.6}
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -84,7 +84,7 @@ def read_with_shapes(path: Path, feeds: dict):
         if tensor.name not in stated:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         graph.initializer.remove(tensor)
-    # The exporter's shapes may name other extents than those of the feeds.
+    # The exporter has stored shapes that may differ from those of the feeds.
     del graph.value_info[:]
     for value in graph.output:
         if value.type.HasField("tensor_type"):
@@ -212,7 +212,7 @@ def on_threads(threads: int, work: Callable[[int], object]) -> Callable[[], None
     return run
 
 
-# So many that a run takes milliseconds, far longer than starting its threads.
+# Number of steps: with so many, a run takes milliseconds, far longer than starting its threads.
 PEAK_STEPS = 1_000_000
 READ_BYTES = 1 << 26
 

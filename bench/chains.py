@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ceilings import compile_shared
 
-# (operator, second operand, the same in C). The operators are cheap, have two inputs, and algebra cannot remove them.
+# Rows of (operator, second operand, the same operation in C). The operators are cheap and have two inputs, and algebra cannot remove them.
 EIGHT = [
     ("Mul", 1.5, "t = t * 1.5f;"),
     ("Add", "y", "t = t + y[i];"),

@@ -258,7 +258,7 @@ def _interface(path: Path) -> tuple[list[str], list[str]]:
     return [i.name for i in graph.input if i.name not in stored], [o.name for o in graph.output]
 
 
-# Conversions
+# Conversions of models
 
 
 def prepare(engine: str, case: Case) -> dict:
@@ -289,7 +289,7 @@ def _reason(done: subprocess.CompletedProcess) -> str:
 
 
 def convert(engine: str, case: Case) -> None:
-    """Writes the engine's files to the case's folder, all or none."""
+    """Writes the engine's files to the case's folder, either all of them or none."""
     folder = case.converted(engine)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:

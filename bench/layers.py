@@ -61,7 +61,8 @@ def _rename(graph, renamed: dict[str, str]) -> None:
 
 
 def owners(nodes: list[tuple[list[str], list[str]]], layers: set[int]) -> list[int]:
-    """Returns the layer that each node (inputs, outputs) counts for: itself, or the last of the layers that its inputs count for; START if none."""
+    """Returns the layer to whose time each node (inputs, outputs) is added: the node itself if it is a layer, otherwise the last of the
+    layers of its inputs; START if there is none."""
     owner_of_value: dict[str, int] = {}
     result = []
     for index, (inputs, outputs) in enumerate(nodes):
@@ -147,7 +148,7 @@ def compare(path: Path, feeds: dict, threads: int, runs: int) -> list[tuple[str,
 
 
 def grouped(rows: list[tuple[str, float, float]]) -> list[tuple[str, int, float, float]]:
-    """Adds up rows of the same kind and shape: (description, count, our time, their time), sorted by the time lost."""
+    """Adds up rows of the same kind and shape: (description, count, our time, their time), sorted by the time that we lose against them."""
     sums: dict[str, list] = {}
     for what, ours, theirs in rows:
         entry = sums.setdefault(what, [0, 0.0, 0.0])

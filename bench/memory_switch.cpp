@@ -1,6 +1,6 @@
-// The cost of a memory limit that changes during a run: before a node, a run holds 24 values of 1 MB that it needs later, and the limit is
-// lowered to fewer. Printed are, over many runs, the time until the node begins (median and worst), the bytes that were moved or written to
-// a file or read back, and the time that one copy of as many bytes takes in the same process.
+// Measures the cost of a memory limit that changes during a run: before a node, a run holds 24 values of 1 MB that it needs later, and the
+// limit is lowered to fewer. Printed are, over many runs, the time until the node begins (median and worst), the bytes that were moved or
+// written to a file or read back, and the time that one copy of as many bytes takes in the same process.
 //   bench_memory_switch [--runs 200]
 #include <fmt/format.h>
 
@@ -33,7 +33,8 @@ size_t limit_of(int values) { return static_cast<size_t>(values) * kValueBytes; 
 
 std::function<void()> on_first, on_second;
 
-// The first of two such nodes calls its function at its end, the second one at its beginning. In between only the runtime works.
+// A node that calls one of the functions above: the first such node at its end, the second one at its beginning. In between only the
+// runtime works.
 struct Mark {
   bool second;
   int64_t count;

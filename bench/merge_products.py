@@ -25,7 +25,7 @@ def constants_of(graph):
 
 
 def merge(model):
-    """@return how many groups were merged"""
+    """@return the number of groups that were merged"""
     graph = model.graph
     constants, readers, groups = constants_of(graph), {}, {}
     for node in graph.node:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def timed(command: list[str], folder: Path = ROOT, **environment: str) -> tuple[float, float]:
-    """Wall and processor seconds of a command that must succeed. Of its output only that of a failure is shown."""
+    """Returns wall and processor seconds of a command that must succeed. The command's output is only shown if it fails."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, cwd=folder, env=os.environ | {"CCACHE_RECACHE": "1", "CCACHE_BASEDIR": str(folder)} | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)

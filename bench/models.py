@@ -44,9 +44,10 @@ SHARED = ["squeezenet_fp32", "cifar10_cnn", "mnist_cntk", "ultraface_rfb320", "y
           "layout_cdla_picodet", "sinet_portrait_seg", "superres_espcn_prepost", "dnsmos_p808", "basic_pitch", "attacut_c", "swift_f0", "char_gpt_kv",
           "romanizer_gru_encoder", "silero_vad", "plcmos_v2_gru", "minilm_l6_int8w", "squeezenet_fp16", "squeezenet_int8_qoperator",
           "ultraface_rfb320_int8_qdq", "char_gpt_kv_dynq", "smart_turn_v3_qdq"]
-# Measured among the engines, in the same rounds: the machine's peak, and a loop that reads as many bytes as the model has weights.
+# These two are measured among the engines, in the same rounds: "peak" is the machine's peak rate, and "read" a loop that reads as many
+# bytes as the model has weights.
 PEAK, READ = YARDSTICKS = ("peak", "read")
-ROUNDS = 3  # number of processes per engine, if each has its own
+ROUNDS = 3  # number of processes per engine, if each engine has its own processes
 CHILD_SECONDS = 600
 
 
@@ -112,7 +113,7 @@ def measure_here(runners: dict, seconds: float, clock) -> dict:
     block = {}
     for engine, run in runners.items():
         first = timed(run)
-        # In models with longer runs, the caches keep nothing from the run before.
+        # In models with longer runs, a run replaces everything in the caches.
         block[engine] = max(1, int(0.02 / max(min(timed(run), timed(run)), 1e-7))) if first < 0.5 else 0
     end = time.perf_counter() + seconds * len(runners)
     while runners and (time.perf_counter() < end or len(next(iter(blocks.values()))) < 3):
@@ -216,7 +217,7 @@ def memory_child(args) -> None:
     """Measures the peak beyond imports and inputs, and compares bits for other numbers of threads; runs in a separate process."""
     case, (engine,) = load(args.memory_child, args.batch, args.cache), args.engines
     module = __import__(engine)
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    Path("/proc/self/clear_refs").write_text("5")  # this write resets the peak
     before = resident_mb("VmRSS")
 
     def session(threads: int):

@@ -65,7 +65,7 @@ FIGURE_COLUMNS = ("what", "value", "target", "compared with", "machine", "date",
 
 
 def stored_models() -> dict[str, dict]:
-    """Returns the stored models by machine, those of MACHINES first."""
+    """Returns the stored models by machine, the machines in MACHINES first."""
     found = {path.stem.removeprefix("models-"): json.loads(path.read_text()) for path in sorted(RESULTS.glob("models-*.json"))}
     return {machine: found[machine] for machine in [*(m for m in MACHINES if m in found), *(m for m in found if m not in MACHINES)]}
 

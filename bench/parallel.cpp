@@ -1,5 +1,5 @@
-// The cost of an additional node in the parallel executor where parallelism gains nothing: a chain of elementwise nodes on 8 floats, (1,010
-// nodes - 10 nodes) / 1,000, compared with the sequential executor on the same program.
+// Measures the cost of an additional node in the parallel executor where parallelism gains nothing: a chain of elementwise nodes on 8
+// floats, (1,010 nodes - 10 nodes) / 1,000, compared with the sequential executor on the same program.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

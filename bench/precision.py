@@ -86,7 +86,7 @@ def measure(name: str, args) -> dict:
     end = time.perf_counter() + args.seconds * len(runs)
     while time.perf_counter() < end or len(times["float32"]) < 5:
         for way, run in runs.items():
-            run()  # warms the caches
+            run()  # this run warms the caches
             start = clock()
             run()
             times[way].append((clock() - start) * 1e3)

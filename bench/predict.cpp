@@ -1,5 +1,5 @@
-// Time of Trainer::predict compared with a session's run of the same model, in turn: with unchanged weights, and after a step has changed
-// them. Prints medians of CPU time in ms, and their ratios.
+// Measures the time of Trainer::predict compared with a session's run of the same model, in turn: with unchanged weights, and after a step
+// has changed them. Prints medians of CPU time in ms, and their ratios.
 //   bench_predict MODEL [BATCH] [RUNS]
 #include <algorithm>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// The cost of the profiler: per node of a chain of 200, recorded in several ways; per range of the program; and of files of 1,000,000
-// events. The ways alternate, and the minimum over the rounds counts.
+// Measures the cost of the profiler: per node of a chain of 200, recorded in several ways; per range of the program; and of files of
+// 1,000,000 events. The ways alternate, and the minimum over the rounds counts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -33,7 +33,7 @@ struct Bound {
 struct Way {
   const char* name;
   Bound& bound;
-  std::vector<ProfilerOptions> profilers;  // active at the same time
+  std::vector<ProfilerOptions> profilers;  // these are active at the same time
   double best_ns = std::numeric_limits<double>::infinity();
 };
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 OWN = "treadle"
 FIRST_PEERS = ("onnxruntime", "openvino")
-ALL_PEERS = (*FIRST_PEERS, "ncnn", "mnn")  # PyTorch has a column but is not in ratios, as it is no inference engine
+ALL_PEERS = (*FIRST_PEERS, "ncnn", "mnn")  # PyTorch has a column, but ratios leave it out, because it is no inference engine
 TITLES = {"treadle": "Treadle", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN", "pytorch": "PyTorch"}
 
 # A peer with an error this many times ONNX Runtime's computes something else: other formulas, or fewer bits.
 ERROR_FACTOR = 100
-# Lower bound of ONNX Runtime's error: against its own recorded results it is 0.
+# Lower bound for ONNX Runtime's error, which is 0 against its own recorded results.
 LEAST_ERROR = 1e-7
 
 
 def left_out(result: dict) -> set[str]:
-    """Returns measured engines whose results are too inexact for their times to be compared."""
+    """Returns the names of measured engines whose results are too inexact for their times to be compared."""
     engines = result["engines"]
     reference = engines.get("onnxruntime", {}).get("error")
     if reference is None or not math.isfinite(reference):
@@ -103,7 +103,8 @@ def memory_cell(memory: dict | None) -> str:
 
 
 def bits_cell(bits: dict | None) -> str:
-    """Returns the cell for equal bits. `bits`: by number of threads, whether results equal those of one thread."""
+    """Returns the text of the table cell "same bits". `bits` maps a number of threads to True if their results equal those of one
+    thread."""
     if not bits:
         return "–"
     wrong = [threads for threads, same in bits.items() if not same]

@@ -65,7 +65,7 @@ def interval_of(ratios: list[float], confidence: float = CONFIDENCE) -> tuple[fl
 
 
 def judge(before: list[float], after: list[float], least: float) -> Verdict:
-    """Judges two series from rounds in turn: the n-th number of one belongs to the n-th of the other."""
+    """Judges two series from rounds in turn: the n-th numbers of both belong to the same round."""
     ratios = [a / b for a, b in zip(after, before, strict=True)]
     low, high = interval_of(ratios)
     if low > 1 + least:
@@ -214,7 +214,7 @@ def side(what: str, args) -> Package | Program:
 
 
 def series(name: str, sides: list, args) -> tuple[list[list[float]], list[str | None]]:
-    """Returns the times of both builds, and the reason if one has none."""
+    """Returns the times of both builds, and the reason if a build has no times."""
     failures: list[str | None] = [None, None]
     for i, build_ in enumerate(sides):
         try:

@@ -44,7 +44,7 @@ WORKLOADS = {
     "E": (1, ("closed", 0.0), 1),
     "REAL": (1, ("jitter", 100.0), 3),
 }
-MODES = ["treadle", "treadle-idle", "plain", "nice", "idle"]  # treadle-idle: with TREADLE_JOB_IDLE_PRIORITY=1
+MODES = ["treadle", "treadle-idle", "plain", "nice", "idle"]  # "treadle-idle" is "treadle" with TREADLE_JOB_IDLE_PRIORITY=1
 
 
 def feeds_of(session) -> dict[str, np.ndarray]:

@@ -176,7 +176,7 @@ def resident_mb(field):
 def measure_memory(runtime, path, feeds_path, cache_dir):
     """Measures the peak beyond what was used before importing the runtime; runs in a separate process."""
     feeds = read_feeds(feeds_path)
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # this write resets the peak
     before = resident_mb("VmRSS")
     session = make_session(runtime, path, cache_dir)
     for _ in range(2):
@@ -235,7 +235,7 @@ def main():
         ratios = []
         for name, path, feeds_path in models:
             feeds = read_feeds(feeds_path)
-            for runtime in RUNTIMES:  # pays what a process pays once, and fills the cache
+            for runtime in RUNTIMES:  # these runs pay costs that a process has only once, and fill the cache
                 make_session(runtime, path, scratch).run(None, feeds)
             clock = time.process_time if options.cpu else time.perf_counter
             ratios.append(compare(name, path, feeds, options.repeats, scratch, clock))

@@ -58,8 +58,8 @@ def peak_of_steps(loop: Loop, x: torch.Tensor, base: float) -> float:
     """Returns the peak of steps in MB beyond `base`."""
     for _ in range(3):
         loop.step(x)
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # frees what the export used
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # releases memory that the export has freed
+    Path("/proc/self/clear_refs").write_text("5")  # this write resets the peak
     for _ in range(3):
         loop.step(x)
     return resident_mb("VmHWM") - base
@@ -133,7 +133,7 @@ class Checkpointed(nn.Module):
 
 
 def measure_stack(engine: str, how: str, rank: int, count: int, port: int) -> tuple[float, float]:
-    """:param how: "whole" or "sharded": weights are much of the memory; "kept" or "checkpointed": activations are"""
+    """:param how: with "whole" or "sharded", weights take most of the memory; with "kept" or "checkpointed", activations do"""
     if count > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         torch.set_num_threads(1)
@@ -159,13 +159,14 @@ def measure_stack(engine: str, how: str, rank: int, count: int, port: int) -> tu
 
 
 def in_process(*arguments: str) -> subprocess.Popen[str]:
-    # For stacks, freed memory matters: large blocks are mapped, so that they return to the system whatever surrounds them in the heap.
+    # For stacks, memory that is freed must return to the system: large blocks are therefore mapped, so that other blocks of the heap cannot
+    # keep them.
     environment = os.environ | ({"MALLOC_MMAP_THRESHOLD_": "1000000"} if arguments[0] == "stack" else {})
     return subprocess.Popen([sys.executable, __file__, "--child", *arguments], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def result(process: subprocess.Popen[str]) -> tuple[float, float]:
-    """Returns the peak, and what the exporter needs."""
+    """Returns the peak memory, and the memory that the exporter needs."""
     output, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"a process ended with status {process.returncode}")

@@ -95,7 +95,7 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
     module.train()
     for part in module.modules():
         if isinstance(part, nn.Dropout):
-            part.p = 0.0  # both engines must compute the same
+            part.p = 0.0  # dropout is off, because both engines must compute the same
     other = copy.deepcopy(module)
     wrapped = treadle.torch.Module(module)
     ours, theirs = Loop(wrapped, wrapped, args.autocast), Loop(other, torch.compile(other) if args.compile else other, args.autocast)

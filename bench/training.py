@@ -181,7 +181,7 @@ def steps_from(engine: str, name: str, batch: int, given: Path, args: argparse.N
 def peak_of(engine: str, name: str, folder: Path, args: argparse.Namespace) -> float:
     """Measures the peak in MB; runs in a separate process."""
     steps_from(engine, "mlp", 1, folder / "mlp", args)()
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    Path("/proc/self/clear_refs").write_text("5")  # this write resets the peak
     base = resident_mb("VmRSS")
     step = steps_from(engine, name, CASES[name], folder / name, args)
     for _ in range(4):

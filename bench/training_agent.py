@@ -39,7 +39,7 @@ Pass = Callable[[], dict[str, np.ndarray]]
 
 
 def values_of(arrays: list[np.ndarray]) -> native.OrtValueVector:
-    """Makes values that share the arrays' memory. @pre the arrays live as long"""
+    """Makes values that share the arrays' memory. @pre the arrays live as long as the values"""
     vector = native.OrtValueVector()
     for array in arrays:
         vector.push_back(native.OrtValue.ortvalue_from_numpy(array, HOST))

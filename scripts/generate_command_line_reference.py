@@ -34,7 +34,7 @@ def page(treadle: str) -> str:
 
 
 def sections(treadle: str, *command: str) -> list[str]:
-    """Returns the sections of the command (none for the program itself) and of all its subcommands."""
+    """Returns the sections of the page for a command and all its subcommands. No command means the program itself."""
     text = help_of(treadle, *command)
     below = re.findall(r"^  (\w+) ", text.partition("Subcommands:")[2], re.MULTILINE)
     own = [f"## {' '.join(command)}\n\n```text\n{text}\n```\n"] if command else []

@@ -49,7 +49,8 @@ void add_bfloat16(void* in, void* inout, int* count, MPI_Datatype*) {
 bool any_failed = false;
 bool started_here = false;
 void finalize() {
-  // MPI_Finalize() waits for all ranks, some of which may never call it after a failure. mpirun ends them when this process has ended.
+  // MPI_Finalize() waits for all ranks, and after a failure some ranks may never call it. mpirun then ends those ranks when this process
+  // has ended.
   if (started_here && !any_failed) MPI_Finalize();
 }
 

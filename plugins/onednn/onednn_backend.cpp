@@ -1,6 +1,6 @@
 // Runs convolution networks' subgraphs on oneDNN: Conv, MaxPool, AveragePool, GlobalAveragePool, Relu, Add, Gemm and MatMul by constant
-// weights, in float32. A subgraph becomes a list of primitives; between them tensors keep the layout that oneDNN prefers, so that a
-// chain of convolutions is reordered at its ends only. Shapes are those of the run: primitives are made for the first run of a shape.
+// weights, in float32. A subgraph becomes a list of primitives; between them tensors keep the layout that oneDNN prefers, so that a chain
+// of convolutions reorders data only at its ends. Primitives are made in the first run with given shapes.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -301,7 +301,7 @@ class Maker {
     const memory x = value_of(step.inputs[0]);
     const Constant& w = plan_.constants.at(step.inputs[1]);
     const Dims in = x.get_desc().dims();
-    const Dims weights = step.trans_b ? Dims{w.dims[1], w.dims[0]} : w.dims;  // [K, N]
+    const Dims weights = step.trans_b ? Dims{w.dims[1], w.dims[0]} : w.dims;  // the extents are [K, N]
     const Dims out{in[0], weights[1]};
     const memory::desc given(weights, memory::data_type::f32, step.trans_b ? memory::format_tag::ba : memory::format_tag::ab);
     const bool bias = step.inputs.size() > 2 && !step.inputs[2].empty();

@@ -11,8 +11,8 @@ Tensor bound_memory(nb::handle element_type, const std::vector<int64_t>& shape, 
   Shape extents(shape);
   size_t size = size_bytes(dtype, extents.num_elements());
   if (pointer == 0 && size > 0) throw Error(ErrorCode::invalid_argument, "the address of a bound buffer is null");
-  // Nobody knows who owns this memory, so the tensor counts as lent: a run that its caller abandons at a deadline does not use lent memory
-  // any more.
+  // The owner of this memory is unknown, so the tensor counts as lent: a run that its caller may abandon at a deadline works on memory of
+  // its own instead.
   return Tensor(dtype, extents, Storage::lend(reinterpret_cast<void*>(pointer), size));  // NOLINT(performance-no-int-to-ptr)
 }
 

@@ -38,7 +38,7 @@ CONV_STATES = {"bn_moving_mean": np.float32([0.1, -0.2, 0.3, 0]), "bn_moving_var
 CONV_DATA = normal(3, data=(2, 2, 6, 6), data_2=(2, 2, 6, 6), head=(2, 3))
 EPSILON, MOMENTUM = 1e-3, 0.8
 
-# A table of 6 rows, some of which are read, one of them twice.
+# An embedding table of 6 rows, of which the network reads some, and one of them twice.
 TABLE = normal(4, table=(6, 3), head=(4, 3))
 ROWS = np.array([4, 1, 4, 2], np.int64)
 

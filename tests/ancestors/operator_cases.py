@@ -24,7 +24,7 @@ class Case:
     unread: int = 0  # number of the node's outputs that the model does not return
 
     def heads(self, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-        """Returns a head gradient for each output."""
+        """Returns a gradient for each output, with which the backward pass begins."""
         return [nets.normal(500 + i, head=tuple(shape))["head"] for i, shape in enumerate(shapes)]
 
 

@@ -342,7 +342,7 @@ def record_several_outputs_and_uses():
 
 
 def record_training():
-    """Hand-written gradient descent on softmax and cross-entropy, whose gradient MXNet's SoftmaxOutput computes."""
+    """Records gradient descent, written by hand, on softmax and cross-entropy, whose gradient MXNet's SoftmaxOutput computes."""
     rate, batches = 0.1, nets.chain(12)["batches"]
     symbol = mx.sym.SoftmaxOutput(mlp(), mx.sym.Variable("label"), name="softmax")
     requests = {name: "write" if name in nets.MLP else "null" for name in symbol.list_arguments()}

@@ -33,7 +33,7 @@ HOST = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(
 MLP = {**nets.MLP, **nets.MLP_DATA}
 
 
-_alive = []  # keeps arrays alive: values share their memory, also while a run waits for its gradients
+_alive = []  # keeps arrays alive, because values share their memory, even while a run waits for its gradients
 
 
 def vector(arrays):
@@ -108,7 +108,7 @@ def record_forward_and_backward():
     )
     first_state, (first,) = joint.forward(data=data)
     second_state, (second,) = joint.forward(data=-data)
-    joint.forward(data=data * 3)  # abandoned
+    joint.forward(data=data * 3)  # this run is abandoned: it gets no gradients
     second_gradients = joint.backward(second_state, [head])
     record.add(
         "runs_interleaved",
@@ -135,7 +135,7 @@ def record_cache():
 
 
 def record_several_outputs():
-    """y = a·b and z = exp(b), with and without a gradient of z."""
+    """Records y = a·b and z = exp(b), with and without a gradient of z."""
     nodes = [models.node("Mul", ["a", "b"], ["y"]), models.node("Exp", ["b"], ["z"])]
     model = models.model(nodes, [], [models.value("y", [8]), models.value("z", [8])], {"a": nets.POINTS, "b": nets.OTHER})
     joint = Joint(model, ["a", "b"])

@@ -40,7 +40,7 @@ def says(function, *arguments, **named):
     """Returns the type of the exception that the call raises, and its main line."""
     try:
         function(*arguments, **named)
-    except Exception as error:  # the exception is what is recorded
+    except Exception as error:  # the test records the exception
         where = ("Graph execution error", "Detected at node", " ", "Node:")
         lines = [line for line in str(error).splitlines() if line and not line.startswith(where)]
         return [type(error).__name__, lines[0][:160] if lines else ""]
@@ -322,7 +322,8 @@ def record_training():
 
 
 def record_random_graphs():
-    """Any values are fed and fetched. What is needed is computed from what is fed; errors name missing placeholders."""
+    """Records runs that feed and fetch any values. A run computes only what its fetches need and its feeds do not give; its errors name
+    missing placeholders."""
     functions = {
         "tanh": tf.tanh,
         "sigmoid": tf.sigmoid,

@@ -18,7 +18,7 @@ TEST(ElementwiseGradients, BroadcastOperandsAreSummed) {
   }
 }
 
-// Only a run knows which axes were broadcast.
+// The extents are symbols, so only a run knows which axes were broadcast.
 TEST(ElementwiseGradients, BroadcastsBetweenSymbolsAreSummed) {
   for (const char* op : {"Add", "Sub", "Mul", "Div", "Max"})
     for (const Shape& shape : {Shape{3, 4}, Shape{1, 4}, Shape{3, 1}, Shape{1, 1}, Shape{4}, Shape{2, 3, 4}})
@@ -56,7 +56,7 @@ TEST(ElementwiseGradients, FunctionsOfOneTensorFollowFiniteDifferences) {
   for (const char* op : {"Log", "Sqrt", "Reciprocal"}) check_gradients({.op_type = op, .inputs = {doubles({3, 5}, 1, 0.5, 2)}});
 }
 
-// No sample lies so close to a kink that the finite difference's two points are on different sides of it.
+// No sample lies so close to a kink that the two points of the finite difference are on different sides of the kink.
 TEST(ElementwiseGradients, KinkedFunctionsFollowFiniteDifferencesOnBothSides) {
   for (const char* op : {"Relu", "Abs", "LeakyRelu", "HardSwish"}) check_gradients({.op_type = op, .inputs = {doubles({4, 7}, 1, -4, 4)}});
   check_gradients({.op_type = "LeakyRelu", .inputs = {doubles({4, 7}, 1)}, .attributes = {{"alpha", 0.3F}}});

@@ -53,7 +53,7 @@ inline void check_gradients(const GradientCase& test, double tolerance = 2e-7, d
   auto graph = std::make_shared<Graph>(std::make_shared<SymbolTable>());
   std::vector<ValueId> inputs, xs, ys, rs;
   std::vector<Datum> feeds;
-  std::vector<size_t> differentiated;  // indices of feeds
+  std::vector<size_t> differentiated;  // indices of the feeds whose gradients are checked
   for (size_t i = 0; i < test.inputs.size(); ++i) {
     const Tensor& input = test.inputs[i];
     const std::string name = "x" + std::to_string(i);

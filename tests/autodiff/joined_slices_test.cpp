@@ -10,8 +10,8 @@ struct Cut {
   int64_t begin, end;
 };
 
-// y is the Concat along `axis` of the slices of x that the cuts name; its gradient is `flow`.
-// @return the gradient of x, and the type of the operator that computes it
+// Builds y, the Concat along `axis` of the slices of x that the cuts describe. The gradient of y is `flow`. @return the gradient of x, and
+// the type of the operator that computes it
 std::pair<Tensor, std::string> gradient_of(const std::vector<Cut>& cuts, int64_t axis, const Tensor& x, const Tensor& flow,
                                            bool plus_itself = false) {
   auto graph = std::make_shared<Graph>(std::make_shared<SymbolTable>());
@@ -74,7 +74,7 @@ TEST(JoinedSlices, OthersAreSummed) {
   };
   expect({{0, 4}, {2, 4}}, false);         // rows 2 and 3 are read twice
   expect({{0, 1}, {1, 2}, {2, 6}}, true);  // x is also read by Neg
-  expect({{0, 3}, {0, 3}}, false);         // the same slice twice
+  expect({{0, 3}, {0, 3}}, false);         // the cuts take the same slice twice
 }
 
 TEST(JoinedSlices, PartsThatLeaveRowsOutAreSummed) {

@@ -116,7 +116,7 @@ TEST(Autodiff, SeveralUsesOfAValueAreSummed) {
     infer_node(*graph, id);
     return graph->node(id).outputs[0];
   };
-  // y = x^2 + x^3: dy/dx = 2x + 3x^2
+  // y = x^2 + x^3, so the gradient is 2x + 3x^2.
   const ValueId square = op("Mul", {x, x}), y = op("Add", {square, op("Mul", {square, x})});
   const ValueId ones = graph->add_constant("ones", Tensor::vector<double>(std::vector<double>{1, 1}));
   const std::vector<ValueId> grads = autodiff::add_gradients(*graph, std::vector{y}, std::vector{ones}, std::vector{x});
@@ -129,8 +129,8 @@ TEST(Autodiff, SeveralUsesOfAValueAreSummed) {
   EXPECT_DOUBLE_EQ(outputs[0].tensor().data<double>()[1], -0.25);
 }
 
-// y = (x w) w. The gradient of w (or, in the other graph, of x) is a sum of products, each of which is added to the one before in its
-// kernel.
+// y = (x w) w. The gradient of w (or, in the other graph, of x) is a sum of products. The kernel of each product adds it to the sum of
+// those before.
 TEST(Autodiff, ProductsAddTheirGradientsToWhatIsThere) {
   for (const bool batched : {false, true}) {
     for (const bool of_weights : {false, true}) {

@@ -198,7 +198,7 @@ TEST(CEngine, OrdersOperationsByTheirVariables) {
     EXPECT_EQ(message_of(treadle_engine_wait_for(engine, variable)), "");
     EXPECT_EQ(value, 22);
     EXPECT_EQ(treadle_variable_version(variable), 2U);
-    // An operation's failure is kept in the variable that it writes: operations that read this variable do not run.
+    // If an operation fails, its failure is stored in the variable that it writes, and operations that read this variable do not run.
     ASSERT_EQ(message_of(treadle_engine_push(engine, Step::run, &steps[2], Step::release, nullptr, 0, &variable, 1, 0)), "");
     ASSERT_EQ(message_of(treadle_engine_push(engine, Step::run, &steps[3], Step::release, &variable, 1, nullptr, 0, 0)), "");
     treadle_status* status = treadle_engine_wait_all(engine);

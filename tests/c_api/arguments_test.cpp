@@ -21,7 +21,7 @@ treadle_value* four_floats() {
   return value;
 }
 
-// y = -x
+// Makes a model that computes y = -x.
 treadle_model* negation() {
   treadle::testing::ModelBuilder b;
   b.input("x", {-1}).output("y", {-1}).node("Neg", {"x"}, {"y"});
@@ -85,7 +85,7 @@ TEST(CArguments, NumbersOutsideOfAnEnumAreRefused) {
     const std::string message = message_of(treadle_tensor_create(static_cast<treadle_dtype>(number), kFour, 1, &value));
     EXPECT_EQ(message, "treadle_tensor_create: dtype is " + std::to_string(number) + "; a treadle_dtype is expected");
   }
-  constexpr int kFloat8 = 17;  // ONNX's FLOAT8E4M3FN
+  constexpr int kFloat8 = 17;  // the number of ONNX's type FLOAT8E4M3FN
   ASSERT_EQ(message_of(treadle_tensor_create(static_cast<treadle_dtype>(kFloat8), kFour, 1, &value)), "");
   EXPECT_EQ(treadle_tensor_size_bytes(value), 4U);
   treadle_value_release(value);

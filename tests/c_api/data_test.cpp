@@ -1,4 +1,5 @@
-// Data in files through the C ABI: batches are those of the C++ loader, a checkpoint keeps the position, and wrong calls are statuses.
+// Tests data in files through the C ABI: batches equal those of the C++ loader, a checkpoint keeps the position in the data, and wrong
+// calls return error statuses.
 #include "treadle/data.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Jobs through the C ABI.
+// Tests jobs through the C ABI.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

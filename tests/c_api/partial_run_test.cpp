@@ -12,7 +12,7 @@ namespace {
 
 using treadle::testing::message_of;
 
-/// y = -x and z = -(y * late).
+/// A session whose model computes y = -x and z = -(y * late).
 struct Opened {
   treadle_model* model = nullptr;
   treadle_session* session = nullptr;

@@ -1,4 +1,4 @@
-// Training through the C ABI: its numbers are those of the C++ trainer, and wrong calls are statuses.
+// Tests training through the C ABI: its numbers equal those of the C++ trainer, and wrong calls return error statuses.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +17,7 @@
 
 namespace {
 
-// The parts of a trainer; the C++ trainer is made of the same.
+// The parts from which both trainers are made, that of the C ABI and the C++ one.
 const std::string kSpirals = std::string(TREADLE_SOURCE_DIR) + "/examples/train/spirals.onnx";
 
 using treadle::testing::message_of;
@@ -352,7 +352,7 @@ TEST(CApiJointModule, GivesTheGradientsOfTheLibrarysModule) {
   EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &wrong, 1, &module)).find("is it outputs"), std::string::npos);
   const treadle_config_entry no_request = {"gradient_requests", "layer1.weight=sum"};
   EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &no_request, 1, &module)).find("write"), std::string::npos);
-  const treadle_config_entry inference = {"inference", "1"};  // also requires "forward_only"
+  const treadle_config_entry inference = {"inference", "1"};  // artifacts for inference also need the entry "forward_only"
   EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &inference, 1, &module)).find("backward"), std::string::npos);
 }
 

@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "bench"))
 deploy = pytest.importorskip("deploy")
-import load  # from examples/deploy
+import load  # this module is in examples/deploy
 
 MODEL = str(REPOSITORY / "examples/digits/digits.onnx")
 

@@ -1,4 +1,4 @@
-// The compute engine that all streams of a simulated device may share: which work runs first, and which yields in the middle.
+// Tests the compute engine that all streams of a simulated device may share: which work runs first, and which work yields in the middle.
 #include "device/sim/engine.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace treadle {
 namespace {
 
 const std::function<void()> kFirst;         // work that does not yield
-const std::function<void()> kLast = [] {};  // work that yields
+const std::function<void()> kLast = [] {};  // a function that marks work that yields
 constexpr int64_t kManyChunks = 30'000;     // of a millisecond each unless other work interrupts
 
 void rest() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }

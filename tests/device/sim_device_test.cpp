@@ -368,7 +368,7 @@ TEST(CpuDevice, WaitsForEventsOfAsynchronousDevices) {
   host->enqueue([&] { EXPECT_TRUE(done); }, "check");
 }
 
-// Pieces of which the host knows the bounds: what each piece does itself reads the clock.
+// Each piece of work reads the clock itself, so the host knows the bounds of the times that the device reports.
 TEST_P(SimDeviceTest, TimesOfWorkAreThoseOfTheStreamsThread) {
   using Clock = std::chrono::steady_clock;
   const auto ns = [](Clock::time_point t) { return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count(); };
@@ -380,12 +380,12 @@ TEST_P(SimDeviceTest, TimesOfWorkAreThoseOfTheStreamsThread) {
   const auto tell = [&](int64_t begin, int64_t end) { told.emplace_back(begin, end); };
   const auto read_clock = [&] { inside.push_back(ns(Clock::now())); };
   device_->pause(*first_);
-  first_->begin_timed();  // from the host
+  first_->begin_timed();  // the host begins the timed section
   first_->enqueue(read_clock, "work");
   first_->copy(a->data(), host.data(), 64, CopyKind::host_to_device);
   first_->end_timed(tell);
   first_->enqueue(
-      [&] {  // within work, twice
+      [&] {  // the work begins the timed section, twice
         for (int i = 0; i < 2; ++i) {
           first_->begin_timed();
           read_clock();
@@ -393,7 +393,7 @@ TEST_P(SimDeviceTest, TimesOfWorkAreThoseOfTheStreamsThread) {
         }
       },
       "two pieces");
-  first_->begin_timed();  // nothing
+  first_->begin_timed();  // a timed section in which nothing happens
   first_->end_timed(tell);
   const int64_t resumed = ns(Clock::now());
   device_->resume(*first_);

@@ -45,7 +45,7 @@ class VulkanDeviceTest : public testing::Test {
   std::shared_ptr<vulkan::VulkanDevice> device_;
 };
 
-// Sizes above that of one staging copy, and such as are no multiple of four bytes.
+// Copies sizes that exceed one staging copy, and sizes that are no multiple of four bytes.
 TEST_F(VulkanDeviceTest, BytesComeBackFromTheDeviceAsTheyWent) {
   for (const size_t size : {size_t{1}, size_t{13}, size_t{1} << 20, (size_t{40} << 20) + 3}) {
     const std::vector<uint8_t> sent = numbers(size);
@@ -234,7 +234,7 @@ TEST_F(VulkanDeviceTest, TimesOfWorkLieBetweenItsCallsAndInOrder) {
       stream->begin_timed();
       if (i % 3 != 2) stream->copy(memory->data(), sent.data(), 1000, CopyKind::host_to_device);  // every third is empty
       stream->end_timed([&](int64_t begin, int64_t end) { told.emplace_back(begin, end); });
-      if (i % 50 == 0) stream->copy(memory->data(), sent.data(), 10, CopyKind::host_to_device);  // not timed
+      if (i % 50 == 0) stream->copy(memory->data(), sent.data(), 10, CopyKind::host_to_device);  // this copy is not timed
     }
     stream->begin_timed();
     stream->copy(memory->data(), sent.data(), sent.size(), CopyKind::host_to_device);
@@ -254,7 +254,7 @@ TEST_F(VulkanDeviceTest, TimesOfWorkLieBetweenItsCallsAndInOrder) {
   }
 }
 
-// What the driver reads of both clocks at one moment judges either way of comparing them.
+// The driver can read both clocks at the same moment. Its readings judge the two ways in which the library compares the clocks.
 TEST(DeviceClockTest, BothComparisonsAgreeWithTheDriver) {
   const auto found = devices();
   if (found.empty()) GTEST_SKIP() << "this machine has no Vulkan";

@@ -19,8 +19,8 @@ namespace {
 PFN_vkGetInstanceProcAddr next_instance = nullptr;
 PFN_vkGetDeviceProcAddr next_device = nullptr;
 VkInstance the_instance = VK_NULL_HANDLE;
-// Functions of what lies below this layer. They are looked up while the instance is made: afterwards the loader gives those of the whole
-// chain.
+// The functions of the next layer or driver. They are looked up while the instance is made, because afterwards the loader returns functions
+// of the whole chain, including this layer.
 PFN_vkGetPhysicalDeviceFeatures2 next_features = nullptr;
 PFN_vkGetPhysicalDeviceQueueFamilyProperties next_families = nullptr;
 PFN_vkEnumerateDeviceExtensionProperties next_extensions = nullptr;
@@ -31,7 +31,7 @@ bool is_on(const char* fault) {
   return wanted && std::string(wanted) == fault;
 }
 
-// True from the Nth call on (`for_ever`), or for the Nth call only.
+// Returns true from the Nth call on (`for_ever`), or only for the Nth call.
 bool comes_now(const std::string& fault, bool for_ever) {
   const char* wanted = std::getenv("TREADLE_TEST_FAULT");
   if (!wanted || std::string(wanted).rfind(fault + ":", 0) != 0) return false;

@@ -16,7 +16,7 @@ namespace {
 using State = Admission::Run::State;
 using Node = Admission::WaitingNode;
 
-// Calls `work` on another thread, whose runs are not nested in the caller's node, and waits for it.
+// Calls `work` on another thread and waits for it. Runs on that thread are not nested in the node that the caller is computing.
 void elsewhere(const std::function<void()>& work) { std::thread(work).join(); }
 
 struct Session {

@@ -8,8 +8,8 @@ namespace treadle::testing {
 /// Allocations by this thread since it started; 0 under the sanitizers.
 int64_t num_allocations();
 
-/// While it lives, operator new throws std::bad_alloc in any thread: at allocation `first` (from 0 on), and at all later ones if `all`.
-/// Does nothing under the sanitizers.
+/// As long as an object of this class lives, operator new throws std::bad_alloc in all threads: at allocation `first` (from 0 on), and at
+/// all later ones if `all`. The class does nothing in builds with sanitizers.
 class FailingNew {
  public:
   FailingNew(int64_t first, bool all);

@@ -35,7 +35,7 @@ class BreakablePlan {
     throw std::out_of_range(name);
   }
   Plan::Value& value_of(const std::string& name) { return plan.values[value(name)]; }
-  /// Returns the place of the value's root.
+  /// Returns the place of the root of the value: of the value in whose memory it lies.
   exec::PlaceId place(const std::string& name) const {
     const exec::SlotId root = plan.values[value(name)].root;
     for (exec::PlaceId p : plan.places.ids())
@@ -81,7 +81,7 @@ inline Tensor ramp(const Shape& shape) {
   return x;
 }
 
-/// Has values with several readers, a value computed in place, and a view. The output has memory of its own.
+/// Makes the plan of a chain that has values with several readers, a value computed in place, and a view. The output has memory of its own.
 inline BreakablePlan chain(const exec::ProgramOptions& options = {.pieces_in_place = true}) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {16, 16}), w = b.constant("w", ramp({16, 16}));
@@ -95,7 +95,7 @@ inline BreakablePlan chain(const exec::ProgramOptions& options = {.pieces_in_pla
   return BreakablePlan(b.finish(), options);
 }
 
-/// Has a value with a data-dependent extent.
+/// Makes a plan with a value that has a data-dependent extent.
 inline BreakablePlan held() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4, 4});
@@ -106,7 +106,7 @@ inline BreakablePlan held() {
   return BreakablePlan(b.finish(), {.parallel = true, .pieces_in_place = true});
 }
 
-/// Has a Concat whose inputs are written directly to their places in the output.
+/// Makes a plan with a Concat whose inputs are written directly to their places in the output.
 inline BreakablePlan pieces() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {16, 16}), w = b.constant("w", ramp({16, 16}));
@@ -177,7 +177,7 @@ inline BreakablePlan under_budget(exec::DescribedPlan::Act wanted) {
   throw std::out_of_range("no plan moves anything so");
 }
 
-/// Has a state whose rows move down within its memory.
+/// Makes a plan with a state whose rows move down within its memory.
 inline BreakablePlan growing() {
   GraphBuilder b;
   ValueId past = b.input("past", DType::float32, {3, 8, 4}), fresh = b.input("fresh", DType::float32, {3, 1, 4});

@@ -43,7 +43,8 @@ std::string error_of(const testing::HostProgram& program, std::vector<Datum> fee
   return "none";
 }
 
-// Extents inferred from the feeds' symbols take precedence over those that a file declares: most often a batch of 1.
+// Extents that follow from the symbols of the feeds take precedence over extents that a file declares, since files most often declare a
+// batch of 1.
 TEST(DeclaredExtents, AreNotBelievedWhereTheFeedsDetermineThem) {
   GraphBuilder b;
   const ValueId y = b.node("Neg", {b.input("x", DType::float32, {b.symbol("N")})});

@@ -69,7 +69,7 @@ TEST(Frame, SteadyRunWithBoundInputsAndOutputsAllocatesNothing) {
 
 TEST(Frame, NewExtentInAKnownBucketBindsWithoutAllocation) {
   const bool verified = exec::verifies_plans();
-  exec::set_verifies_plans(false);  // verification would allocate
+  exec::set_verifies_plans(false);  // the verification of plans would allocate memory
   Program program(small_chain());
   exec::set_verifies_plans(verified);
   Tensor memory(DType::float32, {128, 8}), result(DType::float32, {128, 8});
@@ -87,7 +87,7 @@ TEST(Frame, NewExtentInAKnownBucketBindsWithoutAllocation) {
   for (int64_t n = 65; n <= 128; ++n) EXPECT_EQ(step(n), 0) << n;
 }
 
-// The nodes read neither, one or both of the extents; the known elements of one change though its shapes do not.
+// Some nodes read neither extent, some one, some both. The known elements of one node change although its shapes do not.
 TEST(Frame, ABindingMadeForOtherExtentsComputesAsANewOne) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), 4}), y = b.input("y", DType::float32, {b.symbol("m"), 4});
@@ -157,7 +157,7 @@ TEST(Frame, ViewsAndInPlaceUpdatesShareBytes) {
   EXPECT_EQ(program.instructions().size(), 3U);  // the reshapes are views
   size_t values_in_arena = 0;
   for (const auto& buffer : program.buffers()) values_in_arena += buffer.slot != exec::kNoSlot;
-  EXPECT_EQ(values_in_arena, 1U);  // both sums share their bytes; the last value is the output
+  EXPECT_EQ(values_in_arena, 1U);  // both sums use the same bytes, and the last value is the output
   Tensor x_value = floats({4, 6});
   Tensor y_value = run_all(program, {x_value})[0].tensor();
   for (int64_t i = 0; i < 24; ++i) EXPECT_EQ(y_value.data<float>()[i], 8 * x_value.data<float>()[i]);
@@ -285,8 +285,8 @@ TEST(Frame, AViewOfAnotherDtypeHasItsOwn) {
   for (bool into_memory : {false, true}) {
     const Tensor bits = run_all(program, {floats({2})}, into_memory ? bound : std::vector<Datum>{})[0].tensor();
     ASSERT_EQ(bits.dtype(), DType::int32);
-    EXPECT_EQ(static_cast<uint32_t>(bits.data<int32_t>()[0]), 0xBF800000U);  // -1
-    EXPECT_EQ(static_cast<uint32_t>(bits.data<int32_t>()[1]), 0xC0000000U);  // -2
+    EXPECT_EQ(static_cast<uint32_t>(bits.data<int32_t>()[0]), 0xBF800000U);  // the bits of -1
+    EXPECT_EQ(static_cast<uint32_t>(bits.data<int32_t>()[1]), 0xC0000000U);  // the bits of -2
   }
 }
 
@@ -326,7 +326,7 @@ TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::cancelled);
   }
-  // Cancels during the last instruction.
+  // An observer that cancels the run during its last instruction.
   struct Canceller final : exec::Observer {
     std::atomic<bool>& cancel;
     int left;

@@ -10,7 +10,7 @@
 
 namespace treadle::testing {
 
-/// Builds a graph node by node; types are inferred as it grows.
+/// Builds a graph node by node, and infers the types of each node's outputs when it is added.
 class GraphBuilder {
  public:
   GraphBuilder() : graph_(std::make_unique<Graph>(std::make_shared<SymbolTable>())) { graph_->name = "test"; }

@@ -42,7 +42,7 @@ TEST(HostSettings, AreNoneOfTheGraphsOutputsAndOfWhatIsComputedWith) {
   EXPECT_EQ(settings_of(*b.finish()), (std::set<std::string>{}));
 }
 
-// What follows from elements that a device has is made there, and comes back.
+// Settings that follow from elements in a device's memory are computed on the device, and copied back.
 TEST(HostSettings, AreNotMadeOfElementsThatADeviceHas) {
   GraphBuilder b;
   const ValueId x = b.input("x", DType::int64, {b.symbol("n"), 8});

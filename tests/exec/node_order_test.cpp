@@ -49,7 +49,7 @@ TEST(NodeOrder, RunsOneBranchAfterTheOtherToKeepFewerBytes) {
   EXPECT_LT(reordered.plans().bindings().latest_plan()->lower_bound_bytes, 2U * 64 * 256 * 4);
 }
 
-// Four branches that widen x or y and add it up. In the graph's order, all first halves precede all second halves.
+// Makes a graph of four branches that widen x or y and add up the result. In the graph's order, all first halves precede all second halves.
 // @param opposed  true: y's extent is a constant, so that the extents of x and y differ
 std::shared_ptr<Graph> symbolic_branches(bool opposed) {
   GraphBuilder b;
@@ -136,7 +136,7 @@ TEST(NodeOrder, UpdatesComeLast) {
   }
 }
 
-/// Gives a run an arena of `arena_bytes`.
+/// A pass that gives a run an arena of `arena_bytes`.
 class Room final : public exec::MemoryPass {
  public:
   Room(size_t arena_bytes, bool may_reorder) : arena_bytes_(arena_bytes), may_reorder_(may_reorder) {}

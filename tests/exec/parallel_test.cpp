@@ -58,7 +58,8 @@ TEST(Parallel, BuffersOfInstructionsThatMayRunTogetherDoNotOverlap) {
     run(program, random_feeds(seed));
     auto plan = program.plans().bindings().latest_plan();
     const exec::ParallelPlan& order = *program.parallel();
-    // Two buffers may share bytes only if every access to the one comes before every access to the other. Checks all pairs.
+    // Returns true if every access to one buffer comes before every access to the other; only then may they share bytes. The test checks
+    // all pairs.
     auto all_before = [&](exec::BufferId a, exec::BufferId b) {
       for (uint32_t i = order.first_access[index_of(a)]; i < order.first_access[index_of(a) + 1]; ++i)
         for (uint32_t j = order.first_access[index_of(b)]; j < order.first_access[index_of(b) + 1]; ++j)
@@ -96,7 +97,7 @@ std::shared_ptr<Graph> branches(int count, int depth, bool failing = false) {
   return b.finish();
 }
 
-// Records the threads that run nodes, and how many run at once.
+// Records the threads that run nodes, and how many nodes run at the same time.
 class Counter final : public exec::Observer {
  public:
   void ready(const exec::RunState&, const exec::Instruction&) override {}
@@ -265,7 +266,7 @@ TEST(Parallel, ARunStopsAtAYieldAndGoesOn) {
   ValueId twice = b.node("Add", {x, x}), square = b.node("Mul", {x, x});
   ValueId handed = b.nodes("Yield", {twice, square}, 1, {}, "yield", "treadle")[0];
   b.output(b.node("Sub", {handed, square}), "y");
-  b.output(b.node("Neg", {x}), "z");  // does not need the value that is handed in, but runs after the yield all the same
+  b.output(b.node("Neg", {x}), "z");  // this node does not read the value that resume() hands in, but it also runs after the yield
   const Program program(b.finish(), kParallel);
   Ran ran(program);
   exec::RunControl control = on(pool);
@@ -364,7 +365,7 @@ TEST(Parallel, UpdatesComeAfterAllElseAndAreWrittenInPlace) {
   frame.start(feeds, std::vector<Datum>{feeds[0], feeds[1], {}}, on(pool), {});
   EXPECT_TRUE(frame.goes_by_readiness());
   EXPECT_TRUE(frame.advance());
-  EXPECT_EQ(feeds[0].tensor().data<float>()[3], 11);  // the feed is updated before outputs are taken
+  EXPECT_EQ(feeds[0].tensor().data<float>()[3], 11);  // the run updates the feed before it takes its outputs
   EXPECT_EQ(feeds[1].tensor().data<float>()[3], 10);
   std::vector<Datum> outputs(3);
   frame.take_outputs(outputs);
@@ -459,7 +460,7 @@ TEST(Parallel, ACacheKeepsValuesAndReplacesNodes) {
   };
   EXPECT_EQ(first_of(3), -6);
   ASSERT_TRUE((*cache)[name].defined());
-  EXPECT_EQ(first_of(100), -6);  // read from the cache
+  EXPECT_EQ(first_of(100), -6);  // this value is read from the cache
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ TEST(Parameters, UnseenWritesAreFoundWhereTheyAreWatched) {
   const auto packed = made.program->plans().latest_packed(made.product());
   run(*made.program);
   EXPECT_EQ(made.program->plans().latest_packed(made.product()), packed) << "nothing was written";
-  made.w.data<float>()[kInner] = 77;  // without note_changed()
+  made.w.data<float>()[kInner] = 77;  // a write without a call of note_changed()
   Tensor w = weights(1);
   w.data<float>()[kInner] = 77;
   EXPECT_TRUE(same_bits(run(*made.program), run(Program(make_graph(w, bias(1), false)))));

@@ -1,5 +1,5 @@
-// Concats whose inputs lie in their output, and Splits whose outputs lie in their input, against programs where every value has bytes of
-// its own.
+// Compares Concats whose inputs lie in the output, and Splits whose outputs lie in the input, with programs in which every value has bytes
+// of its own.
 #include "exec/program/pieces.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST(Pieces, AConcatsInputsAreWrittenIntoItsOutput) {
   run(copies, feeds);
   EXPECT_EQ(num_pieces(pieces), 3U);
   EXPECT_EQ(num_pieces(copies), 0U);
-  // Without sharing, the arena also holds the three inputs of the Concat.
+  // Without sharing, the arena additionally holds the three inputs of the Concat.
   EXPECT_GE(arena_of(copies), arena_of(pieces) + 3 * 4 * 256 * sizeof(float) - 1024) << "but for scratch";
 }
 
@@ -190,7 +190,7 @@ TEST(Pieces, ASplitsOutputsAreViewsOfItsInput) {
   }
 }
 
-// Every layer reads all that the layers before it made: x0; x0 x1; x0 x1 x2 …
+// Makes a graph in which every layer reads all values that the layers before it made: x0; x0 x1; x0 x1 x2 …
 std::shared_ptr<Graph> dense_block(int layers, bool cumulative) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {1, 4, 16, 16});
@@ -230,7 +230,8 @@ TEST(Pieces, AValueThatIsNeededAfterTheOutputIsWrittenOverStaysApart) {
   expect_same_bits(run(Program(graph, kPieces), feeds), run(Program(graph, kApart), feeds));
 }
 
-// Along the last axis, the rows of one piece alternate with others' rows. These kernels can read and write such rows in place.
+// Along the last axis, the rows of one piece alternate with rows of other pieces. The kernels in this test can read and write such rows in
+// place.
 TEST(Pieces, ImagesAreJoinedByTheirChannels) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), 12, 12, 8});
@@ -263,7 +264,7 @@ TEST(Pieces, ImagesAreJoinedByTheirChannels) {
   EXPECT_GE(num_pieces(pieces), 8U);
 }
 
-// A partial run's cache replaces or keeps values whose rows alternate with other values' rows.
+// The cache of a partial run replaces or stores values whose rows alternate with rows of other values.
 TEST(Pieces, CachedValuesLieBetweenOthersRows) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {1, 4, 4, 8});

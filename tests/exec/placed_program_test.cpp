@@ -107,7 +107,7 @@ TEST(PlacedProgram, LaterRunsSubmitWhatWasRecorded) {
   EXPECT_GT(num_submitted_again, 0);
 }
 
-// Without a fence, nothing orders two accesses to the same memory. The checker must find that, whatever the timing.
+// Without one of the fences, nothing orders two accesses to the same memory. The checker must find that, whatever the timing.
 TEST(PlacedProgram, EveryFenceThatIsRemovedIsMissed) {
   int removed = 0;
   for (uint32_t seed = 0; seed < 6; ++seed) {
@@ -135,7 +135,8 @@ TEST(PlacedProgram, EveryFenceThatIsRemovedIsMissed) {
   EXPECT_GT(removed, 150);
 }
 
-// Checks each fence by searching all other paths: none may order the same two steps.
+// For each fence, the test searches all other paths between the two steps that it orders. There must be none, otherwise the fence would be
+// superfluous.
 TEST(StreamPlan, NoFenceIsImpliedByOthers) {
   for (uint32_t seed = 0; seed < 12; ++seed) {
     Program program(random_graph(seed), kPlaced);
@@ -219,7 +220,7 @@ TEST(PlacedProgram, AValueIsSentFromOneDeviceAndReceivedByAnother) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(results[0].tensor().data<float>()[i], static_cast<float>((i + 1) * (i + 1) - (i + 1)));
 }
 
-// A run ends only when all devices have finished, even work whose result nobody waits for.
+// A run ends only when all devices have finished, even if nobody waits for the results of some work.
 TEST(PlacedProgram, ARunEndsWhenAllDevicesHaveEnded) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4});
@@ -297,7 +298,7 @@ TEST(PlacedProgram, StopsAtYieldsAndGoesOnWithWhatIsHandedIn) {
     stopping->take_outputs(outputs);
     for (int64_t i = 0; i < n; ++i) EXPECT_EQ(outputs[0].tensor().data<float>()[i], 10 - static_cast<float>(i));
   }
-  // Abandons a run in the middle.
+  // A run that is abandoned in the middle.
   const exec::RunHandle abandoned = placed.take();
   abandoned->start(std::vector<Datum>{counted(2)}, {}, {}, {});
   EXPECT_FALSE(abandoned->advance());
@@ -450,7 +451,7 @@ TEST(StreamPlan, IndependentBranchesGoToDifferentStreams) {
   EXPECT_NE(stream.at("a0"), stream.at("b0"));
 }
 
-// The chain is issued in bulk, before the node "between", which reads the same copy of x.
+// The chain is issued as one group, before the node "between", which reads the same copy of x.
 TEST(PlacedProgram, AValueStaysUntilAllItsReadersAreIssued) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {8});

@@ -18,7 +18,7 @@ Tensor floats(const Shape& shape, float start) {
   return tensor;
 }
 
-// y = (x + 1)^2, and the places of x's elements that are not zero, whose number only the run knows.
+// Makes the graph of y = (x + 1)^2 and of the places of x's elements that are not zero. The number of these places is only known in a run.
 std::shared_ptr<Graph> graph() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), 2});
@@ -94,7 +94,7 @@ TEST(ResidentProgram, LeavesNothingButConstantsOnTheDevice) {
   EXPECT_EQ(sim->allocated_bytes(), 0U);
 }
 
-// The run may use memory on the other device that a step lacks on its own.
+// If a step lacks memory on its own device, the run may use memory on the other device.
 TEST(ResidentProgram, ALimitCountsAllDevices) {
   constexpr int64_t kElements = 64;
   constexpr size_t kLimit = 3 * kElements * sizeof(float);  // the bytes that one step uses

@@ -1,4 +1,4 @@
-// In a model's file, weights can begin at any address. Every operator must get them at an address that it can read.
+// In a model's file, weights can begin at any address. This test checks that every operator gets them at an address that it can read.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -37,8 +37,8 @@ Tensor random_matrix(uint32_t seed) {
   return tensor;
 }
 
-/// ((x A) B^T + C) * A + Transpose(C): products with packed operands, elementwise nodes that read the same constants, and a folded node.
-/// `shift` changes the length of the graph's name, and so the addresses of the constants.
+/// Makes the model ((x A) B^T + C) * A + Transpose(C): it has products with packed operands, elementwise nodes that read the same
+/// constants, and a folded node. `shift` changes the length of the graph's name, and so the addresses of the constants.
 std::string model(size_t shift, const Tensor& a, const Tensor& b, const Tensor& c) {
   onnx::ModelDef model;
   model.ir_version = 10;

@@ -26,7 +26,7 @@ using testing::BreakablePlan;
 using Act = DescribedPlan::Act;
 using Home = DescribedPlan::Home;
 
-// All programs of this test program, and of those that it starts, verify their plans.
+// All programs that this test and its child processes make verify their plans.
 [[maybe_unused]] const bool kOn = [] {
   setenv("TREADLE_VERIFY_PLANS", "1", 0);
   exec::set_verifies_plans(std::string_view(std::getenv("TREADLE_VERIFY_PLANS")) != "0");
@@ -399,7 +399,7 @@ TEST(VerifyPlan, WhatASequenceKeepsIsNotWrittenOver) {
                        "may have kept"}});
 }
 
-// Measures the check's cost: run with --gtest_also_run_disabled_tests.
+// Measures what the verification costs. Runs only with --gtest_also_run_disabled_tests.
 TEST(VerifyPlan, DISABLED_CostBesideBinding) {
   auto time = [](auto&& body) {
     constexpr int kTimes = 50;

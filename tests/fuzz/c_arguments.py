@@ -11,7 +11,7 @@ from typing import Any
 import c_header
 
 HUGE = (1 << 63, (1 << 63) + 7, (1 << 64) - 1, (1 << 64) - 5)  # counts that no memory can hold; as int64_t they are negative
-OUTSIDE = (-1, 99, 257, 1 << 16, -(1 << 31), (1 << 31) - 1)  # in no enum
+OUTSIDE = (-1, 99, 257, 1 << 16, -(1 << 31), (1 << 31) - 1)  # values that no enum has
 ROOM = 16  # allocated elements of each list, whatever its count
 
 _SCALARS: dict[str, Any] = {
@@ -48,7 +48,7 @@ class Argument:
 
     def __init__(self, value: Any, text: str, wrong: str = "", cell: Any = None) -> None:
         self.value, self.text = value, text
-        self.wrong = wrong  # "null", "kind", "huge" or "enum": a fault that the library must refuse; "" if there is none
+        self.wrong = wrong  # "null", "kind", "huge" or "enum": a wrong value that the library must refuse; "" if the argument is correct
         self.cell = cell  # memory that the function writes to
 
 
@@ -64,7 +64,7 @@ class Arguments:
         handle: Callable[[str], int],
     ) -> None:
         self.header, self.random, self.texts, self.pairs, self.handle = header, rng, texts, pairs, handle
-        self.fitting: Callable[[str], int] = lambda name: handle("treadle_value")  # a valid value for a name
+        self.fitting: Callable[[str], int] = lambda name: handle("treadle_value")  # makes a value that suits the input with the given name
         self.kept: list[Any] = []
         self.structs: dict[str, Any] = {}
         for name, fields in header.structs.items():

@@ -17,7 +17,7 @@ class Parameter:
     """A parameter of a function, or a field of a struct."""
 
     name: str
-    type: str  # such as "const treadle_value* const*"; "callback" for functions
+    type: str  # such as "const treadle_value* const*"; "callback" for pointers to functions
     count: str = ""  # the parameter that contains its number of elements
     counts: list[str] = field(default_factory=list)  # the parameters whose number of elements this is
 
@@ -143,7 +143,7 @@ def parse(path: Path = HEADER) -> Header:
             _tie_counts(parameters, set(structs))
             said = f"{comment} {_comment_text(match[4] or '')}".strip()
             functions[match[2]] = Function(match[2], match[1].strip(), parameters, said)
-    for function in functions.values():  # comments such as "as treadle_trainer_parameter" refer to another function's
+    for function in functions.values():  # a comment such as "as treadle_trainer_parameter" refers to the comment of another function
         for other in re.findall(r"\b[Aa]s (treadle_\w+)", function.comment):
             if other in functions and other != function.name:
                 function.comment += " " + functions[other].comment

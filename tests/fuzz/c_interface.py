@@ -30,14 +30,14 @@ import c_objects
 from c_arguments import ROOM, Argument, Arguments
 
 LIBRARY = Path(os.environ.get("TREADLE_LIBRARY", Path(__file__).parents[2] / "build/release/libtreadle.so"))
-CALLS = 200  # calls per sequence
-SECONDS = 300  # limit per sequence, also on a busy machine
+CALLS = 200  # number of calls in a sequence
+SECONDS = 300  # time limit of a sequence, long enough for a busy machine
 _LIMIT_BYTES = 16 << 30  # address space, so that huge tensors are refused or cost nothing
 INVALID_ARGUMENT, INTERNAL = 1, 9
 
 
 class _Heap(ctypes.Structure):
-    """The struct of mallinfo2()."""
+    """The struct that mallinfo2() returns."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -261,7 +261,7 @@ class Fuzzer:
                 before = 0
                 for k in range(2 * times):
                     if k == times:
-                        before = _bytes_in_use()  # what is allocated only once is allocated by now
+                        before = _bytes_in_use()  # at this point everything has been allocated that is allocated only once
                     self.library.treadle_status_release(getattr(self.library, name)(*[argument.value for argument in given.values()]))
                 if (left := _bytes_in_use() - before) >= 16 * times:
                     found[name] = left

@@ -116,7 +116,7 @@ class Objects:
 
     def __init__(self, header: c_header.Header, library: ctypes.CDLL, rng: random.Random) -> None:
         self.header, self.library, self.random = header, library, rng
-        self.alive: dict[int, str] = {}  # kind by address
+        self.alive: dict[int, str] = {}  # the kind of each object that is alive, by its address
         self.of_kind: dict[str, list[int]] = {kind: [] for kind in header.handles}
         self.needed: dict[int, set[int]] = {}  # by address, the objects that need it
         self.kept: list[Any] = []
@@ -145,8 +145,8 @@ class Objects:
         return address
 
     def add(self, kind: str, address: int | None) -> list[int]:
-        """Registers a new object."""
-        if not address or address in self.alive:  # the status of running out of memory is one object for all
+        """Registers a new object by its address."""
+        if not address or address in self.alive:  # all statuses for exhausted memory are the same object
             return []
         self.alive[address] = kind
         self.of_kind[kind].append(address)

@@ -94,7 +94,7 @@ std::string fault_of(const std::exception_ptr& thrown) {
   ::_exit(0);
 }
 
-// Waits for the worker to end. @return the reason it failed; empty if all its cases are done
+// Waits for the worker to end. @return the reason for which it failed; empty if it has done all its cases
 std::string await(pid_t worker, const CampaignOptions& options, const Progress& progress, Clock::time_point end) {
   int status = 0;
   bool is_late = false, is_over = false;

@@ -28,7 +28,7 @@ struct CampaignResult {
   std::vector<Failure> failures;
 };
 
-/// Deterministic except for time: a seed gives the same file everywhere.
+/// Runs a campaign. Apart from times it is deterministic: a seed gives the same file everywhere.
 CampaignResult run_campaign(const FileKind& kind, const CampaignOptions& options);
 
 }  // namespace treadle::fuzz

@@ -25,7 +25,7 @@ constexpr size_t kMaxSessionBytes = size_t{256} << 20;
 constexpr int64_t kDeadlineMs = 1000;
 
 struct Parts {
-  std::string before;  // magic number and format version
+  std::string before;  // the file's magic number and format version
   std::string identity, key, interface, graph;
   std::vector<std::string> blocks;
 };

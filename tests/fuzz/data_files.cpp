@@ -81,7 +81,7 @@ std::string changed_npy(const std::string& seed, Mutator& mutator) {
 
 void use_npy(const fs::path& file, uint64_t) { read_all({{"array", map_npy(file.string())}}); }
 
-// A file in a zip archive.
+// One file of a zip archive.
 struct Entry {
   std::string name, contents;
 };

@@ -1,4 +1,4 @@
-// Changes files of every kind that the library reads, and uses those that the library accepts: docs/fuzzing.md.
+// Changes files of every kind that the library reads, and uses those files that the library accepts. docs/fuzzing.md describes it.
 #include <fmt/format.h>
 
 #include <cstdlib>

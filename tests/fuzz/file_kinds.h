@@ -22,7 +22,7 @@ struct FileKind {
 
 const std::vector<FileKind>& file_kinds();
 
-// Each is defined in a file of its own.
+// These functions return the kinds of files. Each is defined in a source file of its own.
 FileKind compiled_models();
 FileKind ort_models();
 std::vector<FileKind> training_files();

@@ -79,7 +79,7 @@ def tiled_constants(draw):
 
 @chain
 def filled_constants(draw):
-    """Many fills, each of which is small enough to be folded."""
+    """Makes many constants, each of which is small enough to be folded."""
     count, size = draw.choice([10, 100, 2000]), draw.choice([10_000, 1_000_000, 6_000_000, 60_000_000])
     value = lambda i: helper.make_tensor("v", FLOAT, [1], [float(i)])  # noqa: E731
     nodes = [_node("ConstantOfShape", ["n"], f"c{i}", value=value(i)) for i in range(count)]
@@ -95,7 +95,7 @@ def constant_products(draw):
 
 @chain
 def constant_reductions(draw):
-    """Reductions that read much and make little."""
+    """Makes reductions that read large constants and have small results."""
     value = helper.make_tensor("v", FLOAT, [1], [0.5])
     op = draw.choice(["ReduceSum", "ReduceMax", "ReduceLogSumExp", "ReduceL2"])
     count = draw.choice([10, 1000])
@@ -141,7 +141,8 @@ def powers_of_extents(draw):
 
 @chain
 def entangled_extents(draw):
-    """Each step reads the one before twice: written as a tree, the expression is exponentially large."""
+    """Makes a chain of steps, each of which reads the step before twice. Written as a tree, the expression of the extents is exponentially
+    large."""
     nodes, last = [], "a"
     for i in range(draw.choice([10, 60, 600])):
         op = draw.choice(["Div", "Max", "Min", "Mul", "Sub"])
@@ -264,7 +265,7 @@ def nested_branches_on_both_sides(draw):
 
 @chain
 def many_branches(draw):
-    """Many branches that read a constant, each of which may convert or pack it."""
+    """Makes many branches that read a constant, each of which may convert or pack it."""
     dtype, op = draw.choice([(np.float16, "MatMul"), (np.float32, "MatMul"), (np.float32, "Add")])
     count = draw.choice([10, 250])
     nodes, last = [], "x"
@@ -278,7 +279,7 @@ def many_branches(draw):
 
 @chain
 def captures_of_everything(draw):
-    """Nested bodies, each of which reads values of all bodies around it."""
+    """Makes nested bodies, each of which reads values of all bodies around it."""
     depth, width = draw.choice([(5, 100), (28, 30)])
     nodes = []
     for level in reversed(range(depth)):
@@ -340,7 +341,7 @@ def many_readers(draw):
 
 @chain
 def many_convolutions(draw):
-    """Many convolutions that may each pack the same constant."""
+    """Makes many convolutions, each of which may pack the same constant."""
     count = draw.choice([100, 1500])
     op = draw.choice(["Conv", "MatMul", "Gemm", "LSTM", "ConvTranspose"])
     if op in ("MatMul", "Gemm"):
@@ -474,7 +475,7 @@ def written_out_normalizations(draw):
 
 @chain
 def rotary_sections(draw):
-    """Nodes whose decomposition makes a constant of the size that an attribute gives."""
+    """Makes nodes whose decomposition has a constant as large as an attribute says."""
     size = draw.choice([512, 65_536])
     nodes = _repeat("MRotaryEmbedding", draw.choice([1, 300]), lambda x: [x, "p", "c", "c"], domain="com.microsoft", mrope_section=[size] * 3)
     model = _model(nodes, [("x", FLOAT, [1, 1, 1, 6 * size]), ("p", INT64, [3, 1, 1]), ("c", FLOAT, [10, 3 * size])])

@@ -99,7 +99,7 @@ def load_in_child(raw: bytes, load: Callable[[bytes], object] = treadle.Inferenc
     return Load(verdict, text, int(memory), float(seconds))
 
 
-# Mutations: each makes a part of a model huge. It returns False if the model has no such part.
+# Mutations. Each makes a part of a model huge, and returns False if the model has no such part.
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
@@ -278,7 +278,7 @@ def mutated(seed: int) -> bytes | None:
     if case is None:
         return None
     constant = draw.randrange(3)
-    if constant:  # may be folded
+    if constant:  # the node may be folded
         case.constant = [isinstance(x, np.ndarray) and (constant == 1 or draw.random() < 0.7) for x in case.inputs]
     model = onnx.ModelProto.FromString(model_of([case], case.opset, 10)[0])
     for _ in range(draw.randint(1, 4)):
@@ -288,7 +288,7 @@ def mutated(seed: int) -> bytes | None:
 
 
 def case_of(seed: int) -> tuple[str, bytes | None]:
-    """Returns the name and the file of a seed; no file if its choices give none."""
+    """Returns the name and the bytes of the case for a seed; no bytes if the random choices give no valid case."""
     draw = random.Random(seed)
     if draw.random() < 0.1:
         name = draw.choice(sorted(CHAINS))

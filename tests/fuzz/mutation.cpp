@@ -112,7 +112,7 @@ void Mutator::change_stream(std::string& bytes, const std::vector<std::string>& 
   }
 }
 
-// Changes a number or a word.
+// Changes a number or a word of a text.
 void Mutator::change_token(std::string& text) {
   auto is_part = [&](size_t i) {
     return std::isalnum(static_cast<unsigned char>(text[i])) != 0 || text[i] == '.' || text[i] == '-' || text[i] == '_';

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kUsage =
     "treadle_operator_sweep [--seed FIRST] [--count CASES] [--seconds TIME] [--op NAME]... [--domain DOMAIN] | --print SEED | --one SEED\n";
-constexpr unsigned kSecondsOfACase = 10;  // of processor time
+constexpr unsigned kSecondsOfACase = 10;  // seconds of processor time
 
 struct Options {
   uint64_t seed = 1;

@@ -1,4 +1,4 @@
-// The shared page of jobs, which any process of the same user may write while others run.
+// Fuzzes the page of memory that jobs share. Any process of the same user may write to it while others run.
 #include <stdlib.h>
 
 #include <cstring>

@@ -9,11 +9,11 @@
 
 namespace treadle::fuzz {
 
-/// What the graph knows of an operand before the run.
+/// What the graph knows about an operand before the run.
 enum class Knowledge : uint8_t { constant, shape, symbols, rank_unknown };
 
 struct SweepOperand {
-  Datum value;  // undefined: absent
+  Datum value;  // undefined if the operand is absent
   Knowledge knowledge = Knowledge::shape;
 };
 
@@ -21,7 +21,7 @@ struct SweepCase {
   const OpDef* op = nullptr;
   int version = 0;
   std::vector<SweepOperand> inputs;
-  std::vector<bool> outputs;  // false: absent
+  std::vector<bool> outputs;  // false for an output that is absent
   Attributes attributes;
   std::vector<std::string> bodies;  // names of graph attributes
   bool optimized = false;           // true: all passes run before lowering
@@ -30,7 +30,7 @@ struct SweepCase {
 /// Returns the case for a seed. Its operator is one of `ops`.
 SweepCase make_case(uint64_t seed, const std::vector<const OpDef*>& ops);
 
-/// Formats a line per operand and attribute.
+/// Formats a case as text, with a line for each operand and attribute.
 std::string to_string(const SweepCase& c);
 
 }  // namespace treadle::fuzz

@@ -21,7 +21,7 @@
 namespace treadle::fuzz {
 namespace {
 
-constexpr size_t kBytesBesideTheProgram = size_t{1} << 29;    // address space
+constexpr size_t kBytesBesideTheProgram = size_t{1} << 29;    // limit of the address space that a case may use
 constexpr auto kTimeOfARun = std::chrono::milliseconds(300);  // ends loops that would run for ever
 
 Datum fenced_datum(const Datum& datum) { return datum.is_tensor() ? Datum(fenced(datum.tensor())) : datum; }
@@ -116,7 +116,7 @@ void run_fenced(const Graph& graph, std::span<const Datum> feeds) {
   }
 }
 
-// Catches errors, so that the other ways to run the case are still tried.
+// Runs one way of computing the case, and catches errors, so that the other ways are still tried.
 template <typename F>
 Verdict verdict_of(F&& run) {
   try {

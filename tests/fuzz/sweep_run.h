@@ -11,7 +11,7 @@ enum class Outcome : uint8_t { ran, refused, failed };
 
 struct Verdict {
   Outcome outcome = Outcome::ran;
-  std::string text;  ///< the error's text
+  std::string text;  ///< the text of the error
 };
 
 /// Limits the calling process's memory, so that huge sizes in a case give errors instead of filling the machine.

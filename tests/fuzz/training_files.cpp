@@ -62,7 +62,7 @@ std::string changed_checkpoint(const std::string& seed, Mutator& mutator) {
   return bytes;
 }
 
-// One trainer for each kind of options that a checkpoint or adapter must agree with.
+// Returns options of several trainers. They differ in the kinds of options that a checkpoint or adapter must agree with.
 std::vector<TrainerOptions> kinds_of_trainers() {
   std::vector<TrainerOptions> kinds;
   kinds.push_back({.learning_rate = 0.1, .momentum = 0.9});
@@ -162,8 +162,8 @@ std::vector<std::string> artifacts(const fs::path& folder) {
   return made;
 }
 
-// Half of the changes are to the description, JSON in a field of a protobuf message. Its size is kept, so that messages' lengths stay
-// right.
+// Half of the changes are to the description, which is JSON in a field of a protobuf message. The changes keep its size, so that the
+// lengths of the messages stay right.
 std::string changed_artifacts(const std::string& seed, Mutator& mutator) {
   std::vector<std::string> files = unpacked(seed);
   std::string& file = files[mutator.below(files.size())];

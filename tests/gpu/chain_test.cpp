@@ -1,4 +1,4 @@
-// Which steps shaders know: those of compiled models come from files.
+// Tests which elementwise steps shaders can compute, because compiled models read such steps from files.
 #include "gpu/chain.h"
 
 #include <gtest/gtest.h>

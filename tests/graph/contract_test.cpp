@@ -86,7 +86,8 @@ TEST(Contract, AnOutputThatAnOldOperatorNeverHadIsRefused) {
   EXPECT_TRUE(says(error, "the operator has no output 1")) << error;
 }
 
-// Only control flow has bodies, whose captured values follow the formal inputs. Another operator would take captures for its own operands.
+// Only control-flow operators have bodies; the values that these capture follow the formal inputs. Another operator would take the captured
+// values for its own operands.
 TEST(Contract, ABodyOfAnOperatorThatHasNoneIsRefused) {
   GraphBuilder b;
   const ValueId x = b.input("x", {2});

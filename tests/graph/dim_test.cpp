@@ -147,7 +147,7 @@ TEST_F(DimTest, TextReadsLikeArithmetic) {
   EXPECT_EQ(to_string(Dim(64)), "64");
 }
 
-// Each expression reads the one before twice: written as a tree, it has exponentially many parts.
+// Each expression reads the expression before twice. Written as a tree, the last one has exponentially many parts.
 TEST_F(DimTest, ExpressionsThatShareTheirOperandsAreLookedIntoForALimitedTime) {
   Dim shared = a, repeated = broadcast(a, b);
   for (int i = 0; i < 300; ++i) {

@@ -122,7 +122,7 @@ inline std::vector<Datum> random_feeds(const Graph& graph, std::map<std::string,
   return feeds;
 }
 
-/// Runs a copy of the graph.
+/// Runs a copy of the graph, and returns its outputs.
 inline std::vector<Datum> run_graph(const Graph& graph, const std::vector<Datum>& feeds) {
   std::shared_ptr<const Graph> copy = graph.clone();
   testing::HostProgram program(copy);

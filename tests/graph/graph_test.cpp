@@ -39,7 +39,7 @@ TEST(Graph, UsesOfAValueWithThousandsOfReadersComeAndGoInAnyOrder) {
   graph.replace_uses(other, x);
   for (size_t i = 0; i < 500; ++i) graph.set_input(nodes[i], 0, other);
   verify(graph);
-  // Most of 4,500 changes search none of a value's thousands of readers, some search all of them.
+  // Most of the 4,500 changes search none of a value's thousands of readers; some changes search all of them.
   EXPECT_LT(graph.num_searched() - before, 60 * 4500);
   for (NodeId id : graph.order()) graph.remove_node(id);
   EXPECT_TRUE(graph.value(x).uses.empty());

@@ -33,8 +33,8 @@ TEST_F(Names, NamesOfOneHashAreToldApart) {
   for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(find(pool_[i], 7), i % 2 == 0 ? NameIndex::kNone : i);
 }
 
-// With few different hashes, sequences of occupied slots are long and wrap around the end of the table. Slots of erased names must be
-// refilled correctly.
+// With few different hashes, sequences of occupied table entries are long and wrap around the end of the table. Entries of erased names
+// must be refilled correctly.
 TEST_F(Names, FindsWhatAMapFindsWhileNamesComeAndGo) {
   for (uint32_t num_hashes : {1U, 3U, 16U, 1U << 20U}) {
     pool_.clear();

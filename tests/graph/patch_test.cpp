@@ -10,7 +10,7 @@ namespace {
 
 using testing::GraphBuilder;
 
-// A rule made of a name and a function.
+// A rule that a test makes from a name and a function.
 class TestRule final : public Rule {
  public:
   using Match = std::function<std::optional<Patch>(const Graph&, const Node&)>;

@@ -1,4 +1,5 @@
-// Values of the interpreter: elements as double or int64, each array in memory of its own. Deliberately slow and simple.
+// The values that the interpreter computes with: elements as double or int64, each array in memory of its own. They are deliberately slow
+// and simple.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ struct Array {
 
   Array() = default;
   Array(DType type, Dims shape);
-  static Array ints(std::vector<int64_t> values);  // int64 [n]
-  static Array scalar(int64_t value);              // int64 []
+  static Array ints(std::vector<int64_t> values);  // makes an int64 array with the shape [n]
+  static Array scalar(int64_t value);              // makes an int64 array with the shape []
 
   bool floats() const { return is_float(dtype); }
   bool texts() const { return dtype == DType::string; }
@@ -64,7 +65,7 @@ struct Value {
   bool is_sequence = false, is_optional = false, is_stored = false;
   bool has_element = false;     // for an optional; its content is a sequence if `is_sequence`
   Array array;                  // for a sequence or optional: an empty array of the elements' dtype
-  std::vector<Array> elements;  // of a sequence; an optional tensor has one or none
+  std::vector<Array> elements;  // elements of a sequence; an optional tensor has one element or none
 
   Value() = default;
   Value(Array a) : array(std::move(a)) {}  // NOLINT(google-explicit-constructor): an array is a value
@@ -74,7 +75,7 @@ struct Value {
 bool is_16(DType dtype);
 double round_to(DType dtype, double value);
 int64_t wrap_to(DType dtype, int64_t value);
-/// Returns the distance between 1 and the next number of the type.
+/// Returns the distance between 1 and the next larger number of the type.
 double epsilon_of(DType dtype);
 
 /// Adds random errors of the size of rounding errors. Comparing results with and without them shows how much rounding may change a result.
@@ -116,7 +117,7 @@ class Noise {
 
  private:
   bool on_ = false;
-  int direction_ = 0;  // 0: both directions
+  int direction_ = 0;  // rounds in both directions if 0
   double least_ = 0, most_ = 1;
   bool keeps_precision_ = false, keeps_all_ = false, merges_ = false, recomputes_ = false, few_ = false;
   std::minstd_rand random_;

@@ -92,7 +92,7 @@ void print(const onnx::GraphDef& graph, const std::string& indent, std::string& 
   for (const auto& output : graph.outputs) out += indent + "output " + output.name + " " + type(output.type) + "\n";
 }
 
-// Reads a line word by word.
+// Reads a line of a case's file, word by word.
 class Line {
  public:
   Line(std::string_view rest, int number) : rest_(rest), number_(number) { skip(); }
@@ -106,7 +106,7 @@ class Line {
   void expect(std::string_view token) {
     if (!take(token)) fail("expected " + std::string(token));
   }
-  /// Reads up to a space or one of ",()[]{}=".
+  /// Reads a word, which ends before a space or one of ",()[]{}=".
   std::string word() {
     const size_t end = rest_.find_first_of(" ,()[]{}=");
     std::string result(rest_.substr(0, end));

@@ -217,8 +217,8 @@ feed x [1,3] = -1.7326732873916626 2.2475247383117676 0.2574257552623749
 )");
 }
 
-// The cube overflows in 16 bits, but is -146,000 if float32 is kept between nodes. Then y is 0, the only element less its mean; otherwise
-// NaN.
+// In 16 bits the cube overflows, but if float32 is kept between nodes, it is -146,000. Then y, the only element minus its mean, is 0;
+// otherwise it is NaN.
 TEST(FoundGraphs, PrecisionIsKeptThroughAMinOfSeveral) {
   expect_right(R"(
 opset 21
@@ -238,7 +238,7 @@ feed x [1] = -52.71875
 )");
 }
 
-// A piece without elements begins at the same byte as the next piece.
+// A piece that has no elements begins at the same byte as the next piece.
 TEST(FoundGraphs, ConcatOfAnEmptyPieceAndItsNeighbor) {
   expect_right(R"(
 opset 21
@@ -461,7 +461,7 @@ feed x [1,1,1,1] = 0.5
 )");
 }
 
-// As above, with so many symbols that sampled sizes exceed 64 bits.
+// This graph is like the one above, but has so many symbols that sampled sizes exceed 64 bits.
 TEST(FoundGraphs, ReshapeToTheLeastOfMinusOneAndALargeSize) {
   expect_right(R"(
 opset 21
@@ -495,7 +495,7 @@ feed x0 [4,1,4,1] = 1 0 0 0 1 1 1 1 0 1 1 0 1 0 1 0
 )");
 }
 
-// In the exported file, sums of integer products had become sums of floats.
+// The exporter had written sums of integer products as sums of floats.
 TEST(FoundGraphs, AnExportedProductOfBytesWhoseSumIsZero) {
   expect_right(R"(
 opset 21
@@ -517,7 +517,7 @@ feed a_zero [] = 221
 )");
 }
 
-// min(-1, elements) and ceil(k / 2) - k are never valid extents. M - 2 is one unless M is 1.
+// min(-1, elements) and ceil(k / 2) - k are never valid extents. M - 2 is a valid extent unless M is 1.
 TEST(FoundGraphs, ReshapeToADifferenceThatIsMinusOneInOneRun) {
   expect_right(R"(
 opset 21
@@ -561,7 +561,7 @@ feed x [6] = 7001.1 7001.1 7001.1 7001.1 7001.1 7001.1
 )");
 }
 
-// Nothing is selected, so the symbol of the result's extent has the bound 0.
+// Compress selects nothing, so the symbol of the result's extent has the bound 0.
 TEST(FoundGraphs, NothingThatIsCompressed) {
   expect_right(R"(
 opset 21

@@ -190,7 +190,7 @@ bool nonzero(Generator& g) {
   return !x.empty() && !g.add("NonZero", {x}).empty();
 }
 
-// Makes a scalar constant of x's dtype.
+// Adds a scalar constant of x's dtype, and returns its name.
 std::string number(Generator& g, const std::string& x, double value) {
   Array c(g.array(x).dtype, {});
   c.set(0, value);

@@ -24,7 +24,7 @@ std::string condition(Generator& g) {
   return sum.empty() ? sum : g.add_one("Greater", {sum, g.constant(zero)});
 }
 
-// Returns a value that the body computed; if there is none, a copy of a captured one.
+// Returns a value that the body computed. If there is none, returns a copy of a value that the body captures.
 std::string result_of(Generator& inner, const Generator::Condition& fits) {
   std::string y = inner.pick_own(fits);
   if (!y.empty()) return y;
@@ -152,7 +152,7 @@ bool collecting_loop(Generator& g) {
   return !g.add("Loop", {g.constant(Array::scalar(g.between(0, 4))), "", list, x}, attributes(body("body", inner.take_graph())), 2).empty();
 }
 
-// An input that a Scan slices. All have the same extent along their own axis.
+// An input that a Scan slices. All such inputs have the same extent along the axis that is sliced.
 struct Scanned {
   std::string name;
   int64_t axis;

@@ -1,4 +1,4 @@
-// Generates nodes whose data say which elements they read or write, or how many there are.
+// Generates nodes that read or write elements whose places, or whose number, other data give.
 #include <algorithm>
 #include <numeric>
 
@@ -111,12 +111,12 @@ bool einsum(Generator& g) {
   const Array a = g.array(x);
   const std::string letters = std::string("abcd").substr(0, a.dims.size());
   std::string order = letters;
-  if (g.one_in(3)) {  // one operand, whose axes are permuted or summed
+  if (g.one_in(3)) {  // an Einsum with one operand, whose axes are permuted or summed
     for (int64_t swaps = g.below(3); swaps > 0; --swaps) std::swap(order[static_cast<size_t>(g.below(a.rank()))], order[0]);
     order.resize(static_cast<size_t>(g.between(g.one_in(4) ? 0 : 1, a.rank())));
     return !g.add("Einsum", {x}, attributes(text("equation", letters + "->" + order))).empty();
   }
-  // The other operand has the same extents for some of the letters.
+  // Some letters of the second operand are those of the first one, with the same extents.
   std::string theirs, y;
   Dims dims;
   if (g.one_in(2)) {

@@ -102,7 +102,7 @@ bool slice(Generator& g) {
   return !g.add("Slice", inputs).empty();
 }
 
-// Returns parts that can be concatenated to `first` along `axis`: itself, values of the same kind, Concats or Slices of it.
+// Returns values that can be concatenated to `first` along `axis`: `first` itself, values of the same kind, or Concats or Slices of it.
 std::vector<std::string> parts_like(Generator& g, const std::string& first, int64_t axis) {
   std::vector<std::string> parts{first};
   for (int64_t count = g.between(1, 3); count > 0; --count) {

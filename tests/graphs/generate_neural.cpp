@@ -145,7 +145,7 @@ bool normalize(Generator& g) {
   return !g.add("InstanceNormalization", {x, scale, bias}, attributes(real("epsilon", 0.01F))).empty();
 }
 
-// softmax(q k^T * s) v
+// Adds the nodes of softmax(q k^T * s) v.
 bool attention(Generator& g) {
   const std::string q = g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() >= 3 && a.size() > 0; });
   if (q.empty()) return false;
@@ -163,7 +163,7 @@ bool attention(Generator& g) {
   return !g.add_one("MatMul", {g.add_one("Softmax", {scores}, attributes(integer("axis", -1))), v}).empty();
 }
 
-// Makes scales for which no product of small numbers lies half-way between two codes.
+// Makes scales for quantisation, such that no product of small numbers lies half-way between two codes.
 Array scale_of(Generator& g, const Dims& dims) {
   Array scale(DType::float32, dims);
   for (size_t k = 0; k < scale.size(); ++k) scale.set(k, 0.0137 + static_cast<double>(g.below(1000)) * 3.17e-5);

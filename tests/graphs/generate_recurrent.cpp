@@ -197,7 +197,7 @@ bool resize(Generator& g) {
     scales = some_scales, sizes = some_sizes;
   }
   std::string roi;
-  if (crops) {  // crops at positions between pixels, so that rounding cannot decide what is inside
+  if (crops) {  // the crops lie at positions between pixels, so that rounding cannot decide what is inside
     Array ends(DType::float32, {2 * static_cast<int64_t>(scales.size())});
     for (size_t n = 0; n < scales.size(); ++n) {
       ends.set(n, scales.f[n] == 1 ? 0 : g.one_of<double>({0, 0.137, -0.211}));

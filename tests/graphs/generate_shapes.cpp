@@ -55,7 +55,8 @@ bool join(Generator& g) {
          !g.add("Concat", parts, attributes(integer("axis", 0))).empty();
 }
 
-// Reshapes x to a shape that was taken apart and put together again, its own or another value's. Exporters often write this.
+// Adds a Reshape of x to a shape whose extents are taken apart and put together again: the shape of x, or that of another value. Exporters
+// often write such nodes.
 bool reshape_by_extents(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.rank() > 0 && a.rank() < 5; });
   if (x.empty()) return false;

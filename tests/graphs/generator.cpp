@@ -175,7 +175,7 @@ std::vector<std::string> Generator::add(const std::string& op, std::vector<std::
       for (const std::string& output : node.outputs)
         if (!tame(scope.get(output))) return {};
     }
-    // Ranks must be the same for all feeds: exporters do not write other graphs.
+    // The rank of a value must be the same for all sets of feeds, because exporters do not write other graphs.
     for (size_t set = 1; set < scopes_.size(); ++set)
       for (const std::string& output : node.outputs)
         if (value(output, set).array.dims.size() != value(output).array.dims.size()) return {};

@@ -22,7 +22,7 @@ class Generator {
   /// Generates the whole case.
   Case generate();
 
-  // Chance.
+  // Random choices.
   int64_t below(int64_t n) { return n <= 0 ? 0 : static_cast<int64_t>((*random_)() % static_cast<uint64_t>(n)); }
   int64_t between(int64_t low, int64_t high) { return low + below(high - low + 1); }
   bool one_in(int64_t n) { return below(n) == 0; }
@@ -31,16 +31,16 @@ class Generator {
     return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))];
   }
 
-  // Values.
+  // Values of the graph so far.
   const Value& value(const std::string& name, size_t set = 0) const { return scopes_[set].get(name); }
   const Array& array(const std::string& name) const { return value(name).array; }
   size_t num_sets() const { return scopes_.size(); }
   using Condition = std::function<bool(const Array&)>;
-  /// Picks a tensor, preferring new ones; "" if none satisfies the condition.
+  /// Picks a tensor that satisfies the condition, and prefers new ones; returns "" if there is none.
   std::string pick(const Condition& condition);
   std::string pick_sequence();
   std::string pick_optional();
-  /// True: pick() returns only strings; false: it returns none.
+  /// With true, pick() returns only strings; with false, it returns none.
   void want_texts(bool want) { wants_texts_ = want; }
   bool wants_texts() const { return wants_texts_; }
   std::string constant(Array value);
@@ -54,11 +54,11 @@ class Generator {
   /// Like add() for a node with one output; "" if it is not valid.
   std::string add_one(const std::string& op, std::vector<std::string> inputs, std::vector<onnx::AttributeDef> attributes = {});
 
-  // Bodies.
+  // Functions for bodies.
   std::string add_formal(const std::vector<Value>& example_per_set);
   void grow(int num_nodes);
   void add_output(const std::string& name, bool in_body = true);
-  /// Picks a value made within the body; "" if none satisfies the condition.
+  /// Picks a value that was made within the body and satisfies the condition; returns "" if there is none.
   std::string pick_own(const Condition& condition);
   int depth() const { return depth_; }
   onnx::GraphDef take_graph() { return std::move(graph_); }
@@ -89,7 +89,7 @@ std::vector<onnx::AttributeDef> attributes(A... list) {
   return result;
 }
 
-/// A way to add nodes. Returns false if it could not add any.
+/// A kind of nodes, with a function that adds some to a graph. The function returns false if it could not add any.
 struct Kind {
   const char* name;
   int weight;

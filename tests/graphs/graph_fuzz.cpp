@@ -1,4 +1,5 @@
-// Runs random graphs in many ways beside an interpreter, and shrinks those that differ: docs/fuzzing.md.
+// Runs random graphs in many ways and compares the results with those of an interpreter. Shrinks graphs whose results differ.
+// docs/fuzzing.md describes it.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,7 +74,7 @@ void work(const Options& options, uint32_t first, uint32_t last, std::chrono::st
       const std::string failure = run_case(c, judgement, settings[i]);
       if (failure.empty()) continue;
       if (options.beyond_plain && !run_apart(c, Setting{.level = GraphOptimizationLevel::disable_all}).empty()) break;
-      // Our shapes have a maximal number of axes, ONNX's have none.
+      // The library's shapes have a maximal number of axes; ONNX's have none.
       if (failure.starts_with("error not_implemented") || failure.find("axes are supported") != std::string::npos) {
         ++progress.unsupported;
         std::fprintf(stderr, "unsupported, seed %u: %.300s\n", seed, failure.c_str());

@@ -14,11 +14,11 @@
 
 namespace treadle::graphs {
 
-/// Values by name, including the outer graph's.
+/// Values by name, including those of the outer graph.
 class Scope {
  public:
   explicit Scope(const Scope* outer = nullptr) : outer_(outer) {}
-  /// @throws Invalid
+  /// @throws Invalid if there is no such value
   const Value& get(const std::string& name) const { return get(name, /*second=*/false); }
   /// Returns the result of a second run of the value's producer (Noise::recomputes), if there was one.
   const Value& get_second(const std::string& name) const { return get(name, /*second=*/true); }
@@ -37,7 +37,7 @@ class Scope {
   std::map<std::string, Results> values_;
 };
 
-/// The interpretation of one node.
+/// One node that is being interpreted, with its operands and attributes.
 class Call {
  public:
   Call(const onnx::NodeDef& node, const Scope& scope, Noise& noise);
@@ -50,7 +50,7 @@ class Call {
   const Array& in(size_t i) const;
   /// Returns the elements of an int64 input.
   const std::vector<int64_t>& ints_in(size_t i) const;
-  /// True for an initializer.
+  /// Returns true if the operand is an initializer.
   bool is_stored(size_t i) const { return value(i).is_stored; }
 
   const std::string& op() const { return node_.op_type; }
@@ -76,7 +76,7 @@ class Call {
 using Operator = std::vector<Value> (*)(Call&);
 using OperatorTable = std::map<std::string, Operator, std::less<>>;
 
-// One table per file; a new operator is a function and a line in one of them.
+// Each of these tables is defined in a file of its own. A new operator is a function and a line in one of the tables.
 const OperatorTable& elementwise_operators();
 const OperatorTable& movement_operators();
 const OperatorTable& reduction_operators();
@@ -87,9 +87,9 @@ const OperatorTable& recurrent_operators();
 const OperatorTable& image_operators();
 const OperatorTable& indexed_operators();
 
-/// Adds the node's outputs to the scope. @throws Invalid
+/// Computes a node, and adds its outputs to the scope. @throws Invalid if the node breaks ONNX's rules
 void interpret(const onnx::NodeDef& node, Scope& scope, Noise& noise);
-/// Returns the graph's outputs. @param scope  has the inputs @throws Invalid
+/// Computes a graph, and returns its outputs. @param scope  contains the inputs @throws Invalid if a node breaks ONNX's rules
 std::vector<Value> interpret(const onnx::GraphDef& graph, Scope& scope, Noise& noise);
 
 }  // namespace treadle::graphs

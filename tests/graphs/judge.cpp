@@ -10,7 +10,8 @@ namespace treadle::graphs {
 namespace {
 
 constexpr double kAnything = std::numeric_limits<double>::infinity();
-// Allows for more error than the random runs show: their errors partly cancel, while an implementation's may all have the same sign.
+// Factor by which an error may exceed the errors of the random runs. Errors of random runs partly cancel, while those of an implementation
+// may all have the same sign.
 constexpr double kWorse = 8;
 
 std::vector<Value> interpret_with(const Case& c, const Feeds& feeds, Noise noise) {

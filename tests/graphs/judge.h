@@ -8,8 +8,8 @@
 
 namespace treadle::graphs {
 
-/// An output, and for each of its arrays (elements of a sequence) the allowed error of every element: infinite where rounding alone
-/// decides, such as next to a step.
+/// An expected output. For each of its arrays (the elements of a sequence) it has the allowed error of every element, which is infinite if
+/// rounding alone decides the result, such as next to a step.
 struct Expected {
   Value value;
   std::vector<std::vector<double>> slack;

@@ -112,8 +112,8 @@ Values sequence_construct(Call& c) {
   return {sequence_of(std::move(elements), dtype)};
 }
 
-// Returns the index that the position input names. @param beyond  the position may be one past the last, which is also the default;
-// otherwise the default is the last
+// Returns the index that the input with the position contains. @param beyond  the position may be one past the last, which is then also the
+// default; otherwise the default is the last
 size_t position(Call& c, size_t input, bool beyond) {
   const auto count = static_cast<int64_t>(c.value(0).elements.size());
   if (!c.has(input)) {

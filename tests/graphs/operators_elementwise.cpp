@@ -9,7 +9,8 @@
 namespace treadle::graphs {
 namespace {
 
-// f of every element of input 0; `ulps`: what an implementation may be off by; `limit`: no magnitude is larger, though it may be reached.
+// Applies f to every element of input 0. @param ulps  the error that an implementation may make, in units in the last place @param limit
+// no result has a larger magnitude, though one may reach it
 template <typename F>
 std::vector<Value> each(Call& c, double ulps, F f, double limit = std::numeric_limits<double>::infinity()) {
   const Array& x = c.in(0);
@@ -60,7 +61,7 @@ std::vector<Value> binary(Call& c, double ulps, F f, G g) {
   return {combine(c, c.in(0), c.in(1), ulps, f, g)};
 }
 
-// For integers, which wrap around: computes on the same bits, unsigned.
+// Applies f to integers, which wrap around on overflow: computes on the same bits as unsigned numbers.
 template <typename F>
 auto wrapping(F f) {
   return [f](int64_t a, int64_t b) { return static_cast<int64_t>(f(static_cast<uint64_t>(a), static_cast<uint64_t>(b))); };
@@ -204,7 +205,7 @@ std::vector<Value> cast(Call& c) {
       const bool narrows = epsilon_of(y.dtype) > epsilon_of(x.dtype);
       y.set(k, narrows ? c.noise()(x.f[k], y.dtype) : x.f[k]);
     } else {
-      // Only what every integer type but the narrowest holds has one meaning.
+      // The result of a conversion is only defined if every integer type except the narrowest can represent the number.
       require(y.dtype == DType::boolean || (std::fabs(x.f[k]) < 127 && (is_signed_integer(y.dtype) || x.f[k] > -1)), "Cast out of range");
       y.set(k, x.f[k]);
     }

@@ -93,7 +93,7 @@ double filter(Call& c, double distance) {
   return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
 }
 
-// Returns the elements along an axis that an output element is computed from; none if it lies outside of the region.
+// Returns the elements along an axis from which an output element is computed; none if it lies outside of the region.
 std::vector<Tap> taps_of(Call& c, int64_t to, const ResizedAxis& axis) {
   double from = place_in_source(c, axis, to);
   // Positions are differences of numbers as large as `size`, so they may have rounding errors of that size.

@@ -1,4 +1,4 @@
-// Operators whose data say which elements they read or write, or how many there are.
+// Operators that read or write elements whose places, or whose number, other data give.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,7 +14,7 @@ using Values = std::vector<Value>;
 // The elements that one index tuple of GatherND or ScatterND refers to.
 struct Tuple {
   Dims begin;    // coordinates of the first one: batch axes, then the tuple
-  size_t inner;  // how many follow each other
+  size_t inner;  // number of elements that follow each other without a gap
 };
 
 Tuple tuple_at(const Array& x, const Array& indices, size_t number, size_t batch_dims) {
@@ -131,7 +131,7 @@ Values unique(Call& c) {
     for (double v : x.f) grid = std::isfinite(v) ? std::max(grid, std::fabs(v)) : grid;
     grid *= 16 * epsilon_of(x.dtype);
   }
-  // For each index along the axis, the numbers of its slice.
+  // Holds, for each index along the axis, the elements of the slice at that index.
   std::vector<std::vector<double>> slices(static_cast<size_t>(x.dims[axis]));
   for (size_t k = 0; k < x.size(); ++k) {
     const double v = x.number(k);
@@ -199,7 +199,7 @@ Values eye_like(Call& c) {
   return {std::move(y)};
 }
 
-// Letters only: "bij,bjk->bik".
+// The equation must consist of letters only, such as "bij,bjk->bik".
 Values einsum(Call& c) {
   const std::string equation = c.text("equation", "");
   const size_t arrow = equation.find("->");

@@ -263,7 +263,8 @@ Values pad(Call& c) {
   const Array& x = c.in(0);
   const std::string mode = c.text("mode", "constant");
   const size_t rank = x.dims.size();
-  std::vector<int64_t> axes(rank), before(rank, 0), after(rank, 0), first(rank, 0), kept = x.dims;  // kept: as cut by negative pads
+  // The extents that remain after negative pads have cut the array.
+  std::vector<int64_t> axes(rank), before(rank, 0), after(rank, 0), first(rank, 0), kept = x.dims;
   std::iota(axes.begin(), axes.end(), 0);
   if (c.has(3)) axes = c.ints_in(3);
   require(c.ints_in(1).size() == 2 * axes.size(), "two pads per axis");

@@ -77,7 +77,7 @@ struct Window {
     require(padded >= reach, "the window is larger than the image");
     return (padded - reach) / strides[d] + 1;
   }
-  // Calls f(place in the kernel, coordinates in the image) for all of the window at `at` (N, C, spatial) that lies inside the image.
+  // Calls f(place in the kernel, coordinates in the image) for each place in the window of `at` (N, C, spatial) that lies inside the image.
   void visit(const Array& x, const Dims& at, const std::function<void(const Dims&, const Dims&)>& f) const {
     for (size_t k = 0; k < static_cast<size_t>(count_of(kernel)); ++k) {
       const Dims tap = coordinates(k, kernel);
@@ -132,7 +132,7 @@ Values conv(Call& c) {
   for (size_t k = 0; k < y.size(); ++k) {
     const double bias = c.has(2) ? c.in(2).f.at(static_cast<size_t>(coordinates(k, dims)[1])) : 0;
     if (c.has(2)) require(c.in(2).dims == Dims{w.dims[0]}, "Conv's bias");
-    // Algorithms such as Winograd's round several times.
+    // Allows several roundings, as in Winograd's algorithm.
     y.set(k, c.noise()(y.f[k] + bias, y.dtype, 4));
   }
   return {std::move(y)};

@@ -72,7 +72,7 @@ int64_t requantized(Call& c, double sum, double scale, double zero, DType dtype)
   return static_cast<int64_t>(std::clamp(std::nearbyint(c.noise()(sum * scale, DType::float32, 3)) + zero, low, high));
 }
 
-// Multiplies a matrix, or a batch of them, by one matrix.
+// Multiplies a matrix, or each matrix of a batch, by one matrix.
 Values qlinear_matmul(Call& c) {
   const Array &a = c.in(0), &b = c.in(3);
   require(a.rank() >= 2 && b.rank() == 2 && a.dims.back() == b.dims[0], "two matrices");

@@ -1,4 +1,4 @@
-// LSTM, GRU and RNN, one sequence and one step at a time.
+// Computes LSTM, GRU and RNN, one sequence and one time step after the other.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace {
 using Values = std::vector<Value>;
 using Row = std::vector<double>;
 
-// One direction of a layer: what LSTM, GRU and RNN have in common.
+// The parts that LSTM, GRU and RNN have in common, for one layer.
 class Layer {
  public:
   Layer(Call& call, int64_t num_gates) : c(call), gates(num_gates), hidden(call.integer("hidden_size", 0)) {
@@ -58,9 +58,9 @@ class Layer {
     for (int64_t i = 0; i < hidden; ++i) sum.add(state[static_cast<size_t>(i)] * r.f[place({d, gate * hidden + h, i}, r.dims)]);
     return sum.value();
   }
-  // In runs with rounding errors, rounds intermediate results to float32, so that a gate may become exactly 1.
+  // In runs that simulate rounding errors, rounds intermediate results to float32, because a gate may then become exactly 1.
   double rounded_on_the_way(double x) { return c.noise().on() ? round_to(precision(), x) : x; }
-  /// Function `index` of a direction's cell.
+  /// Applies the function with this index of a direction's cell.
   double apply(int64_t d, int64_t index, double x) {
     const Function& f = functions[static_cast<size_t>(d * per_direction() + index)];
     return rounded_on_the_way(term(value_of(f, clip(x))));
@@ -74,7 +74,7 @@ class Layer {
     return row;
   }
 
-  /// `step(direction, batch, time, states)` changes the states, of which the first is the output.
+  /// Computes the layer. `step(direction, batch, time, states)` changes the states, the first of which is the output.
   template <typename F>
   Values run(size_t num_states, F step) {
     const DType dtype = c.in(0).dtype;
@@ -107,7 +107,7 @@ class Layer {
     double alpha, beta;
   };
 
-  // The lists activation_alpha and activation_beta have an element only for each function with such a parameter.
+  // Reads the activation functions. The lists activation_alpha and activation_beta only have elements for functions with such a parameter.
   void read_functions() {
     const int64_t directions = both ? 2 : 1;
     const auto *names = c.attribute("activations"), *alphas = c.attribute("activation_alpha"), *betas = c.attribute("activation_beta");

@@ -59,7 +59,8 @@ class SessionRunner : public Runner {
     ScratchFile file{scratch_file(setting.file == File::compiled ? ".treadle" : ".onnx")};
     SessionOptions writing = options;
     if (setting.file == File::exported && setting.level == GraphOptimizationLevel::all) {
-      Model::from_bytes(bytes_of(model)).save(file.path, GraphState::optimized);  // with fused operators; sessions write none
+      // The file of the optimised graph contains fused operators; sessions do not write such files.
+      Model::from_bytes(bytes_of(model)).save(file.path, GraphState::optimized);
     } else {
       (setting.file == File::compiled ? writing.compiled_model_filepath : writing.optimized_model_filepath) = file.path;
       Session writer(Model::from_bytes(bytes_of(model)), writing);
@@ -93,7 +94,7 @@ class SessionRunner : public Runner {
 
  private:
   std::vector<Datum> run_in_parts(const std::map<std::string, Datum>& data) {
-    if (random_() % 4 == 0) session_->partial_run(data).advance_steps(random_() % 8);  // an abandoned run
+    if (random_() % 4 == 0) session_->partial_run(data).advance_steps(random_() % 8);  // a run that is abandoned
     std::map<std::string, Datum> late;
     PartialRun run = begin_in_parts(data, late);
     for (int steps = 0; (run.steps_left() > 0 || !late.empty()) && steps < 1000; ++steps) {

@@ -9,7 +9,7 @@
 
 namespace treadle::graphs {
 
-// An object that runs sets of feeds in one place, such as a session.
+// An object that computes sets of feeds in one way, for example by a session.
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -23,7 +23,7 @@ std::unique_ptr<Runner> make_session_runner(const std::string& model, const Sett
 std::string run_states(const Case& c, const Judgement& judgement, const Setting& setting);
 /// Runs one session on three threads, each with the sets in another order.
 std::string run_clients(const Case& c, const Judgement& judgement, const Setting& setting);
-/// Fetches values of the main graph other than its outputs, and feeds some.
+/// Runs the case with some inner values of the main graph fetched, and others fed.
 std::string run_fetches(const Case& c, const Setting& setting);
 
 /// True if rounding decides whether the case is valid.

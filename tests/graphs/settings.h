@@ -1,4 +1,4 @@
-// The ways to run a case.
+// Settings: the ways in which a case can be run.
 #pragma once
 
 #include <random>
@@ -14,27 +14,28 @@ enum class File : uint8_t { none, compiled, exported };
 
 struct Setting {
   GraphOptimizationLevel level = GraphOptimizationLevel::all;
-  std::vector<std::string> skip;  ///< passes by name
+  std::vector<std::string> skip;  ///< names of passes that do not run
   int64_t max_patches = INT64_MAX;
   bool reuse_memory = true;
   int threads = 1;
-  /// "": a session. Otherwise an executor of its own: "readiness": the parallel one, even if it gains nothing; "sim", "several": streams of
-  /// one or three simulated devices, which check every access; "nodes": node by node, as a session does under a device memory limit.
+  /// Says what runs the case. "": a session. "readiness": the parallel executor, even if parallelism gains nothing. "sim", "several":
+  /// streams of one or three simulated devices, which check every access. "nodes": node by node, as a session runs it under a device memory
+  /// limit.
   std::string where;
-  // Options of a session:
+  // Options of a session, used if `where` is empty.
   bool parallel = false;
   bool device = false;  ///< on a simulated device
   bool job = false;
   double share = 0;        ///< SessionOptions::memory_fraction
   double recomputed = -1;  ///< SessionOptions::recompute_fraction
-  double budget = 0;       ///< memory limit as a share of the peak without a limit; 0: none
+  double budget = 0;       ///< memory limit, as a share of the peak without a limit; 0: no limit
   /// Seeds where a partial run stops, including abandoned runs; with an odd seed, some inputs are fed only when requested. 0: whole runs.
   uint32_t partial = 0;
-  uint32_t cancelled = 0;  ///< seeds when an earlier run is cancelled; 0: none
-  uint32_t fetches = 0;    ///< seeds which inner values are fetched and fed; 0: none
-  bool clients = false;    ///< several threads run all sets of feeds in one session at once
-  bool bound = false;      ///< through an IoBinding
-  uint32_t states = 0;     ///< seeds which outputs are fed back as inputs (StatefulRun); 0: none
+  uint32_t cancelled = 0;  ///< random seed of the moment at which an earlier run is cancelled; 0: no run is cancelled
+  uint32_t fetches = 0;    ///< random seed that selects the inner values that are fetched and fed; 0: none
+  bool clients = false;    ///< several threads run all sets of feeds in one session at the same time
+  bool bound = false;      ///< runs use an IoBinding
+  uint32_t states = 0;     ///< random seed that selects the outputs that are fed back as inputs (StatefulRun); 0: none
   File file = File::none;
 };
 

@@ -228,7 +228,7 @@ class Shrinker {
     return any;
   }
 
-  // Extent `from` becomes `to` wherever it stands: in inputs, constants and feeds, and as an element of integer constants.
+  // Replaces the extent `from` by `to` everywhere: in inputs, constants and feeds, and as an element of integer constants.
   bool shrink_extents() {
     bool any = false;
     for (int64_t from = 16; from > 1; --from)
@@ -392,7 +392,7 @@ std::string run_apart(const Case& c, const Setting& setting) {
 
 std::string class_of(const std::string& failure) {
   std::string result = failure.substr(0, failure.find(':'));
-  // For an error, adds the text of the second line, without quoted names: the first line names the node.
+  // The first line of an error names the node. For errors, the text of the second line is added, without quoted names.
   const size_t second = failure.find('\n');
   if (!failure.starts_with("error") || second == std::string::npos) return result;
   bool quoted = false;

@@ -11,7 +11,7 @@ namespace treadle::graphs {
 /// @return empty if all is well; "wrong: …", "error CODE: …", "crash: …", "hang: …"; or "invalid: …" if the case breaks ONNX's rules.
 std::string run_apart(const Case& c, const Setting& setting);
 
-/// Returns the part of a failure's text that is equal for failures of the same kind.
+/// Returns the part of a failure's text that is the same for all failures of one kind.
 std::string class_of(const std::string& failure);
 
 struct Shrunk {
@@ -19,7 +19,7 @@ struct Shrunk {
   Setting setting;
   std::string failure;
 };
-/// Returns the smallest case and simplest setting found that fail in the same way.
+/// Returns the smallest case and the simplest setting that were found to fail in the same way.
 Shrunk shrink(const Case& c, const Setting& setting, const std::string& failure);
 
 }  // namespace treadle::graphs

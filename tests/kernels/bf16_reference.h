@@ -10,12 +10,12 @@
 
 namespace treadle::test {
 
-/// Returns the nearest normal number with 8 bits of mantissa; in a tie, the one whose last bit is 0.
+/// Returns the nearest normal number with 8 bits of mantissa. If two are equally near, returns the one whose last bit is 0.
 inline float nearest_bf16(float x) {
   if (x == 0 || !std::isfinite(x)) return x;
   int exponent = 0;
-  const double mantissa = std::frexp(static_cast<double>(x), &exponent);                         // in [0.5, 1)
-  return static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8));  // ties to even
+  const double mantissa = std::frexp(static_cast<double>(x), &exponent);                         // the mantissa is in [0.5, 1)
+  return static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8));  // nearbyint() rounds ties to even
 }
 
 inline std::vector<float> nearest_bf16(std::vector<float> values) {
@@ -29,7 +29,7 @@ inline float nearest_f16(float x) {
   int exponent = 0;
   std::frexp(x, &exponent);
   const int last = std::max(exponent - 11, -24);
-  const double near = std::ldexp(std::nearbyint(std::ldexp(static_cast<double>(x), -last)), last);  // ties to even
+  const double near = std::ldexp(std::nearbyint(std::ldexp(static_cast<double>(x), -last)), last);  // nearbyint() rounds ties to even
   return std::abs(near) > 65504 ? std::copysign(std::numeric_limits<float>::infinity(), x) : static_cast<float>(near);
 }
 

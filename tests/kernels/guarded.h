@@ -12,7 +12,8 @@
 
 namespace treadle::test {
 
-/// `count` elements directly before an inaccessible page. Their alignment is only that of the type.
+/// Holds `count` elements directly before an inaccessible page, so that reads beyond the end crash. Their alignment is only that of the
+/// type.
 template <typename T>
 class Guarded {
  public:

@@ -107,7 +107,7 @@ struct Case {
 
 std::vector<double> doubles(const Guarded<float>& x) { return {x.data(), x.data() + x.size()}; }
 
-// ---- products ----
+// ---- products of matrices ----
 
 Outcome product(Inputs& in) {
   const int64_t M = in.extent(20), N = in.extent(90), K = in.random.integer(0, 9) == 0 ? 0 : in.extent(90);
@@ -179,7 +179,8 @@ Outcome blocked_product(Inputs& in) {
 Outcome int8_weights_product(Inputs& in) {
   const int64_t M = in.extent(12), N = in.extent(90), K = in.extent(90);
   std::vector<float> b;
-  for (int64_t i = 0; i < K * N; ++i) b.push_back(i < N ? 127.0F : static_cast<float>(in.random.integer(-127, 127)));  // exact when packed
+  // These numbers are exact when packed.
+  for (int64_t i = 0; i < K * N; ++i) b.push_back(i < N ? 127.0F : static_cast<float>(in.random.integer(-127, 127)));
   const auto& a = in.floats(M * K);
   const auto& c = in.output(M * N);
   std::vector<float> scales(static_cast<size_t>(packed_int8_scales(N)));
@@ -265,7 +266,8 @@ Outcome nhwc_of(Inputs& in, const ConvParams& p, NhwcMethod method) {
 
 Outcome nhwc_bf16_of(Inputs& in, const ConvParams& p) {
   ConvRun run(in, p);
-  for (size_t i = 0; i < run.weights.size(); ++i) run.weights[i] = std::round(run.weights[i] * 64) / 64;  // exact in bfloat16
+  // These numbers are exact in bfloat16.
+  for (size_t i = 0; i < run.weights.size(); ++i) run.weights[i] = std::round(run.weights[i] * 64) / 64;
   for (size_t i = 0; i < run.x.size(); ++i) run.x[i] = test::nearest_bf16(run.x[i]);
   const Guarded<float> x(channels_last(run.x.values(), p.C, p.window.in_size()));
   const auto& y = in.output(p.N * p.M * p.window.out_size());
@@ -411,7 +413,7 @@ Outcome affine_of(Inputs& in) {
   return o;
 }
 
-// ---- rows ----
+// ---- functions of rows ----
 
 template <bool kLog>
 Outcome softmax_of(Inputs& in) {
@@ -589,9 +591,9 @@ Outcome lstm_of(Inputs& in) {
   return o;
 }
 
-// ---- elements and places ----
+// ---- functions of elements, and of places ----
 
-Outcome chain_of(Inputs& in) {  // clip(relu(x * w + w), -1, 2)
+Outcome chain_of(Inputs& in) {  // computes clip(relu(x * w + w), -1, 2)
   const int64_t n = in.random.integer(0, 700);
   const auto& x = in.floats(n);
   const auto& w = in.weights(n);
@@ -709,7 +711,7 @@ const Case kCases[] = {
     {"resize_axis", resized},
 };
 
-/// @param lost  absolute error that is always allowed: half of the smallest subnormal number, for each of some sums
+/// @param lost  absolute error that is always allowed: half of the smallest subnormal number for each of a few sums
 void expect_as_defined(const Outcome& o, double tolerance, double lost = 3e-43) {
   ASSERT_EQ(o.y.size(), o.expected.size());
   constexpr double kLargestFloat = std::numeric_limits<float>::max();

@@ -42,7 +42,7 @@ TEST(Allocators, ArenaBlocksNeverOverlapAndGoBackWhenIdle) {
   auto upstream = std::make_shared<CountingAllocator>();
   auto arena = make_allocator("arena", upstream);
   std::mt19937 random(7);
-  std::map<std::byte*, std::pair<size_t, std::byte>> live;  // size, and what it was filled with
+  std::map<std::byte*, std::pair<size_t, std::byte>> live;  // for each block, its size and the byte that fills it
   for (int step = 0; step < 4000; ++step) {
     if (live.empty() || random() % 2 == 0) {
       size_t size = 1 + random() % (random() % 8 == 0 ? 3'000'000 : 5000);

@@ -95,7 +95,7 @@ class Player {
   size_t num_steps_;
   std::vector<BudgetBuffer> buffers_;
   std::vector<Recipe> recipes_;
-  std::vector<std::string> arena_;  // for each byte, the buffer that wrote it last
+  std::vector<std::string> arena_;  // for each byte, the name of the buffer that wrote it last
   std::map<int32_t, std::string> saved_;
   std::vector<int> version_;
 };
@@ -167,7 +167,7 @@ TEST(Budget, RandomPlansKeepEveryContent) {
         if (random() % 6 == 0) made.uses.push_back({t, made.uses.empty() || random() % 4 == 0});
       if (!made.uses.empty()) buffers.push_back(made);
     }
-    // Only valid recipes: their inputs are alive and were not written again since the buffer was computed.
+    // Only valid recipes are added: their inputs are alive and were not written again since the buffer was computed.
     std::vector<Recipe> recipes;
     for (size_t b = 0; b < buffers.size(); ++b) {
       int32_t written = -1;
@@ -199,7 +199,7 @@ TEST(Budget, RandomPlansKeepEveryContent) {
       Player(static_cast<size_t>(steps), buffers, recipes).play(plan);
       if (HasFatalFailure()) return;
 
-      // With one try, the plan costs as much time as estimated, and needs as many bytes apart from gaps.
+      // With a single try, the plan costs as much time as estimated, and needs as many bytes as estimated apart from gaps.
       const BudgetOptions at_once{.one_try = true};
       plan = plan_budget(static_cast<size_t>(steps), buffers, recipes, capacity, at_once);
       const BudgetEstimate estimate = estimate_budget(static_cast<size_t>(steps), buffers, recipes, capacity, at_once);

@@ -64,7 +64,7 @@ TEST(ExactPlanner, FindsTheSmallestArenaOfSmallProblemsAndProvesIt) {
   }
 }
 
-// @return true if the buffers fit; tries every byte as every buffer's offset
+// Tries every byte as the offset of every buffer. @return true if the buffers fit
 bool fits_by_trying_all(std::span<const Buffer> buffers, size_t height, std::vector<size_t>& offsets) {
   size_t n = offsets.size();
   if (n == buffers.size()) return true;

@@ -105,7 +105,8 @@ TEST(Order, IsMostlyTheBestOfAllOrders) {
 }
 
 TEST(Order, FinishesOneBranchBeforeTheNext) {
-  // Four branches that widen a small value and reduce it again. In the given order 4 wide values are alive at once; one suffices.
+  // Four branches widen a small value and reduce it again. In the given order, 4 wide values are alive at the same time; in the best order,
+  // one.
   std::vector<Step> steps;
   std::vector<size_t> bytes;
   for (int32_t branch = 0; branch < 4; ++branch) steps.push_back({{}, {branch}, {}, {}}), bytes.push_back(100);

@@ -41,7 +41,7 @@ inline size_t optimum_by_search(std::span<const Buffer> buffers) {
   std::iota(order.begin(), order.end(), size_t{0});
   size_t best = std::numeric_limits<size_t>::max();
   do {
-    std::vector<std::pair<size_t, size_t>> placed;  // offset, index
+    std::vector<std::pair<size_t, size_t>> placed;  // pairs of offset and index
     size_t height = 0;
     for (size_t index : order) {
       size_t offset = 0;

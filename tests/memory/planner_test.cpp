@@ -81,7 +81,7 @@ TEST(Planner, FixedBuffersStayAndOthersAvoidThem) {
   for (int round = 0; round < 30; ++round) {
     auto buffers = random_buffers(random, 60, 30, 500);
     buffers.push_back({100, 0, 30, 1000});
-    buffers.push_back({50, 0, 15, 1101});  // not aligned
+    buffers.push_back({50, 0, 15, 1101});  // this offset is not aligned
     buffers.push_back({50, 15, 30, 1111});
     ArenaPlan plan = plan_arena(buffers, {.alignment = 64});
     expect_valid(buffers, plan, 64);

@@ -1,4 +1,4 @@
-// Values move within a block in an order in which none is overwritten before it has moved.
+// Tests moves of values within a block: their order must not overwrite a value before it has moved.
 #include "memory/relocate.h"
 
 #include <gtest/gtest.h>

@@ -39,7 +39,7 @@ struct Tolerance {
   double rtol = 1e-3, atol = 1e-7;
 };
 
-// {"rtol": 0.001, "atol": 1e-07}
+// Reads a file such as {"rtol": 0.001, "atol": 1e-07}.
 Tolerance read_tolerance(const fs::path& path) {
   Tolerance tolerance;
   std::ifstream in(path);
@@ -100,7 +100,7 @@ std::unique_ptr<exec::Executor> place(const testing::HostProgram& program, const
 /// The outputs that one data set of a case expects.
 struct Expectation {
   std::vector<Datum> feeds;
-  std::vector<std::optional<Datum>> outputs;  // none for an output without a file
+  std::vector<std::optional<Datum>> outputs;  // an element is empty if the output has no file
 };
 
 Expectation read_set(const fs::path& data, const Graph& graph, const std::vector<Type>& output_types) {
@@ -136,7 +136,7 @@ std::string judge_random(const std::string& name, const Expectation& set, const 
   return random.verdict();
 }
 
-// Runs a case. @return the reason it failed; empty if it passes
+// Runs a case. @return the reason for which it failed; empty if it passes
 std::string run_case(const fs::path& root, const std::string& name, bool optimize, const std::string& where) {
   const fs::path folder = root / name;
   try {

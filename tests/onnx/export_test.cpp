@@ -128,7 +128,7 @@ TEST(Export, InputsConstantsAndSecondOutputsAreCopied) {
   for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(equal(before[i].tensor(), after[i].tensor())) << i;
 }
 
-// A Loop whose body reads values of the graph around it, with a name of its own that hides one of them.
+// Makes a graph with a Loop whose body reads values of the graph around it, and has a value with the name of one of them.
 std::unique_ptr<Graph> with_loop() {
   GraphBuilder b;
   ValueId x = b.input("x", {2});
@@ -170,7 +170,7 @@ TEST(Export, ABodysCopyOfACapturedConstantIsWrittenOnce) {
   auto graph = with_loop();
   NodeId loop = graph->first();
   while (!graph->node(loop).is("Loop")) loop = graph->next(loop);
-  // The body reads a constant of the outer graph, as it may after optimisation.
+  // The body reads a constant of the outer graph, as bodies may do after optimisation.
   Tensor weights = GraphBuilder::random_tensor(Shape{2}, 3);
   graph->add_constant("weights", weights);
   Graph& body = *graph->node(loop).bodies[0].graph;
@@ -347,7 +347,7 @@ TEST(Export, AFusedChainIsALocalFunction) {
   expect_same_results(b.graph(), 1e-6);
 }
 
-// Their texts differ only beyond the length at which messages shorten such a list.
+// The texts of the two chains only differ beyond the length at which messages shorten such a list.
 TEST(Export, ChainsThatDifferLateHaveAFunctionEach) {
   GraphBuilder b;
   ValueId x = b.input("x", {2, 5}), one = b.scalar("one", 1);

@@ -9,7 +9,7 @@ namespace treadle::onnx::test {
 namespace {
 namespace fs = std::filesystem;
 
-/// A model with one external float initializer "w".
+/// Makes a model with one external float initializer "w".
 std::string model(int64_t count, const std::vector<std::pair<std::string, std::string>>& entries, int data_type = 1) {
   return model_message(message([&](Writer& g) {
     g.add_message(5, tensor_message(
@@ -151,7 +151,7 @@ TEST(OnnxExternalData, AChecksumIsThatOfTheWholeFile) {
   auto with = [&](const std::string& checksum) {
     return folder.write("m.onnx", model(1, {{"location", "w.bin"}, {"checksum", checksum}}));
   };
-  // hashlib.sha1(b"abc\0")
+  // This is the result of hashlib.sha1(b"abc\0").
   EXPECT_NO_THROW(parse_model_file(with("686483805ac47ca14e03514f7481a7973b401762")));
   EXPECT_NO_THROW(parse_model_file(with("686483805AC47CA14E03514F7481A7973B401762")));
   std::string error = error_of_file(with("a9993e364706816aba3e25717850c26c9cd0d89d"));

@@ -14,7 +14,7 @@ namespace treadle::onnx::test {
 
 class Comparison {
  public:
-  std::string difference;  // the first one
+  std::string difference;  // description of the first difference
 
   void models(const ModelDef& a, const ModelDef& b) {
     same("ir_version", a.ir_version, b.ir_version);

@@ -101,7 +101,7 @@ TEST(OrtFormat, IsKnownByTheNameOrTheFirstBytesOrIsAskedFor) {
   ReadOptions as_onnx;
   as_onnx.format = Format::onnx;
   EXPECT_EQ(parse_model_file(named, as_onnx).producer_name, "maker");
-  // An ONNX file whose producer name puts the letters "ORTM" where the other format has them.
+  // Makes an ONNX file whose producer name has the letters "ORTM" at the position where the other format has them.
   ModelDef model = full();
   model.producer_name = "ORTM";
   const std::string bytes = serialize_model(model);

@@ -239,7 +239,7 @@ TEST(OnnxParse, AnAttributeMustHoldWhatItSays) {
                 .find("holds a int and a float"),
             std::string::npos);
   for (int type : {4, 5, 11, 13}) EXPECT_NE(typed(type, [](Writer&) {}).find("holds none"), std::string::npos);
-  EXPECT_EQ(typed(2, [](Writer&) {}), "no error");  // proto3 omits zeros
+  EXPECT_EQ(typed(2, [](Writer&) {}), "no error");  // proto3 does not write zeros
   EXPECT_NE(typed(99, [](Writer&) {}).find("type 99"), std::string::npos);
   EXPECT_NE(error_of_model(attribute([](Writer&) {})).find("without a type"), std::string::npos);
   EXPECT_NE(typed(2,

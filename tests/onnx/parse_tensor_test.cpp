@@ -29,11 +29,11 @@ std::string error_of_varints(int data_type, int field, std::initializer_list<int
 struct TypedCase {
   DType dtype;
   std::vector<int64_t> values;  // the elements as int32_data stores them
-  std::string packed;           // the elements in memory, the same as raw_data
+  std::string packed;           // the elements as they are in memory, which are the bytes of raw_data
   int64_t num_elements;
 };
 
-// The bit patterns are those of the formats' definitions: 1.0 is 0x3c00 in float16, 0x3f80 in bfloat16, 0x38 in float8e4m3fn …
+// The bit patterns follow from the definitions of the formats: 1.0 is 0x3c00 in float16, 0x3f80 in bfloat16, 0x38 in float8e4m3fn …
 std::vector<TypedCase> int32_cases() {
   return {
       {DType::int32, {1, -1, INT32_MIN}, raw_of<int32_t>({1, -1, INT32_MIN}), 3},
@@ -203,13 +203,13 @@ TEST(OnnxParseTensor, LargeAlignedDataStaysInPlaceAndTheRestIsCopied) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(value.raw()) % (data_type == 14 ? 4 : 8), 0U);
     return value.storage() == file;
   };
-  // int64 in raw_data, float64 in double_data, complex64 in float_data
+  // The pairs are int64 in raw_data, float64 in double_data, and complex64 in float_data.
   const std::pair<int, uint32_t> forms[] = {{7, 9}, {11, 10}, {14, 4}};
   for (const auto& [data_type, field] : forms) {
     EXPECT_TRUE(in_place(data_type, field, 4096, 0, true)) << field;
     EXPECT_EQ(in_place(data_type, field, 4096, 4, true), data_type == 14) << field;  // other dtypes need an aligned address
     EXPECT_FALSE(in_place(data_type, field, 4096, 0, false)) << field;               // nothing would keep the bytes alive
-    EXPECT_FALSE(in_place(data_type, field, 64, 0, true)) << field;                  // too small to keep the file open for it
+    EXPECT_FALSE(in_place(data_type, field, 64, 0, true)) << field;                  // the tensor is too small to keep the file open for it
   }
 }
 

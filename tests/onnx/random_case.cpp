@@ -33,7 +33,7 @@ std::vector<double> numbers(const Datum& datum) {
 
 bool RandomCase::is_random(std::string_view name) { return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames); }
 
-// For each element: its probability to be nonzero, and its value in that case (`kept_values_`).
+// Computes for each element the probability that it is not zero, and the value that it then has (`kept_values_`).
 RandomCase::RandomCase(std::string_view name, std::span<const Datum> feeds) {
   const std::vector<double> x = numbers(feeds[0]);
   if (name.find("dropout") != std::string_view::npos) {

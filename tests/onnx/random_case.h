@@ -17,10 +17,11 @@ class RandomCase {
 
   /// True for the cases that are named in random_case.cpp.
   static bool is_random(std::string_view name);
-  /// @param name  kind/case
+  /// @param name  the case's kind and name, "kind/case"
   RandomCase(std::string_view name, std::span<const Datum> feeds);
 
-  /// Adds the outputs of one of kRuns runs. Returns an empty text if types and values are possible, otherwise what is wrong.
+  /// Adds the outputs of a run; kRuns runs are added in all. Returns an empty text if types and values are possible, otherwise what is
+  /// wrong.
   std::string add(std::span<const Datum> outputs, std::span<const std::optional<Datum>> expected);
   /// Returns an empty text if each element's frequency matches its probability within six standard deviations, otherwise the element.
   std::string verdict() const;

@@ -1,4 +1,4 @@
-// The writer: a written model reads back as the same, and a file is either written completely or not at all.
+// Tests the writer of models: a written model reads back as the same model, and a file is either written completely or not at all.
 #include "onnx/serialize.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST(OnnxSerialize, ACopyHasEveryFieldAndSharesTheElements) {
 }
 
 TEST(OnnxSerialize, WritesTheBytesThatProtobufWrites) {
-  // Fields are in ascending order, as protobuf writes them, and none is empty, as the writer omits empty ones.
+  // Fields are in ascending order, as protobuf writes them. No field is empty, because the writer omits empty fields.
   std::string graph = message([](Writer& g) {
     g.add_message(1, message([](Writer& n) {
                     n.add_string(1, "x");
@@ -207,7 +207,7 @@ TEST(OnnxSerialize, AFailureLeavesTheOldFile) {
 }
 
 TEST(OnnxSerialize, AModelAbove2GiBNeedsExternalData) {
-  // Every tensor views the same 512 MiB, of which no page is ever touched.
+  // Every tensor is a view of the same 512 MiB, and no page of them is ever touched.
   auto storage = Storage::allocate(size_t{512} << 20);
   ModelDef model;
   model.ir_version = 8;

@@ -49,7 +49,7 @@ std::string tensor_message(std::initializer_list<int64_t> dims, int data_type, B
   });
 }
 
-/// StringStringEntryProto.
+/// Encodes a StringStringEntryProto.
 inline std::string entry(const std::string& key, const std::string& value) {
   return message([&](Writer& w) {
     w.add_string(1, key);
@@ -57,7 +57,7 @@ inline std::string entry(const std::string& key, const std::string& value) {
   });
 }
 
-/// A ModelProto of IR 8, opset 17, around a GraphProto.
+/// Encodes a ModelProto of IR version 8 and opset 17 that contains the given GraphProto.
 inline std::string model_message(const std::string& graph) {
   return message([&](Writer& w) {
     w.add_int64(1, 8);
@@ -69,7 +69,7 @@ inline std::string model_message(const std::string& graph) {
   });
 }
 
-/// A model whose graph is one node "n" of the operator Op with one attribute.
+/// Encodes a model whose graph is one node "n" of the operator Op with one attribute.
 inline std::string model_with_attribute(const std::string& attribute) {
   return model_message(message([&](Writer& g) {
     g.add_message(1, message([&](Writer& n) {

@@ -147,8 +147,8 @@ def tree_regressor(d: Draft) -> None:
     attributes, leaves = _trees(d, features)
     d.attributes.update(attributes)
     aggregate = d.pick(["SUM", "AVERAGE", "MIN", "MAX"])
-    # For MIN, MAX and AVERAGE, the score of a target without votes is not defined, nor is a SUM without votes but with a base value. In those
-    # cases each leaf votes for all targets.
+    # For MIN, MAX and AVERAGE, the score of a target without votes is not defined. A SUM without votes but with a base value is not defined
+    # either. In these cases each leaf votes for all targets.
     base = _floats(d, targets) if d.flip(0.3) else []
     votes = [(t, n, k) for t, n in leaves for k in ([d.below(targets)] if aggregate == "SUM" and not base else range(targets))]
     d.attributes.update(

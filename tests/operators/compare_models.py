@@ -109,7 +109,7 @@ def is_rounding(peer: Any, feeds: dict[str, np.ndarray], ours: list[Any], theirs
     moved = {name: x * (1 + 6e-8 * rng.choice([-1, 1], x.shape)).astype(np.float32) if x.dtype == np.float32 else x for name, x in feeds.items()}
     try:
         return all(gap(a, b) <= 30 * gap(c, b) for a, b, c in zip(ours, theirs, peer.run(None, moved), strict=True))
-    except (TypeError, ValueError):  # strings, sequences, maps
+    except (TypeError, ValueError):  # the values are strings, sequences or maps
         return False
 
 

@@ -23,8 +23,8 @@ class Port:
 
     name: str
     dtypes: tuple[np.dtype, ...]
-    type_name: str  # all ports with this name of a type have the same dtype in a node
-    presence: str  # required, optional, variadic
+    type_name: str  # name of a type; all ports of a node with the same name of a type have the same dtype
+    presence: str  # "required", "optional" or "variadic"
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ _BODY_DTYPES = (np.float32, np.float64, np.int64, np.int32)
 
 
 class Body:
-    """Builds the graph of a body. A name that begins with @ stands for a value of the graph around it: a number for that operand of the node,
-    c0, c1 … for captured values."""
+    """Builds the graph of a body. A name that begins with @ means a value of the graph around the body: a number means the operand of the
+    node with this number, and c0, c1 … mean captured values."""
 
     def __init__(self, d: Draft, name: str) -> None:
         self.d, self.name = d, name
@@ -237,7 +237,7 @@ def sequence_map(d: Draft) -> None:
     d.num_outputs = count
 
 
-# How many random numbers a case draws at least, so that their distribution can be compared.
+# A case draws at least this many random numbers, so that their distribution can be compared.
 _MANY = 4000
 
 

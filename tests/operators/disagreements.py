@@ -120,8 +120,8 @@ def _operand(index: int) -> Callable[[Case], bool]:
 class Ruling:
     """A judge whose results do not count on the cases of some operators, and the reason."""
 
-    judge: str  # reference, onnxruntime, or both
-    ops: str  # separated by spaces
+    judge: str  # "reference", "onnxruntime" or "both"
+    ops: str  # names of operators, separated by spaces
     reason: str
     when: Callable[[Case], bool] = _always
 

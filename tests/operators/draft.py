@@ -92,7 +92,7 @@ class Case:
     tolerance: float = 1.0  # a factor of the usual tolerance of comparisons
     captured: list[np.ndarray] = field(default_factory=list)  # the values @c0, @c1 … that bodies capture from the graph around the node
     is_random: bool = False  # the outputs are random, so their distributions are compared
-    declared: list[str] = field(default_factory=list)  # an element of DECLARED for each operand; empty: "all" for each
+    declared: list[str] = field(default_factory=list)  # an element of DECLARED for each operand; an empty list means "all" for each
     unwanted: frozenset[int] = frozenset()  # numbers of the outputs that the node omits
     optimised: bool = True
     steps: int = 0  # the largest allowed difference of integer outputs
@@ -141,7 +141,7 @@ class Draft:
         self._dtypes: dict[str, Any] = {}
         self._allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
 
-    # Choices.
+    # Random choices.
 
     def below(self, bound: int) -> int:
         return self.choices.below(bound)
@@ -163,7 +163,7 @@ class Draft:
         if condition:
             raise Rejected
 
-    # Types.
+    # Element types.
 
     def has_input(self, name: str) -> bool:
         return any(i.name == name for i in self.schema.inputs)
@@ -230,7 +230,7 @@ class Draft:
             found.append(axis - rank if negative and self.flip(0.4) else axis)
         return found
 
-    # Values.
+    # Elements of operands.
 
     def array(self, dtype: Any, shape: Sequence[int], low: float = -4, high: float = 4, edges: bool | None = None) -> np.ndarray:
         """Draws an array. Floats are multiples of a half, or any numbers from low to high, or numbers of very different magnitudes. With
@@ -279,7 +279,7 @@ class Draft:
         low = -extent if negative and self.flip(0.5) else 0
         return np.asarray(random_values.integers(low, max(extent, low + 1), shape)).astype(dtype)
 
-    # The node.
+    # The node that is drawn.
 
     def add(self, value: np.ndarray | None) -> np.ndarray | None:
         self.inputs.append(value)
@@ -304,7 +304,7 @@ class Draft:
     def finish(self, opset: int) -> Case:
         while self.inputs and self.inputs[-1] is None:
             self.inputs.pop()
-        kind = self.below(4)  # the constant operands: none, all but the first, random ones, or all
+        kind = self.below(4)  # selects the constant operands: none, all but the first, random ones, or all
         constant = [isinstance(x, np.ndarray) and (kind == 3 or (kind == 1 and i > 0) or (kind == 2 and self.flip())) for i, x in enumerate(self.inputs)]
         declared = draw_declared(self.choices, len(self.inputs))
         return Case(

@@ -41,7 +41,7 @@ class Tally:
     verdicts: collections.Counter = field(default_factory=collections.Counter)
     ops: dict[str, collections.Counter] = field(default_factory=lambda: collections.defaultdict(collections.Counter))
     findings: list[str] = field(default_factory=list)
-    shows: bool = False  # findings are printed as soon as they are made
+    shows: bool = False  # true if findings are printed as soon as they are made
     shown: tuple[str, ...] = ("wrong",)
 
     def count(self, case: Case, verdict: str) -> None:
@@ -123,7 +123,8 @@ def forward_only(case: Case) -> None:
 
 
 def by_differences(graph: JointGraph) -> list[tuple[str, str]]:
-    """Returns a verdict for each trial. Its operands are moved one after the other; those of all trials are moved in the same runs."""
+    """Returns a verdict for each trial. The operands of a trial are moved one after the other, but all trials are moved in the same
+    runs."""
     trials = graph.trials
     found = [("invalid", "") if all(w is None for w in trial.weights) else ("same", "") for trial in trials]
     kinks = [0] * len(trials)

@@ -125,7 +125,7 @@ def choices_of_domain(chosen: frozenset[str]) -> list[str]:
 def batch_of(seed: int, chosen: frozenset[str], mode: str) -> list[Case]:
     """Draws the cases of a batch: all of one opset, which is the newest one in half of the batches, and all optimised or none."""
     choices = Choices(seed)
-    # A domain is chosen as often as it has operators with makers.
+    # A domain is chosen with a probability that is proportional to its number of operators with makers.
     domain = choices_of_domain(chosen)[choices.below(len(choices_of_domain(chosen)))]
     newest = NEWEST[domain]
     opset = newest if choices.below(2) else 1 + choices.below(newest)

@@ -15,7 +15,7 @@ from draft import DTYPES, Case, Choices, Draft, Rejected
 from fuzz_operators import MAKERS as OPERATOR_MAKERS, NEWEST
 
 MAKERS = {**{op: make for (domain, op), make in OPERATOR_MAKERS.items() if domain == ""}, **gradient_makers.MAKERS}
-MICROSOFT = "com.microsoft."  # stands before the names of that domain's operators
+MICROSOFT = "com.microsoft."  # prefix of the names of this domain's operators
 # Operators whose outputs are constant almost everywhere, or random.
 FLAT = {"Floor", "Ceil", "Round", "Sign", "Hardmax", "EyeLike", "Bernoulli", "RandomNormalLike", "RandomUniformLike"}
 # Operators without floats, as operands or as outputs.

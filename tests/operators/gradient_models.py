@@ -44,7 +44,7 @@ class Trial:
     number: int
     symbolic: bool = False  # extents of float operands are declared as symbols
     fed: bool = False  # operands without a gradient are inputs instead of constants
-    narrow: Any = None  # the dtype of a second node, which has its own operands; None: there is no second node
+    narrow: Any = None  # the dtype of a second node, which has operands of its own; None if there is no second node
     parameters: bool = False  # the operands of a float32 second node are parameters instead of inputs
     wanted: list[str] = field(default_factory=list)
     weights: list[np.ndarray | None] = field(default_factory=list)  # the weights of the outputs; None: the output is not differentiated

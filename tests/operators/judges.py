@@ -58,7 +58,7 @@ def _type(name: str, value: Any, declared: str = "all") -> onnx.ValueInfoProto:
         return helper.make_tensor_sequence_value_info(name, _KINDS[value[0].dtype], None)
     shapes = {
         "all": value.shape,
-        "symbols": [f"{name}_{n}" for n in value.shape],  # equal extents are the same symbol
+        "symbols": [f"{name}_{n}" for n in value.shape],  # equal extents get the same symbol
         "rank": [None] * value.ndim,
         "nothing": None,
     }
@@ -173,9 +173,10 @@ def _kills_onnxruntime(case: Case) -> bool:
         "AttnLSTM": lambda: bool(changed),  # shapes that do not match
         "BatchNormalization": lambda: case.attributes.get("training_mode", 0) != 0 and len(case.unwanted) > 0,
         "Conv": lambda: any(x.size == 0 for x in case.arrays()),
-        "DFT": lambda: "axis" in changed or (case.since >= 20 and (len(case.inputs) < 3 or case.inputs[2] is None)),  # the default axis
+        # The node uses the default axis.
+        "DFT": lambda: "axis" in changed or (case.since >= 20 and (len(case.inputs) < 3 or case.inputs[2] is None)),
         "DynamicQuantizeMatMul": lambda: _is_without_scales(case),
-        "EmbedLayerNormalization": lambda: len(case.inputs) > 8 and bool(changed),  # position_ids of another shape
+        "EmbedLayerNormalization": lambda: len(case.inputs) > 8 and bool(changed),  # position_ids have another shape
         "Einsum": lambda: any(x.size == 0 for x in case.arrays()),
         "GRU": lambda: 0 in shape,
         "GatherND": lambda: case.attributes.get("batch_dims", 0) < 0,
@@ -226,7 +227,8 @@ def onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
 
 
 def _onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
-    onnxruntime.set_seed(cases[0].seed & 0x7FFFFFFF)  # for random numbers without a seed of their own, so that a case is the same in every run
+    # Seeds random numbers of operators without a seed of their own, so that a case is the same in every run.
+    onnxruntime.set_seed(cases[0].seed & 0x7FFFFFFF)
     try:
         opset = min(cases[0].opset, _ORT_NEWEST.get(cases[0].domain, 1))
         data, feeds, names = model_of(cases, opset, 10)

@@ -348,7 +348,7 @@ def top_k(d: Draft) -> None:
     shape = d.shape(1)
     axis = d.axis(len(shape), d.since >= 11)
     dtype = d.dtype(0)
-    # All values differ, because the order of equal ones is not defined.
+    # All values differ, because ONNX does not define the order of equal values.
     count = int(np.prod(shape))
     d.reject_if(dtype.itemsize == 1 and count > 200)
     values = np.random.default_rng(d.below(1000)).permutation(count).reshape(shape)

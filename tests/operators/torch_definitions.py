@@ -13,7 +13,7 @@ from draft import Case
 try:
     import torch
     import torch.nn.functional as functional
-except ImportError:  # PyTorch is optional
+except ImportError:  # tests also run without PyTorch
     torch = None
 
 
@@ -43,7 +43,7 @@ class Operands:
         return value.decode() if isinstance(value, bytes) else value
 
 
-# Elementwise.
+# Elementwise operators.
 
 
 def _by_opset(op: Operands, since: int, newer: Any, older: Any) -> Any:
@@ -121,7 +121,7 @@ def _softmax(op: Operands) -> list:
     return [function(rows, 1).reshape(op[0].shape)]
 
 
-# Reductions and cumulations.
+# Reductions and cumulative operators.
 
 
 def _axes(op: Operands) -> list[int] | None:
@@ -164,7 +164,7 @@ def _cumulation(op: Operands) -> list:
     return [x.flip(axis) if op.get("reverse") else x]
 
 
-# Movement.
+# Operators that move elements.
 
 
 def _reshape(op: Operands) -> list:
@@ -305,7 +305,7 @@ def _depth_to_space(op: Operands) -> list:
 def _reverse_sequence(op: Operands) -> list:
     time, batch = op.get("time_axis", 0), op.get("batch_axis", 1)
     steps = np.arange(op[0].shape[time])
-    places = np.stack([np.where(steps < n, n - 1 - steps, steps) for n in op.array(1)], 1)  # [time, batch]
+    places = np.stack([np.where(steps < n, n - 1 - steps, steps) for n in op.array(1)], 1)  # the shape is [time, batch]
     moved = op[0].movedim((time, batch), (0, 1))
     found = moved[torch.tensor(places), torch.arange(places.shape[1])[None, :]]
     return [found.movedim((0, 1), (time, batch))]

@@ -16,7 +16,7 @@ try:
     import torch.nn.functional as functional
 
     torch.set_num_threads(1)
-except ImportError:  # PyTorch is optional
+except ImportError:  # tests also run without PyTorch
     torch = None
 
 _NATIVE = {"float64", "float32", "int64", "int32", "bool", "uint8", "int8"}

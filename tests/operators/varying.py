@@ -56,7 +56,7 @@ def _cast(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _retype(case: Case, choices: Choices, contract: Contract) -> str:
-    """Gives another dtype to an operand, and to all operands that must have the same."""
+    """Gives another dtype to an operand, and to all operands that must have the same dtype."""
     found = _tensors(case)
     if not found:
         return ""
@@ -126,7 +126,7 @@ def _rank(case: Case, choices: Choices, contract: Contract) -> str:
 
 
 def _extent(case: Case, choices: Choices, contract: Contract) -> str:
-    """Reduces an extent of one operand to 1, 0, or by one."""
+    """Reduces an extent of one operand to 1 or to 0, or by one."""
     found = [i for i in _tensors(case) if case.inputs[i].ndim]
     if not found:
         return ""

@@ -46,12 +46,13 @@ TEST(Cast, ToBoolIsTrueForAllButZero) {
 }
 
 TEST(Cast, RoundsDoublesOnce) {
-  // 1 + 2^-11 + 2^-40 is nearest to 1 + 2^-10 in half precision. By way of float (1 + 2^-11, a tie) it would become 1.
+  // In half precision, the number nearest to 1 + 2^-11 + 2^-40 is 1 + 2^-10. A conversion to float first would give 1 + 2^-11, which is a
+  // tie and becomes 1.
   double x = 1 + 0x1p-11 + 0x1p-40;
   EXPECT_EQ(static_cast<float>(values<Float16>(cast(tensor<double>({1}, {x}), DType::float16))[0]), 1 + 0x1p-10F);
 }
 
-// OCP's 6-bit formats, whose largest numbers are 7.5 and 28. Ties round to even.
+// Tests OCP's two formats with 6 bits, whose largest numbers are 7.5 and 28. Ties round to even.
 TEST(Cast, PacksAndUnpacksSixBitFloats) {
   Tensor x = floats({5}, {7.5F, -0.125F, 100, 1.0625F, 28});
   EXPECT_EQ(values<float>(cast(cast(x, DType::float6e2m3), DType::float32)), (std::vector<float>{7.5F, -0.125F, 7.5F, 1, 7.5F}));

@@ -117,7 +117,7 @@ TEST(ContradictingExtents, OfAViewAreErrors) {
   EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 200, 30}));  // 0 in a shape copies the extent
 }
 
-// The elements of small integer tensors are known during binding. They are not in memory, so a view cannot share them.
+// The elements of small integer tensors are known during binding, but are not in memory, so a view cannot share them.
 TEST(ContradictingExtents, AViewOfAKnownValueHasItsElements) {
   testing::GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), b.symbol("m")});

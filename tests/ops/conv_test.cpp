@@ -166,7 +166,7 @@ TEST(MaxPool, RoundsUpWithoutWindowsThatStartOutside) {
   EXPECT_EQ(run_op({"MaxPool", 12, {x}, attributes})[0].shape(), (Shape{1, 1, 1}));
 }
 
-// As PyTorch's pools with ceil_mode: the output size is rounded up to one window, which is larger than the input.
+// Pools as in PyTorch with ceil_mode: the size of the output is rounded up to one window, which is larger than the input.
 TEST(Pools, RoundUpToAWindowThatIsLargerThanTheInput) {
   Attributes attributes{{"kernel_shape", Ints{3}}, {"strides", Ints{2}}, {"ceil_mode", int64_t{1}}};
   Tensor x = floats({1, 1, 2}, {3, 5});
@@ -216,7 +216,8 @@ TEST(MaxUnpool, RefusesPlacesOutsideOfItsOutput) {
   EXPECT_THROW(run_op({"MaxUnpool", 11, {x, tensor<int64_t>({1, 1, 1}, {-1})}, attributes}), Error);
 }
 
-// PyTorch's max_pool2d(x, 2, 2, return_indices=True) of a 3 x 5 image, undone by max_unpool2d(…, output_size=(3, 5)).
+// Expected values are those of PyTorch: max_pool2d(x, 2, 2, return_indices=True) of a 3 x 5 image, undone by max_unpool2d(…,
+// output_size=(3, 5)).
 TEST(MaxUnpool, PlacesCountInTheShapeThatIsAskedFor) {
   Attributes attributes{{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}};
   auto unpooled = [&](std::vector<int64_t> places, const Shape& shape) {
@@ -233,7 +234,7 @@ TEST(MaxUnpool, PlacesCountInTheShapeThatIsAskedFor) {
   EXPECT_THROW(unpooled({0, 15}, {1, 1, 3, 5}), Error);
 }
 
-// With zero offsets this is a convolution; with offsets of one the image is shifted.
+// With zero offsets this is a convolution. With offsets of one, the result is that of the shifted image.
 TEST(DeformConv, LooksWhereItsOffsetsPoint) {
   const Shape xs{1, 2, 5, 4}, ws{4, 1, 2, 2};
   const std::vector<double> x = wave(xs.num_elements(), 0.9), w = wave(ws.num_elements(), 1.7);

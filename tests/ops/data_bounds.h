@@ -21,7 +21,7 @@ namespace treadle::testing {
 
 /// A node; one of its operands contains the value under test.
 struct BoundsCase {
-  std::vector<Datum> inputs;  ///< undefined: absent
+  std::vector<Datum> inputs;  ///< an undefined value stands for an absent operand
   Attributes attributes = {};
   int num_outputs = 1;
   int opset = 28;
@@ -31,7 +31,7 @@ struct BoundsCase {
 };
 
 enum class Beyond : uint8_t {
-  refused,    ///< Error(invalid_argument) naming the value
+  refused,    ///< the operator throws Error(invalid_argument), which names the value
   defined,    ///< every number has a result: far values are clipped, omitted or ignored
   too_large,  ///< below the bounds refused; above, the size exceeds any memory: Error(resource_exhausted) too
 };
@@ -42,7 +42,7 @@ struct BoundsRow {
   std::function<BoundsCase(int64_t)> make;
   int64_t lowest, highest;  ///< range of valid values
   Beyond beyond = Beyond::refused;
-  /// Returns the expected elements of output 0, in order, followed by those of further outputs.
+  /// Returns the expected elements of output 0, in order, followed by the elements of further outputs.
   std::function<std::vector<double>(int64_t)> expected;
   std::vector<int64_t> between = {};  ///< more values to try
   int64_t named_less = 0;             ///< the error names the value minus this

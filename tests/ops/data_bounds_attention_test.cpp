@@ -65,7 +65,7 @@ std::vector<BoundsRow> cache_rows() {
   auto masked_multi_head = [masked](int64_t v) {
     BoundsCase c = masked(v);
     c.attributes = one_head(false);
-    c.inputs.insert(c.inputs.begin() + 3, Datum());  // an absent bias
+    c.inputs.insert(c.inputs.begin() + 3, Datum());  // there is no bias
     return c;
   };
   auto seen_by_decoder = [](int64_t v) {
@@ -99,7 +99,7 @@ std::vector<BoundsRow> cache_rows() {
   };
 }
 
-// Gives how many of two keys count. If none counts, both have equal weight.
+// The operand says how many of two keys count. If it says none, both have equal weight.
 std::vector<BoundsRow> mask_rows() {
   auto seen = [](int64_t v) { return Numbers{v == 1 ? 1 : 1.5}; };
   auto multi_head = [](int64_t v) {
@@ -142,7 +142,7 @@ std::vector<BoundsRow> position_rows() {
   };
 }
 
-// One query at position 1 and two keys, in blocks of one. Its row of the layout begins at entry 1.
+// There are one query at position 1 and two keys, in blocks of one. The row of the layout for the query begins at entry 1.
 struct Layout {
   int64_t end = 3, column = 1, key_total = 2, total = 2;
 };

@@ -5,7 +5,7 @@
 
 namespace treadle::testing {
 
-/// An operator, or one of its operands, whose integers are no indices, lengths or sizes.
+/// An operator, or one of its operands, whose integers are no indices, lengths or sizes, so that it needs no row in the table.
 struct ExemptOperand {
   std::string_view name, reason;
 };

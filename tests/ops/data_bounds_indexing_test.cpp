@@ -11,7 +11,7 @@ using Numbers = std::vector<double>;
 
 int64_t from_front(int64_t index, int64_t extent) { return index < 0 ? index + extent : index; }
 
-/// `x` with `value` at `place`.
+/// Returns `x` with `value` at `place`.
 Numbers with(Numbers x, int64_t place, double value) {
   x[static_cast<size_t>(place)] = value;
   return x;

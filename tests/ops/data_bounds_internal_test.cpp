@@ -231,7 +231,7 @@ std::vector<BoundsRow> update_rows() {
 
 std::vector<BoundsRow> sparse_update_rows() {
   std::vector<BoundsRow> rows;
-  // With a learning rate of 0 the values do not change.
+  // With a learning rate of 0, an update must not change the values.
   const struct {
     const char* name;
     size_t states;

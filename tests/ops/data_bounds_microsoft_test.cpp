@@ -142,7 +142,7 @@ std::vector<BoundsRow> product_rows() {
   return rows;
 }
 
-// Cumulative sums of four ones, over a sequence up to `ends[1]` and the one that follows.
+// Makes a node that computes cumulative sums of four ones, over the sequence that ends at `ends[1]` and the sequence that follows.
 BoundsCase delta_net(std::vector<int32_t> ends, Datum captured = {}, Datum active = {}) {
   const Datum ones = filled({4, 1, 1}, 1);
   BoundsCase c{{ones, ones, ones, ints32(std::move(ends))}, {{"update_rule", std::string("linear")}, {"scale", 1.0F}}};

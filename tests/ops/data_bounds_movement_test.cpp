@@ -151,7 +151,7 @@ std::vector<BoundsRow> repeat_rows() {
 std::vector<BoundsRow> resize_rows() {
   auto nearest = [](int64_t v) { return BoundsCase{{counting({1, 1, 1, 2}), Datum(), Datum(), ints({1, 1, 1, v})}}; };
   auto picked = [](int64_t v) {
-    Numbers row;  // half_pixel, round_prefer_floor
+    Numbers row;  // with half_pixel and round_prefer_floor
     for (int64_t i = 0; i < v; ++i) {
       const double x = (static_cast<double>(i) + 0.5) * 2 / static_cast<double>(v) - 0.5;
       row.push_back(x > 0.5 ? 2 : 1);

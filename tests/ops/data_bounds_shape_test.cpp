@@ -98,7 +98,7 @@ std::vector<BoundsRow> window_rows() {
                       }
                       return y;
                     }});
-  // All bands are at 0 Hz, so that each peaks in the first bin.
+  // All bands are at 0 Hz, so each band has its peak in the first bin.
   auto mel = [](int64_t bands, int64_t length, int64_t rate) {
     return BoundsCase{{scalar(bands), scalar(length), scalar(rate), Tensor::scalar(0.0F), Tensor::scalar(0.0F)}};
   };

@@ -33,7 +33,7 @@ ErrorCode code_of(const OpCase& test) {
 }
 Tensor of_floats(const Shape& shape, std::vector<float> x) { return floats(shape, std::move(x)); }
 
-/// Runs a loop whose condition becomes false after `last` iterations. @return how many it ran
+/// Runs a loop whose condition becomes false after `last` iterations. @return the number of iterations that it ran
 int64_t iterations(const Tensor& most, int64_t last) {
   GraphBuilder outer;
   const ValueId m = outer.graph().add_input("m", Type::tensor(DType::int64, most.shape()));

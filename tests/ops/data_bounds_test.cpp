@@ -30,7 +30,7 @@ using fuzz::fenced;
 constexpr int64_t kMin64 = std::numeric_limits<int64_t>::min(), kMax64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMin32 = std::numeric_limits<int32_t>::min(), kMax32 = std::numeric_limits<int32_t>::max();
 
-/// How the node gets its operands: as constants or feeds, with or without known ranks, as int32, in an optimised graph.
+/// A way in which a node gets its operands: as constants or feeds, with or without known ranks, as int32, in an optimised graph.
 struct Way {
   bool constant, rank_known, others_rank_known, narrow, optimized;
 };
@@ -65,7 +65,7 @@ bool is_int64(const Datum& datum) { return datum.is_tensor() && datum.tensor().d
 
 const Port& port_of(const OpDef& op, size_t input) { return op.inputs[std::min(input, op.inputs.size() - 1)]; }
 
-/// Converts the operand under test to int32, and with it all operands that must have the same type. False if not possible.
+/// Converts the operand under test to int32, and all operands that must have the same type. @return false if that is not possible
 bool narrow_operands(const OpDef& op, size_t operand, std::vector<Datum>& inputs) {
   const Port& own = port_of(op, operand);
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -119,7 +119,7 @@ Made graph_of(const BoundsRow& row, const BoundsCase& c, const Way& way) {
   return made;
 }
 
-/// Runs the nodes; every value is in separate memory that ends directly before an inaccessible page. @return all values
+/// Runs the nodes. Every value is in separate memory that ends directly before an inaccessible page. @return all values
 std::vector<Datum> run_fenced(const Made& made) {
   const Graph& graph = *made.graph;
   std::map<ValueId, Datum> values;
@@ -154,7 +154,7 @@ std::vector<Datum> run_whole(const Made& made) {
 }
 
 void expect_refused(const Error& error, const BoundsRow& row, int64_t value) {
-  // A size that is impossible, or whose sums and products overflow.
+  // True for a size that is impossible, or so large that sums and products of it overflow.
   const bool large = row.beyond == Beyond::too_large && (value > row.highest || value < kMin32);
   if (large && error.code() == ErrorCode::resource_exhausted) return;
   EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
@@ -237,7 +237,8 @@ Datum of_other_count(const Datum& operand, const Shape& shape) {
   return other;
 }
 
-// Operands with more or fewer elements than the operator expects, or none: it may refuse them, but reads no element that does not exist.
+// Gives operands more or fewer elements than the operator expects, or none. The operator may refuse them, but must not read elements that
+// do not exist.
 TEST_P(DataBounds, AreOfAsManyElementsAsThereAre) {
   const BoundsRow& row = GetParam();
   if (!row.make(row.lowest).inputs[row.operand].is_tensor()) return;

@@ -62,7 +62,7 @@ TEST(Pow, OfRootsFollowsIEEE754) {
 }
 
 TEST(ThresholdedRelu, OfNaNIsZero) {
-  // ONNX, ThresholdedRelu: "y = x for x > alpha, y = 0 otherwise".
+  // ONNX defines ThresholdedRelu as "y = x for x > alpha, y = 0 otherwise".
   EXPECT_EQ(values<float>(run_op({"ThresholdedRelu", 22, {floats({3}, {kNaN, 2, 1})}})[0]), (std::vector<float>{0, 2, 0}));
   EXPECT_EQ(values<double>(run_op({"ThresholdedRelu", 22, {tensor<double>({2}, {kNaN, 2})}})[0]), (std::vector<double>{0, 2}));
 }
@@ -85,7 +85,7 @@ TEST(Mod, FollowsTheSpecificationsSpecialCases) {
   EXPECT_TRUE(std::isnan(floored(1, 0)));
 }
 
-// numpy.power(base, exponent)
+// The expected values are those of numpy.power(base, exponent).
 TEST(Pow, TakesAnyPairOfTypes) {
   EXPECT_EQ(values<float>(run_op({"Pow", 15, {floats({3}, {1, 2, 3}), tensor<int64_t>({3}, {4, 5, 6})}})[0]),
             (std::vector<float>{1, 32, 729}));

@@ -49,7 +49,8 @@ TEST(ForkMutex, ComeAndGoInAnyOrder) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     alarm(30);
-    // Locks the newest first, as fork() does: the thread sanitizer reports locks that are taken in different orders.
+    // The newest mutex is locked first, as fork() does it. Otherwise the thread sanitizer would report that locks are taken in different
+    // orders.
     mutexes[3]->lock();
     mutexes[1]->lock();
     _exit(mutexes[1]->try_lock() ? 1 : 0);

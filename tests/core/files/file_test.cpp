@@ -179,7 +179,7 @@ TEST_F(File, PagesOfOtherMemoryAreNotDropped) {
   std::memset(own->data(), 7, own->size_bytes());
   drop_mapped_pages(own->data(), own->size_bytes());
   put("a", std::string(4096, 'x'));
-  { map_file(path("a")); }  // unmapped at once
+  { map_file(path("a")); }  // the result is dropped, so the file is unmapped at once
   drop_mapped_pages(own->data(), own->size_bytes());
   for (size_t i = 0; i < own->size_bytes(); ++i) ASSERT_EQ(own->data()[i], std::byte{7});
 }

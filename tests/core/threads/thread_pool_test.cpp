@@ -79,7 +79,7 @@ TEST(ThreadPool, HugeRangesDoNotOverflow) {
   EXPECT_EQ(chunks_of(nullptr, kMax, kMax - 1), expected);
 }
 
-// A thread gets the same part of the chunks in each loop, so that it reads what it wrote in the loop before.
+// A thread gets the same part of the chunks in each loop, so that its caches still hold what it wrote in the loop before.
 TEST(ThreadPool, TheCallersPartComesFirstAndTheHelpersBehindIt) {
   ThreadPool pool(2);
   for (int64_t chunks = 2; chunks < 12; ++chunks) {
@@ -99,7 +99,7 @@ TEST(ThreadPool, TheCallersPartComesFirstAndTheHelpersBehindIt) {
 TEST(ThreadPool, ThreadsWorkAtTheSameTime) {
   ThreadPool pool(3);
   std::atomic<int> inside{0};
-  pool.parallel_for(3, 1, [&](int64_t, int64_t) {  // returns only if three threads run at once
+  pool.parallel_for(3, 1, [&](int64_t, int64_t) {  // the loop ends only if three threads run at the same time
     ++inside;
     while (inside < 3) std::this_thread::yield();
   });
@@ -174,7 +174,7 @@ TEST(ThreadPool, ManyCallersShareOnePool) {
 TEST(ThreadPool, MoreRegionsThanSlotsStillRun) {
   ThreadPool pool(2);
   std::atomic<int> count{0};
-  // Each level of nesting occupies one slot of the pool's table, which has fewer than 100.
+  // Each level of nesting uses one of the places that the pool has for concurrent loops, and there are fewer than 100.
   auto descend = [&](auto&& self, int depth) -> void {
     pool.parallel_for(2, 1, [&](int64_t begin, int64_t) {
       ++count;
@@ -361,7 +361,7 @@ std::map<int64_t, std::vector<std::pair<std::string, Record>>> states_of(const R
   return states;
 }
 
-// Each thread runs exactly one chunk per loop, because no chunk ends before all have begun. So the records are known.
+// Each thread runs exactly one chunk per loop, because no chunk ends before all have begun. So the test knows what the pool records.
 TEST(ThreadPool, RecordsWhatItsThreadsDo) {
   constexpr int kThreads = 3, kLoops = 20;
   ThreadPool pool(kThreads);

@@ -57,7 +57,7 @@ TEST(KernelPhases, NothingIsRecordedWhereNobodyAsks) {
 TEST(KernelPhases, AreThoseOfTheNode) {
   const PhasesOfANode profile;
   {
-    const PhaseScope outside(KernelPhase::pack);  // outside of any node
+    const PhaseScope outside(KernelPhase::pack);  // a phase outside of any node
   }
   {
     const PhaseNode node(/*recorded=*/true, profile.node, 3);
@@ -125,8 +125,8 @@ TEST(KernelPhases, HelpersRecordTheirPartsOfTheNode) {
   ASSERT_EQ(recording.threads.size(), 2U);
   auto texts = texts_of(recording);
   if (texts[0].size() > texts[1].size()) std::swap(texts[0], texts[1]);
-  EXPECT_EQ(texts[0], (std::vector<std::string>{"windows", "windows", "pack"}));                      // the caller
-  EXPECT_EQ(texts[1], (std::vector<std::string>{"windows", "Conv c", "windows", "Conv c", "pack"}));  // the helper
+  EXPECT_EQ(texts[0], (std::vector<std::string>{"windows", "windows", "pack"}));                      // the phases of the calling thread
+  EXPECT_EQ(texts[1], (std::vector<std::string>{"windows", "Conv c", "windows", "Conv c", "pack"}));  // the phases of the helper thread
   for (const Recording::Thread& thread : recording.threads)
     for (const Record& record : thread.records)
       EXPECT_EQ(record.kind, recording.names[record.name].text == "Conv c" ? RecordKind::chunk : RecordKind::phase);

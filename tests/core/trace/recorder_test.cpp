@@ -66,7 +66,7 @@ TEST(Recorder, InnerScopesLieWithinOuterOnes) {
 
 TEST(Recorder, EveryThreadHasItsOwnRecords) {
   Recorder recorder;
-  constexpr int kThreads = 4, kRecords = 5000;  // several blocks each
+  constexpr int kThreads = 4, kRecords = 5000;  // so many records that each thread needs several blocks
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&, t] {
@@ -121,7 +121,7 @@ TEST(Recorder, BeyondTheLimitRecordsAreCountedAndDropped) {
   EXPECT_EQ(recording.dropped, 3000U - 2048U);
 }
 
-// Threads that record once and then wait hold only one block each.
+// Threads that record once and then wait hold only one block each, so the other threads get the rest.
 TEST(Recorder, ThreadsThatWaitLeaveRoomToOthers) {
   Recorder recorder(2048);
   for (int i = 0; i < 4; ++i) std::thread([&] { recorder.instant(0); }).join();
@@ -280,7 +280,7 @@ TEST(RecordWindow, ARangeWhoseBeginTheRingDroppedIsThereWhenItHasEnded) {
   EXPECT_EQ(ranges_named(recording, "batch").size() + recording.dropped, 5000U + 1) << "its begin is counted";
 }
 
-// Compares the number of collected records with the number written: none may be lost or invented.
+// Compares the number of collected records with the number that were written: the recorder must neither lose nor invent any.
 TEST(RecordWindow, WindowsComeAndGoWhileThreadsRecord) {
   Recorder recorder(0);
   const uint32_t name = Recorder::reserve_names(1);
@@ -310,7 +310,7 @@ TEST(RecordWindow, WindowsComeAndGoWhileThreadsRecord) {
   for (int t = 1; t <= kThreads; ++t) EXPECT_EQ(next[static_cast<size_t>(t)], kRecords);
 }
 
-// Threads that begin ranges, each of which the next thread ends; some ranges never end.
+// Threads that begin ranges. The next thread ends each of them, and some ranges never end.
 class RangesAcrossThreads {
  public:
   static constexpr int kThreads = 8, kRanges = 20'000;
@@ -332,7 +332,7 @@ class RangesAcrossThreads {
   void work(int t) {
     uint64_t last = 0;
     for (int i = 0; i < kRanges; ++i) {
-      last = std::max(read_ticks(), last + 1);  // a unique start within the thread's name
+      last = std::max(read_ticks(), last + 1);  // gives each record a start that is unique within the thread's name
       recorder_.begin(name(t), RecordKind::user, last);
       handed_on_[index(t)].exchange(last);  // a range that is still here when the next begins never ends
       if (const uint64_t start = handed_on_[index(t + kThreads - 1)].exchange(0))
@@ -344,13 +344,13 @@ class RangesAcrossThreads {
 
   Recorder& recorder_;
   std::array<uint32_t, kThreads> names_{};
-  std::array<std::atomic<uint64_t>, kThreads> handed_on_{};  // the start of the last range of each thread; 0: none
+  std::array<std::atomic<uint64_t>, kThreads> handed_on_{};  // the start of the last range of each thread; 0 if there is none
   std::atomic<int> running_{kThreads};
   std::atomic<bool> may_end_{false};
   std::vector<std::jthread> threads_;
 };
 
-/// How many ranges of that name are in a recording; -1 if one is in it twice.
+/// Returns how many ranges of that name a recording contains; -1 if it contains one of them twice.
 int count_ranges(const Recording& recording, const std::string& name) {
   std::set<uint64_t> starts;
   for (const Recording::Thread& thread : recording.threads)

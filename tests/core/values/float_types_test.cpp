@@ -14,7 +14,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Values of ml_dtypes 0.6.0, whose conversions do not saturate.
+// Expected values computed by ml_dtypes 0.6.0, whose conversions do not saturate.
 struct MiniCase {
   float value;
   uint8_t e4m3fn, e4m3fnuz, e5m2, e5m2fnuz, e2m1;
@@ -34,7 +34,7 @@ constexpr MiniCase kMiniCases[] = {
     {kInf, 0x7F, 0x80, 0x7C, 0x80, 0x07},        {-kInf, 0xFF, 0x80, 0xFC, 0x80, 0x0F},     {kNaN, 0x7F, 0x80, 0x7E, 0x80, 0x08},
 };
 
-// Values of NumPy (float16) and ml_dtypes (bfloat16).
+// Expected values computed by NumPy (float16) and ml_dtypes (bfloat16).
 struct HalfCase {
   float value;
   uint16_t float16, bfloat16;
@@ -125,7 +125,7 @@ TEST(FloatTypes, NaNsWithLowPayloadDoNotBecomeInfinite) {
 // Rounds to the nearest code by trying them all; a tie goes to the even code.
 template <typename T>
 uint8_t nearest_by_search(float value) {
-  value = std::min(value, 2 * static_cast<float>(T::from_bits(T::kMax)));  // above, all distances would round to the same double
+  value = std::min(value, 2 * static_cast<float>(T::from_bits(T::kMax)));  // beyond this limit all distances would round to the same double
   double best = std::numeric_limits<double>::infinity();
   unsigned best_code = 0;
   for (unsigned code = 0; code <= T::kMax; ++code) {
@@ -172,13 +172,13 @@ TYPED_TEST(MiniFloats, SaturationTakesInfinityToTheLargestNumber) {
 
 TEST(FloatTypes, ScalesFollowOnnxTables) {
   using enum ScaleRounding;
-  // With saturation, rounded up.
+  // With saturation, the conversion rounds up.
   EXPECT_EQ(Float8E8M0(0.0F).bits, 0);
   EXPECT_EQ(Float8E8M0(kNaN).bits, 0xFF);
   EXPECT_EQ(Float8E8M0(kInf).bits, 0xFE);
   EXPECT_EQ(Float8E8M0(3e38F).bits, 0xFE);
   EXPECT_EQ(Float8E8M0(1e-40F).bits, 0);
-  // Without saturation, rounded to the nearest.
+  // Without saturation, the conversion rounds to the nearest value.
   EXPECT_EQ(Float8E8M0(0.0F, false, nearest).bits, 0xFF);
   EXPECT_EQ(Float8E8M0(kInf, false, nearest).bits, 0xFF);
   EXPECT_EQ(Float8E8M0(3e38F, false, nearest).bits, 0xFF);

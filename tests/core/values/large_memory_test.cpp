@@ -52,7 +52,7 @@ TEST(LargeMemory, WhatIsLetGoServesTheNextWhoAsks) {
   give_back_kept_memory();
 }
 
-// Blocks of different sizes are taken from kept memory and returned to it, in any order. None may need fresh pages from the system.
+// Takes blocks of different sizes from kept memory and returns them, in any order. No block may need fresh pages from the system.
 TEST(LargeMemory, KeptBlocksAreCutAndJoinedAgain) {
   constexpr size_t kPiece = size_t{3} << 20;
   const AllocationContext of_a_run;
@@ -112,7 +112,7 @@ TEST(LargeMemory, PackedWeightsHaveTheirPagesFromTheStart) {
     ASSERT_EQ(::mincore(pages.data(), pages.size(), are_there.data()), 0);
     for (unsigned char is_there : are_there) missing += (is_there & 1U) == 0 ? 1 : 0;
   }
-  EXPECT_LT(missing, kMegabyte / page);  // at most one block lacks pages: the one that begins in kept memory
+  EXPECT_LT(missing, kMegabyte / page);  // only one block may lack pages: the one that begins in kept memory and ends beyond it
 }
 
 TEST(LargeMemory, AClonedTensorHasTheElementsWhereverTheyLay) {

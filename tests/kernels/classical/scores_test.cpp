@@ -17,7 +17,7 @@ std::vector<float> transformed(PostTransform transform, std::vector<float> score
   return scores;
 }
 
-// Values by NumPy and by ONNX Runtime's LinearClassifier.
+// Expected values computed by NumPy and by ONNX Runtime's LinearClassifier.
 TEST(PostTransform, OfARow) {
   test::expect_near(transformed(PostTransform::softmax, {0.1F, 0.7F, 0.05F}), std::vector<float>{0.265017F, 0.482892F, 0.252092F}, 1e-6);
   test::expect_near(transformed(PostTransform::logistic, {0.1F, 0.7F, -200}), std::vector<float>{0.524979F, 0.668188F, 0}, 1e-6);
@@ -106,7 +106,7 @@ TYPED_TEST(SvmSimilarity, IsWhatTheKernelsNameSays) {
   }
 }
 
-// Values by ONNX Runtime's SVMClassifier.
+// Expected values computed by ONNX Runtime's SVMClassifier.
 TEST(PairwiseCoupling, GivesProbabilitiesThatSumUpToOne) {
   std::vector<float> margins{0.1F, -0.7F, 0.05F}, a{-0.5F, -0.7F, 0.3F}, b{0.1F, 0.2F, 0.3F}, p(3),
       scratch(static_cast<size_t>(pairwise_coupling_scratch(3)));

@@ -50,7 +50,7 @@ class Scratch {
   std::vector<float> memory_;
 };
 
-// A float32 sum is as far off as its largest terms are rounded, however small its own value is: errors are judged by the largest sum.
+// The error of a float32 sum depends on its largest terms, however small the sum itself is. So errors are compared with the largest sum.
 void expect_near_the_largest(const std::vector<float>& actual, const std::vector<double>& expected) {
   constexpr double kTolerance = 4e-6;
   double largest = 1, worst = 0;

@@ -69,7 +69,7 @@ TEST(ConvInPlanes, PaysForOneImageOfFewPixelsOnly) {
   const int64_t in[] = {8, 8}, three[] = {3, 3}, pads[] = {1, 1, 1, 1};
   p.window = make_window(in, in, three, {}, pads, {});
   EXPECT_TRUE(conv_in_planes_pays(p) && conv_grad_input_in_planes_pays(p) && conv_grad_weights_in_planes_pays(p));
-  ConvParams few = p;  // few filters
+  ConvParams few = p;  // a convolution with few filters
   few.M = 64;
   EXPECT_FALSE(conv_in_planes_pays(few) || conv_grad_weights_in_planes_pays(few));
   EXPECT_TRUE(conv_grad_input_in_planes_pays(few));

@@ -87,7 +87,7 @@ TEST(NhwcBf16, PointwiseAndDeepOnesEqualTheDefinition) {
   }
 }
 
-// Wide rows, each of which is a separate block of evenly spaced pixels, also with padding; and blocks of several rows.
+// Tests wide rows, each of which is a separate block of evenly spaced pixels, also with padding. Also tests blocks of several rows.
 TEST(NhwcBf16, WideLinesEqualTheDefinition) {
   Random random(83);
   for (int round = 0; round < 12; ++round) {

@@ -21,7 +21,7 @@ std::vector<uint8_t> random_bytes(Random& random, int64_t count) {
   return bytes;
 }
 
-/// The definition, one sum at a time, from x[N, in, C] to y[N, out, M].
+/// Convolves by the definition, one sum at a time, from x[N, in, C] to y[N, out, M].
 std::vector<uint8_t> reference(const ConvParams& p, const ByteConv& conv, const std::vector<int8_t>& weights,
                                std::vector<int32_t>* all_sums = nullptr) {
   const int64_t channels = p.C / p.group, filters = p.M / p.group, taps = p.window.kernel_size(), out = p.window.out_size();
@@ -125,7 +125,7 @@ TEST(NhwcBytes, DepthwiseOnesEqualTheDefinition) {
   }
 }
 
-// Other machines' kernels give the same bits, too.
+// The kernels for other instruction sets, which other machines use, must give the same bits.
 TEST(NhwcBytes, KernelsOfEveryInstructionSetGiveTheSame) {
   int tested = 0;
   for (ByteInstructions with : {ByteInstructions::avx2, ByteInstructions::avx_vnni, ByteInstructions::avx512_vnni}) {

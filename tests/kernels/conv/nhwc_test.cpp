@@ -127,7 +127,7 @@ TEST(NhwcConv, DeepWindowsAreSummedInParts) {
   }
 }
 
-// With few filters, several channels share a vector: two or four; one if the number of channels is odd.
+// With few filters, several channels share a vector: four or two, or only one if the number of channels is odd.
 TEST(NhwcConv, FewFiltersFoldTheChannels) {
   Random random(59);
   for (const auto& [channels, filters, kernel] :
@@ -139,7 +139,7 @@ TEST(NhwcConv, FewFiltersFoldTheChannels) {
       const int64_t out[] = {pool_out_extent(in[0], kernel, stride[0], 1, pad, pad, false),
                              pool_out_extent(in[1], kernel, stride[1], 1, pad, pad, false)};
       p.window = make_window(in, out, k, stride, pads, {});
-      // Without vector instructions, nine thousand products are added up in only two sums.
+      // Without vector instructions, nine thousand products are added up in only two sums, so their rounding errors are larger.
       const double tolerance = channels > 1000 ? 1e-5 : 3e-6;
       for (Unary activation : kActivations) check(p, NhwcMethod::direct, random, activation, tolerance);
     }

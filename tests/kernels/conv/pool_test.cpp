@@ -94,7 +94,7 @@ TEST(Pool, NaNWinsAMaximum) {
   EXPECT_EQ(indices[2], 2);
 }
 
-// The window is one plane deep, as an image's, but the input has several planes.
+// The window is one plane deep, like that of an image, but the input has several planes.
 TEST(Pool, WideRowsOfVolumes) {
   Random random(43);
   const int64_t in[] = {3, 5, 41}, kernel[] = {1, 3, 3}, strides[] = {1, 2, 2}, pads[] = {0, 1, 1, 0, 1, 1}, out[] = {3, 3, 21};

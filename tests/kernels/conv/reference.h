@@ -69,7 +69,7 @@ void for_each_tap(const kernels::Window& w, Fn fn) {
   }
 }
 
-/// Convolves by the definition. T may be an integer type. @return y [N, M, out]
+/// Convolves by the definition. T may be an integer type. @return y with the shape [N, M, out]
 template <typename T, typename Sum>
 std::vector<Sum> reference_conv(const kernels::ConvParams& p, const std::vector<T>& x, const std::vector<T>& weights) {
   const kernels::Window& w = p.window;

@@ -71,7 +71,8 @@ TEST(BinaryF32, RestsAreExact) {
     auto a = random.vector(20'003, -1, 1), b = random.vector(20'003, -1, 1);
     const auto scale = random.vector<double>(20'003, 0, widest);
     for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(a[i] * std::exp2(scale[i]));
-    for (size_t i = 0; i < a.size(); i += 3) a[i] = b[i] * static_cast<float>(random.integer(-1000, 1000));  // at or next to a multiple
+    // `a` is equal or next to a multiple of `b`.
+    for (size_t i = 0; i < a.size(); i += 3) a[i] = b[i] * static_cast<float>(random.integer(-1000, 1000));
     const auto rest = apply(Binary::fmod, a, b);
     for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(rest[i], std::fmod(a[i], b[i])) << a[i] << " mod " << b[i];
   }

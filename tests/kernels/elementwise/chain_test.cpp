@@ -106,7 +106,7 @@ TEST(Chain, NaNStaysInMaxAndBecomesTheLowestCodeInQuantize) {
   uint8_t quantized[4];
   run_chain(program, plan, codes, quantized, nullptr);
   EXPECT_EQ(quantized[0], 0);
-  EXPECT_EQ(quantized[1], 12);  // ties to even
+  EXPECT_EQ(quantized[1], 12);  // 12.5 is a tie, which rounds to even
   EXPECT_EQ(quantized[2], 255);
   EXPECT_EQ(quantized[3], 0);
 }
@@ -245,8 +245,8 @@ TEST(Chain, TruthValuesAreBytes) {
   }
 }
 
-// (x - mean[c]) * factor[c] + bias[c] in place, in pieces that begin anywhere. Short periods are kept repeated in memory, long ones are
-// not.
+// Computes (x - mean[c]) * factor[c] + bias[c] in place, in pieces that begin anywhere. Short periods are stored several times in a row,
+// long ones are not.
 TEST(Chain, PiecesOfPeriodicOperandsInPlace) {
   ChainProgram program;
   program.inputs = {DType::float32, DType::float32, DType::float32, DType::float32};
@@ -272,7 +272,8 @@ TEST(Chain, PiecesOfPeriodicOperandsInPlace) {
   }
 }
 
-// A scalar operand must give the same bits as an array of copies of it, which takes other steps. Includes infinities, NaN and both zeros.
+// An operand that is one number takes other steps than an array of copies of this number, but must give the same bits. The test includes
+// infinities, NaN and both zeros.
 TEST(Chain, AnOperandOfOneNumberGivesTheBitsOfItsCopies) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> special{0.0F, -0.0F, 1.5F, -2.0F, kInf, -kInf, kNaN, 1e-40F};

@@ -25,7 +25,7 @@ TYPED_TEST(QuantizeBytes, EqualsTheFormula) {
     std::vector<float> x = random.vector(n, -3, round % 3 == 0 ? -1 : 4);
     if (n > 3 && random.coin()) x[static_cast<size_t>(random.integer(0, n - 1))] = NAN;
     if (n > 3 && random.coin()) x[static_cast<size_t>(random.integer(0, n - 1))] = random.coin() ? INFINITY : -1e30F;
-    // One of the scales makes exact halves likely, which are rounded to even.
+    // One of the scales makes exact halves likely, which must be rounded to even.
     const float scale = random.coin() ? 0.0625F : 0.0137F,
                 zero = static_cast<float>(random.integer(std::numeric_limits<TypeParam>::min(), std::numeric_limits<TypeParam>::max()));
     for (float& v : x)

@@ -105,7 +105,7 @@ TEST(UnaryF32, StaysWithinItsErrorBound) {
   }
 }
 
-// These results must stay within [-1, 1]: a root of 1 - y^2 or an arc sine would otherwise be NaN.
+// The results of these functions must stay within [-1, 1]. Otherwise a root of 1 - y^2 or an arc sine would be NaN.
 TEST(UnaryF32, FunctionsWithinOneStayThere) {
   std::vector<float> x;
   for (int i = -12000; i <= 12000; ++i) x.push_back(static_cast<float>(i) / 1000);
@@ -205,7 +205,7 @@ TEST(UnaryF32, ExtremeArgumentsGiveTheLimits) {
   EXPECT_EQ(at(Unary::exp, 89.5f), kInf);
   EXPECT_EQ(at(Unary::exp, -kInf), 0);
   EXPECT_EQ(at(Unary::exp, 0), 1);
-  EXPECT_FLOAT_EQ(at(Unary::exp, -100), std::exp(-100.0f));  // subnormal
+  EXPECT_FLOAT_EQ(at(Unary::exp, -100), std::exp(-100.0f));  // the result is subnormal
   EXPECT_EQ(at(Unary::log, 0), -kInf);
   EXPECT_EQ(at(Unary::log, kInf), kInf);
   EXPECT_TRUE(std::isnan(at(Unary::log, -1)));

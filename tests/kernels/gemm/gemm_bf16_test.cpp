@@ -85,7 +85,7 @@ TEST(GemmBf16, MultipliesRoundedOperandsAndSumsInFloat32) { products_equal_the_d
 TEST(GemmBf16, MultipliesOperandsRoundedToFloat16) { products_equal_the_definition(Bf16Form::float16, 80, 3000); }
 TEST(GemmBf16, ThreeProductsOfSplitOperandsAreNearlyExact) { products_equal_the_definition(Bf16Form::three, 80, 3000); }
 
-// Neither operand is packed before the run. Either may be transposed, and matrices of a batch may be broadcast.
+// No operand is packed before the run. Either operand may be transposed, and matrices of a batch may be broadcast.
 TEST(GemmBf16, BatchesOfComputedMatricesEqualTheDefinition) {
   Random random(74);
   for (int round = 0; round < 120; ++round) {

@@ -46,7 +46,7 @@ TEST(GemmBytes, IsTheExactProductTimesTheScales) {
   }
 }
 
-// Sometimes uses the largest bytes: the sum of two such products does not fit into 16 bits.
+// Some cases use the largest bytes: the sum of two such products does not fit into 16 bits.
 TEST(GemmBytes, TilesOfEveryInstructionSetAreThePlainOne) {
   if (!has_fast_byte_products()) GTEST_SKIP() << "this machine has none but the plain one";
   std::mt19937 generator(6);

@@ -143,7 +143,7 @@ TEST(GemmSplit, ProductsEqualTheDefinition) {
   }
 }
 
-// Compares with the errors of the vector kernel, which products use whose B is packed before the run.
+// Compares the errors with those of the vector kernel, which computes products whose B is packed before the run.
 TEST(GemmSplit, ErrorsAreNoLargerThanThoseOfFloat32Sums) {
   Random random(7);
   for (int64_t K : {64, 384, 1536, 5000}) {
@@ -182,7 +182,7 @@ TEST(GemmSplit, NumbersBeyondTheRangeOfPartsAreComputedByVectors) {
   }
 }
 
-// If only B's parts are kept, B is restored from them for the vector kernel, which computes rows that cannot be split.
+// If only the parts of B are kept, they restore B for the vector kernel, which computes the rows that cannot be split.
 TEST(GemmSplit, PartsAreEnough) {
   TREADLE_NEEDS_TILES();
   Random random(11);
@@ -254,7 +254,7 @@ TEST(GemmSplit, SmallNumbersKeepTheirBits) {
   }
 }
 
-// One product of a batch with a shared B needs the vector kernel. For the next product, B's parts must be computed again.
+// One product of a batch with a shared B needs the vector kernel. Then the parts of B must be computed again for the next product.
 TEST(GemmSplit, BatchesGoOnBehindAProductBeyondTheRange) {
   Random random(10);
   constexpr int64_t kProducts = 5, M = 220, N = 220, K = 64;

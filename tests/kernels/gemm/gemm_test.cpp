@@ -73,7 +73,7 @@ void random_packed_products(double tolerance) {
     gemm<T>(M, {A.data(), a_row, a_col}, backwards, again.data(), ldc, e, nullptr);
     ASSERT_EQ(again, C) << "other bits, last columns first";
 
-    // Computes the same with a B that is packed, or read unpacked, during the run.
+    // Computes the same product with a B that is packed during the run, or read unpacked.
     GemmShape shape{.M = M, .N = N, .K = K, .a_row = a_row, .a_col = a_col, .ldb = ldb, .b_transposed = b_transposed, .ldc = N};
     std::vector<char> memory(gemm_scratch_bytes<T>(shape, 1) + 64);
     std::vector<T> direct(static_cast<size_t>(M * N), guard);

@@ -40,7 +40,7 @@ TEST(GridSample, TakesNothingFromBeyondTheImage) {
     for (const bool align_corners : {false, true}) {
       for (const int64_t points : {1, 15, 16, 17, 50}) {
         GridSampleParams p{.C = 3, .in = {height, width, 1}, .points = points, .align_corners = align_corners};
-        // About half of the points lie outside.
+        // About half of the points lie outside of the image.
         const Guarded<float> x(random.vector(3 * height * width, -2, 2)), grid(random.vector(2 * points, -1.6, 1.6)), y(3 * points);
         grid_sample(p, x.data(), grid.data(), y.data(), nullptr);
         for (int64_t i = 0; i < 3 * points; ++i) {

@@ -169,8 +169,8 @@ TEST(Copy, BlocksMakeAConcatenation) {
   EXPECT_THROW(fill(3, &value, filled, 1, nullptr), Error);
 }
 
-// Three heads of a cache grow by a row each, so that all rows move within one block of memory. The copy must also be right if threads share
-// it.
+// Each of the three heads of a cache grows by one row, so that all rows move within one block of memory. The copy must also be right if
+// several threads share it.
 TEST(Copy, BlocksThatMoveDownMayOverlap) {
   ThreadPool pool(2);
   constexpr int64_t kBlock = 100'000, kRow = 8, kCount = 3;
@@ -313,7 +313,7 @@ TEST(Gather, TuplesTakeAndScatterSlices) {
     for (int64_t t = 0; t < batches * tuples; ++t) {
       for (int64_t d = 0; d < depth; ++d) indices.push_back(random.integer(-dims[batch + d], dims[batch + d] - 1));
     }
-    indices.push_back(0);  // never empty
+    indices.push_back(0);  // the list is never empty
     const auto src = random.integers<int32_t>(count(dims), -1000, 1000);
     const auto updates = random.integers<int32_t>(batches * tuples * slice, -1000, 1000);
     std::vector<int32_t> dst(batches * tuples * slice), expected(dst.size()), scattered = src, expected_scatter = src;

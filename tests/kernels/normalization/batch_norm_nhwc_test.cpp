@@ -15,7 +15,7 @@ using test::Random;
 
 struct Case {
   int64_t rows, C;
-  float offset = 0;  // mean of x
+  float offset = 0;  // the mean of the elements of x
   BatchNormGate::Passes passes = BatchNormGate::Passes::always;
   bool is_computed = false, in_place = false;
 };

@@ -9,7 +9,7 @@ namespace {
 
 using test::Random;
 
-// The definition, in double.
+// Normalises by the definition, in double.
 std::vector<float> reference(const NhwcNorm& norm, const std::vector<float>& x, const std::vector<float>& scale,
                              const std::vector<float>& bias, std::vector<float> y) {
   const int64_t size = norm.C / norm.groups;
@@ -45,7 +45,7 @@ TEST(NormNhwc, IsTheDefinitionForAnyShapeAndAnyThreads) {
     norm.N = random.integer(1, 3), norm.pixels = random.integer(1, 400), norm.C = norm.groups * size;
     norm.x_pixel = norm.C + random.integer(0, 1) * 5, norm.y_pixel = norm.C + random.integer(0, 1) * 3;
     norm.low = random.coin() ? 0 : -std::numeric_limits<float>::infinity();
-    // With such a mean, a variance computed as a difference of squares would be wrong.
+    // With such a large mean, a variance computed as a difference of squares would be wrong.
     const double offset = random.coin() ? 300 : 0;
     const auto x = random.vector(norm.N * norm.pixels * norm.x_pixel, offset - 1, offset + 1), scale = random.vector(norm.C),
                bias = random.vector(norm.C);

@@ -15,7 +15,7 @@ struct Expected {
   std::vector<double> dx, dscale, dbias;
 };
 
-// By the Jacobian of a row: dx_j = sum_i d_i (delta_ij - [centred] / n - xhat_i xhat_j / n) / std with d = dy scale.
+// Computes the gradient by the Jacobian of a row: dx_j = sum_i d_i (delta_ij - [centred] / n - xhat_i xhat_j / n) / std with d = dy scale.
 Expected norm_reference(const NormGradient<float>& job) {
   const auto n = static_cast<size_t>(job.length), rows = static_cast<size_t>(job.rows);
   Expected e{std::vector<double>(rows * n), std::vector<double>(n), std::vector<double>(n)};
@@ -53,7 +53,7 @@ TEST(RowGradient, NormalizationsFollowTheirFormula) {
       test::expect_near(dx.values(), expected.dx, length == 1 ? 1e-2 : 1e-5);
       test::expect_near(dscale.values(), expected.dscale, 1e-5);
       test::expect_near(dbias.values(), expected.dbias, 1e-5);
-      // In place and on one thread, the result has the same bits.
+      // Computed in place and on one thread, the result must have the same bits.
       const std::vector<float> apart = dx.values(), apart_scale = dscale.values();
       job.dx = dy.data();
       norm_gradient(job, scratch.data(), nullptr);

@@ -29,7 +29,7 @@ TEST(RandomStream, UniformNumbersHaveTheMomentsOfTheDistribution) {
     squares += v * v;
   }
   double n = static_cast<double>(x.size());
-  EXPECT_NEAR(sum / n, 0.5, 5 * std::sqrt(1.0 / 12 / n));  // five standard errors
+  EXPECT_NEAR(sum / n, 0.5, 5 * std::sqrt(1.0 / 12 / n));  // the allowed difference is five standard errors
   EXPECT_NEAR(squares / n, 1.0 / 3, 5 * std::sqrt(4.0 / 45 / n));
 }
 

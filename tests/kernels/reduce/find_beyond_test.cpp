@@ -23,7 +23,7 @@ TYPED_TEST(FindBeyond, TheFirstOfEveryLength) {
     for (int round = 0; round < 20; ++round) {
       std::vector<T> x(static_cast<size_t>(n));
       for (T& value : x) value = static_cast<T>(random.integer(0, 4));
-      // One value far outside of the bounds, which differs in its upper bits only.
+      // Adds one value that lies far outside of the bounds and differs from them only in its upper bits.
       if (n > 0 && random.coin())
         x[static_cast<size_t>(random.integer(0, n - 1))] = random.coin() ? std::numeric_limits<T>::max() : std::numeric_limits<T>::lowest();
       if constexpr (std::is_floating_point_v<T>)

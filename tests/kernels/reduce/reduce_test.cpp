@@ -59,7 +59,7 @@ void check(Random& random, const Dims& dims, uint32_t axes, double tolerance) {
     if constexpr (std::is_same_v<T, double>) groups[o].back() = x[i];
   }
   for (int op = 0; op <= static_cast<int>(Reduce::sum_square); ++op) {
-    if (static_cast<Reduce>(op) == Reduce::prod && count(reduced) > 20) continue;  // overflows
+    if (static_cast<Reduce>(op) == Reduce::prod && count(reduced) > 20) continue;  // the product would overflow
     if (std::is_integral_v<T> && count(reduced) == 0) continue;
     std::vector<T> y(count(kept));
     reduce(static_cast<Reduce>(op), plan, x.data(), y.data(), nullptr);

@@ -41,10 +41,10 @@ TEST(Utf8, RoundTripsEveryLengthOfSequence) {
 }
 
 TEST(Utf8, CountsABadByteAsOneCharacter) {
-  EXPECT_EQ(count_utf8("\xc3"), 1);              // cut off
-  EXPECT_EQ(count_utf8("\xc0\xaf"), 2);          // overlong
-  EXPECT_EQ(count_utf8("\xed\xa0\x80"), 3);      // a surrogate
-  EXPECT_EQ(count_utf8("\xf4\x90\x80\x80"), 4);  // above U+10FFFF
+  EXPECT_EQ(count_utf8("\xc3"), 1);              // a sequence that is cut off
+  EXPECT_EQ(count_utf8("\xc0\xaf"), 2);          // an overlong encoding
+  EXPECT_EQ(count_utf8("\xed\xa0\x80"), 3);      // an encoded surrogate
+  EXPECT_EQ(count_utf8("\xf4\x90\x80\x80"), 4);  // a code point above U+10FFFF
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ TEST(Regex, MatchesTheWholeText) {
   EXPECT_TRUE(matches("(a|b)*c{2,3}", "ababccc"));
   EXPECT_FALSE(matches("(a|b)*c{2,3}", "abcccc"));
   EXPECT_TRUE(matches("x{2,}", "xxxx"));
-  EXPECT_TRUE(matches("a{,3}", "a{,3}"));  // no repetition: a brace
+  EXPECT_TRUE(matches("a{,3}", "a{,3}"));  // these braces are no repetition, but characters
   EXPECT_TRUE(matches("(?:a*)*b", "aaab"));
 }
 
@@ -53,7 +53,7 @@ TEST(Regex, KnowsClasses) {
   EXPECT_TRUE(matches("(?s).", "\n"));
 }
 
-// A repeated set such as [a-c]+ is matched by a special loop. Written as x x* or x, it is matched by the automaton.
+// A repeated set such as [a-c]+ is matched by a special loop. Written as x x*, the same expression is matched by the automaton.
 TEST(Regex, RunsOfOneSetAreWhatTheAutomatonFinds) {
   for (const std::string set : {"[a-c]", "[^a-c]", "(?i)\xe9", "."}) {
     const Regex run(set + "+"), automaton("(?:" + set + "(?:" + set + ")*)|(?:" + set + ")");

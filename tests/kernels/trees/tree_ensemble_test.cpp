@@ -193,7 +193,8 @@ TEST(TreeEnsemble, SharesABranchAmongItsParents) {
   EXPECT_THROW(TreeEnsemble<float>{trees}, Error);
 }
 
-// Each level has two branches, and both lead to both of the next level: paths double from level to level, nodes do not.
+// Each level has two branches, and both lead to both branches of the next level. So the number of paths doubles from level to level, and
+// that of nodes does not.
 TEST(TreeEnsemble, TakesNoLongerForBranchesThatShareAllTheirBranches) {
   constexpr size_t kLevels = 60;
   TreeDescription trees;
