@@ -117,7 +117,7 @@ class Noise {
 
  private:
   bool on_ = false;
-  int direction_ = 0;  // rounds in both directions if 0
+  int direction_ = 0;  // positive: rounds up; negative: rounds down; 0: at random
   double least_ = 0, most_ = 1;
   bool keeps_precision_ = false, keeps_all_ = false, merges_ = false, recomputes_ = false, few_ = false;
   std::minstd_rand random_;

@@ -67,7 +67,7 @@ TEST(MatMul, OfIntegersWrapsAround) {
 }
 
 TEST(MatMul, RoundsHalfPrecisionOnce) {
-  // In binary16, 2048 + 1 rounds to 2048, but 2048 + 1 + 1 is exact.
+  // In binary16, 2048 + 1 rounds to 2048, but the sum 2048 + 1 + 1 can be represented exactly.
   Tensor a = tensor<Float16>({1, 3}, {Float16(2048.0F), Float16(1.0F), Float16(1.0F)}),
          b = tensor<Float16>({3, 1}, {Float16(1.0F), Float16(1.0F), Float16(1.0F)});
   EXPECT_EQ(static_cast<float>(run_op({"MatMul", 13, {a, b}})[0].data<Float16>()[0]), 2050);
@@ -210,7 +210,7 @@ TEST(Gemm, OfOpset6HasAFlagForTheBroadcast) {
   EXPECT_EQ(values<float>(run_op({"Gemm", 6, {a, b, c}, {{"broadcast", int64_t{1}}}})[0]), (std::vector<float>{4, 6, 7, 10}));
 }
 
-// Compares with numpy.einsum.
+// Compares results with those of numpy.einsum.
 TEST(Einsum, TakesDiagonalsSumsAndProducts) {
   Tensor m = floats({2, 2}, {1, 2, 3, 4}), x = floats({2}, {10, 100});
   auto einsum = [](const char* equation, std::vector<Tensor> operands) {
@@ -227,7 +227,7 @@ TEST(Einsum, TakesDiagonalsSumsAndProducts) {
   EXPECT_EQ(values<float>(einsum("aab,b->a", {floats({2, 2, 1}, {1, 2, 3, 4}), floats({1}, {2})})), (std::vector<float>{2, 8}));
   EXPECT_EQ(values<uint8_t>(run_op(
                 {"Einsum", 12, {tensor<uint8_t>({2}, {16, 20}), tensor<uint8_t>({2}, {10, 5})}, {{"equation", std::string("i,i")}}})[0]),
-            (std::vector<uint8_t>{4}));  // 260 modulo 256
+            (std::vector<uint8_t>{4}));  // the sum is 260, which wraps around to 4
 }
 
 TEST(Einsum, JoinsSeveralAxesIntoOneProduct) {

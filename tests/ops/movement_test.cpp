@@ -39,7 +39,7 @@ std::string error_of(const OpCase& test) {
 
 TEST(Slice, BackwardsAndFarEndsOnSeveralAxes) {
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min(), kMax = std::numeric_limits<int64_t>::max();
-  // x[1:0:-1, -1:-4:-2, 3::-3] of arange(24).reshape(2, 3, 4)
+  // The expected result is x[1:0:-1, -1:-4:-2, 3::-3] of x = arange(24).reshape(2, 3, 4).
   auto y = run_op({"Slice", 13, {counting({2, 3, 4}), ints({1, kMax, 3}), ints({0, -4, kMin}), ints({0, 1, 2}), ints({-1, -2, -3})}})[0];
   EXPECT_EQ(y.shape(), (Shape{1, 2, 2}));
   EXPECT_EQ(values<float>(y), (std::vector<float>{23, 20, 15, 12}));
@@ -315,7 +315,7 @@ TEST(Trilu, ClearsInPlaceForAnyDiagonal) {
   EXPECT_EQ(triangle(0, 0), (std::vector<float>{0, 0, 0, 3, 4, 0}));
 }
 
-// torch.nn.functional.fold(x, (3, 4), (2, 2), dilation=(1, 2), padding=(0, 1), stride=(1, 2))
+// Compares with torch.nn.functional.fold(x, (3, 4), (2, 2), dilation=(1, 2), padding=(0, 1), stride=(1, 2)).
 TEST(Col2Im, IsTorchFold) {
   std::vector<float> x(32);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 7);
@@ -325,7 +325,7 @@ TEST(Col2Im, IsTorchFold) {
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 5, 0, 5, 0, 16, 0, 6, 0, 4, 0, 1, 0, 9, 0, 0, 0, 10, 0, 3, 0, 8, 0, 3}));
 }
 
-// The middle pixel is 60,000 + 60,000 - 60,000, whose first partial sum overflows 16 bits.
+// The pixel in the middle is 60,000 + 60,000 - 60,000, and its first partial sum overflows 16 bits.
 TEST(Col2Im, SumsOf16BitsDoNotOverflowOnTheWay) {
   std::vector<Float16> x(9, Float16(0.0F));
   x[2] = x[4] = Float16(60000.0F), x[6] = Float16(-60000.0F);
@@ -343,7 +343,7 @@ TEST(DepthToSpace, ABlockWhoseSquareOverflowsIsAnError) {
           << op;
 }
 
-// With a new axis, all elements must have the shape of the first.
+// With a new axis, all elements must have the shape of the first element.
 TEST(ConcatFromSequence, ElementsOfAnotherRankAreErrors) {
   for (int64_t new_axis : {0, 1})
     for (const SymbolicShape& other : {SymbolicShape{3, 2}, SymbolicShape{1, 2}, SymbolicShape{}}) {

@@ -91,7 +91,8 @@ TEST(LRN, SumsMoreChannelsBehindThanBeforeIfTheSizeIsEven) {
   expect_near(y, {1.0F / 6, 2.0F / 14, 3.0F / 10});
 }
 
-// With exclude_outside, torch.nn.functional.interpolate(..., antialias=True); without, onnx.reference.
+// With exclude_outside, the expected values are those of torch.nn.functional.interpolate(..., antialias=True); without, those of
+// onnx.reference.
 TEST(Resize, FiltersMoreWhereItShrinks) {
   std::vector<float> image;
   for (int i = 0; i < 24; ++i) image.push_back(std::cos(static_cast<float>(i)));
@@ -159,7 +160,7 @@ TEST(Resize, RefusesWhatItCannotDo) {
   EXPECT_THROW(run_op({"Resize", 19, {floats({0}, {}), Tensor(), Tensor(), tensor<int64_t>({1}, {2})}}), Error);
 }
 
-// torch.nn.functional.grid_sample(..., mode="bicubic", align_corners=False)
+// Compares with torch.nn.functional.grid_sample(..., mode="bicubic", align_corners=False).
 TEST(GridSample, LooksBeyondTheBorderCubically) {
   std::vector<float> image;
   for (int i = 0; i < 12; ++i) image.push_back(std::sin(static_cast<float>(i)));
@@ -242,7 +243,7 @@ TEST(RoiAlign, ARegionFarLargerThanTheImageCostsNoMoreThanTheImage) {
   EXPECT_NEAR(y.data<float>()[0], 9e-10, 1e-9);
 }
 
-// torch.nn.LSTM and torch.nn.GRU; their gates stand in the order i f g o and r z n.
+// Compares with torch.nn.LSTM and torch.nn.GRU, whose gates are in the order i f g o and r z n.
 TEST(LSTM, EqualsPyTorchs) {
   Tensor x = floats({2, 1, 2}, {0.5F, -1, 1, 0.25F});
   Tensor w = floats({1, 8, 2}, {.1F, .2F, -.3F, .4F, .6F, .1F, -.5F, .4F, .5F, -.6F, .7F, .8F, -.1F, .3F, .2F, -.2F});
@@ -288,7 +289,7 @@ TEST(RNN, TakesItsActivationsParametersInOrder) {
   EXPECT_THROW(run_op({"RNN", 14, {x, w, r}, attributes}), Error);
 }
 
-// torch.nn.functional.scaled_dot_product_attention(..., enable_gqa=True), mask tril(2, 3)
+// Compares with torch.nn.functional.scaled_dot_product_attention(..., enable_gqa=True) and the mask tril(2, 3).
 TEST(Attention, SharesKeysBetweenHeads) {
   auto line = [](const Shape& shape, float first, float last) {
     Tensor t(DType::float32, shape);

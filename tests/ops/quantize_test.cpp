@@ -54,14 +54,14 @@ TEST(QuantizeLinear, PacksSmallTypes) {
   for (int64_t i = 0; i < 5; ++i) int4.push_back(Int4::get_packed(y4.raw(), i)), uint2.push_back(UInt2::get_packed(y2.raw(), i));
   EXPECT_EQ(int4, (std::vector<int>{-8, -1, 0, 7, 7}));
   EXPECT_EQ(uint2, (std::vector<int>{0, 0, 0, 3, 3}));
-  EXPECT_EQ(static_cast<float>(PackedFloat4E2M1::get_packed(f4.raw(), 0)), -6);  // the largest number of the type
+  EXPECT_EQ(static_cast<float>(PackedFloat4E2M1::get_packed(f4.raw(), 0)), -6);  // this is the largest number of the type
   EXPECT_EQ(static_cast<float>(reinterpret_cast<Float8E4M3FN*>(f8.raw())[3]), 6.5F);
 }
 
 TEST(QuantizeLinear, DividesInThePrecisionThatIsAskedFor) {
   // 1 / 3 = 0.33325 in binary16, times 3000 below and above a half.
   Tensor x = tensor<Float16>({1}, {Float16(1000.0F)}), scale = tensor<Float16>({}, {Float16(3.0F)});
-  // 333.33 lies between the binary16 numbers 333.25 and 333.5.
+  // The quotient 333.33 lies between the binary16 numbers 333.25 and 333.5.
   EXPECT_EQ(values<uint16_t>(run_op({"QuantizeLinear", 23, {x, scale, tensor<uint16_t>({}, {0})}})[0]), (std::vector<uint16_t>{333}));
   Tensor far = tensor<Float16>({1}, {Float16(4099.0F)}), half = tensor<Float16>({}, {Float16(2.0F)});
   // binary16 has 4100 for 4099; a quotient of 2050.
@@ -115,7 +115,7 @@ TEST(DynamicQuantizeLinear, OfAnInfiniteRangeHasACodeForZero) {
 
 TEST(MatMulInteger, TakesZeroPointsForRowsAndColumns) {
   Tensor a = tensor<uint8_t>({2, 2}, {10, 20, 30, 255}), b = tensor<int8_t>({2, 2}, {1, -128, 127, 4});
-  // (a - [5, 10]^T) (b - [1, -2])
+  // The expected result is (a - [5, 10]^T) (b - [1, -2]).
   Tensor y = run_op({"MatMulInteger", 10, {a, b, tensor<uint8_t>({2}, {5, 10}), tensor<int8_t>({2}, {1, -2})}})[0];
   EXPECT_EQ(values<int32_t>(y), (std::vector<int32_t>{1890, -540, 30870, -1050}));
   EXPECT_EQ(values<int32_t>(run_op({"MatMulInteger", 10, {a, b}})[0]), (std::vector<int32_t>{2550, -1200, 32415, -2820}));
@@ -126,7 +126,7 @@ TEST(QLinearMatMul, OfFloat8GoesThroughFloats) {
   Tensor a = tensor<Float8E4M3FN>({1, 2}, {code(2), code(-4)}), b = tensor<Float8E4M3FN>({2, 1}, {code(3), code(0.5F)}),
          zero = tensor<Float8E4M3FN>({}, {code(0)});
   Tensor y = run_op({"QLinearMatMul", 21, {a, floats({}, {0.5F}), zero, b, floats({}, {2}), zero, floats({}, {0.25F}), zero}})[0];
-  EXPECT_EQ(static_cast<float>(y.data<Float8E4M3FN>()[0]), 16);  // (6 - 2) * 0.5 * 2 / 0.25
+  EXPECT_EQ(static_cast<float>(y.data<Float8E4M3FN>()[0]), 16);  // the sum is (6 - 2) * 0.5 * 2 / 0.25
 }
 
 TEST(QLinearConv, AddsItsBiasBeforeItScales) {
@@ -135,7 +135,7 @@ TEST(QLinearConv, AddsItsBiasBeforeItScales) {
   Tensor y = run_op({"QLinearConv",
                      10,
                      {x, one, x_zero, w, floats({2}, {0.5F, 0.25F}), w_zero, floats({}, {2}), y_zero, tensor<int32_t>({2}, {4, -8})}})[0];
-  // Sums: 4 + {4, 256}; -8 + {8, 502}. Scales: 1/4 and 1/8.
+  // The sums are 4 + {4, 256} and -8 + {8, 502}; the scales are 1/4 and 1/8.
   EXPECT_EQ(values<uint8_t>(y), (std::vector<uint8_t>{102, 165, 100, 162}));
 }
 

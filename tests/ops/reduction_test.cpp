@@ -53,7 +53,7 @@ TEST(Reduce, BoolsAreOrdered) {
   EXPECT_EQ(values<bool>(run_op({"ReduceMin", 20, {x, axis}, {{"keepdims", int64_t{0}}}})[0]), (std::vector<bool>{false, true}));
 }
 
-// torch.softmax(x.reshape(2, 4), 1)
+// The expected result is torch.softmax(x.reshape(2, 4), 1).
 TEST(Softmax, BeforeOpset13FlattensFromItsAxisOn) {
   std::vector<float> x = {1, 2, 3, 4, 0, 0, 1, -1};
   for (const char* op : {"Softmax", "LogSoftmax"}) {
@@ -102,7 +102,7 @@ TEST(Det, PivotsAndFindsSingularMatrices) {
   EXPECT_EQ(values<float>(run_op({"Det", 22, {x}})[0]), (std::vector<float>{-1, 0, 2}));
 }
 
-// torch.nn.functional.nll_loss / cross_entropy by hand: -(0.3 * 1 + 0.1 * 4) / (0.3 + 0.1)
+// Computes nll_loss and cross_entropy of torch.nn.functional by hand: -(0.3 * 1 + 0.1 * 4) / (0.3 + 0.1).
 TEST(Loss, MeanIsWeightedAndLeavesIgnoredTargetsOut) {
   Tensor x = floats({3, 2}, {1, 2, 3, 4, 5, 6}), weight = floats({2}, {0.3F, 0.1F});
   Tensor y = run_op({"NegativeLogLikelihoodLoss", 22, {x, tensor<int32_t>({3}, {0, 1, -5}), weight}, {{"ignore_index", int64_t{-5}}}})[0];

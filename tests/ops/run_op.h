@@ -18,7 +18,7 @@ namespace treadle::testing {
 struct OpCase {
   std::string op_type;
   int opset = 28;
-  std::vector<Tensor> inputs;  // undefined: absent
+  std::vector<Tensor> inputs;  // an undefined tensor stands for an absent operand
   Attributes attributes = {};
   int num_outputs = 1;
   std::string domain = "";

@@ -8,7 +8,7 @@ namespace {
 using testing::GraphBuilder;
 using Ints = std::vector<int64_t>;
 
-const Ints kAround{0, 0, 1, 2, 0, 0, 3, 1};  // top, left, bottom, right
+const Ints kAround{0, 0, 1, 2, 0, 0, 3, 1};  // pads at the top, left, bottom and right of an image
 
 struct Case {
   std::string op = "Conv";
@@ -34,7 +34,7 @@ std::unique_ptr<Graph> graph_of(const Case& c) {
   return b.take();
 }
 
-// Applies the pass and compares results. @return the reader's pads afterwards
+// Applies the pass, and compares the results. @return the pads of the pool or convolution afterwards
 Ints absorbed(const Case& c) {
   auto graph = graph_of(c);
   testing::changed(*graph, testing::pass(passes::absorb_pad), 1, 1e-6);
@@ -73,7 +73,8 @@ TEST(AbsorbPad, AMaximumOfWhatIsNeverLess) {
   stays({.op = "MaxPool", .number = -1e30F});
 }
 
-// Over a window of padding only, the maximum is the Pad's 0, but for the pool's own padding there is no maximum.
+// If a window contains only padding of the Pad, the maximum is the Pad's 0. If it contained only padding of the pool itself, there would be
+// no maximum.
 TEST(AbsorbPad, LeavesAMaximumWhoseWindowMayHoldPadsAlone) {
   stays({.op = "MaxPool", .is_positive = true});  // an image without rows
   stays({.op = "MaxPool", .pads = {0, 0, 1, 2, 0, 0, 2, 1}, .is_positive = true, .attributes = {{"dilations", Ints{2, 1}}}});

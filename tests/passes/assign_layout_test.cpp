@@ -19,7 +19,7 @@ int count(const Graph& graph, std::string_view type, std::string_view domain = "
   return n;
 }
 
-/// Applies the pass, and checks that results agree up to rounding. @return how many nodes moved
+/// Applies the pass, and checks that results agree up to rounding. @return the number of nodes that get the layout with channels last
 int64_t same_results(Graph& graph, double tolerance = 3e-6) {
   std::unique_ptr<Graph> original = graph.clone();
   const int64_t moved = everything(graph) + testing::pass(passes::fuse_conv)(graph);
@@ -130,7 +130,7 @@ TEST(AssignLayout, InstanceAndGroupNormalizationFollowAndTakeARelu) {
     EXPECT_EQ(count(*graph, "Transpose"), 2);
     EXPECT_EQ(count(*graph, "NhwcGroupNormalization", "treadle"), 2);
     EXPECT_EQ(count(*graph, "Relu"), 0);
-    EXPECT_EQ(count(*graph, "Sigmoid"), 1);  // only a Relu is taken in
+    EXPECT_EQ(count(*graph, "Sigmoid"), 1);  // the convolution only takes in a Relu
   }
 }
 
@@ -201,7 +201,7 @@ ValueId pair_of(GraphBuilder& b, ValueId x, int64_t inputs, int64_t channels, co
               {{"group", channels}, {"pads", Ints{1, 1, 1, 1}}, {"strides", Ints{2, 1}}});
 }
 
-// In a session's pipeline, these passes must run: without them only speed would change, which no other test notices.
+// In a session's pipeline, these passes must run. Without them only the speed would change, which no other test notices.
 TEST(FuseDepthwise, IsPartOfThePipeline) {
   GraphBuilder b;
   b.output(pair_of(b, b.input("x", {1, 5, b.symbol("h"), b.symbol("w")}), 5, 20, ""));

@@ -55,7 +55,7 @@ TEST(ComputeInFloat32, CastsStandAtTheBordersOnly) {
   EXPECT_EQ(convert(*graph), 0);
 }
 
-// Compares with sums in double of the same operands. Only the result's rounding may differ.
+// Compares with sums of the same operands in double. Results may differ only by their rounding.
 template <typename Half>
 void expect_one_rounding(int digits) {
   constexpr int64_t kRows = 5, kDepth = 70, kColumns = 9;

@@ -111,7 +111,7 @@ TEST(FoldConstants, WhatIsLetGoMayBeSpentAgain) {
   EXPECT_EQ(limits.bytes, 10'000 - 4096);
 }
 
-// Each node that reads a large constant adds to its cost, since kernels look through constants that they may pack.
+// Each node that reads a large constant adds to the cost of the constant's copy, because kernels look through constants that they may pack.
 TEST(FoldConstants, WhatManyReadCostsThemAll) {
   auto with = [](int readers) {
     GraphBuilder b;

@@ -124,7 +124,7 @@ TEST(FuseAttention, LeavesAnotherAxisAndProbabilitiesThatAreRead) {
   testing::expect_unchanged(*graph, testing::pass(passes::fuse_attention));
 }
 
-// Transposes before and after attention.
+// Tests of transposes before and after attention.
 
 std::string layouts(Graph& graph, int64_t count) {
   testing::changed(graph, testing::pass(passes::attention_layouts), count);

@@ -40,7 +40,7 @@ ValueId clip_gate(GraphBuilder& b, ValueId y, ValueId dy) {
   return b.op("passed", "Where", {b.op("outside", "Or", {below, above}), b.scalar("none", 0), dy});
 }
 ValueId sigmoid_gate(GraphBuilder& b, ValueId y, ValueId dy) { return b.op("passed", "Mul", {dy, b.op("s", "Sigmoid", {y})}); }
-// Like a Relu's gradient, except for one number.
+// Adds nodes that differ from the gradient of a Relu only by a number.
 ValueId other_gate(GraphBuilder& b, ValueId y, ValueId dy) {
   return b.op("passed", "Where", {b.op("above", "Greater", {b.op("r", "Relu", {y}), b.scalar("half", 0.5F)}), dy, b.scalar("none", 0)});
 }

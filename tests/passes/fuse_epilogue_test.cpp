@@ -1,4 +1,4 @@
-// What passes make of graphs that a device computes with kernels of its own.
+// Tests the graphs that passes make for devices with kernels of their own.
 #include <set>
 
 #include "graph/op_def.h"
@@ -100,7 +100,7 @@ TEST(DeviceForms, PassesMakeOnlyWhatADeviceHas) {
   EXPECT_TRUE(domains_and_types(nullptr, passes::Level::layout).contains("NhwcConv"));
 }
 
-// A pass that is not told what it makes would make it for every device.
+// A pass that does not know for which device it makes nodes would make them for every device.
 TEST(DeviceForms, PassesNameWhatTheyMake) {
   for (const passes::PassInfo& pass : passes::list_passes()) {
     std::string_view rest = pass.conditions.makes;

@@ -86,7 +86,7 @@ TEST_F(FuseQuantizedConv, BytesStayBytesFromConvolutionToConvolution) {
   ValueId last = b.op("last", "Conv", {pooledd, b.dequantized_weights("w3", {5, 8, 1, 1}, std::vector<float>(5, 0.01F))});
   b.output(b.quantize("y", last, 0.05F, 128));
   auto graph = b.take();
-  // A value half-way between two codes may be rounded either way by float sums: at most one step per layer.
+  // Float sums may round a value half-way between two codes either way, so each layer may add a difference of one step.
   EXPECT_LE(largest_step(*graph, GraphBuilder::random_tensor({2, 3, 12, 10}, 5)), 2);
   EXPECT_EQ(count(*graph, "NhwcQLinearConv", "treadle"), 3);
   EXPECT_EQ(count(*graph, "NhwcByteMaxPool", "treadle"), 1);
@@ -104,7 +104,7 @@ TEST_F(FuseQuantizedConv, ABiasBetweenTwoSumsStaysWithTheFloats) {
   EXPECT_EQ(count(*graph, "NhwcQLinearConv", "treadle"), 0);
 }
 
-// These passes start from QLinearConv and change no rounding, so all bits stay.
+// These passes begin with QLinearConv and do not change any rounding, so all bits stay the same.
 TEST_F(FuseQuantizedConv, JoinsAndTablesChangeNothing) {
   Builder b;
   ValueId x = b.input("x", {1, 4, 9, 9}, DType::uint8);
@@ -147,7 +147,7 @@ TEST_F(FuseQuantizedConv, LeavesOthersAlone) {
   ValueId x = b.input("x", {1, 4, 6, 6}), s = b.input("s", {});
   ValueId xq = b.quantize("xq", x, 0.01F, 120), xd = b.dequantize("xd", xq, 0.01F, 120);
   ValueId conv = b.op("conv", "Conv", {xd, b.dequantized_weights("w", {2, 4, 1, 1}, {0.1F, 0.2F})});
-  b.output(conv);  // also read without quantisation
+  b.output(conv);  // another node reads the convolution without quantisation
   b.output(b.quantize("y", conv, 0.1F, 0));
   // A Relu that the codes' range does not express, float weights, and a scale that a node computes.
   ValueId other = b.op("other", "Conv", {xd, b.dequantized_weights("w2", {2, 4, 1, 1}, {0.1F, 0.2F})});

@@ -18,7 +18,7 @@ Tensor floats(const Shape& shape, std::vector<float> values) {
 
 Tensor ints(std::vector<int64_t> values) { return Tensor::vector<int64_t>(values); }
 
-// The elements of a tensor [3, 4]; the same in each sparse format.
+// The elements of a tensor [3, 4], from which the tests make sparse tensors in each format.
 const std::vector<float> kElements = {0, 2, 0, -3, 0, 0, 0, 0, 5, 0, 0, 7};
 SparseTensor csr() { return {SparseTensor::Format::csr, Shape{3, 4}, floats({4}, {2, -3, 5, 7}), ints({1, 3, 0, 3}), ints({0, 2, 2, 4})}; }
 SparseTensor row_sparse() { return {SparseTensor::Format::coo, Shape{3, 4}, floats({2, 4}, {0, 2, 0, -3, 5, 0, 0, 7}), ints({0, 2}), {}}; }

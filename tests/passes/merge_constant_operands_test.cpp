@@ -26,7 +26,8 @@ TEST(MergeConstantOperands, LeavesWhatRoundsTwice) {
   ValueId x = b.input("x", {3});
   b.output(b.op("sum", "Add", {b.op("plus", "Add", {x, b.scalar("a", 0.1F)}), b.scalar("b", 0.2F)}));
   b.output(b.op("product", "Mul", {b.op("times", "Mul", {x, b.scalar("c", 3)}), b.scalar("d", 5)}));
-  b.output(b.op("small", "Mul", {b.op("halved", "Mul", {x, b.scalar("e", 0.5F)}), b.scalar("f", 0.5F)}));  // subnormals round
+  // Products that are subnormal are rounded.
+  b.output(b.op("small", "Mul", {b.op("halved", "Mul", {x, b.scalar("e", 0.5F)}), b.scalar("f", 0.5F)}));
   ValueId shared = b.op("shared", "Mul", {x, b.scalar("g", 2)});
   b.output(shared);
   b.output(b.op("twice", "Mul", {shared, b.scalar("h", 2)}));

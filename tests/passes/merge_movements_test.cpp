@@ -44,7 +44,7 @@ TEST(MergeMovements, WhatComesToNothingIsAView) {
   EXPECT_EQ(count(*graph, "Transpose"), 0);
 }
 
-// Random chains of reshapes and transposes of 48 elements: results stay the same, merged or not.
+// Runs random chains of reshapes and transposes of 48 elements. Results must be the same, whether the chains are merged or not.
 TEST(MergeMovements, RandomChainsStayTheSame) {
   test::Random random(61);
   int64_t merged = 0;

@@ -10,7 +10,7 @@ TEST(MergeTransposes, TwoBecomeOne) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n"), 2, 3});
   ValueId first = b.op("first", "Transpose", {x}, {{"perm", Perm{1, 2, 0}}});
-  b.output(b.op("y", "Transpose", {first}));  // the default reverses
+  b.output(b.op("y", "Transpose", {first}));  // without `perm`, a Transpose reverses the axes
   auto graph = b.take();
   EXPECT_EQ(print(*graph), R"(graph g(%x f32[n,2,3]) {
   %first f32[2,3,n] = Transpose(%x) {perm=[1,2,0]}

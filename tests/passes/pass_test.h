@@ -1,4 +1,5 @@
-// Shared by all pass tests: compares the graph before and after as text, and the results of both on the same random data.
+// Functions for all tests of passes: they compare the text of a graph before and after a pass, and the results of both graphs on the same
+// random data.
 #pragma once
 
 #include <gtest/gtest.h>

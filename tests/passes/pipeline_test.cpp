@@ -130,7 +130,8 @@ TEST(Pipeline, ADeepChainOfIdentitiesCollapses) {
   verify(*graph);
 }
 
-// As in debug builds and with TREADLE_VERIFY_PASSES=1: a pass that counts no change, and one that leaves the graph inconsistent, are named.
+// Passes are checked as in debug builds and with TREADLE_VERIFY_PASSES=1. The error names a pass that counts no change though it made one,
+// or that leaves the graph inconsistent.
 TEST(Pipeline, EveryPassIsCheckedWhereTheProcessAsksForIt) {
   const auto fault = [](const std::function<int64_t(Graph&, int64_t)>& hook) -> std::string {
     try {

@@ -20,7 +20,8 @@ inline void mark_all(Graph& graph) {
   }
 }
 
-/// Returns the first node, including bodies, that names no original node, or one without its mark; empty if there is none.
+/// Returns the name of the first node, also in bodies, that names no node of the original graph, or names one without its mark; empty if
+/// there is none.
 inline std::string first_loss(const Graph& graph) {
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);

@@ -39,8 +39,8 @@ std::vector<Options> option_sets() {
           {"chosen convolutions", {.conv_choice = {.max_weight_expansion = 1}}}};
 }
 
-/// Applies the passes, and returns the first that loses a node's sources, with the node; empty if none does. Adds passes that changed the
-/// graph to `ran`.
+/// Applies the passes, and returns the name of the first pass that loses a node's sources, with the node; empty if no pass does. Adds the
+/// passes that changed the graph to `ran`.
 std::string first_loss_of_passes(Graph& graph, passes::PipelineOptions options, std::set<std::string>& ran) {
   std::string lost;
   options.verify = true;

@@ -1,5 +1,5 @@
-// The reasons that passes give for leaving a node alone: each says what was found and what is needed. The tests of each pass say which
-// graphs it leaves alone.
+// Tests the reasons that passes give for leaving a node unchanged: each reason says what the pass found and what it needs. The tests of
+// each pass say which graphs it leaves unchanged.
 #include "kernels/gemm/gemm_bytes.h"
 #include "passes/layout.h"
 #include "passes/trace.h"
@@ -12,7 +12,7 @@ namespace {
 using testing::GraphBuilder;
 using Ints = std::vector<int64_t>;
 
-// Applies the pass, which must not change the node. @return the reason it gives
+// Applies the pass, which must not change the node. @return the reason that the pass gives
 std::string refused(Graph& graph, const std::function<int64_t(Graph&)>& change, const std::string& node) {
   passes::PassTrace trace;
   const passes::PassTrace::Scope scope(trace);
@@ -254,7 +254,7 @@ TEST(Refusals, OfLayouts) {
   wide.output(wide.op("y", "Conv", {wide.input("x", {1, 2, 8, 8}, DType::float64), double_weights}));
   EXPECT_EQ(refused(*wide.take(), pass, "y_node"), "it reads f64[1,2,8,8]; float32 of rank 3 or 4 goes with channels innermost");
 
-  // After a convolution: a node whose operands mostly have channels first, and one whose operator supports only that layout.
+  // After a convolution comes either a node whose other operands have channels first, or a node whose operator supports only that layout.
   auto behind = [](const std::function<ValueId(GraphBuilder&, ValueId)>& add) {
     GraphBuilder b;
     b.output(add(b, b.op("c", "Conv", {b.input("x", {1, 2, 8, 8}), b.constant("w", {2, 2, 1, 1}, std::vector<float>(4))})));

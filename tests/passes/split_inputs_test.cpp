@@ -28,7 +28,7 @@ TEST(SplitInputs, AStackedCacheIsReadWhereItLies) {
   EXPECT_EQ(text.find("Gather"), std::string::npos) << text;
   EXPECT_NE(text.find("= Split(%past) {axis=0, num_outputs=3}"), std::string::npos) << text;
   testing::expect_unchanged(*graph, kPass);
-  // All layers are used within the input, so no part of the cache needs memory in the arena.
+  // The layers are all used where they lie in the input, so no part of the cache needs memory in the arena.
   const exec::Program program(std::shared_ptr<const Graph>(std::move(graph)), {.pieces_in_place = true});
   for (const auto& buffer : program.buffers())
     EXPECT_TRUE(buffer.slot == exec::kNoSlot || program.name(buffer.slot).find("layer") == std::string::npos);

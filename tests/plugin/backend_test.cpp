@@ -46,7 +46,8 @@ TEST(Backend, SubgraphsAreConvexAndGiveTheSameResults) {
   backend.register_as("around");
   const Model model = around_softmax();
   EXPECT_EQ(run(model, "around"), run(model, ""));
-  // A single subgraph would depend on the Softmax, which reads its output. So there is one before it and one after it.
+  // The Softmax reads the output of the subgraph's first part, and the second part reads the Softmax. So there are two subgraphs, one
+  // before it and one after it.
   EXPECT_EQ(backend.compiled, 2);
   EXPECT_EQ(backend.runs, 2);
   EXPECT_EQ(backend.released, 2);

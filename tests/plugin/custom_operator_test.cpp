@@ -135,7 +135,7 @@ TEST(CustomOperator, FindsItsInputsUnderTheLeastLimit) {
   }
   session.set_memory_limit(least);
   const Datum y = session.run({{"x", x}})[0];
-  // x -> -x, x, -x, x; twice the last; 2x + x - x + x - x
+  // A chain of nodes computes -x, x, -x and x, and a further node doubles the last of these. The output is 2x + x - x + x - x.
   for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(y.tensor().data<float>()[i], 2 * x.data<float>()[i]);
 }
 

@@ -160,7 +160,7 @@ TEST_F(DeferredOperator, ItsErrorNamesTheNodeAndTheSessionStaysUsable) {
         EXPECT_NE(std::string(error.what()).find("first"), std::string::npos) << error.what();
       }
       laters_.join();
-      // Completes without having made the output.
+      // The operator completes its call without having made the output.
       laters_.end = [](const treadle_host* host, treadle_call* call) { host->call_complete(call, 1, ""); };
       EXPECT_THROW(made.run({{"x", floats({1, 2})}}), Error);
       laters_.join();
@@ -199,7 +199,7 @@ TEST_F(DeferredOperator, ACancelledRunTellsItAndEndsWithIt) {
   }
 }
 
-// The caller has returned, and its options are gone, before the operator asks about the run.
+// When the operator asks about the run, the caller has returned and the caller's options do not exist any more.
 TEST_F(DeferredOperator, ARunThatPassesItsDeadlineTellsItAndDoesNotWaitForIt) {
   for (auto [parallel, device] : {std::pair{true, ""}, {false, ""}, {false, "sim"}}) {
     std::promise<void> caller_gone;

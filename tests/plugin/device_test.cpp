@@ -31,7 +31,7 @@ namespace {
 
 using testing::GraphBuilder;
 
-/// A device that does its work as soon as it is enqueued. Each callback records the device it was called for.
+/// A device that does its work as soon as the work is enqueued. Each callback records the device for which it was called.
 struct Probe {
   struct Made {
     Probe& of;
@@ -194,7 +194,7 @@ TEST(PluginDevice, ProfilesHaveTheTimesThatItTells) {
   for (const ProfiledNode& node : profile.nodes) EXPECT_EQ(node.calls, 1) << node.name;
 }
 
-// A plugin of an earlier version goes on, and its rows say what they have.
+// A plugin of an earlier version still works, and the rows of a profile say that its times are those of launches.
 TEST(PluginDevice, ProfilesSayThatTimesAreThoseOfLaunches) {
   Probe probe;
   treadle_device device = ClockProbe::description(probe, "earlier");
@@ -264,7 +264,7 @@ TEST(PluginDevice, BytesOfSeveralOutputsCrossOnce) {
   }
 }
 
-// One whose work reaches the host's memory. It sees that what it is told is of memory that it has given.
+// A device whose work can reach the host's memory. It checks that the addresses that it gets are of memory that it has allocated.
 struct UnifiedProbe : Probe {
   size_t room = 0, reserved = 0, peak = 0, discarded = 0;
   size_t moved[3] = {0, 0, 0};
@@ -393,7 +393,7 @@ TEST(PluginDevice, OlderPluginsRegister) {
 
 struct Case {
   size_t room_values;   // the device's memory, in values
-  size_t limit_values;  // the session's limit, in values; 0: none
+  size_t limit_values;  // the session's limit, as a number of values; 0: no limit
   size_t job_values;    // the job's limit on its devices, in values; 0: no job
   bool in_files;        // the job's limit on host memory is nearly 0
 };

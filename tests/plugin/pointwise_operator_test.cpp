@@ -26,7 +26,7 @@ using Ints = std::vector<int64_t>;
 
 constexpr const char* kDomain = "test.pointwise";
 
-// y = x^3, whose gradient is 3 x^2 dy.
+// Computes y = x^3, whose gradient is 3 x^2 dy.
 void cube(void*, const float* x, float* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = x[i] * x[i] * x[i];
 }
@@ -165,7 +165,7 @@ TEST_F(PointwiseOperator, HasTheGradientOfItsPlugin) {
   for (int64_t i = 0; i < at.num_elements(); ++i) EXPECT_NEAR(found.data<float>()[i], 3 * at.data<float>()[i] * at.data<float>()[i], 1e-5);
 }
 
-// A trainer fuses it after autodiff, as it fuses ONNX's operators.
+// A trainer fuses the operator after autodiff, as it fuses ONNX's operators.
 TEST_F(PointwiseOperator, TrainsLikeAnOperatorOfTheLibrary) {
   const auto model = [](bool written_out) {
     Builder b;

@@ -65,7 +65,7 @@ struct TestBackend {
     return plan;
   }
 
-  // Runs a subgraph whose operands have equal sizes or one element.
+  // Runs a subgraph whose operands all have the same number of elements, or one element.
   static int run(void* user, void* compiled, const treadle_host* host, treadle_call* call) {
     auto& self = *static_cast<TestBackend*>(user);
     ++self.runs;
@@ -114,7 +114,7 @@ struct TestBackend {
 
   /// Registers the backend under `name`, with two properties: "elementwise" (on by default; Add, Mul, Relu) and "multiply" (off; Mul, at
   /// least two nodes).
-  /// @param device  device of both; null: the host
+  /// @param device  the device of both backends; null means the host
   void register_as(const char* name, const char* device = nullptr) {
     static const char* const elementwise[] = {"Add", "Mul", "Relu", nullptr};
     static const char* const multiply[] = {"Mul", nullptr};

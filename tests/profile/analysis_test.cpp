@@ -114,7 +114,7 @@ TEST(ProfileAnalysis, NodesAreReadyWhenTheLastOfTheirInputsIsThere) {
     EXPECT_EQ(event.waited_ns, profile.nodes[static_cast<size_t>(event.node)].waited_ns[0]);
 }
 
-// The run was of another graph of the same client, so the main graph's nodes were never ready.
+// The run was of another graph of the same client, so the nodes of the main graph never had their inputs.
 TEST(ProfileAnalysis, NodesThatDidNotRunWereNotReady) {
   const Profile p = [] {
     Recording recording;

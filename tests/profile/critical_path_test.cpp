@@ -19,7 +19,7 @@ Profile graph_of(std::vector<ProfiledNode> nodes) {
   return profile;
 }
 
-// a -> b (5) -> d, a -> c (2) -> d
+// The graph is a -> b (5) -> d, a -> c (2) -> d.
 TEST(CriticalPath, FollowsTheSlowerBranch) {
   const Profile p = graph_of({step({"x"}, "a"), step({"a"}, "b"), step({"a"}, "c"), step({"b", "c"}, "d")});
   const CriticalPath path = critical_path(p, std::vector<double>{1, 5, 2, 3});
@@ -37,7 +37,7 @@ TEST(CriticalPath, OfAChainIsAllOfIt) {
 }
 
 TEST(CriticalPath, GoesThroughViewsAndValuesWrittenInPlace) {
-  // No node has the output v, a view of b, where b is computed in place over a. The path goes through it all the same.
+  // No node has the output v, which is a view of b, and b is computed in place over a. The critical path must go through v nevertheless.
   Profile p = graph_of({step({"x"}, "a"), step({"a"}, "b", "a"), step({}, "c")});
   p.nodes[2].inputs.push_back({.name = "v", .shares = "a"});
   EXPECT_EQ(critical_path(p, std::vector<double>{1, 2, 4}).nodes, (std::vector<int32_t>{0, 1, 2}));

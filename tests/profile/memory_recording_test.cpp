@@ -64,7 +64,7 @@ TEST(MemoryRecording, AnArenaIsWhatLiesInItAtTheNodeThatRuns) {
   EXPECT_EQ(classes(40), (Bytes{{"activations", 78}, {"scratch", 20}, {"gradients", 30}}));
   EXPECT_EQ(classes(50), (Bytes{{"activations", 98}, {"scratch", 0}, {"gradients", 30}}));
   EXPECT_EQ(classes(60), (Bytes{{"activations", 128}, {"scratch", 0}, {"gradients", 0}}));
-  // From 20 ns on, 136 bytes are held; at 40 ns most of the arena is in use.
+  // From 20 ns on, 136 bytes are held. At 40 ns most of the arena is in use.
   EXPECT_EQ(m.memory.peak_bytes, 136U);
   EXPECT_EQ(m.memory.peak_ns, 40);
   EXPECT_EQ(m.held_bytes, (Bytes{{"value", 60}, {"second", 20}, {"gradient", 30}, {"arena", 18}, {"output", 8}}));

@@ -162,7 +162,7 @@ TEST(ProfileTable, ShortensNamesWithoutCuttingCharacters) {
   EXPECT_NE(table.find("\xC3\xA4\xC3\xB6\xC3\xBC"), std::string::npos) << table;
 }
 
-// A profile with data in every part.
+// Makes a profile with data in every part.
 Profile full_profile() {
   Profile p = known_profile();
   p.nodes[0].unused_kernels = {{"plain", "packed goes before it"}};
@@ -201,7 +201,8 @@ TEST(ProfileFile, SaysTheSameWhenItHasBeenReadAndWritten) {
   const Json json = Json::parse(text);
   for (const char* part : {"remedies", "layers", "pool", "load", "ranges", "marks", "clock", "peaks", "phases"})
     EXPECT_TRUE(json.contains(part)) << part;
-  EXPECT_TRUE(json["profiler"].at("slowdown").is_null());  // null: no difference beyond the noise, which is not the same as missing
+  // Null means that there is no difference beyond the noise; a missing entry would mean something else.
+  EXPECT_TRUE(json["profiler"].at("slowdown").is_null());
   EXPECT_EQ(profile_to_json(read_profile(text)), text);
 }
 

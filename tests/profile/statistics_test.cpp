@@ -24,14 +24,14 @@ TEST(Statistics, IntervalsOfTheMedianHaveTheRanksOfTheSignTest) {
 }
 
 TEST(Statistics, TooFewValuesHaveNoInterval) {
-  EXPECT_FALSE(median_interval(numbers_to(7), 0.99));  // 1 - 2 / 128
+  EXPECT_FALSE(median_interval(numbers_to(7), 0.99));  // the best confidence of 7 numbers is 1 - 2 / 128, less than 0.99
   EXPECT_EQ(median_interval(numbers_to(8), 0.99), (std::pair{1.0, 8.0}));
   EXPECT_FALSE(median_interval({}, 0.5));
 }
 
 TEST(Statistics, IntervalsHoldTheMedianAsOftenAsTheySay) {
   std::mt19937 random(1);
-  std::lognormal_distribution<double> skewed(0, 1);  // median 1
+  std::lognormal_distribution<double> skewed(0, 1);  // a distribution with the median 1
   int held = 0;
   constexpr int kTrials = 2000;
   for (int trial = 0; trial < kTrials; ++trial) {

@@ -15,7 +15,8 @@ SEED = int(os.environ.get("TREADLE_SEED", "0"))
 
 
 class Case:
-    """One node with its inputs by name (None: absent) and attributes. `compared` removes parts of outputs that the operator does not define."""
+    """One node with its inputs by name (None: an absent operand) and attributes. `compared` removes parts of outputs that the operator does
+    not define."""
 
     def __init__(self, op, inputs, outputs, compared=None, tolerance=2e-5, **attributes):
         self.op, self.inputs, self.outputs, self.attributes = op, inputs, outputs, attributes

@@ -66,8 +66,8 @@ def _data(kind: str) -> Data:
 
 @dataclass(frozen=True)
 class Model:
-    """How to make a model, and the kind of data to train it on. `expected` names the estimator's methods that give the model's outputs; an output
-    with an empty name is not compared."""
+    """Says how to make a model, and on which kind of data to train it. `expected` names the estimator's methods that give the model's
+    outputs; an output with an empty name is not compared."""
 
     make: Callable[[], Any]
     kind: str = "classes"
@@ -75,7 +75,7 @@ class Model:
     tolerance: float = 1e-4
     options: dict[str, Any] | None = None
     convert: Callable[[Any, np.ndarray], Any] | None = None
-    strays: float = 0.002  # share of rows that float32 may put on the other side of a threshold
+    strays: float = 0.002  # share of rows that may be on the other side of a threshold because of float32
 
 
 def _sklearn_models() -> dict[str, Model]:
@@ -275,7 +275,7 @@ def _as_array(value: Any) -> np.ndarray:
 
 
 def strays(ours: Any, expected: Any, tolerance: float) -> float:
-    """Returns the share of rows that differ."""
+    """Returns the share of rows whose results differ."""
     a, b = _as_array(ours), _as_array(expected)
     if b.ndim == 1 and a.ndim == 2 and a.shape[1] == 2 and a.dtype.kind == "f":
         a = a[:, 1]  # the margin of the second class
@@ -354,7 +354,7 @@ def main() -> int:
         started = time.time()
         try:
             problems = check(name, model, rows)
-        except Exception as error:  # of any library
+        except Exception as error:  # any library may raise this error
             if options.verbose:
                 raise
             problems = [f"{type(error).__name__}: {str(error)[:300]}"]

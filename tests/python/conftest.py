@@ -25,7 +25,7 @@ SHARED_DATA = _find_shared_data()
 
 @pytest.fixture(scope="module")
 def ours():
-    """ONNX Runtime's C interface in Treadle's library."""
+    """Returns ONNX Runtime's C interface in Treadle's library."""
     from onnxruntime_c import LIBRARY, Api
 
     return Api(str(LIBRARY))
@@ -47,7 +47,7 @@ def own_sharing_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ort():
-    """ONNX Runtime itself."""
+    """Returns the package onnxruntime itself."""
     onnxruntime = pytest.importorskip("onnxruntime")
     onnxruntime.set_default_logger_severity(4)
     return onnxruntime

@@ -28,13 +28,13 @@ import numpy as np
 import torch
 from torch import nn
 
-TOLERANCE = 1e-4  # relative to an output's largest magnitude
+TOLERANCE = 1e-4  # allowed error, relative to the largest magnitude of an output
 EXPORTERS = ("dynamo", "torchscript")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """How to make a network, and its inputs for a size; it is exported with those of size 1."""
+    """Says how to make a network, and its inputs for a given size. The network is exported with the inputs of size 1."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[int], tuple[torch.Tensor, ...]]
@@ -266,7 +266,8 @@ def difference(architecture: Architecture, exporter: str) -> float:
     import treadle
 
     torch.manual_seed(0)
-    torch.backends.mha.set_fastpath_enabled(False)  # the fast path is one operator for a whole layer, without an ONNX form
+    # PyTorch's fast path calls one operator for a whole layer, and ONNX does not have this operator.
+    torch.backends.mha.set_fastpath_enabled(False)
     module = _spread(architecture.make().eval())
     options = treadle.SessionOptions()
     session = treadle.InferenceSession(export(architecture, module, exporter), options)
@@ -302,7 +303,7 @@ def main() -> int:
                 found = difference(architecture, exporter)
                 text = f"{found:.1e}" + ("" if found <= TOLERANCE else " DIFFERENT")
                 failed += found > TOLERANCE
-            except Exception as error:  # of any library
+            except Exception as error:  # any library may raise this error
                 if options.verbose:
                     raise
                 failed += 1

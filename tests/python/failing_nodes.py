@@ -176,7 +176,7 @@ case("ml onehot","OneHotEncoder",[i(9)],{"cats_int64s":[1,2],"zeros":0},domain="
 
 
 def model_of(op: str, feeds: dict, attributes: dict, outputs: int, domain: str, opset: int) -> bytes:
-    """Makes a model of the node whose inputs have undeclared ranks."""
+    """Makes a model of one node. The model declares no ranks for its inputs."""
 
     def dtype(value: np.ndarray) -> int:
         return 8 if value.dtype == object else helper.np_dtype_to_tensor_dtype(value.dtype)

@@ -118,9 +118,9 @@ def encoder_decoder(rng: np.random.Generator, sizes: Sizes, hidden: bool = True,
     mask = "" if whisper else "encoder_attention_mask"
 
     def decode(w: Writer, ids: str, past: list[str], cross: list[str]) -> None:
-        w.rng = np.random.default_rng(shared)  # the seed of weights that encoder and decoder share
+        w.rng = np.random.default_rng(shared)  # the seed for weights that encoder and decoder share
         x = w.op("Gather", w.weight(sizes.vocabulary, sizes.width), ids)
-        # Without positional embeddings, permuted tokens would give sequences with equal scores.
+        # The scores depend on the position. Without positions, permuted tokens would give sequences with equal scores.
         before = w.op("Slice", w.op("Shape", past[0]), w.ints(2), w.ints(3), w.ints(0)) if past else w.ints(0)
         end = w.op("Add", before, w.op("Slice", w.op("Shape", ids), w.ints(1), w.ints(2), w.ints(0)))
         places = w.op("Range", w.op("Squeeze", before), w.op("Squeeze", end), w.constant(np.int64(1)))

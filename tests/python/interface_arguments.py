@@ -18,7 +18,7 @@ from onnxruntime_c import DTYPES, SEQUENCE, TENSOR, StatusError, handles, string
 from test_onnxruntime_statuses import EnvironmentOptions
 
 ROOM = 1 << 13  # bytes of memory behind each pointer that a function may write to
-NULLS = 0.008  # share of null pointers; small, as onnxruntime checks few of them
+NULLS = 0.008  # share of null pointers; it is small, because onnxruntime checks few pointers
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ class Handle:
     parents: tuple[Handle, ...]
     owned: bool  # the client has to release it
     keep: bool  # lives longer than a sequence
-    role: str = ""  # for a value in a graph: the function that put it there
+    role: str = ""  # for a value in a graph: the name of the function that added it
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Handle:
 class Argument:
     value: Any
     said: Any
-    read: Callable[[tuple[Handle, ...]], Any] | None = None  # reads what a successful call has written
+    read: Callable[[tuple[Handle, ...]], Any] | None = None  # a function that reads what a successful call has written
     after: Callable[[], None] | None = None
     handle: Handle | None = None
 
@@ -189,7 +189,7 @@ class Arguments:
             if size:
                 ctypes.memset(self.api.made("GetTensorMutableData", value).value, 0, size)
 
-    # Callbacks.
+    # Callback functions.
 
     def callback(self, plain: str, name: str) -> Argument:
         if self.is_null():
@@ -270,7 +270,7 @@ class Arguments:
 TAKEN = {("AddNodeToGraph", "OrtNode"), ("AddGraphToModel", "OrtGraph"), ("AddInitializerToGraph", "OrtValue"), ("ApplyModelToModelEditorSession", "OrtModel")}
 # Kinds of handles that may be null.
 OPTIONAL_HANDLES = {"OrtRunOptions", "OrtThreadingOptions", "OrtArenaCfg", "OrtPrepackedWeightsContainer", "OrtSyncStream"}
-# Functions whose results belong to the library.
+# Functions whose results belong to the library, so that the caller must not release them.
 LENDING = {"GetSharedAllocator", "CreateSharedAllocator", "GetAllocatorWithDefaultOptions", "KernelContext_GetAllocator"}
 # Kinds of objects that must not outlive the object that they were made from.
 BELONGING = {"OrtIoBinding", "OrtAllocator", "OrtValue", "OrtGraph", "OrtOp", "OrtKernelInfo"}

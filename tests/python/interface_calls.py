@@ -60,7 +60,7 @@ WEIGHTS = [(r"^(CreateSession|Run|RunAsync|RunWithBinding|CreateSessionFromModel
            (r"^(CreateNode|AddNodeToGraph|CreateValueInfo|SetGraphInputs|SetGraphOutputs|AddGraphToModel|CreateModel|CreateGraph)$", 4), (r"AppendExecutionProvider_|ProviderOptions", 0.2)]
 KERNEL_CALLS = 6
 HANDLES = re.compile(r"Ort\w+\[\d+\]")
-FIRST = 100  # every 100th sequence makes its own environment
+FIRST = 100  # each sequence whose number is a multiple of this makes its own environment
 OF_KERNELS = ("OrtKernelInfo", "OrtKernelContext", "OrtShapeInferContext")
 
 
@@ -144,7 +144,7 @@ KEPT: list[Any] = []
 
 
 class Machine:
-    """Executes a sequence, and reports what it does."""
+    """Executes a sequence, and reports what the calls return."""
 
     def __init__(self, library: Library, draw: random.Random, tell: Callable[[Any], None]) -> None:
         self.library, self.api, self.draw, self.tell = library, library.api, draw, tell
@@ -166,7 +166,7 @@ class Machine:
         return handle.name
 
     def forget(self, handle: Handle) -> None:
-        """Forgets a handle and all that belong to it."""
+        """Forgets a handle and all handles that belong to it."""
         gone = {id(handle)}
         while True:
             more = {id(each) for all_of in self.handles.values() for each in all_of if any(id(parent) in gone for parent in each.parents)} - gone
@@ -277,7 +277,7 @@ class Folder:
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="interface_calls_", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
         material.write_files(self.path)
-        self.own: dict[str, bytes | None] = {}  # contents of its own files; None: a folder
+        self.own: dict[str, bytes | None] = {}  # contents of the files that the sequence made; None for a folder
         for name in os.listdir(self.path):
             path = os.path.join(self.path, name)
             self.own[name] = None if os.path.isdir(path) else Path(path).read_bytes()
@@ -306,7 +306,7 @@ class Folder:
 
 
 def told_by(library: Library, seed: int, number: int, length: int, folder: Folder, subject: str | None, is_first: bool = False) -> list:
-    """Returns a sequence's report. `is_first`: it makes the process's first environment, in one of several ways."""
+    """Returns the report of a sequence. `is_first`: the sequence makes the process's first environment, in one of several ways."""
     draw = random.Random(f"{seed} {number}")
     drawn = draw.choice(list(SUBJECTS))
 
@@ -327,7 +327,7 @@ Difference = tuple[str, Any, Any, Any]  # function, arguments, our answer, their
 def differences(ours: list[str], theirs: list[str]) -> Iterator[Difference]:
     """Yields differences, as long as both sequences are comparable."""
     function, said = "", None
-    outer: list[tuple[str, Any]] = []  # calls that are under way: a custom operator makes calls within a call
+    outer: list[tuple[str, Any]] = []  # calls that have not ended: a custom operator makes calls within a call
     died = '["died"'
     for have, want in zip(ours, theirs):
         if have.startswith('["call"') or want.startswith('["call"'):
@@ -407,7 +407,8 @@ def compare(paths: tuple[str, str], seed: int, numbers: range, length: int, subj
     libraries = [Library(path) for path in paths]
     folder = Folder()
     try:
-        # In a process, onnxruntime has one environment. Sequences that create it in other ways run first, each in its own process.
+        # onnxruntime has one environment in a process. Sequences that create the environment in other ways run first, each in a process of
+        # its own.
         for number in (each for each in numbers if each % FIRST == 0):
             yield (number, *[told_by(library, seed, number, length, folder, subject, is_first=True) for library in libraries])
         for library in libraries:

@@ -42,7 +42,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"", r"null", r'"basic_string: construction from null', _NULL),
     (r"^EnableOrtCustomOps$|^EpDevice_GetNumbers$", r"null", r"", _NULL),
     (r"^RunAsync$", r"", r'\["failed", 2, "intra op thread pool must have', "a session of one thread runs asynchronously, too"),
-    # Bindings and runs.
+    # Differences of bindings and runs.
     (r"^(Run|RunAsync|RunWithBinding)$", r"", r'^\[\["ok".*\["failed", 2, "Invalid output name', _FETCHED),
     (r"^RunAsync$", r"", r'^\[\["ok", \[true, \[\["ok".*\["ok", \[true, \[\[2, 0\]', _FETCHED),
     (r"^Run", r"", r'^\[\["ok".*\["failed", 2, "(Unexpected input|Invalid input|Got invalid dim|Invalid rank|input with name)', "inputs that the wanted outputs do not need are not looked at"),
@@ -57,7 +57,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"^Run$", r"", r'^\[\["failed", 1, "Exiting due to terminate', "whether a run is to end is asked before its inputs are checked"),
     (r"^Run$", r"OrtValue\[\d+\][^]]*\]\]$", r'^\[\["ok".*\["ok"', "a sequence that is given for an output is written to, and an output that is wanted twice in both places"),
     (r"^GetTensorMemoryInfo$", r"", r'^\[\["ok".*Unsupported type proto', "an output that is declared dense is dense, though its Constant is sparse"),
-    # Values.
+    # Differences of values.
     (r"^AddInitializer$|^AddExternalInitializers$", r"", r'^\[\["ok".*must be owned by the user', "values may be strings, and in the library's memory"),
     (r"^Add(External)?Initializers?$", r"", r'^\[\["failed", 2, "An OrtValue for this name has already.*\["ok"', "values in the library's memory were added before"),
     (r"^CopyTensors$", r"", r'^\[\["ok".*All OrtValue instances must have', "each value is copied from where it is to where the other one is"),
@@ -77,7 +77,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"^SessionGetEpDeviceForOutputs$", r"", r"Failed to find output name in the mapping", "an output that is a constant is on the CPU, too"),
     (r"^GetTensorShapeElementCount$", r"", r"SafeIntOnOverflow", "an extent without a value counts for what SetDimensions has said"),
     (r"^CreateTensorWithDataAnd", r"", r"strings cannot be made around memory", "texts around memory that has none"),
-    # Models.
+    # Differences of models.
     (r"^editor CreateSessionFromModel$", r"", r'^\[\["failed", 1, ".*is never made.*\["ok"', "a graph without nodes makes no outputs"),
     (r"^CreateSession", r"", r'^\[\["failed", 12, .*ValidateOpsetForDomain', "what is wrong is looked for in another order"),
     (r"^CreateSession|CreateModelEditorSession|CompileModel", r"", r'(no opset.onnx|onnxruntime::Model::Model)', "a model without nodes needs no opset"),
@@ -148,7 +148,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"^CreateLoraAdapter", r"OrtAllocator", r'^\[\["ok".*LoraAdapter::', "an allocator is for other devices: onnxruntime's package has no way to copy to it"),
     (r"^CreateLoraAdapter$", r'"folder"', r"", "the code there is the system's error"),
     (r"SetEpContextBinaryInformation$", r"", r'^\[\["ok"', "a folder may be a relative path"),
-    # Kernels.
+    # Differences of kernels.
     (r"^KernelInfo_GetOutputTypeInfo$", r"", r'^\[\["ok".*\["ok"', "what a shape function tells holds, though the model declares otherwise"),
     (r"^KernelContext_GetOutput$", r"", r'^\[\["ok".*OutputMLValue', "a kernel may ask for an output again"),
     (r"^KernelContext_GetOutput$", r"", r'^\[\["failed", 1, "(Integer overflow|a negative extent).*OutputMLValue', "outputs are made when the kernel asks for them"),

@@ -15,7 +15,7 @@ from interface_arguments import ROOM, RUN_ENDS, Argument, Arguments, bare
 from interface_reading import described
 from onnxruntime_c import StatusError, handles, strings
 
-# Each group: a pattern of functions, names of parameters, and the function that makes their arguments.
+# A row for each group: a pattern of functions' names, the names of parameters, and the function that makes arguments for them.
 
 
 def _memory(a: Arguments) -> list[Argument]:
@@ -450,7 +450,8 @@ def _matches(names: list[str], wanted: list[str]) -> bool:
 
 
 def _together(name: str, parameters: list[tuple[str, str]], groups: list) -> tuple[int, Callable[[Arguments], list[Argument]] | None]:
-    """Returns how many parameters form a group and what makes their arguments; None: the parameter stands alone and is drawn by its type."""
+    """Returns the number of parameters that form a group, and the function that makes their arguments. Returns None if the first parameter
+    is in no group, so that its type decides."""
     for pattern, wanted, make in groups:
         words = wanted.split()
         if re.search(pattern, name) and _matches([each for _, each in parameters], words) and ("*" not in wanted or bare(parameters[0][0]).endswith("**")):

@@ -22,8 +22,8 @@ HEADERS = Path(__file__).parents[2] / "src/ort_api"
 _ENTRY = re.compile(r"^ORT_ENTRY\((\w+), ((?:[^,()]|\([^)]*\))*), \((.*)\)\)$", re.MULTILINE)
 _MEMBER = re.compile(r"^  (\w+\*?) \(\*(\w+)\)\(([^;]*)\);", re.MULTILINE)
 
-Parameter = tuple[str, str]  # type and name
-Function = tuple[str, str, str, list[Parameter]]  # table, name, result
+Parameter = tuple[str, str]  # pair of type and name
+Function = tuple[str, str, str, list[Parameter]]  # tuple of table, name, type of the result, and parameters
 
 
 def _parameters(text: str) -> list[Parameter]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from conftest import REPOSITORY
 
-sys.path.insert(0, str(REPOSITORY / "tests" / "ancestors"))  # the networks that ancestors and tests share
+sys.path.insert(0, str(REPOSITORY / "tests" / "ancestors"))  # this folder has the networks that both the ancestors and the tests use
 
 import networks
 import onnx_networks

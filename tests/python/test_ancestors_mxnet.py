@@ -93,7 +93,7 @@ def test_backward_belongs_to_one_forward_pass():
 
 
 def test_outputs_belong_to_the_caller():
-    # In MXNet the next pass overwrites the output arrays. Here outputs belong to the caller.
+    # In MXNet the next pass overwrites the arrays of the outputs. In Treadle these arrays belong to the caller.
     assert MXNET("outputs_of_two_passes")["later_pass_overwrites_earlier_outputs"]
     executor = bound_mlp()
     (first,) = executor.forward(is_train=True)
@@ -123,7 +123,7 @@ def test_names_and_shapes_that_do_not_fit():
     assert raises("copy_unknown_parameter", ValueError, executor.copy_params_from, {"bogus": DATA}) == "ValueError"
     executor.copy_params_from({"bogus": DATA}, allow_extra_params=True)
     assert facts["copy_unknown_parameter_allowed"] == ""
-    # MXNet ignores arrays of unknown names; here they are an error, as they are probably typing mistakes.
+    # MXNet ignores arrays with unknown names. In Treadle they are an error, because they are probably typing mistakes.
     assert raises("bind_unknown_argument", ValueError, treadle.bind, models.mlp(), {**args, "bogus": DATA}) == ""
     # An ONNX model contains values of its parameters, MXNet's symbols do not.
     assert facts["bind_missing_parameter"] == "ValueError"
@@ -187,7 +187,7 @@ def test_reshaping_some_of_several_inputs():
     assert facts["undetermined_error"] == "MXNetError"
     with pytest.raises(ValueError, match='"column" is not given'):
         loose.reshape(data=(4, 5))
-    # If MXNet cannot infer a shape, it fails. Here such an input keeps its declared shape.
+    # If MXNet cannot infer a shape, it raises an error. In Treadle the input then keeps its declared shape.
     assert facts["undetermined_partial_error"] == "MXNetError"
     assert shapes(loose.reshape(partial_shaping=True, data=(2, 5))) == {"data": [2, 5], "column": [4, 1]}
     assert shapes(loose.reshape(data=(2, 5), column=(2, 1))) == facts["all_named"]
@@ -213,7 +213,7 @@ def test_a_monitor_sees_the_same_values_in_the_same_order():
     assert [name for name, _ in computed] == [name for name, _ in facts["values"]]
     for (_, got), (_, expected) in zip(computed, facts["values"], strict=True):
         close(got, expected)
-    # For inputs, MXNet reports a node's operand ("fc1_data"), Treadle the value ("data").
+    # For an input, MXNet reports the operand of a node ("fc1_data"), and Treadle the value ("data").
     seen.clear()
     executor.set_monitor_callback(lambda name, array: seen.append(name), monitor_all=True)
     executor.forward()
@@ -221,7 +221,7 @@ def test_a_monitor_sees_the_same_values_in_the_same_order():
     assert facts["with_inputs"][6:9] == ["fc1_output", "act_input0", "act_output"]
     first, second = (["fc1_weight", "fc1_bias", "fc1_output"], ["fc2_weight", "fc2_bias", "fc2_output"])
     assert seen == ["data", "data", *first, "fc1_output", "act_output", "act_output", *second]
-    # In training, both report forward and backward values. MXNet names backward values by nodes and positions.
+    # In training, both report the values of the forward and the backward pass. MXNet names backward values by nodes and positions.
     assert facts["training"] == ["fc1_output", "act_output", "fc2_output"]
     assert "fc1_backward_output1" in facts["backward"]
     seen.clear()
@@ -247,7 +247,8 @@ def test_a_partial_forward_pass_counts_down_to_the_outputs():
     assert got == [2, 1, 0] == lefts[-3:]  # here only nodes count
     close(executor.outputs[0], facts["outputs"])
     assert executor.partial_forward(len(got) + 3) == facts["left_behind_the_last"] == 0
-    # MXNet runs any step that is asked for, even again or out of order. Here operands have been released by then, so this is an error.
+    # MXNet runs any step that the caller names, even again or out of order. In Treadle this is an error, because the operands have been
+    # released by then.
     assert facts["left_when_a_step_is_repeated"] == lefts[2]
     executor.partial_forward(0)
     executor.partial_forward(1)

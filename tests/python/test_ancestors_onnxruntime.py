@@ -41,7 +41,7 @@ def test_runs_are_interleaved_and_abandoned():
     facts = ORT("runs_interleaved", MLP)
     module = JointModule(models.mlp())
     first, second = (module.forward({"data": sign * DATA}) for sign in (1, -1))
-    module.forward({"data": DATA * 3})  # abandoned
+    module.forward({"data": DATA * 3})  # this run is abandoned: it gets no gradients
     close([first.outputs[0], second.outputs[0]], facts["outputs"])
     close(second.backward([HEAD])["fc1_weight"], facts["gradients"]["second"])
     close(first.backward([HEAD])["fc1_weight"], facts["gradients"]["first"])
@@ -91,7 +91,7 @@ KINKS = {
 
 
 def approximate_gelu_gradient(x):
-    """The derivative of x/2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    """Returns the derivative of x/2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3)."""
     x = x.astype(np.float64)
     tanh = np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
     return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh**2) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x**2)

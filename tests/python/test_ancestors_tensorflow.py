@@ -93,7 +93,7 @@ def test_targets_and_metadata():
 
 
 def test_a_partial_run():
-    """In TensorFlow, the caller names the feeds and fetches of a partial run beforehand; here Yield nodes in the graph do."""
+    """In TensorFlow, the caller names the feeds and fetches of a partial run beforehand; in Treadle, Yield nodes in the graph do."""
     facts = TF("partial_run")
     nodes = [
         models.node("Add", ["x", "x"], ["a"]),
@@ -255,7 +255,7 @@ def test_numeric_checks():
 
 
 def loop():
-    """A Loop that computes v = v / 2 + x as often as asked."""
+    """Returns a model with a Loop that computes v = v / 2 + x as often as an input says."""
     body = helper.make_graph(
         [models.node("Mul", ["v", "half"], ["h"]), models.node("Add", ["h", "x"], ["next"]), models.node("Identity", ["go"], ["go_on"])],
         "body",

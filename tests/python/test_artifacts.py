@@ -1,4 +1,4 @@
-"""Artifacts: graphs that onnx reads, training that goes on with the same bits, from Python and from the command line."""
+"""Tests artifacts: onnx can read their graphs, and training continues with the same bits, from Python and from the command line."""
 
 import re
 import subprocess

@@ -43,7 +43,7 @@ def product(tmp_path):
 
 @pytest.fixture
 def window(tmp_path):
-    """With the assumed extents, the image has one pixel, less than the window."""
+    """Makes a model with a pool. With the assumed extents, the image has one pixel and is smaller than the pool's window."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="window")]
     w = np.random.default_rng(0).standard_normal((8, 4, 3, 3)).astype(np.float32)
     return save(tmp_path / "window.onnx", nodes, {"x": [1, 4, "H", None]}, {"y": [1, 8, None, None]}, {"w": w})

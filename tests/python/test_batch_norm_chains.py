@@ -118,6 +118,6 @@ def test_the_activation_costs_the_gradient_no_node(activation, tmp_path):
     nodes = nodes_of_a_step(activation, tmp_path)
     assert sum(op == "NhwcBatchStatistics" for op, _ in nodes) == 6
     assert sum(op == "NhwcBatchNormalizationGrad" for op, _ in nodes) == 6
-    # Only the activation behind a sum of two images needs a node, since both branches and the sums read its gradient.
+    # Only the activation after a sum of two images needs a node of its own, because both branches and the sums read its gradient.
     pointwise = [op for op, phase in nodes if phase == "backward" and op in ("FusedElementwise", "Where", "Mul", "Greater")]
     assert len(pointwise) <= 1, nodes

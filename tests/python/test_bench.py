@@ -32,7 +32,7 @@ def test_operations_of_convolutions():
     assert ceilings.count_conv([1, 64, 56, 56], [64, 8, 3, 3], [1, 64, 56, 56], 8, ones, ones) == ("gemm", 2 * 14_450_688)
     assert ceilings.count_conv([2, 32, 10, 10], [32, 1, 5, 5], [2, 32, 10, 10], 32, ones, ones) == ("depthwise", 2 * 160_000)
     assert ceilings.count_conv([1, 3, 20], [4, 3, 3], [1, 4, 18], 1, [1], [1]) == ("gemm", 2 * 648)
-    # Each of 16 x 5 x 5 inputs is multiplied with 8 x 2 x 2 weights.
+    # Each of the 16 x 5 x 5 inputs is multiplied with 8 x 2 x 2 weights.
     assert ceilings.count_conv([1, 16, 5, 5], [16, 8, 2, 2], [1, 8, 10, 10], 1, [2, 2], ones, transposed=True) == ("gemm", 2 * 12_800)
 
 
@@ -98,7 +98,7 @@ def test_yardsticks_do_what_they_count():
     aligned = np.zeros(512, np.float32)
     aligned = aligned[(-aligned.ctypes.data % 64) // 4 :][:256]
     aligned[:] = data
-    # The sum of each vector's first element.
+    # The function returns the sum of the first elements of all vectors.
     assert library.read_all(aligned.ctypes.data, aligned.nbytes, 3) == 3 * data.reshape(-1, library.lanes())[:, 0].sum()
     assert ceilings.read_times(ceilings.READ_BYTES // 2 - 1) == 2
     assert ceilings.read_times(10 * ceilings.READ_BYTES) == 1
@@ -172,7 +172,7 @@ def test_means_and_details():
 
 
 def test_nodes_count_for_the_last_layer_before_them():
-    # x -> 0 conv -> 1 relu -> 2 conv -> 4 add (with 1) -> 5 pool; 3 reads only x
+    # The graph is x -> 0 conv -> 1 relu -> 2 conv -> 4 add (with 1) -> 5 pool; node 3 reads only x.
     nodes = [(["x"], ["a"]), (["a"], ["b"]), (["b"], ["c"]), (["x"], ["d"]), (["b", "c"], ["e"]), (["e", "d"], ["y"])]
     assert layers.owners(nodes, {0, 2}) == [0, 0, 2, layers.START, 2, 2]
 

@@ -1,4 +1,4 @@
-"""Booleans stored as bytes other than 0 and 1, wherever they come from: every operator treats them as true, like NumPy and onnxruntime."""
+"""Tests booleans that are stored as bytes other than 0 and 1: every operator must treat them as true, as NumPy and onnxruntime do."""
 
 import numpy as np
 import pytest

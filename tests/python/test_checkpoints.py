@@ -67,7 +67,7 @@ def make_trainer(optimizer="adamw", model=None, **settings):
 
 
 def train(trainer, last, first=0):
-    """Runs the steps [first, last), each with its own batch. Returns the losses."""
+    """Runs the steps from `first` to `last` - 1, each with its own batch. Returns the losses."""
     losses = []
     for step in range(first, last):
         rng = np.random.default_rng(step)

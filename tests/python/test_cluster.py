@@ -1,4 +1,4 @@
-"""The scripts and manifests of docs/cluster: scripts do what they say, manifests can be parsed."""
+"""Tests the scripts and manifests of docs/cluster: scripts do what their comments say, and manifests can be parsed."""
 
 import importlib.util
 import os

@@ -277,7 +277,7 @@ def test_damaged_archives_are_refused(treadle, tmp_path, compressed):
     (np.savez_compressed if compressed else np.savez)(archive, x=np.arange(64) * 12345678901)
     assert treadle("run", model, str(archive)).returncode == 0
     whole = archive.read_bytes()
-    end = whole.index(b"PK\x01\x02")  # the archive's directory
+    end = whole.index(b"PK\x01\x02")  # the directory at the end of the zip archive
     refused = 0
     for at in range(end - 40, end - 4):  # bytes near the end of the array's data
         archive.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])

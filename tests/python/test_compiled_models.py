@@ -63,7 +63,8 @@ def test_the_command_compiles_checks_and_runs(program, tmp_path):
 
 
 def test_extents_that_come_out_in_the_run_are_those_of_the_graph_that_was_written(tmp_path):
-    """Without constant folding, Resize's scales are computed in the run. So reading the file must not need the extents that passes knew."""
+    """Without constant folding, a run computes the scales of Resize. Therefore reading the file must not need the extents that passes
+    knew."""
     rng = np.random.default_rng(0)
     weights = [numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name) for name, shape in (("w", (2, 2, 1, 1)), ("v", (1, 2, 2, 2)))]
     nodes = [

@@ -112,7 +112,7 @@ def environment(**more):
 
 
 def results(text):
-    # Ranks share a pipe, so several results may be in one line.
+    # The ranks share a pipe, so one line may contain several results.
     found = [json.JSONDecoder().raw_decode(part)[0] for part in text.split("RESULT ")[1:]]
     return sorted(found, key=lambda result: result["rank"])
 
@@ -254,7 +254,7 @@ def test_options_without_a_communicator_are_errors(model):
         Trainer(model, communicator="carrier pigeons")
 
 
-# The command line
+# Tests of the command line
 
 COMMAND = [sys.executable, "-m", "treadle", "train"]
 

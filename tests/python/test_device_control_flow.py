@@ -36,13 +36,13 @@ def session(graph: onnx.GraphProto, device: str) -> treadle.InferenceSession:
 
 
 def where(of: treadle.InferenceSession) -> set[str]:
-    """The devices of all nodes, those of bodies as well, but for If, Loop and Scan."""
+    """Returns the devices of all nodes except If, Loop and Scan, including nodes in bodies."""
     lines = [line.split("\t") for line in of.to_text("devices").splitlines()]
     return {device for device, op_type, *_ in lines if op_type not in ("If", "Loop", "Scan")}
 
 
 def copies_to_host(of: treadle.InferenceSession) -> list[str]:
-    """The names of the values that the plan copies to the host, those of bodies as well."""
+    """Returns the names of the values that the plan copies to the host, including values in bodies."""
     return re.findall(r"copy %(\S+) on \S+ -> %\S+ on cpu", of.to_text("planned"))
 
 
@@ -52,7 +52,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 def counting_loop(body: list[onnx.NodeProto], carried: list[Any], scans: list[Any], weights: dict[str, np.ndarray] | None = None) -> onnx.GraphProto:
-    """m rounds of `body`, which makes the outputs "next" of "h", and "kept" for the stack, as long as "go" is true."""
+    """Makes a loop of m iterations of `body`, which makes the outputs "next" of "h", and "kept" for the stack, as long as "go" is true."""
     inner = helper.make_graph(
         body,
         "body",
@@ -115,7 +115,7 @@ def test_the_host_looks_at_the_condition_only(device: str) -> None:
 
 
 def test_a_value_that_is_handed_through_a_loop(device: str) -> None:
-    """The carried value leaves the loop as it came, and outlives the memory that it came from."""
+    """The loop does not change the carried value, which must exist longer than the memory of the loop's input."""
     body = [helper.make_node("Identity", ["c"], ["go"]), helper.make_node("Identity", ["h"], ["next"]), helper.make_node("Exp", ["h"], ["kept"], "exp")]
     made = session(counting_loop(body, [2, 3], [[2, 3]]), device)
     x = floats(2, 3)
@@ -226,7 +226,7 @@ def test_a_failing_body_names_its_node_and_the_loop(device: str) -> None:
 
 
 def test_a_limit_of_memory_runs_bodies_on_the_host() -> None:
-    """Runs within a limit reserve the device's memory themselves; a loop's values are then the same."""
+    """Under a memory limit, runs reserve the device's memory themselves, and compute bodies on the host. The results must be the same."""
     w = floats(8, 8, seed=2) / 3
     body = [
         helper.make_node("MatMul", ["h", "w"], ["p"], "product"),

@@ -273,7 +273,7 @@ def test_bodies_stay_on_the_host(tin: ctypes.CDLL, limit: int | None) -> None:
 
 OPERATORS = {"MatMul", "Add", "Relu", "Conv"}
 for operator in sorted(OPERATORS):
-    importlib.import_module(f"onnx.backend.test.case.node.{operator.lower()}")  # makes its cases
+    importlib.import_module(f"onnx.backend.test.case.node.{operator.lower()}")  # this import makes the operator's cases
 CASES = [case for case in cases._NodeTestCases if {node.op_type for node in case.model.graph.node} <= OPERATORS]
 
 
@@ -386,7 +386,7 @@ VALUE, WEIGHT = 4 * ROWS * WIDTH, 4 * WIDTH * WIDTH  # bytes of an activation an
 
 
 def deep() -> bytes:
-    """Returns layers whose results are added up in reverse order, so that all are read again after all have been computed."""
+    """Returns layers whose results are added up in reverse order, so that each result is read again after all have been computed."""
     node = helper.make_node
     nodes, constants, last = [], {}, "x"
     for k in range(LINKS):

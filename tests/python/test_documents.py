@@ -54,7 +54,7 @@ def test_commands_and_their_options_exist(document, program):
     for line in document.read_text().splitlines():
         for command, rest in re.findall(r"(?:^|`|\s{4})treadle (\w+)((?: [^`#|]*)?)", line):
             if command.upper() == command:
-                continue  # a placeholder for any command
+                continue  # the line contains a placeholder for any command
             assert command in commands, line
             for option in re.findall(r"(?<!\w)--([\w-]+)", rest):
                 assert option in options_of(program, command), line
@@ -103,7 +103,7 @@ def test_python_in_documents_is_python_and_names_what_exists(document):
 
 
 def check_attribute(name):
-    """Checks that `treadle.a.b` exists, as far as it names modules, classes and functions."""
+    """Checks that the modules, classes and functions exist that a name such as `treadle.a.b` names."""
     if not re.fullmatch(r"treadle(\.\w+)+", name):
         return
     value = treadle

@@ -45,7 +45,7 @@ def test_a_digit_is_read_in_three_languages(source, ort, tmp_path):
     exact, rounded = re.findall(r"digit (\d), score (\S+?),?\s", made.stdout)
     pixels = re.search(r'PIXELS = """(.*?)"""', (path.parent / "classify.py").read_text(), re.DOTALL).group(1)
     image = np.array(pixels.split(), np.float32).reshape(1, 1, 8, 8) / 16
-    # Both models are compared with the float model's scores, as ONNX Runtime's products of bytes are wrong on some processors.
+    # Both models are compared with the scores of the float model, because ONNX Runtime's products of bytes are wrong on some processors.
     scores = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"image": image})[0]
     for (digit, score), tolerance in ((exact, 1e-4), (rounded, 2e-2)):
         assert int(digit) == scores.argmax() == 0

@@ -49,7 +49,7 @@ def test_forward_and_backward_work_on_the_bound_arrays():
         executor.backward([G])
 
 
-# In opset 10, the elements that Resize takes depend on whether an axis shrinks.
+# In opset 10, which elements Resize takes depends on whether an axis shrinks.
 @pytest.mark.parametrize(
     ("op_type", "scales"),
     [("Resize", (0.7, 0.5)), ("Resize", (0.7, 2.0)), ("Resize", (1.6, 0.6)), ("Resize", (1.0, 1.7)), ("Resize", (1.0, 1.0)), ("Upsample", (1.0, 1.7))],
@@ -111,10 +111,10 @@ def test_evaluation_follows_the_bound_arrays():
     for step in range(4):
         for _ in range(2):
             np.testing.assert_allclose(executor.forward()[0], x @ w + b, rtol=1e-5)
-        w[step % 3] += 1  # without a notification
+        w[step % 3] += 1  # this write is not notified
         b *= 0.5
     other = RNG.standard_normal((3, 2)).astype(np.float32)
-    executor.arg_dict["w"] = other  # another array
+    executor.arg_dict["w"] = other  # the test binds another array
     np.testing.assert_allclose(executor.forward()[0], x @ other + b, rtol=1e-5)
     executor.arg_dict["w"] = np.asfortranarray(other)  # an array that no kernel can read in place
     np.testing.assert_allclose(executor.forward()[0], x @ other + b, rtol=1e-5)
@@ -501,7 +501,7 @@ def test_a_forward_pass_goes_step_by_step(is_train):
     if is_train:
         executor.backward([G])
         np.testing.assert_allclose(executor.grad_dict["w"], X.T @ G, rtol=1e-4)
-    if not is_train:  # the whole graph is one node, so no step is left
+    if not is_train:  # the whole graph is one node, so no step is left after the first one
         return
     executor.partial_forward(0, is_train, x=X)
     with pytest.raises(ValueError, match="step 3 does not follow"):

@@ -38,7 +38,7 @@ def test_the_bits_are_those_of_a_loop_of_ones_own_for_any_iterable():
     for data, options in (
         (BATCHES, {}),
         ([({"x": x}, labels) for x, labels in BATCHES], {}),
-        (lambda: (batch for batch in BATCHES), {}),  # a new generator for each epoch
+        (lambda: (batch for batch in BATCHES), {}),  # the function makes a new generator for each epoch
         (arrays, {}),
         (as_dicts, {"labels": "kind"}),
         (iter(BATCHES * 3), {"steps_per_epoch": len(BATCHES)}),  # read once, over all epochs
@@ -157,7 +157,8 @@ def test_early_stopping_brings_the_best_epoch_back():
     assert len(history) == 5 and stopping.best_epoch == 2 and stopping.best == 2.0
     assert repr(stopping) == "EarlyStopping(patience=3, monitor='scripted', best_epoch=2, best=2)"
     np.testing.assert_array_equal(own.parameters["w"], kept[1])
-    # With restore_best off, the last epoch's parameters stay. With maximize, more is better, and less than min_delta does not count.
+    # With restore_best off, the parameters of the last epoch stay. With maximize, a larger number is better. An improvement below min_delta
+    # does not count.
     own, scripted, kept[:] = trainer(), iter([0.5, 0.6, 0.605, 0.5]), []
     stopping = EarlyStopping(1, monitor="scripted", maximize=True, min_delta=0.01, restore_best=False)
     assert len(own.fit(BATCHES, epochs=4, callbacks=[loss_by_script, stopping])) == 3

@@ -37,7 +37,7 @@ def actual(made: bytes, feeds: Feeds, **options: Any) -> list[np.ndarray]:
 
 
 class Draw:
-    """Random arguments of a search: a prompt, padded in front, and parameters, each of which may be absent."""
+    """Draws random arguments of a search: a prompt, padded in front, and parameters, each of which may be absent."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = np.random.default_rng(seed)
@@ -123,7 +123,7 @@ def test_beam_search_of_a_decoder(ort: Any, seed: int, kind: str) -> None:
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_beams_that_may_improve_go_on(ort: Any, seed: int) -> None:
-    # With one text only: with several, ONNX Runtime compares a text with another one's best score.
+    # The case has only one text: with several, ONNX Runtime compares a text with the best score of another one.
     draw = Draw(seed)
     draw.ids, draw.batch = draw.ids[:1], 1
     inputs = draw.beams(draw.length)

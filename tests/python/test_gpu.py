@@ -44,7 +44,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.vectorize(math.erf)(x)
 
 
-FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = {  # function, and the range of x
+FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = {  # function, and the lower and upper bound of x
     "Exp": (np.exp, -80, 80),
     "Log": (np.log, 1e-30, 1e30),
     "Tanh": (np.tanh, -12, 12),

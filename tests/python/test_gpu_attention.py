@@ -58,7 +58,7 @@ def attention(
     if lengths is not None:
         sees &= key < lengths[:, None, None, None]
     if mask is not None:
-        if mask.shape[-1] < keys:  # what it does not tell about is not seen
+        if mask.shape[-1] < keys:  # a key without an entry in the mask is not seen
             none = False if mask.dtype == bool else -np.inf
             mask = np.concatenate([mask, np.full((*mask.shape[:-1], keys - mask.shape[-1]), none, mask.dtype)], -1)
         sees, scores = (sees & mask, scores) if mask.dtype == bool else (sees, scores + mask)

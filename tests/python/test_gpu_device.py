@@ -58,7 +58,7 @@ def gpus() -> list[str]:
 
 
 def session_on_gpu(model: bytes, options: treadle.SessionOptions | None = None) -> treadle.InferenceSession:
-    """Makes a session on the first device, whichever it is; skips the test if there is none."""
+    """Makes a session on the first GPU, real or simulated; skips the test if there is none."""
     try:
         return treadle.InferenceSession(model, options, providers=[(VULKAN, {"device_id": 0}), CPU])
     except treadle.Error as error:

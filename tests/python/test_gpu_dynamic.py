@@ -105,7 +105,7 @@ def test_a_threshold_outside_of_0_to_1_is_an_error() -> None:
 
 
 def test_what_was_found_is_computed_with_on_the_gpu() -> None:
-    """A mask selects rows, whose number only the run knows. A product, a softmax and a reduction then compute with them."""
+    """A mask selects rows, and only the run knows how many. A product, a softmax and a reduction then compute with them."""
     random = np.random.default_rng(2)
     weights = random.standard_normal((5, 6)).astype(np.float32)
     nodes = [

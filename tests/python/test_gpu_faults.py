@@ -45,7 +45,7 @@ def add(dtype: int = TensorProto.FLOAT) -> bytes:
 
 
 def layers(size: int, count: int) -> bytes:
-    """y = x w ... w, with a unit matrix for w."""
+    """Makes the model y = x w ... w, in which w is a unit matrix."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size]) for name in ("v0", "w", f"v{count}")]
     nodes = [helper.make_node("MatMul", [f"v{i}", "w"], [f"v{i + 1}"], f"product {i}") for i in range(count)]
     graph = helper.make_graph(nodes, "layers", values[:2], values[2:])
@@ -105,7 +105,7 @@ except treadle.Error as error:
     print(error)
 np.testing.assert_array_equal(treadle.InferenceSession(add()).run(None, {"x": X})[0], 2 * X)
 """)
-    # What the heap holds, or where memory for copies failed what the session has on the device.
+    # The message must say what the heap holds or, if there was no memory for copies, what the session has on the device.
     assert said.strip() == "enough" or "are held for values here" in said or "gpu:0: arena" in said, said
 
 

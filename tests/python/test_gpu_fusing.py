@@ -62,7 +62,7 @@ def test_a_chain_with_broadcasts_is_one_node(shapes: tuple[tuple[int, ...], ...]
     np.testing.assert_allclose(session.run(None, feeds)[0], np.maximum(sigmoid(m) - m, m), rtol=2e-6, atol=2e-6)
 
 
-# NumPy rounds after each operator, as separate nodes do. The fused node has to give the same values.
+# NumPy rounds after each operator, as separate nodes do. The fused node must give the same values.
 def test_a_chain_of_float16_rounds_as_its_operators_do() -> None:
     random = np.random.default_rng(2)
     a, b, c = ((random.standard_normal(20_000) * 10.0 ** random.integers(-6, 5, 20_000)).astype(np.float16) for _ in range(3))

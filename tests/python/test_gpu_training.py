@@ -190,7 +190,7 @@ def test_a_label_that_is_no_class_is_an_error() -> None:
 
 
 def network() -> tuple[bytes, np.ndarray, np.ndarray, nn.Module]:
-    """Two layers, with their inputs and labels, and the same in PyTorch."""
+    """Makes a network of two layers, with its inputs and labels, and the same network in PyTorch."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 5)).double()
     weights = {name: value.detach().numpy().astype(np.float32) for name, value in module.state_dict().items()}
@@ -248,7 +248,7 @@ def image_network() -> bytes:
 
 
 def language_model(length: int = 8, width: int = 16, heads: int = 2, words: int = 20) -> bytes:
-    """One layer of a decoder: embedding, attention, a feed-forward network, and scores of the next word, [n, words, length]."""
+    """Makes one layer of a decoder: embedding, attention, a feed-forward network, and scores of the next word, [n, words, length]."""
     size = width // heads
     weights = {
         "table": floats(words, width) / 3, "places": floats(length, width, seed=2) / 3, "g1": np.ones(width, np.float32),

@@ -75,7 +75,7 @@ def test_second_derivatives_are_pytorchs(operator: str) -> None:
 
 
 def test_a_penalty_of_gradients_is_pytorchs() -> None:
-    """Computes d |dy/da|^2 / dw: the gradient of a gradient penalty."""
+    """Computes d |dy/da|^2 / dw, the gradient of a penalty that is itself made of gradients."""
     nodes = [helper.make_node("MatMul", ["a", "w"], ["h"]), helper.make_node("Sigmoid", ["h"], ["s"]), helper.make_node("ReduceMean", ["s"], ["y"], keepdims=0),
              gradient(["a", "w"], ["da"], xs=["a"], zs=["w"], y="y"), helper.make_node("ReduceSumSquare", ["da"], ["penalty"], keepdims=0),
              gradient(["w", "a"], ["dw"], xs=["w"], zs=["a"], y="penalty")]
@@ -110,7 +110,7 @@ BODIES = {
 @pytest.mark.parametrize("kind", BODIES)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_bodies_stand_between_the_values(kind: str, sign: int) -> None:
-    """First and second derivatives through If, Loop and Scan, whose bodies read values from outside."""
+    """Computes first and second derivatives through If, Loop and Scan, whose bodies read values from outside."""
     from onnx import parser
 
     nodes, function = BODIES[kind]

@@ -1,4 +1,4 @@
-"""A fixed part of the gradient fuzzer (tests/operators), with the same cases in every run."""
+"""Runs a fixed part of the gradient fuzzer (tests/operators), with the same cases in every run."""
 
 import sys
 

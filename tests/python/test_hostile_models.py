@@ -1,4 +1,4 @@
-"""A fixed part of the fuzzer of hostile models (tests/fuzz), with the same cases in every run."""
+"""Runs a fixed part of the fuzzer of hostile models (tests/fuzz), with the same cases in every run."""
 
 import random
 import sys

@@ -1,4 +1,5 @@
-"""Operands whose shapes are known only during the run and that do not fit the operator: errors of the caller that name the node."""
+"""Tests operands whose shapes are only known during the run and do not fit the operator. The error must name the node and be one of the
+caller."""
 
 import numpy as np
 import pytest

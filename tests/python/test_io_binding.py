@@ -113,7 +113,8 @@ def test_results_are_those_of_onnxruntime(session, ort):
 
 
 def test_an_output_that_there_is_not_is_an_error_of_the_run(ort):
-    """As in onnxruntime, the error comes when running: programs may bind outputs before they know which exist."""
+    """As in onnxruntime, the run raises the error and not the binding, because programs may bind outputs before they know which ones
+    exist."""
     for module, error in ((ort, RuntimeError), (treadle, errors.InvalidArgument)):
         session = module.InferenceSession(small.affine(), providers=["CPUExecutionProvider"])
         binding = session.io_binding()

@@ -166,7 +166,8 @@ def test_without_state_and_decay_the_bits_are_those_of_the_usual_update() -> Non
 def test_clipping_groups_averages_and_checkpoints_go_with_lazy_updates(tmp_path) -> None:
     model = exported(Bag())
     options = {"learning_rate": 0.5, "clip_norm": 0.2, "ema_decay": 0.5, "groups": [{"parameters": ["table.*"], "rate_factor": 0.5}]}
-    usual, lazy = Trainer(model, **options), Trainer(model, lazy_updates=True, **options)  # without weight decay they agree, apart from rounding
+    # Without weight decay both trainers give the same results, apart from rounding.
+    usual, lazy = Trainer(model, **options), Trainer(model, lazy_updates=True, **options)
     for step in range(5):
         for trainer in (usual, lazy):
             trainer.step({"x": indices(step).numpy()}, labels_of(step).numpy())
@@ -184,7 +185,7 @@ def test_clipping_groups_averages_and_checkpoints_go_with_lazy_updates(tmp_path)
         usual.load_checkpoint(tmp_path / "lazy.safetensors")
 
 
-# com.microsoft's, whose parts are Gathers: words, positions by ids, and segments.
+# Tests com.microsoft's EmbedLayerNormalization. It contains three Gathers: of words, of positions by their ids, and of segments.
 def test_tables_of_an_embedding_normalisation_are_updated_by_rows() -> None:
     onnx = pytest.importorskip("onnx")
     helper, rng = onnx.helper, np.random.default_rng(0)

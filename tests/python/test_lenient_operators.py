@@ -97,7 +97,7 @@ def test_slice_takes_scalars_for_vectors_of_one_element(limits, fed):
 @pytest.mark.parametrize("opset", [11, 13, 21])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_squeeze_takes_a_scalar_for_a_row_of_one_element(axis, opset):
-    """As in NumPy and PyTorch."""
+    """Squeeze of a scalar does what NumPy and PyTorch do."""
     x = np.array(3, np.float32)
     inputs = {"x": x} | ({"axes": np.array([axis])} if opset >= 13 else {})
     attributes = None if opset >= 13 else {"axes": [axis]}

@@ -53,7 +53,7 @@ def example(batch, length, past):
     states = [generator.standard_normal((batch, KV_HEADS, past, HEAD)).astype(np.float32) for _ in range(2 * LAYERS)]
     ids = generator.integers(0, CONFIG["vocab_size"], (batch, length))
     mask = np.ones((batch, past + length), np.int64)
-    mask[0, 0] = 0  # padding on the left
+    mask[0, 0] = 0  # the prompt is padded on the left
     positions = np.tile(np.arange(past, past + length), (batch, 1))
     return [ids, mask, positions, *(states if past else [])]
 
@@ -94,7 +94,7 @@ def test_is_recognised(decoder):
     assert count(text, "= RMSNormalization") == 2 * LAYERS + 1
     for gone in ("Neg", "Slice", "Expand", "Softmax"):
         assert count(text, "= " + gone) == 0, gone
-    # Only values are transposed, to the cache's order of axes.
+    # Only the values of attention are transposed, to the order of axes in the cache.
     assert count(text, "= Transpose") == (LAYERS if cached else 0)
 
 

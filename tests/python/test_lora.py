@@ -90,7 +90,7 @@ def test_steps_are_those_of_a_layer_with_adapters(images: torch.Tensor, ort, tmp
         for part in "AB":
             expected = getattr(getattr(module, name), f"lora_{part}").detach().numpy()
             np.testing.assert_allclose(trainer.parameters[f"{name}.lora_{part}.weight"], expected, rtol=1e-3, atol=1e-5, err_msg=name + part)
-    # The saved model contains no adapters and computes the same.
+    # The saved model contains no adapters, and computes the same result.
     after = trainer.predict({"x": images.numpy()})[0]
     assert np.abs(after - before).max() > 0.1
     np.testing.assert_allclose(ort.InferenceSession(trainer.to_bytes()).run(None, {"x": images.numpy()})[0], after, rtol=1e-4, atol=1e-5)

@@ -208,7 +208,7 @@ def test_memory_that_ran_out_is_an_error_of_its_own():
     assert isinstance(caught.value, treadle.errors.OutOfMemory)
     assert isinstance(caught.value, treadle.errors.RuntimeException), "as in ONNX Runtime"
     assert caught.value.code == "resource_exhausted"
-    # Another limit has the same error code, and its message speaks of bytes.
+    # When another limit is exceeded, the error has the same code, and its message speaks of bytes.
     pattern = helper.make_node("RegexFullMatch", ["x"], ["y"], pattern="((bytes{900}){900}){9}")
     with pytest.raises(treadle.errors.RuntimeException) as other:
         treadle.InferenceSession(model_with(pattern, TensorProto.STRING, TensorProto.BOOL))

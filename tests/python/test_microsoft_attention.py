@@ -58,7 +58,7 @@ def multi_head(r):
         ("past_key", r.floats(batch, heads, past, size) if past else None),
         ("past_value", r.floats(batch, heads, past, size) if past else None),
     ]
-    # With a past but without present outputs, ONNX Runtime reads keys that do not exist.
+    # If there are a past but no present outputs, ONNX Runtime reads keys that do not exist.
     count = 1 if form == "apart" else r.one_of(3, 4) if past else r.one_of(1, 3, 4)
     outputs = ["output", "present_key", "present_value", "qk"][:count]
     return Case("MultiHeadAttention", inputs, outputs, tolerance=2e-3 if mask is not None else 2e-5, **attributes)

@@ -9,7 +9,8 @@ from attention_cases import Case, Source, resident
 
 @pytest.mark.parametrize("form", ["one sample", "several", "a prompt", "by readiness", "verified"])
 def test_a_cache_that_past_and_present_share_is_onnxruntimes(ort, form):
-    """In memory shared with its past, a cache gets only its new rows, over several steps. Rows after them are not read."""
+    """If a cache shares its memory with the past, a step only writes the new rows. The test makes several steps; rows after the new ones
+    are not read."""
     batch, length, room = (1 if form == "one sample" else 3), (4 if form == "a prompt" else 1), 9
     first = length if form == "a prompt" else 3
     found = []
@@ -71,7 +72,8 @@ def test_numbers_between_two_codes_round_as_onnxruntimes(ort, bits, kind):
 @pytest.mark.parametrize("past", [0, 2])
 @pytest.mark.parametrize("fixed", [False, None])
 def test_a_mask_of_rank_four_holds_a_row_for_each_query_that_there_may_be(ort, past, fixed):
-    """onnxruntime's CPU kernel accepts no such mask. The expected result is its own for a mask of rank 3, cut from the first rows and columns."""
+    """onnxruntime's CPU kernel accepts no mask of rank 4. The expected result is that of onnxruntime for a mask of rank 3, cut from the
+    first rows and columns."""
     r, batch, length, most = Source(19), 2, 3, 7
     total = past + length
     mask = (r.rng.random((batch, 1, most, most)) < 0.6).astype(np.int32)
@@ -132,7 +134,7 @@ def multi_head_inputs(r, batch=2, length=3, heads=2, size=4):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("keys_too", [False, True])
 def test_packed_projections_are_the_separate_ones(ort, keys_too, bias):
-    """ONNX Runtime's CPU kernel accepts no packed layouts; the expected result is its own for separate projections."""
+    """ONNX Runtime's CPU kernel accepts no packed layouts; the expected result is that of ONNX Runtime for separate projections."""
     r = Source(3)
     (q, k, v), parts = multi_head_inputs(r)
     b = r.floats(24) if bias else None

@@ -27,7 +27,7 @@ def moe(rng):
         "w2": floats(rng, experts, hidden, inner),
         "b2": floats(rng, experts, hidden) if rng.integers(2) else None,
     }
-    if rng.integers(3) == 0:  # files of an older schema declare other extents for the same elements
+    if rng.integers(3) == 0:  # files of an older version of the schema declare other extents for the same elements
         inputs["w1"], inputs["w2"] = inputs["w1"].reshape(experts, hidden, rows), inputs["w2"].reshape(experts, inner, hidden)
     return "MoE", inputs, {"attributes": attributes, "rtol": 1e-4, "atol": 1e-4}
 

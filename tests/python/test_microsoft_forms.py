@@ -49,7 +49,7 @@ def test_the_zero_point_of_the_result_says_whether_a_product_is_quantised(ort, y
 
 @pytest.mark.parametrize("operand", ["scales1", "bias1", "scales2"])
 def test_scales_and_biases_of_experts_may_be_of_another_dtype(operand):
-    """Compares with the same numbers in float32, as onnxruntime lacks kernels for some of these."""
+    """Compares with results for the same numbers in float32, because onnxruntime has no kernels for some of these dtypes."""
     inputs = {
         "x": floats(3, 16),
         "router": floats(3, 2),
@@ -74,7 +74,7 @@ def test_a_skipped_rms_normalisation_has_onnxruntimes_epsilon(ort):
 @pytest.mark.parametrize("static", [True, False, None])
 @pytest.mark.parametrize("shape", [(4, 1), (1, 4), (4,)])
 def test_scales_and_biases_of_columns_may_have_further_axes(ort, shape, static):
-    """Only the number of elements matters: always for a bias, for a scale if it is known to have two axes."""
+    """Only the number of elements matters, for a bias in all cases, for a scale only if it is known to have two axes."""
     codes, zero = RNG.integers(0, 255, (8, 4)).astype(np.uint8), RNG.integers(90, 160, 4).astype(np.uint8)
     own = () if static is None or shape[1:] == (1,) else shape  # for several rows, onnxruntime refuses such a scale
     scale = (abs(floats(4)) / 50).astype(np.float32)
@@ -134,7 +134,7 @@ def test_a_word_is_as_long_as_it_has_characters(ort):
 
 @pytest.mark.parametrize("version", [1, 2, 4])
 def test_of_labels_that_are_there_twice_one_counts(ort, version):
-    """Among equal keys the first counts, among equal classes (version 1) the last. ONNX does not define this."""
+    """If keys are equal, the first one counts; if classes are equal (version 1), the last one. ONNX does not define this."""
     attributes = {"classes_strings": ["a", "b", "a"]} if version == 1 else {"keys_strings": ["a", "b", "a"], "values_int64s": [10, 11, 12]}
     node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
     graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 8, [3])], [helper.make_tensor_value_info("y", 7, [3])])

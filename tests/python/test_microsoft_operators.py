@@ -411,7 +411,7 @@ def test_results_are_those_of_onnxruntime(ort, case):
         op_type, inputs, options = case(np.random.default_rng(seed))
         try:
             compare(ort, op_type, inputs, static=seed % 2 == 0, **options)
-        except Exception as error:  # onnxruntime's exception class for this is its own
+        except Exception as error:  # onnxruntime raises an exception class of its own for this error
             if "not yet supported on this hardware platform" not in str(error):
                 raise
             pytest.skip("ONNX Runtime has no kernel for this processor")

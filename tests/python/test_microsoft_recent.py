@@ -127,7 +127,8 @@ def test_results_are_those_of_onnxruntime(ort, case):
 
 @pytest.mark.parametrize("last_alone", [True, False])
 def test_windows_of_states_have_their_channels_behind_the_positions_too(last_alone):
-    """By the schema: slot j holds the state after position length - window + j, or zeros. ONNX Runtime's CPU kernel has no window."""
+    """According to the schema, element j of the window holds the state after position length - window + j, or zeros. ONNX Runtime's CPU
+    kernel has no window."""
     for seed in range(ROUNDS):
         rng = np.random.default_rng(seed)
         batch, channels, length, taps, dilation, window = small(rng), (2, 3), small(rng, 1, 5), small(rng, 2, 4), small(rng, 1, 2), small(rng, 1, 4)
@@ -150,7 +151,7 @@ def sigmoid(x):
 
 
 def delta_net(inputs, attributes):
-    """Computes output and state by the schema's recurrence, in float64, for query, key and value of equal rank."""
+    """Computes output and state by the recurrence in the operator's schema, in float64, for query, key and value of equal rank."""
     x = {name: None if value is None else value.astype(np.float64) for name, value in inputs.items()}
     q, k, v = x["query"], x["key"], x["value"]
     heads, group, scale = v.shape[1], v.shape[1] // q.shape[1], attributes.get("scale") or q.shape[2] ** -0.5
@@ -194,7 +195,7 @@ def test_a_gated_delta_network_is_the_recurrence():
 
 @pytest.mark.parametrize("static", [True, None])
 def test_a_state_goes_on_from_where_it_was(static):
-    """Two steps, with the state updated in place, give the same as one."""
+    """Two steps, with the state updated in place, must give the same result as one step over all tokens."""
     rng = np.random.default_rng(3)
     q, k = floats(rng, 7, 2, 4), floats(rng, 7, 2, 4)
     v, decay, beta, state = floats(rng, 7, 4, 3), -abs(floats(rng, 7, 4)), abs(floats(rng, 7, 4)) / 4, floats(rng, 1, 4, 3, 4)
@@ -244,7 +245,7 @@ def test_a_projected_gate_is_rounded_after_each_step(static):
 
 @pytest.mark.parametrize("op_type", ["MoE", "QMoE"])
 def test_the_activated_gate_of_experts_may_have_the_limit(op_type):
-    """By the schema, as ONNX Runtime has this only on GPUs."""
+    """The expected result follows the schema, because ONNX Runtime has this only on GPUs."""
     rng, inner = np.random.default_rng(7), 16
     x, scores = floats(rng, 3, 16), floats(rng, 3, 1)
     first, second = rng.integers(0, 256, (1, 2 * inner, 16)).astype(np.uint8), rng.integers(0, 256, (1, 16, inner)).astype(np.uint8)

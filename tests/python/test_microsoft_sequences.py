@@ -172,7 +172,7 @@ def test_packed_sequences_that_do_not_fit_are_named() -> None:
         run(model("VarlenNGramHashMapping", inputs, 1, attributes), inputs)
 
 
-# ONNX Runtime refuses windows on the CPU. The expected state in each slot is that after a run over fewer tokens.
+# ONNX Runtime refuses windows on the CPU. The expected state at each position of the window is the state after a run over fewer tokens.
 def prefix_states(op_type: str, inputs: Inputs, attributes: dict[str, Any], axis: int, along: tuple[str, ...], window: int) -> np.ndarray:
     length = inputs[along[0]].shape[axis]
     states = []

@@ -78,7 +78,7 @@ def test_sparse_attention_is_onnxruntimes(ort, seed):
     actual = contrib.run(contrib.model("SparseAttention", inputs, SPARSE_OUTPUTS, attributes), contrib.feeds_of(inputs, ()))
     for b, end in enumerate(ends):
         if not prompt and end == 1:
-            continue  # ONNX Runtime treats such a single sample as a prompt
+            continue  # ONNX Runtime treats a sample that ends after one token as a prompt
         expected = run_one_sample(ort, inputs, attributes, b, end)
         np.testing.assert_allclose(actual[0][b], expected[0], rtol=1e-4, atol=1e-5)
         for mine, theirs in zip(actual[1:], expected[1:]):

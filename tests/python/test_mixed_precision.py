@@ -117,7 +117,7 @@ def test_float16_reaches_the_loss_of_pytorch_in_float32(digits) -> None:
     assert trainer.num_skipped == 0
 
 
-# Which steps overflow depends on the arithmetic; the scale's changes after them do not.
+# The arithmetic decides which steps overflow, but not how the scale changes after them.
 def test_the_scale_moves_as_that_of_pytorch(digits) -> None:
     model, images, labels = digits
     numbers = {"init_scale": 2.0**40, "growth_factor": 4.0, "backoff_factor": 0.125, "growth_interval": 3}

@@ -46,7 +46,7 @@ class Quantised(Network):
         self.dtype, self.info = dtype, np.iinfo(dtype)
 
     def point(self, low, high):
-        """Returns the scale and zero point of a range."""
+        """Returns the scale and zero point that represent a range of values."""
         scale = np.float32((high - low) / 255)
         zero = np.clip(np.rint(self.info.min - low / scale), self.info.min, self.info.max)
         return self.constant(scale), self.constant(self.dtype(zero))
@@ -85,7 +85,7 @@ def test_convolutions_between_quantisations(dtype, seed):
     model = n.model([2, 3, height, width], moved)
     x = n.rng.normal(0, 1, (2, 3, height, width)).astype(np.float32)
     ours, peers = run_both(model, x)
-    # A sum half-way between two codes may be rounded to either; later values change with it.
+    # A sum half-way between two codes may be rounded to either of them, and later values then change too.
     steps = np.rint(np.abs(ours - peers) / (8 / 255))
     assert ours.shape == peers.shape
     assert steps.max() <= 2

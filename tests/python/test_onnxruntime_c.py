@@ -138,7 +138,7 @@ def test_outputs_are_written_to_the_clients_memory(ours: Api, theirs: Api) -> No
 
 
 def test_an_output_is_the_clients_own(ours: Api, theirs: Api) -> None:
-    """Writing to the feed or to an output changes neither the other nor the model."""
+    """A client that writes to the feed changes neither the output nor the model, and the other way round."""
     w = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
     data = model([helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["w"], ["z"])], [tensor("x", 1, [2])],
                  [tensor("y", 1, [2]), tensor("z", 1, [2])], [w])
@@ -212,8 +212,8 @@ def test_faults_are_statuses(ours: Api, theirs: Api, fault: str) -> None:
         FAULTS[fault](ours)
     assert have.value.code != 0
     assert have.value.message
-    # For models that cannot be loaded, onnxruntime's code is FAIL, INVALID_GRAPH or INVALID_PROTOBUF without a rule, or comes from an unexpected
-    # exception.
+    # For models that cannot be loaded, onnxruntime's code is FAIL, INVALID_GRAPH or INVALID_PROTOBUF. No rule says which, and some codes
+    # come from an unexpected exception.
     if want.value.code not in (1, 6, 7, 10):
         assert have.value.code == want.value.code
 
@@ -577,7 +577,7 @@ def test_nodes_are_added_to_a_model_that_is_there(library: str, request: pytest.
     opset = editor_opset(editor, session, b"")
     assert opset == 21
     weight = np.arange(40, dtype=np.float32).reshape(2, 20)
-    graph = gemm_graph(api, editor, weight, b"xw")  # an inner value of the model
+    graph = gemm_graph(api, editor, weight, b"xw")  # "xw" is an inner value of the model
     made = editor.made("CreateModel", strings(b""), (c_int * 1)(opset), c_size_t(1))
     editor.call("AddGraphToModel", made, graph)
     editor.call("ApplyModelToModelEditorSession", session, made)
@@ -710,7 +710,7 @@ def test_a_client_that_asks_for_a_version_of_the_symbol_is_linked(binding: str, 
         subprocess.run([compiler, *arguments], cwd=tmp_path, check=True)
     (replaced / name).symlink_to(LIBRARY)
     run = subprocess.run([str(tmp_path / "client")], env={"LD_LIBRARY_PATH": str(replaced)}, capture_output=True, text=True, check=False)
-    assert (run.stdout, run.stderr) == ("1.32.0\n", "")  # no warning "no version information available"
+    assert (run.stdout, run.stderr) == ("1.32.0\n", "")  # the loader prints no warning "no version information available"
 
 
 @pytest.mark.parametrize("getter, places", [("GetEpApi", 74), ("GetInteropApi", 13), ("GetModelPackageApi", 0)])
@@ -722,7 +722,7 @@ def test_no_table_is_null_and_its_functions_say_why_they_refuse(ours: Api, their
         with pytest.raises(StatusError, match="does not have") as error:
             ours.call_at(entry, c_void_p(), c_void_p(), c_void_p())
         assert error.value.code == 9
-    if places:  # ReleaseEpDevice, ReleaseExternalResourceImporter
+    if places:  # table[1] is ReleaseEpDevice or ReleaseExternalResourceImporter, which accept null
         ctypes.CFUNCTYPE(None, c_void_p)(table[1])(c_void_p())
 
 

@@ -182,7 +182,7 @@ def test_outputs_that_are_required_are_there(api: Api, makes: list) -> None:
 
 
 def inferred(api: Api, dims: list, declared: list | None, told_dims: list | None) -> tuple[list[int], list[str]]:
-    """Returns the output's extents if the operator infers `told_dims`; None: those of its input."""
+    """Returns the extents of the output if the operator infers `told_dims`. None means that it infers those of its input."""
 
     def infer(context: c_void_p) -> None:
         info = c_void_p()

@@ -25,7 +25,7 @@ def products() -> bytes:
 
 
 def owned(api: Api, array: np.ndarray) -> c_void_p:
-    """Makes a tensor in the library's memory."""
+    """Makes a tensor whose memory the library has allocated."""
     out = c_void_p()
     api.call("CreateTensorAsOrtValue", api.allocator, (c_int64 * array.ndim)(*array.shape), c_size_t(array.ndim), 1, byref(out))
     ctypes.memmove(api.made("GetTensorMutableData", out).value, array.ctypes.data, array.nbytes)

@@ -1,4 +1,4 @@
-"""The numbers of libonnxruntime.so.1's enums equal those of ONNX Runtime's interface."""
+"""Checks that the numbers of libonnxruntime.so.1's enums equal those of ONNX Runtime's interface."""
 
 from __future__ import annotations
 

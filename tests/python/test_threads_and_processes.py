@@ -121,7 +121,7 @@ def test_a_session_works_in_a_forked_child(threads):
         np.testing.assert_array_equal(fresh.run(None, {"x": x})[0], expected)
 
     assert in_child(work) == 0
-    assert in_child(lambda: work() or (in_child(work) == 0 or os._exit(2))) == 0  # and in a grandchild
+    assert in_child(lambda: work() or (in_child(work) == 0 or os._exit(2))) == 0  # the work also succeeds in a grandchild
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
 
 

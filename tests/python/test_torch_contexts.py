@@ -54,7 +54,7 @@ def test_a_share_of_the_activations():
     whole = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.GELU())), nn.Linear(128, 8))
     shares = [{"recompute_fraction": 0.0}, {"memory_fraction": 0.6}, {"recompute_fraction": 0.2}]
     modules = [treadle.torch.Module(copy.deepcopy(whole), **share, **OPTIONS) for share in shares]
-    is_less = []  # with recomputation; new extents have no such plan at first
+    is_less = []  # runs recompute values; new extents have no such plan at first
     for rows in (256, 64, 256, 256):
         x = torch.randn(rows, 128)
         held = []
@@ -122,7 +122,7 @@ def test_gradients_lie_where_activations_were_until_they_are_kept():
     for _ in range(3):
         step(512, before_forward=True)
     in_arena = bytes_of_gradients()
-    # These loops begin a run while gradients exist, which are zeroed or added to after it.
+    # These loops begin a run while gradients exist, and zero or add to the gradients after it.
     for _ in range(3):
         step(512, before_forward=False)
     assert in_arena < bytes_of_gradients()

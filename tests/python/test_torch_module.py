@@ -1,4 +1,4 @@
-"""treadle.torch.Module compared with PyTorch: the same modules, weights, inputs and optimizers."""
+"""Compares treadle.torch.Module with PyTorch, for the same modules, weights, inputs and optimizers."""
 
 import copy
 import io
@@ -40,7 +40,7 @@ def test_evaluation_sees_every_change_of_the_weights():
         module[2].weight.data = torch.full((3, 8), 0.25)
 
     def turn(module):
-        module[0].weight.data = torch.arange(32.0).reshape(4, 8).t() / 10  # not contiguous
+        module[0].weight.data = torch.arange(32.0).reshape(4, 8).t() / 10  # the weight is not contiguous
 
     def write_turned(module):
         module[0].weight.data[3, 1] = -7.0
@@ -259,7 +259,7 @@ def test_evaluation_sees_weights_that_were_written_behind_autograd():
         for factor in (1.0, 2.0, 3.0):
             for module in (ours, theirs):
                 module[2].weight.data.mul_(factor)
-                module[0].weight.data = module[0].weight.data * factor  # replaces the memory
+                module[0].weight.data = module[0].weight.data * factor  # this replaces the tensor's memory
             for _ in range(4):
                 close(ours(x), theirs(x))
 
@@ -484,7 +484,7 @@ def test_another_class_is_the_wrappers_own():
         pass
 
     module = treadle.torch.Module(mlp())
-    module.__class__ = Other  # torch.distributed.fsdp does this
+    module.__class__ = Other  # torch.distributed.fsdp replaces a module's class like this
     assert type(module) is Other
     assert type(module.wrapped) is nn.Sequential
     assert module(torch.ones(1, 4)).shape == (1, 3)
@@ -597,7 +597,7 @@ def test_what_cannot_be_exported_runs_in_pytorch_by_parts(monkeypatch):
             module(value).square().sum().backward()
     close_gradients(ours, theirs)
     assert [event.what for event in explain(ours).parts["body"].events] == ["exported"]
-    assert tried == [modules.Branching, nn.Sequential]  # each once
+    assert tried == [modules.Branching, nn.Sequential]  # each module has been tried once
     assert "forward" not in ours.body.__dict__
     copy.deepcopy(ours)
 
@@ -656,7 +656,7 @@ def test_other_tracers_see_the_module_itself():
 def test_threads_share_a_module():
     ours, theirs = pair(mlp)
     batches = [torch.randn(2 + i, 4) for i in range(4)]
-    parameters = list(ours.parameters())  # taken before, since the module must not be asked for them during an export
+    parameters = list(ours.parameters())  # the test reads them here, because nothing may ask the module for them during an export
 
     def gradient(x):
         return torch.autograd.grad(ours(x).square().sum(), parameters)
@@ -676,7 +676,7 @@ def test_an_export_leaves_the_module_to_other_threads():
         def __init__(self):
             super().__init__()
             self.norm, self.out = nn.BatchNorm1d(4), nn.Linear(4, 3)
-            self.all = [self.norm, self.out]  # the same modules under another name
+            self.all = [self.norm, self.out]  # contains modules that the module also has under another name
 
         def forward(self, x):
             seen.append(([id(p) for p in watched[0].parameters()], watched[0].norm.training))
@@ -704,7 +704,7 @@ def test_an_export_leaves_the_module_to_other_threads():
 
 
 def test_a_forward_function_of_a_closure_trains_too():
-    """A copy of such a module would still read the original's parameters."""
+    """A forward function that is a closure reads the original's parameters, even in a copy of the module."""
     torch.manual_seed(2)
     ours, theirs = nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Linear(4, 3))
     theirs.load_state_dict(ours.state_dict())
@@ -748,7 +748,7 @@ def test_wrong_uses_say_so():
         _ = module.nothing_of_that_name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # PyTorch's own message
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # the message is PyTorch's own
             module(torch.randn(2, 5))
         module(torch.randn(2, 4))
     assert graphs(module) == 1  # one failed call does not affect later ones

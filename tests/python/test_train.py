@@ -192,7 +192,7 @@ def test_a_memory_limit_and_a_fused_update_keep_the_bits(digits, data):
     model = digits.build_model(seed=8, channels=(8, 16))
     images, labels = data[0][:64], data[1][:64]
     options = {"learning_rate": 0.05, "momentum": 0.9}
-    free = Trainer(model, recompute_fraction=0.0, **options)  # otherwise a limit could free little more
+    free = Trainer(model, recompute_fraction=0.0, **options)  # without recomputation; otherwise a limit could free little more
     free.step({"image": images}, labels)
     use = free.memory()
     limit = sum(use[name].bytes for name in ("weights", "packed", "other")) + int(0.7 * use["activations"].peak_bytes) + 8192
@@ -230,7 +230,7 @@ def test_a_fixed_batch_trains_as_pytorch_does(digits, data):
 
 
 def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
-    """A memory_fraction gives the same bits, and later steps' activations shrink accordingly."""
+    """A trainer with memory_fraction gives the same bits, and the activations of its later steps need only this part of the memory."""
     random = np.random.default_rng(0)
     widths = [256] * 8
     weights = [onnx.numpy_helper.from_array(random.normal(size=(a, b)).astype(np.float32) / 16, f"w{i}") for i, (a, b) in enumerate(zip(widths, widths[1:]))]

@@ -77,8 +77,8 @@ def test_some_steps_are_profiled(train, folder, tmp_path):
     assert held and held - {None} <= set(initializers(folder / "cnn.onnx"))
     train(*arguments, "--profile", page)
     assert "Training step" in page.read_text()
-    # With fewer steps, the profile covers those that there are, or a message says that there are none.
-    few = [160 if argument == "64" else argument for argument in arguments]  # 1,438 samples
+    # With fewer steps than asked for, the profile covers all steps, or a message says that there are none.
+    few = [160 if argument == "64" else argument for argument in arguments]  # the file then has 1,438 samples
     assert "steps 6 to 9" in train(*few, "--profile", short).stdout
     fewer = [500 if argument == "64" else argument for argument in arguments]
     assert "was not written" in train(*fewer, "--profile", tmp_path / "none.json").stdout
@@ -371,7 +371,7 @@ def test_a_model_of_one_batch_takes_any_with_dynamic_batch(train, folder, ort, t
 
 
 def test_labels_are_of_the_new_heads_classes(train, folder, tmp_path):
-    """The loss compares labels with the new last layer's output, whose shape differs from the model's."""
+    """The loss compares labels with the output of the new last layer, whose shape differs from that of the model's output."""
     digits = datasets.load_digits()
     labels = (digits.target[:, None] == np.arange(3)).astype(np.float32)
     np.savez(tmp_path / "three.npz", image=digits.images[:, None].astype(np.float32), labels=labels)

@@ -12,8 +12,8 @@ from conftest import SHARED_DATA
 
 onnx = pytest.importorskip("onnx")
 
-# Models that cannot be trained, with a part of the error: outputs of float16 or bytes, weights of bytes or within bodies, and a loop's state whose
-# shape changes.
+# Models that cannot be trained, each with a part of the error's message. They have outputs of float16 or bytes, weights of bytes or within
+# bodies, or a loop whose state changes its shape.
 REFUSED = {
     "squeezenet_fp16": "f16",
     "superres_espcn_prepost": "u8",
@@ -21,7 +21,7 @@ REFUSED = {
     "silero_vad": "nothing to train",
     "slanet_plus_loop": "in one iteration and",
 }
-# Smaller learning rates for models whose outputs are in the hundreds, or whose statistics come from one image.
+# Learning rates below the usual one, for models whose outputs are in the hundreds or whose statistics come from one image.
 RATES = {"mnist_cntk": 1e-9, "style_candy": 1e-7, "char_gpt_kv_dynq": 1e-6, "sinet_portrait_seg": 1e-4, "smart_turn_v3_qdq": 1e-11}
 
 

@@ -225,7 +225,7 @@ def test_none_is_an_empty_optional():
 
 @pytest.mark.parametrize("op_type", ["Identity", "SequenceAt", "SequenceLength", "SequenceConstruct", "Optional", "If"])
 def test_operators_take_no_sequences_of_sequences(ort, op_type):
-    """ONNX's type constraints contain no sequences of sequences; only the graph's inputs and outputs may have such types."""
+    """ONNX's operators take no sequences of sequences; only inputs and outputs of a graph may have such types."""
     tensors = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     nested = helper.make_sequence_type_proto(tensors)
     s, i = helper.make_value_info("s", nested if op_type != "SequenceConstruct" else tensors), helper.make_tensor_value_info("i", TensorProto.INT64, [])
@@ -252,7 +252,7 @@ MAPS = {"text to integers": ("STRING", "INT64"), "integers to integers": ("INT64
 
 
 def sum_of_map(kind):
-    """DictVectorizer of a map, whose vocabulary is "a" and "b", or 1 and 2."""
+    """Makes a DictVectorizer of a map. Its vocabulary is "a" and "b", or 1 and 2."""
     key, value = (getattr(TensorProto, name) for name in MAPS[kind])
     made = helper.make_map_type_proto(key, helper.make_tensor_type_proto(value, []))
     vocabulary = {"string_vocabulary": ["a", "b"]} if key == TensorProto.STRING else {"int64_vocabulary": [1, 2]}

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """ResNet's basic block."""
+    """The basic block of ResNet."""
 
     def __init__(self, inputs, outputs, stride):
         super().__init__()
@@ -26,7 +26,7 @@ def resnet():
 
 
 class Inverted(nn.Module):
-    """MobileNetV2's inverted residual."""
+    """The inverted residual of MobileNetV2."""
 
     def __init__(self, channels, hidden):
         super().__init__()
@@ -152,7 +152,7 @@ class Branching(nn.Module):
 
 
 class Counting(nn.Module):
-    """Writes to its own buffer."""
+    """A module that writes to its own buffer."""
 
     def __init__(self):
         super().__init__()
@@ -165,7 +165,7 @@ class Counting(nn.Module):
 
 
 class Replacing(nn.Module):
-    """Stores a tensor of each call in a buffer."""
+    """A module that stores a tensor of each call in a buffer."""
 
     def __init__(self):
         super().__init__()

@@ -40,7 +40,8 @@ TEST(Codes, ZerosAndTinyNumbersHaveAStepThatIsNoSubnormal) {
   EXPECT_EQ(b.scales[0], 1.0F);
 }
 
-// A uniform quantiser's error is step^2 / 12, so each bit gains 6 dB. A zero point helps if all numbers have the same sign.
+// The error of a uniform quantiser is step^2 / 12, so each additional bit gains 6 dB. A zero point improves results if all numbers have the
+// same sign.
 TEST(Codes, BlocksOfMoreBitsAndOfFewerNumbersAreNearer) {
   std::vector<float> values = normal_numbers(64 * 256);
   auto decibels = [&](int bits, int64_t block, bool symmetric) {
@@ -100,7 +101,7 @@ TEST(Histogram, EntropyCutsFarTailsAndLeavesEvenOnes) {
   EXPECT_GT(even.range(CalibrationMethod::entropy, 0).high, 0.45);
 }
 
-// As outputs of a Relu: zero has an exact code in any range, so the number of zeros must not change the range.
+// The values are like outputs of a Relu. Zero has an exact code in any range, so the number of zeros must not change the range.
 TEST(Histogram, ZerosDoNotMoveTheRangeOfEntropy) {
   std::vector<float> values = normal_numbers(100'000), with_zeros;
   for (float& x : values) x = std::fabs(x);
@@ -112,7 +113,7 @@ TEST(Histogram, ZerosDoNotMoveTheRangeOfEntropy) {
   plain.add(values.data(), std::ssize(values));
   spiked.add(with_zeros.data(), std::ssize(with_zeros));
   const Range expected = plain.range(CalibrationMethod::entropy, 0);
-  EXPECT_GT(expected.high, 3);  // nearly none of 100'000 normal numbers exceeds 4
+  EXPECT_GT(expected.high, 3);  // nearly none of the 100'000 normal numbers exceeds 4
   EXPECT_EQ(spiked.range(CalibrationMethod::entropy, 0).high, expected.high);
   const std::vector<float> none(50'000, 0.0F);
   zeros.add(none.data(), std::ssize(none));

@@ -19,7 +19,7 @@ TEST(AbsentOutput, MayComeFirst) {
   Session session(Model::from_bytes(onnx::test::bytes_of(bytes)));
   Tensor x(DType::float32, {4, 1, 2});
   for (float& value : x.span<float>()) value = 1;
-  EXPECT_EQ(session.run({{"x", x}})[0].tensor().data<float>()[0], 0);  // tanh(0), of which each step keeps half
+  EXPECT_EQ(session.run({{"x", x}})[0].tensor().data<float>()[0], 0);  // the value is tanh(0), and each step keeps half of it
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ Tensor floats(const Shape& shape) {
   return tensor;
 }
 
-/// sum = a + b, over symbols that the two share.
+/// Makes a model that computes sum = a + b. Both operands have the same symbols as extents.
 Session two_inputs(const SessionOptions& options = {}) {
   std::string bytes =
       model(graph({.nodes = {node("ReduceSum", {"a"}, {"ra"}, {int_attribute("keepdims", 0)}),

@@ -16,7 +16,7 @@ Session load(const std::string& bytes) { return Session(Model::from_bytes(onnx::
 
 struct Outcome {
   ErrorCode code{};
-  std::string text;  // empty: it loaded
+  std::string text;  // empty if the model was loaded
 };
 
 Outcome outcome_of(const std::string& bytes) {
@@ -139,7 +139,7 @@ TEST(BadModel, FunctionsThatCallThemselvesAreRefused) {
 }
 
 TEST(BadModel, FunctionsThatUnfoldWithoutEndHaveALimit) {
-  // Ten functions, each calling the one before ten times: 10^10 nodes in 4 kB.
+  // The model has ten functions, each of which calls the function before ten times: 10^10 nodes in 4 kB.
   std::vector<std::string> functions = {function("F0", {"a"}, {"b"}, {node("Relu", {"a"}, {"b"})})};
   for (int i = 1; i <= 10; ++i) {
     std::vector<std::string> calls;
@@ -186,7 +186,7 @@ TEST(BadModel, OperandsOfTheWrongTypeAreNamed) {
                ErrorCode::invalid_argument, {"make_y", "MatMul", "3", "4"});
 }
 
-// Extents whose product leaves 64 bits, or memory.
+// The product of the extents exceeds 64 bits, or the memory.
 TEST(BadModel, AbsurdExtentsOfInitializersAreRefused) {
   const int64_t huge = int64_t{1} << 62;
   for (std::vector<int64_t> dims : std::vector<std::vector<int64_t>>{{huge}, {huge, huge}, {int64_t{1} << 40}, {-1}, {0, huge, huge}}) {
@@ -236,11 +236,11 @@ TEST(BadModel, NestingTenThousandDeepIsRefused) {
     w.add_int32(20, 5);
   });
   for (int depth = 0; depth < 10'000; ++depth) {
-    wrap(6, attribute);                 // AttributeProto.g
-    wrap(5, node("If", {"c"}, {"t"}));  // NodeProto.attribute
-    wrap(1, {});                        // GraphProto.node
+    wrap(6, attribute);                 // the field AttributeProto.g
+    wrap(5, node("If", {"c"}, {"t"}));  // the field NodeProto.attribute
+    wrap(1, {});                        // the field GraphProto.node
   }
-  wrap(7, message([](Writer& w) { w.add_int64(1, 10); }));  // ModelProto.graph
+  wrap(7, message([](Writer& w) { w.add_int64(1, 10); }));  // the field ModelProto.graph
   std::string bytes;
   for (auto part = heads.rbegin(); part != heads.rend(); ++part) bytes += *part;
   expect_error(bytes, ErrorCode::invalid_model, {"deep"});
@@ -289,7 +289,7 @@ TEST(BadModel, ConstantsThatAreHugeStayUnfolded) {
 }
 
 TEST(BadModel, FoldingManyConstantsHasALimitAltogether) {
-  // Each of 40 doublings is within the limit, but not all of them together.
+  // The limit allows each of the 40 doublings, but not all of them together.
   std::vector<std::string> nodes = {node("ConstantOfShape", {"s"}, {"v0"})};
   for (int i = 0; i < 40; ++i)
     nodes.push_back(node("Add", {"v" + std::to_string(i), "v" + std::to_string(i)}, {"v" + std::to_string(i + 1)}));

@@ -80,7 +80,7 @@ inline std::vector<float> outputs_for(const Tensor& x) {
 }
 
 inline std::vector<float> floats(const Datum& datum) {
-  const Tensor tensor = datum.tensor().clone();  // to the host
+  const Tensor tensor = datum.tensor().clone();  // copies the elements to the host
   return {tensor.data<float>(), tensor.data<float>() + tensor.num_elements()};
 }
 
@@ -102,7 +102,7 @@ inline constexpr Schedule kSchedules[] = {
      }},
 };
 
-/// A way to run the model. The results of run() are compared with expected().
+/// One way to run the model. The tests compare the results of run() with expected().
 class Client {
  public:
   virtual ~Client() = default;
@@ -116,7 +116,7 @@ class Client {
   virtual void reset_node_counters() = 0;
   /// Null for clients without a session.
   virtual Session* session() { return nullptr; }
-  /// The device of the last run's y.
+  /// The device that held y after the last run.
   std::string device;
   /// Calls that other clients support: each takes feeds by name.
   using Feeding = std::function<void()>;
@@ -170,7 +170,7 @@ class PartialClient final : public SessionClient {
   }
 };
 
-// Its state contains the products of all runs that succeeded.
+// A client whose state contains the products of all runs that succeeded.
 class StatefulClient final : public SessionClient {
  public:
   StatefulClient(const Build& build, const SessionOptions& options) : SessionClient(with_state(build()), options), runs_(begin(session_)) {}
@@ -182,7 +182,8 @@ class StatefulClient final : public SessionClient {
     for (int64_t i = 0; i < x.num_elements(); ++i) past_.push_back(x.data<float>()[i] * kWeights[static_cast<size_t>(i % 4)]);
     const std::vector<float> state = floats(runs_.state("past"));
     EXPECT_EQ(state.size(), past_.size());
-    for (size_t i = 0; i < std::min(state.size(), past_.size()); ++i) EXPECT_NEAR(state[i], past_[i], 1e-30) << i;  // maybe subnormal
+    // The product may be subnormal.
+    for (size_t i = 0; i < std::min(state.size(), past_.size()); ++i) EXPECT_NEAR(state[i], past_[i], 1e-30) << i;
     return y;
   }
 

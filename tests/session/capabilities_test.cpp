@@ -1,4 +1,5 @@
-// Tests each capability with every kind of client and on every schedule. Where one is missing, all refuse it with the same message.
+// Tests each capability with every kind of client and on every schedule. If a capability is missing on a schedule, all clients must refuse
+// it with the same message.
 #include "tests/session/capabilities.h"
 
 #include <fmt/format.h>
@@ -172,7 +173,7 @@ TEST_P(Capabilities, RunsAreRecorded) {
   const std::string path = client().end_profiling();
   std::ifstream in(path);
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  // Traces of sessions have ONNX Runtime's names, those of modules and trainers have PyTorch's.
+  // Trace files of sessions use ONNX Runtime's names, and those of modules and trainers use PyTorch's.
   EXPECT_TRUE(text.find("Step step") != std::string::npos || text.find("step_kernel_time") != std::string::npos) << text;
   EXPECT_TRUE(text.find("ProfilerStep#0") != std::string::npos || text.find("model_run") != std::string::npos);
   fs::remove(path);

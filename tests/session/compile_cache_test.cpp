@@ -123,7 +123,7 @@ TEST_F(CompiledModel, ComesFromTheCacheTheSecondTime) {
   EXPECT_TRUE(bits(second, 2) == bits(Session(folder / "m.onnx"), 2));
   EXPECT_EQ(fs::last_write_time(cached()[0]), written);
   EXPECT_TRUE(warnings.empty());
-  // Other outputs need another program, which is made from the model.
+  // Other outputs need another program, which is made from the model and not from the file.
   EXPECT_EQ(second.run(feeds_of(), std::vector<std::string>{"xa"}).size(), 1U);
 }
 
@@ -282,7 +282,7 @@ TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
       const char values[] = {0, 1, '\x7f', '\xff', static_cast<char>(byte ^ 1), static_cast<char>(byte + 1), static_cast<char>(random())};
       byte = values[random() % std::size(values)];
     }
-    if (trial % 50 == 0) {  // a shorter description
+    if (trial % 50 == 0) {  // the description is shortened
       const uint64_t less = random() % description_bytes;
       std::memcpy(changed.data() + 24, &less, 8);
     }

@@ -1,4 +1,4 @@
-// The model gives two extents the same symbol, and a feed contradicts that.
+// Tests feeds that contradict the model: it gives two extents the same symbol, and the extents of the feeds differ.
 #include <gtest/gtest.h>
 
 #include "tests/session/model_bytes.h"
@@ -15,7 +15,8 @@ Tensor counted(const Shape& shape) {
   return tensor;
 }
 
-/// y[N, N] = relu(a[N] * b[N, 1]), z = a + 1, and a's extent. As declared, y is a square, and a and b have the same extent.
+/// Makes the model y[N, N] = relu(a[N] * b[N, 1]), z = a + 1, and the extent of a. It declares that y is square, and that a and b have the
+/// same extent.
 std::string outer_product() {
   return model(graph(
       {.nodes = {node("Mul", {"a", "b"}, {"product"}), node("Relu", {"product"}, {"y"}), node("Shape", {"a"}, {"extent"}),
@@ -42,7 +43,7 @@ class ContradictedSymbols : public ::testing::Test {
     options.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
     return Session(Model::from_bytes(onnx::test::bytes_of(outer_product())), options);
   }
-  /// Runs with extents that agree, that differ in two ways, and that agree again.
+  /// Runs with extents that agree, then with extents that differ in two ways, and then again with extents that agree.
   template <typename Run>
   void expect_all(Run&& run) {
     for (const auto& [columns, rows] : std::vector<std::pair<int64_t, int64_t>>{{3, 3}, {2, 5}, {4, 1}, {3, 3}, {0, 2}})

@@ -13,7 +13,7 @@
 namespace treadle::testing {
 namespace {
 
-/// A simulated device with the host's kernels for some operators, as if they were its own.
+/// A simulated device that uses the host's kernels for some operators as if they were kernels of its own.
 class SomeKernels final : public KernelTable {
  public:
   DeviceKernel find(const Graph& graph, const Node& node) const override {
@@ -31,7 +31,7 @@ void register_device(const std::string& name, std::vector<std::string> fused) {
                         .fused_operators = std::move(fused)});
 }
 
-/// y = exp(-(x + x)); z = 1 / y in the branch of an If.
+/// Makes the model y = exp(-(x + x)), with z = 1 / y in a branch of an If.
 std::string chain() {
   auto branch = [](const char* op) {
     return graph({.nodes = {node(op, {"y"}, {"t"}), node("Neg", {"t"}, {"u"})}, .outputs = {value_info("u", kFloat, {"n"})}}, op);

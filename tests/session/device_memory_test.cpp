@@ -76,7 +76,7 @@ class WatchedAllocator final : public Allocator {
   void renew(void* data, size_t size_bytes) noexcept override {
     std::lock_guard lock(mutex_);
     renewed_ += size_bytes;
-    std::memset(data, 0xFF, size_bytes);  // NaN
+    std::memset(data, 0xFF, size_bytes);  // the bits are those of a NaN
   }
   size_t allocated() const { return allocated_; }
   size_t renewed() const { return renewed_; }

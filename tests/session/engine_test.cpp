@@ -138,7 +138,7 @@ TEST(Engine, ReadersRunAtOnceAndWritersAlone) {
   Engine engine({.num_threads = 2});
   Variables v{engine.variable()};
   std::atomic<int> inside{0};
-  // Two operations wait for each other, so they end only if both run at once.
+  // Two operations wait for each other, so they only end if both run at the same time.
   auto meet = [&] {
     ++inside;
     while (inside < 2) std::this_thread::yield();

@@ -187,7 +187,7 @@ class Campaign {
     }
   }
 
-  // Runs to the end at once, a few nodes at a time, or each part on another thread.
+  // Runs a partial run to the end: in one call, a few nodes at a time, or each part on another thread.
   std::vector<Datum> partial_outputs(const Feeds& feeds, const RunOptions* options) {
     PartialRun partial = session_->partial_run(feeds, nullptr, options);
     const unsigned way = heap_fails_ ? random_() % 2 : random_() % 3;
@@ -247,7 +247,7 @@ class Campaign {
     }
   }
 
-  // Fails each allocation of a run in turn, until the run needs no more.
+  // Fails each allocation of a run in turn, until a run needs no more allocations.
   void fail_allocations(bool heap) {
     const bool all = random_() % 2;
     Feeds feeds{{"x", feed()}};
@@ -305,7 +305,8 @@ class Campaign {
     while (session_->runs_in_flight() > 0) std::this_thread::yield();
   }
 
-  // Runs once more while another run hangs. On devices this run may not finish.
+  // Runs once more while another run hangs. On devices it cannot finish before the other, so it
+  // must end by a deadline or by cancellation.
   void beside_the_hanging_run() {
     SCOPED_TRACE("beside the run that hangs");
     if (!placed_ || partial_) {

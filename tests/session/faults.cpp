@@ -81,7 +81,7 @@ struct DynamicStep {
   }
 };
 
-// So expensive that parallel execution always pays.
+// The costs are so high that parallel execution always pays.
 Cost high_cost(const ShapeContext& /*context*/) { return {1e9, 0}; }
 
 onnx::AttributeDef int_attribute(const std::string& name, int64_t value) {
@@ -92,7 +92,7 @@ onnx::AttributeDef int_attribute(const std::string& name, int64_t value) {
   return attribute;
 }
 
-// The body of a Loop with three Steps.
+// Makes the body of a Loop with three Steps.
 onnx::AttributeDef loop_body(int64_t id) {
   onnx::AttributeDef body;
   body.name = "body";
@@ -126,7 +126,7 @@ float apply(const std::string& op, float a, float b) {
   if (op == "Sub") return a - b;
   if (op == "Max") return std::max(a, b);
   if (op == "Neg") return -a;
-  return a;  // Identity and Yield
+  return a;  // as Identity and Yield do
 }
 
 }  // namespace

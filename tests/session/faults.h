@@ -44,7 +44,7 @@ class Gate {
 /// y = x + 1. Before that, or in a chunk of the loop, they call the action that set_fault() has set for their attribute `id`. The gradient
 /// of Step and WideStep is a Pass with the next `id`, which returns its input.
 void register_fault_operators();
-/// @param action  called once, by the next kernel of node `id` that starts. Empty: none.
+/// @param action  a function that is called once, by the next kernel of node `id` that starts. Empty: no function is called.
 void set_fault(int64_t id, std::function<void()> action);
 
 /// Counts its blocks. Allocation `fail_at` (from 0) fails; with `all`, all later ones do too.

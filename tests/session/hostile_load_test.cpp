@@ -13,7 +13,7 @@
 namespace treadle::testing {
 namespace {
 
-constexpr size_t kMostMemory = 64U << 20U;  // as docs/fuzzing.md states
+constexpr size_t kMostMemory = 64U << 20U;  // the limit that docs/fuzzing.md states
 constexpr int64_t kDeclared = 1'000'000'007;
 
 /// A field of this process's status, in bytes.
@@ -25,7 +25,7 @@ size_t status_bytes(const std::string& field) {
 }
 
 struct Load {
-  bool ended = false;   // not killed
+  bool ended = false;   // false if the process was killed
   size_t memory = 0;    // peak beyond the memory at the start, in bytes
   std::string refusal;  // the error; empty: it loaded
 };
@@ -159,7 +159,7 @@ TEST(HostileLoad, SumsOfManyExtentsStaySmall) {
                             .outputs = {value_info("y", kFloat, {"n"})}})));
 }
 
-// Each loop's carried value grows in every iteration, so inference must give up its extent, whatever is declared.
+// The value that a loop carries grows in every iteration, so inference must give up its extent, whatever the model declares.
 TEST(HostileLoad, NestsOfLoopsAreInferredInLittleTime) {
   for (const bool declares : {false, true}) {
     std::string inner = node("Concat", {"a24", "a24"}, {"r25"}, {int_attribute("axis", 0)});

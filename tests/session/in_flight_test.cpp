@@ -30,7 +30,8 @@ TEST(RunsInFlight, AnEntryThatOutlivesItsCallKeepsItsTag) {
   EXPECT_EQ(left[0].tag, std::string(64, 't'));
 }
 
-// The caller gets timed_out. Whoever then destroys the session, even the same thread, waits for the kernel.
+// The caller gets the error timed_out while the kernel still runs. Any thread that then destroys the session, even the caller's, waits for
+// the kernel.
 TEST(RunsInFlight, ASessionIsNotGoneBeforeTheRunThatItsOwnThreadHasLeft) {
   testing::register_fault_operators();
   testing::ModelBuilder b;

@@ -79,10 +79,10 @@ TEST(KernelPhases, OfAProductSumToNoMoreThanTheNode) {
     int64_t events = 0;
     for (const ProfiledRun& run : profile.runs) events += run.events;
     EXPECT_GE(events, kRuns * 4);
-    // A profile without phases contains none.
+    // A profile that does not ask for phases contains none.
     const Profile other = beside.profile();
     for (const ProfiledNode& node : other.nodes) EXPECT_TRUE(node.kernel_phases.empty());
-    // Events of the run and of each node; on a device also those of the host, which issues them.
+    // There is an event for the run and one for each node. On a device there are two for each node, because the host issues the nodes.
     const int64_t of_a_node = way.options.device.empty() ? 1 : 2;
     for (const ProfiledRun& run : other.runs) EXPECT_EQ(run.events, 1 + of_a_node * static_cast<int64_t>(other.nodes.size()));
   }

@@ -19,7 +19,7 @@ namespace {
 
 using Feeds = std::map<std::string, Datum>;
 
-/// Measures the most bytes in use at once, independently of the library's statistics.
+/// Measures the most bytes that were in use at the same time, independently of the library's statistics.
 class MeasuringAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "measuring"; }
@@ -190,7 +190,7 @@ TEST(SessionMemory, RunsKeepToALimitWithTheSameBits) {
   for (size_t values : {11, 9, 7, 5, 4}) {
     const size_t limit = values * kValueBytes + 4096;
     session.set_memory_limit(limit);
-    // This run frees memory of idle frames first; the next one is measured.
+    // This run first frees the memory of idle frames. The run after it is measured.
     EXPECT_EQ(run_for(session), truth()) << limit;
     measuring->reset();
     EXPECT_EQ(run_for(session), truth()) << limit;
@@ -232,10 +232,10 @@ TEST(SessionMemory, ValuesThatCostLittleAreComputedTwice) {
   const size_t whole = arena_of(0), some = arena_of(0.2), most = arena_of(1);
   EXPECT_LT(some, whole);
   EXPECT_LT(most, some);
-  EXPECT_GE(most, 3 * kValueBytes);  // the sum, a value and their result
+  EXPECT_GE(most, 3 * kValueBytes);  // the sum, a value and the sum of both
 }
 
-// Both computations of a value must be recorded, or part of a run's time would be missing.
+// A profile must record both computations of a value, or part of a run's time would be missing.
 TEST(SessionMemory, ValuesComputedTwiceAreRecordedTwice) {
   SessionOptions options = as_written();
   options.recompute_fraction = 0.2;
@@ -310,8 +310,8 @@ TEST(SessionMemory, ARefusalOfTextsIsRecorded) {
   EXPECT_GE(profile.measured_memory->refused[0].size_bytes, size_t{2} << 20);
 }
 
-// The second run has no plan that recomputes values yet. Without recomputation it fits into the arena only if planned for its own extents,
-// not for the larger ones.
+// The second run has no plan yet that recomputes values. Without recomputation it only fits into the arena if it is planned for its own
+// extents, and not for the larger ones.
 TEST(SessionMemory, FewerElementsFitIntoWhatMoreComputedTwiceHad) {
   auto held_after = [](const Session& session, int64_t elements) {
     Tensor x(DType::float32, Shape{elements});
@@ -367,7 +367,7 @@ TEST(SessionMemory, ALimitThatIsTooLowNamesTheLeast) {
   Session session(there_and_back().model(), options);
   const std::string message = refusal(session);
   const size_t least = least_named_by(message);
-  // At least two operands and a result, one of them in place, and the output.
+  // The run needs two operands and a result, one of which is computed in place, and the output.
   EXPECT_LE(static_cast<double>(least), 1.05 * 3 * kValueBytes + 4096) << message;
   session.set_memory_limit(least);
   EXPECT_EQ(run_for(session), truth());
@@ -379,7 +379,7 @@ Model parsed(const GraphParts& parts) { return Model::from_bytes(onnx::test::byt
 
 std::string large(const std::string& name, const std::vector<DimText>& dims = {"n"}) { return value_info(name, kFloat, dims); }
 
-// Values of "n" elements, of which some are made by bodies.
+// Makes a model with values of "n" elements, some of which bodies compute.
 Model with_body(const std::string& kind) {
   const std::vector<std::string> work = {node("Neg", {"v"}, {"a"}), node("Mul", {"a", "x"}, {"b"}), node("Add", {"a", "b"}, {"out"})};
   if (kind == "If") {
@@ -573,7 +573,7 @@ TEST(SessionMemory, APartialRunWaitsForWholeRuns) {
   gate.open();
   EXPECT_EQ(partial.get(), truth());
   EXPECT_EQ(whole.get(), truth());
-  // A partial run that stands still does not free memory by itself, so other runs fail at once instead of waiting.
+  // A partial run that has stopped does not free memory by itself, so other runs fail at once and do not wait for it.
   PartialRun stopped = session.partial_run({{"x", numbers()}});
   stopped.advance_steps(1);
   EXPECT_THROW(session.partial_run({{"x", numbers()}}), OutOfMemory);
@@ -617,7 +617,7 @@ TEST(SessionMemory, ALimitThatLeavesRoomForWhatIsThereWritesNoFile) {
     options.memory_limit_bytes = size_t{1} << 40;
     options.spill_folder = "/nonexistent";
     Session session(there_and_back().model(), options);
-    // At this node `values` many values are alive, or would be. With fewer, some must be written to a file, which is impossible here.
+    // At this node, the limit becomes `values` values. If more are alive, some must be written to a file, which is impossible here.
     set_fault(3, [&, limit = values * kValueBytes] { session.set_memory_limit(limit); });
     try {
       EXPECT_EQ(run_for(session), truth());

@@ -15,7 +15,7 @@ using onnx::test::Writer;
 
 enum ElementType : int { kFloat = 1, kInt64 = 7, kString = 8, kBool = 9 };
 
-/// A number or a symbol's name.
+/// An extent: a number, or the name of a symbol.
 using DimText = std::variant<int64_t, std::string>;
 
 inline std::string tensor_type(int element, const std::vector<DimText>& dims) {

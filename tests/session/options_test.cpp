@@ -438,7 +438,7 @@ TEST(Options, RatesOfAMachineChooseTheWayOfConvolutions) {
   EXPECT_THROW(with(rest), Error);                                         // two rates are missing
   EXPECT_THROW(with("direct 0\ntransforms 60\n" + rest), Error);           // a rate must be positive
   EXPECT_THROW(with("direct 1\ntransforms 60 7\n" + rest), Error);         // two numbers for a rate
-  EXPECT_THROW(with("direct 1\ntransforms 60\nspeed 3\n" + rest), Error);  // not the name of a rate
+  EXPECT_THROW(with("direct 1\ntransforms 60\nspeed 3\n" + rest), Error);  // "speed" is not the name of a rate
   SessionOptions missing;
   missing.conv_rates = path + ".none";
   EXPECT_THROW(Session(model, missing), Error);

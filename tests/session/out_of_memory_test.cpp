@@ -160,7 +160,7 @@ TEST(OutOfMemory, RemediesHaveTheirBytes) {
   EXPECT_LT(least_arena, session.memory().arena_bytes);
 }
 
-// Returns the arena of a session that runs such a batch: what the error must state.
+// Returns the size of the arena of a session that runs such a batch. The error must state this number.
 size_t arena_of(const ModelBuilder& b, int64_t elements) {
   const Session session(b.model(), as_written());
   Tensor x(DType::float32, Shape{elements});
@@ -265,7 +265,7 @@ TEST(OutOfMemory, OnADeviceItsMemoryIsListed) {
     EXPECT_EQ(listed(text)[name], (std::pair<std::string, size_t>{"activations", kValueBytes})) << name;
 }
 
-// A Loop with a failing node in its body. @param extent  of its state; -1: a symbol
+// Makes a Loop with a failing node in its body. @param extent  extent of the loop's state; -1: a symbol
 ModelBuilder failing_loop(int64_t extent, int64_t fault) {
   register_fault_operators();
   ModelBuilder b;
@@ -307,7 +307,7 @@ TEST(OutOfMemory, OfABodyASmallerBatchIsARemedy) {
   const Session session(failing_loop(-1, 8).model(), as_written());
   const std::string text = failure_at(8, session);
   SCOPED_TRACE(text);
-  // The body's arena contains two values at once, each with half of the elements.
+  // The arena of the body contains two values at the same time, each with half of the elements.
   EXPECT_NE(text.find(fmt::format("with {} in place of {} as the first extent of", kElements / 2, kElements)), std::string::npos);
   EXPECT_EQ(number_behind(text, "the body's arena takes at most"),
             number_before(text.substr(text.find("body's arena: ")), "planned, the bound of any plan is") / 2);
@@ -321,7 +321,7 @@ TEST(OutOfMemory, OnADeviceASmallerBatchIsARemedy) {
   SCOPED_TRACE(text);
   EXPECT_NE(text.find(fmt::format("with {} in place of {} as the first extent of \"x\"", kElements / 2, kElements)), std::string::npos);
   const size_t half = number_behind(text, "the arena of sim takes at most");
-  // The device's arena for half of the batch.
+  // The device's arena is that of half of the batch.
   Tensor x(DType::float32, {kElements / 2});
   for (float& value : x.span<float>()) value = 1;
   set_fault(2, [] { throw std::bad_alloc(); });
@@ -361,7 +361,8 @@ ModelBuilder products(int count) {
   for (int i = 0; i < count; ++i) {
     const std::string n = std::to_string(i), product = i + 1 == count ? "y" : "p" + n;
     Tensor w(DType::float32, Shape{64, 64});
-    for (int64_t k = 0; k < w.num_elements(); ++k) w.data<float>()[k] = 0.01F * static_cast<float>(k * (i + 1) % 977);  // not 8-bit weights
+    // These values cannot be represented in 8 bits, so no kernel treats them as 8-bit weights.
+    for (int64_t k = 0; k < w.num_elements(); ++k) w.data<float>()[k] = 0.01F * static_cast<float>(k * (i + 1) % 977);
     b.constant("w" + n, w).node("MatMul", {last, "w" + n}, {product}, "/body/dense" + n + "/MatMul");
     last = product;
   }
@@ -369,7 +370,7 @@ ModelBuilder products(int count) {
 }
 constexpr size_t kWeightBytes = 64 * 64 * sizeof(float);
 
-// Fails each allocation in turn, until there are no more. @return the errors' texts
+// Fails each allocation in turn, until there are no more. @return the messages of the errors
 template <typename Make>
 std::vector<std::string> failures_of(FaultyAllocator& allocator, const Make& make) {
   std::vector<std::string> texts;

@@ -13,7 +13,8 @@ inline Tensor numbers(const Shape& shape, int64_t seed) {
   Tensor w(DType::float32, shape);
   for (int64_t i = 0; i < w.num_elements(); ++i)
     w.data<float>()[i] =
-        static_cast<float>((i * 7 + seed * 13) % 31 - 15) / 16 + static_cast<float>(i % 5) * 0.00137F;  // not 8-bit weights
+        // These values cannot be represented in 8 bits, so no kernel treats them as 8-bit weights.
+        static_cast<float>((i * 7 + seed * 13) % 31 - 15) / 16 + static_cast<float>(i % 5) * 0.00137F;
   return w;
 }
 

@@ -15,7 +15,7 @@ using testing::floats;
 using testing::ModelBuilder;
 using testing::values_of;
 
-// a = x + x; b = Yield(a); c = b * x; d = Yield(c); y = d + a
+// Makes the model a = x + x; b = Yield(a); c = b * x; d = Yield(c); y = d + a.
 Model two_yields() {
   ModelBuilder b;
   b.input("x", {2}).output("y", {2});
@@ -39,7 +39,7 @@ TEST(PartialRun, StopsAtEachYieldAndGoesOnWithWhatIsHandedIn) {
   EXPECT_EQ(values_of(run.outputs()[0]), (std::vector<float>{7, 9}));
 }
 
-// twice = x + x; sum = twice + w; y = sum * sum
+// Makes the model twice = x + x; sum = twice + w; y = sum * sum.
 ModelBuilder two_inputs(std::vector<int64_t> shape_of_w) {
   ModelBuilder b;
   b.input("x", {-1}).input("w", std::move(shape_of_w)).output("twice", {-1}).output("y", {-1});
@@ -48,7 +48,7 @@ ModelBuilder two_inputs(std::vector<int64_t> shape_of_w) {
 }
 
 TEST(PartialRun, TakesFeedsAndGivesOutputsOnTheWay) {
-  for (const int64_t extent : {int64_t{-1}, int64_t{2}}) {  // the same as x's, or a constant
+  for (const int64_t extent : {int64_t{-1}, int64_t{2}}) {  // the symbol of x, or a constant
     for (const size_t limit : {size_t{0}, size_t{1} << 20}) {
       SessionOptions options;
       options.graph_optimization_level = GraphOptimizationLevel::disable_all;
@@ -95,7 +95,7 @@ TEST(PartialRun, TakesFeedsAndGivesOutputsOnTheWay) {
   }
 }
 
-// On devices, the other input is copied first; the answer must be the same.
+// On devices, the other input is copied first. The answer must be the same.
 TEST(PartialRun, SaysOnceThatItWaitsForAnInputWhereverItRuns) {
   ModelBuilder b;
   b.input("x", {2}).input("w", {2}).output("twice", {2}).output("y", {2});
@@ -137,7 +137,7 @@ TEST(PartialRun, TakesAnInputThatNothingReadsWhenItComes) {
 
 TEST(PartialRun, RefusesToWaitForWhatItCannotPlanFor) {
   ModelBuilder b = two_inputs({-1});
-  b.def().graph.inputs[1].type.shape->at(0).param = "m";  // w has a symbol of its own, whose value is unknown
+  b.def().graph.inputs[1].type.shape->at(0).param = "m";  // w has a symbol of its own, whose value is not known before w is fed
   for (const char* device : {"", "sim"}) {
     SessionOptions options;
     options.device = device;
@@ -291,7 +291,7 @@ TEST(PartialRun, ACachedValueReplacesItsComputation) {
   PartialRun first = session.partial_run({{"x", floats({1, 2})}}, cache);
   first.advance();
   EXPECT_EQ(values_of(cache->at("a")), (std::vector<float>{2, 4}));
-  // Another run with another feed gets the kept value, not this feed's sum.
+  // A second run with another feed gets the value from the cache, not the sum of its own feed.
   PartialRun second = session.partial_run({{"x", floats({100, 100})}}, cache);
   second.advance();
   EXPECT_EQ(values_of(second.yielded()[0].second), (std::vector<float>{2, 4}));
@@ -306,7 +306,7 @@ TEST(PartialRun, ACachedValueReplacesItsComputation) {
   EXPECT_THROW(third.resume(one({0, 0})), Error);
 }
 
-// Only the run knows the extents of `places`.
+// The extents of `places` are only known in a run.
 TEST(PartialRun, FetchesValuesToWhereTheOptionsWantThem) {
   ModelBuilder b;
   b.input("x", {-1}).output("y", {-1});

@@ -1,4 +1,4 @@
-// Sessions on a device.
+// Tests sessions on a device.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@
 namespace treadle::testing {
 namespace {
 
-/// y = x * x if c, else x + x.
+/// Makes a model whose output is y = x * x if c is true, else x + x.
 std::string branches() {
   auto branch = [](const char* op) {
     return graph({.nodes = {node(op, {"x", "x"}, {"t"})}, .outputs = {value_info("t", kFloat, {"n"})}}, op);
@@ -118,7 +118,8 @@ TEST(PlacedSession, WritesBoundOutputs) {
   EXPECT_EQ(y.data<float>()[0], 9);
 }
 
-// Eight values, which are added up in reverse order, and weights that do not all fit at once.
+// Makes a model that computes eight values and adds them up in reverse order. Its weights do not all fit into the device's memory at the
+// same time.
 ModelBuilder there_and_back() {
   ModelBuilder b;
   b.input("x", {64, 64}).output("y", {64, 64});
@@ -176,7 +177,7 @@ TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
     }
     EXPECT_EQ(device->peak_bytes(), 0U) << "the error comes before anything is on the device";
     EXPECT_GE(least, 3 * kValueBytes);
-    // In ascending order, so that the device's peak is the last run's.
+    // The limits ascend, so that the device's peak is that of the last run.
     for (size_t limit : {least, least + kValueBytes / 2, 5 * kValueBytes, 12 * kValueBytes}) {
       session.set_memory_limit(limit);
       EXPECT_EQ(values_of(session.run({{"x", x}})[0]), expected) << limit;
@@ -185,7 +186,7 @@ TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
     }
     session.set_memory_limit(4 * kValueBytes);
     EXPECT_LE(device->allocated_bytes(), 4 * kValueBytes) << "weights that wait for the next run are moved out at once";
-    // Another program of the session moves the values out that this one's runs leave on the device.
+    // Another program of the session moves values out of the device that the runs of this program have left there.
     for (int i = 0; i < 2; ++i) {
       EXPECT_EQ(session.run({{"x", x}}, std::vector<std::string>{"v7"}).size(), 1U);
       EXPECT_EQ(values_of(session.run({{"x", x}})[0]), expected);
@@ -199,7 +200,7 @@ TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
   EXPECT_EQ(device->allocated_bytes(), 0U);
 }
 
-// Two threads run different programs, each of which moves the other's values out.
+// Two threads run different programs. Each program moves the values of the other out of the device.
 TEST(PlacedSession, ProgramsUnderOneLimitGiveWayToEachOther) {
   const Model built = there_and_back().model();
   const Tensor x = there_and_back_input();
@@ -307,7 +308,7 @@ TEST(PlacedSession, MonitorsSeeEveryNodeOnItsDevice) {
 }
 
 TEST(PlacedSession, ArgumentsThatTheModelLacksAreAnError) {
-  for (const char* name : {"ww", "p"}) {  // neither in the model nor computed
+  for (const char* name : {"ww", "p"}) {  // the name is neither in the model nor computed
     SessionOptions options;
     options.device = "sim:0";
     options.argument_devices[name] = "sim:1";
@@ -322,7 +323,7 @@ TEST(PlacedSession, ArgumentsThatTheModelLacksAreAnError) {
   }
 }
 
-// With a limit on the device's memory, a session's runs take turns, those of one program and those of different programs.
+// With a limit on the device's memory, runs of a session take turns, whether they are of the same program or of different ones.
 TEST(PlacedSession, ARunThatWaitsForItsTurnCanBeCancelled) {
   register_fault_operators();
   for (const std::string other : {"y", "z"}) {

@@ -1,4 +1,4 @@
-// Profiles that open while runs are under way contain the rest of those runs.
+// Tests that a profile that opens while runs are under way contains the rest of those runs.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// Profiles that are written to a file while they are taken.
+// Tests profiles that are written to a file while they are recorded.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -268,7 +268,7 @@ TEST_F(ProfileStream, OfSeveralThreadsAndThreadsThatEnd) {
   std::remove((path_ + "2").c_str());
 }
 
-// A file that is cut off anywhere gives a profile of its intact part, or an error that there is none.
+// A file that is cut off anywhere gives either a profile of its intact part, or an error that says that it contains none.
 TEST_F(ProfileStream, ACutOffFileIsReadUpToTheLastMark) {
   Session session = chain_session();
   {

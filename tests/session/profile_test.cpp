@@ -18,8 +18,8 @@
 namespace treadle::testing {
 namespace {
 
-// y = softmax(x w), places = where y is not zero: a product of [n, 32] and [32, 48], whose weights are an input, and a node whose extents
-// only the run knows.
+// Makes the model y = softmax(x w), places = where y is not zero. It has a product of [n, 32] and [32, 48], whose weights are an input, and
+// a node whose extents are only known in a run.
 std::string product_model() {
   return model(graph({.nodes = {node("MatMul", {"x", "w"}, {"p"}), node("Softmax", {"p"}, {"y"}), node("NonZero", {"y"}, {"places"})},
                       .initializers = {},
@@ -74,11 +74,11 @@ TEST(SessionProfile, LoadingIsTakenApart) {
   Session session = product_session();
   session.run(product_feeds(4));
   const double wall_ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
-  const Profiler profiler = session.profiler({});  // after loading
+  const Profiler profiler = session.profiler({});  // the profile begins after loading
   session.run(product_feeds(4));
-  session.run(product_feeds(9));  // not the first binding
+  session.run(product_feeds(9));  // a run with extents that are not the first ones
   const Profile profile = profiler.profile();
-  std::map<std::string, std::string> around;  // name of the range around each phase
+  std::map<std::string, std::string> around;  // for each phase, the name of the range around it
   std::vector<double> within(profile.load.size(), 0);
   double all_ns = 0;
   for (size_t i = 0; i < profile.load.size(); ++i) {
@@ -121,7 +121,7 @@ TEST(SessionProfile, NodesNameTheirPasses) {
   Session session = product_session();
   const Profiler profiler = session.profiler({.passes = true}), without = session.profiler({});
   session.run(product_feeds(4));
-  std::map<std::string, std::vector<std::string>> expected;  // as a PassTrace of the same optimisation shows them
+  std::map<std::string, std::vector<std::string>> expected;  // the passes that a PassTrace of the same optimisation shows
   {
     passes::PassTrace trace;
     const passes::PassTrace::Scope scope(trace);
@@ -263,7 +263,7 @@ TEST(Profiler, SeveralOfOneSessionDoNotDisturbEachOther) {
     session.run(product_feeds(1));
     EXPECT_EQ(second.profile().runs.size(), 2U);
   }
-  session.run(product_feeds(1));  // while neither profile records
+  session.run(product_feeds(1));  // neither profile records this run
   first.resume();
   session.run(product_feeds(1));
   const Profile profile = first.profile();
@@ -428,7 +428,7 @@ TEST(ProfileRange, MayEndOnAnotherThread) {
   EXPECT_EQ(ranges.at("handed over").first.size(), 2U) << "none of them twice";
 }
 
-// The blocks are the arena with the product, an output of 4 * 48 n bytes, and one whose size only the run knows.
+// The blocks are the arena with the product, an output of 4 * 48 n bytes, and an output whose size is only known in the run.
 TEST(MeasuredMemory, BlocksAreThoseOfTheRuns) {
   Session session = product_session();
   Profiler profiler = session.profiler({.memory = true});
@@ -450,7 +450,7 @@ TEST(MeasuredMemory, BlocksAreThoseOfTheRuns) {
   ASSERT_TRUE(output);
   EXPECT_EQ(output->size_bytes, 4U * 64 * 48);
   EXPECT_EQ(output->memory_class, MemoryClass::io);
-  EXPECT_TRUE(output->returned_ns);  // given to the caller
+  EXPECT_TRUE(output->returned_ns);  // the time at which the caller got the block
   ASSERT_TRUE(arena);
   EXPECT_GE(arena->size_bytes, profile.memory.arena_bytes);
   EXPECT_FALSE(arena->returned_ns);

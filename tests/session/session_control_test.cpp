@@ -45,7 +45,7 @@ std::vector<Datum> fetch(const Session& session, const Feeds& feeds, std::vector
 
 const Feeds kCount{{"start", Tensor::scalar<int64_t>(0)}};
 
-// Without optimisation, as the optimiser would remove a loop without nodes.
+// Returns options without optimisation, because the optimiser would remove a loop without nodes.
 SessionOptions as_written() {
   SessionOptions options;
   options.graph_optimization_level = GraphOptimizationLevel::disable_all;
@@ -234,7 +234,7 @@ TEST(SessionCache, TheOrderOfNamesNeedsNoOtherProgram) {
   EXPECT_EQ(partial.outputs()[1].tensor().data<float>()[0], -2.0F);
 }
 
-// Callers that need the same program wait for one to be made; others do not wait for it.
+// Callers that need the same program wait until one of them has made it. Other callers do not wait.
 TEST(SessionCache, IsAskedByManyThreadsAtOnce) {
   Session session(testing::two_outputs().model());
   const std::map<std::string, Datum> feeds{{"x", Tensor::vector<float>(std::vector<float>{2, 5})}};
@@ -390,7 +390,7 @@ TEST(SessionControl, TheFirstNodeWithAValueThatIsNotFiniteIsNamed) {
   RunOptions options;
   std::string message;
   options.check_finite = FiniteCheck::nan;
-  set(0);  // log 0 = -inf; -inf * 0 = NaN
+  set(0);  // log 0 = -inf, and -inf * 0 = NaN
   EXPECT_EQ(code_of([&] { session.run({{"x", x}}, {}, &options); }, &message), ErrorCode::invalid_argument);
   EXPECT_NE(message.find("\"scaling\""), std::string::npos) << message;
   EXPECT_NE(message.find("is NaN at [1,0]"), std::string::npos) << message;

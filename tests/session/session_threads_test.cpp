@@ -1,4 +1,4 @@
-// One session with many threads: tests for the thread sanitizer.
+// Uses one session on many threads, for the thread sanitizer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -37,7 +37,7 @@ Session make_session(int threads) {
   return Session(Model::from_bytes(onnx::test::bytes_of(rows_model())), options);
 }
 
-/// Runs `body(thread, run)` in all threads at once. An exception fails the test.
+/// Calls `body(thread, run)` on all threads at the same time. An exception fails the test.
 void in_threads(const std::function<void(int, int)>& body) {
   std::vector<std::thread> threads;
   std::atomic<int> failures{0};

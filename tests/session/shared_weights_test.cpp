@@ -1,4 +1,4 @@
-// Sessions of one process that use the same weights.
+// Tests sessions of one process that use the same weights.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +21,8 @@ constexpr size_t kMatrixBytes = kSize * kSize * sizeof(float);
 Tensor matrix(int64_t seed) {
   Tensor w(DType::float32, Shape{kSize, kSize});
   for (int64_t i = 0; i < w.num_elements(); ++i)
-    w.data<float>()[i] = static_cast<float>((i * 7 + seed * 13) % 31 - 15) / 16 + static_cast<float>(i % 5) / 1024;  // not 8-bit weights
+    // These values cannot be represented in 8 bits, so no kernel treats them as 8-bit weights.
+    w.data<float>()[i] = static_cast<float>((i * 7 + seed * 13) % 31 - 15) / 16 + static_cast<float>(i % 5) / 1024;
   return w;
 }
 

@@ -128,7 +128,7 @@ TEST(Coordinator, RefusesBadRequestsAndGoesOn) {
   EXPECT_NE(error_of([] { ask_coordinator("set unharmed share=20 colour=red"); }).find("colour=red"), std::string::npos);
   EXPECT_NE(error_of([] { ask_coordinator("sing"); }).find("requests are ping, list, set and policy"), std::string::npos);
   EXPECT_NE(error_of([] { ask_coordinator("policy magic"); }).find("the policies are: give-way"), std::string::npos);
-  // One client never ends its line, another disconnects in the middle of a line.
+  // One client never ends its line; another one disconnects in the middle of a line.
   const int rude = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -180,7 +180,7 @@ TEST(Coordinator, TakesOrdersFromAFileAlsoForJobsThatComeLater) {
   Job later({.name = "later"});
   EXPECT_TRUE(eventually([&] { return later.status().share_percent == 15; }));
   EXPECT_EQ(later.status().job_class, JobClass::opportunistic);
-  // A share that is then set by hand stays until the file changes.
+  // A share that the program then sets by itself stays until the file changes.
   early.set_share(80);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(early.status().share_percent, 80);
@@ -301,8 +301,8 @@ TEST(Quantities, AreReadAsPeopleWriteThem) {
   for (const char* wrong : {"", "GiB", "-1", "1XB", "1GiBx", "1e300", "nan"}) EXPECT_THROW(sharing::parse_bytes(wrong), Error) << wrong;
 }
 
-// A random sequence of what jobs may meet: shares, classes, suspension and cancelled runs, in several threads, with a coordinator whose
-// decisions change. Every run that ends has the right bits, and every run ends.
+// Makes random changes of what jobs depend on: shares, classes, suspension, cancelled runs, and a coordinator whose decisions change.
+// Several threads run meanwhile. Every run must end, and those that succeed must have the right bits.
 TEST(Jobs, LiveThroughARandomLife) {
   const Model model = chain(6).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};

@@ -19,7 +19,7 @@ constexpr int kLinks = 12;
 constexpr int64_t kElements = 16 * 1024;
 constexpr size_t kValueBytes = kElements * sizeof(float);
 
-/// Measures the most bytes in use at once, and those in use now, independently of the library's counts.
+/// Measures the most bytes that were in use at the same time, and those in use now, independently of the library's counts.
 class MeasuringAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "measuring"; }
@@ -181,7 +181,7 @@ TEST(JobHostMemory, AnIdleJobGivesUpItsArena) {
   run_for(session);
   EXPECT_GE(measuring->live, (kLinks - 1) * kValueBytes);
   job->set_host_limit(4 * kValueBytes + 4096);
-  // This thread frees the memory, or the job's own thread if that notices first.
+  // Either this thread or the job's own thread frees the memory, whichever notices first.
   EXPECT_TRUE(eventually([&] { return measuring->live <= 4 * kValueBytes && job->status().host_bytes <= 4 * kValueBytes; }));
   EXPECT_EQ(run_for(session), truth());
 }

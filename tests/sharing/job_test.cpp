@@ -38,7 +38,7 @@ using testing::endless_loop;
 using testing::eventually;
 using testing::values_of;
 
-// Separates the tests' jobs from those of the user who runs the tests.
+// Keeps the jobs of the tests apart from those of the user who runs the tests.
 class OwnFolder : public ::testing::Environment {
  public:
   OwnFolder() { setenv("TREADLE_SHARING_DIR", folder_.path().c_str(), 1); }
@@ -114,7 +114,7 @@ TEST(Jobs, AreAsManyAsTheTableHolds) {
   Job one_more;
 }
 
-// Each executor gives the same results at a small share as alone, and idles in between.
+// With a small share, each executor must give the same results as alone, and must idle in between.
 TEST(Jobs, ComputeTheSameBitsAtAnyShareInEveryExecutor) {
   const Model model = chain(12).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};
@@ -294,7 +294,7 @@ TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
   ASSERT_TRUE(eventually([&] { return sharing::JobTable::get().page().guaranteed_running.load() != 0; }));  // its thread is running again
   auto third = std::async(std::launch::async, [&] { return values_of(session.run(feeds)[0]); });
   ASSERT_TRUE(eventually([&] { return opportunistic->status().running == 1; }));
-  // A run whose job is no longer guaranteed blocks no other run.
+  // A run of a job that is no longer guaranteed must not block other runs.
   guaranteed->set_class(JobClass::opportunistic);
   third.get();
   stop.terminate = true;
@@ -315,7 +315,7 @@ TEST(Jobs, GuaranteedOnesThatMeetOnACpuSpread) {
   EXPECT_TRUE(CPU_EQUAL(&before, &after));
 }
 
-// Two sessions share a device's engine: one node runs at a time, and both finish with their own results.
+// Two sessions share the engine of a device: one node runs at a time, and both sessions get the right results.
 TEST(Jobs, MeetAtTheEngineOfASharedDevice) {
   static std::atomic<int> inside{0}, most{0};
   static const bool registered = [] {
@@ -371,7 +371,7 @@ TEST(Jobs, MeetAtTheEngineOfASharedDevice) {
   EXPECT_EQ(most, 1);
 }
 
-// A node gives the same bits, whether it is preempted or not.
+// A node must give the same bits, whether it is preempted or not.
 TEST(Jobs, OnOneEngineComputeTheSameBits) {
   const Model model = chain(12).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};
@@ -401,7 +401,7 @@ TEST(Jobs, OnOneEngineComputeTheSameBits) {
   EXPECT_GE(runs, 6);
 }
 
-// A process killed during a guaranteed run neither keeps its slot nor blocks others.
+// A process that is killed during a guaranteed run must not keep its entry in the shared page, nor block other processes.
 TEST(Jobs, OfKilledProcessesAreForgotten) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
@@ -456,14 +456,14 @@ TEST(Jobs, AForkWhileALimitIsToldLeavesTheChildFree) {
   };
   auto job = std::make_shared<Job>(JobOptions{.name = "told"});
   sharing::MemoryWatch& watch = sharing::MemoryWatch::get();
-  watch.add(slow, *job->state());  // the client is told at once
+  watch.add(slow, *job->state());  // this call tells the client at once
   slow.told.acquire();
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
     Quick own;
     watch.add(own, *job->state());
-    own.told.acquire();  // the child has started its own thread
+    own.told.acquire();  // waits until the child has started a thread of its own
     watch.remove(own);
     _exit(0);
   }

@@ -56,12 +56,12 @@ TEST(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
       EXPECT_GT(status.moved_bytes - before, moved_without_limit) << fraction;
     }
   }
-  // Without a limit again, the weights stay on the device from the second run on.
+  // When the limit is lifted again, the weights stay on the device from the second run on.
   job->set_memory_limit(0);
   session.run(feeds());
   const uint64_t before = job->status().moved_bytes;
   EXPECT_EQ(values_of(session.run(feeds())[0]), expected);
-  EXPECT_EQ(job->status().moved_bytes - before, 64U * 96 * 4);  // only the feed
+  EXPECT_EQ(job->status().moved_bytes - before, 64U * 96 * 4);  // a run copies only the feed
 }
 
 // Prefetching a constant does not move anything out, so that the bus carries no more bytes than necessary.
@@ -99,7 +99,7 @@ TEST(JobMemory, AnIdleJobGivesUpWhatANewLimitTakes) {
   auto job = std::make_shared<Job>(JobOptions{.name = "idle"});
   Session session(chain(4).model(), on_sim(job));
   session.run(feeds());
-  ASSERT_GT(job->status().device_bytes, 1000U);  // the weights
+  ASSERT_GT(job->status().device_bytes, 1000U);  // the weights are on the device
   set_job(job->id(), {.memory_limit_bytes = 1000});
   EXPECT_TRUE(eventually([&] { return job->status().device_bytes <= 1000; }));
   session.run(feeds());

@@ -1,4 +1,4 @@
-// All symbols, tests and examples named by docs/ancestors.md must exist.
+// Checks that all symbols, tests and examples exist that docs/ancestors.md names.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -9,7 +9,7 @@ __attribute__((weak)) std::span<const OperatorFamily> operator_families() { retu
 
 namespace ops {
 
-__attribute__((weak)) OpDef gradient_operator() { return {}; }  // defined in autodiff
+__attribute__((weak)) OpDef gradient_operator() { return {}; }  // src/autodiff defines the real function
 
 }  // namespace ops
 }  // namespace treadle

@@ -27,7 +27,7 @@ std::map<std::string, std::set<std::string>> read_rules() {
 }
 const std::map<std::string, std::set<std::string>> kMayInclude = read_rules();
 
-// Returns the folder of src/folders.txt that a file belongs to; empty if none.
+// Returns the folder listed in src/folders.txt to which a file belongs; empty if there is none.
 std::string room_of(const fs::path& path) {
   std::string room, found;
   for (const fs::path& part : path.parent_path()) {
@@ -64,7 +64,8 @@ TEST(Structure, FoldersIncludeOnlyWhatTheDesignAllows) {
   }
 }
 
-// Only one file handles parts of vectors: without masked instructions, these Highway functions access whole vectors, beyond an array's end.
+// Only one file may load and store parts of vectors: without masked instructions, these functions of Highway access whole vectors, beyond
+// the end of an array.
 TEST(Structure, PartsOfVectorsAreLoadedAndStoredInOnePlace) {
   const std::regex masked("hn::(MaskedLoad|BlendedStore)\\(");
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src" / "kernels")) {

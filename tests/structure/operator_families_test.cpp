@@ -22,7 +22,7 @@ std::string contents(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The file of each family's function.
+// Returns the file that defines each family's function.
 std::map<std::string, std::string> files_of_families() {
   std::map<std::string, std::string> files;
   const std::regex definition("std::vector<OpDef> (\\w+_ops)\\(\\) \\{");

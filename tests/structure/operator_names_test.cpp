@@ -48,7 +48,7 @@ std::vector<Token> tokens_of(const std::string& source) {
   for (size_t i = 0; i < source.size();) {
     const char c = source[i];
     if (c == '\n') ++line;
-    if (source.compare(i, 2, "//") == 0 || c == '#') {  // neither comments nor directives name operators
+    if (source.compare(i, 2, "//") == 0 || c == '#') {  // comments and directives do not name operators
       while (i < source.size() && source[i] != '\n') ++i;
     } else if (source.compare(i, 2, "/*") == 0) {
       const size_t end = source.find("*/", i);
@@ -132,7 +132,7 @@ std::map<int, std::string> lists_in(const std::string& source) {
       if (closed.kind == '{' && closed.names > 0) {
         if (closed.names >= 2) {
           found[token.line] = "a braced list has" + closed.text;
-        } else if (open.back().kind == '{') {  // a row of a table
+        } else if (open.back().kind == '{') {  // the list is a row of a table
           open.back().names += closed.names;
           open.back().text += closed.text;
         }

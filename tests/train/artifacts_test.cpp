@@ -1,4 +1,5 @@
-// Artifacts: a trainer opened from them gives the same bits as the one that wrote them, and refuses files that do not belong together.
+// Tests artifacts: a trainer that is opened from them gives the same bits as the one that wrote them, and refuses files that do not belong
+// together.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -18,7 +18,7 @@ namespace {
 
 using namespace tiny;
 
-// Without batch normalisation, since its statistics of a part of a batch differ from the joint batch's.
+// Makes a network without batch normalisation, because the statistics of a part of a batch differ from those of the joint batch.
 Model plain_network() {
   return tiny_network(-1, [](onnx::GraphDef& graph) {
     std::erase_if(graph.nodes, [](const onnx::NodeDef& def) { return def.op_type == "BatchNormalization"; });
@@ -45,7 +45,7 @@ Batch part_of(const Batch& joint, int rank, int ranks) {
 }
 
 using OfRank = std::function<void(int rank, const std::shared_ptr<Communicator>& communicator)>;
-/// Runs `work` on each rank. @return the error of each rank; empty if there was none
+/// Calls `work` on each rank. @return the error of each rank; empty if it had none
 std::vector<std::string> on_ranks(int ranks, const OfRank& work, double deadline_s = 60) {
   const auto communicators = make_thread_communicators(ranks, deadline_s);
   std::vector<std::string> errors(static_cast<size_t>(ranks));
@@ -321,7 +321,7 @@ TEST(DataParallel, GradientsAreThoseOfTheJointBatch) {
   }));
 }
 
-// The checkpoint is taken between accumulation steps, when the ranks' sums differ.
+// The checkpoint is written between accumulation steps, when the sums of the ranks differ.
 TEST(DataParallel, ACheckpointGoesOnWithAnotherNumberOfRanks) {
   const std::vector<Batch> batches = some_batches(12);
   TrainerOptions options{.optimizer = Optimizer::adam, .learning_rate = 0.01, .accumulation_steps = 2};

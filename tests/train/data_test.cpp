@@ -161,7 +161,7 @@ TEST(Dataset, ArraysAndParts) {
   EXPECT_EQ(texts->read(std::vector<int64_t>{2, 0}).at("text").data<std::string>()[0], "c");
 }
 
-// Each of the 6 orders of 3 samples is about equally frequent: chi-square with 5 degrees of freedom is below its 0.1 % point.
+// Each of the 6 orders of 3 samples must be about equally frequent: chi-square with 5 degrees of freedom is below its 0.1 % point.
 TEST(Dataset, ShufflesAreUniform) {
   std::map<std::vector<int64_t>, int> counts;
   for (int64_t epoch = 0; epoch < 6000; ++epoch) ++counts[shuffled(3, 1, epoch)];

@@ -1,4 +1,5 @@
-// TrainerOptions::early_updates: the same bits as late updates with less memory, and the state after a failed step.
+// Tests TrainerOptions::early_updates: updates give the same bits as late ones with less memory, and a failed step leaves the documented
+// state.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ using testing::ModelBuilder;
 
 constexpr int64_t kWidth = 64, kLayers = 4, kRows = 4;
 
-// Layers of matrix products with Steps in between, which tests let fail. Two layers share a weight; a third reads it transposed.
+// Makes layers of matrix products with Steps between them, which tests let fail. Two layers share a weight, and a third one reads it
+// transposed.
 Model layers() {
   testing::register_fault_operators();
   ModelBuilder b;

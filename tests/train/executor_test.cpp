@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kRows = 4, kIn = 3, kOut = 2;
 
-Model linear() {  // y = x w + b
+Model linear() {  // computes y = x w + b
   onnx::ModelDef model;
   model.ir_version = 8;
   model.opset_imports.push_back({"", 17});
@@ -36,7 +36,7 @@ Tensor ramp(const Shape& shape, float first, float step) {
   return made;
 }
 
-// Computes a[m,k] b[k,n]; a or b is transposed first if asked for.
+// Computes a[m,k] b[k,n]. With the options, a or b is transposed first.
 std::vector<float> product(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b) {
   const int64_t m = a.shape()[transpose_a ? 1 : 0], inner = a.shape()[transpose_a ? 0 : 1], n = b.shape()[transpose_b ? 0 : 1];
   std::vector<float> made(static_cast<size_t>(m * n));
@@ -70,7 +70,7 @@ TEST(Executor, PassesReadAndWriteWhatIsBound) {
   const Tensor to_w = ramp({kIn, kOut}, 9, 0), head = ramp({kRows, kOut}, 1, 0.5F);
   Executor executor(linear(), {{"x", x}, {"w", w}, {"b", b}}, {.gradients = {{"w", to_w}}});
   expect_near(executor.forward()[0].tensor(), product(x, w, false, false));
-  w.data<float>()[0] = 7;  // without a notification
+  w.data<float>()[0] = 7;  // this write is not notified
   expect_near(executor.forward()[0].tensor(), product(x, w, false, false));
   for (int pass = 0; pass < 2; ++pass) {
     expect_near(executor.forward(ForwardMode::train)[0].tensor(), product(x, w, false, false));
@@ -170,7 +170,8 @@ TEST(Executor, ShapesAreMadeAndFollowBySymbols) {
 TEST(Executor, ParametersAreSharedByName) {
   const Tensor x = ramp({kRows, kIn}, -1, 0.3F);
   Executor first(linear(), {{"x", x}});
-  Executor second(linear(), {{"x", x}}, {.shared = &first, .shared_names = {{"w"}}});  // another model, with a parameter of the same name
+  // The executor has another model, with a parameter of the same name.
+  Executor second(linear(), {{"x", x}}, {.shared = &first, .shared_names = {{"w"}}});
   EXPECT_EQ(second.arguments().at("w").tensor().raw(), first.arguments().at("w").tensor().raw());
   EXPECT_NE(second.arguments().at("b").tensor().raw(), first.arguments().at("b").tensor().raw());
   first.copy_from({{"w", ramp({kIn, kOut}, 1, 1)}, {"b", ramp({kOut}, 0, 0)}});
@@ -193,7 +194,7 @@ TEST(Executor, AForwardPassGoesStepByStep) {
     while (left > 0) EXPECT_EQ(executor.partial_forward(++step, mode), --left);
     expect_near(executor.outputs()[0].tensor(), product(x, executor.arguments().at("w").tensor(), false, false));
     EXPECT_EQ(executor.partial_forward(all), 0U);
-    if (mode == ForwardMode::predict) continue;  // the whole graph is one node, so no step is left
+    if (mode == ForwardMode::predict) continue;  // the whole graph is one node, so no step is left after the first one
     executor.partial_forward(0, mode);
     EXPECT_NE(error_of([&] { executor.partial_forward(9); }).find("step 9 does not follow"), std::string::npos);
   }

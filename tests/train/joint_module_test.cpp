@@ -34,7 +34,7 @@ onnx::ValueInfoDef float_tensor(const std::string& name, const std::vector<int64
   return info;
 }
 
-using Values = std::vector<std::pair<std::string, std::vector<int64_t>>>;  // names and shapes
+using Values = std::vector<std::pair<std::string, std::vector<int64_t>>>;  // names and shapes of values
 Model model_of(const Values& inputs, const std::vector<Operation>& operations, const Values& outputs) {
   onnx::ModelDef model;
   model.ir_version = 8;
@@ -60,12 +60,13 @@ Tensor tensor_of(const Shape& shape, float first, float step = 0) {
   return made;
 }
 
-// x[2,2,3] of two channels: 0, 0.5 ... 5.5. By hand: the mean of channel 0 is that of 0, 0.5, 1, 3, 3.5, 4.
+// Makes a normalisation of x[2,2,3], which has two channels and the elements 0, 0.5 ... 5.5. Channel 0 has 0, 0.5, 1, 3, 3.5 and 4, whose
+// mean is computed by hand.
 Model normalization() {
   return model_of({{"x", {2, 2, 3}}, {"scale", {2}}, {"bias", {2}}, {"mean", {2}}, {"var", {2}}},
                   {{"BatchNormalization", {"x", "scale", "bias", "mean", "var"}, "y"}}, {{"y", {2, 2, 3}}});
 }
-constexpr double kMean = 2.0, kVariance = (4 + 2.25 + 1 + 1 + 2.25 + 4) / 6;  // over n
+constexpr double kMean = 2.0, kVariance = (4 + 2.25 + 1 + 1 + 2.25 + 4) / 6;  // the sum of squares divided by n
 
 std::vector<Datum> normalization_feeds(const Tensor& mean, const Tensor& var) {
   return {tensor_of({2, 2, 3}, 0, 0.5F), tensor_of({2}, 1), tensor_of({2}, 0), mean, var};
@@ -192,7 +193,7 @@ TEST(JointModule, OutputsThatTheBackwardPassReadsAreCopies) {
   EXPECT_NEAR(run.backward_in_order(std::vector{tensor_of({2}, 1)})[0].data<float>()[0], 0.25, 1e-6);
 }
 
-// Only the first input's extents matter, which are known, so the optimiser does not need it.
+// The result depends only on the extents of the first input, which are known, so the optimised graph does not need the input.
 TEST(JointModule, InputsAreThoseOfTheModelWithAndWithoutAMonitor) {
   JointModule module(model_of({{"like", {3}}, {"x", {1}}}, {{"Shape", {"like"}, "shape"}, {"Expand", {"x", "shape"}, "y"}}, {{"y", {3}}}),
                      {.inputs = {"x"}});
@@ -310,14 +311,15 @@ TEST(JointModule, GradientsLieInTheArenaUntilTheyAreKept) {
   const size_t arena = held(MemoryClass::activations);
   EXPECT_GE(arena, kGradientBytes);
 
-  // Kept gradients do not change. The next run gets another arena, and the old one shrinks to the kept part.
+  // Gradients that the caller keeps do not change. The next run gets another arena, and the old one shrinks to the part with these
+  // gradients.
   std::vector<Tensor> kept;
   EXPECT_EQ(gradients_of(module, 0.5F, &kept), expected[1]);
   EXPECT_EQ(gradients_of(module, 1.0F), expected[2]);
   for (size_t g = 0; g < kept.size(); ++g)
     EXPECT_TRUE(std::equal(expected[1][g].begin(), expected[1][g].end(), kept[g].span<float>().begin())) << g;
   EXPECT_LE(held(MemoryClass::activations), arena);
-  // From now on gradients have separate memory, which the module owns until the caller gets it.
+  // From now on gradients have memory of their own, which the module owns until the caller gets it.
   EXPECT_GE(module.memory_statistics()[MemoryClass::gradients].peak_bytes, kGradientBytes);
   kept.clear();
   EXPECT_EQ(gradients_of(module, 1.5F), expected[3]);

@@ -1,4 +1,4 @@
-// Running statistics of joint modules, on every schedule: they change when the pass that computes them has succeeded, or not at all.
+// Tests running statistics of joint modules, on every schedule: they change when the pass that computes them has succeeded, or not at all.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ constexpr Schedule kSchedules[] = {
 
 constexpr float kMean = 1, kVariance = 3;
 
-// y = Step(n) + Step(n), where n = batch_norm(x w) with two features. The first Step has id 0; its gradient is a Pass with id 1.
-// @param reads_behind  also outputs z = n * mean, whose gradient reads the running mean
+// Makes y = Step(n) + Step(n), where n = batch_norm(x w) with two features. The first Step has id 0; its gradient is a Pass with id 1.
+// @param reads_behind  the model also outputs z = n * mean, whose gradient reads the running mean
 Model make_model(bool fed, bool reads_behind) {
   ModelBuilder b;
   b.input("x", {-1, 2}).output("y", {-1, 2});

@@ -17,7 +17,7 @@ namespace {
 
 using namespace tiny;
 
-constexpr double kTooLarge = 0x1p100;  // gradients overflow float16
+constexpr double kTooLarge = 0x1p100;  // with this scale, gradients overflow float16
 
 TrainerOptions in_float16(LossScaling scaling = {}) {
   TrainerOptions options{.optimizer = Optimizer::adam, .learning_rate = 0.01, .loss_scaling = scaling};
@@ -105,7 +105,7 @@ TEST(LossScale, ItGrowsAfterAnIntervalOfUpdatesWithoutAnOverflow) {
   }
 }
 
-// Without a scale, gradients below 6e-8 are zero in float16; scaled and unscaled they are the gradients of the loss.
+// Without a scale, gradients below 6e-8 are zero in float16. With a scale, they must be the gradients of the loss after division by it.
 TEST(LossScale, GradientsAreThoseOfTheLossAndDoNotVanish) {
   auto small_loss = [] {
     return tiny_network(-1, [](onnx::GraphDef& graph) {

@@ -19,7 +19,7 @@ using namespace tiny;
 
 bool same_bits(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && std::memcmp(a.raw(), b.raw(), a.size_bytes()) == 0; }
 
-/// A trainer on a device and one on the host, which must have the same bits.
+/// A trainer on a device and one on the host, whose values must have the same bits.
 struct Pair {
   Trainer on_device, on_host;
   explicit Pair(TrainerOptions options) : on_device(tiny_network(), placed(options)), on_host(tiny_network(), options) {}
@@ -91,7 +91,7 @@ TEST(StayingValues, AreOnTheHostWheneverSomebodyLooks) {
         for (int i = 0; i < 3; ++i) pair.step(seed++);
         look();
       }
-    // Views that are held show the values after every step, and writing to them changes the values.
+    // Views that the caller holds show the values after every step, and writing to the views changes the values.
     const NamedTensors views = pair.on_device.parameter_views(), others = pair.on_host.parameter_views();
     for (int i = 0; i < 3; ++i) {
       pair.step(seed++);

@@ -167,7 +167,7 @@ class TrainerCampaign {
     EXPECT_EQ(code_of(call), code);
   }
 
-  // Fails each allocation in turn, until the call needs no more.
+  // Fails each allocation in turn, until the call needs no more allocations.
   void fail_allocations(bool trains) {
     const bool all = random_() % 2;
     for (int64_t at = 0; at < 400; ++at) {
@@ -214,7 +214,7 @@ class TrainerCampaign {
   bool early_ = false;  // true: tested_ updates early; the other trainer never does
   std::string path_;    // checkpoint of the other trainer, as both were before a call
   std::mt19937 random_;
-  int64_t num_steps_ = 0;  // number of Steps, whose ids are even; their gradients have odd ids
+  int64_t num_steps_ = 0;  // number of Steps, whose ids are even; the nodes of their gradients have odd ids
   Feeds feeds_;
   Tensor labels_;
   std::optional<Trainer> tested_, reference_;

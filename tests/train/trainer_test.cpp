@@ -53,7 +53,7 @@ TEST(Trainer, RunningStatisticsThatNothingCanKeepAreAnError) {
   for (const Model& model : {computed, shared}) EXPECT_THROW(Trainer(model, {}), Error);
 }
 
-// The error is the same as a session's, wherever the option is set.
+// The error must be the same as that of a session, wherever the option is set.
 TEST(Trainer, PatternsOfPrecisionThatNoNodeHasAreErrors) {
   SessionOptions wrong, of_a_node, of_the_loss;
   wrong.precision = "normal_nod=bfloat16", of_a_node.precision = "conv*=bfloat16;scores_node=float32";
@@ -136,7 +136,7 @@ TEST(Trainer, RunningStatisticsMoveByOnnxsMomentum) {
   trainer.step(batch.feeds, batch.labels);
   const std::vector<float> once(trainer.states().at("bn.mean").span<float>().begin(), trainer.states().at("bn.mean").span<float>().end());
   trainer.step(batch.feeds, batch.labels);
-  // From 0, with batch mean b: m1 = 0.1 b, m2 = 0.9 m1 + 0.1 b = 1.9 m1.
+  // The momentum begins with 0. With the batch mean b, m1 = 0.1 b and m2 = 0.9 m1 + 0.1 b = 1.9 m1.
   for (size_t i = 0; i < once.size(); ++i) {
     EXPECT_NE(once[i], 0);
     EXPECT_NEAR(trainer.states().at("bn.mean").data<float>()[i], 1.9F * once[i], 1e-5);
@@ -267,7 +267,7 @@ TEST(Trainer, AFusedUpdateGivesTheSameBits) {
   }
 }
 
-// Two branches, so that a parallel executor has something to run at once, and a weight of a megabyte.
+// Makes two branches, so that a parallel executor can run two nodes at the same time, and a weight of a megabyte.
 Model two_branches() {
   return tiny::tiny_network(-1, [](onnx::GraphDef& graph) {
     tiny::add_tensor(graph, "wide", {36, 7282}, -0.01F, 0.01F);
@@ -332,7 +332,7 @@ TEST(Trainer, KeepsToItsJobsLimitWithTheSameBits) {
     limited.step(images.feeds, images.labels);
     const size_t limit = standing + 3 * unlimited[MemoryClass::activations].peak_bytes / 5 + 4096;
     job->set_memory_limit(limit);
-    // This thread frees the memory, or the job's own thread if that notices first.
+    // Either this thread or the job's own thread frees the memory, whichever notices first.
     EXPECT_TRUE(testing::eventually([&] { return job->status().host_bytes <= limit; })) << "the idle arena is gone";
     for (int i = 1; i < 3; ++i) limited.step(images.feeds, images.labels);
     expect_same_parameters(limited, free);
@@ -354,7 +354,7 @@ TEST(JointModule, GradientsOfAnOutsideLossEqualTheTrainers) {
   const Batch batch = make_batch(8, 3);
   JointModule::Run run = module.forward(batch.feeds);
   ASSERT_EQ(run.outputs().size(), 1U);
-  // d(mean cross-entropy)/d(scores) = (softmax - onehot) / n
+  // The gradient of the mean cross-entropy by the scores is (softmax - onehot) / n.
   const Tensor& scores = run.outputs()[0];
   Tensor gradient(DType::float32, scores.shape());
   for (int64_t i = 0; i < 8; ++i) {
