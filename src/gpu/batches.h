@@ -10,8 +10,8 @@
 
 namespace treadle::gpu {
 
-/// Calls dispatch(offsets of the first matrices, number of products, steps from one A and B to the next) until all products of the batch
-/// are dispatched. The innermost batch dimension is the third dimension of a dispatch; each index of the other batch dimensions has a
+/// Splits a batch of products into dispatches, by calls of dispatch(offsets of the first matrices, number of products, steps from one A and
+/// B to the next). The innermost batch dimension is the third dimension of a dispatch; each index of the other batch dimensions has a
 /// dispatch of its own.
 template <typename Dispatch>
 void for_each_batch(const kernels::GemmShape& shape, const kernels::BatchStrides& batch, Dispatch&& dispatch) {
@@ -25,8 +25,8 @@ void for_each_batch(const kernels::GemmShape& shape, const kernels::BatchStrides
     }
 }
 
-/// Calls dispatch(first image, number of images) until all images of a convolution are dispatched. The third dimension of a dispatch has an
-/// index for each group of each image.
+/// Splits the images of a convolution into dispatches, by calls of dispatch(first image, number of images). The third dimension of a
+/// dispatch has an index for each group of each image.
 template <typename Dispatch>
 void for_each_images(const kernels::ConvParams& params, Dispatch&& dispatch) {
   const int64_t most = std::max<int64_t>(1, stream().features().max_groups[2] / params.group);

@@ -48,7 +48,7 @@ void CodeWriter::capability(uint32_t capability) {
   emit(capabilities_, spv::OpCapability, {capability});
 }
 
-// Operands of an instruction begin with the result type, if it has one, and then the result id.
+// The operands of an instruction begin with the id of its result type, if it has a result, and then the id of the result.
 uint32_t CodeWriter::declare(uint16_t opcode, std::vector<uint32_t> operands, bool has_type) {
   std::vector<uint32_t> key = operands;
   key.push_back(opcode);
@@ -136,7 +136,7 @@ Value CodeWriter::convert(Value value, Arithmetic type) {
   if (is_float_type(from)) return op(is_signed_type(type) ? spv::OpConvertFToS : spv::OpConvertFToU, type, {value});
   if (is_float_type(type)) return op(is_signed_type(from) ? spv::OpConvertSToF : spv::OpConvertUToF, type, {value});
   if (is_wide(from) == is_wide(type)) return op(spv::OpBitcast, type, {value});
-  // The width changes first. It is extended by the sign of the source type.
+  // The width is changed first. An integer that becomes wider is extended by the sign of the source type.
   const Arithmetic same_sign =
       is_signed_type(from) ? (is_wide(type) ? Arithmetic::i64 : Arithmetic::i32) : (is_wide(type) ? Arithmetic::u64 : Arithmetic::u32);
   const Value resized = op(is_signed_type(from) ? spv::OpSConvert : spv::OpUConvert, same_sign, {value});
@@ -168,8 +168,8 @@ Value CodeWriter::equal(Value a, Value b) {
 Value CodeWriter::is_nan(Value a) { return op(spv::OpIsNan, Arithmetic::boolean, {a}); }
 Value CodeWriter::logical_not(Value a) { return op(spv::OpLogicalNot, Arithmetic::boolean, {a}); }
 
-// Returns the float32 number that a float16 can represent: the last bits are rounded away or, for subnormal float16 numbers, the bits below
-// their unit.
+// Returns the float32 number that a float16 can represent and that is nearest to the value. The last bits are rounded away; for subnormal
+// float16 numbers, the bits below their unit.
 Value CodeWriter::rounded_to_half(Value value) {
   const Value word = op(spv::OpBitcast, Arithmetic::u32, {value});
   auto one = [&](uint32_t w) { return bits(w, Arithmetic::u32); };

@@ -18,8 +18,8 @@ constexpr int kColumnOperands = 3;  // X and two parameters
 struct ColumnsState final : PackedState {
   const vulkan::Shader* by_rank[2] = {};  ///< [0]: for parameters of a single element, [1]: for other shapes of parameters
   DeviceData data;
-  size_t parameters[2] = {};  ///< offsets in the data
-  int64_t counts[2] = {};     ///< numbers of elements of the parameters: one, or one for each column
+  size_t parameters[2] = {};  ///< offsets of the parameters in the device data
+  int64_t counts[2] = {};     ///< number of elements of each parameter: one, or one for each column
   std::string_view names[2];
   size_t size_bytes() const override { return data.size_bytes(); }
 };

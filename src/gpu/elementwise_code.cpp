@@ -15,7 +15,8 @@ using kernels::ChainOp;
 using kernels::Unary;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr double kLog2High = 0.693145751953125, kLog2Low = 1.42860682030941723e-6;  // ln 2 in two parts; n * the first one is exact
+// Ln 2 as a sum of two parts; n times the first part is exact.
+constexpr double kLog2High = 0.693145751953125, kLog2Low = 1.42860682030941723e-6;
 
 /// Formulas in float32. Coefficients are as in kernels/elementwise/math-inl.h, which names their sources.
 class Math {
@@ -35,7 +36,7 @@ class Math {
   Value sqrt(Value a) { return s_.ext(GLSLstd450Sqrt, a.type, {a}); }
   Value round(Value a) { return s_.ext(GLSLstd450RoundEven, a.type, {a}); }
   Value less(Value a, Value b) { return s_.less(a, b); }
-  Value at_least(Value bound, Value x) { return s_.select(less(x, bound), bound, x); }  // NaN stays
+  Value at_least(Value bound, Value x) { return s_.select(less(x, bound), bound, x); }  // a NaN stays a NaN
   Value at_most(Value bound, Value x) { return s_.select(less(bound, x), bound, x); }
   Value within(double low, double high, Value x) { return at_most(num(high), at_least(num(low), x)); }
   Value select(Value condition, Value yes, Value no) { return s_.select(condition, yes, no); }
@@ -48,7 +49,7 @@ class Math {
     const Value sign = s_.op(spv::OpBitwiseAnd, Arithmetic::i32, {word(of), s_.bits(0x80000000U, Arithmetic::i32)});
     return from_word(s_.op(spv::OpBitwiseOr, Arithmetic::i32, {word(abs(magnitude)), sign}));
   }
-  /// @param coefficients  of the powers of t, highest first
+  /// Returns a polynomial in t. @param coefficients  coefficients of the powers of t, the highest power first
   Value polynomial(Value t, std::initializer_list<double> coefficients) {
     Value p{};
     bool first = true;
@@ -111,7 +112,7 @@ class Math {
         polynomial(t, {3.7999133655437608e-5, 0.0011649676881647889, 0.01499600353958993, 0.11425164340717782, 0.50239894175726899, 1.0});
     return select(saturated, sign, within(-1, 1, div(mul(x, p), q)));
   }
-  /// The angle minus n quarter turns.
+  /// An angle that is reduced by n quarter turns.
   struct Angle {
     Value rest, quarters;
   };
@@ -147,9 +148,9 @@ class Math {
     return select(s_.equal(x, num(0)), x, div(select(odd, num(-1), s), select(odd, s, num(1))));
   }
   static constexpr double kHalfPi = 1.57079632679489662;
-  /// The arc sine of |x|; above 1/2, computed from sqrt((1 - |x|) / 2).
+  /// The arc sine of |x|. If |x| exceeds 1/2, it is computed from sqrt((1 - |x|) / 2).
   struct Arc {
-    Value halved, asin;  ///< of |x| or of the root
+    Value halved, asin;  ///< `asin` is the arc sine of |x| or of the root
   };
   Arc arc(Value x) {
     const Value magnitude = abs(x), halved = less(num(0.5), magnitude);
@@ -178,7 +179,7 @@ class Math {
                          0.1095218632470764, -0.14264241785846485, 0.19998548294107224, -0.33333299089451646}));
     return copy_sign(add(select(beyond, num(kHalfPi), num(0)), y), x);
   }
-  Value half_exp(Value x) { return mul(exp(sub(x, num(0.34657359027997264))), num(0.70710678118654752)); }  // half of exp(x)
+  Value half_exp(Value x) { return mul(exp(sub(x, num(0.34657359027997264))), num(0.70710678118654752)); }  // returns half of exp(x)
   Value sinh(Value x) {
     const Value magnitude = abs(x), e = half_exp(magnitude);
     const Value far = copy_sign(sub(e, div(num(0.25), e)), x);
@@ -314,7 +315,7 @@ Value write_step(CodeWriter& s, ChainOp step, Value x) {
 
 Value write_binary(CodeWriter& s, ChainOp step, Value x, Value y) {
   const bool is_float = x.type == Arithmetic::f32 || x.type == Arithmetic::f64;
-  // NaN if either is NaN.
+  // The result is NaN if either operand is NaN.
   auto extreme = [&](Value condition) {
     const Value chosen = s.select(condition, x, y);
     return is_float ? s.select(s.is_nan(x), x, chosen) : chosen;
@@ -342,7 +343,7 @@ Value write_binary(CodeWriter& s, ChainOp step, Value x, Value y) {
   }
 }
 
-// exp(y log|x|) loses digits for large results, so the exponents that models use are computed by multiplications.
+// exp(y log|x|) loses digits for large results, so powers with the exponents that models use are computed by multiplications.
 Value write_pow(CodeWriter& s, Value x, Value y) {
   Math m(s);
   const Value magnitude = m.abs(x), zero = m.num(0), one = m.num(1);
@@ -359,7 +360,7 @@ Value write_pow(CodeWriter& s, Value x, Value y) {
   where(2, square);
   where(3, m.mul(square, x));
   where(4, m.mul(square, square));
-  // sqrt gives -0 for -0 and NaN for -infinity; pow gives 0 and infinity.
+  // sqrt gives -0 for -0 and NaN for -infinity, but pow must give 0 and infinity.
   const Value root = s.select(s.equal(magnitude, m.num(kInfinity)), magnitude, s.select(s.equal(x, zero), zero, m.sqrt(x)));
   where(0.5, root);
   where(-1, m.div(one, x));

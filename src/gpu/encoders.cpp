@@ -14,15 +14,15 @@
 namespace treadle::gpu {
 namespace {
 
-/// The numbers of the kinds of keys in lookup.comp.
+/// The kinds of keys, with the numbers that they have in lookup.comp.
 enum class Keys : uint32_t { words, longs, floats, doubles };
 
 struct LookupState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   DeviceData data;
-  size_t keys = 0, places = 0, values = 0;  // offsets in the data
+  size_t keys = 0, places = 0, values = 0;  // offsets in the device data
   int64_t num_keys = 0, words = 1, otherwise = 0;
-  std::string fault;  // the error for missing keys; empty: missing keys are allowed
+  std::string fault;  // the error message for missing keys; empty if keys may be missing
   size_t size_bytes() const override { return data.size_bytes(); }
 };
 
@@ -87,7 +87,7 @@ DeviceKernel find_encoder(const Graph& graph, const Node& node) {
   const DType x = graph.type(node.inputs[0]).dtype, y = graph.type(node.outputs[0]).dtype;
   const bool one_hot = node.op_type == "OneHotEncoder";
   if ((!one_hot && node.op_type != "LabelEncoder") || x == DType::string || y == DType::string) return {};
-  if (one_hot && !is_integer(x)) return {};  // OneHotEncoder would truncate floats to integers, if they have one
+  if (one_hot && !is_integer(x)) return {};  // OneHotEncoder converts float keys to integers, and this shader does not
   const std::unique_ptr<PackedState> made = select_kernel(graph, node).create(CreateContext(graph, node));
   auto state = std::make_shared<LookupState>();
   if (one_hot) {

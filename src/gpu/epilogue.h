@@ -21,12 +21,12 @@ class Epilogue {
   /// @return nullopt if the shaders cannot compute the chain, or its operands are broadcast in another way
   static std::optional<Epilogue> of(const Graph& graph, const Node& node);
 
-  std::string product;  ///< the operator whose result the chain reads
+  std::string product;  ///< name of the operator whose result the chain reads
 
   /// Returns the shader of a file (shaders.h) with this epilogue; null if the file is not compiled for the type.
   const vulkan::Shader* shader(const std::string& file, DType dtype) const;
-  /// Returns the addresses of the operands for a part of the result that begins `element_bytes` and, for operands with one element per row,
-  /// `row_bytes` after the start.
+  /// Returns the addresses of the operands for a part of the result. `element_bytes` and, for operands with one element per row,
+  /// `row_bytes` are the distances of the part from the start.
   std::array<const void*, kMaxOperands> operands(RunContext& c, int64_t element_bytes, int64_t row_bytes) const;
 
  private:
@@ -34,8 +34,8 @@ class Epilogue {
   enum Lies : uint32_t { kNone, kNumber, kAsResult, kByChannel, kByRow };
   static Lies lies(const Graph& graph, ValueId operand, ValueId result, bool is_convolution);
 
-  Formula formula_;   // null: no chain
-  size_t first_ = 0;  // the node's input that is the first operand
+  Formula formula_;   // null if there is no chain
+  size_t first_ = 0;  // position of the first operand among the node's inputs
   std::array<uint32_t, kMaxOperands> lies_{};
 };
 

@@ -10,7 +10,7 @@
 
 namespace treadle::gpu {
 
-/// The new code of a shader's function `epilogue`, which computes a float32 from float32 numbers.
+/// Writes new code for the function `epilogue` of a shader. The function computes a float32 from float32 numbers.
 class EpilogueWriter : public CodeWriter {
  public:
   /// Finds the function in the shader. @throws Error(internal) if the shader does not have it
@@ -27,7 +27,7 @@ class EpilogueWriter : public CodeWriter {
   const std::span<const uint32_t> shader_;
   std::vector<uint32_t> arguments_;  // ids of the pointers that are the function's arguments
   uint32_t function_ = 0;
-  bool is_inside_ = false;  // while reading: the instruction is inside the function
+  bool is_inside_ = false;  // used while the shader is read: the instruction is inside the function
   // Positions in the shader: the end of the capabilities, the beginnings of types and constants, of functions, and of the function's old
   // code, and the end of that code.
   size_t capabilities_end_ = 0, types_ = 0, functions_ = 0, body_ = 0, body_end_ = 0;

@@ -9,20 +9,20 @@ namespace treadle::gpu {
 
 /// A GPU of this machine.
 struct Gpu {
-  std::string name;                       ///< as sessions name it: "gpu:0"
-  std::string model;                      ///< as its driver calls it
-  bool is_software = false;               ///< it computes on the CPU
-  std::string lacks;                      ///< what Treadle needs and it does not have; empty if sessions can use it
-  uint64_t memory_bytes = 0;              ///< of the device's own
-  uint32_t vendor_id = 0, device_id = 0;  ///< PCI's numbers
+  std::string name;                       ///< the name that sessions use: "gpu:0"
+  std::string model;                      ///< the name that the driver gives
+  bool is_software = false;               ///< true if the device computes on the CPU
+  std::string lacks;                      ///< a feature that Treadle needs and the device lacks; empty if sessions can use the device
+  uint64_t memory_bytes = 0;              ///< bytes of the device's own memory
+  uint32_t vendor_id = 0, device_id = 0;  ///< the numbers of vendor and device in PCI
   bool is_discrete = false;
 };
 
-/// True if TREADLE_SOFTWARE_GPU=1 lets programs choose implementations on the CPU like GPUs, for tests on machines without one.
+/// Returns true if TREADLE_SOFTWARE_GPU=1 lets programs choose Vulkan devices on the CPU as if they were GPUs. Tests use this on machines
+/// without a GPU.
 bool takes_software();
 
-/// The GPUs that programs are offered to choose among: those that work and, unless takes_software(), are real. None where there is no
-/// Vulkan.
+/// Returns the GPUs that programs can choose: those that work and, unless takes_software(), are real GPUs. Empty if there is no Vulkan.
 std::vector<Gpu> offered_gpus();
 
 /// Returns the GPUs of this machine, real ones first. @throws Error(not_found) if it has no Vulkan, Error(not_implemented) if the build has

@@ -19,7 +19,7 @@ struct LinearState final : PackedState {
   size_t coefficients = 0, intercepts = 0;  // offsets in the device data
   int64_t count = 0, results = 0;
   bool has_intercepts = false;
-  std::unique_ptr<const PackedState> model;  // an ops::LinearModel of the type `scores.numbers`
+  std::unique_ptr<const PackedState> model;  // an ops::LinearModel whose type is that of `scores.numbers`
   size_t size_bytes() const override { return data.size_bytes(); }
 
   void check_columns(int64_t of_x) const {
@@ -33,7 +33,7 @@ struct LinearState final : PackedState {
 struct Linear {
   int64_t rows, columns;
   DType x;
-  int64_t numbers, sums;  // offsets in the scratch
+  int64_t numbers, sums;  // offsets in the scratch memory
 
   static Linear bind(BindContext& c) {
     const auto& state = c.packed<LinearState>();

@@ -10,14 +10,14 @@
 
 namespace treadle::gpu {
 
-/// The shader scores.comp for a node, with its constants.
+/// The shader scores.comp for one node, with the constants that it reads.
 struct ScoreShader {
-  enum class Kind : uint32_t { regression, trees, linear };  // the numbers of the kinds in scores.comp
+  enum class Kind : uint32_t { regression, trees, linear };  // kinds of models, with their numbers in scores.comp
   enum Flag : uint32_t { has_y = 1, wide_y = 2, has_labels = 4, probabilities = 8, only_first = 16, only_second = 32 };
 
   const vulkan::Shader* shader = nullptr;
   DType numbers = DType::float32;  ///< float32 or float64
-  uint32_t flags = 0;              ///< the node's flags, without has_y
+  uint32_t flags = 0;              ///< the flags of the shader, except has_y
   size_t base = 0, labels = 0;     ///< offsets in the node's device data
   int64_t num_base = 0, num_labels = 0;
 
@@ -25,8 +25,8 @@ struct ScoreShader {
   /// Adds the labels to the device data.
   ScoreShader(Kind kind, DType dtype, kernels::PostTransform transform, const ops::ClassLabels& classes, DeviceData& data);
 
-  /// Rows of scores. @param scores  [rows, stride], of which the first `count` columns are given, and the first `columns` are results;
-  /// overwritten
+  /// Rows of scores. @param scores  memory with the shape [rows, stride]. The first `count` columns are given, the first `columns` are the
+  /// results, and the contents are overwritten
   struct Rows {
     void* scores;
     int64_t rows, stride, count, columns;

@@ -7,7 +7,7 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr uint32_t kVersion = 0x00010300;  // SPIR-V 1.3, as Vulkan 1.2 requires at least
+constexpr uint32_t kVersion = 0x00010300;  // SPIR-V 1.3: every driver of Vulkan 1.2 supports this version
 constexpr uint32_t kGlsl450 = 0;
 
 std::vector<uint32_t> words_of(const char* text) {
@@ -41,7 +41,7 @@ uint32_t ShaderWriter::element_type(DType dtype) {
   }
 }
 
-// Declares a pointer to a block that contains an array of elements.
+// Declares a pointer to a block that contains an array of elements, and returns the id of its type.
 uint32_t ShaderWriter::pointer_to_elements(DType dtype) {
   const uint32_t element = element_type(dtype);
   const size_t known = declared_.size();
@@ -70,8 +70,8 @@ ShaderWriter::ShaderWriter(std::span<const DType> inputs, DType output, int rank
   std::vector<uint32_t> members{pointer_to_elements(output)};
   for (const DType dtype : inputs_) members.push_back(pointer_to_elements(dtype));
   const size_t num_pointers = members.size();
-  members.push_back(u32);                                          // number of elements
-  for (int axis = 1; axis < rank; ++axis) members.push_back(u32);  // extents
+  members.push_back(u32);                                          // the number of elements
+  for (int axis = 1; axis < rank; ++axis) members.push_back(u32);  // the extents
   first_place_ = members.size();
   if (layout_ == Inputs::broadcast) {
     members.insert(members.end(), (inputs_.size() + 3) / 4, u32);
@@ -118,7 +118,7 @@ uint32_t ShaderWriter::push(size_t member) {
   return instruction(spv::OpLoad, type, {instruction(spv::OpAccessChain, to, {push_variable_, constant(static_cast<uint32_t>(member))})});
 }
 
-// Finds the invocation's element, and leaves the invocations without one.
+// Computes the index of the invocation's element. Invocations without an element return.
 void ShaderWriter::write_index() {
   const uint32_t u32 = type_of(Arithmetic::u32), i32 = type_of(Arithmetic::i32);
   const uint32_t group = instruction(spv::OpLoad, declare(spv::OpTypeVector, {u32, 3}, false), {group_id_});
@@ -174,7 +174,7 @@ uint32_t ShaderWriter::broadcast_place(size_t input) {
   return at;
 }
 
-// Operand 0 is the output.
+// Returns a pointer to the invocation's element of an operand. Operand 0 is the output.
 uint32_t ShaderWriter::element_pointer(size_t operand, DType dtype) {
   const uint32_t at = operand == 0 && !output_is_strided_           ? index_
                       : operand > 0 && layout_ == Inputs::broadcast ? broadcast_place(operand - 1)
@@ -214,7 +214,7 @@ void ShaderWriter::store(Value value) {
       raw = instruction(spv::OpFConvert, narrow, {raw});
       emit(decorations_, spv::OpDecorate, {raw, spv::DecorationFPRoundingMode, spv::FPRoundingModeRTE});
       break;
-    case DType::bfloat16: {  // to the nearest, ties to even; a NaN stays one
+    case DType::bfloat16: {  // rounds to the nearest number, ties to even; a NaN stays a NaN
       const Value word{instruction(spv::OpBitcast, type_of(Arithmetic::u32), {raw}), Arithmetic::u32};
       const Value sixteen = bits(16, Arithmetic::u32);
       const Value last = op(spv::OpBitwiseAnd, Arithmetic::u32,

@@ -18,22 +18,22 @@ namespace treadle::gpu {
 class ShaderWriter : public CodeWriter {
  public:
   static constexpr uint32_t kGroupSize = 256;
-  /// Work groups in a row; larger dispatches have several rows.
+  /// Number of work groups in a row of a dispatch; larger dispatches have several rows.
   static constexpr uint32_t kGroupsInRow = 32768;
 
   enum class Inputs : uint8_t {
     strided,
-    broadcast,  ///< dense arrays of the index space's extents, of which some are 1
+    broadcast,  ///< operands are dense arrays whose extents are those of the index space, or 1
   };
 
-  /// @param rank  dimensions of the index space, at least 1
+  /// @param rank  number of dimensions of the index space, at least 1
   ShaderWriter(std::span<const DType> inputs, DType output, int rank, bool output_is_strided, Inputs layout = Inputs::strided);
 
   /// Loads this invocation's element of an input.
   Value load(size_t input);
   /// Writes the invocation's element of the output. The value has the output's arithmetic type.
   void store(Value value);
-  /// Returns the shader's words. Called once.
+  /// Returns the words of the shader. May be called once.
   std::vector<uint32_t> finish();
 
  private:
@@ -52,9 +52,9 @@ class ShaderWriter : public CodeWriter {
   const Inputs layout_;
   uint32_t main_ = 0, push_variable_ = 0, group_id_ = 0, local_index_ = 0;
   uint32_t merge_label_ = 0;
-  uint32_t index_ = 0;              // of the invocation's element, unsigned
-  std::vector<uint32_t> position_;  // along each dimension of the index space, signed
-  size_t first_place_ = 0;          // the push constant that says where operands lie
+  uint32_t index_ = 0;              // index of the invocation's element, unsigned
+  std::vector<uint32_t> position_;  // the invocation's position along each dimension of the index space, signed
+  size_t first_place_ = 0;          // number of the first push constant that says where operands lie
 };
 
 }  // namespace treadle::gpu

@@ -1,4 +1,4 @@
-// The shaders of src/gpu/shaders/, compiled in.
+// Finds the shaders of src/gpu/shaders/, which the build compiles into the library.
 #pragma once
 
 #include <span>
@@ -9,7 +9,8 @@
 
 namespace treadle::gpu {
 
-/// Returns the shader of a file for elements of `dtype`, with its specialisation constants. Null if it is not compiled for that type.
+/// Returns the shader that is compiled from a file for elements of `dtype`, with its specialisation constants. Null if the file is not
+/// compiled for this type.
 const vulkan::Shader* find_shader(const std::string& file, DType dtype, std::span<const uint32_t> constants = {});
 /// Returns the words of a compiled shader; empty if it is not compiled for that type.
 std::span<const uint32_t> find_code(const std::string& file, DType dtype);

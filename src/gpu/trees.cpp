@@ -11,7 +11,8 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kLeavesAtOnce = int64_t{1} << 22;  // most leaves of rows and trees that are in scratch memory at a time
+// Limit of the leaves, of rows times trees, that are in scratch memory at the same time.
+constexpr int64_t kLeavesAtOnce = int64_t{1} << 22;
 
 struct TreesState final : PackedState {
   const vulkan::Shader *walk = nullptr, *sum = nullptr;
@@ -26,7 +27,7 @@ struct TreesState final : PackedState {
 struct Trees {
   int64_t rows, columns, rows_at_once;
   DType x;
-  int64_t numbers, leaves, sums;  // offsets in the scratch
+  int64_t numbers, leaves, sums;  // offsets in the scratch memory
 
   static Trees bind(BindContext& c) {
     const auto& state = c.packed<TreesState>();

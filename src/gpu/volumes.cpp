@@ -15,9 +15,9 @@ struct VolumeState final : PackedState {
   bool transposed = false;
 };
 
-/// The shader volume.comp for a node.
+/// The shader volume.comp for one node, with its arguments.
 struct Volume {
-  kernels::ConvParams params;  // for a ConvTranspose: those of the convolution from Y to X
+  kernels::ConvParams params;  // for a ConvTranspose, the parameters of the convolution from Y to X
   bool transposed, has_bias;
 
   static Volume bind(BindContext& c) {
@@ -32,9 +32,9 @@ struct Volume {
   }
 
  private:
-  // Dispatches the work for `images` images from `first` on.
+  // Dispatches the work for `images` images, beginning with image `first`.
   void dispatch(RunContext& c, int64_t first, int64_t images) const {
-    constexpr int64_t kChannels = 4;  // channels that an invocation computes
+    constexpr int64_t kChannels = 4;  // number of channels that an invocation computes
     const auto& state = c.packed<VolumeState>();
     const kernels::Window& w = params.window;
     const auto& in = transposed ? w.out : w.in;

@@ -6,7 +6,7 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint MAXIMUM = 1;
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // 64-bit indices
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // the indices have 64 bits
 
 layout(push_constant, scalar) uniform Push {
   Places y;

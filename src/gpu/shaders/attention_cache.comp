@@ -1,4 +1,4 @@
-// The keys or values of attention for the next run, [batch, heads, past and new, size]: an invocation copies one element.
+// Writes the keys or values of attention that the next run reads, [batch, heads, past and new, size]. Each invocation copies one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 layout(push_constant, scalar) uniform Push {
   Elements present, past, added;
   uint count, heads, past_length, added_length, size;
-  uint is_packed;  // 1: `added` has its heads after its rows
+  uint is_packed;  // 1: in `added`, the heads come after the rows
 } p;
 
 void main() {

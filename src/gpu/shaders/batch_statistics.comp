@@ -1,4 +1,4 @@
-// BatchNormalization by the batch's statistics, and its gradient: a group for each channel.
+// BatchNormalization with the statistics of the batch, and its gradient. Each group of invocations computes one channel.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,13 +8,13 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint GRADIENT = 0;
 
 layout(push_constant, scalar) uniform Push {
-  Elements y, x, scale;          // y: dx in the gradient
-  Elements bias, mean, variance; // in the gradient: dy, and nothing
-  Elements mean_new, variance_new;  // the running statistics; in the gradient dscale and dbias. Null if they are not wanted
+  Elements y, x, scale;          // in the gradient, y is dx
+  Elements bias, mean, variance; // in the gradient, bias is dy, and the others are not used
+  Elements mean_new, variance_new;  // the new running statistics; in the gradient, dscale and dbias. Null if they are not wanted
   uint images, channels, inner;
   uint has_mean, has_variance;
   float epsilon, momentum;
-  float unbiased;                // what the batch's variance is multiplied by for the running one
+  float unbiased;                // factor that makes the running variance from the variance of the batch
 } p;
 
 uint place(uint term, uint channel) { return (term / p.inner * p.channels + channel) * p.inner + term % p.inner; }

@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;
-  Elements operands[3];  // the epilogue's operands
+  Elements operands[3];  // the operands of the epilogue
   uint has_bias;
   uint rows, columns, terms;  // numbers of output channels of a group, of positions of the output, and of weights of an output channel
   uint groups;

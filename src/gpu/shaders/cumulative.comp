@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint PRODUCT = 0;
 
 layout(push_constant, scalar) uniform Push {
-  Elements y, x;  // y may be x
+  Elements y, x;  // y may use the memory of x
   uint outer, extent, inner;
   uint exclusive, reverse;
 } p;

@@ -15,7 +15,7 @@ layout(push_constant, scalar) uniform Push {
   Floats scale;
   Words zero;         // scale and zero may be null
   Floats x;
-  Ranges ranges;      // least and largest element of each part
+  Ranges ranges;      // the least and the largest element of each part
   uint count, parts;  // number of elements; number of parts, at most 256
   uint has_scale, has_zero;
 } p;
@@ -35,7 +35,7 @@ vec2 joined(vec2 own) {
 
 void main() {
   const uint group = gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x, own = gl_LocalInvocationIndex;
-  vec2 range = vec2(0);  // 0 is in the range, because it must have an exact code
+  vec2 range = vec2(0);  // the range contains 0, because 0 must have an exact code
   if (RANGE != 0) {
     if (group >= p.parts) return;
     for (uint i = group * 256 + own; i < p.count; i += p.parts * 256) {
@@ -61,7 +61,7 @@ void main() {
   if (i >= p.count) return;
   precise float quotient = p.x.at[i] / scale;
   const float low = -zero, high = 255 - zero;
-  float y = low < quotient ? quotient : low;  // NaN becomes the least code
+  float y = low < quotient ? quotient : low;  // NaN gets the smallest code
   y = y < high ? y : high;
   p.y.at[i] = WORD(uint(roundEven(y) + zero));
 }

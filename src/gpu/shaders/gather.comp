@@ -12,12 +12,12 @@ layout(push_constant, scalar) uniform Push {
   Words y, x;
   Indices indices;
   Fault fault;            // receives `site` if an index is outside of its axis
-  uint count;             // elements of y
+  uint count;             // number of elements of y
   uint slice, tuples;     // number of consecutive elements of y that use one tuple; number of tuples, which are used cyclically
   uint depth;             // number of indices in a tuple
   uint index_words;       // 32-bit words of an index: 1 or 2
   uint site;
-  uvec4 dims, steps;      // extents of y, innermost last; step in x, in elements, per step along each axis of y
+  uvec4 dims, steps;      // extents of y, innermost last; number of elements of x by which each axis of y moves the place that is read
   ivec4 extents;          // extents of the axes of x to which a tuple's indices belong
   uvec4 strides;          // strides of these axes in x, in elements
 } p;

@@ -6,9 +6,9 @@
 layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
-  Elements scores;                    // [rows, stride]
-  Elements x;                         // [rows, columns]
-  Elements coefficients, intercepts;  // [count, columns], [count]
+  Elements scores;                    // with the shape [rows, stride]
+  Elements x;                         // with the shape [rows, columns]
+  Elements coefficients, intercepts;  // with the shapes [count, columns] and [count]
   uint rows, columns, count, stride;
   uint has_intercepts;
 } p;
@@ -17,7 +17,7 @@ void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.rows * p.count) return;
   const uint row = i / p.count, k = i % p.count;
-  NUMBER sum = 0, block = 0;  // sums 512 terms at a time, and adds these sums
+  NUMBER sum = 0, block = 0;  // each 512 terms have a sum of their own, and then these sums are added
   for (uint column = 0; column < p.columns; ++column) {
     block = fma(p.x.at[row * p.columns + column], p.coefficients.at[k * p.columns + column], block);
     if (column % 512 != 511) continue;

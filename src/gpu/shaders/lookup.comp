@@ -10,13 +10,13 @@ const uint WORD_KEYS = 0, LONG_KEYS = 1, FLOAT_KEYS = 2, DOUBLE_KEYS = 3;  // ki
 layout(constant_id = 1) const uint ONE_HOT = 0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Pairs { uvec2 at[]; };  // low and high word
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Pairs { uvec2 at[]; };  // the low and the high word
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
   Words y;
   Ints x;
-  Pairs keys;      // ascending, as 64-bit integers
+  Pairs keys;      // the keys in ascending order, as 64-bit integers
   Ints places;     // for each key, the index of its value
   Words values;    // values of `words` words each; the last one is for all other keys
   Fault fault;     // receives `site` if a key is missing; null: missing keys are allowed
@@ -48,7 +48,7 @@ void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.count) return;
   const uvec2 key = key_of(i);
-  uint low = 0, high = p.key_count;  // the first key that is not less is in [low, high]
+  uint low = 0, high = p.key_count;  // the first key that is not less than the key searched for is in [low, high]
   while (low < high) {
     const uint middle = (low + high) / 2;
     const uvec2 at = p.keys.at[middle];

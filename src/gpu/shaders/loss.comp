@@ -6,26 +6,26 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-const uint LOSS = 0;      // one group: the sum or mean over all targets
-const uint EACH = 1;      // an invocation for each target: its loss
-const uint WEIGHTS = 2;   // one group: the sum of all targets' weights
-const uint GRADIENT = 3;  // an invocation for each element of x's gradient
+const uint LOSS = 0;      // one group computes the sum or mean over all targets
+const uint EACH = 1;      // each invocation computes the loss of one target
+const uint WEIGHTS = 2;   // one group computes the sum of the weights of all targets
+const uint GRADIENT = 3;  // each invocation computes one element of the gradient of x
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Labels { int at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements y, x;          // x: the logarithms, or in the gradient dy
+  Elements y, x;          // x has the logarithms of probabilities; in the gradient it is dy
   Labels labels;
-  Elements weights;       // by class; null if there are none
-  Elements total;         // the sum of weights, for the gradient of a mean
-  Fault fault;            // gets `site` where a label is no class
+  Elements weights;       // a weight for each class; null if there are no weights
+  Elements total;         // the sum of the weights, which the gradient of a mean reads
+  Fault fault;            // receives `site` if a label is not a class
   uint site;
-  uint label_words;       // 2: labels have 64 bits
+  uint label_words;       // 1: labels have 32 bits; 2: they have 64 bits
   uint targets, classes, positions;
   uint has_weights, ignores;
   int ignored;
-  uint mean, each;        // for the gradient: the loss was a mean, or there is a dy for each target
+  uint mean, each;        // for the gradient: mean is 1 if the loss was a mean, and each is 1 if there is a dy for each target
 } p;
 
 // Returns the target's class; -1 if it is ignored or wrong.

@@ -6,15 +6,16 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint COUNT = 0;
-layout(constant_id = 1) const uint FLOATS = 0;  // nonzero: bytes of a float's word, whose top bit is a sign, so that -0 counts as 0
+// Number of bytes of a float in its word, or 0 for other types. The sign of a float is ignored, so that -0 counts as 0.
+layout(constant_id = 1) const uint FLOATS = 0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // 64-bit indices
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // the indices have 64 bits
 
 layout(push_constant, scalar) uniform Push {
   Words x;
   Ints counts;          // number of nonzero elements in each part
-  Places y;             // [rank, total]
+  Places y;             // with the shape [rank, total]
   uint count, words;    // number of elements, and of words of an element
   uint parts, part;     // number of parts, and of elements in a part, a multiple of 256
   uint rank, total;
@@ -28,13 +29,14 @@ bool is_marked(uint i) {
   uint bits = 0;
   for (uint w = 0; w < p.words; ++w) {
     uint word = uint(p.x.at[i * p.words + w]);
-    if (FLOATS != 0 && w + 1 == p.words) word <<= 32 - 8 * FLOATS + 1;  // FLOATS: bytes of a word
+    // Moves the bytes of the float to the top of the word, without the sign.
+    if (FLOATS != 0 && w + 1 == p.words) word <<= 32 - 8 * FLOATS + 1;
     bits |= word;
   }
   return bits != 0;
 }
 
-// Returns how many invocations of the group up to this one have a nonzero element.
+// Returns the number of invocations of the group, from the first up to this one, that have a nonzero element.
 uint marked_up_to(bool own_mark) {
   const uint own = gl_LocalInvocationIndex;
   places[own] = own_mark ? 1 : 0;

@@ -49,7 +49,7 @@ void main() {
   NUMBER divisor = NORM == MAX && isnan(start) ? start : largest;
   if (divisor == 0) divisor = 1;
   NUMBER sum = 1;
-  if (NORM != MAX) {  // sums are those of x / largest, so that squares do not overflow
+  if (NORM != MAX) {  // sums are computed from x / largest, so that squares do not overflow
     sum = 0;
     for (uint k = own; k < p.columns; k += 256) {
       const NUMBER x = abs(p.x.at[first + k]) / divisor;

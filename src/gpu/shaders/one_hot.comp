@@ -1,18 +1,18 @@
-// OneHot. Each invocation writes one word, of the value for the index or of the other value.
+// OneHot. Each invocation writes one word: of the value for the index, or of the value for all other places.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint INDEX = 0;
-const uint WORD_INDEX = 0, LONG_INDEX = 1, FLOAT_INDEX = 2;  // types of indices: 32-bit and 64-bit integers, float32
+const uint WORD_INDEX = 0, LONG_INDEX = 1, FLOAT_INDEX = 2;  // types of the indices: 32-bit and 64-bit integers, and float32
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Indices { int at[]; };
 
 layout(push_constant, scalar) uniform Push {
   Words y, values;
   Indices indices;
-  uint count, words;  // number of words of y, and of an element
+  uint count, words;  // number of words of y, and number of words of an element
   int depth;
   uint inner;
 } p;

@@ -12,7 +12,7 @@ layout(push_constant, scalar) uniform Push {
   uint count;         // number of words of y
   uint words;         // number of words of an element
   uint has_value;
-  ivec4 out_dims, in_dims;       // innermost last
+  ivec4 out_dims, in_dims;       // the innermost axis is the last one
   ivec4 first, kept, before;     // for each axis: begin and extent of the part of x that is kept, and number of elements added before it
 } p;
 

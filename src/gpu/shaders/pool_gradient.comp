@@ -6,9 +6,9 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-const uint MAXIMUM = 0;  // an invocation for each plane, as several windows may have one maximum
-const uint AVERAGE = 1;  // an invocation for each element of dx: over the taps inside
-const uint PADDED = 2;   // over those of the padded input
+const uint MAXIMUM = 0;  // each invocation computes one plane, because several windows may have the same maximum
+const uint AVERAGE = 1;  // each invocation computes one element of dx, from averages over the taps inside of the input
+const uint PADDED = 2;   // like AVERAGE, but from averages over the taps inside of the padded input
 const uint SUM = 3;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Indices { int at[]; };
@@ -16,13 +16,13 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 
 layout(push_constant, scalar) uniform Push {
   Elements dx, dy;
-  Indices indices;          // of the maxima, in 64 bits, among all elements of x
-  Fault fault;              // gets `site` where an index is outside of its plane
+  Indices indices;          // the positions of the maxima among all elements of x, in 64 bits
+  Fault fault;              // receives `site` if an index is outside of its plane
   uint site;
-  uint count;               // planes, or elements of dx
-  ivec2 in_size, out_size;  // height, width; so below
+  uint count;               // number of planes, or of elements of dx
+  ivec2 in_size, out_size;  // height and width, as in all ivec2 below
   ivec2 kernel, stride, dilation, pad;
-  ivec2 padded;             // in_size with the pads at both ends
+  ivec2 padded;             // in_size including the pads at both ends
 } p;
 
 void spread_maxima(uint plane) {
@@ -32,7 +32,7 @@ void spread_maxima(uint plane) {
   for (int k = 0; k < outputs; ++k) {
     const uint from = plane * uint(outputs) + uint(k);
     const int index = p.indices.at[2 * from];
-    if (p.indices.at[2 * from + 1] == -1) continue;  // the window has pads only
+    if (p.indices.at[2 * from + 1] == -1) continue;  // -1 means that the window contains only pads
     const int place = index - int(first);
     if (p.indices.at[2 * from + 1] != 0 || place < 0 || place >= size) {
       p.fault.site = p.site;
@@ -42,7 +42,7 @@ void spread_maxima(uint plane) {
   }
 }
 
-// The taps of a window along an axis that are inside of the input, or of the padded input.
+// Returns the number of taps of a window along one axis that are inside of the input, or of the padded input.
 int taps(int position, int axis) {
   const int start = position * p.stride[axis] - p.pad[axis];
   int count = 0;

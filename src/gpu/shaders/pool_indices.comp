@@ -1,4 +1,5 @@
-// MaxPool of two dimensions that also tells where the maxima are, among all elements of x: an invocation computes one element.
+// MaxPool of two dimensions that also outputs the positions of the maxima among all elements of x. Each invocation computes one element of
+// y.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -10,9 +11,9 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer In
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
-  Indices indices;          // in 64 bits; -1 where the window has pads only
-  uint count;               // elements of y
-  ivec2 in_size, out_size;  // height, width; so below
+  Indices indices;          // positions of the maxima, in 64 bits; -1 if the window contains only pads
+  uint count;               // number of elements of y
+  ivec2 in_size, out_size;  // height and width, as in all ivec2 below
   ivec2 kernel, stride, dilation, pad;
 } p;
 

@@ -28,7 +28,7 @@ layout(push_constant, scalar) uniform Push {
   Words x, w, x_zero, w_zero;
   uint flags;
   uint rows, columns, terms;
-  uvec2 batch_step, zero_step;  // distances between matrices of x and w, and between their zero points
+  uvec2 batch_step, zero_step;  // distances between one matrix of x or w and the next, and between their zero points
 } p;
 #endif
 

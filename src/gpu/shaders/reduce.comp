@@ -67,7 +67,7 @@ NUMBER finished(NUMBER x, NUMBER largest) {
 // Reduces the inputs of an output that belong to this invocation, or to its group.
 NUMBER fold(uint kind, NUMBER largest, uint start) {
   const uint own = gl_LocalInvocationIndex, step = p.group_computes != 0 ? 256 : 1;
-  // A long sum is one of sums of 1,024 terms, so that it does not stop growing where a term is too small beside it.
+  // A long sum consists of sums of 1,024 terms. Otherwise it would stop growing as soon as each term is too small beside it.
   NUMBER result = first(kind), block = first(kind);
   uint terms = 0;
   for (uint k = p.group_computes != 0 ? own : 0; k < p.terms; k += step) {

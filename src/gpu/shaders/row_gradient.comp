@@ -1,4 +1,5 @@
-// Gradients of normalizations of rows, and of softmax. The gradient of x may lie over dy or x, so sums come first.
+// Gradients of normalizations of rows, and of softmax. The gradient of x may use the memory of dy or x, so the sums are computed before it
+// is written.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -6,18 +7,19 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-const uint SOFTMAX = 0;        // a group for each row: dx = y (dy - sum(y dy)), where x is y
-const uint STATISTICS = 1;     // a group for each row: its mean, 1 / deviation, and the means of dy scale and of dy scale xhat
-const uint COLUMNS = 2;        // a group for 256 elements of a row: sums of dy xhat and of dy over all rows
-const uint NORMALIZATION = 3;  // an invocation for each element: dx = (dy scale - mean(dy scale) - xhat mean(dy scale xhat)) / deviation
+const uint SOFTMAX = 0;        // each group computes one row: dx = y (dy - sum(y dy)), in which y is passed as x
+const uint STATISTICS = 1;     // each group computes for one row: its mean, 1 / deviation, and the means of dy scale and of dy scale xhat
+const uint COLUMNS = 2;        // each group computes for 256 elements of a row: the sums of dy xhat and of dy over all rows
+// Each invocation computes one element: dx = (dy scale - mean(dy scale) - xhat mean(dy scale xhat)) / deviation.
+const uint NORMALIZATION = 3;
 
 layout(push_constant, scalar) uniform Push {
   Elements dx, dy, x, scale;
   Elements dscale, dbias;  // null if they are not wanted
-  Elements statistics;     // four numbers for each row
+  Elements statistics;     // four numbers for each row, which STATISTICS writes
   uint rows, extent;
   uint has_dscale, has_dbias;
-  uint centered;           // 0: without the mean, as in RMSNormalization
+  uint centered;           // 0: the mean is not subtracted, as in RMSNormalization
   float epsilon;
 } p;
 
@@ -60,7 +62,7 @@ void write_statistics() {
 void write_columns() {
   const uint k = element_index();
   if (k >= p.extent) return;
-  float dscale = 0, dbias = 0, scale_block = 0, bias_block = 0;  // a long sum is one of sums of 64 terms
+  float dscale = 0, dbias = 0, scale_block = 0, bias_block = 0;  // a long sum consists of sums of 64 terms, so that it rounds less
   for (uint row = 0; row < p.rows; ++row) {
     const float d = p.dy.at[row * p.extent + k];
     scale_block += d * (p.x.at[row * p.extent + k] - p.statistics.at[4 * row]) * p.statistics.at[4 * row + 1];

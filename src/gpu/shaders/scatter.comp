@@ -16,7 +16,7 @@ const uint ADD = 1, MUL = 2, MAXIMUM = 3, MINIMUM = 4;
 layout(push_constant, scalar) uniform Push {
   Elements y, updates;
   Items items;          // sorted items, one for each tuple of indices
-  uint count, slice;    // number of tuples, and of elements in a slice
+  uint count, slice;    // number of tuples, and number of elements in a slice
 } p;
 
 #ifdef REDUCE

@@ -12,11 +12,11 @@ layout(push_constant, scalar) uniform Push {
   Items items;
   Indices indices;
   Fault fault;          // receives `site` if an index is outside of its axis
-  uint count, padded;   // number of tuples, and of items
+  uint count, padded;   // number of tuples, and number of items
   uint depth;           // number of indices in a tuple
   uint index_words;     // 32-bit words of an index: 1 or 2
   uint site;
-  uvec4 dims, steps;    // extents of the tuples, innermost last; step in slices per step along each of these axes
+  uvec4 dims, steps;    // extents of the array of tuples, innermost last; number of slices by which each of its axes moves the target
   ivec4 extents;        // extents of the axes to which a tuple's indices belong
   uvec4 strides;        // strides of these axes, in slices
 } p;
@@ -24,7 +24,7 @@ layout(push_constant, scalar) uniform Push {
 void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.padded) return;
-  uint target = 0xFFFFFFFFu;  // sorts after all slices
+  uint target = 0xFFFFFFFFu;  // this target comes after all slices in the sorted order
   if (i < p.count) {
     uint at = 0, rest = i;
     for (int axis = 3; axis >= 0; --axis) {

@@ -9,7 +9,7 @@ NUMBER logistic(NUMBER x) {
   return (x < 0 ? e : NUMBER(1)) / (1 + e);
 }
 
-// Winitzki's approximation. log(1 - x^2) and the difference of the root are written so that nothing cancels near 0.
+// Winitzki's approximation. log(1 - x^2) and the difference with the root are written so that they lose no digits near 0.
 NUMBER probit(NUMBER p) {
   const NUMBER a = NUMBER(0.147), x = 2 * p - 1, z = x * x;
   const NUMBER logarithm = z < NUMBER(0.01) ? -z * (1 + z * (NUMBER(0.5) + z * (NUMBER(1) / 3 + z / 4))) : log_of((1 - x) * (1 + x));
@@ -38,7 +38,7 @@ void transform_row(Elements scores, uint first, uint count) {
   for (uint i = first; i < first + count; ++i) scores.at[i] = TRANSFORM == SOFTMAX_ZERO && sum == 0 ? NUMBER(0.5) : scores.at[i] / sum;
 }
 
-// Writes a row of two scores, given that of the second class: a probability with `complement`, otherwise a margin.
+// Writes a row of two scores from the score of the second class, which is a probability with `complement`, otherwise a margin.
 void write_pair(Elements scores, uint first, bool complement, NUMBER score) {
   complement = TRANSFORM == PROBIT || TRANSFORM != LOGISTIC && complement;
   scores.at[first] = complement ? 1 - score : -score;

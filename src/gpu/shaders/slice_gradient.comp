@@ -1,4 +1,4 @@
-// The gradient of Slice: dy at the places that were read, 0 elsewhere.
+// The gradient of Slice: dy at the places that Slice has read, 0 elsewhere.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,8 +8,8 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements dx, dy;
-  uint count;                          // elements of dx
-  ivec4 extents, starts, steps, taken; // of x, innermost last; taken: the extents of dy
+  uint count;                          // number of elements of dx
+  ivec4 extents, starts, steps, taken; // extents, starts and steps along the axes of x, innermost last; `taken` has the extents of dy
 } p;
 
 void main() {

@@ -9,8 +9,9 @@ layout(constant_id = 0) const uint LOCAL = 0;
 
 layout(push_constant, scalar) uniform Push {
   Items items;
-  uint count, extent;       // number of items of all rows, and of a row
-  uint first, last, reach;  // sorts runs of `first` to `last` items; without LOCAL, compares pairs `reach` apart for runs of `last`
+  uint count, extent;       // number of items of all rows, and number of items of a row
+  // With LOCAL, sorts runs of `first` to `last` items; without LOCAL, compares pairs of items that are `reach` apart, for runs of `last`.
+  uint first, last, reach;
 } p;
 
 shared Item items[512];

@@ -12,15 +12,15 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Box
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Floats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Rows { uvec2 at[]; };  // 64-bit indices
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Rows { uvec2 at[]; };  // indices have 64 bits
 
 layout(push_constant, scalar) uniform Push {
-  Boxes boxes;                // [images, count]
-  Floats scores;              // [images, classes, count]
-  Floats iou, least;          // thresholds; may be null
-  Items items;                // [images, classes, extent], sorted before SELECT
-  Ints selected, counts;      // [images, classes, limit], [images, classes]
-  Rows y;                     // [total, 3]
+  Boxes boxes;                // with the shape [images, count]
+  Floats scores;              // with the shape [images, classes, count]
+  Floats iou, least;          // the two thresholds; each may be null
+  Items items;                // with the shape [images, classes, extent], sorted before SELECT
+  Ints selected, counts;      // with the shapes [images, classes, limit] and [images, classes]
+  Rows y;                     // with the shape [total, 3]
   Fault fault;                // receives `site` if the threshold is not in [0, 1]
   uint tasks, classes, count, extent, limit;
   uint has_iou, has_least, centered;
@@ -58,7 +58,7 @@ void main() {
   if (STAGE == KEYS) {
     const uint i = group * 256 + own, box = i % p.extent;
     if (i >= p.tasks * p.extent) return;
-    Item item = Item(0xFFFFFFFFu, 0xFFFFFFFFu, box);  // the item of a score that is no candidate
+    Item item = Item(0xFFFFFFFFu, 0xFFFFFFFFu, box);  // a score that is no candidate gets this item, which is sorted last
     if (box < p.count) {
       const float score = p.scores.at[i / p.extent * p.count + box];
       if (!isnan(score) && (p.has_least == 0 || score > p.least.at[0])) {

@@ -1,4 +1,5 @@
-// Support vector machines: labels and scores from the margins of a row, or its result from the sum. Each invocation computes one row.
+// Support vector machines. Each invocation computes one row: labels and scores from the margins of the row, or the result of a regression
+// from the sum.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -6,16 +7,17 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 1) const uint KIND = 0;
-const uint REGRESSION = 0, LINEAR = 1, MARGINS = 2, COUPLED = 3;  // kinds: linear scores, margins of pairs, coupled probabilities
+// Kinds of results: of a regression, of linear scores, of margins of pairs, of coupled probabilities.
+const uint REGRESSION = 0, LINEAR = 1, MARGINS = 2, COUPLED = 3;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Labels { uvec2 at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements margins;         // [rows, stride]; linear scores do not include rho
+  Elements margins;         // with the shape [rows, stride]; linear scores do not include rho yet
   Elements rho, prob_a, prob_b;
-  Elements work;            // [rows, work_stride]: scores, and working memory of the coupling
-  Floats y;                 // [rows, columns]; may be null
+  Elements work;            // with the shape [rows, work_stride]: the scores, and working memory for the coupling
+  Floats y;                 // with the shape [rows, columns]; may be null
   Labels labels, chosen;
   uint rows, stride, work_stride, classes, columns;
   uint label_count, has_y;
@@ -68,7 +70,7 @@ void couple(uint row, uint scores) {
   }
 }
 
-// Returns the class that wins most pairs, the first of equal ones. Uses the memory of the scores for counts.
+// Returns the class that wins most pairs; if several do, the first of them. Counts in the memory of the scores.
 uint winner(uint row, uint counts) {
   for (uint i = 0; i < p.classes; ++i) p.work.at[counts + i] = 0;
   uint pair = 0;

@@ -9,9 +9,9 @@ layout(constant_id = 0) const uint KERNEL = 0;  // a number of kernels::SvmKerne
 const uint POLY = 1, RBF = 2, SIGMOID = 3;
 
 layout(push_constant, scalar) uniform Push {
-  Elements y;        // [rows, stride]
-  Elements x;        // [rows, columns]
-  Elements vectors;  // [columns, stride]
+  Elements y;        // with the shape [rows, stride]
+  Elements x;        // with the shape [rows, columns]
+  Elements vectors;  // with the shape [columns, stride]
   uint rows, columns, vector_count, stride;
   float gamma, coef0, degree;
 } p;

@@ -8,12 +8,12 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KEYS = 0;
 layout(constant_id = 1) const uint LARGEST = 1;
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // 64-bit indices
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // indices have 64 bits
 
 layout(push_constant, scalar) uniform Push {
   Elements values, x;
   Places places;        // values and places may be null
-  Items items;          // [rows, extent of items]
+  Items items;          // with the shape [rows, number of items in a row]
   uint rows, extent, inner;
   uint item_extent, k;
   uint has_values, has_places;
@@ -42,7 +42,7 @@ void main() {
   const uint row = i / width, at = i % width;
   const uint start = row / p.inner * p.extent * p.inner + row % p.inner;
   if (KEYS != 0) {
-    uvec2 key = uvec2(0xFFFFFFFFu);  // sorts after all elements, because its index is larger
+    uvec2 key = uvec2(0xFFFFFFFFu);  // an item with this key comes after all elements, because its index is larger
     if (at < p.extent) {
       key = key_of(to_number(p.x.at[start + at * p.inner]));
       if (LARGEST != 0) key = ~key;

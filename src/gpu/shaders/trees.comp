@@ -8,16 +8,16 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint SUM = 0;
 layout(constant_id = 1) const uint AGGREGATE = 1;  // a number of kernels::TreeAggregate
 const uint AVERAGE = 0, MINIMUM = 2, MAXIMUM = 3;
-const uint MISSING_TRACKS_TRUE = 1u << 31, EQUALS = 1u << 30, FEATURE = EQUALS - 1;  // flags as in kernels::TreeEnsemble
+const uint MISSING_TRACKS_TRUE = 1u << 31, EQUALS = 1u << 30, FEATURE = EQUALS - 1;  // bits of a node's link, as in kernels::TreeEnsemble
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Words { uint at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements x;              // [rows, columns]
-  Words leaves;            // [rows, trees]
-  Elements scores;         // [rows, targets]
+  Elements x;              // with the shape [rows, columns]
+  Words leaves;            // with the shape [rows, trees]
+  Elements scores;         // with the shape [rows, targets]
   Elements thresholds;
-  Words links, roots;      // for each node its feature and both children; leaves are their own children
+  Words links, roots;      // for each node, its feature and both children; a leaf is its own child
   Words first_vote, targets;
   Elements weights;        // weights of the votes
   uint rows, trees, columns, num_targets;

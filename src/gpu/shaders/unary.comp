@@ -6,7 +6,7 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint FUNCTION = 0;
-// The positions of functions in kWideFunctions (gpu/placing.cpp).
+// The numbers of functions, which are their positions in kWideFunctions (gpu/placing.cpp).
 const uint EXP = 0, LOG = 1, SQRT = 2, RECIPROCAL = 3, SIGMOID = 4, TANH = 5, SOFTPLUS = 6, RELU = 7, FLOOR = 8, CEIL = 9, ROUND = 10;
 
 layout(push_constant, scalar) uniform Push {
@@ -33,7 +33,7 @@ NUMBER function_of(NUMBER x) {
     case SOFTPLUS: {
       const NUMBER e = exp_of(-abs(x));
       precise NUMBER one_more = 1 + e, rounded = one_more - 1;
-      const NUMBER tail = rounded == 0 ? e : log_of(one_more) * (e / rounded);  // log(1 + e), without the sum's rounding
+      const NUMBER tail = rounded == 0 ? e : log_of(one_more) * (e / rounded);  // log(1 + e), corrected by the rounding error of the sum
       return (x > 0 ? x : NUMBER(0)) + tail;
     }
     case RELU: return x < 0 ? NUMBER(0) : x;

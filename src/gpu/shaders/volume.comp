@@ -12,8 +12,8 @@ const uint CHANNELS = 4;
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;  // bias may be null
   uint has_bias;
-  uint rows, columns;      // number of output channels of a group, and of positions of the output
-  uint channels, groups;   // number of input channels of a group, and of groups
+  uint rows, columns;      // number of output channels in a group, and number of positions of the output
+  uint channels, groups;   // number of input channels in a group, and number of groups
   ivec3 in_size, out_size, kernel, stride, dilation, pad;  // depth, height and width
 } p;
 
