@@ -11,7 +11,8 @@
 
 namespace treadle::bench {
 
-/// @param dynamic  true: the extent of the values is a symbol, "n" @param yields  true: every second node is a Yield
+/// @param dynamic  true: the extent of the values is a symbol, "n"
+/// @param yields  true: every second node is a Yield
 inline Model chain(int num_nodes, bool dynamic, bool yields = false) {
   onnx::ModelDef model;
   model.ir_version = 10;

@@ -32,8 +32,9 @@ struct EpochReport {
 class RunLog {
  public:
   using Fields = std::vector<std::pair<std::string, double>>;
-  /// @param path    empty: no lines are written. @param append  true for a resumed run. @param events  folder of event files; empty: none
-  /// are written. Each run makes a new file there.
+  /// @param path    empty: no lines are written.
+  /// @param append  true for a resumed run.
+  /// @param events  folder of event files; empty: none are written. Each run makes a new file there.
   RunLog(const std::string& path, bool append, const std::string& events);
   ~RunLog();
   RunLog(const RunLog&) = delete;

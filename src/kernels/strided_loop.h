@@ -27,8 +27,9 @@ struct StridedLoop {
   int64_t inner_stride(int operand) const { return strides[operand][rank - 1]; }
 };
 
-/// Plans a loop: drops extents of 1 and merges adjacent dimensions that are contiguous for every operand. @param dims     extents,
-/// outermost first, at most kMaxLoopRank @param strides  per operand, as many as there are extents
+/// Plans a loop: drops extents of 1 and merges adjacent dimensions that are contiguous for every operand.
+/// @param dims     extents, outermost first, at most kMaxLoopRank
+/// @param strides  per operand, as many as there are extents
 template <int kOperands>
 StridedLoop<kOperands> collapse(std::span<const int64_t> dims, const std::array<std::span<const int64_t>, kOperands>& strides) {
   StridedLoop<kOperands> loop;

@@ -24,8 +24,9 @@ struct ByteWeights {
   Tensor codes, scales;  // scales: one per index of the axis, or a scalar if there is no axis
   double sqnr_db = 0;
 };
-/// Converts weights to codes. @param axis   axis of the output channels; -1: one scale for the whole tensor. @param limit  largest code:
-/// 127, or 63 for codes of 7 bits.
+/// Converts weights to codes.
+/// @param axis   axis of the output channels; -1: one scale for the whole tensor.
+/// @param limit  largest code: 127, or 63 for codes of 7 bits.
 ByteWeights byte_weights(const Tensor& weights, int axis, int limit);
 
 /// A matrix [N, K] as codes 0 .. 2^bits - 1, with a scale and a zero point for each block along K; value = (code - zero) * scale.

@@ -16,8 +16,9 @@ namespace treadle {
 /// Calls the monitor, checks for values that are not finite, writes dumps, and collects statistics. Made for one run.
 class RunObserver final : public exec::Observer {
  public:
-  /// @param options  options of the run; may be null. @param monitor  may be null. @param memory   context of the session or other client;
-  /// the statistics name its allocator.
+  /// @param options  options of the run; may be null.
+  /// @param monitor  may be null.
+  /// @param memory   context of the session or other client; the statistics name its allocator.
   RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id,
               const AllocationContext& memory);
 

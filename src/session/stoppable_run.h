@@ -18,16 +18,17 @@ namespace treadle {
 /// thread-safe.
 class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
  public:
-  /// @param options  may be null; must live as long as the run. Its deadline counts from this call. @param tag      used if the options
-  /// have no tag.
+  /// @param options  may be null; must live as long as the run. Its deadline counts from this call.
+  /// @param tag      used if the options have no tag.
   StoppableRun(std::shared_ptr<const Runtime> runtime, std::shared_ptr<const Executable> executable, const RunOptions* options,
                std::shared_ptr<const Monitor> monitor, std::string tag);
   ~StoppableRun();
 
   /// Seeds random operators with `number` instead of the run's number. Call it before start().
   void draw_by(uint64_t number) { control_.run_id = number; }
-  /// Starts the run. @param feeds     one per input; undefined ones are given later by feed(). @param compiled  the executable was compiled
-  /// for this run.
+  /// Starts the run.
+  /// @param feeds     one per input; undefined ones are given later by feed().
+  /// @param compiled  the executable was compiled for this run.
   void start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled);
   /// Continues the run as exec::Run::advance() does, with hooks around it.
   /// @throws Error(timed_out) if a node did not return before the deadline, and in every later call

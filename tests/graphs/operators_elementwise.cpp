@@ -9,8 +9,9 @@
 namespace treadle::graphs {
 namespace {
 
-// Applies f to every element of input 0. @param ulps  the error that an implementation may make, in units in the last place @param limit
-// no result has a larger magnitude, though one may reach it
+// Applies f to every element of input 0.
+// @param ulps  the error that an implementation may make, in units in the last place
+// @param limit no result has a larger magnitude, though one may reach it
 template <typename F>
 std::vector<Value> each(Call& c, double ulps, F f, double limit = std::numeric_limits<double>::infinity()) {
   const Array& x = c.in(0);

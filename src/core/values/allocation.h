@@ -68,7 +68,8 @@ const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcep
 /// Throws the error that tells the user to raise a limit: "the memory limit of 1000 bytes of the session is too low: this run needs at
 /// least 2000, of which …". Records the refusal.
 /// @param asker    the account to be charged; the limit belongs to it or to a parent
-/// @param whose    name of the account with the limit. @param details  follows the bytes: ", of which …"
+/// @param whose    name of the account with the limit.
+/// @param details  follows the bytes: ", of which …"
 [[noreturn]] void throw_limit_too_low(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t least_bytes,
                                       std::string_view details);
 /// Throws the error for memory that others use: "the memory limit of 1000 bytes of the session leaves no 200 bytes for io: 900 are in use;

@@ -65,24 +65,24 @@ namespace treadle::vulkan {
 
 #define TREADLE_VULKAN_POINTER(name) PFN_vk##name name = nullptr;
 
-/// The process's connection to the Vulkan loader. Never closed, since drivers do not expect to be unloaded.
+/// The process's connection to the Vulkan loader. It is never closed, because drivers do not expect to be unloaded.
 struct Instance {
   VkInstance handle = VK_NULL_HANDLE;
   TREADLE_VULKAN_INSTANCE_FUNCTIONS(TREADLE_VULKAN_POINTER)
 
-  /// Loads libvulkan.so.1 at the first call. @throws Error(not_found) naming what is missing; every later call throws it again.
+  /// Loads libvulkan.so.1 at the first call. @throws Error(not_found) that names what is missing; every later call throws the same error.
   static const Instance& get();
 };
 
-/// The functions of one device, without the loader's dispatch in between.
+/// The functions of one device. Calls go directly to the driver, and not through the loader.
 struct DeviceFunctions {
   TREADLE_VULKAN_DEVICE_FUNCTIONS(TREADLE_VULKAN_POINTER)
 };
 
 #undef TREADLE_VULKAN_POINTER
 
-/// @throws Error, unless the result is VK_SUCCESS: resource_exhausted for lack of memory, io_error for a device that is lost, internal
-/// otherwise. The message reads "DEVICE failed to WHAT: VK_ERROR_...".
+/// Does nothing if the result is VK_SUCCESS. @throws Error otherwise: resource_exhausted if memory is exhausted, io_error if the device is
+/// lost, internal for other results. The message reads "DEVICE failed to WHAT: VK_ERROR_..."
 void check(VkResult result, std::string_view device, std::string_view what);
 
 }  // namespace treadle::vulkan

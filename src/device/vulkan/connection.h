@@ -13,23 +13,23 @@
 
 namespace treadle::vulkan {
 
-/// Features that shaders may use. All devices have 32-bit integers and floats.
+/// Features that shaders may use if the device has them. All devices have 32-bit integers and floats.
 struct Features {
-  bool storage8 = false, storage16 = false;        ///< 8-bit and 16-bit elements in memory
+  bool storage8 = false, storage16 = false;        ///< elements of 8 and 16 bits in memory
   bool int64 = false, float64 = false;             ///< arithmetic in these types
-  uint32_t max_groups[3] = {65535, 65535, 65535};  ///< work groups of one dispatch, per dimension
+  uint32_t max_groups[3] = {65535, 65535, 65535};  ///< limit of the work groups of one dispatch, per dimension
   uint32_t shared_bytes = 16384;                   ///< memory that the invocations of one group share
 };
 
 /// A device of the machine, before it is opened.
 struct PhysicalDevice {
   VkPhysicalDevice handle = VK_NULL_HANDLE;
-  std::string name;          ///< the driver's name: "NVIDIA H200"
-  bool is_software = false;  ///< an implementation that computes on the CPU
-  std::string lacks;         ///< names of required features that it lacks; empty: it can be used
+  std::string name;          ///< the driver's name for the device: "NVIDIA H200"
+  bool is_software = false;  ///< true if the implementation computes on the CPU
+  std::string lacks;         ///< names of the required features that the device lacks; empty if it can be used
   uint64_t memory_bytes = 0;
-  uint32_t vendor_id = 0, device_id = 0;  ///< numbers assigned by PCI
-  bool is_discrete = false;               ///< it has separate memory
+  uint32_t vendor_id = 0, device_id = 0;  ///< the numbers of vendor and device in PCI
+  bool is_discrete = false;               ///< true if the device has separate memory
   std::string identity;                   ///< identifies the device and its driver, for which pipelines are compiled
 };
 
@@ -50,33 +50,34 @@ class Connection {
   const Features& features() const { return features_; }
   uint32_t queue_family() const { return queue_family_; }
 
-  /// Describes the clock that the queue's time stamps come from.
+  /// Describes the clock from which the queue's time stamps come.
   struct TimeStampUnit {
-    uint32_t bits = 0;  ///< number of bits of a stamp; 0: the queue has no time stamps
+    uint32_t bits = 0;  ///< number of bits of a time stamp; 0 if the queue has no time stamps
     double ns_per_tick = 1;
-    PFN_vkGetCalibratedTimestampsEXT get_calibrated = nullptr;  ///< reads it together with CLOCK_MONOTONIC; null: the driver cannot do that
+    /// Reads the device's clock together with CLOCK_MONOTONIC; null if the driver cannot do that.
+    PFN_vkGetCalibratedTimestampsEXT get_calibrated = nullptr;
   };
   const TimeStampUnit& time_stamps() const { return time_stamps_; }
-  /// The device's whole memory, in bytes.
+  /// Returns the size of the device's whole memory in bytes.
   uint64_t memory_bytes() const { return memory_bytes_; }
   /// Returns how many bytes of the device's memory this process can use now, as the driver says by VK_EXT_memory_budget; memory_bytes() if
   /// the driver does not say.
   uint64_t free_bytes() const;
   const std::string& identity() const { return identity_; }
-  /// False in a child that was forked from the process that opened the device. The child must not call any function of the driver.
+  /// Returns false in a child that was forked from the process that opened the device. The child must not call any function of the driver.
   bool is_of_this_process() const { return opened_in_ == fork_generation(); }
   /// @throws Error(not_implemented) unless is_of_this_process()
   void check_process() const;
-  /// True once a call has returned VK_ERROR_DEVICE_LOST.
+  /// Returns true once a call has returned VK_ERROR_DEVICE_LOST.
   bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 
-  /// Returns the first memory type among `allowed` (a mask) with the wanted properties and, if any type has them, the preferred ones.
-  /// @throws Error(not_found)
+  /// Returns the first memory type among `allowed` (a mask) that has the properties `wanted` and, if any type has them, the preferred ones.
+  /// @throws Error(not_found) if no type has the properties `wanted`
   uint32_t memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags preferred = 0) const;
-  /// Thread-safe, as Vulkan lets only one thread at a time submit to a queue.
+  /// Submits work to the queue. Thread-safe: locks a mutex, because Vulkan lets only one thread at a time submit to a queue.
   void submit(const VkSubmitInfo& work) const;
-  /// Waits until the driver holds nothing of the submitted work. A signalled semaphore means that work is done, but drivers' own threads
-  /// may still access it and the command buffers then (Mesa before 24.1).
+  /// Waits until the driver does not use the submitted work any more. When a semaphore is signalled, the work is done, but drivers' own
+  /// threads may still access the semaphore and the command buffers (Mesa before 24.1).
   void wait_idle() const noexcept;
   void check(VkResult result, const char* what) const {
     if (result == VK_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);

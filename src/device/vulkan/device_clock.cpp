@@ -11,8 +11,9 @@ namespace treadle::vulkan {
 namespace {
 
 constexpr int64_t kOldAfterNs = 500'000'000;
-constexpr double kDrift = 2e-5;  // the most by which the rates of the two clocks may differ
-constexpr int kTries = 5;        // the shortest comparison is the most exact one, since it was interrupted least
+constexpr double kDrift = 2e-5;  // limit for the difference of the rates of the two clocks
+// Number of comparisons, of which the shortest counts: it is the most exact one, because it was interrupted least.
+constexpr int kTries = 5;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -64,7 +65,7 @@ class MarkedSubmission {
     const VkSemaphoreWaitInfo wait{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, nullptr, 0, 1, &done_, &signal};
     connection_.check(connection_->WaitSemaphores(connection_.handle(), &wait, UINT64_MAX), "stamp a time");
     stamps_.read();
-    connection_.wait_idle();  // so that the buffer may be recorded again
+    connection_.wait_idle();  // then the buffer may be recorded again
     if (!stamp.is_known()) throw Error(ErrorCode::internal, connection_.name() + " stamps no times although it says that it does");
     return stamp.ticks();
   }
@@ -93,7 +94,7 @@ int64_t DeviceClock::steady_ns(uint64_t ticks) {
   const int64_t age = now_ns() - last_.steady_ns;
   if (last_.error_ns == INT64_MAX || age > kOldAfterNs) {
     const Pair now = compare();
-    // Keeps the last comparison if it is still more exact than the new one, which may be inexact on a busy device.
+    // Keeps the last comparison if it is still more exact than the new one, because a comparison on a busy device may be inexact.
     if (last_.error_ns == INT64_MAX ||
         static_cast<double>(now.error_ns) <= static_cast<double>(last_.error_ns) + kDrift * static_cast<double>(age))
       last_ = now;

@@ -8,11 +8,12 @@
 
 namespace treadle::vulkan {
 
-/// Thread-safe. Reads the clocks only when the first stamp is converted.
+/// Compares the clock of a device with the host's clock. Thread-safe. Reads the clocks for the first time when the first stamp is
+/// converted.
 class DeviceClock {
  public:
   enum class Comparison : uint8_t {
-    calibrated,  ///< the driver reads both clocks at one moment (VK_EXT_calibrated_timestamps)
+    calibrated,  ///< the driver reads both clocks at the same moment (VK_EXT_calibrated_timestamps)
     marked,      ///< the host reads its clock before and after the device stamps an empty submission
   };
 
@@ -20,7 +21,7 @@ class DeviceClock {
   explicit DeviceClock(const Connection& connection);
   DeviceClock(const Connection& connection, Comparison by) : connection_(connection), by_(by) {}
 
-  /// False if the device has no time stamps.
+  /// Returns false if the device has no time stamps.
   bool exists() const { return connection_.time_stamps().bits > 0; }
   /// Converts a time stamp to a time of the host's steady clock, in ns. Compares the clocks again if the last comparison is old. @pre
   /// exists()
@@ -29,7 +30,7 @@ class DeviceClock {
   int64_t error_ns() const;
 
  private:
-  /// The readings of both clocks at the same moment.
+  /// Readings of both clocks at the same moment.
   struct Pair {
     uint64_t ticks = 0;
     int64_t steady_ns = 0, error_ns = INT64_MAX;

@@ -12,7 +12,8 @@
 namespace treadle::vulkan {
 namespace {
 
-// Finds a feature that a shader declares (OpCapability in its SPIR-V words) and the device lacks. Null: the device has all of them.
+// Finds a feature that a shader declares (by OpCapability in its SPIR-V words) and the device lacks. @return null if the device has all of
+// them
 const char* find_lack(std::span<const uint32_t> words, const Features& has) {
   constexpr size_t kHeader = 5;
   constexpr uint32_t kOpCapability = 17, kFloat64 = 10, kInt64 = 11, kStorage16 = 4433, kStorage8 = 4448;
@@ -31,7 +32,8 @@ const char* find_lack(std::span<const uint32_t> words, const Features& has) {
 const Shader& Shader::of(std::span<const uint32_t> code, std::span<const uint32_t> constants, std::string_view name) {
   using Key = std::pair<std::vector<uint32_t>, std::vector<uint32_t>>;
   static std::mutex mutex;
-  static auto& known = *new std::map<Key, std::unique_ptr<const Shader>>();  // never destroyed, as its contents are referred to
+  // Never destroyed, because kernels and devices refer to its contents.
+  static auto& known = *new std::map<Key, std::unique_ptr<const Shader>>();
   std::lock_guard lock(mutex);
   Key key{{code.begin(), code.end()}, {constants.begin(), constants.end()}};
   std::unique_ptr<const Shader>& shader = known[key];
@@ -91,7 +93,7 @@ void Pipelines::keep_in(const std::string& folder) {
   connection_.check(merged, "take pipelines from a file");
 }
 
-// Other threads may make pipelines meanwhile: a driver that has more then than it said says so, and is asked again.
+// Other threads may make pipelines meanwhile. If the driver then has more bytes than it said before, it reports this, and is asked again.
 std::vector<std::byte> Pipelines::compiled() const {
   std::vector<std::byte> contents;
   VkResult result = VK_INCOMPLETE;

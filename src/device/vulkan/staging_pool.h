@@ -1,4 +1,4 @@
-// Memory by which copies between host and device are made.
+// Memory through which bytes are copied between host and device.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Measures when a device reaches certain points of a command buffer.
+// Measures the times at which a device reaches certain points of a command buffer.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace treadle::vulkan {
 
-/// The time stamps of one command buffer. Only one thread at a time may use it.
+/// The time stamps of one command buffer. Only one thread at a time may use an object.
 class TimeStamps {
  public:
   static constexpr uint32_t kMost = 256;
@@ -27,10 +27,10 @@ class TimeStamps {
   TimeStamps(const TimeStamps&) = delete;
   TimeStamps& operator=(const TimeStamps&) = delete;
 
-  /// Starts again at the first stamp, for a buffer that is recorded anew. Stamps of the last submission can still be read.
+  /// Begins with the first stamp again, for a buffer that is recorded anew. The stamps of the last submission can still be read.
   void reset(VkCommandBuffer commands);
   bool is_full() const { return used_ == kMost; }
-  /// Writes a time stamp when the device has done all commands so far. @pre !is_full()
+  /// Writes a time stamp when the device has done all commands recorded so far. @pre !is_full()
   Stamp stamp(VkCommandBuffer commands);
   /// Reads all stamps. @pre the submission is done
   void read();

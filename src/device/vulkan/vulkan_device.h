@@ -13,14 +13,15 @@
 
 namespace treadle::vulkan {
 
-/// Pointers to its memory are device addresses: kernels pass them in push constants, and the host must not dereference them.
+/// A device of Vulkan. Pointers to its memory are device addresses: kernels pass them in push constants, and the host must not dereference
+/// them.
 class VulkanDevice : public Device {
  public:
   /// Opens the device. @throws Error(not_found) if it lacks what Treadle needs
   static std::shared_ptr<VulkanDevice> open(const PhysicalDevice& physical, std::string name);
 
   virtual const Features& features() const = 0;
-  /// True if the driver has given the device up: all its work fails, and it may be opened anew.
+  /// Returns true if the driver has given up the device: all work fails from then on, and the device may be opened anew.
   virtual bool is_lost() const = 0;
   /// See Pipelines::keep_in().
   virtual void keep_pipelines_in(const std::string& folder) = 0;
@@ -29,10 +30,10 @@ class VulkanDevice : public Device {
   explicit VulkanDevice(std::string name) : Device(std::move(name)) {}
 };
 
-/// Records work after all earlier work of the stream: a dispatch sees everything that earlier work has written.
+/// A stream that records work after all earlier work of the stream: a dispatch sees everything that earlier work has written.
 class VulkanStream : public Stream {
  public:
-  /// The stream that runs the calling thread's kernel, inside Stream::enqueue(). Null elsewhere.
+  /// Returns the stream that runs the calling thread's kernel, if the thread is inside Stream::enqueue(). Otherwise null.
   static VulkanStream* current() noexcept;
 
   /// @param push    the shader's push constants, at most kMaxPushBytes
@@ -40,13 +41,14 @@ class VulkanStream : public Stream {
   virtual void dispatch(const Shader& shader, std::span<const std::byte> push, std::array<uint32_t, 3> groups) = 0;
   virtual const Features& features() const = 0;
 
-  /// Lets a shader report an error, such as an index outside of its axis: it writes `number` to the word at `address`.
+  /// A place to which a shader can write an error, such as an index outside of its axis: the shader writes `number` to the word at
+  /// `address`.
   struct FaultSite {
     uint64_t address = 0;
     uint32_t number = 0;
   };
-  /// Returns a site for work up to the next synchronize(). If a shader writes there, synchronize() throws Error(invalid_argument) with this
-  /// text.
+  /// Returns a fault site for work up to the next synchronize(). If a shader writes there, synchronize() throws Error(invalid_argument)
+  /// with this text.
   virtual FaultSite fault_site(std::string text) = 0;
 };
 

@@ -24,7 +24,7 @@ class DevicesDescription {
       if (steps_[s].instruction == failed) at_ = s;
   }
 
-  // Adds the device's values to `live`. @return one line that sums them up; empty if the device holds nothing
+  // Adds the values on the device to `live`. @return a line that sums them up; empty if the device holds nothing
   std::string device(int device, std::vector<LiveBytes>& live) const {
     size_t in_use = 0, held = 0, constant = 0;
     for (const LocationId l : steps_.plan().locations.ids()) {

@@ -1,4 +1,4 @@
-// Tells which values in one device's memory each step uses, and when a value is used next.
+// Tells which values in a device's memory each step uses, and when a value is used next.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@
 
 namespace treadle::exec {
 
-/// A unit is what moves between a device's memory and the host's as a whole: a location of the plan, or a block that kernels have packed.
-/// Locations have the first numbers, packed blocks the next ones.
+/// A unit is moved as a whole between a device's memory and the host's. It is a location of the plan, or a block that kernels have packed.
+/// The units of locations have the first numbers, those of packed blocks the next ones.
 enum class UnitId : int32_t {};
 
-/// Depends on the plan only, not on extents. Positions count steps in the order of issue (PlacedSteps).
+/// The uses of values on one device. They depend only on the plan, not on extents. A position is the number of a step in the order in which
+/// steps are issued (PlacedSteps).
 class DeviceUses {
  public:
   DeviceUses(const PlacedSteps& steps, int device);
@@ -28,13 +29,13 @@ class DeviceUses {
   static UnitId unit_of(LocationId location) { return UnitId{static_cast<int32_t>(location)}; }
   static LocationId location_of(UnitId unit) { return LocationId{static_cast<int32_t>(unit)}; }
 
-  /// The units on the device that the step at `position` uses, ascending.
+  /// Returns the units on the device that the step at `position` uses, in ascending order.
   std::span<const UnitId> at(size_t position) const { return at_[position]; }
   bool is_used_at(size_t position, UnitId unit) const;
-  /// Returns the position of the first use after `position`, or INT64_MAX if there is none.
-  /// @param lasting  the next run uses the unit again, counted from the end of this one.
+  /// Returns the position of the first use after `position`, or INT64_MAX if there is none. @param lasting  true if the next run uses the
+  /// unit again; that use counts as well, with its position counted on from the end of this run
   int64_t next_use(UnitId unit, size_t position, bool lasting) const;
-  /// Returns the unit's size in bytes, or 0 if its extents are known only during the run.
+  /// Returns the size of the unit in bytes, or 0 if its extents are only known in the run.
   size_t size_bytes(UnitId unit, const Binding& binding) const;
 
  private:
@@ -44,9 +45,9 @@ class DeviceUses {
   UnitId packed_unit(const Instruction& instruction, SharedPacked& shared);
 
   const PlacedSteps& steps_;
-  std::vector<std::vector<UnitId>> at_;          // by position of a step: the units that it uses
-  IdVector<UnitId, std::vector<int32_t>> uses_;  // by unit: the positions of the steps that use it, ascending
-  std::vector<const Instruction*> packed_for_;   // by packed unit: an instruction whose kernel has packed it
+  std::vector<std::vector<UnitId>> at_;          // for each position of a step, the units that the step uses
+  IdVector<UnitId, std::vector<int32_t>> uses_;  // for each unit, the positions of the steps that use it, ascending
+  std::vector<const Instruction*> packed_for_;   // for each packed unit, an instruction whose kernel has packed it
 };
 
 }  // namespace treadle::exec

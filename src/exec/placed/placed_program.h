@@ -11,8 +11,8 @@
 
 namespace treadle::exec {
 
-/// Executes a program by its stream plan. If a limit has to be kept, or a device is full, a run issues one step at a time and leaves values
-/// in the host's memory that the device has no room for (Residency). That needs devices with a bus.
+/// Executes a program by its stream plan. If a limit must be kept, or a device is full, a run issues one step at a time, and values for
+/// which the device has no room stay in the host's memory (Residency). That needs devices with a bus.
 class PlacedProgram final : public Executor {
  public:
   /// @param program  must outlive this object.
@@ -23,9 +23,8 @@ class PlacedProgram final : public Executor {
                 const std::shared_ptr<DeviceMemory>& memory = nullptr);
   ~PlacedProgram() override;
 
-  /// Several threads may run at the same time; their runs go one after the other if a limit is kept or a device is full. A run returns when
-  /// all devices have ended their work, also if it fails.
-  /// @throws Error of the first node that failed, with its name.
+  /// Runs the program. Several threads may call it at the same time; their runs take turns if a limit is kept or a device is full. A run
+  /// returns when all devices have ended their work, even if it fails. @throws Error of the first node that failed, with its name
   void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
            std::span<const OutputMemory> memory = {}) override;
   RunHandle take() override;
@@ -35,7 +34,7 @@ class PlacedProgram final : public Executor {
   const Program& program() const { return program_; }
   const StreamPlan& plan() const { return plan_; }
   const PlacedSteps& steps() const { return schedule_.steps(); }
-  /// For tests that remove a fence, upon which the access checks must report an error.
+  /// Returns the plan for tests that remove a fence. The checks of accesses must then report an error.
   StreamPlan& mutable_plan() { return plan_; }
 
  private:

@@ -14,12 +14,12 @@
 
 namespace treadle::exec {
 
-/// Where new memory for a device may be.
+/// Where new memory for a device may be allocated.
 enum class Room : uint8_t {
-  on_device,  ///< in the device's own memory; if that is full, allocation fails
-  anywhere,   ///< on devices with a bus: in either memory, as a Residency decides later
+  on_device,  ///< in the device's own memory; if that is full, the allocation fails
+  anywhere,   ///< on devices with a bus, in the memory of the device or of the host; a Residency decides later
 };
-/// @throws Error(resource_exhausted)
+/// Allocates memory for a device. @throws Error(resource_exhausted) if there is no room
 std::shared_ptr<Storage> allocate_on(Device& device, size_t size_bytes, Room room);
 
 /// Copies of constants on devices, and reserved device memory for blocks that kernels have packed.
@@ -49,7 +49,7 @@ class DeviceConstants {
   void release_packed() noexcept;
 
   const PlacedSteps& steps_;
-  const std::shared_ptr<const ParameterVersion> parameters_;  // owns the packed blocks
+  const std::shared_ptr<const ParameterVersion> parameters_;  // keeps the packed blocks alive
   IdVector<LocationId, Tensor> tensors_;
   std::mutex mutex_;            // guards packed_
   std::vector<Packed> packed_;  // empty with Room::anywhere
@@ -58,17 +58,17 @@ class DeviceConstants {
 /// Device memory that all runs of one program share. Thread-safe.
 class ProgramMemory {
  public:
-  /// @param steps       must outlive this object.
-  /// @param of_session  the session's account and limit; null if there is no limit.
+  /// @param steps  must outlive this object
+  /// @param of_session  the session's account and limit; null if there is no limit
   ProgramMemory(const PlacedSteps& steps, std::shared_ptr<DeviceMemory> of_session)
       : steps_(steps), of_session_(of_session ? std::move(of_session) : std::make_shared<DeviceMemory>()) {}
 
   const PlacedSteps& steps() const { return steps_; }
   const std::shared_ptr<DeviceMemory>& of_session() const { return of_session_; }
   bool has_bus() const;
-  /// True if all runs keep to a limit, of the session or the job.
+  /// Returns true if all runs keep to a limit, of the session or of the job.
   bool keeps_limits() const { return (of_session_->job || of_session_->has_limit) && has_bus(); }
-  /// True if a device has been found too small for a run.
+  /// Returns true if a device has been found too small for a run.
   bool is_full() const { return is_full_.load(std::memory_order_relaxed); }
   /// Notes that a device is too small, and frees the constants that runs without a limit share.
   void note_full();

@@ -7,7 +7,7 @@
 
 namespace treadle::exec {
 
-// Near the anchor, errors of the clocks' rates do not matter.
+// Converts times relative to an anchor, a moment at which both clocks were read. Near it, errors of the clocks' rates do not matter.
 uint64_t TickClock::ticks_at(int64_t steady_ns) {
   constexpr int64_t kNearNs = 10'000'000;
   if (ns_per_tick_ == 0 || std::abs(steady_ns - anchor_.steady_ns) > kNearNs) {
@@ -22,8 +22,8 @@ WorkTimes::WorkTimes(const PlacedSteps& steps, const NodeRunner& nodes)
 
 void WorkTimes::begin() { std::fill(ends_.begin(), ends_.end(), 0); }
 
-// Clocks are compared to within some microseconds. What is known for certain bounds the error: work begins after the host has enqueued it
-// and after the stream's work before, and has ended by now.
+// The clocks of host and device are compared to within some microseconds. Facts that are certain bound the error: work begins after the
+// host has enqueued it and after the earlier work of the stream, and has ended by now.
 void WorkTimes::told(StepId step, size_t size_bytes, uint64_t since, int64_t begin_ns, int64_t end_ns) {
   const uint64_t now = read_ticks();
   uint64_t begin = 0, end = 0;
@@ -40,7 +40,7 @@ void WorkTimes::told(StepId step, size_t size_bytes, uint64_t since, int64_t beg
 void WorkTimes::note(StepId step, size_t size_bytes, uint64_t begin, uint64_t end) {
   const RunRecording& recording = control_.recording;
   if (steps_[step].is_copy()) {
-    const auto bytes = static_cast<int64_t>(2 * size_bytes);  // read and written
+    const auto bytes = static_cast<int64_t>(2 * size_bytes);  // the bytes are read and written
     if (recording.recorder) recording.recorder->record(steps_.record_name(step), RecordKind::copy, begin, end, 0, bytes, recording.run);
     return;
   }

@@ -1,4 +1,4 @@
-// Times of the work of a run's steps, as the devices tell them.
+// Measures the times of a run's steps, as the devices report them.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,25 @@
 
 namespace treadle::exec {
 
-/// Times of the host's steady clock as ticks of the recorder's.
+/// Converts times of the host's steady clock to ticks of the recorder's clock.
 class TickClock {
  public:
   uint64_t ticks_at(int64_t steady_ns);
 
  private:
   ClockAnchor anchor_;
-  double ns_per_tick_ = 0;  // 0: unknown yet
+  double ns_per_tick_ = 0;  // 0 as long as it is unknown
 };
 
-/// Records and counts when the steps of a run were done. Where a device does not tell times, these are the times at which the host enqueued
-/// the work. Steps are timed from the host and from streams' threads.
+/// Records and counts when the steps of a run were done. If a device does not report times, these are the times at which the host enqueued
+/// the work. The host and the threads of streams both report times.
 class WorkTimes {
  public:
-  /// Both must outlive this object, which must live until the devices have done the work.
+  /// Both arguments must outlive this object, which must live until the devices have done the work.
   WorkTimes(const PlacedSteps& steps, const NodeRunner& nodes);
 
   void begin();
-  /// Calls `enqueue`, which does or enqueues the step's work on `queue`, its stream.
-  /// @param size_bytes  of a copy
+  /// Calls `enqueue`, which does or enqueues the step's work on `queue`, the stream of the step. @param size_bytes  size of a copy
   template <typename Enqueue>
   void time(StepId step, Stream& queue, size_t size_bytes, Enqueue&& enqueue) {
     if (!wanted()) return enqueue();
@@ -58,7 +57,7 @@ class WorkTimes {
   const RunControl& control_;
   std::mutex mutex_;
   TickClock clock_;
-  std::vector<uint64_t> ends_;  // by stream of the plan: the end of its last step
+  std::vector<uint64_t> ends_;  // for each stream of the plan, the end of its last step
 };
 
 }  // namespace treadle::exec

@@ -58,7 +58,9 @@ std::string_view nhwc_method_name(NhwcMethod method);
 
 /// Returns the size of the packed weights in floats; it does not depend on the image.
 int64_t nhwc_packed_size(const ConvParams& params, NhwcMethod method);
-/// Packs the weights. @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes @param weights  may be unaligned
+/// Packs the weights.
+/// @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes
+/// @param weights  may be unaligned
 void nhwc_pack(const ConvParams& params, NhwcMethod method, const float* weights, float* packed, ThreadPool* pool = nullptr);
 /// Returns the number of k's that share a row of the weights packed for the direct method (nhwc_tile.h).
 int direct_fold(const ConvParams& params);
@@ -66,7 +68,9 @@ int direct_fold(const ConvParams& params);
 void nhwc_unpack(const ConvParams& params, NhwcMethod method, const float* packed, float* weights);
 
 size_t nhwc_scratch_bytes(const ConvParams& params, NhwcMethod method, int max_threads);
-/// Computes the convolution. @param weights  the original, unpacked weights @param epilogue  the residual must not be y
+/// Computes the convolution.
+/// @param weights  the original, unpacked weights
+/// @param epilogue  the residual must not be y
 void nhwc_conv(const ConvParams& params, NhwcMethod method, const float* x, const float* weights, const float* packed, float* y,
                const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool);
 

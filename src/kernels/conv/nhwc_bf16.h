@@ -20,13 +20,16 @@ bool nhwc_bf16_pays(const ConvParams& params, NhwcMethod method, Bf16Form form);
 
 /// Returns the number of words of the packed weights.
 int64_t nhwc_bf16_packed_size(const ConvParams& params, Bf16Form form);
-/// Packs the weights. @param weights  [M, C / group, kernel]; may be unaligned @param packed  nhwc_bf16_packed_size(params, form) words,
-/// aligned to 64 bytes
+/// Packs the weights.
+/// @param weights  [M, C / group, kernel]; may be unaligned
+/// @param packed  nhwc_bf16_packed_size(params, form) words, aligned to 64 bytes
 void nhwc_bf16_pack(const ConvParams& params, Bf16Form form, const float* weights, uint32_t* packed);
 
 size_t nhwc_bf16_scratch_bytes(const ConvParams& params, Bf16Form form);
-/// Computes the convolution. @param epilogue  the residual must not be y @param scratch  nhwc_bf16_scratch_bytes(params, form), aligned to
-/// 64 bytes @param emulated  do not use the CPU's bfloat16 instructions
+/// Computes the convolution.
+/// @param epilogue  the residual must not be y
+/// @param scratch  nhwc_bf16_scratch_bytes(params, form), aligned to 64 bytes
+/// @param emulated  do not use the CPU's bfloat16 instructions
 void nhwc_bf16_conv(const ConvParams& params, Bf16Form form, const float* x, const uint32_t* packed, float* y, const ConvEpilogue& epilogue,
                     void* scratch, ThreadPool* pool, bool emulated = false);
 

@@ -26,7 +26,9 @@ struct ByteConv {
 bool has_nhwc_bytes(const ConvParams& params);
 /// Returns the size of the packed weights in bytes.
 int64_t nhwc_bytes_packed_size(const ConvParams& params);
-/// Packs the weights. @param weights  [M, C / group, kernel] @param sums     receives the sum of each filter's weights, M elements
+/// Packs the weights.
+/// @param weights  [M, C / group, kernel]
+/// @param sums     receives the sum of each filter's weights, M elements
 void nhwc_bytes_pack(const ConvParams& params, const int8_t* weights, int8_t* packed, int32_t* sums);
 
 size_t nhwc_bytes_scratch_bytes(const ConvParams& params, int max_threads);

@@ -97,7 +97,8 @@ struct DirectConv {
     return packed + depth * (group * plan.panels.padded_columns() + plan.panels.first_column(panel));
   }
 
-  /// @param from  the image as `source` describes it @param next  the item computed after this one, whose weights are prefetched
+  /// @param from  the image as `source` describes it
+  /// @param next  the item computed after this one, whose weights are prefetched
   void run(int64_t image, const float* from, int64_t item, int64_t next) const {
     const int64_t group = item / plan.panel_ranges % p.group, block = item / plan.panel_ranges / p.group % plan.blocks;
     const int64_t first_pixel = block * plan.block_lines * plan.line,

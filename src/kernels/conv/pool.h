@@ -17,8 +17,9 @@ int64_t pool_out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t dila
 /// pads.
 int64_t pool_elements(const Window& window, int axis, int64_t o, bool include_pad);
 
-/// Sets y to the maximum of each window; NaN counts as the largest number. @param indices       null, or receives the index of each maximum
-/// in the whole of x, all planes counted @param column_major  indices are column-major (ONNX: storage_order = 1)
+/// Sets y to the maximum of each window; NaN counts as the largest number.
+/// @param indices       null, or receives the index of each maximum in the whole of x, all planes counted
+/// @param column_major  indices are column-major (ONNX: storage_order = 1)
 template <typename T>
 void max_pool(const Window& window, int64_t planes, const T* x, T* y, int64_t* indices, bool column_major, ThreadPool* pool);
 

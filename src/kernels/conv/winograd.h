@@ -15,7 +15,8 @@ namespace treadle::kernels {
 
 /// Returns true for 3x3 windows with stride 1, no dilation, one group, two axes, and at least 16 channels in and out.
 bool winograd_applies(const ConvParams& params);
-/// Returns the estimated time on one core in microseconds. @param out  4 or 2, or 0 for the direct method
+/// Returns the estimated time on one core in microseconds.
+/// @param out  4 or 2, or 0 for the direct method
 /// @param from_memory  weights are loaded from memory rather than L3
 double winograd_estimate(const ConvParams& params, int out, const ConvRates& rates, bool from_memory);
 /// Returns the tile side in outputs, 4 or 2, if Winograd is estimated to be the fastest method within the choice's limits; otherwise 0.
@@ -23,7 +24,9 @@ int winograd_choice(const ConvParams& params, const ConvChoice& choice = {});
 
 /// Functions for one of the two methods. Here and below, `out` is the tile side in outputs, 4 or 2.
 int64_t winograd_weights_size(const ConvParams& params, int out);
-/// Packs the weights. @param weights  may be unaligned @param packed  winograd_weights_size floats, aligned to 64 bytes
+/// Packs the weights.
+/// @param weights  may be unaligned
+/// @param packed  winograd_weights_size floats, aligned to 64 bytes
 void winograd_pack(const ConvParams& params, int out, const float* weights, float* packed, ThreadPool* pool = nullptr);
 
 size_t winograd_scratch_bytes(const ConvParams& params, int out, int max_threads);

@@ -60,7 +60,8 @@ struct WinogradOutputGradient {
 /// Transforms tiles [begin, end).
 void winograd_output_gradient(int out, int64_t begin, int64_t end, const WinogradOutputGradient& gradient);
 
-/// Computes G^T s G, the gradient of the weights of one filter for `channels` channels. @param s  (out + 2)^2 rows `s_matrix` floats apart
+/// Computes G^T s G, the gradient of the weights of one filter for `channels` channels.
+/// @param s  (out + 2)^2 rows `s_matrix` floats apart
 /// @param dw  9 floats a channel @return true if all of them are finite
 bool winograd_weights_gradient(int out, const float* s, int64_t s_matrix, int64_t channels, float* dw);
 

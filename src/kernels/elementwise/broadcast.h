@@ -19,7 +19,9 @@ inline constexpr int64_t kElementwiseGrain = 16 * 1024;
 template <int kInputs>
 using BroadcastPlan = StridedLoop<kInputs>;
 
-/// Plans the loop. @param out  shape of the output @param in   shapes of contiguous inputs; each must broadcast to `out` by NumPy's rules
+/// Plans the loop.
+/// @param out  shape of the output
+/// @param in   shapes of contiguous inputs; each must broadcast to `out` by NumPy's rules
 /// @throws Error(invalid_argument) if one does not
 template <int kInputs>
 BroadcastPlan<kInputs> plan_broadcast(std::span<const int64_t> out, const std::array<std::span<const int64_t>, kInputs>& in) {

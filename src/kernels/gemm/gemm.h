@@ -99,10 +99,10 @@ struct BatchStrides {
   int64_t dims[kMaxDims] = {}, a[kMaxDims] = {}, b[kMaxDims] = {}, c[kMaxDims] = {};
 };
 
-/// Returns the batch of numpy.matmul: the leading dimensions of A and B, broadcast against each other and merged where possible. @param
-/// a_dims, b_dims      leading dimensions, without the last two @param a_size, b_size, c_size  elements of one matrix; A, B and C are
-/// contiguous batches @throws Error(invalid_argument) if they do not broadcast; Error(not_implemented) if more than kMaxDims dimensions
-/// remain.
+/// Returns the batch of numpy.matmul: the leading dimensions of A and B, broadcast against each other and merged where possible.
+/// @param a_dims, b_dims      leading dimensions, without the last two
+/// @param a_size, b_size, c_size  elements of one matrix; A, B and C are contiguous batches @throws Error(invalid_argument) if they do not
+/// broadcast; Error(not_implemented) if more than kMaxDims dimensions remain.
 BatchStrides broadcast_batches(std::span<const int64_t> a_dims, std::span<const int64_t> b_dims, int64_t a_size, int64_t b_size,
                                int64_t c_size);
 int64_t num_products(const BatchStrides& batch);

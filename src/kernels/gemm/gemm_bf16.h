@@ -32,7 +32,8 @@ struct PackedBf16 {
 /// Returns the number of words that pack_bf16 writes.
 int64_t packed_bf16_size(int64_t K, int64_t N, Bf16Form form);
 
-/// Packs B. @param data  packed_bf16_size(K, N, form) words, aligned to 64 bytes.
+/// Packs B.
+/// @param data  packed_bf16_size(K, N, form) words, aligned to 64 bytes.
 /// @param B  K x N with row stride ldb; or, if `transposed`, N x K with row stride ldb.
 PackedBf16 pack_bf16(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed, Bf16Form form, uint32_t* data,
                      ThreadPool* pool = nullptr);
@@ -40,9 +41,10 @@ PackedBf16 pack_bf16(const float* B, int64_t K, int64_t N, int64_t ldb, bool tra
 /// Returns the scratch bytes of gemm_bf16() for the rounded A.
 size_t gemm_bf16_scratch_bytes(int64_t M, int64_t K, Bf16Form form);
 
-/// Computes C (M x N, row stride ldc) = f(alpha A B + beta bias + residual). K may be 0: the product is then 0. @param A  rows of K
-/// contiguous elements, lda apart @param scratch  gemm_bf16_scratch_bytes(M, K, form), aligned to 64 bytes @param emulated  do not use the
-/// CPU's bfloat16 instructions
+/// Computes C (M x N, row stride ldc) = f(alpha A B + beta bias + residual). K may be 0: the product is then 0.
+/// @param A  rows of K contiguous elements, lda apart
+/// @param scratch  gemm_bf16_scratch_bytes(M, K, form), aligned to 64 bytes
+/// @param emulated  do not use the CPU's bfloat16 instructions
 void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, float* C, int64_t ldc, const Epilogue<float>& epilogue,
                void* scratch, ThreadPool* pool, bool emulated = false);
 

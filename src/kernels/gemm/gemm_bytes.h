@@ -27,7 +27,9 @@ struct PackedBytesB {
   const int32_t* sums = nullptr;  ///< sums of the N columns
 };
 int64_t packed_bytes_b_size(int64_t K, int64_t N);
-/// Packs B. @param B  K x N bytes with row stride ldb @param data, sums  packed_bytes_b_size(K, N) and N elements
+/// Packs B.
+/// @param B  K x N bytes with row stride ldb
+/// @param data, sums  packed_bytes_b_size(K, N) and N elements
 PackedBytesB pack_bytes_b(const void* B, bool is_signed, int64_t K, int64_t N, int64_t ldb, int8_t* data, int32_t* sums);
 
 struct BytesProduct {

@@ -9,8 +9,9 @@
 
 namespace treadle::kernels {
 
-/// Computes y = (x - mean) / sqrt(variance + epsilon) * scale + bias for each of `rows` rows of `length`. @param scale, bias  `length`
-/// values, or null: 1 and 0 @param mean, inverse_deviation  receive the statistics of the `rows` rows; may be null
+/// Computes y = (x - mean) / sqrt(variance + epsilon) * scale + bias for each of `rows` rows of `length`.
+/// @param scale, bias  `length` values, or null: 1 and 0
+/// @param mean, inverse_deviation  receive the statistics of the `rows` rows; may be null
 template <typename T>
 void layer_norm(int64_t rows, int64_t length, const T* x, const T* scale, const T* bias, T epsilon, T* y, T* mean, T* inverse_deviation,
                 ThreadPool* pool);

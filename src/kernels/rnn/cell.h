@@ -7,8 +7,11 @@
 
 namespace treadle::kernels {
 
-/// Computes an LSTM cell. @param gates     [4 * hidden] in the order i, o, f, c; overwritten @param c, h      the state; updated @param
-/// peephole  [3 * hidden] for i, o, f, or null @param work      working memory for `hidden` floats
+/// Computes an LSTM cell.
+/// @param gates     [4 * hidden] in the order i, o, f, c; overwritten
+/// @param c, h      the state; updated
+/// @param peephole  [3 * hidden] for i, o, f, or null
+/// @param work      working memory for `hidden` floats
 void lstm_cell(const RnnParams& params, const RnnActivation* activations, const float* peephole, float* gates, float* c, float* h,
                float* work);
 

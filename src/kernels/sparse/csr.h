@@ -11,8 +11,10 @@
 namespace treadle::kernels {
 
 /// Computes dst[m, n] = sum over the elements (m, k) of A of A[m, k] * B[k, n]. Rows run in parallel; each is summed in the order of its
-/// elements. @param offsets  [M + 1], begin of each row's elements @param columns  [offsets[M]], each in [0, K) @param B        [K, N], dst
-/// [M, N], contiguous
+/// elements.
+/// @param offsets  [M + 1], begin of each row's elements
+/// @param columns  [offsets[M]], each in [0, K)
+/// @param B        [K, N], dst [M, N], contiguous
 template <typename T>
 void csr_times_dense(int64_t M, int64_t N, const int64_t* offsets, const int64_t* columns, const T* values, const T* B, T* dst,
                      ThreadPool* pool) {

@@ -10,8 +10,10 @@
 
 namespace treadle::ops {
 
-/// Infers the spatial extents of a convolution's or pool's output. @param in      spatial extents of the input @param kernel  extents of
-/// the window @throws Error(invalid_argument) if attributes contradict the rank, or the window does not fit into the input
+/// Infers the spatial extents of a convolution's or pool's output.
+/// @param in      spatial extents of the input
+/// @param kernel  extents of the window @throws Error(invalid_argument) if attributes contradict the rank, or the window does not fit into
+/// the input
 SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in, const SymbolicShape& kernel);
 
 /// Returns the window of a bound node, with the pads of auto_pad computed. @param in, out  spatial extents @throws Error(invalid_argument)

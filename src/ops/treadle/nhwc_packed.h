@@ -80,7 +80,8 @@ class NhwcPacked final : public PackedState {
       if (forms_[method].defined()) parts.push_back({method, forms_[method]});
     return parts;
   }
-  /// @param shape    shape of the weights @param size_of  returns the number of floats of a method's form; -1 if it has none
+  /// @param shape    shape of the weights
+  /// @param size_of  returns the number of floats of a method's form; -1 if it has none
   template <typename SizeOf>
   static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, const Shape& shape, SizeOf size_of) {
     auto state = std::make_unique<NhwcPacked>(Tensor());

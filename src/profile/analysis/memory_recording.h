@@ -22,8 +22,9 @@ struct RecordedMemory {
   std::vector<MemoryCounter> counters;  ///< the changes of each class along the timeline of `memory`
 };
 
-/// @param profile  must have its nodes and plan, which determine the contents of arenas at each node @param before   bytes of each class
-/// when the profile began @param holders  named parts of that memory, such as weights
+/// @param profile  must have its nodes and plan, which determine the contents of arenas at each node
+/// @param before   bytes of each class when the profile began
+/// @param holders  named parts of that memory, such as weights
 RecordedMemory measure_memory(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before,
                               std::vector<MemoryHolding> holders);
 

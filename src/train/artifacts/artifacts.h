@@ -67,7 +67,8 @@ class Artifacts {
   /// These functions return a new graph at each call. It is optimised already.
   std::unique_ptr<Graph> step() const { return graph(kTrainingModel); }
   std::unique_ptr<Graph> update() const { return graph(kOptimizerModel); }
-  /// @param loss, outputs  which of the two the graph computes @param values         supplies the elements of the graph's parameters
+  /// @param loss, outputs  which of the two the graph computes
+  /// @param values         supplies the elements of the graph's parameters
   std::unique_ptr<Graph> evaluation(bool loss, bool outputs, const TrainedValues& values) const;
 
  private:

@@ -66,7 +66,8 @@ struct JointModule::Impl : Runtime {
   void bind_gradients(const NamedTensors& memory, Feeds& feeds, std::vector<Datum>& bound) const;
 
   void refuse_fed_states() const;
-  /// @param inputs  all inputs of the run. @param bound   memory for results; undefined: none
+  /// @param inputs  all inputs of the run.
+  /// @param bound   memory for results; undefined: none
   static std::unique_ptr<Run::Impl> begin_run(const std::shared_ptr<Impl>& self, std::vector<Datum> inputs, std::span<const Datum> bound,
                                               const Feeding& feeding);
 

@@ -34,8 +34,9 @@ class Runner {
   /// Makes the graph again, with the same inputs and outputs, but without simplification, so that a monitor can watch every value.
   using MakeUnsimplified = std::function<std::unique_ptr<Graph>()>;
 
-  /// @param graph      must have its outputs; it is optimised first, unless options.is_ready. @param kept       tensors by input name; the
-  /// other inputs are fed. @param variables  the parameters that the graph reads as values of kind parameter.
+  /// @param graph      must have its outputs; it is optimised first, unless options.is_ready.
+  /// @param kept       tensors by input name; the other inputs are fed.
+  /// @param variables  the parameters that the graph reads as values of kind parameter.
   Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
          const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr, RunnerOptions options = {});
 

@@ -13,8 +13,8 @@ namespace treadle::train {
 
 class Progress {
  public:
-  /// @param options  the trainer's options, of which learning_rate may change between steps @param scaler   null, or its scale is one of
-  /// the numbers
+  /// @param options  the trainer's options, of which learning_rate may change between steps
+  /// @param scaler   null, or its scale is one of the numbers
   Progress(const TrainerOptions& options, const LossScaler* scaler) : options_(options), scaler_(scaler) {}
 
   const TrainerPosition& position() const { return position_; }
