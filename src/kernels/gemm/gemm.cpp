@@ -16,15 +16,13 @@
 namespace treadle::kernels {
 namespace {
 
-// Number of rows; a multiple of 6 and 8, the tile heights; with 64 columns, the block of C stays in L1.
-constexpr int64_t kRowsPerChunk = 96;
+constexpr int64_t kRowsPerChunk = 96;  // a multiple of both tile heights, 6 and 8; with 64 columns, the block of C stays in L1
 // Number of rows if there are at least kManyPanels panels, which give all threads work; panels are loaded less often.
 constexpr int64_t kRowsOfManyPanels = 192;
 constexpr int64_t kManyPanels = 8;
-// Minimum of multiplications per chunk; takes about 2 us, while starting a parallel region takes 0.1 us.
-constexpr int64_t kMinMacsPerChunk = 100'000;
-constexpr int64_t kPanelBytes = 192 * 1024;  // size of a panel that stays in L2 (1 MB) beside the rows of A
-constexpr int64_t kFewRows = 4;              // up to this number of rows, packing B would cost as much as the product
+constexpr int64_t kMinMacsPerChunk = 100'000;  // multiplications; they take about 2 us, and starting a parallel region takes 0.1 us
+constexpr int64_t kPanelBytes = 192 * 1024;    // size of a panel that stays in L2 (1 MB) beside the rows of A
+constexpr int64_t kFewRows = 4;                // up to this number of rows, packing B would cost as much as the product
 
 int64_t grain_for(int64_t macs_per_item) { return std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs_per_item)); }
 
@@ -443,8 +441,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     });
     return;
   }
-  // If there are many products, each runs on one thread with a separate scratch slot. A few products run one after the other, each on all
-  // threads.
+  // Many products run on one thread each, with separate scratch memory. A few run one after the other, each on all threads.
   if (are_many(products, max_threads)) {
     parallel_for(pool, products, grain_for(s.M * s.N * s.K), [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(slots);
