@@ -238,7 +238,7 @@ def mlp():
 
 
 class First(nn.Module):
-    """Returns a recurrent network's output sequence without its final states."""
+    """Calls a recurrent network, and returns the sequence of its outputs without the final states."""
 
     def __init__(self, body):
         super().__init__()
@@ -249,7 +249,7 @@ class First(nn.Module):
 
 
 class Attention(nn.Module):
-    four_axes = False  # true: without five-dimensional tensors, which some converters do not support
+    four_axes = False  # true: uses no five-dimensional tensors, which some converters do not support
 
     def __init__(self, width, heads):
         super().__init__()

@@ -38,7 +38,7 @@ class Layer:
 def count_conv(x: list[int], weights: list[int], y: list[int], group: int, strides: list[int], dilations: list[int], transposed: bool = False) -> tuple[str, int]:
     """Returns kind and number of operations of a convolution (a product and a sum are two), from the shapes of its operands and its result."""
     window = math.prod(weights[2:])
-    if transposed:  # weights are [C, M / group, ...], and each input element is multiplied with all of its channel
+    if transposed:  # weights are [C, M / group, ...]; each input element is multiplied with all weights of its channel
         return "gemm", 2 * math.prod(x) * weights[1] * window
     flops = 2 * math.prod(y) * weights[1] * window
     if group > 1 and weights[1] == 1:
@@ -140,7 +140,8 @@ def describe(name: str, op: str, attributes: dict, operands: list[list[int]], y:
     return Layer(name, op, "gemm", count_product(x, weights, y), f"MatMul {f'{batch} x ' if batch > 1 else ''}{rows}x{x[-1]}x{y[-1] if y else 1}")
 
 
-# Sixteen chains of multiply-adds in registers, enough for two units with a latency of four. None accesses memory.
+# Source of the loop: sixteen chains of multiply-adds in registers, enough for two units with a latency of four. None of them accesses
+# memory.
 PEAK_SOURCE = """
 #if defined(__AVX512F__)
 #define BYTES 64

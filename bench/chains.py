@@ -68,7 +68,7 @@ def bound(library, model: bytes, arrays: dict, out: np.ndarray, threads: int):
 
 
 def measure(runs: dict, rounds: int, seconds: float, clock) -> dict[str, list[float]]:
-    """Returns the microseconds per run of each, for each round. They alternate."""
+    """Returns, for each function of `runs`, the microseconds per run in each round. The functions alternate."""
     times = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():

@@ -40,8 +40,8 @@ std::string read_text(std::istream& in) {
   return text;
 }
 
-// Reads the number of feeds (uint64); for each its name, int64 dtype, int64 rank, int64 extents and elements or texts. A text is its length
-// (uint64) and its bytes.
+// Reads a file of feeds: their number (uint64), and for each one its name, int64 dtype, int64 rank, int64 extents, and elements or texts. A
+// text is stored as its length (uint64) and its bytes.
 Feeds read_feeds(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   Feeds feeds;

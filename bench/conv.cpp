@@ -85,7 +85,7 @@ std::vector<Times> times_of(const Layer& l) {
     const size_t bytes = static_cast<size_t>(nhwc_packed_size(p, method)) * sizeof(float);
     const int copies = static_cast<int>(std::clamp<size_t>((100UL << 20) / std::max<size_t>(bytes, 1), 2, 400));
     const int64_t stride = (static_cast<int64_t>(bytes) + 4095) / 4096 * 1024;
-    const auto packed = floats(stride * copies);  // one block, so that it is in huge pages
+    const auto packed = floats(stride * copies);  // allocated as one block, so that it is in huge pages
     for (int i = 0; i < copies; ++i) nhwc_pack(p, method, data_of(weights), data_of(packed) + i * stride);
     const auto scratch = allocate_large(nhwc_scratch_bytes(p, method, 1) + 64);
     ConvEpilogue e;
@@ -112,7 +112,7 @@ void measure(const Layer& l) {
 
 struct Sample {
   ConvParams params;
-  int out;  // size of Winograd's output tiles, as for winograd_estimate; 0: direct
+  int out;  // size of Winograd's output tiles, as for winograd_estimate; 0: the direct method
   bool from_memory;
   double us;
 };
@@ -127,7 +127,7 @@ double error_of(const std::vector<Sample>& samples, const ConvRates& rates) {
   return std::sqrt(sum / static_cast<double>(samples.size()));
 }
 
-/// Returns the layers' total time with the methods that the rates choose, relative to that with the fastest methods.
+/// Returns the total time of the layers with the methods that the rates choose, relative to the total time with the fastest methods.
 double choices_over_best(const std::vector<Sample>& samples, const ConvRates& rates) {
   double chosen = 0, best = 0;
   for (size_t i = 0; i < samples.size();) {  // samples of one layer and cache state follow each other
@@ -145,7 +145,7 @@ double choices_over_best(const std::vector<Sample>& samples, const ConvRates& ra
   return chosen / best;
 }
 
-// Coordinate descent with shrinking steps, for five rates and about a hundred samples.
+// Fits the rates by coordinate descent with shrinking steps, for five rates and about a hundred samples.
 ConvRates fit(const std::vector<Sample>& samples) {
   ConvRates rates;
   for (float step = 1.5F; step > 1.005F; step = std::sqrt(step)) {

@@ -42,7 +42,7 @@ def work(model: str, batch: int, launcher: str, options: dict[str, object]) -> N
         torch.distributed.init_process_group("gloo")
     if launcher in ("mpi", "torch"):
         communicator = treadle.communicator.find()
-    if launcher != "alone":  # gives each rank one CPU
+    if launcher != "alone":  # each rank gets one CPU
         place = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", os.environ.get("BENCH_PLACE", 0))))
         cpus = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpus[place % len(cpus)]})

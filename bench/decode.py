@@ -25,7 +25,7 @@ def make_session(library, path: str, threads: int):
 
 
 def pairs_of(session) -> dict[str, str]:
-    """Returns the pairs of past_* and present_*."""
+    """Returns the pairs of an input past_* and the output present_* whose value it gets in the next run."""
     outputs = {o.name for o in session.get_outputs()}
     pairs = {i.name: i.name.replace("past", "present") for i in session.get_inputs() if i.name.startswith("past")}
     missing = set(pairs.values()) - outputs
@@ -40,7 +40,7 @@ def empty_states(session, pairs: dict) -> dict[str, np.ndarray]:
 
 
 def stateful(session, pairs, empty):
-    """Returns a function that begins a sequence. It returns one that computes the scores of a token."""
+    """Returns a function that begins a sequence. That function returns another one, which computes the scores of a token."""
 
     def begin():
         run = session.stateful(pairs, empty)
@@ -134,7 +134,7 @@ def main() -> None:
         times = np.array(rounds[1:])
         medians[way] = float(np.median(times))
         p99 = float(np.percentile(times, 99))
-        steps = np.median(times, axis=0)  # the median removes noise, which does not depend on the length
+        steps = np.median(times, axis=0)  # the median over the rounds removes noise, which does not depend on the length
         print(f"{way:38}{medians[way]:10.1f}{p99:8.1f}{p99 / medians[way]:12.2f}{np.median(steps[:20]):12.1f}{np.median(steps[-20:]):10.1f} |"
               f" {np.median(rounds[0]):8.1f}{max(rounds[0]):9.1f}   p99 of the lengths' medians / median {np.percentile(steps, 99) / np.median(steps):.2f}")  # fmt: skip
     best = min(medians["onnxruntime, binding"], medians["onnxruntime, arrays"])

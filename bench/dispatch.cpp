@@ -54,7 +54,7 @@ double bind_ns(int num_nodes) {
   auto step = [&] {
     binding.bind_input("v0", Tensor(DType::float32, {extent}, memory.storage()));
     session.run(binding);
-    extent = extent == 1150 ? 1025 : extent + 1;  // within one bucket, but more extents than the cache holds
+    extent = extent == 1150 ? 1025 : extent + 1;  // the extents stay within one bucket, but there are more of them than the cache holds
   };
   for (int i = 0; i < 200; ++i) step();
   double changing = median_ns(step, 15, 200);
@@ -62,7 +62,7 @@ double bind_ns(int num_nodes) {
   return changing - steady;
 }
 
-// Time of a run with so many stops, at which nothing is read.
+// Returns the time of a run with `num_yields` stops, at which nothing is read.
 double stopping_ns(int num_yields) {
   Session session(chain(2 * num_yields + 1, false, true), plain_options());
   const std::map<std::string, Datum> feeds{{"v0", Tensor(DType::float32, {8})}};
@@ -97,8 +97,8 @@ double lookup_ns() {
   return difference_ns([&] { shorter.run(feeds); }, [&] { session.run(feeds, inner); }, 201, 500);
 }
 
-// Cost per run of hooks and a monitor that were registered and removed: a run of a session that had them, over one of a session without.
-// Also the cost of a registered hook that does nothing.
+// Prints what a run costs more if hooks and a monitor were registered and removed again, compared with a session that never had any. Also
+// prints the cost of a registered hook that does nothing.
 void print_hooks() {
   auto bound = [](Session& session) {
     IoBinding binding(session);

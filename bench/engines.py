@@ -47,7 +47,7 @@ class Case:
     feeds: dict[str, np.ndarray]
     exact: list[np.ndarray]
     batch: int = 1
-    is_architecture: bool = False  # true: from bench/architectures.py, so there is a PyTorch module
+    is_architecture: bool = False  # true if the model is from bench/architectures.py, so that there is a PyTorch module
     cache: Path = Path()
 
     def converted(self, engine: str) -> Path:

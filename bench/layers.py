@@ -27,7 +27,7 @@ import models
 
 import ceilings
 
-START = -1  # the owner of nodes before the first layer
+START = -1  # stands for the layer of nodes that come before the first layer
 TAG = re.compile(r"@(\d+)@")
 WARM_UP = 3
 

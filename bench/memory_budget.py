@@ -135,7 +135,7 @@ def inference(folder: Path) -> None:
                 print(f"| {file.stem} | | | {str(error)[:80]} | | |")
                 continue
         limits, message = [int(found[1])], str(error_of(limited, feeds))
-        if largest := re.search(r"can come out, (\d+)", message):  # the largest of the sizes that depend on data
+        if largest := re.search(r"can come out, (\d+)", message):  # the largest of the sizes that depend on the data
             limits.append(int(largest[1]))
         outputs = None
         for limit in limits:

@@ -149,7 +149,7 @@ int main(int argc, char** argv) {
       session.set_memory_limit(limit_of(before));
       session.run(feeds);
     }
-    times.erase(times.begin(), times.begin() + 3);  // the first runs make plans
+    times.erase(times.begin(), times.begin() + 3);  // the first runs make plans, so they do not count
     std::sort(times.begin(), times.end());
     fmt::print("{} to {} | {:.0f} | {:.0f} | {:.1f} | {:.0f}\n", before, behind, times[times.size() / 2], times.back(),
                static_cast<double>(moved) / 1e6, moved > 0 ? copy_us(moved) : 0);

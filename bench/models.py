@@ -151,7 +151,7 @@ def measure(name: str, args) -> dict:
         result["engines"][engine] = {"ms": float(middle), "error": error_, "low": float(low), "high": float(high), "least": min(times)}
     peak, read = (result["engines"].pop(yardstick, None) for yardstick in YARDSTICKS)
     if peak and read:
-        # The fastest measurement counts, as slower ones were disturbed by something else.
+        # The fastest measurement counts, because something else disturbed the slower ones.
         result["peak_gflops"] = ceilings.peak_flops(args.threads) / peak["least"] / 1e6
         result["weights_ms"] = read["least"] / ceilings.read_times(ceilings.weight_bytes(case.path))
         if layers := ceilings.layers_of(case.path, case.feeds):

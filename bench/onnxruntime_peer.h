@@ -19,9 +19,9 @@ class OnnxRuntime {
   explicit OnnxRuntime(const std::string& path);
 
   struct Settings {
-    int threads = 0;  ///< threads within a node; 0: the default
+    int threads = 0;  ///< number of threads within a node; 0: the default
     bool spinning = true;
-    bool global_pool = false;  ///< true: the process's pool instead of one per session
+    bool global_pool = false;  ///< true: the session uses the process's pool; false: it has a pool of its own
   };
 
   /// A session and the values of its feeds. Any number of threads may run it concurrently.
@@ -39,7 +39,7 @@ class OnnxRuntime {
     void* session_ = nullptr;
     std::vector<std::string> input_names_, output_names_;
     std::vector<void*> values_;
-    std::map<std::string, Datum> feeds_;  // own the values' memory
+    std::map<std::string, Datum> feeds_;  // these own the memory of the values
   };
 
  private:

@@ -378,7 +378,7 @@ def main() -> None:
         feeds = {f"x{i}": random_values(rng, s, d) for i, (s, d) in enumerate(zip(c.shapes, c.dtypes))}
         try:
             ours, theirs = measure(build(c), feeds, args.threads, args.seconds)
-        except Exception as e:  # an operator that one of them lacks
+        except Exception as e:  # one of the two engines lacks the operator
             print(f"{name:56s} {str(e).splitlines()[0][:120]}", flush=True)
             continue
         ratios.append(theirs / ours)

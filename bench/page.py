@@ -22,7 +22,7 @@ RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "figures"
 MACHINES = {"intel": "Intel", "amd": "AMD"}
-# name: (title, threads, batch, trained models)
+# Parts of the measurements, by name: (title, threads, batch, whether models are trained ones).
 PARTS = {
     "one": ("one thread, batch 1", 1, 1, False),
     "two": ("two threads, batch 1", 2, 1, False),

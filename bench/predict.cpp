@@ -24,7 +24,7 @@ double cpu_ms() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-// CPU time of the process, which runs on one thread. Other processes do not count.
+// Returns the CPU time of the process, which runs on one thread. Other processes do not count.
 template <typename Fn>
 double time_ms(Fn&& fn) {
   const double start = cpu_ms();

@@ -64,8 +64,8 @@ void measure_nodes(Bound& plain, Bound& counting) {
   for (const Way& way : ways) std::printf("%-34s %10.2f %10.2f\n", way.name, way.best_ns, way.best_ns - ways[0].best_ns);
 }
 
-// Cost per node of a run without a profile: the branch that an executor without profiles would not have. The loop around it does nothing
-// else, so that nothing hides the branch.
+// Measures what a node costs in a run without a profile: one branch, which an executor without support for profiles would not have. The
+// loop around the branch does nothing else that could hide its time.
 void measure_off() {
   constexpr int kSteps = 1'000'000;
   bool watched = false;
@@ -76,7 +76,7 @@ void measure_off() {
   };
   const auto with = [&] {
     for (int i = 0; i < kSteps; ++i) {
-      asm volatile("" : "+m"(watched));  // read again, as if another thread might change it
+      asm volatile("" : "+m"(watched));  // forces the compiler to read the variable again, as if another thread might change it
       if (watched) [[unlikely]]
         std::abort();
       step();

@@ -174,7 +174,7 @@ def worker(args) -> None:
                 run()
                 reply = {}
             else:
-                run()  # warms the caches, which the other build has used
+                run()  # this run warms the caches, because the other build has used them
                 count, end, start = 0, time.perf_counter() + request["seconds"], clock()
                 while time.perf_counter() < end or count == 0:
                     run()

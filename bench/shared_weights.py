@@ -70,7 +70,7 @@ def measure(path: str, as_bytes: bool, share: bool, beside: bool = False, cache_
         command += ["--cache", cache_dir]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)]
     result = json.loads(processes[0].stdout.readline())
-    if beside:  # a second process while the first one lives
+    if beside:  # measures a second process while the first one lives
         processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         result["beside"] = json.loads(processes[1].stdout.readline())["process"]
     for process in processes:
@@ -95,7 +95,7 @@ def main() -> None:
         own, shared = measure(path, arguments.bytes, False), measure(path, arguments.bytes, True, beside=True)
         with tempfile.TemporaryDirectory() as folder:
             if not arguments.bytes:
-                measure(path, False, True, cache_dir=folder)  # writes the cache's file
+                measure(path, False, True, cache_dir=folder)  # this process writes the cache's file
             cached = measure(path, arguments.bytes, True, beside=True, cache_dir="" if arguments.bytes else folder)
         name = path.rsplit("/", 1)[-1].removesuffix(".onnx")
         sizes = [shared["packed"], shared["first"], own["second"], shared["second"], shared["beside"]]

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Workloads: name, (guaranteed clients, times between runs in ms, concurrent runs)
+# Workloads by name: (number of guaranteed clients, times between runs in ms, number of concurrent runs).
 WORKLOADS = {
     "A": (1, ("every", 50.0), 1),
     "B": (1, ("every", 20.0), 1),
@@ -296,7 +296,7 @@ def memory_limits(arguments: argparse.Namespace) -> None:
             for fraction in list(seen):
                 setattr(job, attribute, 0 if fraction == 1.0 else int(needed * fraction))
                 try:
-                    session.run(None, feeds)  # adapts to the new limit
+                    session.run(None, feeds)  # this run adapts to the new limit
                 except treadle.errors.Error as error:
                     failed += f"{fraction:.0%}: {error}\n"
                     del seen[fraction]

@@ -191,7 +191,7 @@ def measure_memory(runtime, path, feeds_path, cache_dir):
 
 def memory_of(name, path, feeds_path, cache_dir):
     results = {}
-    for runtime in ("treadle", "onnxruntime", "writing", "cached"):  # the third finds an empty cache, and writes the file
+    for runtime in ("treadle", "onnxruntime", "writing", "cached"):  # the third runtime finds an empty cache, and writes the file
         command = [sys.executable, __file__, "--child", runtime.replace("writing", "cached"), path, feeds_path, cache_dir]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         results[runtime] = json.loads(done.stdout.splitlines()[-1])

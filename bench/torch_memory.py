@@ -83,7 +83,7 @@ def measure(name: str, engine: str) -> tuple[float, float]:
 
 
 def fractions_of(memory: str, recompute: str) -> dict[str, float | None]:
-    """Returns the arguments of a module."""
+    """Returns the keyword arguments of a module for these options."""
     return {"memory_fraction": float(memory), "recompute_fraction": None if recompute == "None" else float(recompute)}
 
 

@@ -33,7 +33,7 @@ from torch import nn
 
 import architectures
 import treadle.torch
-import training  # adds "gpt" to the architectures
+import training  # importing it adds "gpt" to the architectures
 
 
 class Tagger(nn.Module):
@@ -121,7 +121,7 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
 
 
 class Scaled(nn.Module):
-    """Has as many parameters as wanted, and hardly any computation."""
+    """A module that has any number of parameters, and computes hardly anything."""
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Scaled(nn.Module):
 
 
 class Empty(torch.autograd.Function):
-    """A function that computes nothing: the time that PyTorch needs for any function in Python."""
+    """A function that computes nothing. It shows the time that PyTorch needs for any function in Python."""
 
     @staticmethod
     def forward(ctx, result: torch.Tensor, gradients: list[torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:

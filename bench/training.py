@@ -76,7 +76,8 @@ class Gpt(nn.Module):
 architectures.ARCHITECTURES["digits"] = (digits, lambda batch: torch.randn(batch, 1, 28, 28))
 architectures.ARCHITECTURES["gpt"] = (Gpt, lambda batch: torch.randint(0, 96, (batch, 128)))
 CASES = {"mlp": 64, "digits": 64, "resnet18": 8, "mobilenet_v2": 8, "vit_tiny": 8, "minilm6": 4, "gpt": 8, "lstm": 8, "unet": 4, "convnext_atto": 8}
-OF_CLASSES = {"minilm6": None, "lstm": None, "gpt": -1}  # the axis of classes, if it is not 1; None: the loss is a mean of squares
+# For each model, the axis of classes if it is not 1; None: the loss is a mean of squares.
+OF_CLASSES = {"minilm6": None, "lstm": None, "gpt": -1}
 RATE, MOMENTUM = 1e-3, 0.9
 
 
@@ -92,7 +93,7 @@ def exported(module: nn.Module, x: torch.Tensor) -> bytes:
 def make_module(name: str, batch: int) -> tuple[nn.Module, torch.Tensor]:
     module, x = architectures.make(name, batch)
     with torch.no_grad():
-        for parameter in module.parameters():  # otherwise the exporter would merge equal parameters
+        for parameter in module.parameters():  # makes parameters differ; otherwise the exporter would merge equal ones
             parameter += 1e-3 * torch.randn(parameter.shape)
     return module, x
 

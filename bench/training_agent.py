@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-# The package imports parts that need other versions of PyTorch. They are not used here.
+# The package imports parts that need other versions of PyTorch. This benchmark does not use them, so they are replaced.
 for part in ("amp", "optim"):
     sys.modules[f"onnxruntime.training.{part}"] = types.ModuleType(f"onnxruntime.training.{part}")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -96,7 +96,7 @@ def compare(name: str, batch: int, rounds: int) -> float | None:
     try:
         passes = [in_treadle(model, x, head), in_onnxruntime(model, x, head)]
         ours, theirs = (run() for run in passes)
-    except Exception as error:  # raised for operators without a gradient
+    except Exception as error:  # operators without a gradient raise an error
         reason = " ".join(str(error).split())[-160:]
         print(f"| {name} | {batch} | – | – | – | – | {reason} |", flush=True)
         return None

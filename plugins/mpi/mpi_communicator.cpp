@@ -22,12 +22,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostElements = size_t{1} << 28;  // MPI counts elements in int
 constexpr int kNoteTag = 7;
-constexpr auto kGrace = std::chrono::seconds(2);            // for other ranks to report that they wait
-constexpr auto kFarewell = std::chrono::milliseconds(500);  // for messages about a failure to be sent
+constexpr auto kGrace = std::chrono::seconds(2);            // time in which other ranks report that they wait
+constexpr auto kFarewell = std::chrono::milliseconds(500);  // time in which messages about a failure are sent
 constexpr int kBusyPolls = 50, kPollsBetweenLooks = 16;
 constexpr useconds_t kPause = 30;
 
-// A message between ranks, besides the operations themselves.
+// A message from one rank to another about failures, besides the data of the operations.
 struct Note {
   enum Kind : int32_t { waits, failed } kind = waits;
   char text[1020] = {};
@@ -45,7 +45,7 @@ void add_bfloat16(void* in, void* inout, int* count, MPI_Datatype*) {
   for (int i = 0; i < *count; ++i) b[i] = narrow(widen(a[i]) + widen(b[i]));
 }
 
-// True if any communicator of this process failed. MPI is initialised once, and finalised when the process ends.
+// True if any communicator of this process has failed. MPI is initialised once, and finalised when the process ends.
 bool any_failed = false;
 bool started_here = false;
 void finalize() {
@@ -141,12 +141,13 @@ class Ranks {
       std::vector<bool> waits(static_cast<size_t>(size_));
       const int heard = read_notes(waits);
       if (broken()) return false;
-      // A message means that another rank's deadline has passed: it asks which ranks still take part.
+      // A message means that the deadline of another rank has passed. It asks which ranks still take part.
       if (heard > 0 || Clock::now() > end) return name_missing(std::move(waits));
     }
   }
 
-  /// @return how many ranks have reported that they wait. A rank that has failed makes this rank fail too.
+  /// Reads messages of other ranks. @return the number of ranks that have reported that they wait. A rank that has failed makes this rank
+  /// fail too
   int read_notes(std::vector<bool>& waits) {
     int heard = 0;
     while (true) {
@@ -239,7 +240,7 @@ int connect(void*, const treadle_host* host, double deadline_s, treadle_communic
     return 0;
   };
   out->tell_failure = [](void* user, const char* reason) { ranks_of(user).tell_failure(reason); };
-  // Operations that have not ended still read its memory.
+  // Operations that have not ended still read this memory, so it is not released.
   out->release = nullptr;
   return 1;
 }

@@ -51,10 +51,10 @@ struct Plan {
   std::vector<std::string> inputs, outputs;
   std::unordered_map<std::string, Constant> constants;
 
-  // Primitives in order, and the memories that they read and write, for one set of input shapes. Used by one run at a time.
+  // The primitives for one set of input shapes, in order, and the memories that they read and write. Used by one run at a time.
   struct Executable {
     std::vector<std::pair<dnnl::primitive, std::unordered_map<int, memory>>> primitives;
-    std::vector<memory> inputs, outputs;  // in plain layouts; handles are set by the run
+    std::vector<memory> inputs, outputs;  // in plain layouts; each run sets the handles
   };
   std::mutex mutex;
   std::map<std::vector<Dims>, std::vector<std::unique_ptr<Executable>>> idle;
@@ -200,7 +200,7 @@ class Maker {
     return memory(plain_desc(constant.dims), engine(), constant.data.data());
   }
 
-  // Reorders a value to the wanted layout: now, once, for weights; otherwise by a primitive that each run executes.
+  // Reorders a value to the wanted layout: weights once and immediately, other values by a primitive that each run executes.
   memory in_layout(memory value, const memory::desc& wanted, bool now = false) {
     if (value.get_desc() == wanted) return value;
     memory result(wanted, engine());

@@ -48,7 +48,7 @@ def dense(name: str, source: str) -> onnx.NodeProto:
 
 
 def mlp(groups: Mapping[str, str] | None = None) -> bytes:
-    """Returns fc2(tanh(fc1(data))). With `groups`, nodes name their group."""
+    """Returns a model of fc2(tanh(fc1(data))). With `groups`, nodes name their group."""
     nodes = [dense("fc1", "data"), node("Tanh", ["fc1_output"], ["act_output"]), dense("fc2", "act_output")]
     for made in nodes:
         if groups:
@@ -70,7 +70,7 @@ def convnet() -> bytes:
 
 
 def function(op: str, operands: Mapping[str, np.ndarray], constants: Sequence[Any] = (), **attributes: Any) -> bytes:
-    """Returns y = op(operands…, constants…). The operands are parameters, as a model with inputs only has nothing to train."""
+    """Returns a model of y = op(operands…, constants…). The operands are parameters, as a model with inputs only has nothing to train."""
     weights = {name: array for name, array in operands.items()}
     weights.update({f"constant_{i}": np.asarray(constant) for i, constant in enumerate(constants)})
     return model([node(op, list(weights), ["y"], **attributes)], [], [value("y", next(iter(operands.values())).shape)], weights)

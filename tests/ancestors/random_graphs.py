@@ -28,9 +28,9 @@ class RandomGraph:
     arrays: dict[str, np.ndarray]
     steps: list[Step]
     outputs: list[str]
-    requests: dict[str, str]  # gradient requests by array
+    requests: dict[str, str]  # for each array, the gradient request
     heads: list[np.ndarray]
-    fed: list[str]  # values that a session is fed, which may or may not suffice
+    fed: list[str]  # values that a session is fed; they may not suffice
     fetched: list[str]
 
     @property

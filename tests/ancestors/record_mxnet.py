@@ -43,7 +43,7 @@ def nd(values):
 
 
 def shares(one, other):
-    """True if writing to one array changes the first elements of the other."""
+    """Returns True if writing to one array changes the first elements of the other."""
     mark = np.float32(12345)
     before = numbers(one)
     one[:] = mark
@@ -102,7 +102,7 @@ def record_gradient_requests():
 
 
 def record_added_gradients_of_a_sum():
-    """Two passes of a + b. MXNet gives the second operand the accumulated gradient of the first."""
+    """Records two passes of a + b. MXNet gives the second operand the accumulated gradient of the first."""
     facts = {}
     for requests in ("write write", "add write", "write add", "add add"):
         a, b = requests.split()
@@ -183,11 +183,12 @@ def record_reshaping():
         larger_shares={name: shares(larger.arg_dict[name], executor.arg_dict[name]) for name in ("data", "fc1_weight")},
     )
     data, gate = mx.sym.Variable("data"), mx.sym.Variable("gate")
-    pair = mx.sym.elemwise_mul(data, gate)  # either shape determines the other
+    pair = mx.sym.elemwise_mul(data, gate)  # the shape of either operand determines the other's
     executor = pair.simple_bind(HOST, data=(4, 5))
     partial = executor.reshape(partial_shaping=True, data=(2, 5))
     column = mx.sym.Variable("column")
-    loose = mx.sym.broadcast_mul(data, column).simple_bind(HOST, data=(4, 5), column=(4, 1))  # column's shape does not follow from data's
+    # The shape of `column` does not follow from that of `data`.
+    loose = mx.sym.broadcast_mul(data, column).simple_bind(HOST, data=(4, 5), column=(4, 1))
     record.add(
         "reshape_of_several_inputs",
         bound=[list(array.shape) for array in executor.arg_dict.values()],
@@ -332,7 +333,7 @@ def record_dropout():
 
 
 def record_several_outputs_and_uses():
-    """y = a + a·b and z = sin(a): the gradient of a has contributions of three uses and two head gradients."""
+    """Records y = a + a·b and z = sin(a). The gradient of a is a sum over three uses of a, and over the gradients of both outputs."""
     a, b = mx.sym.Variable("a"), mx.sym.Variable("b")
     executor = mx.sym.Group([a + a * b, mx.sym.sin(a)]).simple_bind(HOST, a=(8,), b=(8,))
     executor.forward(is_train=True, a=nd(nets.POINTS), b=nd(nets.OTHER))
@@ -444,7 +445,8 @@ def record_storage():
 
 
 def record_gradients_of_operators():
-    """Gradients of functions with one and two operands, also at points where the derivative jumps: frameworks take one side or a value between."""
+    """Records gradients of functions with one and two operands, also at points where the derivative jumps. Frameworks then use one side, or
+    a value between."""
     unary = {
         "Relu": mx.sym.relu,
         "Abs": mx.sym.abs,
@@ -511,7 +513,7 @@ def record_gradients_of_operators():
 
 
 def record_gradients_of_inputs():
-    """Gradients of a network without parameters, and of inputs through which no gradient flows."""
+    """Records gradients of a network without parameters, and of inputs through which no gradient flows."""
     x, w = mx.sym.Variable("x"), mx.sym.Variable("w")
     facts = {}
     for name, symbol in (

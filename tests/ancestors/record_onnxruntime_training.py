@@ -11,7 +11,7 @@ import sys
 import tempfile
 import types
 
-# The package imports parts that need PyTorch. They are not used here.
+# The package imports parts that need PyTorch. This script does not use them, so they are replaced.
 for part in ("amp", "optim"):
     sys.modules[f"onnxruntime.training.{part}"] = types.ModuleType(f"onnxruntime.training.{part}")
 
@@ -119,15 +119,16 @@ def record_forward_and_backward():
 
 
 def record_cache():
-    """A cached value replaces its node's computation in every run that gets the cache."""
+    """Records that a cached value replaces its node's computation in every run that gets the cache."""
     data, head = nets.MLP_DATA["data"], nets.MLP_DATA["head"]
     joint = Joint(models.mlp(), nets.MLP)
     cache = native.OrtValueCache()
-    hidden = (data @ nets.MLP["fc1_weight"].T + nets.MLP["fc1_bias"]) * np.float32(0.5)  # differs from the computed value by a factor of 2
+    # Differs from the value that the node would compute by a factor of 2.
+    hidden = (data @ nets.MLP["fc1_weight"].T + nets.MLP["fc1_bias"]) * np.float32(0.5)
     cache.insert("fc1_output", native.OrtValue.ortvalue_from_numpy(hidden, HOST))
     state, (output,) = joint.forward(cache, data=data)
     gradients = joint.backward(state, [head])
-    _, (other,) = joint.forward(cache, data=data * 100)  # the output does not depend on the data
+    _, (other,) = joint.forward(cache, data=data * 100)  # the output does not depend on the data any more
     keys = list(cache.keys())
     cache.remove("fc1_output")
     _, (computed,) = joint.forward(cache, data=data)
@@ -249,7 +250,7 @@ def record_training_of_a_convolution_network():
 
 
 def record_gradient_accumulation():
-    """Gradients accumulate until they are reset."""
+    """Records that gradients accumulate until they are reset."""
     batches = nets.chain(20)["batches"]
     training = Training(models.mlp(), artifacts.OptimType.SGD, artifacts.LossType.CrossEntropyLoss, 0.1)
     facts = []

@@ -96,7 +96,7 @@ def _end(stats, name):
 
 
 def record_partial_run():
-    """a = x + x is fetched, then b is fed, then y = b * x is fetched."""
+    """Records a partial run: a = x + x is fetched, then b is fed, then y = b * x is fetched."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [2], name="x")
@@ -246,7 +246,7 @@ def record_numeric_checks():
 
 
 def record_control_flow():
-    """A loop with a number of iterations from data, and a branch chosen by data."""
+    """Records a loop whose number of iterations comes from data, and a branch that data choose."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [None], name="x")
@@ -261,7 +261,7 @@ def record_control_flow():
 
 
 def record_states():
-    """A variable keeps its value between runs. A run that fails before the assignment does not change it."""
+    """Records that a variable keeps its value between runs. A run that fails before the assignment does not change it."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [2], name="x")

@@ -66,6 +66,6 @@ def error_of(function: Any, *arguments: Any, **named: Any) -> str:
     """Returns the type name of the exception that the call raises; "" if it raises none."""
     try:
         function(*arguments, **named)
-    except Exception as error:  # any exception is recorded
+    except Exception as error:  # the recording contains any exception
         return type(error).__name__
     return ""

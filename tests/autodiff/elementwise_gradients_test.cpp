@@ -83,7 +83,7 @@ TEST(ElementwiseGradients, WhereSendsEachElementToTheSideItCameFrom) {
 }
 
 TEST(ElementwiseGradients, CastsBetweenFloatsPassGradientsOn) {
-  // The cast ends in float64 again: in float32, rounding would hide the difference between the two points.
+  // The result is cast back to float64. In float32, rounding would hide the difference between the two points.
   check_gradients({.op_type = "Cast", .inputs = {doubles({4}, 1)}, .attributes = {{"to", int64_t{11}}}});
 }
 

@@ -32,12 +32,12 @@ inline Tensor indices(const Shape& shape, std::vector<int64_t> values) { return 
 
 struct GradientCase {
   std::string op_type;
-  std::vector<Tensor> inputs;  // float64 inputs are differentiated, others are constants; undefined: absent
+  std::vector<Tensor> inputs;  // float64 inputs are differentiated, others are constants; an undefined tensor is an absent operand
   Attributes attributes = {};
   int num_outputs = 1;
-  std::vector<size_t> constants = {};  // float64 inputs that are constants too
+  std::vector<size_t> constants = {};  // indices of float64 inputs that are constants as well
   bool symbolic_batch = false;         // axis 0 of input 0 is a symbol
-  bool symbolic = false;               // every axis of every differentiated input is a separate symbol
+  bool symbolic = false;               // every axis of every differentiated input is a symbol of its own
   std::string domain = "";
 };
 

@@ -50,7 +50,7 @@ TEST(JoinedSlices, PartsThatShareOutAValueAreConcatenated) {
   const Tensor x = doubles({8, 3}, 1), flow = doubles({8, 3}, 2);
   const auto [gradient, maker] = gradient_of({{0, 2}, {-2, 8}, {2, 6}}, 0, x, flow);
   EXPECT_EQ(maker, "Concat");
-  const int64_t from[] = {0, 1, 4, 5, 6, 7, 2, 3};  // the row of `flow` that is each row's gradient
+  const int64_t from[] = {0, 1, 4, 5, 6, 7, 2, 3};  // for each row of x, the row of `flow` that is its gradient
   for (int64_t i = 0; i < 8; ++i)
     for (int64_t j = 0; j < 3; ++j) EXPECT_EQ(gradient.data<double>()[i * 3 + j], flow.data<double>()[from[i] * 3 + j]);
   const auto [columns, made_by] = gradient_of({{2, 3}, {0, 2}}, -1, x, flow);
@@ -73,7 +73,7 @@ TEST(JoinedSlices, OthersAreSummed) {
     for (int64_t i = 0; i < 12; ++i) EXPECT_NEAR(gradient.data<double>()[i], sums[static_cast<size_t>(i)], 1e-15) << i;
   };
   expect({{0, 4}, {2, 4}}, false);         // rows 2 and 3 are read twice
-  expect({{0, 1}, {1, 2}, {2, 6}}, true);  // x is also read by Neg
+  expect({{0, 1}, {1, 2}, {2, 6}}, true);  // a Neg reads x as well
   expect({{0, 3}, {0, 3}}, false);         // the cuts take the same slice twice
 }
 

@@ -144,7 +144,7 @@ TEST(Autodiff, ProductsAddTheirGradientsToWhatIsThere) {
         infer_node(*graph, id);
         return graph->node(id).outputs[0];
       };
-      // Small integers: sums are exact in any order.
+      // Elements are small integers, so sums are exact in any order.
       auto filled = [](const Shape& of, int64_t factor) {
         Tensor t(DType::float32, of);
         for (int64_t i = 0; i < t.num_elements(); ++i) t.data<float>()[i] = static_cast<float>((i * factor) % 7 - 3);
@@ -168,7 +168,7 @@ TEST(Autodiff, ProductsAddTheirGradientsToWhatIsThere) {
       EXPECT_EQ(sums, 0);
       EXPECT_EQ(products, 2);
 
-      // The expected gradients, by the definition: one product per use of w or x, then the sum.
+      // Computes the expected gradients by the definition: one product for each use of w or x, and then the sum.
       const Tensor dys = filled(shape, 5), xs = filled(shape, 2);
       auto value_of = [&](size_t i) { return filled({4, 4}, 3 + static_cast<int64_t>(i)); };
       auto multiply = [](const std::vector<double>& a, bool ta, const std::vector<double>& b, bool tb, int64_t M, int64_t K, int64_t N) {

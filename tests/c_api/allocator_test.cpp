@@ -1,4 +1,4 @@
-// A caller's own allocator, and engines, through the C ABI.
+// Tests the caller's own allocators, and engines, through the C ABI.
 #include <gtest/gtest.h>
 
 #include <atomic>

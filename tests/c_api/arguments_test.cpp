@@ -1,4 +1,4 @@
-// Wrong arguments to the C ABI give a status that names the function and the argument, before anything has happened.
+// Tests that wrong arguments to the C ABI give a status that names the function and the argument, before anything has happened.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -31,7 +31,7 @@ treadle_model* negation() {
   return model;
 }
 
-// A handle of another kind than the function expects.
+// Returns a handle of another kind than the function expects.
 template <typename Handle>
 Handle* disguised(treadle_value* value) {
   return reinterpret_cast<Handle*>(value);

@@ -1,4 +1,4 @@
-// Executors through the C ABI: they read and write the caller's memory, and wrong calls are statuses.
+// Tests executors through the C ABI: they read and write the caller's memory, and wrong calls return error statuses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ treadle_bind_options bind_options() {
   return options;
 }
 
-// The sum of all scores at the bound point and parameters.
+// Returns the sum of all scores for the values that the bound arrays have.
 double sum_of_scores(treadle_executor* executor) {
   EXPECT_EQ(message_of(treadle_executor_forward(executor, 0, nullptr)), "");
   Value scores;
@@ -165,7 +165,7 @@ TEST(CApiExecutor, StepsReshapesAndShares) {
   EXPECT_EQ(treadle_executor_state_name(opened.executor, 0), nullptr);
   std::map<std::string, int> names;
   for (size_t i = 0; i < treadle_executor_num_arguments(opened.executor); ++i) ++names[treadle_executor_argument_name(opened.executor, i)];
-  EXPECT_EQ(names.size(), 7U);  // the point, and weights and biases of three layers
+  EXPECT_EQ(names.size(), 7U);  // the input, and the weights and biases of three layers
 }
 
 TEST(CApiExecutor, PassesAreProfiled) {

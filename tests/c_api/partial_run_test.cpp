@@ -1,4 +1,4 @@
-// Partial runs through the C ABI: they stop between nodes, take feeds later and give outputs before the end.
+// Tests partial runs through the C ABI: they stop between nodes, accept feeds later, and give outputs before the end.
 #include <gtest/gtest.h>
 
 #include <string>

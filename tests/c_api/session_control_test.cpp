@@ -1,4 +1,4 @@
-// Sessions through the C ABI: memory, closing, tags and targets.
+// Tests sessions through the C ABI: memory, closing, tags and targets.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -143,7 +143,7 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   treadle_profiler_options options{};
   treadle_profiler *with_memory = nullptr, *plain = nullptr;
   EXPECT_NE(message_of(treadle_profiler_start(opened.session, &options, &with_memory)).find("struct_size"), std::string::npos);
-  options.struct_size = offsetof(treadle_profiler_options, kernel_phases);  // as of a program that was built with version 9
+  options.struct_size = offsetof(treadle_profiler_options, kernel_phases);  // the size that a program uses that was built with version 9
   options.kernel_phases = 7;                                                // beyond struct_size, so it must not be read
   EXPECT_EQ(message_of(treadle_profiler_start(opened.session, &options, &with_memory)), "");
   treadle_profiler_release(with_memory);
@@ -207,7 +207,7 @@ TEST(CApi, ASessionTellsItsMemoryAndKeepsToALimit) {
   EXPECT_GE(peak, bytes);
   EXPECT_EQ(message_of(treadle_session_memory(opened.session, TREADLE_MEMORY_IO, &bytes, nullptr)), "");
   EXPECT_EQ(bytes, 0U);
-  uint64_t sum = 0;  // over all memory classes, by the header's numbers
+  uint64_t sum = 0;  // summed over all memory classes, by their numbers in the header
   for (int32_t memory_class = TREADLE_MEMORY_WEIGHTS; memory_class <= TREADLE_MEMORY_OPTIMIZER_STATE; ++memory_class) {
     EXPECT_EQ(message_of(treadle_session_memory(opened.session, memory_class, &bytes, nullptr)), "") << memory_class;
     if (memory_class != TREADLE_MEMORY_TOTAL) sum += bytes;

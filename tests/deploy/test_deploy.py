@@ -50,10 +50,10 @@ def test_servers_answer_what_the_model_gives(kind, expected):
             thread.join()
         connection = http.client.HTTPConnection(url.hostname, url.port)
         wrong, headers = load.request_of(np.zeros((1, 1, 9, 8), np.float32), name)
-        with pytest.raises(RuntimeError, match="image"):  # the error names the input
+        with pytest.raises(RuntimeError, match="image"):  # the error must name the input
             load.post(connection, url.path, wrong, headers)
         body, headers = load.request_of(pictures[0], name)
-        close(load.answer_of(load.post(connection, url.path, body, headers), name), answers[0])  # the server keeps working
+        close(load.answer_of(load.post(connection, url.path, body, headers), name), answers[0])  # the server must keep working
     assert len(answers) == len(pictures)
     for place, batch in enumerate(pictures):
         close(answers[place], expected(batch))

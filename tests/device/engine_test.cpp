@@ -13,7 +13,7 @@ namespace {
 
 const std::function<void()> kFirst;         // work that does not yield
 const std::function<void()> kLast = [] {};  // a function that marks work that yields
-constexpr int64_t kManyChunks = 30'000;     // of a millisecond each unless other work interrupts
+constexpr int64_t kManyChunks = 30'000;     // each chunk takes a millisecond unless other work interrupts it
 
 void rest() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
 
@@ -75,7 +75,7 @@ TEST(SimEngine, WorkThatGivesWayBeginsLast) {
         order += name;
       });
       while (waiting == before) rest();
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the thread is waiting in the queue
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // waits until the thread is waiting in the queue
     };
     add(kLast, 'c');
     add(kFirst, 'a');

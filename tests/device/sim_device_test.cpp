@@ -33,7 +33,7 @@ void check(Stream& stream, const void* data, size_t size_bytes, Access access, s
   stream.device().access_checks()->check(stream, data, size_bytes, access, name);
 }
 
-// Tests with several seeds of random delays; all must hold for any delay.
+// Runs with several seeds of random delays. Every check must hold for any delay.
 class SimDeviceTest : public testing::TestWithParam<uint64_t> {
  protected:
   std::shared_ptr<SimDevice> device_ = SimDevice::create({.seed = GetParam(), .max_delay_us = 200});
@@ -172,7 +172,8 @@ TEST_P(SimDeviceTest, MemoryFreedUnderWorkIsReportedWithoutACrash) {
 }
 
 TEST_P(SimDeviceTest, WorkMayHoldTheLastReferenceToItsMemory) {
-  std::promise<void> dropped;  // set once the host has no reference: else quick work would leave the last one to the host, by chance
+  // Set when the host has dropped its reference; otherwise quick work might leave the last reference to the host.
+  std::promise<void> dropped;
   first_->enqueue([waiting = dropped.get_future().share()] { waiting.wait(); }, "wait for the host");
   for (int i = 0; i < 20; ++i) {
     auto a = device_->allocate(64);
@@ -189,7 +190,7 @@ TEST_P(SimDeviceTest, AnErrorReachesSynchronizeAndLaterWorkIsSkipped) {
   first_->enqueue([] { throw std::runtime_error("kernel failed"); }, "bad");
   first_->enqueue([&] { ran = true; }, "skipped");
   first_->record(*event);
-  second_->wait(event);  // must not hang though the work before failed
+  second_->wait(event);  // the wait must not hang, although the work before the event has failed
   second_->synchronize();
   EXPECT_THROW(first_->synchronize(), std::runtime_error);
   EXPECT_FALSE(ran);

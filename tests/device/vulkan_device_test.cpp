@@ -1,4 +1,4 @@
-// The Vulkan device, on the machine's first one; this may be a driver that computes on the CPU.
+// Tests the Vulkan device, on the first one of the machine, which may be a driver that computes on the CPU.
 #include "device/vulkan/vulkan_device.h"
 
 #include <gtest/gtest.h>
@@ -217,10 +217,11 @@ int64_t steady_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The host knows bounds: a piece begins after the call that enqueues it, and has ended when the stream has been waited for.
+// The host knows bounds of the times: a piece of work begins after the call that enqueues it, and has ended when the host has waited for
+// the stream.
 TEST_F(VulkanDeviceTest, TimesOfWorkLieBetweenItsCallsAndInOrder) {
   if (!device_->tells_times()) GTEST_SKIP() << "the queue stamps no times";
-  constexpr int64_t kErrorNs = 50'000'000;  // of a comparison of clocks on a busy machine
+  constexpr int64_t kErrorNs = 50'000'000;  // limit for the error of a comparison of clocks on a busy machine
   const std::vector<uint8_t> sent = numbers(1 << 20);
   std::vector<uint8_t> back(sent.size());
   const auto memory = device_->allocate(sent.size());
@@ -229,10 +230,10 @@ TEST_F(VulkanDeviceTest, TimesOfWorkLieBetweenItsCallsAndInOrder) {
   for (int round = 0; round < 3; ++round) {
     told.clear();
     const int64_t before = steady_ns();
-    constexpr int kPieces = 300;  // more than a command buffer takes
+    constexpr int kPieces = 300;  // more pieces than a command buffer has room for
     for (int i = 0; i < kPieces; ++i) {
       stream->begin_timed();
-      if (i % 3 != 2) stream->copy(memory->data(), sent.data(), 1000, CopyKind::host_to_device);  // every third is empty
+      if (i % 3 != 2) stream->copy(memory->data(), sent.data(), 1000, CopyKind::host_to_device);  // every third piece is empty
       stream->end_timed([&](int64_t begin, int64_t end) { told.emplace_back(begin, end); });
       if (i % 50 == 0) stream->copy(memory->data(), sent.data(), 10, CopyKind::host_to_device);  // this copy is not timed
     }

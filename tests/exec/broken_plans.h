@@ -115,7 +115,7 @@ inline BreakablePlan pieces() {
   return BreakablePlan(b.finish());
 }
 
-/// Has a Concat along an inner axis: rows of its inputs alternate in the output.
+/// Makes a plan with a Concat along an inner axis, so that rows of its inputs alternate in the output.
 inline BreakablePlan rows() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {1, 4, 4, 8});
@@ -129,7 +129,7 @@ inline BreakablePlan rows() {
   return BreakablePlan(b.finish());
 }
 
-/// A graph with two branches that join.
+/// Makes a graph with two branches that join.
 inline std::shared_ptr<Graph> branches() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {16, 16}), y = b.input("y", DType::float32, {16, 16});
@@ -145,7 +145,7 @@ inline BreakablePlan by_readiness(std::shared_ptr<Graph> graph = branches()) {
   return made;
 }
 
-/// Uses two devices besides the host; nothing shares bytes in their arenas.
+/// Makes a plan for two devices besides the host. Nothing shares bytes in the devices' arenas.
 inline BreakablePlan on_streams(std::shared_ptr<Graph> graph = branches()) {
   BreakablePlan made(std::move(graph), {.parallel = true});
   const exec::DevicePlacement placement = exec::place_instructions(*made.program, {.of_node = [](const Node& node) {
@@ -164,7 +164,7 @@ inline BreakablePlan on_streams(std::shared_ptr<Graph> graph = branches()) {
   return made;
 }
 
-/// A plan that contains a move of this kind.
+/// Makes a plan that contains a move of the kind `wanted`.
 inline BreakablePlan under_budget(exec::DescribedPlan::Act wanted) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     BreakablePlan made(random_graph(seed, /*data_dependent=*/false));

@@ -1,4 +1,4 @@
-// Extents that a graph declares but that a run contradicts, and extents that inference assumed to be equal.
+// Tests extents that a graph declares and a run contradicts, and extents that inference assumed to be equal.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ TEST(DeclaredExtents, AreNotBelievedWhereTheFeedsDetermineThem) {
 TEST(DeclaredExtents, ThatBindingContradictsAreAnErrorNamingBoth) {
   GraphBuilder b;
   const ValueId y = b.node("Neg", {b.input("x", DType::float32, {b.symbol("N")})});
-  declare(b, y, {3});  // as a pass might declare it
+  declare(b, y, {3});  // a declaration that a pass might make
   b.output(b.node("Abs", {y}));
   const testing::HostProgram program(b.finish());
   EXPECT_EQ(run(program, {floats({3})}).shape(), Shape({3}));
@@ -101,7 +101,7 @@ TEST(DeclaredExtents, ASqueezedAxisThatIsNotOneIsAnError) {
   EXPECT_NE(error_of(program, {floats({0, 3})}), "none");
 }
 
-// Integers outside the range of their dtype count as unknown: in a run, 0 - 5 in uint8 is 251.
+// An integer outside the range of its dtype counts as unknown, because a run computes, for example, 0 - 5 in uint8 as 251.
 TEST(KnownIntegers, EndWhereTheirDTypeDoes) {
   GraphBuilder b;
   Tensor zeros(DType::uint8, {2}), fives(DType::uint8, {2});

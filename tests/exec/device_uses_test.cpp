@@ -1,4 +1,4 @@
-// The uses of a device's memory by a program's steps, and each use's next one.
+// Tests which steps of a program use which memory of a device, and the next use after each.
 #include "exec/placed/device_uses.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ using exec::DeviceUses;
 using exec::StreamPlan;
 using exec::UnitId;
 
-// y = -(x + w) + w, all on the device: x comes in by a copy, y leaves by one, and w is a constant there.
+// The program computes y = -(x + w) + w on the device. A copy brings x to the device, another one brings y to the host, and w is a constant
+// on the device.
 class DeviceUsesTest : public ::testing::Test {
  protected:
   static std::shared_ptr<Graph> graph() {

@@ -32,7 +32,7 @@ std::vector<Datum> run_all(const Program& program, std::vector<Datum> feeds, std
   return outputs;
 }
 
-// y = relu(x + b) * 2 in five nodes, over a batch that is a symbol.
+// Makes y = relu(x + b) * 2 of five nodes. The batch is a symbol.
 std::shared_ptr<Graph> small_chain(int num_adds = 4) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n"), 8});
@@ -83,7 +83,7 @@ TEST(Frame, NewExtentInAKnownBucketBindsWithoutAllocation) {
     delete &feeds, delete &bound, delete &outputs;
     return count;
   };
-  for (int64_t n = 65; n <= 128; ++n) step(n);  // more extents than the cache holds; their plans are all made here
+  for (int64_t n = 65; n <= 128; ++n) step(n);  // these are more extents than the cache holds; their plans are all made here
   for (int64_t n = 65; n <= 128; ++n) EXPECT_EQ(step(n), 0) << n;
 }
 
@@ -188,7 +188,7 @@ TEST(Frame, ADynamicNodeReadsAValueThatAnOutputWasWrittenOver) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {4});
   ValueId sum = b.node("Add", {x, x});
-  ValueId product = b.node("Mul", {sum, sum});  // computed in place of the sum
+  ValueId product = b.node("Mul", {sum, sum});  // the product is computed in place of the sum
   b.output(b.node("Reshape", {product, b.ints("shape", {2, 2})}), "y");
   ValueId kept = b.node("NonZero", {product});
   b.output(b.node("Gather", {product, b.node("Squeeze", {kept, b.ints("axes", {0})})}), "z");
@@ -269,7 +269,7 @@ TEST(Frame, FeedsThatBreakTheirTypesAreNamed) {
 TEST(Frame, StridedFeedsAreRead) {
   Program program(small_chain(1));
   Tensor memory = floats({8, 2});
-  int64_t strides[] = {1, 2};  // of the transposed tensor
+  int64_t strides[] = {1, 2};  // the strides of the transposed tensor
   Tensor transposed(DType::float32, {2, 8}, strides, memory.storage(), 0);
   Tensor y = run_all(program, {transposed})[0].tensor();
   for (int64_t i = 0; i < 2; ++i)

@@ -18,7 +18,7 @@ std::set<std::string> settings_of(const Graph& graph) {
   return names;
 }
 
-// Half of the rows, by their number: Shape and what follows up to the Slice.
+// Takes half of the rows. Their number is computed by nodes from Shape to the Slice's input.
 TEST(HostSettings, AreMadeOfShapesForInputsThatTheHostReads) {
   GraphBuilder b;
   const ValueId x = b.input("x", DType::float32, {b.symbol("n"), 8});

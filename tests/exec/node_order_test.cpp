@@ -21,7 +21,7 @@ namespace {
 
 using testing::GraphBuilder;
 
-// Branches that widen x and then reduce it. In the graph's order, all first halves precede all second halves.
+// Makes branches that widen x and then reduce it. In the graph's order, all first halves precede all second halves.
 std::shared_ptr<Graph> wide_branches(const Dim& rows) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {rows, 1});
@@ -166,7 +166,7 @@ class Noted final : public exec::Observer {
 };
 
 TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
-  int moved = 0;  // nodes that another place in the order runs
+  int moved = 0;  // number of nodes that run at another place in the order
   for (uint32_t seed = 0; seed < 60; ++seed) {
     const std::vector<Datum> feeds = testing::random_feeds(seed);
     testing::HostProgram program(testing::random_graph(seed, /*data_dependent=*/false));
@@ -201,7 +201,7 @@ TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
   EXPECT_GT(moved, 5);
 }
 
-// A chain of cheap values, which are read again in reverse order.
+// Makes a chain of cheap values, which later nodes read again in reverse order.
 std::shared_ptr<Graph> there_and_back(const std::string& rule) {
   GraphBuilder b;
   std::vector<ValueId> values{b.input("x", DType::float32, {64, 1024})};

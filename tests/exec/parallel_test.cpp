@@ -47,7 +47,7 @@ TEST(Parallel, RandomGraphsGiveTheBitsOfTheSequentialExecutor) {
       control.threads.inter_op = threads;
       expect_same_bits(run(parallel, feeds, control), expected);
     }
-    // Sequentially, with memory that was planned for any order of the nodes.
+    // Compares with a sequential run whose memory was planned for any order of the nodes.
     expect_same_bits(run(parallel, feeds), expected);
   }
 }
@@ -80,7 +80,7 @@ TEST(Parallel, BuffersOfInstructionsThatMayRunTogetherDoNotOverlap) {
   }
 }
 
-// Branches of expensive matrix products, joined at the end.
+// Makes branches of expensive matrix products that are joined at the end.
 std::shared_ptr<Graph> branches(int count, int depth, bool failing = false) {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {64, 64}), index = b.input("index", DType::int64, {1});
@@ -247,7 +247,7 @@ TEST(Parallel, ARunStopsAfterAnyNumberOfStepsAndGoesOn) {
         done = std::min(done + steps, count);
         EXPECT_EQ(frame.steps_left(), count - done);
         if (!control.observer) continue;
-        EXPECT_EQ(ran.indices.size(), done);  // exactly the instructions before the stop
+        EXPECT_EQ(ran.indices.size(), done);  // exactly the instructions before the stop have run
         if (done > 0) {
           EXPECT_EQ(*ran.indices.rbegin(), done - 1);
         }
@@ -280,7 +280,7 @@ TEST(Parallel, ARunStopsAtAYieldAndGoesOn) {
     frame.start(std::vector<Datum>{feed}, {}, control, {});
     EXPECT_TRUE(frame.goes_by_readiness());
     EXPECT_FALSE(frame.advance());
-    EXPECT_FALSE(frame.advance());  // still waits at the yield
+    EXPECT_FALSE(frame.advance());  // the frame still waits at the yield
     EXPECT_EQ(ran.indices, (std::set<size_t>{0, 1}));
     const std::vector<Datum> yielded = frame.yielded();
     EXPECT_EQ(yielded[0].tensor().data<float>()[3], 2 * value);
@@ -372,7 +372,7 @@ TEST(Parallel, UpdatesComeAfterAllElseAndAreWrittenInPlace) {
   EXPECT_EQ(outputs[2].tensor().data<float>()[3], 2 * 10 - 1);
 }
 
-// present = Concat(past, x), with heads before rows if there are several; y = present + present.
+// Makes present = Concat(past, x), with heads before rows if there are several, and y = present + present.
 std::shared_ptr<Graph> cache_of_rows(int64_t num_heads) {
   GraphBuilder b;
   const ValueId past = b.input("past", DType::float32, {num_heads, b.symbol("p"), 4});

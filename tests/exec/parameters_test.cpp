@@ -1,4 +1,5 @@
-// Parameters, which change between runs: a run reads the version at its beginning. Each version is packed once, whatever the schedule.
+// Tests parameters, which change between runs. A run reads the version that is current when it begins. Each version is packed once,
+// whatever the schedule.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,7 +58,7 @@ Tensor run(const Program& program, const exec::RunControl& control = {}) {
   return outputs[0].tensor();
 }
 
-/// The output of a program in which these weights are constants.
+/// Returns the output of a program in which these weights are constants.
 Tensor expected(int w, int b) { return run(Program(make_graph(weights(w), bias(b), false))); }
 
 bool same_bits(const Tensor& a, const Tensor& b) {

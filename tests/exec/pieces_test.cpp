@@ -47,7 +47,7 @@ void expect_same_bits(const std::vector<Datum>& a, const std::vector<Datum>& b, 
 
 size_t arena_of(const Program& program) { return program.plans().bindings().latest_plan()->arena_bytes; }
 
-// Returns how many values are stored within other values.
+// Returns the number of values that are stored within other values.
 size_t num_pieces(const Program& program) { return program.pieces().size(); }
 
 TEST(Pieces, AConcatsInputsAreWrittenIntoItsOutput) {
@@ -78,7 +78,7 @@ TEST(Pieces, OfElementsBelowAByteLieApart) {
   expect_same_bits(run(program, {feed}), {swapped});
 }
 
-// Concatenates the columns of two matrices in plain C++: the expected result.
+// Concatenates the columns of two matrices in plain C++. This is the expected result.
 Tensor joined_columns(const Tensor& a, const Tensor& b) {
   const int64_t rows = a.shape()[0], left = a.shape()[1], right = b.shape()[1];
   Tensor out(DType::float32, {rows, left + right});
@@ -313,7 +313,8 @@ TEST(Pieces, KernelsThatDoNotAskWhereRowsAreGetCopies) {
   EXPECT_EQ(num_pieces(pieces), 0U);
 }
 
-// Has Concats of Concats, Splits of concatenated values, updates in place, views, values that are read much later, and several outputs.
+// Makes a graph of Concats of Concats, Splits of concatenated values, updates in place, views, values that are read much later, and several
+// outputs.
 std::shared_ptr<Graph> random_graph(uint32_t seed) {
   std::mt19937 random(seed);
   auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
@@ -349,7 +350,8 @@ std::shared_ptr<Graph> random_graph(uint32_t seed) {
         values.push_back(b.node("Reshape", {b.node("Add", {flat, half}), b.ints("r" + std::to_string(i), {-1, 8})}));
         break;
       }
-      default: values.push_back(b.node("Sub", {x, b.node("ReduceMean", {y})})); break;  // reads all of another value, maybe one within x
+      // The node reads all of another value, which may lie within x.
+      default: values.push_back(b.node("Sub", {x, b.node("ReduceMean", {y})})); break;
     }
     // Drops large values: sizes that double with every Concat would grow without bound.
     if (const auto& d = rows(values.back()); d.is_const() && d.value() > 200) values.pop_back();

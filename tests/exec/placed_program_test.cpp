@@ -1,5 +1,5 @@
-// Programs over several devices compute the host's results under any timing, with no fence too few, and reuse no memory that is still
-// needed.
+// Tests programs over several devices: they compute the host's results under any timing, have all fences that they need, and reuse no
+// memory that is still needed.
 #include "exec/placed/placed_program.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ std::vector<Datum> run(PlacedProgram& placed, const std::vector<Datum>& feeds, c
   return outputs;
 }
 
-// The host and two accelerators, all simulated, so that nothing escapes the checker.
+// Returns three devices, the host and two accelerators. All are simulated, so that the checker sees every access.
 std::vector<std::shared_ptr<Device>> three_devices(uint64_t seed, int max_delay_us) {
   auto checker = std::make_shared<AccessChecker>();
   SimOptions options{.name = "cpu", .seed = seed, .max_delay_us = max_delay_us, .host_accessible = true, .checker = checker};
@@ -170,7 +170,7 @@ TEST(StreamPlan, NoFenceIsImpliedByOthers) {
   }
 }
 
-// x + 1 on one device, its square on the other, and the sum of both on the host.
+// Makes x + 1 on one device, its square on the other, and the sum of both on the host.
 std::shared_ptr<Graph> two_sided() {
   GraphBuilder b;
   ValueId x = b.input("x", DType::float32, {b.symbol("n")});
@@ -197,7 +197,7 @@ Tensor counted(int64_t n) {
 TEST(PlacedProgram, AValueIsSentFromOneDeviceAndReceivedByAnother) {
   Program program(two_sided(), kPlaced);
   StreamPlan plan = exec::plan_streams(program, placement_of(program, {{"left", 1}, {"right", 2}, {"both", 0}}), 3);
-  ASSERT_EQ(plan.num_copies(), 4);  // x to device 1; x + 1 to device 2 and to the host; its square to the host
+  ASSERT_EQ(plan.num_copies(), 4);  // the copies: x to device 1; x + 1 to device 2 and to the host; its square to the host
   const auto send = std::find_if(plan.steps.begin(), plan.steps.end(), [&](const StreamPlan::Step& step) {
     return step.instruction == exec::kNoInstruction && plan.locations[step.source].device == 1 && plan.locations[step.target].device == 2;
   });
@@ -397,7 +397,7 @@ TEST(StreamPlan, AChainIsOneBulkUnlessItIsCapped) {
     for (const auto& bulk : exec::plan_streams(program, placement, 2, {.max_bulk = cap}).bulks) sizes.push_back(bulk.size());
     return sizes;
   };
-  EXPECT_EQ(bulks(SIZE_MAX), (std::vector<size_t>{1, 40, 1}));  // copy of x, kernels, copy of y
+  EXPECT_EQ(bulks(SIZE_MAX), (std::vector<size_t>{1, 40, 1}));  // the bulks: the copy of x, the kernels, the copy of y
   EXPECT_EQ(bulks(15), (std::vector<size_t>{1, 15, 15, 10, 1}));
 }
 
@@ -476,7 +476,7 @@ TEST(PlacedProgram, ArenasReuseMemoryOnlyOfWhatTheDeviceHasPassed) {
     const std::vector<Datum> outputs = run(placed, {counted(n)});
     EXPECT_EQ(outputs[0].tensor().data<float>()[n - 1], static_cast<float>(n - 1));
   }
-  // Two of the forty values at a time, with a quarter more for growth.
+  // The arena holds two of the forty values at the same time, and has a quarter more for growth.
   EXPECT_LE(next_run(placed).arena_bytes(1), 2 * 1024 * sizeof(float) * 5 / 4);
 }
 

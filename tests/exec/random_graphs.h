@@ -1,4 +1,4 @@
-// Random graphs, on which executors must agree.
+// Makes random graphs, on which all executors must give the same results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 namespace treadle::testing {
 
-/// Random graphs of cheap and expensive nodes, views, in-place updates, data-dependent shapes, and several outputs.
-/// @param data_dependent  false: all extents are known before the run.
+/// Makes a random graph of cheap and expensive nodes, views, in-place updates, data-dependent shapes, and several outputs. @param
+/// data_dependent  false: all extents are known before the run
 inline std::shared_ptr<Graph> random_graph(uint32_t seed, bool data_dependent = true) {
   std::mt19937 random(seed);
   auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
@@ -35,7 +35,7 @@ inline std::shared_ptr<Graph> random_graph(uint32_t seed, bool data_dependent = 
       case 3: values.push_back(b.node("Tanh", {x})); break;
       case 4: values.push_back(b.node("Relu", {b.node("Sub", {x, half})})); break;
       case 5: values.push_back(b.node("Reshape", {b.node("Add", {b.node("Reshape", {x, flat}), half}), square})); break;
-      default: {  // its shape is data-dependent
+      default: {  // the node's shape is data-dependent
         ValueId index =
             b.node("Squeeze", {b.node("Slice", {b.node("NonZero", {b.node("Reshape", {x, flat})}), b.ints("s" + std::to_string(i), {0}),
                                                 b.ints("e" + std::to_string(i), {1}), b.ints("a" + std::to_string(i), {1})}),

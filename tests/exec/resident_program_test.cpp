@@ -1,4 +1,4 @@
-// Programs on one device within memory limits: step by step, also with values that do not fit on the host.
+// Tests programs on one device within memory limits: they run step by step, also with values that do not fit on the host.
 #include <gtest/gtest.h>
 
 #include "device/cpu/cpu_device.h"
@@ -49,7 +49,7 @@ TEST_P(ResidentProgramTest, GivesWhatTheHostGives) {
     const Tensor &y = outputs[0].tensor(), &places = outputs[1].tensor();
     ASSERT_EQ(y.shape(), (Shape{n, 2}));
     for (int64_t i = 0; i < y.num_elements(); ++i) EXPECT_EQ(y.data<float>()[i], static_cast<float>(i * i));
-    // x is -1, 0, 1, 2 …: one zero, at place 1.
+    // x is -1, 0, 1, 2 …, so it has one zero, at place 1.
     ASSERT_EQ(places.shape(), (Shape{2, std::max<int64_t>(2 * n - 1, 0)}));
     if (n > 1) {
       EXPECT_EQ(places.data<int64_t>()[1], 1);
@@ -97,7 +97,7 @@ TEST(ResidentProgram, LeavesNothingButConstantsOnTheDevice) {
 // If a step lacks memory on its own device, the run may use memory on the other device.
 TEST(ResidentProgram, ALimitCountsAllDevices) {
   constexpr int64_t kElements = 64;
-  constexpr size_t kLimit = 3 * kElements * sizeof(float);  // the bytes that one step uses
+  constexpr size_t kLimit = 3 * kElements * sizeof(float);  // the limit is the bytes that one step uses
   GraphBuilder b;
   std::vector<ValueId> values{b.input("x", DType::float32, {kElements})};
   Tensor twos(DType::float32, Shape{kElements});

@@ -28,7 +28,7 @@ constexpr int64_t kRows = 64, kColumns = 16;
 constexpr size_t kValueBytes = size_t{kRows} * kColumns * 4;
 constexpr int kLinks = 12;
 
-// A chain of values, which are read again in reverse order.
+// Makes a chain of values, which later nodes read again in reverse order.
 std::shared_ptr<Graph> there_and_back() {
   GraphBuilder b;
   std::vector<ValueId> values{b.input("x", DType::float32, {kRows, kColumns})};
@@ -141,7 +141,7 @@ TEST(RunBudget, ALimitThatShrinksInFrontOfAnyNodeOfARandomGraphEndsNoRun) {
             try {
               frame.start(feeds, {}, control, {});
             } catch (const Error& error) {
-              EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();  // some graphs need more from the start
+              EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();  // some graphs need more memory from the start
               continue;
             }
             const size_t held = frame.state().arena_bytes();
@@ -178,7 +178,7 @@ TEST(RunBudget, ARunByReadinessGoesOnInOrderWhenTheLimitChanges) {
           while (!frame.advance(steps)) {
           }
         } catch (const Error& error) {
-          EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();  // some graphs need more
+          EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();  // some graphs need more memory
           continue;
         }
         changed += by_readiness && !frame.goes_by_readiness();

@@ -23,7 +23,7 @@ namespace {
 #if defined(TREADLE_EXPECTS_PROBES)
 constexpr bool kHasProbes = true;
 #else
-constexpr bool kHasProbes = false;  // built without probes, unless the program has some
+constexpr bool kHasProbes = false;  // the build has no probes, unless the program's file contains some
 #endif
 
 // Returns the program's SystemTap probes, from the notes of its file: "treadle:node_begin" and the like, each with its numbers of
@@ -83,7 +83,7 @@ int listen(NvtxGetExportTableFunc_t get_table) {
   return 1;
 }
 
-// NVTX looks here once for a tool, before it looks for a tool's library. This must be set before any test runs.
+// NVTX looks at this variable once for a tool, before it looks for a tool's library. So it must be set before any test runs.
 [[maybe_unused]] const bool kListens = (InitializeInjectionNvtx2_fnptr = listen, true);
 
 // Returns the path of each range through the ranges around it: "treadle forward/treadle run/y_node".
@@ -141,7 +141,7 @@ TEST(TraceMarks, AStepHasARangeForEachOfItsPhases) {
     else
       EXPECT_TRUE(below.starts_with(phases.back() + "/")) << "a node outside of its phase: " << below;
   }
-  // The order of the plan may change between phases more than once.
+  // The order of the plan may change between the phases of a step more than once.
   EXPECT_EQ(phases.front(), "forward");
   EXPECT_EQ(phases.back(), "optimizer");
   EXPECT_EQ(std::set<std::string>(phases.begin(), phases.end()), (std::set<std::string>{"forward", "backward", "optimizer"}));

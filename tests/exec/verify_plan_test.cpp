@@ -1,4 +1,4 @@
-// Correct plans pass; deliberately broken ones are rejected, with a message that names the fault.
+// Tests the verifier of plans: it must accept correct plans, and reject deliberately broken ones with a message that names the fault.
 #include "exec/verify/verify_plan.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ using Home = DescribedPlan::Home;
 struct Break {
   const char* what;
   std::function<void(BreakablePlan&)> how;
-  const char* said;  ///< text that one of the faults must contain
+  const char* said;  ///< text that one of the reported faults must contain
 };
 
 void expect_found(const std::function<BreakablePlan()>& make, const std::vector<Break>& breaks) {
@@ -372,7 +372,7 @@ TEST(VerifyPlan, AKnownOutputOfANodeThatRunsIsLetGoOf) {
   testing::GraphBuilder b;
   const ValueId query = b.input("query", DType::float32, {b.symbol("batch"), b.symbol("length"), 2});
   const ValueId past = b.constant("past", Tensor(DType::float32, {1, 4, 5, 16}));
-  const ValueId lengths = b.graph().add_input("lengths", Type::tensor(DType::int32));  // so that the run binds the node
+  const ValueId lengths = b.graph().add_input("lengths", Type::tensor(DType::int32));  // this output makes the run bind the node
   const ValueId total = b.constant("total", Tensor::scalar<int32_t>(3));
   for (ValueId output : b.nodes("CachePositions", {query, past, lengths, total}, 4, {}, {}, "treadle")) b.output(output);
   const testing::HostProgram program(b.finish(), {.verify_plans = true});

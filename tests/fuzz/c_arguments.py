@@ -12,7 +12,7 @@ import c_header
 
 HUGE = (1 << 63, (1 << 63) + 7, (1 << 64) - 1, (1 << 64) - 5)  # counts that no memory can hold; as int64_t they are negative
 OUTSIDE = (-1, 99, 257, 1 << 16, -(1 << 31), (1 << 31) - 1)  # values that no enum has
-ROOM = 16  # allocated elements of each list, whatever its count
+ROOM = 16  # number of elements that are allocated for each list, whatever its count says
 
 _SCALARS: dict[str, Any] = {
     "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
@@ -49,7 +49,7 @@ class Argument:
     def __init__(self, value: Any, text: str, wrong: str = "", cell: Any = None) -> None:
         self.value, self.text = value, text
         self.wrong = wrong  # "null", "kind", "huge" or "enum": a wrong value that the library must refuse; "" if the argument is correct
-        self.cell = cell  # memory that the function writes to
+        self.cell = cell  # the memory to which the function writes
 
 
 class Arguments:
@@ -150,7 +150,7 @@ class Arguments:
         if parameter.type == "const int64_t*":
             extents = [self.random.choice((0, 1, 2, 2, 2, 4, 4, 3, -1, 1 << 20)) for _ in range(ROOM)]
             return Argument(self.keep((ctypes.c_int64 * ROOM)(*extents)), str(extents[:4]))
-        cell = (ctypes.c_uint64 * 4096)()  # large enough for anything that is written
+        cell = (ctypes.c_uint64 * 4096)()  # large enough for anything that a function writes
         return Argument(self.keep(cell), "room", cell=cell)
 
     def pointer_list(self, parameter: c_header.Parameter) -> Argument:

@@ -32,7 +32,7 @@ from c_arguments import ROOM, Argument, Arguments
 LIBRARY = Path(os.environ.get("TREADLE_LIBRARY", Path(__file__).parents[2] / "build/release/libtreadle.so"))
 CALLS = 200  # number of calls in a sequence
 SECONDS = 300  # time limit of a sequence, long enough for a busy machine
-_LIMIT_BYTES = 16 << 30  # address space, so that huge tensors are refused or cost nothing
+_LIMIT_BYTES = 16 << 30  # limit of the address space, so that huge tensors are refused or cost nothing
 INVALID_ARGUMENT, INTERNAL = 1, 9
 
 
@@ -184,11 +184,11 @@ class Fuzzer:
         self.calls: collections.Counter[str] = collections.Counter()
         self.successes: collections.Counter[str] = collections.Counter()
         self.failures: list[str] = []
-        self.told = mmap.mmap(-1, 1 << 16)  # shared memory: the current call, and numbers of calls
+        self.told = mmap.mmap(-1, 1 << 16)  # shared memory that contains the current call and the numbers of calls
         self.names = list(self.header.functions)
 
     def run(self, seed: int, cases: list[tuple[str, dict[str, str]]] | None = None, verbose: bool = False) -> int:
-        """Runs one sequence, random or with these cases. Returns how many calls were made before a failure."""
+        """Runs one sequence, random or with these cases. Returns the number of calls that were made before a failure."""
         self.told[:] = bytes(len(self.told))
         folder = tempfile.mkdtemp(prefix="treadle-c-fuzz-")
         child = os.fork()

@@ -15,7 +15,7 @@ from c_arguments import Arguments
 from onnx import TensorProto, helper, numpy_helper
 
 OWN = b"own-"
-AT_MOST = 4  # objects per kind; beyond that, existing ones are reused
+AT_MOST = 4  # limit of objects per kind; when it is reached, existing ones are reused
 
 
 def _model(nodes: list[Any], outputs: list[Any], **initializers: Any) -> bytes:
@@ -118,7 +118,7 @@ class Objects:
         self.header, self.library, self.random = header, library, rng
         self.alive: dict[int, str] = {}  # the kind of each object that is alive, by its address
         self.of_kind: dict[str, list[int]] = {kind: [] for kind in header.handles}
-        self.needed: dict[int, set[int]] = {}  # by address, the objects that need it
+        self.needed: dict[int, set[int]] = {}  # for each address, the objects that need the object there
         self.kept: list[Any] = []
         self.arguments = Arguments(header, rng, texts(), PAIRS, self.one)
         self.arguments.fitting = self.fitting
@@ -171,7 +171,7 @@ class Objects:
         if kind:
             self.of_kind[kind].remove(address)  # type: ignore[arg-type]
             self.needed.pop(address, None)  # type: ignore[arg-type]
-            for keepers in self.needed.values():  # a new object may soon have this address
+            for keepers in self.needed.values():  # forgets the address, because a new object may soon have it
                 keepers.discard(address)  # type: ignore[arg-type]
 
     def release(self, address: int) -> None:

@@ -13,10 +13,10 @@ namespace treadle::fuzz {
 struct CampaignOptions {
   uint64_t seed = 1, count = 1000;
   double seconds_per_case = 10;
-  uint64_t memory_bytes = uint64_t{4} << 30;  // address space; 0: unlimited
-  double seconds = 0;                         // for all cases; 0: unlimited
-  size_t failures = 100;                      // stops after this many failures
-  std::filesystem::path out;                  // keeps failing files here; empty: nowhere
+  uint64_t memory_bytes = uint64_t{4} << 30;  // limit of the address space; 0: unlimited
+  double seconds = 0;                         // time limit for all cases; 0: unlimited
+  size_t failures = 100;                      // the campaign stops after this many failures
+  std::filesystem::path out;                  // folder for files that fail; empty: they are not kept
 };
 
 struct Failure {
@@ -24,7 +24,7 @@ struct Failure {
   std::string what;
 };
 struct CampaignResult {
-  uint64_t cases = 0, used = 0;  // used: loaded and run to the end
+  uint64_t cases = 0, used = 0;  // used: number of files that were loaded and run to the end
   std::vector<Failure> failures;
 };
 

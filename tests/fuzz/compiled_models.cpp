@@ -1,4 +1,4 @@
-// Compiled models. They are split into parts and joined again after changes, so that header, table and checksums are correct.
+// Fuzzes compiled models. A model is split into parts, which are changed and joined again so that header, table and checksums are correct.
 #include <cstring>
 #include <span>
 
@@ -80,7 +80,7 @@ std::string joined(const Parts& parts, const Change& change_table) {
   return header + description + elements;
 }
 
-// Names of operators, attributes and kernels.
+// Returns names of operators, attributes and kernels.
 const std::vector<std::string>& words() {
   static const std::vector<std::string> all = [] {
     std::vector<std::string> words{"", "treadle", "ai.onnx.ml", "com.microsoft", "n", "batch"};

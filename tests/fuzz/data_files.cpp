@@ -1,4 +1,4 @@
-// Files of arrays, tables and adapters.
+// Fuzzes files of arrays, tables and adapters.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -107,7 +107,7 @@ std::string archive_of(const std::vector<Entry>& entries) {
   return files + directory + end;
 }
 
-// Returns the parts of archives: for each array its name, its size and its contents. Changed parts are archived afterwards.
+// Returns parts of archives: for each array, its name, its size and its contents. They are changed first and then made an archive.
 std::vector<std::string> npz_parts(const fs::path& folder) {
   std::string all;
   for (const auto& [name, tensor] : arrays()) {

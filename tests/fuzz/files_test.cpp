@@ -1,4 +1,4 @@
-// A small fixed part of treadle_file_fuzz's campaign.
+// Runs a small fixed part of the campaign of treadle_file_fuzz.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// Any bytes as a model: reading, import, upgrade, inference, optimisation, lowering, binding; with TREADLE_FUZZ_SESSIONS=1 a session of it
-// as well, and two runs with random feeds. Errors are fine; crashes, hangs and leaks are not.
+// Uses any bytes as a model: reads, imports, upgrades, infers, optimises, lowers and binds it. With TREADLE_FUZZ_SESSIONS=1, it also makes
+// a session and runs it twice with random feeds. Errors are allowed; crashes, hangs and leaks are not.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

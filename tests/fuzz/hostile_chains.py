@@ -1,4 +1,5 @@
-"""Small models that grow with each node: chains that double, nests, trees of functions, expressions of extents, copies of long parts."""
+"""Makes small models whose memory or time grows with each node: chains that double, nests, trees of functions, expressions of extents,
+copies of long parts."""
 
 from __future__ import annotations
 
@@ -170,7 +171,7 @@ def sliced_by_operands(draw):
 
 @chain
 def broadcast_extents(draw):
-    """Sums of inputs in which any extent may be 1."""
+    """Makes sums of inputs in which any extent may be 1."""
     count = draw.choice([10, 300])
     nodes, values = [], [f"x{i}" for i in range(count)]
     for i in range(3 * count):
@@ -203,7 +204,7 @@ def functions_of_functions(draw):
 
 @chain
 def functions_with_long_parts(draw):
-    """A function that is called often, with a long text, list or name that the file contains once."""
+    """Makes a function that is called often, with a long text, list or name that the file contains once."""
     kind = draw.randrange(5)
     long = "x" * draw.choice([1000, 30_000])
     node = _node("Relu", ["x"], "y")
@@ -224,7 +225,7 @@ def functions_with_long_parts(draw):
 
 @chain
 def functions_with_long_prefixes(draw):
-    """Calls with long names, which become prefixes of all names within them."""
+    """Makes calls with long names, which become prefixes of all names within them."""
     functions = [_function("f0", [_node("Relu", ["x"], "y")])]
     for i in range(1, draw.choice([5, 40])):
         nodes = _calls(f"f{i - 1}", 2 if i < 12 else 1)
@@ -236,7 +237,7 @@ def functions_with_long_prefixes(draw):
 
 @chain
 def functions_of_constants(draw):
-    """A function with a constant that is folded anew in each call."""
+    """Makes a function with a constant that is folded anew in each call."""
     nodes = [_node("Constant", [], "n", value_ints=[draw.choice([1000, 300_000])]), _node("ConstantOfShape", ["n"], "c"), _node("Add", ["x", "c"], "y")]
     return _model(_calls("f1", 40), [("x", FLOAT, ["n"])], functions=[_function("f0", nodes), _function("f1", _calls("f0", draw.choice([2, 50])))])
 
@@ -326,7 +327,7 @@ def many_nodes(draw):
 
 @chain
 def many_old_nodes(draw):
-    """Nodes that an upgrade or a decomposition replaces by several."""
+    """Makes nodes that an upgrade or a decomposition replaces by several."""
     op, attributes = draw.choice([("Celu", {}), ("LpPool", {"kernel_shape": [2]}), ("ReduceL1", {}), ("Gelu", {}), ("MeanVarianceNormalization", {}), ("LayerNormalization", {})])
     operands = (lambda x: [x, "w"]) if op == "LayerNormalization" else (lambda x: [x])
     return _model(_repeat(op, 2500, operands, **attributes), [("x", FLOAT, ["n", 3, "m"])], {"w": np.ones(1, np.float32)})
@@ -357,7 +358,7 @@ def many_convolutions(draw):
 
 @chain
 def packed_fills(draw):
-    """Folded constants that are packed for each kind of reader."""
+    """Makes folded constants that are packed for each kind of reader."""
     n, value = draw.choice([1000, 2400]), helper.make_tensor("v", FLOAT, [1], [0.5])
     nodes = [_node("ConstantOfShape", ["s"], "w", value=value), _node("ConstantOfShape", ["f"], "k", value=value)]
     nodes += [_node("MatMul", ["x", "w"], "a"), _node("Gemm", ["x", "w"], "b", transB=1), _node("MatMul", ["w", "x"], "c")]
@@ -389,7 +390,7 @@ def equal_names(draw):
 
 @chain
 def undeclared_ranks(draw):
-    """Operators of unknown ranks, which are decomposed for each possible rank."""
+    """Makes operators with operands of unknown ranks, which are decomposed for each possible rank."""
     op, inputs, attributes = draw.choice(
         [
             ("MultiHeadAttention", ["x", "x", "x"], {"num_heads": 1}),
@@ -407,7 +408,7 @@ def undeclared_ranks(draw):
 
 @chain
 def empty_messages(draw):
-    """Empty messages, which need two bytes each in the file."""
+    """Makes empty messages, which need two bytes each in the file."""
     model = _model([_node("Relu", ["x"], "y")], [("x", FLOAT, ["n"])])
     kind = draw.randrange(9)
     if kind < 3:
@@ -430,7 +431,7 @@ def empty_messages(draw):
 
 @chain
 def long_lists(draw):
-    """An attribute with as many numbers as fit into the file."""
+    """Makes an attribute with as many numbers as fit into the file."""
     op, attribute = draw.choice([("Transpose", "perm"), ("MaxPool", "kernel_shape"), ("TreeEnsembleRegressor", "nodes_treeids"), ("TfIdfVectorizer", "ngram_counts")])
     opset = {"domain": "ai.onnx.ml"} if op.startswith("Tree") else {}
     model = _model([helper.make_node(op, ["x"], ["y"], **opset, **{attribute: [draw.choice([0, 1])] * 45_000})], [("x", FLOAT, ["n", 3, "h", "w"])])
@@ -454,7 +455,7 @@ def long_equations(draw):
 
 @chain
 def long_names(draw):
-    """Long names, which errors, notes and prefixes repeat."""
+    """Makes long names, which errors, notes and prefixes repeat."""
     name = "x" * 15_000
     model = _model([_node(draw.choice(["Relu", "Reshape", "Nothing", "Concat"]), [name, name], "y")], [(name, FLOAT, ["n" * 15_000, 3])])
     model.graph.node[0].name = name
@@ -463,7 +464,7 @@ def long_names(draw):
 
 @chain
 def written_out_normalizations(draw):
-    """Normalisations that are fused, for which a row of ones is made."""
+    """Makes normalisations that are fused. For each one the pass makes a row of ones."""
     length = draw.choice([64, 8192, 10**9])
     nodes, last = [], "x"
     for i in range(draw.choice([1, 400])):

@@ -37,10 +37,10 @@ from draft import Case, Choices, Rejected  # noqa: E402
 from hostile_chains import CHAINS  # noqa: E402
 from judges import model_of  # noqa: E402
 
-MEMORY_LIMIT = 64 << 20  # bytes beyond the memory before the load
+MEMORY_LIMIT = 64 << 20  # limit in bytes, beyond the memory that the process had before the load
 FILE_LIMIT = 100_000
-CPU_LIMIT = 20  # seconds; only a load that never ends reaches it
-ADDRESS_LIMIT = 2 << 30  # bytes beyond the address space before the load
+CPU_LIMIT = 20  # limit in seconds; only a load that never ends reaches it
+ADDRESS_LIMIT = 2 << 30  # limit in bytes, beyond the address space that the process had before the load
 NUMBERS = [0, 1, -1, 2, 7, 64, 1000, 65_536, 1_000_003, 100_000_007, 1_000_000_007, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40, 2**62, 2**63 - 1, -(2**63)]
 HUGE_FLOATS = [0.0, -1.0, 1e9, 1e30, float("inf"), float("nan")]
 
@@ -191,7 +191,7 @@ def declare_constant(model: onnx.ModelProto, draw: random.Random) -> None:
 
 
 def make_large(model: onnx.ModelProto, draw: random.Random) -> None:
-    """Replaces an operand by a fill: as many axes, but large ones, in few bytes."""
+    """Replaces an operand by a constant fill with the same number of axes, but large extents, which needs few bytes in the file."""
     found = [i for i in model.graph.input if i.type.HasField("tensor_type")] + list(model.graph.initializer)
     if not found:
         return

@@ -42,14 +42,14 @@ uint64_t Mutator::hard_number() {
   return one_in(4) ? 0 - hard : hard;
 }
 
-// Mostly one change: with several, the first that is refused hides the others.
+// Mostly returns one change, because with several the first refused change hides the others.
 size_t Mutator::num_changes() { return one_in(4) ? 2 + below(3) : 1; }
 
 void Mutator::change_number(std::string& bytes) {
   static const std::vector<size_t> kSizes{1, 1, 2, 4, 4, 8, 8, 8};
   const size_t size = std::min(one_of(kSizes), bytes.size());
   size_t place = below(bytes.size() - size + 1);
-  // Prefers small 8-byte numbers, which are likely counts, extents or indices.
+  // Prefers small numbers of 8 bytes, because these are likely to be counts, extents or indices.
   for (int tries = 0; size == 8 && tries < 64 && at<uint64_t>(bytes, place) > 4096; ++tries) place = below(bytes.size() - size + 1);
   uint64_t value = 0;
   std::memcpy(&value, bytes.data() + place, size);

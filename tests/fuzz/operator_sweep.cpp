@@ -1,4 +1,4 @@
-// Sweeps over every operator and attribute, the optimiser's and the trainer's own included: docs/fuzzing.md.
+// Sweeps over every operator and attribute, including those of the optimiser and the trainer. docs/fuzzing.md describes it.
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -31,7 +31,7 @@ struct Options {
   bool print = false, one = false;
 };
 
-/// The worker's progress, which outlives the worker.
+/// The progress of a worker, in memory that exists longer than the worker.
 struct Progress {
   uint64_t seed;
   int64_t ran, refused;

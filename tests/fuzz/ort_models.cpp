@@ -1,4 +1,4 @@
-// Models in ONNX Runtime's format. They have no checksum: the reader sees every changed byte.
+// Fuzzes models in ONNX Runtime's format. They have no checksum, so the reader sees every changed byte.
 #include <array>
 
 #include "onnx/parse.h"

@@ -1,4 +1,4 @@
-// Recordings of profiles, and profiles as JSON.
+// Fuzzes recordings of profiles, and profiles as JSON.
 #include <cstring>
 #include <map>
 #include <utility>

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kWords = sizeof(sharing::Page) / sizeof(uint64_t);
-constexpr uint64_t kZero = 0x5A5A5A5A5A5A5A5A;  // in a case, means that 0 is written
+constexpr uint64_t kZero = 0x5A5A5A5A5A5A5A5A;  // in a case, this number means that 0 is written
 constexpr int64_t kDeadlineMs = 50;
 
 // A case has a word for each word of the page; 0 leaves that word as it is.
@@ -30,7 +30,7 @@ std::string changed(const std::string& seed, Mutator& mutator) {
   constexpr size_t kFirstSlot = offsetof(sharing::Page, slots) / sizeof(uint64_t), kSlotWords = sizeof(sharing::JobSlot) / sizeof(uint64_t);
   std::string words = seed;
   for (size_t changes = 1 + mutator.below(6); changes > 0; --changes) {
-    // Most changes are to the first slots, which belong to this process.
+    // Most changes are to the first entries of the page, which belong to this process.
     const size_t word = mutator.one_in(4) ? mutator.below(kWords) : mutator.below(kFirstSlot + 2 * kSlotWords);
     uint64_t value = mutator.one_in(3) ? mutator.number() : mutator.hard_number();
     if (mutator.one_in(3)) value = value << 32U | mutator.below(5);
@@ -59,7 +59,7 @@ void scribble(const std::string& words) {
   }
 }
 
-// Errors are valid: a run that would wait for ever, a memory limit, a job that cannot be found.
+// Calls a function. These errors are valid: a run that would wait for ever, a memory limit, a job that cannot be found.
 template <typename Call>
 void try_to(const Call& call) {
   try {

@@ -24,7 +24,7 @@ struct SweepCase {
   std::vector<bool> outputs;  // false for an output that is absent
   Attributes attributes;
   std::vector<std::string> bodies;  // names of graph attributes
-  bool optimized = false;           // true: all passes run before lowering
+  bool optimized = false;           // true if all passes run before lowering
 };
 
 /// Returns the case for a seed. Its operator is one of `ops`.

@@ -11,7 +11,7 @@
 namespace treadle::fuzz {
 namespace {
 
-/// The child's result, which outlives the child.
+/// The result of a child process, in memory that exists longer than the child.
 struct Found {
   uint64_t seed;
   int64_t ran;
@@ -40,7 +40,7 @@ TEST(Sweep, NoCaseOfAnyOperatorEndsTheProcessOrIsAFaultOfTheLibrary) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "seed " << found->seed << ": " << found->failure;
-  EXPECT_GT(found->ran, 1'000);  // enough cases have run
+  EXPECT_GT(found->ran, 1'000);  // checks that enough cases have run
   munmap(found, sizeof(Found));
 }
 

@@ -1,4 +1,4 @@
-// Checkpoints, adapters of trainers and artifacts.
+// Fuzzes checkpoints, adapters of trainers, and artifacts.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -127,7 +127,7 @@ void use_adapters(const fs::path& file, uint64_t) {
 constexpr const char* kArtifactFiles[] = {"training_model.onnx", "eval_model.onnx", "inference_model.onnx", "optimizer_model.onnx",
                                           "checkpoint.safetensors"};
 
-// A folder as one file: each file's size in 8 bytes, then its contents.
+// Returns a folder as one string: the size of each file in 8 bytes, and then its contents.
 std::string packed(const fs::path& folder) {
   std::string all;
   for (const char* name : kArtifactFiles) {

@@ -95,9 +95,9 @@ TEST_F(DimTest, BroadcastingTakesTheOtherOfAOne) {
   EXPECT_EQ(broadcast(a, Dim(1)), a);
   EXPECT_EQ(broadcast(Dim(1), a), a);
   EXPECT_EQ(broadcast(a, a), a);
-  EXPECT_EQ(broadcast(a, Dim(4)), Dim(4));  // a is 4 or 1 in every run that succeeds
+  EXPECT_EQ(broadcast(a, Dim(4)), Dim(4));  // in every run that succeeds, a is 4 or 1
   EXPECT_EQ(broadcast(a, b), broadcast(b, a));
-  EXPECT_EQ(broadcast(broadcast(a, b), a), broadcast(a, b));  // a second time changes nothing
+  EXPECT_EQ(broadcast(broadcast(a, b), a), broadcast(a, b));  // broadcasting again changes nothing
   EXPECT_EQ(broadcast(b, broadcast(a, b)), broadcast(a, b));
   EXPECT_THROW(broadcast(Dim(3), Dim(4)), Error);
 }

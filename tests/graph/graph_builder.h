@@ -1,4 +1,4 @@
-// Small graphs for tests, built in code, and run through the executor.
+// Helpers that build small graphs in code, and run them through the executor.
 #pragma once
 
 #include <cstdint>

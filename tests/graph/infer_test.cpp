@@ -18,7 +18,7 @@ std::string known_of(GraphBuilder& b, ValueId id) {
   return known ? to_string(SymbolicShape(known->begin(), known->end())) : "unknown";
 }
 
-// ONNX, IR.md: "homogeneous" lists of operands have one type.
+// The page IR.md of ONNX says that the operands in a "homogeneous" list have one type.
 TEST(Infer, ListsOfOperandsHaveOneType) {
   for (const char* op : {"Concat", "Max", "Min", "Sum", "Mean", "SequenceConstruct"}) {
     GraphBuilder b;
@@ -36,7 +36,7 @@ TEST(Infer, ListsOfOperandsHaveOneType) {
   }
 }
 
-// The free rows of a cache are the difference of two lengths. It counts as an extent though it is 0 if both are equal.
+// The number of free rows of a cache is the difference of two lengths. It counts as an extent, though it is 0 if both are equal.
 TEST(Infer, ADifferenceOfSymbolsIsAnExtent) {
   GraphBuilder b;
   const ValueId first = b.op("first", "Shape", {b.input("a", {b.symbol("A")})}),
@@ -116,7 +116,7 @@ TEST(Infer, WhatOnlyTheRunCanTellIsASymbolOfItsOwn) {
   ASSERT_EQ(type.rank(), 2);
   EXPECT_TRUE((*type.shape)[0].is_const(1));
   EXPECT_TRUE((*type.shape)[1].data_dependent());
-  // Later nodes see this extent as any other.
+  // Later nodes can use this extent like any other.
   ValueId columns = b.op("columns", "Transpose", {where});
   EXPECT_EQ((*b.graph().type(columns).shape)[0], (*type.shape)[1]);
 }
@@ -157,7 +157,7 @@ TEST(Infer, MergingTakesWhatEachTypeKnows) {
   EXPECT_TRUE(contradiction);
 }
 
-// Returns the error's text: where the error is, both values that disagree, and the node's operands.
+// Returns the text of the error: it says where the error is, which two values disagree, and what the operands of the node are.
 std::string error_of(const std::function<void(GraphBuilder&)>& build) {
   GraphBuilder b;
   try {

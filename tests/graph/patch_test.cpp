@@ -29,7 +29,7 @@ std::vector<std::unique_ptr<Rule>> one(std::string name, TestRule::Match match) 
   return rules;
 }
 
-// Replaces Neg(x) by Abs(0) - x: a patch with two nodes.
+// Replaces Neg(x) by Abs(0) - x, with a patch of two nodes.
 std::optional<Patch> subtract(const Graph&, const Node& node) {
   if (!node.is("Neg")) return std::nullopt;
   Patch patch;
@@ -140,7 +140,7 @@ TEST(Patch, AnInputDoesNotTakeOverADeclaration) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n")});
   ValueId y = b.op("y", "Identity", {x});
-  b.graph().value(y).type = Type::tensor(DType::float32, SymbolicShape{4});  // as a file may declare it wrongly
+  b.graph().value(y).type = Type::tensor(DType::float32, SymbolicShape{4});  // a file may declare the value wrongly in this way
   b.output(y);
   auto remove = [](const Graph&, const Node& node) { return std::optional(Patch::replacement(node.outputs[0], node.inputs[0])); };
   EXPECT_EQ(apply_rules(b.graph(), one("remove", remove)), 1);

@@ -25,7 +25,7 @@ class UnusedKernels : public testing::Test {
                    kernel<Takes>("plain", DType::int32),   kernel<Takes>("good"),     kernel<Takes>("slow")};
     const ValueId x = graph_.add_input("x", Type::tensor(dtype, SymbolicShape{Dim(2)}));
     node_ = graph_.add_node({.op_type = "Relu", .inputs = {x}, .name = "node", .num_outputs = 1});
-    graph_.node(node_).op = &op_;  // replaces the definition of Relu
+    graph_.node(node_).op = &op_;  // the node uses this definition in place of Relu's
   }
   std::vector<std::string> lines(std::string_view chosen) const {
     std::vector<std::string> found;

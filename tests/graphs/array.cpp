@@ -74,7 +74,7 @@ void Array::keep(size_t at, double computed) {
 Array Array::as_computed() const {
   Array result = *this;
   for (size_t k = 0; k < result.f.size(); ++k)
-    if (round_to(dtype, unrounded[k]) == f[k]) result.f[k] = unrounded[k];  // otherwise set() has not written this element last
+    if (round_to(dtype, unrounded[k]) == f[k]) result.f[k] = unrounded[k];  // true if set() has written this element last
   return result;
 }
 
@@ -132,7 +132,7 @@ double Noise::operator()(double value, DType dtype, double ulps) {
 void Noise::reorder(std::vector<double>& values) {
   if (random_() % 2 == 0)
     std::shuffle(values.begin(), values.end(), random_);
-  else  // the order that overflows most likely; NaN may be anywhere
+  else  // the order that is most likely to overflow; NaN may be anywhere
     std::sort(values.begin(), values.end(),
               [](double a, double b) { return std::fabs(a) > std::fabs(b) || (std::isnan(a) && !std::isnan(b)); });
 }

@@ -54,7 +54,7 @@ struct Array {
     else
       i[at] = from.i[source];
   }
-  /// Returns the array with its `unrounded` elements.
+  /// Returns a copy of the array in which `unrounded` elements replace the rounded ones.
   Array as_computed() const;
 
  private:
@@ -63,7 +63,7 @@ struct Array {
 
 struct Value {
   bool is_sequence = false, is_optional = false, is_stored = false;
-  bool has_element = false;     // for an optional; its content is a sequence if `is_sequence`
+  bool has_element = false;     // for an optional: it has an element, which is a sequence if `is_sequence`
   Array array;                  // for a sequence or optional: an empty array of the elements' dtype
   std::vector<Array> elements;  // elements of a sequence; an optional tensor has one element or none
 
@@ -82,9 +82,9 @@ double epsilon_of(DType dtype);
 class Noise {
  public:
   Noise() = default;
-  /// Seeds 1 and 2: all errors are upwards, or all downwards. Seeds above 4: errors of any allowed size, so that equal numbers stay equal
-  /// in some runs; with every fifth of these seeds, only few results have errors. Seeds above 60: errors so small that nearly all results
-  /// are the nearest number.
+  /// Seeds 1 and 2 make all errors upwards, or all downwards. Seeds above 4 make errors of any allowed size, so that equal numbers stay
+  /// equal in some runs; with every fifth of these seeds, only few results have errors. Seeds above 60 make errors so small that nearly all
+  /// results are the nearest number.
   explicit Noise(uint32_t seed)
       : on_(true),
         direction_(seed == 1   ? 1
@@ -99,17 +99,17 @@ class Noise {
         few_(seed > 4 && seed % 5 == 0),
         random_(seed) {}
   bool on() const { return on_; }
-  /// True if most results are the nearest numbers; only unavoidable errors remain.
+  /// Returns true if most results are the nearest numbers, so that only unavoidable errors remain.
   bool nearest() const { return most_ < 1; }
   /// Returns `value` with a relative error of up to `ulps` units of the type, in either direction.
   double operator()(double value, DType dtype, double ulps = 1);
   /// Tells if the next operand is read before its rounding to 16 bits. In some runs this applies to some or all operands, as in an
   /// implementation that keeps float32 between two nodes.
   bool keeps_precision() { return keeps_precision_ && (keeps_all_ || random_() % 2 == 0); }
-  /// True if equal nodes give equal results, as in an implementation that merges them.
+  /// Returns true if equal nodes give equal results, as in an implementation that merges them.
   bool merges() const { return merges_; }
-  /// True if a value may be computed again, with other errors, for each node that reads it, as in an implementation that fuses its producer
-  /// into some of these nodes.
+  /// Returns true if a value may be computed again, with other errors, for each node that reads it, as in an implementation that fuses the
+  /// value's node into some of these nodes.
   bool recomputes() const { return recomputes_; }
   /// Tells if the next operand is the second result of its producer.
   bool takes_second() { return random_() % 2 == 0; }
@@ -136,11 +136,11 @@ class Total {
   double join(double a, double b) const { return of_ == Of::sum ? a + b : a * b; }
 
   Noise& noise_;
-  DType dtype_;  // of the partial results
+  DType dtype_;  // dtype of the partial results
   Of of_;
   bool in_order_;
   double total_;
-  std::vector<double> terms_;  // unused if added in order
+  std::vector<double> terms_;  // not used if terms are added in order
 };
 
 /// ONNX does not order NaN, so operators that compare may choose any result. @throws Invalid if x has a NaN
@@ -155,7 +155,7 @@ size_t broadcast_index(size_t at, const Dims& dims, const Dims& from);
 /// Returns the coordinates of element `at`.
 Dims coordinates(size_t at, const Dims& dims);
 size_t place(const Dims& coordinates, const Dims& dims);
-/// Negative axes count from the end. @throws Invalid outside [-rank, rank).
+/// Returns the axis as a number from 0 on; negative axes count from the end. @throws Invalid outside of [-rank, rank)
 int64_t normalize_axis(int64_t axis, int64_t rank);
 
 Tensor to_tensor(const Array& array);

@@ -38,7 +38,7 @@ struct Case {
 std::string print(const Case& c);
 /// Prints a node's call without its bodies: "Split(x, c) axis=1".
 std::string print_call(const onnx::NodeDef& node);
-/// @throws std::runtime_error naming the line.
+/// Reads a case from its text. @throws std::runtime_error that names the line
 Case parse(const std::string& text);
 inline Case clone(const Case& c) { return parse(print(c)); }
 

@@ -1,4 +1,4 @@
-// Window sums for the interpreter's convolutions.
+// Computes the sums over windows for the interpreter's convolutions.
 #pragma once
 
 #include <functional>

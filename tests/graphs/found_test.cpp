@@ -1,4 +1,5 @@
-// Graphs that the fuzzer found (docs/fuzzing.md), shrunk, in every standard setting beside the interpreter.
+// Graphs that the fuzzer found (docs/fuzzing.md), in shrunk form. They run in every standard setting, and results must equal the
+// interpreter's.
 #include <gtest/gtest.h>
 
 #include "tests/graphs/settings.h"
@@ -157,7 +158,7 @@ feed x [1,1,0,1] =
 )");
 }
 
-// N is known only during the run. With channels last, the image is viewed as [N,1,-1,1], which is ambiguous where N is 0.
+// N is only known during the run. With channels last, the image is viewed as [N,1,-1,1], which is ambiguous if N is 0.
 TEST(FoundGraphs, ConvolutionOfNoImagesBehindAnIf) {
   expect_right(R"(
 opset 21
@@ -202,7 +203,7 @@ feed x [] = 5.059406280517578
 )");
 }
 
-// But for rounding, the last element equals the mean.
+// Apart from rounding, the last element equals the mean.
 TEST(FoundGraphs, RoundingDecidesWhichElementsAreZero) {
   expect_right(R"(
 opset 21
@@ -419,7 +420,7 @@ feed b [2] = 3 4
 )");
 }
 
-// The If returns x without a copy.
+// The If returns x itself and not a copy.
 TEST(FoundGraphs, OutputBoundToAFeedThatANodeHandsOn) {
   expect_right(R"(
 opset 21

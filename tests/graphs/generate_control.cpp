@@ -105,7 +105,7 @@ bool loop(Generator& g) {
   inner.add_output(again);
   for (const std::string& state : carried) {
     const Array like = inner.array(state);
-    const bool may_change = g.one_in(4);  // true: the state's extents may change between iterations
+    const bool may_change = g.one_in(4);  // true if the extents of the state may change between iterations
     const std::string next = result_of(inner, [&](const Array& a) {
       return a.dtype == like.dtype && (may_change ? a.dims.size() == like.dims.size() : a.dims == like.dims);
     });

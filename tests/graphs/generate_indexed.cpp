@@ -7,7 +7,7 @@
 namespace treadle::graphs {
 namespace {
 
-// Makes tuples of `length` indices into the axes of `dims` from `first` on.
+// Makes tuples of `length` indices. They belong to the axes of `dims`, from the axis `first` on.
 Array tuples_into(Generator& g, const Dims& heads, const Dims& dims, size_t first, int64_t length) {
   Dims shape = heads;
   shape.push_back(length);
@@ -122,7 +122,7 @@ bool einsum(Generator& g) {
   if (g.one_in(2)) {
     y = g.pick([&](const Array& b) { return b.dtype == a.dtype && b.dims == a.dims; });
     theirs = letters;
-    if (a.rank() > 1 && g.one_in(2)) {  // as attention writes it: bhid,bhjd->bhij
+    if (a.rank() > 1 && g.one_in(2)) {  // the form that attention uses: bhid,bhjd->bhij
       theirs[theirs.size() - 2] = 'z';
       order[order.size() - 1] = 'z';
       if (a.rank() > 2 && g.one_in(4)) order.erase(0, 1);

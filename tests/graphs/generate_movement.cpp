@@ -31,7 +31,7 @@ bool transpose(Generator& g) {
 bool reshape(Generator& g) {
   const std::string x = g.pick(any);
   if (x.empty()) return false;
-  // Joins neighbouring extents, cuts one, or chooses all of them anew.
+  // Joins neighbouring extents, cuts one into two, or chooses all of them anew.
   Dims dims = g.array(x).dims;
   for (int64_t changes = g.between(1, 3); changes > 0; --changes) {
     const int64_t d = g.below(static_cast<int64_t>(dims.size()));
@@ -113,7 +113,7 @@ std::vector<std::string> parts_like(Generator& g, const std::string& first, int6
         if (static_cast<int64_t>(d) != axis && a.dims[d] != like.dims[d]) return false;
       return true;
     }));
-    // A new value, which can be computed directly in the result's bytes.
+    // Adds a new value, which can be computed directly in the bytes of the result.
     if (g.one_in(3) && like.floats()) {
       const std::string fresh = g.add_one(g.one_of<std::string>({"Neg", "Relu", "Tanh", "Abs", "Identity"}), {parts.back()});
       if (!fresh.empty()) parts.back() = fresh;

@@ -115,7 +115,7 @@ bool pool(Generator& g) {
   return !g.add("AveragePool", {x}, std::move(list)).empty();
 }
 
-// Squeeze-and-excitation: scales each channel by a function of the channels' means.
+// Adds the nodes of squeeze-and-excitation, which scales each channel by a function of the channels' means.
 bool excite(Generator& g) {
   const std::string x = g.pick([](const Array& a) { return a.dtype == DType::float32 && a.rank() == 4 && a.size() > 0; });
   if (x.empty()) return false;
@@ -180,7 +180,7 @@ Codes codes(Generator& g, DType dtype) {
   return {g.constant(scale_of(g, {})), g.constant(zero)};
 }
 
-// Quantises x and dequantises it: the pair that exporters put around operators (fake quantisation).
+// Quantises x and dequantises it again, with the pair of nodes that exporters put around operators (fake quantisation).
 std::string coded(Generator& g, const std::string& x, const Codes& c) {
   const std::string q = g.add_one("QuantizeLinear", {x, c.scale, c.zero});
   return q.empty() ? q : g.add_one("DequantizeLinear", {q, c.scale, c.zero});
@@ -257,7 +257,7 @@ bool quantized_conv(Generator& g) {
   Names inputs{a, coded_weights(g, dims, 0, &weight_scale)};
   if (g.one_in(2)) {
     Array bias = g.random_array(DType::float32, {outputs});
-    if (!g.one_in(4)) {  // as multiples of the integer sums' scale
+    if (!g.one_in(4)) {  // biases are multiples of the scale of the integer sums
       const Array unit = g.array(weight_scale);
       for (size_t m = 0; m < bias.size(); ++m)
         bias.set(m, static_cast<double>(g.between(-3000, 3000)) * g.array(input_codes.scale).f[0] * unit.f[unit.size() == 1 ? 0 : m]);

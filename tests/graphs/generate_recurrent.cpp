@@ -113,7 +113,7 @@ bool conv_transpose(Generator& g) {
                          integers("output_padding", more), integer("group", groups));
   if (g.one_in(4)) {
     list.push_back(text("auto_pad", g.one_of<std::string>({"SAME_UPPER", "SAME_LOWER", "VALID"})));
-  } else if (g.num_sets() == 1 && g.one_in(4)) {  // output_shape cuts a little off the full size
+  } else if (g.num_sets() == 1 && g.one_in(4)) {  // output_shape is a little smaller than the full size
     Dims wanted;
     for (size_t d = 0; d < rank; ++d) {
       const int64_t whole = strides[d] * (a.dims[d + 2] - 1) + more[d] + (side - 1) * dilations[d] + 1;
@@ -185,7 +185,7 @@ bool resize(Generator& g) {
   if (mode == "nearest" && g.one_in(2))
     list.push_back(text("nearest_mode", g.one_of<std::string>({"floor", "ceil", "round_prefer_ceil", "round_prefer_floor"})));
   const bool keeps_ratio = list.back().name == "keep_aspect_ratio_policy";
-  if (first > 0 && (keeps_ratio || g.one_in(3))) {  // resizes some axes only, named in any order
+  if (first > 0 && (keeps_ratio || g.one_in(3))) {  // resizes only some axes, which are named in any order
     Dims axes;
     for (size_t d = a.dims.size(); d-- > first;) axes.push_back(static_cast<int64_t>(d) - (g.one_in(2) ? a.rank() : 0));
     Array some_scales(DType::float32, {static_cast<int64_t>(axes.size())}), some_sizes(DType::int64, some_scales.dims);

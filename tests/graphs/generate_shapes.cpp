@@ -22,7 +22,7 @@ bool size(Generator& g) {
   return !x.empty() && !g.add("Size", {x}).empty();
 }
 
-// Selects one extent, as a scalar or a vector.
+// Selects one extent of a value, as a scalar or a vector.
 bool extent(Generator& g) {
   const std::string s = g.pick(ints_1d);
   if (s.empty()) return false;
@@ -78,7 +78,7 @@ bool reshape_by_extents(Generator& g) {
   return !target.empty() && !g.add("Reshape", {x, target}).empty();
 }
 
-// Uses any integers for Reshape, Expand, Tile, Slice and the like.
+// Uses integers of any origin for Reshape, Expand, Tile, Slice and the like.
 bool use(Generator& g) {
   const std::string x = g.pick(any), s = g.pick(ints_1d);
   if (x.empty() || s.empty()) return false;

@@ -1,4 +1,4 @@
-// Generates strings, which move as numbers do, and optionals.
+// Generates nodes on strings, which only move elements, and on optionals.
 #include "tests/graphs/generator.h"
 
 namespace treadle::graphs {

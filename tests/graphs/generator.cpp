@@ -61,7 +61,7 @@ Array Generator::random_array(DType dtype, Dims dims) {
 
 void Generator::add_inputs() {
   const bool symbolic = num_sets() > 1;
-  std::vector<std::vector<int64_t>> symbols(2);  // values of the symbols N and M, per set of feeds
+  std::vector<std::vector<int64_t>> symbols(2);  // for each set of feeds, the values of the symbols N and M
   for (auto& extents : symbols)
     for (size_t set = 0; set < num_sets(); ++set)
       extents.push_back(is_large_ ? one_of<int64_t>({1, 16, 33, 64}) : one_of<int64_t>({1, 2, 3, 4, 5, 7, one_in(6) ? 0 : 2}));
@@ -226,7 +226,7 @@ void Generator::grow(int num_nodes) {
   for (int tries = 0; tries < 20 * num_nodes && static_cast<int>(graph_.nodes.size()) < num_nodes; ++tries) {
     try {
       kinds[choose(*random_)].make(*this);
-    } catch (const Invalid&) {  // it needed a value that the graph lacks
+    } catch (const Invalid&) {  // the node needed a value that the graph does not have
     }
   }
 }

@@ -48,10 +48,10 @@ class Generator {
   /// Returns random elements, of a distribution that keeps numbers small.
   Array random_array(DType dtype, Dims dims);
 
-  /// Adds a node if it is valid in all sets; otherwise returns no names.
+  /// Adds a node if it is valid for all sets of feeds, and returns the names of its outputs. Otherwise returns no names.
   std::vector<std::string> add(const std::string& op, std::vector<std::string> inputs, std::vector<onnx::AttributeDef> attributes = {},
                                size_t num_outputs = 1);
-  /// Like add() for a node with one output; "" if it is not valid.
+  /// Like add(), for a node with one output. Returns "" if the node is not valid.
   std::string add_one(const std::string& op, std::vector<std::string> inputs, std::vector<onnx::AttributeDef> attributes = {});
 
   // Functions for bodies.
@@ -75,10 +75,10 @@ class Generator {
   bool is_large_ = false;
   onnx::GraphDef graph_;
   std::vector<Feeds> feeds_;
-  std::vector<Scope> scopes_;       // per set of feeds
-  std::vector<std::string> names_;  // values that nodes may read, outer ones first
+  std::vector<Scope> scopes_;       // one for each set of feeds
+  std::vector<std::string> names_;  // names of the values that nodes may read, outer ones first
   size_t first_own_ = 0;
-  std::vector<int> weights_;  // probabilities of the kinds of nodes
+  std::vector<int> weights_;  // relative probabilities of the kinds of nodes
   bool wants_texts_ = false;
 };
 

@@ -36,7 +36,7 @@ struct Options {
   bool print = false;
 };
 
-/// The worker's progress, which outlives the worker.
+/// The progress of a worker, in memory that exists longer than the worker.
 struct Progress {
   uint32_t seed;
   int setting;
@@ -102,7 +102,7 @@ void write(const Options& options, uint32_t seed, const Shrunk& shrunk) {
   onnx::write_model_file(shrunk.graph.model, stem + ".onnx");
 }
 
-// Returns the failure's class and the graph's operators. Failures for which both are equal most often have one cause.
+// Returns the class of the failure and the operators of the graph. Failures for which both are equal most often have the same cause.
 std::string kind_of(const Shrunk& shrunk) {
   std::string kind = class_of(shrunk.failure);
   for (const auto& node : shrunk.graph.model.graph.nodes) kind += " " + node.op_type;

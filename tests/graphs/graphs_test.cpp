@@ -1,4 +1,4 @@
-// The graph fuzzer as a test: a fixed slice of random graphs, and the fuzzer's own parts.
+// Runs the graph fuzzer as a test, with a fixed set of random graphs, and tests the fuzzer's own parts.
 #include <gtest/gtest.h>
 
 #include "tests/graphs/generator.h"
@@ -51,7 +51,8 @@ feed x [2,3] = 0 1 2 0 1 3
   EXPECT_EQ(outputs[3].value.array.f, (std::vector<double>{2, 3}));
 }
 
-// A length beyond the row in an empty tensor; elements of different ranks in a sequence; NaN where operators compare.
+// ONNX does not define these cases: a length beyond the row in an empty tensor, elements of different ranks in a sequence, and NaN in
+// operators that compare.
 TEST(Graphs, TheInterpreterRefusesWhatOnnxDoesNotDefine) {
   const char* cases[] = {R"(
 opset 21

@@ -80,7 +80,7 @@ std::vector<Value> Call::run_body(const onnx::GraphDef& body, std::vector<Value>
 
 namespace {
 
-// True for operators that move elements of any type, strings too.
+// Returns true for operators that move elements of any type, including strings.
 bool takes_texts(const std::string& op) {
   static const std::set<std::string, std::less<>> ops{
       "Identity",
@@ -158,7 +158,7 @@ std::vector<Value> interpret(const onnx::GraphDef& graph, Scope& scope, Noise& n
     value.is_stored = true;
     scope.set(initializer.name, std::move(value));
   }
-  std::map<std::string, const onnx::NodeDef*> first;  // the first of each group of equal nodes
+  std::map<std::string, const onnx::NodeDef*> first;  // maps the text of a node to the first node of its group of equal nodes
   for (const onnx::NodeDef& node : graph.nodes) {
     const bool merges = noise.merges() && !has_body(node);
     const onnx::NodeDef& same = merges ? *first.emplace(print_call(node), &node).first->second : node;

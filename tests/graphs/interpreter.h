@@ -20,7 +20,7 @@ class Scope {
   explicit Scope(const Scope* outer = nullptr) : outer_(outer) {}
   /// @throws Invalid if there is no such value
   const Value& get(const std::string& name) const { return get(name, /*second=*/false); }
-  /// Returns the result of a second run of the value's producer (Noise::recomputes), if there was one.
+  /// Returns the result of a second computation of the value (Noise::recomputes), if there was one; otherwise that of the first.
   const Value& get_second(const std::string& name) const { return get(name, /*second=*/true); }
   void set(const std::string& name, Value value) { values_[name].first = std::make_shared<const Value>(std::move(value)); }
   void set_second(const std::string& name, Value value) { values_[name].second = std::make_shared<const Value>(std::move(value)); }

@@ -95,7 +95,7 @@ Judgement judge(const Case& c, int runs) {
       std::vector<Value> noisy;
       try {
         noisy = interpret_with(c, feeds, Noise(run + 1));
-      } catch (const Invalid&) {  // rounding decides whether the graph is valid
+      } catch (const Invalid&) {  // thrown if rounding decides whether the graph is valid
         for (Expected& output : expected) output.decided = false;
         break;
       }

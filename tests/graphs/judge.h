@@ -13,10 +13,10 @@ namespace treadle::graphs {
 struct Expected {
   Value value;
   std::vector<std::vector<double>> slack;
-  bool decided = true;  ///< false: rounding changes the shape
+  bool decided = true;  ///< false if rounding changes the shape
 };
 
-/// Indexed by set of feeds, then by output.
+/// The expected outputs: first indexed by the set of feeds, then by the output.
 using Judgement = std::vector<std::vector<Expected>>;
 
 constexpr int kNoisyRuns = 4;

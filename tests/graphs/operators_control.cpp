@@ -1,4 +1,4 @@
-// Control flow and sequences.
+// Computes control flow and operators on sequences.
 #include "tests/graphs/interpreter.h"
 
 namespace treadle::graphs {
@@ -13,7 +13,7 @@ bool truth(const Value& value) {
 
 Values if_then_else(Call& c) { return c.run_body(c.body(truth(c.value(0)) ? "then_branch" : "else_branch"), {}); }
 
-// The rows of a scan output: stacked along `axis`.
+// Returns the output of a scan: the rows stacked along `axis`.
 Array stack(const std::vector<Array>& rows, int64_t axis, bool backwards) {
   require(!rows.empty(), "no iteration says what the rows are like");
   for (const Array& row : rows) require(row.dims == rows[0].dims, "rows of different shapes");

@@ -28,7 +28,7 @@ std::vector<Value> each(Call& c, double ulps, F f, double limit = std::numeric_l
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
 
-// A term in a sum that may be much smaller, rounded with at least float32's precision.
+// Rounds a term of a sum with at least float32's precision; the sum may be much smaller than the term.
 double term(Call& c, double value) {
   const DType dtype = c.in(0).dtype;
   return c.noise()(value, dtype == DType::float64 ? dtype : DType::float32, 4);
@@ -42,7 +42,7 @@ double gelu(Call& c, double x) {
 double round_even(double x) { return std::nearbyint(x); }
 double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
 
-// y = f(a, b), broadcast; floats by `f`, integers by `g`; of the dtype of the inputs.
+// Computes y = f(a, b) with broadcasting: floats by `f`, integers by `g`. The result has the dtype of the inputs.
 template <typename F, typename G>
 Array combine(Call& c, const Array& a, const Array& b, double ulps, F f, G g) {
   require(a.dtype == b.dtype, "the operands' dtypes differ");
@@ -83,7 +83,7 @@ std::vector<Value> divide(Call& c) {
       });
 }
 
-// Integers: the sign of the divisor; with fmod = 1, and for floats, of the dividend.
+// The result for integers has the sign of the divisor. With fmod = 1, and for floats, it has the sign of the dividend.
 std::vector<Value> modulo(Call& c) {
   const bool fmod = c.integer("fmod", 0) != 0;
   require(fmod || !c.in(0).floats(), "floats need fmod=1");
@@ -108,13 +108,13 @@ std::vector<Value> power(Call& c) {
   return {std::move(z)};
 }
 
-// Max, Min, Sum, Mean of any number of inputs.
+// Computes Max, Min, Sum or Mean of any number of inputs.
 template <typename F>
 Array fold(Call& c, double ulps, F f) {
   Array total = c.in(0);
   require(total.dtype != DType::boolean, "no arithmetic on bool");
   for (size_t i = 1; i < c.num_inputs(); ++i) {
-    if (!total.unrounded.empty() && c.noise().keeps_precision()) total = total.as_computed();  // partial results of 16 bits
+    if (!total.unrounded.empty() && c.noise().keeps_precision()) total = total.as_computed();  // partial results may stay unrounded
     total = combine(c, total, c.in(i), ulps, f, f);
   }
   return total;

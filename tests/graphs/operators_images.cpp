@@ -1,4 +1,4 @@
-// Operators that enlarge images: ConvTranspose and Resize.
+// Computes operators that enlarge images: ConvTranspose and Resize.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -27,7 +27,7 @@ Values conv_transpose(Call& c) {
   for (size_t d = 0; d < rank; ++d) {
     require(more[d] < std::max(strides[d], dilations[d]), "output_padding as large as the stride");
     const int64_t whole = strides[d] * (x.dims[d + 2] - 1) + more[d] + (w.dims[d + 2] - 1) * dilations[d] + 1;
-    if (same || !wanted.empty()) {  // pads follow from the size that is wanted
+    if (same || !wanted.empty()) {  // the pads follow from the size that the node requests
       const int64_t total = whole - (wanted.empty() ? x.dims[d + 2] * strides[d] : wanted[d]);
       require(total >= 0, "an image larger than what the windows reach");
       pads[d] = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
@@ -84,7 +84,7 @@ double place_in_source(Call& c, const ResizedAxis& axis, int64_t to) {
   throw Invalid("a coordinate_transformation_mode that the interpreter does not know");
 }
 
-// Returns the weight of an element at this distance.
+// Returns the weight of an element at this distance from the position.
 double filter(Call& c, double distance) {
   const double d = std::fabs(distance);
   if (c.text("mode", "nearest") == "linear") return std::max(0.0, 1 - d);

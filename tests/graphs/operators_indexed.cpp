@@ -11,9 +11,9 @@ namespace {
 
 using Values = std::vector<Value>;
 
-// The elements that one index tuple of GatherND or ScatterND refers to.
+// The elements to which one index tuple of GatherND or ScatterND refers.
 struct Tuple {
-  Dims begin;    // coordinates of the first one: batch axes, then the tuple
+  Dims begin;    // coordinates of the first element: those of the batch axes, then the tuple
   size_t inner;  // number of elements that follow each other without a gap
 };
 

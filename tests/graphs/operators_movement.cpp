@@ -1,4 +1,4 @@
-// Operators that move elements without arithmetic, and operators on shapes.
+// Computes operators that move elements without arithmetic, and operators on shapes.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -10,7 +10,7 @@ namespace {
 
 using Values = std::vector<Value>;
 
-// y[k] = x[source(coordinates of k)]; a negative source leaves the element.
+// Computes y[k] = x[source(coordinates of k)]. If the source is negative, y[k] stays as it is.
 template <typename F>
 Array pick(const Array& x, Dims dims, F source) {
   Array y(x.dtype, std::move(dims));
@@ -137,7 +137,7 @@ Values slice(Call& c) {
   })};
 }
 
-// Joins tensors, or the elements of sequences.
+// Concatenates tensors, or the elements of sequences.
 Array join(const std::vector<const Array*>& parts, int64_t axis, bool new_axis) {
   require(!parts.empty(), "nothing to join");
   std::vector<Array> cut;

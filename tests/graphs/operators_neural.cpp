@@ -1,4 +1,4 @@
-// Matrix products, convolutions, pools and normalisations.
+// Computes matrix products, convolutions, pools and normalisations.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -200,12 +200,12 @@ Values global_pool(Call& c, bool largest) {
   return {std::move(y)};
 }
 
-// (x - mean) / sqrt(variance + epsilon) of the elements at `places`, into y.
+// Writes (x - mean) / sqrt(variance + epsilon) of the elements at `places` to y.
 void normalize(Call& c, const Array& x, const std::vector<size_t>& places, double epsilon, Array& y) {
   const auto n = static_cast<double>(places.size());
   Total sum(c.noise(), x.dtype), squares(c.noise(), x.dtype);
   for (size_t at : places) sum.add(x.f[at]);
-  const double mean = c.noise()(sum.value() / n, x.dtype);  // rounded to the dtype, as an element may equal the mean
+  const double mean = c.noise()(sum.value() / n, x.dtype);  // the mean is rounded to the dtype, because an element may be equal to it
   for (size_t at : places) squares.add((x.f[at] - mean) * (x.f[at] - mean));
   const double variance = squares.value() / n;
   for (size_t at : places) y.f[at] = c.noise()((x.f[at] - mean) / std::sqrt(variance + epsilon), x.dtype, 4);

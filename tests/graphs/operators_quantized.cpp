@@ -1,4 +1,4 @@
-// Quantisation to codes of 8 bits, and back.
+// Computes quantisation to codes of 8 bits, and back.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +19,7 @@ std::pair<double, double> bounds_of(DType dtype) {
   }
 }
 
-// The index of an element's scale: 0 if there is only one, or its place along the axis.
+// Returns the index of an element's scale: 0 if there is only one scale, otherwise the element's index along the axis.
 size_t which_scale(Call& c, const Array& x, size_t at) {
   const Array& scale = c.in(1);
   if (scale.rank() == 0) return 0;

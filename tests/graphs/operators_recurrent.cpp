@@ -37,11 +37,11 @@ class Layer {
     read_functions();
   }
 
-  /// The dtype of sums and functions: 16-bit floats are widened.
+  /// Returns the dtype in which sums and functions are computed: 16-bit floats are widened.
   DType precision() const { return c.in(0).dtype == DType::float64 ? DType::float64 : DType::float32; }
   double term(double value) { return c.noise()(value, precision(), 4); }
   double clip(double x) const { return limit > 0 ? std::clamp(x, -limit, limit) : x; }
-  // x W^T of gate `gate`, and its part of Wb.
+  // Returns x W^T for the gate `gate`, with the gate's part of Wb.
   double from_input(int64_t d, int64_t b, int64_t t, int64_t gate, int64_t h) {
     const Array &x = c.in(0), &w = c.in(1);
     Total sum(c.noise(), precision());
@@ -50,7 +50,7 @@ class Layer {
       sum.add(x.f[place(batch_first ? Dims{b, t, i} : Dims{t, b, i}, x.dims)] * w.f[place({d, gate * hidden + h, i}, w.dims)]);
     return sum.value();
   }
-  // state R^T of gate `gate`, and its part of Rb.
+  // Returns state R^T for the gate `gate`, with the gate's part of Rb.
   double from_state(int64_t d, const Row& state, int64_t gate, int64_t h) {
     const Array& r = c.in(2);
     Total sum(c.noise(), precision());

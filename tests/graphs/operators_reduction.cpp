@@ -1,4 +1,4 @@
-// Reductions, and operators that sort or sum along an axis.
+// Computes reductions, and operators that sort or sum along an axis.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ using Values = std::vector<Value>;
 // Terms are rounded as an implementation may: in any order, with at least float32's precision.
 double term(Call& c, double value, DType dtype) { return c.noise()(value, dtype == DType::float64 ? dtype : DType::float32, 4); }
 
-// Calls f(indices of elements) for each output element, with the input elements that it is computed from.
+// Calls f(indices of elements) for each output element, with the indices of the input elements from which it is computed.
 template <typename F>
 Array reduce_over(const Array& x, DType dtype, const std::vector<bool>& reduced, bool keepdims, F f) {
   Dims kept, full;
@@ -120,7 +120,7 @@ Values arg_extreme(Call& c, bool largest) {
   })};
 }
 
-// The places of the elements along `axis` through each of its lines.
+// Returns, for each line along `axis`, the places of its elements.
 std::vector<std::vector<size_t>> lines_along(const Array& x, size_t axis) {
   Dims heads = x.dims;
   heads[axis] = 1;
@@ -158,7 +158,7 @@ Values cumulative_sum(Call& c) {
   for (auto line : lines_along(x, static_cast<size_t>(normalize_axis(c.in(1).i[0], x.rank())))) {
     if (c.integer("reverse", 0) != 0) std::reverse(line.begin(), line.end());
     double sum = 0;
-    const bool rounds = x.floats() && c.noise().on();  // partial sums are rounded, so that numbers may cancel to 0
+    const bool rounds = x.floats() && c.noise().on();  // partial sums may be rounded, so that numbers cancel to 0
     for (size_t at : line) {
       if (exclusive) y.set(at, c.noise()(sum, x.dtype));
       sum += !rounds ? x.number(at) : c.noise().nearest() ? x.number(at) : term(c, x.number(at), x.dtype);

@@ -98,7 +98,7 @@ class SessionRunner : public Runner {
     std::map<std::string, Datum> late;
     PartialRun run = begin_in_parts(data, late);
     for (int steps = 0; (run.steps_left() > 0 || !late.empty()) && steps < 1000; ++steps) {
-      if (random_() % 8 == 0) session_->run(data);  // a whole run between two parts of a partial one
+      if (random_() % 8 == 0) session_->run(data);  // makes a whole run between two parts of the partial one
       if (!late.empty() && (run.steps_left() == 0 || random_() % 4 == 0)) {
         run.feed(late.begin()->first, late.begin()->second);
         late.erase(late.begin());
@@ -109,7 +109,7 @@ class SessionRunner : public Runner {
     return run.outputs();
   }
 
-  // Begins without some of the feeds; with all of them if the extents are otherwise unknown.
+  // Begins a partial run without some of the feeds. It gets all feeds if the extents are otherwise unknown.
   PartialRun begin_in_parts(const std::map<std::string, Datum>& data, std::map<std::string, Datum>& late) {
     std::map<std::string, Datum> now;
     for (const auto& feed : data) (setting_.partial % 2 == 1 && random_() % 3 == 0 ? late : now).insert(feed);
@@ -145,7 +145,7 @@ class SessionRunner : public Runner {
     const std::vector<Datum> before = session_->run(data);
     IoBinding binding(*session_);
     for (const auto& [name, value] : data) binding.bind_input(name, value);
-    std::map<std::string, Datum> free = data;  // feeds that no output has been bound to
+    std::map<std::string, Datum> free = data;  // feeds to which no output has been bound
     const std::vector<ValueInfo> outputs = session_->outputs();
     for (size_t k = 0; k < outputs.size(); ++k) {
       std::optional<Tensor> memory;
@@ -299,7 +299,7 @@ std::string run_clients(const Case& c, const Judgement& judgement, const Setting
 
 namespace {
 
-// The values that nodes of the main graph give, but optionals.
+// Returns the values that nodes of the main graph compute, except optionals.
 std::map<std::string, Value> values_of(const Case& c) {
   std::map<std::string, Value> values;
   Scope scope;
@@ -344,7 +344,7 @@ std::string run_fetches(const Case& original, const Setting& setting) {
     Judgement expected;
     try {
       expected = judge(c);
-    } catch (const Invalid&) {  // the changed numbers are not valid
+    } catch (const Invalid&) {  // the case with the changed numbers is not valid
       continue;
     }
     std::map<std::string, Datum> feeds;

@@ -1,4 +1,4 @@
-// Runs of a case through sessions.
+// Runs cases in sessions.
 #pragma once
 
 #include <memory>
@@ -21,12 +21,12 @@ std::unique_ptr<Runner> make_session_runner(const std::string& model, const Sett
 
 /// Runs the first set of feeds a few times, passing states from run to run. Each run is judged for the states that it began with.
 std::string run_states(const Case& c, const Judgement& judgement, const Setting& setting);
-/// Runs one session on three threads, each with the sets in another order.
+/// Runs one session on three threads. Each thread uses the sets of feeds in another order.
 std::string run_clients(const Case& c, const Judgement& judgement, const Setting& setting);
 /// Runs the case with some inner values of the main graph fetched, and others fed.
 std::string run_fetches(const Case& c, const Setting& setting);
 
-/// True if rounding decides whether the case is valid.
+/// Returns true if rounding decides whether the case is valid.
 bool is_undecided(const Case& c);
 /// Returns the differences of a run's outputs that remain after a thorough judgement.
 std::string compare_outputs(const Case& c, const Judgement& judgement, size_t set, const std::vector<Datum>& outputs);

@@ -24,12 +24,13 @@ struct Setting {
   std::string where;
   // Options of a session, used if `where` is empty.
   bool parallel = false;
-  bool device = false;  ///< on a simulated device
+  bool device = false;  ///< the session runs on a simulated device
   bool job = false;
   double share = 0;        ///< SessionOptions::memory_fraction
   double recomputed = -1;  ///< SessionOptions::recompute_fraction
   double budget = 0;       ///< memory limit, as a share of the peak without a limit; 0: no limit
-  /// Seeds where a partial run stops, including abandoned runs; with an odd seed, some inputs are fed only when requested. 0: whole runs.
+  /// Random seed for the places at which a partial run stops; some runs are abandoned there. With an odd seed, some inputs are fed only
+  /// when the run requests them. 0: runs are not partial.
   uint32_t partial = 0;
   uint32_t cancelled = 0;  ///< random seed of the moment at which an earlier run is cancelled; 0: no run is cancelled
   uint32_t fetches = 0;    ///< random seed that selects the inner values that are fetched and fed; 0: none
@@ -41,10 +42,10 @@ struct Setting {
 
 std::string to_string(const Setting& setting);
 
-/// Returns the settings for "all": every case runs in each of them.
+/// Returns the settings for "all", in each of which every case runs.
 std::vector<Setting> standard_settings();
 Setting random_setting(std::mt19937& random);
-/// Returns settings with one more option at its default, for shrinking to try.
+/// Returns the settings that shrinking tries: each has one more option at its default.
 std::vector<Setting> simpler(const Setting& setting);
 
 /// Runs every set of feeds, and the first one again at the end. Returns an empty text, or the differences that remain after a thorough

@@ -22,7 +22,7 @@ class Shrinker {
   Shrinker(const Case& c, const Setting& setting, std::string failure) : best_{clone(c), setting, failure}, class_(class_of(failure)) {}
 
   Shrunk run() {
-    // A failure that depends on the timing of threads does not occur in every run.
+    // A failure that depends on the timing of threads does not occur in every run, so the case runs several times.
     int failed = 0;
     for (int i = 0; i < 4; ++i) failed += class_of(run_apart(best_.graph, best_.setting)) == class_;
     times_ = failed == 4 ? 1 : failed > 1 ? 5 : 20;
@@ -119,7 +119,7 @@ class Shrinker {
           return true;
         });
         any |= moved;
-        if (moved) input = SIZE_MAX;  // starts again with the new output's node
+        if (moved) input = SIZE_MAX;  // starts again with the node of the new output
       }
     }
     return any;
@@ -157,7 +157,7 @@ class Shrinker {
     return any;
   }
 
-  // Replaces a node by inputs with the values that it computes; not if one is a sequence.
+  // Replaces a node by inputs that have the values which it computes. Does not do this if a value is a sequence.
   bool replace_by_inputs(Case& c, size_t n) {
     std::vector<std::map<std::string, Value>> values;
     for (size_t set = 0; set < c.sets.size(); ++set) values.push_back(values_of(best_.graph, set));
@@ -184,7 +184,7 @@ class Shrinker {
     return true;
   }
 
-  // A node's readers read its input instead.
+  // Makes the readers of a node read the node's input instead.
   bool bypass_nodes() {
     bool any = false;
     for (size_t n = best_.graph.model.graph.nodes.size(); n-- > 0;) {
@@ -300,7 +300,7 @@ class Shrinker {
         }
   }
 
-  // Changes the readers only. The producer of `from` is removed later if nothing reads it.
+  // Changes only the readers of the value. The node that computes `from` is removed later if nothing reads it.
   static void rename(onnx::GraphDef& graph, const std::string& from, const std::string& to) {
     for (auto& node : graph.nodes) {
       std::replace(node.inputs.begin(), node.inputs.end(), from, to);

@@ -1,4 +1,4 @@
-// Makes failing cases small.
+// Shrinks failing cases: removes all parts without which they still fail.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Uses the installed C++ headers and library, and nothing of the source tree.
+// Uses only the installed C++ headers and library, and nothing of the source tree.
 #include <cstdio>
 #include <cstring>
 #include <treadle/treadle.hpp>

@@ -43,11 +43,11 @@ enum class Numbers : uint8_t { ordinary, nan, infinity, both, denormal, huge };
 constexpr Numbers kAllNumbers[] = {Numbers::ordinary, Numbers::nan, Numbers::infinity, Numbers::both, Numbers::denormal, Numbers::huge};
 constexpr const char* kNames[] = {"ordinary", "NaN", "infinities", "NaN and infinities", "denormal", "huge"};
 
-/// A case's result and the expected one.
+/// The result of a case, and the expected result.
 struct Outcome {
   std::vector<float> y;
   std::vector<double> expected;
-  double largest = 0;  // scale of the errors if sums may cancel
+  double largest = 0;  // the scale of errors if sums may cancel
 };
 
 /// Makes the arrays of one run.
@@ -101,7 +101,7 @@ struct Case {
   const char* name;
   std::function<Outcome(Inputs&)> run;
   double tolerance = 3e-6;  ///< relative to the largest finite expected element
-  float huge = 1e36F;       ///< magnitude of huge numbers, small enough for the definition
+  float huge = 1e36F;       ///< magnitude of huge numbers, small enough that the definition does not overflow
   bool takes_denormals = true;
 };
 
@@ -208,7 +208,7 @@ std::vector<T> channels_last(const std::vector<T>& x, int64_t channels, int64_t 
   return y;
 }
 
-/// A convolution with a bias, from arrays with channels outermost.
+/// The arrays of a convolution with a bias, whose channels are outermost.
 struct ConvRun {
   ConvParams p;
   const Guarded<float>&x, &weights, &bias;
@@ -366,7 +366,7 @@ std::vector<double> reference_pool(const Window& w, int64_t planes, const Guarde
 
 template <bool kMax, bool kNhwc>
 Outcome pool_of(Inputs& in) {
-  const Window w = test::random_window(in.random, 2, kNhwc ? 15 : 60);  // rows of several vectors
+  const Window w = test::random_window(in.random, 2, kNhwc ? 15 : 60);  // the rows consist of several vectors
   const int64_t N = in.random.integer(0, 2), C = in.extent(40);
   const auto& x = in.floats(N * C * w.in_size());
   const auto& y = in.output(N * C * w.out_size());

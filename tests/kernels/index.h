@@ -1,4 +1,4 @@
-// Row-major index arithmetic for the tests' references.
+// Computes row-major indices for the expected values in tests.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ class Random {
   std::mt19937 engine_;
 };
 
-/// |a - b| <= tolerance * max(1, |b|) for every element; NaN equals NaN, infinities equal themselves.
+/// Checks that |a - b| <= tolerance * max(1, |b|) for every element. NaN equals NaN, and infinities equal themselves.
 template <typename A, typename B>
 void expect_near(const A& actual, const B& expected, double tolerance) {
   ASSERT_EQ(actual.size(), expected.size());

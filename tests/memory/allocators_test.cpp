@@ -1,4 +1,4 @@
-// Allocators, accounts, and what Storage::allocate() does with them.
+// Tests allocators, accounts, and what Storage::allocate() does with them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ TEST(Allocators, ThePatternIsInNewAndRenewedAndFreedMemoryAndDiffers) {
   pattern->renew(data, 256);
   const std::byte renewed = byte();
   EXPECT_NE(fresh, renewed);
-  void* other = arena->allocate(64, kOther);  // keeps the arena from freeing its block
+  void* other = arena->allocate(64, kOther);  // this block prevents the arena from freeing its memory
   pattern->free(data, 256, kOther);
   EXPECT_NE(data[100], renewed);
   arena->free(other, 64, kOther);

@@ -1,4 +1,4 @@
-// Plans in which buffers leave memory for a while. The tests replay each plan byte by byte.
+// Tests plans in which buffers leave memory for a while. The tests replay each plan byte by byte.
 #include "memory/budget.h"
 
 #include <gtest/gtest.h>
@@ -106,7 +106,7 @@ BudgetBuffer buffer(size_t size, std::vector<int32_t> steps) {
   return made;
 }
 
-// A chain and its reverse: value i is written at step i and read at steps i + 1 and 2n - 1 - i.
+// Makes buffers for a chain and its reverse: value i is written at step i and read at steps i + 1 and 2n - 1 - i.
 std::vector<BudgetBuffer> there_and_back(int32_t n) {
   std::vector<BudgetBuffer> buffers;
   for (int32_t i = 0; i < n; ++i) buffers.push_back(buffer(64, {i, i + 1, 2 * n - 1 - i}));
@@ -137,7 +137,7 @@ TEST(Budget, TheLeastThereIsComesBackWhereTheBudgetCannotBeMet) {
 }
 
 TEST(Budget, CheapRecipesAreTakenBeforeAnythingIsSpilled) {
-  // Odd values can be recomputed from the value before, cheaply, for their last use.
+  // Each odd value can be recomputed cheaply from the value before it, for its last use.
   auto buffers = there_and_back(10);
   std::vector<Recipe> recipes;
   for (int32_t i = 1; i < 10; i += 2) recipes.push_back({i, 19 - i, 1.0, {i - 1}, 64});

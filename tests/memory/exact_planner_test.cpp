@@ -138,7 +138,7 @@ TEST(ExactPlanner, RefusesALifeOfNoTime) {
   EXPECT_THROW(plan_arena_exactly(buffers), Error);
 }
 
-// MiniMalloc's eleven challenging instances. Their optimum is at or near the capacity, and no greedy planner solves one.
+// The eleven challenging instances of MiniMalloc. Their optimum is at or near the capacity, and no greedy planner solves any of them.
 class ChallengingInstances : public testing::TestWithParam<char> {};
 
 TEST_P(ChallengingInstances, AreFittedIntoTheirCapacity) {

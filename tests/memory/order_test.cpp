@@ -9,7 +9,7 @@
 namespace treadle::memory {
 namespace {
 
-// Step s writes value s and reads some earlier ones.
+// Makes steps of which step s writes value s and reads some earlier values.
 std::vector<Step> random_steps(std::mt19937& random, int32_t count) {
   std::vector<Step> steps(static_cast<size_t>(count));
   for (int32_t s = 0; s < count; ++s) {
@@ -33,7 +33,7 @@ bool respects_reads(std::span<const Step> steps, std::span<const int32_t> order)
   return true;
 }
 
-// The largest sum, over all steps, of the values that are already written and still to be read, or just written.
+// Returns the largest sum, over all steps, of the values that are written already and still to be read, or just written.
 size_t peak_by_definition(std::span<const Step> steps, std::span<const size_t> bytes, std::span<const int32_t> order) {
   size_t peak = 0;
   for (size_t now = 0; now < order.size(); ++now) {
@@ -124,7 +124,7 @@ TEST(Order, CountsAReusedValueOnce) {
   std::vector<size_t> bytes{64, 64};
   std::vector<int32_t> order{0, 1};
   EXPECT_EQ(peak_of_order(steps, bytes, order), 64U);
-  steps.push_back({{0}, {2}, {}, {}});  // a second reader keeps the value alive
+  steps.push_back({{0}, {2}, {}, {}});  // a second reader keeps the value alive for longer
   bytes.push_back(64);
   order.push_back(2);
   EXPECT_EQ(peak_of_order(steps, bytes, order), 128U);

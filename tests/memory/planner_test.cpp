@@ -129,7 +129,7 @@ TEST(Planner, TheSameBuffersGetTheSamePlan) {
   EXPECT_EQ(plan_arena(buffers).offsets, plan_arena(buffers).offsets);
 }
 
-TEST(Planner, ManyBuffersAreValidToo) {  // far more than one chunk of the placement holds
+TEST(Planner, ManyBuffersAreValidToo) {  // there are far more buffers than one chunk of the placement holds
   std::mt19937 random(12);
   auto buffers = random_buffers(random, 3000, 3000, 100000);
   expect_valid(buffers, plan_arena(buffers), 64);
@@ -161,7 +161,7 @@ TEST(Planner, AnyConflictRelationIsRespected) {
   }
 }
 
-// The instances of google/minimalloc, `id,lower,upper,size` with half-open lives, if TREADLE_TEST_DATA has them.
+// Uses the instances of google/minimalloc if TREADLE_TEST_DATA has them: `id,lower,upper,size` with half-open lives.
 TEST(Planner, HardInstancesStayBelowKnownGreedyHeights) {
   const char* data = std::getenv("TREADLE_TEST_DATA");
   if (!data || !std::filesystem::exists(std::string(data) + "/minimalloc")) GTEST_SKIP() << "no TREADLE_TEST_DATA/minimalloc";

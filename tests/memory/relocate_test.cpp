@@ -64,7 +64,7 @@ TEST(Relocate, ArrangesAnything) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<size_t> sizes(1 + any(12));
     for (size_t& size : sizes) size = any(5) * 64;
-    // Arranges the values in random order with gaps. Two arrangements give the places before and after.
+    // Arranges the values in random order with gaps. The two arrangements are the places before and after the moves.
     const auto arrange = [&](size_t most_gaps) {
       std::vector<size_t> order(sizes.size()), at(sizes.size());
       std::iota(order.begin(), order.end(), size_t{0});

@@ -18,7 +18,7 @@ namespace {
 
 Datum parse(std::string_view bytes, ProtoKind kind);
 
-// Field numbers of SequenceProto (tensor_values 3) and OptionalProto (tensor_value 3, sequence_value 5).
+// Parses a sequence. Field numbers are those of SequenceProto (tensor_values 3) and OptionalProto (tensor_value 3, sequence_value 5).
 Datum parse_sequence(std::string_view bytes) {
   protozero::pbf_reader reader(bytes.data(), bytes.size());
   Sequence sequence;
@@ -85,7 +85,7 @@ std::complex<double> as_complex(const Tensor& t, int64_t i) {
   return t.dtype() == DType::complex64 ? std::complex<double>(t.data<std::complex<float>>()[i]) : t.data<std::complex<double>>()[i];
 }
 
-// Element i of a packed type, as bits: unused bits of the last byte have no meaning.
+// Returns element i of a packed type as bits. The unused bits of the last byte have no meaning.
 unsigned packed_bits(const Tensor& t, int64_t i) {
   size_t bits = bits_of(t.dtype()), bit = static_cast<size_t>(i) * bits;
   return static_cast<unsigned>(t.raw()[bit / 8]) >> (bit % 8) & ((1U << bits) - 1);

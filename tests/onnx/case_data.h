@@ -8,7 +8,7 @@
 
 namespace treadle::testing {
 
-/// The contents of a test case's .pb file, which depend on the type of the graph's input or output.
+/// Says what a .pb file of a test case contains, which depends on the type of the graph's input or output.
 enum class ProtoKind { tensor, sequence, optional };
 Datum read_pb(const std::filesystem::path& path, ProtoKind kind);
 

@@ -48,7 +48,7 @@ std::unique_ptr<Graph> simple() {
   return graph;
 }
 
-// BatchNormalization in training mode. In files, its variance is the biased one.
+// Makes a BatchNormalization in training mode. In files, its variance is the biased one.
 std::unique_ptr<Graph> normalization(bool unbiased) {
   GraphBuilder b;
   std::vector<ValueId> inputs{b.input("x", {4, 3})};
@@ -183,7 +183,7 @@ TEST(Export, ABodysCopyOfACapturedConstantIsWrittenOnce) {
 }
 
 TEST(Export, TheLowestOpsetIsThatOfTheNodeThatNeedsMost) {
-  EXPECT_EQ(opset_of(export_model(*simple())), 13);  // the versions of Clip, Concat and Mul
+  EXPECT_EQ(opset_of(export_model(*simple())), 13);  // the versions of Clip, Concat and Mul in the graph need it
   GraphBuilder b;
   ValueId x = b.input("x", {2, 3});
   b.output(b.op("y", "LayerNormalization", {x, b.floats("scale", {1, 1, 1})}));
@@ -221,7 +221,7 @@ TEST(Export, AChosenOpsetIsUsedOrRefused) {
   }
 }
 
-// onnxruntime 1.32 keeps the imports of a model that it saves, and tools decide by them which operators they write.
+// onnxruntime 1.32 keeps the imports of a model that it saves, and tools decide by these which operators they write.
 TEST(Export, TheModelsOpsetsAreKeptUnlessANodeNeedsMore) {
   auto opsets = [](const Graph& graph, std::vector<OpsetImport> imports) {
     ModelDef original;
@@ -247,7 +247,7 @@ TEST(Export, TheModelsOpsetsAreKeptUnlessANodeNeedsMore) {
   EXPECT_EQ(export_model(*simple(), &newer, {.opset = kModelsOpset}).ir_version, 9);
 }
 
-// ONNX, docs/Versioning.md: opset 13 came with IR 7, 18 with 8, 21 with 10, 28 with 14.
+// From ONNX's docs/Versioning.md: opset 13 came with IR 7, 18 with 8, 21 with 10, 28 with 14.
 TEST(Export, TheIrVersionFitsTheOpset) {
   auto graph = simple();
   for (auto [opset, ir] : {std::pair{13, 7}, {18, 8}, {21, 10}, {28, 14}})
@@ -279,7 +279,7 @@ TEST(Export, AYieldIsALocalFunction) {
   EXPECT_EQ(read(model)->num_nodes(), 2U);
 }
 
-// An exported file with local functions gives the graph's results.
+// Checks that an exported file with local functions gives the same results as the graph.
 void expect_same_results(const Graph& graph, double tolerance) {
   ModelDef model = written(graph);
   std::unique_ptr<Graph> again = read(model);
@@ -316,7 +316,7 @@ TEST(Export, AProductWithBlocksOfCodesIsALocalFunction) {
     std::vector<ValueId> inputs{b.input("x", {5, 48}), codes("codes", form.codes), b.weights("scales", form.scales)};
     if (form.zeros) inputs.push_back(codes("zeros", form.scales));
     b.output(b.node("y", "BlockedMatMul", inputs, {{"axis", form.inner}, {"block_size", form.block}}, 1, "treadle")[0]);
-    expect_same_results(b.graph(), 2e-3);  // sums of about 1,000 terms
+    expect_same_results(b.graph(), 2e-3);  // the sums have about 1,000 terms
   }
 }
 

@@ -1,4 +1,4 @@
-// External data: used in place, checked against the file, and never outside the model's folder.
+// Tests external data: the library uses it in place, checks it against the file, and never reads outside of the model's folder.
 #include <gtest/gtest.h>
 
 #include "onnx/parse.h"
@@ -114,7 +114,7 @@ TEST(OnnxExternalData, AFolderWhoseNameBeginsTheSameIsOutside) {
 }
 
 TEST(OnnxExternalData, LinksOfADownloadCacheAreFollowed) {
-  TemporaryFolder folder;  // model and data are both links into one folder
+  TemporaryFolder folder;  // the model and its data are links to files in one folder
   folder.write("blobs/1", model(4, {{"location", "w.bin"}}));
   folder.write("blobs/2", floats(4));
   fs::create_directories(folder.path() / "snapshot");

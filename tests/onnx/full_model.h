@@ -38,7 +38,7 @@ inline std::string value_info(const std::string& name, const std::string& type) 
   });
 }
 
-/// A type that holds another: a sequence (field 4) or an optional (9).
+/// Encodes a type that contains another one: a sequence (field 4) or an optional (field 9).
 inline std::string container_type(int field, const std::string& element) {
   return message([&](Writer& t) { t.add_message(static_cast<uint32_t>(field), message([&](Writer& c) { c.add_message(1, element); })); });
 }

@@ -82,7 +82,7 @@ class Comparison {
       auto x = a.value.span<std::string>(), y = b.value.span<std::string>();
       if (!std::equal(x.begin(), x.end(), y.begin(), y.end())) differ("value");
     } else if (a.value.size_bytes() > 0 && std::memcmp(a.value.raw(), b.value.raw(), a.value.size_bytes()) != 0) {
-      differ("value");  // bit by bit: a NaN equals itself
+      differ("value");  // compared bit by bit, so that a NaN equals itself
     }
   }
 

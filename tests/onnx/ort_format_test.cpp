@@ -1,4 +1,5 @@
-// Models in ONNX Runtime's format are read like the ONNX files they were made from; damaged ones are read or refused.
+// Tests models in ONNX Runtime's format: intact ones are read like the ONNX files from which they were made; damaged ones are read or
+// refused.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -140,7 +141,7 @@ TEST(OrtFormat, CutOffIsRefused) {
   for (size_t size = 0; size < bytes.size() - 8; ++size) EXPECT_NE(refusal(bytes.substr(0, size), Format::ort), kNone) << size;
 }
 
-// Offsets may refer to one table many times, so that a small file describes a huge graph.
+// Offsets may refer to one table many times. So a small file can describe a huge graph.
 TEST(OrtFormat, WithTablesThatAreUsedAgainAndAgainIsRefused) {
   flatbuffers::FlatBufferBuilder b;
   auto table = [&](std::initializer_list<std::pair<int, flatbuffers::uoffset_t>> fields) {

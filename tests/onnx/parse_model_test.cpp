@@ -1,4 +1,4 @@
-// The reader with models built by hand: it stores every field in the right place, and errors tell where the fault is.
+// Tests the reader with models built by hand: it must store every field in the right place, and errors must tell where the fault is.
 #include <gtest/gtest.h>
 
 #include "onnx/parse.h"
@@ -124,11 +124,11 @@ TEST(OnnxParse, EveryTruncationIsAnErrorOrAModel) {
   std::string bytes = full_model();
   size_t errors = 0;
   for (size_t size = 0; size < bytes.size(); ++size) {
-    // An exact copy, so that an address sanitizer reports reads behind its end.
+    // An exact copy of the part, so that an address sanitizer reports reads beyond its end.
     std::vector<char> cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
     errors += code_of([&] { parse_model_bytes(std::as_bytes(std::span(cut)), nullptr, {}); }) == ErrorCode::invalid_model;
   }
-  EXPECT_GT(errors, bytes.size() * 9 / 10);  // if cut between two fields, the bytes are still a model
+  EXPECT_GT(errors, bytes.size() * 9 / 10);  // bytes that are cut off between two fields are still a model
 }
 
 TEST(OnnxParse, EveryChangedByteIsAnErrorOrAModel) {
@@ -249,7 +249,7 @@ TEST(OnnxParse, AnAttributeMustHoldWhatItSays) {
                   })
                 .find("\"outer\""),
             std::string::npos);
-  ModelDef old = parse(attribute([](Writer& a) { a.add_int64(3, 5); }));  // IR version 1 has no types of attributes
+  ModelDef old = parse(attribute([](Writer& a) { a.add_int64(3, 5); }));  // IR version 1 stores no types of attributes
   EXPECT_EQ(old.graph.nodes[0].attributes[0].type, AttributeType::i);
 }
 

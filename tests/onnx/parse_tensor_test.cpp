@@ -1,4 +1,4 @@
-// Tensors in every form in which ONNX stores them; the expected bytes and values are written here.
+// Tests tensors in every form in which ONNX stores them. The expected bytes and values are written in this file.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -208,8 +208,8 @@ TEST(OnnxParseTensor, LargeAlignedDataStaysInPlaceAndTheRestIsCopied) {
   for (const auto& [data_type, field] : forms) {
     EXPECT_TRUE(in_place(data_type, field, 4096, 0, true)) << field;
     EXPECT_EQ(in_place(data_type, field, 4096, 4, true), data_type == 14) << field;  // other dtypes need an aligned address
-    EXPECT_FALSE(in_place(data_type, field, 4096, 0, false)) << field;               // nothing would keep the bytes alive
-    EXPECT_FALSE(in_place(data_type, field, 64, 0, true)) << field;                  // the tensor is too small to keep the file open for it
+    EXPECT_FALSE(in_place(data_type, field, 4096, 0, false)) << field;  // without a storage, nothing would keep the bytes alive
+    EXPECT_FALSE(in_place(data_type, field, 64, 0, true)) << field;     // the tensor is too small to keep the file open for it
   }
 }
 

@@ -1,4 +1,4 @@
-// Models written by real exporters; skipped if the folder of test data is missing.
+// Tests models that exporters have written. The tests are skipped if the folder of test data is missing.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -24,7 +24,7 @@ TensorDef float_tensor(const std::string& name, int64_t count, float first) {
   return def;
 }
 
-/// Small and large initializers, also in a subgraph; "tied" shares the memory of "large".
+/// Makes a model with small and large initializers, also in a subgraph. "tied" shares the memory of "large".
 ModelDef model_with_weights() {
   ModelDef model;
   model.ir_version = 8;
@@ -169,10 +169,10 @@ TEST(OnnxSerialize, WritesExternalDataThatIsAlignedAndShared) {
   EXPECT_EQ(initializers[3].external.offset, initializers[2].external.offset);
   EXPECT_FALSE(initializers[4].is_external);  // tensors of strings stay in the model
   EXPECT_TRUE(again.graph.nodes[0].attributes[0].g->initializers[0].is_external);
-  EXPECT_FALSE(initializers[2].value.storage()->writable());  // mapped from the file
+  EXPECT_FALSE(initializers[2].value.storage()->writable());  // the value is mapped from the file
   EXPECT_LT(folder.read("m.data").size(), 100000u);
   EXPECT_EQ(folder.num_files(), 2u);
-  // Overwrites the files that the tensors are mapped from.
+  // Overwrites the files from which the tensors are mapped.
   write_model_file(again, folder.file("m.onnx"), {.external_data_file = "m.data"});
   EXPECT_EQ(first_difference(model, parse_model_file(folder.file("m.onnx"))), "");
   EXPECT_EQ(first_difference(model, again), "");
@@ -190,7 +190,8 @@ TEST(OnnxSerialize, RefusesBadOptions) {
   unread.is_external = true;
   unread.external.location = "m.data";
   model.graph.initializers.push_back(unread);
-  EXPECT_EQ(code({.external_data_file = "m.data"}), ErrorCode::invalid_argument);  // would overwrite data that is still to be read
+  // This name would overwrite data that is still to be read.
+  EXPECT_EQ(code({.external_data_file = "m.data"}), ErrorCode::invalid_argument);
   EXPECT_EQ(folder.num_files(), 0u);
 }
 

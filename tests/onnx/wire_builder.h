@@ -38,7 +38,7 @@ std::string raw_of(std::initializer_list<T> values) {
   return bytes;
 }
 
-/// A TensorProto of `dims` and `data_type`; `body` adds the elements.
+/// Encodes a TensorProto with `dims` and `data_type`; `body` adds the elements.
 template <typename Body>
 std::string tensor_message(std::initializer_list<int64_t> dims, int data_type, Body body, const std::string& name = "t") {
   return message([&](Writer& w) {

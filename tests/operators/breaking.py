@@ -51,7 +51,7 @@ def _break_operand(case: Case, choices: Choices) -> None:
     kind = choices.below(7)
     if value is None:
         return
-    if case.op == "Loop" and i < 2:  # the iteration count and the condition: without them the loop would never end
+    if case.op == "Loop" and i < 2:  # these are the iteration count and the condition, without which the loop would never end
         return
     if isinstance(value, list):  # a sequence loses its first element, or is omitted if that was the only one
         case.inputs[i] = value[1:] or None

@@ -35,7 +35,8 @@ import treadle
 
 ATTEMPTS = 72
 SECONDS = 90.0
-EXTENTS = [(1, 2), (2, 3), (1, 5), (3, 4), (4, 5), (8, 9), (1, 4), (1, 3), (16, 17), (5, 6), (2, 4), (1, 6)]  # [low, high) of open extents
+# Intervals [low, high) from which extents are drawn that a model leaves open.
+EXTENTS = [(1, 2), (2, 3), (1, 5), (3, 4), (4, 5), (8, 9), (1, 4), (1, 3), (16, 17), (5, 6), (2, 4), (1, 6)]
 INTEGERS = [(0, 2), (0, 1), (1, 3), (0, 8), (1, 2), (2, 5)]
 DTYPES = {f"tensor({name})": dtype for name, dtype in {
     "float": np.float32, "double": np.float64, "float16": np.float16, "bool": np.bool_, "string": np.object_,

@@ -13,7 +13,7 @@ import numpy as np
 
 from draft import DTYPES
 
-# Treadle's names of element types, where they differ from ONNX's, and ONNX's names.
+# Treadle's names of element types whose names in ONNX differ, with ONNX's names.
 _NAMES = {"float32": "float", "float64": "double"}
 
 

@@ -337,7 +337,7 @@ class Refusal:
         return (self.ops in ("*", case.domain) or case.op in self.ops.split()) and re.search(self.words, error) is not None
 
 
-# Errors of Treadle for nodes that a judge runs.
+# Errors that Treadle gives for nodes that a judge runs.
 _POOLS = "AveragePool LpPool MaxPool NhwcMaxPool QLinearAveragePool MaxpoolWithMask"
 _LOSSES = "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
 REFUSED = [
@@ -401,7 +401,7 @@ REFUSED = [
     Refusal("Erf Col2Im GridSample", "allowed: ", "dtypes of the reference's that onnxruntime has not either"),
 ]
 
-# Errors of onnxruntime for nodes that Treadle runs.
+# Errors that onnxruntime gives for nodes that Treadle runs.
 _SHAPE = r"[Ss]hape|[Rr]ank|dimension|scalar|[Ss]calar|[0-9]-?D\b|elements|element count|last dim|suffix|length of|quantization parameter|ValidateReduced|ValidateStreamMix"
 _NO_WORDS = r"IsScalar|\.(cc|h):\d+ (virtual|static|onnxruntime|int64_t|T )|onnxruntime::[A-Za-z:<>, ]*\(|parameter out of computation|^Unsupported"
 TAKEN = [

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import defs
 
-# The dtype of NumPy arrays by the element type's name in TensorProto.
+# The dtypes of NumPy arrays, by the element types' names in TensorProto.
 DTYPES: dict[str, Any] = {
     "float": np.float32,
     "double": np.float64,
@@ -89,14 +89,14 @@ class Case:
     constant: list[bool]
     choices: list[int] = field(default_factory=list)
     seed: int = 0
-    tolerance: float = 1.0  # a factor of the usual tolerance of comparisons
+    tolerance: float = 1.0  # factor by which the usual tolerance of comparisons is multiplied
     captured: list[np.ndarray] = field(default_factory=list)  # the values @c0, @c1 … that bodies capture from the graph around the node
-    is_random: bool = False  # the outputs are random, so their distributions are compared
+    is_random: bool = False  # true if the outputs are random, so that their distributions are compared
     declared: list[str] = field(default_factory=list)  # an element of DECLARED for each operand; an empty list means "all" for each
     unwanted: frozenset[int] = frozenset()  # numbers of the outputs that the node omits
     optimised: bool = True
     steps: int = 0  # the largest allowed difference of integer outputs
-    compared: Callable[[list[Any]], list[Any]] | None = None  # returns the parts of the outputs that are defined
+    compared: Callable[[list[Any]], list[Any]] | None = None  # a function that returns the parts of the outputs that are defined
     changes: list[str] = field(default_factory=list)  # the changes that varying.py has made
 
     def declared_of(self, operand: int) -> str:
@@ -137,7 +137,7 @@ class Draft:
         self.attributes: dict[str, Any] = {}
         self.num_outputs = max(1, schema.min_output)
         self.tolerance = 1.0
-        self.edges = choices.below(4) == 3  # arrays contain NaN, infinities and denormals, among other values
+        self.edges = choices.below(4) == 3  # true if arrays contain NaN, infinities and denormals, among other values
         self._dtypes: dict[str, Any] = {}
         self._allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
 

@@ -8,7 +8,6 @@ import numpy as np
 from draft import DTYPES, Draft
 
 # The intervals from which operands are drawn, for functions that are not defined everywhere.
-# edge values.
 _DOMAINS = {"Acos": (-1, 1), "Asin": (-1, 1), "Atanh": (-0.999, 0.999), "Acosh": (1, 20), "Log": (0, 20), "Sqrt": (0, 20)}
 _BITS = {np.dtype(np.int8): 8, np.dtype(np.uint8): 8, np.dtype(np.uint16): 16, np.dtype(np.uint32): 32, np.dtype(np.uint64): 64}
 

@@ -33,7 +33,7 @@ from gradient_models import JointGraph, Trial, nudged, plan, read_gradients
 
 BATCH = 16
 ERRORS = (treadle.Error, ValueError)
-RANDOM = {"Dropout"}  # drops other elements in every run
+RANDOM = {"Dropout"}  # operators whose results differ from run to run
 
 
 @dataclass
@@ -155,7 +155,7 @@ class Move:
         self.scale = float(np.abs(grad * self.direction).sum()) + abs(value) * 1e-5 + 1e-3
         self.value = value
         self.slopes: list[float] = []
-        self.bend = 0.0  # the difference of the slopes before and behind the point, with the last step
+        self.bend = 0.0  # the difference of the slopes before and after the point, with the last step
 
     def step(self, factor: float) -> float:
         return (2e-2 if self.single else 1e-5) * factor  # in single precision a smaller step would be lost in rounding
@@ -169,7 +169,7 @@ class Move:
         point."""
         one, two = self.slopes[:2]
         if len(self.slopes) > 2 and not abs(self.slopes[2] - two) <= 0.1 * abs(self.expected - two):
-            return True  # a sawtooth function with teeth shorter than the steps
+            return True  # a sawtooth function whose teeth are shorter than the steps
         if not np.isfinite([one, two]).all() or abs(one - two) > (2e-3 if self.single else 2e-5) * (self.scale + abs(one)):
             return True
         return self.bend > max(0.5 * abs(self.expected - two), (0.2 if self.single else 1e-4) * (self.scale + abs(one)) if self.agrees() else 0)
@@ -255,7 +255,7 @@ def rounding_of(trial: Trial, spreads: dict[str, np.ndarray]) -> float:
     """Returns the largest difference between narrow and float64 gradients, as a multiple of the allowed difference."""
     worst = 0.0
     for name, exact in trial.grads.items():
-        scale = np.abs(exact).max(initial=0) + 1  # terms of size 1 may cancel; normalisations divide them by deviations
+        scale = np.abs(exact).max(initial=0) + 1  # terms of size 1 may cancel, and normalisations divide the rest by deviations
         within = np.abs(exact) < 0.1 * float(ml_dtypes.finfo(trial.narrow).max)
         allowed = (1e4 if trial.case.op.endswith("Normalization") else 40) * eps(trial.narrow) * (scale + np.abs(exact)) + 30 * spreads.get(name, np.zeros(exact.shape))
         off = np.abs(trial.narrow_grads[name] - exact) / allowed

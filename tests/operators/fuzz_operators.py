@@ -56,8 +56,8 @@ MAKERS = {
 NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": 5, TRAINING: 1, contrib_makers.DOMAIN: 1}
 BATCH = 12
 reference_every = 4
-MEMORY_LIMIT = 4 << 30  # bytes of address space that a child may use, except in plain mode
-# Errors which say that a judge has no kernel. They are no disagreement.
+MEMORY_LIMIT = 4 << 30  # limit of the address space of a child in bytes, except in plain mode
+# Errors that say that a judge has no kernel. They do not count as disagreements.
 _MISSING = ("not known to onnxruntime", "NOT_IMPLEMENTED", "INVALID_GRAPH", "Type Error", "No Op registered", "not implemented", "ImplementationError")
 # Treadle's errors for a dtype that the operator does not support.
 _LACKING = re.compile(r"no kernel|not implemented|no implementation for|; allowed: ")
@@ -67,7 +67,7 @@ _LACKING = re.compile(r"no kernel|not implemented|no implementation for|; allowe
 class Finding:
     """A case on which Treadle and the judges do not agree, or that killed a process."""
 
-    verdict: str  # wrong, disputed, refused, accepted, lacking, crashed
+    verdict: str  # "wrong", "disputed", "refused", "accepted", "lacking" or "crashed"
     case: Case
     text: str
 
@@ -155,7 +155,7 @@ def compared(case: Case, ours: list, theirs: list, judge_name: str) -> str:
             ours, theirs = case.compared(ours), case.compared(theirs)
         except (AssertionError, IndexError) as error:
             return f"not the shapes of the operator's definition {error}"
-    if judge_name == "onnxruntime":  # its binding returns 8-bit floats as bytes
+    if judge_name == "onnxruntime":  # onnxruntime's Python binding returns 8-bit floats as bytes
         ours = [a.view(np.uint8) if is_float8(a) and is_bytes(b) else a for a, b in zip(ours, theirs)]
     return all_same(ours, theirs, case.tolerance, any_float=judge_name == "reference", steps=case.steps)
 
@@ -184,7 +184,7 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
         if not all(name in refusing for name in asked):
             return "unjudged", why
         return ("meant" if meant(case, TAKEN, judges["onnxruntime"].error) else "accepted"), why
-    # The reference may return floats of another width.
+    # The reference may return floats of another width than the outputs declare.
     against = {name: compared(case, ours.outputs, outputs, name) for name, outputs in given.items()}
     if against.get("onnxruntime") and only_cut(case, ours.outputs, given["onnxruntime"]):
         against["onnxruntime"] = ""
@@ -197,7 +197,8 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
             return "same", "in more bits, or in as many"
         if wide.outputs is not None and case.tolerance > 1 and explained_by_rounding(case, ours.outputs, wide.outputs):
             return "same", "within what rounding of the operands does"
-    if case.is_random and not all(against.values()):  # one sample that deviates is chance: wrong numbers would deviate from both judges'
+    # A single sample that deviates may be chance; wrong numbers would deviate from both judges.
+    if case.is_random and not all(against.values()):
         against = {name: "" if text.endswith("apart") else text for name, text in against.items()}
     differing = "; ".join(f"{name}: {text}" for name, text in against.items() if text and heard(case, name))
     if not differing:
@@ -209,10 +210,10 @@ def run_batch(cases: Sequence[Case], mode: str) -> Tally:
     tally = Tally()
     if not cases:
         return tally
-    if mode == "bad":  # only the death of the process would be a failure
+    if mode == "bad":  # in this mode, only the death of the process is a failure
         tally.verdicts.update("error" if treadle_run([case])[0].outputs is None else "value" for case in cases)
         return tally
-    together = [cases] if mode == "plain" else [[case] for case in cases]  # one refused case makes a whole batch run again
+    together = [cases] if mode == "plain" else [[case] for case in cases]  # a refused case makes its whole batch run again
     mine = [result for some in together for result in treadle_run(some)]
     theirs = [result for some in together for result in onnxruntime_run(some)]
     for case, ours, other in zip(cases, mine, theirs):

@@ -18,7 +18,7 @@ MAKERS = {**{op: make for (domain, op), make in OPERATOR_MAKERS.items() if domai
 MICROSOFT = "com.microsoft."  # prefix of the names of this domain's operators
 # Operators whose outputs are constant almost everywhere, or random.
 FLAT = {"Floor", "Ceil", "Round", "Sign", "Hardmax", "EyeLike", "Bernoulli", "RandomNormalLike", "RandomUniformLike"}
-# Operators without floats, as operands or as outputs.
+# Operators without floats among their operands or without floats among their outputs.
 NO_FLOATS = set(
     """And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Constant ConstantOfShape ConvInteger Equal Greater
     GreaterOrEqual HammingWindow HannWindow IsInf IsNaN Less LessOrEqual MatMulInteger Multinomial NonZero Not Or RandomNormal RandomUniform
@@ -45,7 +45,7 @@ FIXED = {
     "NegativeLogLikelihoodLoss": {2},
     "SoftmaxCrossEntropyLoss": {2},
 }
-LIMIT = 700  # the most elements that all differentiated operands of a case may have
+LIMIT = 700  # limit of the number of elements of all differentiated operands of a case
 FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
@@ -134,7 +134,7 @@ def narrow_dtypes(case: Case) -> list[Any]:
     if case.domain or case.captured or any(isinstance(x, list) for x in case.inputs) or case.op in ("Cast", "CastLike", "BitCast", "Range") or "body" in case.attributes:
         return []
     if case.op == "MeanVarianceNormalization" and np.prod([case.inputs[0].shape[a] for a in case.attributes.get("axes", [0, 2, 3])]) < 3:
-        return []  # two elements always deviate equally from their mean, so the gradient is only rounding
+        return []  # two elements always deviate equally from their mean, so the gradient consists of rounding errors
     schema = defs.get_schema(case.op, case.opset, case.domain)
     parameters = {schema.inputs[min(i, len(schema.inputs) - 1)].type_str for i, x in enumerate(case.inputs) if x is not None and x.dtype == np.float64}
     allowed = [set(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str in parameters]

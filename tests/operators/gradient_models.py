@@ -42,14 +42,14 @@ class Trial:
 
     case: Case
     number: int
-    symbolic: bool = False  # extents of float operands are declared as symbols
-    fed: bool = False  # operands without a gradient are inputs instead of constants
+    symbolic: bool = False  # true if the extents of float operands are declared as symbols
+    fed: bool = False  # true if operands without a gradient are inputs instead of constants
     narrow: Any = None  # the dtype of a second node, which has operands of its own; None if there is no second node
-    parameters: bool = False  # the operands of a float32 second node are parameters instead of inputs
+    parameters: bool = False  # true if the operands of a float32 second node are parameters instead of inputs
     wanted: list[str] = field(default_factory=list)
-    weights: list[np.ndarray | None] = field(default_factory=list)  # the weights of the outputs; None: the output is not differentiated
+    weights: list[np.ndarray | None] = field(default_factory=list)  # weights of the outputs; None for an output that is not differentiated
     values: list[np.ndarray] = field(default_factory=list)  # the outputs of the run that gave the gradients
-    single: bool = False  # finite differences have only single precision
+    single: bool = False  # true if finite differences have only single precision
     grads: dict[str, np.ndarray] = field(default_factory=dict)
     narrow_grads: dict[str, np.ndarray] = field(default_factory=dict)
     narrow_is_finite: bool = False
@@ -79,7 +79,7 @@ class JointGraph:
         self.graph = onnx.GraphProto(name="cases")
         self.feeds: dict[str, np.ndarray] = {}
         self.steps: dict[str, np.ndarray] = {}
-        self.by: list[str] = []  # the inputs for which gradients are computed
+        self.by: list[str] = []  # names of the inputs for which gradients are computed
         self.parameters: list[str] = []
         self.frozen: list[str] = []
         self.outputs: list[tuple[Trial, list[str], list[str]]] = []
@@ -104,7 +104,7 @@ class JointGraph:
             self.by.append(name + "_32")
             self._input(trial, name + "_32", value.astype(np.float32), TensorProto.FLOAT)
             self._op("Cast", [name + "_32"], name + "_64", to=TensorProto.DOUBLE)
-            if narrow:  # the operand is float32 beside operands of a narrow dtype
+            if narrow:  # the case has float32 operands beside those of a narrow dtype
                 self._op("Cast", [name + "_64"], name, to=TensorProto.FLOAT)
                 return
             step = np.zeros(value.shape)
@@ -169,7 +169,7 @@ class JointGraph:
         for trial, *kept in self.outputs:
             for k, names in enumerate(kept):
                 names[:] = [name for name in names if kinds.get(name) in (floats if k else differentiated)]
-                if k == 0 and any(kinds[name] == TensorProto.DOUBLE for name in names):  # float32 differences are inexact
+                if k == 0 and any(kinds[name] == TensorProto.DOUBLE for name in names):  # differences in float32 are inexact
                     dropped = [name for name in names if kinds[name] != TensorProto.DOUBLE]
                     names[:] = [name for name in names if name not in dropped]
                     kept[1][:] = [name for name in kept[1] if name.replace("_m_", "_", 1) not in dropped]
@@ -219,7 +219,7 @@ class JointGraph:
         found = []
         for trial, outputs, _ in self.outputs:
             pairs = [(np.asarray(values[n], np.float64), w) for n, w in zip(outputs, trial.weights) if w is not None]
-            # NaN if the step changes the number of elements (Unique).
+            # The sum is NaN if the step changes the number of elements (Unique).
             found.append(sum(float(np.vdot(y, w)) if y.shape == w.shape else np.nan for y, w in pairs))
         return found
 

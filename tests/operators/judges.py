@@ -163,14 +163,14 @@ def _kills_onnxruntime(case: Case) -> bool:
     """True if onnxruntime 1.32.0 dies of a signal, never ends, or writes outside of its memory, after which the results of later cases are
     wrong."""
     shape, changed = np.shape(case.inputs[0]) if case.inputs and isinstance(case.inputs[0], np.ndarray) else (), " ".join(case.changes)
-    if case.op in ("Div", "Mod"):  # the smallest integer divided by -1
+    if case.op in ("Div", "Mod"):  # the node divides the smallest integer by -1
         return case.inputs[0].dtype.kind == "i" and bool(np.any(case.inputs[1] == -1)) and bool(np.any(case.inputs[0] == np.iinfo(case.inputs[0].dtype).min))
     if case.op.startswith("Random"):
         return case.attributes.get("scale", 1) <= 0 or case.attributes.get("low", 0) > case.attributes.get("high", 1)
-    if case.op.startswith("TreeEnsemble"):  # nodes that form a cycle: it never ends
+    if case.op.startswith("TreeEnsemble"):  # the nodes form a cycle, so the evaluation never ends
         return "nodeids" in changed
     deaths = {
-        "AttnLSTM": lambda: bool(changed),  # shapes that do not match
+        "AttnLSTM": lambda: bool(changed),  # the shapes do not match
         "BatchNormalization": lambda: case.attributes.get("training_mode", 0) != 0 and len(case.unwanted) > 0,
         "Conv": lambda: any(x.size == 0 for x in case.arrays()),
         # The node uses the default axis.
@@ -186,7 +186,7 @@ def _kills_onnxruntime(case: Case) -> bool:
         "MatMulIntegerToFloat": lambda: _is_without_scales(case),
         "MaxRoiPool": lambda: len(shape) != 4 or np.ndim(case.inputs[1]) != 2,
         "Multinomial": lambda: len(shape) != 2,
-        "QLinearAveragePool": lambda: "extent" in changed,  # windows that contain only padding
+        "QLinearAveragePool": lambda: "extent" in changed,  # there are windows that contain only padding
         "QLinearWhere": lambda: "zero_point" in changed,
         "QMoE": lambda: "scales" in changed or "axis" in changed or len(shape) < 2,
         "ReverseSequence": lambda: len(shape) < 2,

@@ -48,8 +48,8 @@ class Point:
     opset: int = 22
     outputs: int = 1
     attributes: dict[str, Any] = field(default_factory=dict)
-    back: int = 0  # the output is cast to this dtype, which every runtime can return; 0: not cast
-    shown: int = 0  # the number of the output that the table shows
+    back: int = 0  # number of the dtype to which the output is cast, because every runtime can return it; 0: it is not cast
+    shown: int = 0  # number of the output that the table shows
 
     def model(self) -> tuple[bytes, dict[str, np.ndarray]]:
         names = [f"x{i}" if x is not None else "" for i, x in enumerate(self.inputs)]

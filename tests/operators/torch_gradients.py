@@ -147,4 +147,4 @@ def gradients(trial: Trial) -> dict[str, np.ndarray] | None:
         return None
     found = torch.autograd.grad(total, list(by.values()), allow_unused=True)
     grads = {name: np.zeros(x.shape) if f is None else f.numpy() for (name, x), f in zip(by.items(), found)}
-    return grads if all(np.isfinite(grad).all() for grad in grads.values()) else None  # not finite: the point is a pole
+    return grads if all(np.isfinite(grad).all() for grad in grads.values()) else None  # if a gradient is not finite, the point is a pole

@@ -194,7 +194,7 @@ def _grid_sample(op: Operands) -> list | None:
 
 def _affine_grid(op: Operands) -> list | None:
     if op.get("align_corners", 0) and 1 in op.ints(1):
-        return None  # for one pixel, PyTorch's versions differ in where they place it
+        return None  # for an output of one pixel, PyTorch's versions differ in its position
     return [functional.affine_grid(op[0], op.ints(1), bool(op.get("align_corners", 0)))]
 
 

@@ -81,7 +81,7 @@ TEST(Cast, ReadsAndWritesStrings) {
   std::vector<std::string> integers = {"-9223372036854775808", "100.5"};
   EXPECT_EQ(values<int64_t>(cast(Tensor::strings({2}, integers), DType::int64)),
             (std::vector<int64_t>{std::numeric_limits<int64_t>::min(), 100}));
-  // Eight digits, as onnxruntime writes them.
+  // The text has eight digits, like onnxruntime's.
   EXPECT_EQ(values<std::string>(cast(floats({5}, {314.15926F, 1, 1e-5F, 1e20F, 0.1F}), DType::string)),
             (std::vector<std::string>{"314.15927", "1", "9.9999997e-06", "1e+20", "0.1"}));
   EXPECT_EQ(values<std::string>(cast(tensor<int8_t>({1}, {-7}), DType::string)), (std::vector<std::string>{"-7"}));

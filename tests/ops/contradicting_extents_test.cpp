@@ -1,5 +1,5 @@
-// Inference assumes that symbolic extents are equal, and a feed contradicts that. There must be an error that names both extents, at the
-// latest when a kernel is bound: a kernel that trusted one of them would access memory beyond an operand.
+// Inference assumes that symbolic extents are equal, and a feed contradicts that. An error must then name both extents, at the latest when
+// a kernel is bound: a kernel that relied on one of them would access memory beyond an operand.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -93,7 +93,7 @@ TEST(ContradictingExtents, AreErrors) {
       ADD_FAILURE() << node.op << " takes extents that contradict each other";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
-      const std::string message = error.what();  // extents of several nodes are named by both symbols
+      const std::string message = error.what();  // extents that several nodes use are named by both symbols
       EXPECT_TRUE(message.find(node.op) != std::string::npos || message.find("do not broadcast") != std::string::npos) << message;
     }
   }
@@ -114,7 +114,7 @@ TEST(ContradictingExtents, OfAViewAreErrors) {
   for (int64_t d : {3000, 2})
     EXPECT_THROW(program.run(std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {d})}, outputs, {}), Error);
   program.run(std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {0})}, outputs, {});
-  EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 200, 30}));  // 0 in a shape copies the extent
+  EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 200, 30}));  // a 0 in a shape copies the extent
 }
 
 // The elements of small integer tensors are known during binding, but are not in memory, so a view cannot share them.

@@ -20,7 +20,7 @@ using testing::values;
 const Type kTrip = Type::tensor(DType::int64, SymbolicShape{});
 const Type kCondition = Type::tensor(DType::boolean, SymbolicShape{});
 
-/// Adds a node with one body; captures are (input of the body, value of the graph).
+/// Adds a node with one body. Captures are pairs: an input of the body, and the value of the graph that it gets.
 NodeId add_with_body(Graph& graph, NodeSpec spec, std::string_view attribute, std::unique_ptr<Graph> body,
                      const std::vector<std::pair<ValueId, ValueId>>& captures = {}) {
   NodeId id = graph.add_node(std::move(spec));
@@ -47,7 +47,7 @@ std::vector<Datum> run(std::unique_ptr<Graph> graph, const std::vector<Datum>& f
   return outputs;
 }
 
-// (i, cond, list) -> (cond, Concat(list, list), list): doubles a list in every iteration.
+// Makes the body (i, cond, list) -> (cond, Concat(list, list), list), which doubles a list in every iteration.
 std::unique_ptr<Graph> doubling_body(const std::shared_ptr<SymbolTable>& symbols, Type declared_list) {
   auto body = std::make_unique<Graph>(symbols);
   body->add_input("i", kTrip);
@@ -93,7 +93,7 @@ TEST(Loop, InferredTwiceSaysTheSame) {
   EXPECT_TRUE((*graph->type(graph->outputs[0]).shape)[0].data_dependent());
 }
 
-// (i, cond, x) -> (cond, Unsqueeze(x)): the rank grows.
+// The body is (i, cond, x) -> (cond, Unsqueeze(x)), so the rank of x grows.
 TEST(Loop, CarriedRanksThatChangeAreUnknown) {
   auto symbols = std::make_shared<SymbolTable>();
   auto body = std::make_unique<Graph>(symbols);
@@ -142,7 +142,7 @@ TEST(Loop, DrawsAnewInEachIteration) {
   EXPECT_EQ(std::set<float>(numbers.begin(), numbers.end()).size(), 100U);
 }
 
-// Decompositions need ranks in bodies too: of captured values and of results of earlier nodes.
+// Decompositions need ranks in bodies too, those of captured values and of results of earlier nodes.
 TEST(If, BodiesAreRewrittenWithTheTypesOfWhatTheyRead) {
   auto symbols = std::make_shared<SymbolTable>();
   auto made_branch = [&](ValueId& x) {
@@ -200,7 +200,7 @@ TEST(If, WithAKnownConditionHasTheTypeOfItsBranch) {
   EXPECT_EQ(to_string(graph.type(graph.node(id).outputs[0])), "f32[2]");
 }
 
-// (sum, x) -> (sum + scale * x, same): `scale` is captured.
+// Makes the body (sum, x) -> (sum + scale * x, same). `scale` is captured.
 std::unique_ptr<Graph> sum_body(const std::shared_ptr<SymbolTable>& symbols, ValueId& scale) {
   auto body = std::make_unique<Graph>(symbols);
   ValueId sum = body->add_input("sum", {}), x = body->add_input("x", {});

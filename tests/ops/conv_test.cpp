@@ -17,7 +17,7 @@ using testing::values;
 
 using Ints = std::vector<int64_t>;
 
-// A two-dimensional convolution by its definition, with zeros outside of the image.
+// Computes a two-dimensional convolution by its definition, with zeros outside of the image.
 struct Scalar2d {
   int64_t stride = 1, dilation = 1, group = 1, pad_top = 0, pad_left = 0;
   double operator()(const std::vector<double>& x, const Shape& xs, const std::vector<double>& w, const Shape& ws, int64_t n, int64_t m,
@@ -71,7 +71,7 @@ TEST(Conv, NegativePadsCutTheImage) {
     for (const Ints& pads : {Ints{-1, 0, 0, 0}, Ints{0, -1, 0, 0}, Ints{0, 0, -1, 0}, Ints{0, 0, 0, -1}, Ints{-1, 2, 1, -3}}) {
       const Tensor y = run_op({"Conv", 22, {as<float>(xs, x), as<float>(ws, w)}, {{"group", group}, {"pads", pads}}})[0];
       ASSERT_EQ(y.shape(), (Shape{1, 4, 6 + pads[0] + pads[2], 6 + pads[1] + pads[3]}));
-      // The removed part must not be read: windows that begin behind it meet no element before.
+      // The removed part must not be read: windows that begin after it must not use elements before it.
       const Scalar2d reference{.group = group, .pad_top = pads[0], .pad_left = pads[1]};
       for (int64_t m = 0, i = 0; m < 4; ++m)
         for (int64_t oh = 0; oh < y.shape()[2]; ++oh)
@@ -113,7 +113,8 @@ TEST(Conv, NamesWhatDoesNotFit) {
   EXPECT_NE(message({x, wide}, {{"pads", Ints{1, 1}}}).find("pads has 2 elements for 2 spatial axes"), std::string::npos);
 }
 
-// torch.nn.functional.conv_transpose2d(x, w, [.5, -.5], stride=(2, 1), padding=(1, 0), output_padding=(1, 0), groups=2, dilation=(1, 2))
+// Compares with torch.nn.functional.conv_transpose2d(x, w, [.5, -.5], stride=(2, 1), padding=(1, 0), output_padding=(1, 0), groups=2,
+// dilation=(1, 2)).
 TEST(ConvTranspose, IsTheGradientOfAConvolution) {
   std::vector<double> x, w;
   for (int i = 0; i < 24; ++i) x.push_back(i / 7.0 - 1.5);
@@ -152,7 +153,7 @@ TEST(MaxPool, CountsIndicesOverTheWholeTensor) {
   EXPECT_EQ(values<int64_t>(y[1]), (Ints{0, 7}));
   auto columns =
       run_op({"MaxPool", 12, {floats({1, 1, 2, 3}, {1, 2, 9, 3, 4, 5})}, {{"kernel_shape", Ints{2, 3}}, {"storage_order", int64_t{1}}}, 2});
-  EXPECT_EQ(values<int64_t>(columns[1]), (Ints{4}));  // row 0, column 2, counted down the columns
+  EXPECT_EQ(values<int64_t>(columns[1]), (Ints{4}));  // the maximum is in row 0 and column 2, counted down the columns
 }
 
 TEST(MaxPool, RoundsUpWithoutWindowsThatStartOutside) {
@@ -230,7 +231,8 @@ TEST(MaxUnpool, PlacesCountInTheShapeThatIsAskedFor) {
   Tensor y = unpooled({5, 2}, {1, 1, 3, 5});
   EXPECT_EQ(y.shape(), (Shape{1, 1, 3, 5}));
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 0, 2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(values<float>(unpooled({0, 2}, {1, 1, 1, 3})), (std::vector<float>{1, 0, 2}));  // the indices of a pool that rounds up
+  // These are the indices of a pool that rounds up.
+  EXPECT_EQ(values<float>(unpooled({0, 2}, {1, 1, 1, 3})), (std::vector<float>{1, 0, 2}));
   EXPECT_THROW(unpooled({0, 15}, {1, 1, 3, 5}), Error);
 }
 
@@ -243,7 +245,7 @@ TEST(DeformConv, LooksWhereItsOffsetsPoint) {
   const Scalar2d reference{.group = 2};
   for (float shift : {0.0F, 1.0F}) {
     for (float& v : offset.span<float>()) v = 0;
-    // The row offsets of all taps, for both offset groups.
+    // Sets the row offsets of all taps, for both offset groups.
     for (int64_t tap = 0; tap < 8; ++tap)
       for (int64_t i = 0; i < 12; ++i) offset.data<float>()[tap * 24 + i] = shift;
     Tensor y = run_op({"DeformConv", 19, {as<float>(xs, x), as<float>(ws, w), offset}, attributes})[0];

@@ -19,33 +19,33 @@
 
 namespace treadle::testing {
 
-/// A node; one of its operands contains the value under test.
+/// A node of which one operand contains the value under test.
 struct BoundsCase {
   std::vector<Datum> inputs;  ///< an undefined value stands for an absent operand
   Attributes attributes = {};
   int num_outputs = 1;
   int opset = 28;
-  bool whole_rank_known = false;               ///< the operator requires operands of known rank
+  bool whole_rank_known = false;               ///< true if the operator requires operands of known rank
   int num_compared = 8;                        ///< number of outputs that are compared
   std::vector<size_t> constant_operands = {};  ///< operands that the operator requires to be constants
 };
 
 enum class Beyond : uint8_t {
   refused,    ///< the operator throws Error(invalid_argument), which names the value
-  defined,    ///< every number has a result: far values are clipped, omitted or ignored
-  too_large,  ///< below the bounds refused; above, the size exceeds any memory: Error(resource_exhausted) too
+  defined,    ///< every number has a defined result: values beyond the bounds are clipped, omitted or ignored
+  too_large,  ///< values below the bounds are refused; above them, the size exceeds any memory, so Error(resource_exhausted) is allowed too
 };
 
 struct BoundsRow {
   std::string domain, op;
   size_t operand;
   std::function<BoundsCase(int64_t)> make;
-  int64_t lowest, highest;  ///< range of valid values
+  int64_t lowest, highest;  ///< the range of valid values
   Beyond beyond = Beyond::refused;
   /// Returns the expected elements of output 0, in order, followed by the elements of further outputs.
   std::function<std::vector<double>(int64_t)> expected;
-  std::vector<int64_t> between = {};  ///< more values to try
-  int64_t named_less = 0;             ///< the error names the value minus this
+  std::vector<int64_t> between = {};  ///< further values to test
+  int64_t named_less = 0;             ///< the error names the value minus this number
   bool is_named = true;               ///< false: the error names the shape that results from the value
   std::string name() const;
 };
@@ -57,7 +57,7 @@ void check_bounds(const BoundsRow& row);
 /// Returns the elements of tensors as numbers, in order. The tensors of a sequence follow each other.
 std::vector<double> numbers_of(const std::vector<Datum>& outputs);
 
-// Rows, by group of operators.
+// Each of these functions returns the rows for a group of operators.
 std::vector<BoundsRow> indexing_rows();
 std::vector<BoundsRow> movement_rows();
 std::vector<BoundsRow> shape_rows();
@@ -67,7 +67,7 @@ std::vector<BoundsRow> microsoft_rows();
 std::vector<BoundsRow> attention_rows();
 std::vector<BoundsRow> internal_rows();
 
-// Helpers for writing rows.
+// Helper functions for rows of the table.
 
 template <typename T>
 Datum vector_of(std::vector<T> values) {

@@ -13,7 +13,7 @@ Attributes one_head(bool shared) {
   if (shared) attributes.set("kv_num_heads", int64_t{1});
   return attributes;
 }
-/// The result for equal scores: the mean of the values.
+/// Returns the result of attention for equal scores: the mean of the values.
 double mean(const Numbers& x) {
   double sum = 0;
   for (const double value : x) sum += value;
@@ -26,20 +26,20 @@ BoundsCase known(std::vector<Datum> inputs, Attributes attributes) {
   return c;
 }
 
-// The past has the values 1 and 2, the new value is 9. All keys are equal, so the result is the mean of the values.
+// The values of the past are 1 and 2, and the new value is 9. All keys are equal, so the result is the mean of the values.
 BoundsCase group_query(int64_t last, int64_t total) {
   return known({filled({1, 1, 1}, 1), filled({1, 1, 1}, 0), filled({1, 1, 1}, 9), filled({1, 1, 2, 1}, 0), counting({1, 1, 2, 1}),
                 ints32({narrow(last)}), ints32({narrow(total)})},
                one_head(true));
 }
-// The new token counts or does not; with it, there are two keys.
+// The new token counts or does not count. If it does, there are two keys.
 BoundsCase padded_query(int64_t count) {
   BoundsCase c = group_query(1, 3);
   c.inputs[3] = filled({1, 1, 3, 1}, 0), c.inputs[4] = counting({1, 1, 3, 1});
   c.inputs.resize(16), c.inputs.push_back(ints32({narrow(count)}));
   return c;
 }
-// A rotary position that rotates two features.
+// Makes a case whose rotary position turns two features.
 BoundsCase turned_query(int64_t position) {
   Attributes attributes = one_head(true);
   attributes.set("do_rotary", int64_t{1});
@@ -198,7 +198,7 @@ std::vector<BoundsRow> layout_rows() {
                     {},
                     named_less});
   };
-  // The outputs after the first: the cached keys, then the first past value and the new one.
+  // Returns the outputs after the first: the cached keys, and then the first past value and the new one.
   auto with_caches = [](double y) { return Numbers{y, 0, 0, 1, 9}; };
   add(
       &Layout::end, 2, 5, 1, 3,

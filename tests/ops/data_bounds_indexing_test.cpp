@@ -133,7 +133,7 @@ std::vector<BoundsRow> selection_rows() {
   };
 }
 
-// The axis is an input.
+// Rows for operators whose axis is an input.
 std::vector<BoundsRow> axis_rows() {
   std::vector<BoundsRow> rows;
   const struct {

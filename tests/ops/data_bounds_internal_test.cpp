@@ -60,7 +60,7 @@ std::vector<BoundsRow> gather_gradient_rows() {
 }
 
 std::vector<BoundsRow> slice_gradient_rows() {
-  // The gradient of a slice of two of four elements.
+  // Makes the gradient of a slice of two of four elements.
   auto axes = [](int64_t v) { return BoundsCase{{counting({1, 2}), ints({2, 2}), ints({1}), Datum(), ints({v})}}; };
   auto steps = [](int64_t v) { return BoundsCase{{counting({2}), ints({4}), ints({0}), Datum(), ints({0}), ints({v})}}; };
   auto shape = [](int64_t v) { return BoundsCase{{counting({2}), ints({v}), ints({0})}}; };
@@ -128,7 +128,7 @@ std::vector<BoundsRow> pool_gradient_rows() {
   };
 }
 
-// Gradient operators with the shape as an input, which must be the right one.
+// Rows for gradient operators that have a shape as an input. Only one shape is valid.
 std::vector<BoundsRow> given_shape_rows() {
   std::vector<BoundsRow> rows;
   auto add = [&](const char* op, size_t operand, std::vector<Datum> inputs, std::vector<int64_t> shape, size_t axis, Attributes attributes,
@@ -253,14 +253,14 @@ std::vector<BoundsRow> sparse_update_rows() {
       c.num_compared = 1;
       return c;
     };
-    // Negative indices mark rows that do not exist.
+    // A negative index stands for a row that does not exist.
     rows.push_back({"treadle", o.name, 4 + o.states, make, kMin, 2, Beyond::refused, [](int64_t) { return Numbers{1, 2, 3}; }, {-1, 0}});
   }
   return rows;
 }
 
 std::vector<BoundsRow> loss_and_search_rows() {
-  // Two steps with three equally likely classes; class 0 is the blank. A negative label ends the sequence.
+  // There are two steps with three equally likely classes; class 0 is the blank. A negative label ends the sequence.
   auto labels = [](int64_t v) { return BoundsCase{{filled({1, 2, 3}, std::log(1.0F / 3)), tensor<int64_t>({1, 1}, {v})}}; };
   auto loss = [](int64_t v) { return Numbers{-std::log((v < 0 ? 1.0 : 3.0) / 9)}; };
   auto flow = [](int64_t v) {
@@ -272,7 +272,7 @@ std::vector<BoundsRow> loss_and_search_rows() {
     return v == 1 ? Numbers{blank, label, 0, blank, label, 0} : Numbers{blank, 0, label, blank, 0, label};
   };
   auto running = [](int64_t v) { return BoundsCase{{counting({2, 2}), filled({2, 2}, 1), scalar(v)}}; };
-  // The gradient of a cumulative product over ones: at each element, the sum of the output's gradient from there on.
+  // The gradient of a cumulative product over ones is, at each element, the sum of the output's gradient from there on.
   auto summed = [](int64_t v) { return from_front(v, 2) == 0 ? Numbers{4, 6, 3, 4} : Numbers{3, 2, 7, 4}; };
   auto gathered = [](int64_t v) {
     SparseTensor rows{SparseTensor::Format::coo, Shape{4, 1}, floats({2, 1}, {5, 7}), ints({1, 3}).tensor(), {}};
@@ -290,7 +290,7 @@ std::vector<BoundsRow> loss_and_search_rows() {
     y[static_cast<size_t>(v)] /= 2;
     return y;
   };
-  // A beam with one token, and a finished hypothesis with up to two tokens, 5 and 6.
+  // Makes a beam with one token, and a finished hypothesis with up to two tokens, 5 and 6.
   auto beams = [](int64_t num_found, bool is_done) {
     return std::vector<Datum>{tensor<float>({1, 2}, {1, 2}),      tensor<int32_t>({1, 1}, {4}), filled({1}, 1),
                               tensor<int32_t>({1, 1, 2}, {5, 6}), ints32({narrow(num_found)}),  tensor<bool>({1}, {is_done})};

@@ -159,7 +159,7 @@ std::vector<BoundsRow> sequence_packing_rows() {
     for (int64_t t = 0; t < 4; ++t) y.push_back(static_cast<double>(t < v ? t + 1 : t - v + 1));
     return y;
   };
-  // The sums, the final state, and one token's decay, key and value; zeros if the token is not captured.
+  // Returns the sums, the final state, and the decay, key and value of one token, or zeros if the token is not captured.
   auto kept = [](bool kept) { return kept ? Numbers{1, 2, 3, 4, 4, 1, 1, 1} : Numbers{1, 2, 3, 4, 4, 0, 0, 0}; };
   auto packed = [](int64_t v) {
     Tensor rows(DType::float32, {2, 1});

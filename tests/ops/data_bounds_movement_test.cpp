@@ -81,7 +81,7 @@ std::vector<BoundsRow> pad_rows() {
     row.resize(static_cast<size_t>(4 + v), 0);
     return row;
   };
-  // Shifts the data so far that only padding remains, with the data's length.
+  // Shifts the data so far that only padding remains. The length stays the same.
   auto shifted = [](int64_t v) {
     const int64_t by = std::clamp(v, -(kMax / 2), kMax / 2);
     return BoundsCase{{counting({3}), ints({by, -by})}};
@@ -107,7 +107,7 @@ std::vector<BoundsRow> pad_rows() {
 
 std::vector<BoundsRow> repeat_rows() {
   auto cut = [](int64_t v) { return BoundsCase{{counting({4}), ints({v})}}; };
-  // Half of the difference, rounded down, is cut off or added in front.
+  // Half of the difference, rounded down, is cut off or added at the front.
   auto centered = [](int64_t v) {
     const int64_t first = v < 4 ? (4 - v) / 2 : -((v - 4) / 2);
     Numbers row;

@@ -28,7 +28,7 @@ std::vector<BoundsRow> filling_rows() {
          return BoundsCase{{counting({2, 3}), ints({v, 3})}};
        },
        -1, 0, Beyond::too_large, [](int64_t) { return counted(1, 6); }},
-      // The tensor is empty, so that an overflow of the product to 0 would look valid.
+      // The tensor is empty, because an overflow of the product to 0 would then look valid.
       {"ai.onnx", "Reshape", 1,
        [](int64_t v) {
          return BoundsCase{{counting({0, 4}), ints({v, 4})}, {{"allowzero", int64_t{1}}}};
@@ -171,7 +171,7 @@ std::vector<BoundsRow> column_rows() {
     const int64_t blocks = v >= 2 && v <= 6 ? v - 1 : 0;
     return BoundsCase{{counting({1, 2, blocks}), ints({v}), ints({2})}};
   };
-  // Blocks overlap by half: an element is the first of one block and the second of the block before.
+  // Blocks overlap by half: an element is the first of one block and the second of the block before it.
   auto summed = [](int64_t v) {
     Numbers y(static_cast<size_t>(v), 0);
     const int64_t blocks = std::max<int64_t>(v - 1, 0);

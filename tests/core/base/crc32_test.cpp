@@ -12,8 +12,8 @@ uint32_t crc_of(const std::string& text) {
   return crc32<kPolynomial>(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-// Check values of the CRC catalogue for CRC-32/ISO-HDLC and CRC-32/ISCSI, examples of RFC 3720, and results of Python's zlib for lengths
-// around a step of the loop.
+// Expected values: check values of the CRC catalogue for CRC-32/ISO-HDLC and CRC-32/ISCSI, examples of RFC 3720, and results of Python's
+// zlib for lengths around a step of the loop.
 TEST(Crc32, GivesThePublishedValues) {
   EXPECT_EQ(crc_of<CrcPolynomial::ieee>("123456789"), 0xCBF43926U);
   EXPECT_EQ(crc_of<CrcPolynomial::castagnoli>("123456789"), 0xE3069283U);

@@ -7,7 +7,7 @@ namespace {
 
 std::string sha1_of(const std::string& text) { return sha1(std::as_bytes(std::span(text.data(), text.size()))); }
 
-// Examples of FIPS 180-4, and results of Python's hashlib for lengths around the end of a block.
+// Expected values: examples of FIPS 180-4, and results of Python's hashlib for lengths around the end of a block.
 TEST(Sha1, GivesThePublishedDigests) {
   EXPECT_EQ(sha1_of(""), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
   EXPECT_EQ(sha1_of("abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");

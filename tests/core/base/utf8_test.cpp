@@ -42,7 +42,7 @@ TEST(Printable, EscapesBytesThatAreNotUtf8) {
             "abc\\xe6\\xa0");
 }
 
-// Every pair of bytes at every position within a word: printable() returns UTF-8 without control characters.
+// Tests every pair of bytes at every position within a word: printable() must return UTF-8 without control characters.
 TEST(Printable, LeavesNothingElse) {
   for (int first = 0; first < 256; ++first)
     for (int second = 0; second < 256; second += 5)
@@ -63,7 +63,7 @@ TEST(Utf8, TakesWhatTheStandardAllows) {
   EXPECT_TRUE(is_utf8(std::string_view("a\0b", 3)));
 }
 
-// The invalid sequences next to the limits of each lead byte, by table 3-7 of the Unicode Standard.
+// Tests the invalid sequences next to the limits of each lead byte, as in table 3-7 of the Unicode Standard.
 TEST(Utf8, RefusesTheRest) {
   for (const char* text :
        {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xc2\xc2", "\xe0\x9f\xbf", "\xe2\x82", "\xed\xa0\x80", "\xed\xbf\xbf",

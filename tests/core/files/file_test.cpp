@@ -107,7 +107,7 @@ TEST_F(File, AReplacedFileKeepsItsPermissions) {
     ASSERT_EQ(::chmod(path("a").c_str(), static_cast<mode_t>(mode)), 0);
     AtomicFile file(path("a"));
     for (const auto& entry : fs::directory_iterator(folder_))
-      EXPECT_EQ(permissions(entry.path().string()), mode);  // also while the file is written
+      EXPECT_EQ(permissions(entry.path().string()), mode);  // the file also has these permissions while it is written
     file.write(bytes("new"));
     file.commit();
     EXPECT_EQ(get("a"), "new");

@@ -233,7 +233,7 @@ TEST(ThreadPool, FromAsManyCallersOnAsThereAreThreadsEachComputesAlone) {
       while (inside < 2) std::this_thread::yield();
     });
   };
-  PoolCaller first(&pool), inside_the_first(&pool);  // a caller within another counts once
+  PoolCaller first(&pool), inside_the_first(&pool);  // a caller within another one is counted only once
   meet();
   std::atomic<int> in{0};
   std::atomic<bool> leave{false};

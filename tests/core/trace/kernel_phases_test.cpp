@@ -15,7 +15,7 @@
 namespace treadle {
 namespace {
 
-/// The records of one node in a profile with phases, by thread: their texts in the order of their ends.
+/// Returns the records of one node in a profile with phases: for each thread, their texts in the order in which the records end.
 std::vector<std::vector<std::string>> texts_of(const Recording& recording) {
   std::vector<std::vector<std::string>> texts;
   for (const Recording::Thread& thread : recording.threads) {
@@ -90,7 +90,7 @@ TEST(KernelPhases, AProductWithinAnotherPhaseIsThatPhases) {
     const PhaseScope scores(KernelPhase::scores);
     { const PhaseScope pack(KernelPhase::pack), again(KernelPhase::pack); }
     PhaseScope product(KernelPhase::compute);
-    product.next(KernelPhase::epilogue);  // no effect: within "scores" the scope began with no phase
+    product.next(KernelPhase::epilogue);  // this call has no effect, because the scope within "scores" has begun no phase
   }
   EXPECT_EQ(texts_of(profile.recording()), (std::vector<std::vector<std::string>>{{"pack", "scores"}}));
 }

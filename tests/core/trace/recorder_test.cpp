@@ -59,7 +59,7 @@ TEST(Recorder, InnerScopesLieWithinOuterOnes) {
   Recording recording = recorder.collect();
   const auto& records = recording.threads.at(0).records;
   ASSERT_EQ(records.size(), 2U);
-  EXPECT_EQ(records[0].name, inner);  // in the order of their ends
+  EXPECT_EQ(records[0].name, inner);  // records are in the order of their ends
   EXPECT_LE(records[1].start, records[0].start);
   EXPECT_LE(records[0].end, records[1].end);
 }
@@ -85,7 +85,7 @@ TEST(Recorder, EveryThreadHasItsOwnRecords) {
 }
 
 TEST(Recorder, CollectingWhileThreadsWriteSeesWholeRecords) {
-  Recorder recorder(20'000);  // a small limit, as an endless writer would outrun the reader
+  Recorder recorder(20'000);  // the limit is small, because a writer without end would outrun the reader
   std::jthread writer([&](const std::stop_token& stop) {
     for (int64_t i = 0; !stop.stop_requested(); ++i) recorder.record(0, RecordKind::user, 1, 2, i, -i);
   });
@@ -164,7 +164,7 @@ TEST(RecordWindow, WhatNoWindowWantsIsGivenBack) {
     std::thread([&] { fill(recorder, 0, read_ticks(), 10'000); }).join();
     EXPECT_GE(recorder.held_bytes(), 20'000U * 24);
   }
-  EXPECT_LE(recorder.held_bytes(), 1024U * 24 + 64);  // the block that this thread is writing
+  EXPECT_LE(recorder.held_bytes(), 1024U * 24 + 64);  // one more block is held: the one to which this thread writes
 }
 
 TEST(RecordWindow, TheEarliestWindowKeepsWhatLaterOnesLetGo) {
@@ -213,7 +213,7 @@ TEST(RecordWindow, WhenFullTheOldestGoOrTheNewAreLeftOut) {
     EXPECT_LE(records.size(), 4096U);
     if (keep_last) {
       EXPECT_EQ(records.back().start, from + 9999);
-      EXPECT_EQ(recording.complete_from, records.front().start);  // the end of the last record that was discarded
+      EXPECT_EQ(recording.complete_from, records.front().start);  // the time at which the last discarded record ended
     } else {
       EXPECT_EQ(records.front().start, from);
       EXPECT_EQ(recording.complete_until, records.back().start + 1);
@@ -229,7 +229,7 @@ std::vector<Record> ranges_named(const Recording& recording, const std::string& 
   return ranges;
 }
 
-// Records beyond the window's limit are lost, maybe with the ends of ranges. Such ranges are shown up to the last time that was recorded.
+// Records beyond the window's limit are lost, among them ends of ranges. A range without an end is shown up to the last recorded time.
 TEST(RecordWindow, RangesWhoseEndsAreLostLastNoLongerThanTheRecording) {
   Recorder recorder(0);
   const uint32_t serve = recorder.intern("serve"), batch = recorder.intern("batch");
@@ -334,7 +334,7 @@ class RangesAcrossThreads {
     for (int i = 0; i < kRanges; ++i) {
       last = std::max(read_ticks(), last + 1);  // gives each record a start that is unique within the thread's name
       recorder_.begin(name(t), RecordKind::user, last);
-      handed_on_[index(t)].exchange(last);  // a range that is still here when the next begins never ends
+      handed_on_[index(t)].exchange(last);  // a range that is still in this slot when the next one begins is never ended
       if (const uint64_t start = handed_on_[index(t + kThreads - 1)].exchange(0))
         recorder_.record(name(t + kThreads - 1), RecordKind::user, start, std::max(read_ticks(), start));
     }
@@ -360,7 +360,7 @@ int count_ranges(const Recording& recording, const std::string& name) {
 }
 
 #if defined(__unix__)
-/// True if a forked child that records 100 ranges and ends every second one sees exactly these.
+/// Returns true if a forked child that records 100 ranges, and ends every second one, sees exactly these ranges.
 bool a_forked_child_records_its_ranges(Recorder& recorder) {
   const pid_t child = fork();
   if (child == 0) {
@@ -378,7 +378,8 @@ bool a_forked_child_records_its_ranges(Recorder& recorder) {
 }
 #endif
 
-// Compares the numbers of ranges begun and collected, for a window in memory, one that streams to a file, and short-lived ones.
+// Compares the number of ranges that threads began with the number that was collected, for a window in memory, one that streams to a file,
+// and short-lived ones.
 TEST(RecordWindow, RangesAcrossThreadsAreNeitherLostNorInvented) {
   Recorder& recorder = Recorder::of_process();
   RecordWindow all(recorder, {}), streaming(recorder, {.streams = true});

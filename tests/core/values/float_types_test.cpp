@@ -65,9 +65,9 @@ TEST(FloatTypes, MiniFloatsMatchMlDtypes) {
   }
 }
 
-#ifdef __FLT16_MAX__  // the compiler's own binary16 is an independent truth
+#ifdef __FLT16_MAX__  // the compiler's own binary16 computes the expected values independently
 #ifdef __aarch64__
-using CompilersHalf = __fp16;  // GCC 12 has no _Float16 in C++ there
+using CompilersHalf = __fp16;  // on this machine, GCC 12 has no _Float16 in C++
 #else
 using CompilersHalf = _Float16;
 #endif
@@ -83,7 +83,8 @@ TEST(FloatTypes, EveryFloat16DecodesAsTheCompilersDoes) {
 }
 
 TEST(FloatTypes, Float16EncodesAsTheCompilersDoes) {
-  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 3989) {  // the prime step reaches all exponents and roundings
+  // With this prime number as step, the loop reaches all exponents and roundings.
+  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 3989) {
     auto value = std::bit_cast<float>(static_cast<uint32_t>(bits));
     if (std::isnan(value)) continue;
     ASSERT_EQ(Float16(value).bits, std::bit_cast<uint16_t>(static_cast<CompilersHalf>(value))) << value;
@@ -122,7 +123,7 @@ TEST(FloatTypes, NaNsWithLowPayloadDoNotBecomeInfinite) {
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(low))));
 }
 
-// Rounds to the nearest code by trying them all; a tie goes to the even code.
+// Returns the nearest code, found by trying all codes. A tie goes to the even code.
 template <typename T>
 uint8_t nearest_by_search(float value) {
   value = std::min(value, 2 * static_cast<float>(T::from_bits(T::kMax)));  // beyond this limit all distances would round to the same double

@@ -40,7 +40,7 @@ struct Gradients {
   }
 };
 
-// Scratch memory, aligned as a run's, and filled with NaN.
+// Scratch memory that is aligned as in a run, and filled with NaN.
 class Scratch {
  public:
   explicit Scratch(size_t bytes) : memory_(bytes / sizeof(float) + 32, std::numeric_limits<float>::quiet_NaN()) {}
@@ -64,7 +64,7 @@ void expect_near_the_largest(const std::vector<float>& actual, const std::vector
 }
 
 void check(Random& random, const ConvParams& p, Bf16Choice bf16 = {}, const ConvChoice& choice = {}) {
-  // Numbers that bfloat16 holds exactly, so that the result is as exact as float32's.
+  // The numbers can be represented in bfloat16, so the result is as exact as that of float32.
   auto numbers = [&](int64_t count) { return bf16 ? test::as_read(random.vector(count), *bf16) : random.vector(count); };
   const auto x = numbers(p.N * p.C * p.window.in_size()), weights = numbers(p.M * (p.C / p.group) * p.window.kernel_size()),
              dy = numbers(p.N * p.M * p.window.out_size());
@@ -208,7 +208,7 @@ TEST(ConvGradientNhwc, AnInfinityStaysWithItsChannels) {
   const ConvParams p = three_by_three(2, 20, 18, 11, 9, 1);
   auto x = random.vector(p.N * p.C * p.window.in_size());
   const auto dy = random.vector(p.N * p.M * p.window.out_size());
-  x[4 * 20 + 7] = std::numeric_limits<float>::infinity();  // in the first row, which is never the last row of a window
+  x[4 * 20 + 7] = std::numeric_limits<float>::infinity();  // the element is in the first row, which is never the last row of a window
   std::vector<float> by_winograd(static_cast<size_t>(p.M * p.C * 9)), direct(by_winograd.size());
   ConvChoice never;
   never.max_weight_expansion = 1;
@@ -275,7 +275,8 @@ TEST(PoolGradientNhwc, EqualsThePlacesOfMaxPool) {
     const int64_t N = 2, C = random.integer(1, 70);
     const Window w = test::random_window(random, 2, 12, random.coin());
     std::vector<float> x = random.vector(N * C * w.in_size()), planes(x.size());
-    for (float& v : x) v = static_cast<float>(random.integer(-3, 3));  // few distinct numbers, so that maxima tie
+    // There are few distinct numbers, so that several elements are the maximum.
+    for (float& v : x) v = static_cast<float>(random.integer(-3, 3));
     if (random.coin())
       x[static_cast<size_t>(random.integer(0, static_cast<int64_t>(x.size()) - 1))] = std::numeric_limits<float>::quiet_NaN();
     for (int64_t n = 0; n < N; ++n)

@@ -151,7 +151,7 @@ TEST(ConvTranspose, IsTheGradientOfTheConvolution) {
   }
 }
 
-// Rows longer than a block of sums; strides with and without special vector code.
+// The rows are longer than a block of sums. Some strides have special vector code, and others do not.
 TEST(ConvTranspose, LongRowsOfEveryStride) {
   Random random(35);
   for (const int64_t stride : {1, 2, 3, 5})
@@ -170,7 +170,7 @@ TEST(ConvTranspose, LongRowsOfEveryStride) {
       }
 }
 
-// The output has as many pixels as the input has columns, so it is easily mistaken for the input; but the stride skips pixels.
+// The output has as many pixels as the input has columns, so a kernel might take it for the input itself. But the stride skips pixels.
 TEST(Conv, StridedOneByOneIsNotTakenForTheImage) {
   const int64_t in[] = {4, 64}, out[] = {2, 32}, one[] = {1, 1}, two[] = {2, 2};
   ConvParams p{.N = 12, .C = 3, .M = 2, .window = make_window(in, out, one, two, {}, {})};

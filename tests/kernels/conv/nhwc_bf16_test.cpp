@@ -22,7 +22,8 @@ std::vector<double> to_channels_last(const std::vector<double>& x, int64_t chann
   return y;
 }
 
-/// The processor's products and the emulated ones, with 1 and 3 threads, against the definition in double, of the operands as rounded.
+/// Compares products by the processor's instructions and emulated ones, with 1 and 3 threads, with the definition in double. The definition
+/// uses the rounded operands.
 void check(const ConvParams& p, Bf16Form form, Random& random, Unary activation) {
   const int64_t y_size = p.N * p.M * p.window.out_size();
   const auto x = random.vector(p.N * p.C * p.window.in_size()), weights = random.vector(p.M * (p.C / p.group) * p.window.kernel_size()),

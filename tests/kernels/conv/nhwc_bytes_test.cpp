@@ -57,7 +57,7 @@ void check(const ConvParams& p, Random& random) {
   conv.x_zero = static_cast<int32_t>(conv.x_signed ? random.integer(-128, 127) : random.integer(0, 255));
   conv.y_zero = static_cast<int32_t>(conv.y_signed ? random.integer(-128, 127) : random.integer(0, 255));
   const int64_t depth = p.C / p.group * p.window.kernel_size();
-  // No more bytes than there are: a kernel that reads beyond them is found by the address sanitizer.
+  // The arrays have exactly as many bytes as the kernel may read, so that the address sanitizer finds reads beyond them.
   const std::vector<uint8_t> x = random_bytes(random, p.N * p.window.in_size() * p.C), table = random_bytes(random, 256);
   std::vector<int8_t> weights;
   for (uint8_t byte : random_bytes(random, p.M * depth)) weights.push_back(static_cast<int8_t>(byte));

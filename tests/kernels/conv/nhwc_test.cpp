@@ -38,7 +38,7 @@ std::vector<float> part_of(const std::vector<float>& x, int64_t channels, int64_
   return whole;
 }
 
-/// Checks that `whole` contains y from channel `first` on, and that its other channels are untouched.
+/// Checks that `whole` contains y from channel `first` on, and that its other channels have not changed.
 void expect_part(const std::vector<float>& whole, const std::vector<float>& y, int64_t channels, int64_t step, int64_t first) {
   for (int64_t i = 0; i < static_cast<int64_t>(whole.size()); ++i) {
     const int64_t c = i % step - first;
@@ -112,7 +112,7 @@ TEST(NhwcConv, DirectEqualsTheDefinition) {
   }
 }
 
-// Packed weights that are too large for the caches are used in parts: some segments of the window at a time, or parts of a segment.
+// Packed weights that are too large for the caches are used in parts: a few segments of the window at a time, or parts of a segment.
 TEST(NhwcConv, DeepWindowsAreSummedInParts) {
   Random random(58);
   for (const auto& [channels, kernel, dilation] :
@@ -146,7 +146,7 @@ TEST(NhwcConv, FewFiltersFoldTheChannels) {
   }
 }
 
-/// The result equals the two convolutions one after the other, bit for bit.
+/// The result must equal that of the two convolutions one after the other, bit for bit.
 TEST(ConvDepthwise, EqualsTheTwoOneAfterTheOther) {
   Random random(59);
   for (int round = 0; round < 300; ++round) {
@@ -235,7 +235,7 @@ TEST(NhwcConv, WinogradsWeightsArePackedFromAnyAddress) {
     std::vector<char> odd(weights.size() * sizeof(float) + 1);
     std::memcpy(odd.data() + 1, weights.data(), weights.size() * sizeof(float));
     nhwc_pack(p, method, reinterpret_cast<const float*>(odd.data() + 1), again.data());
-    ASSERT_EQ(again, packed);  // without NaN: every element was written
+    ASSERT_EQ(again, packed);  // this also shows that `again` has no NaN: every element was written
   }
 }
 

@@ -41,7 +41,7 @@ TEST(Pool, EqualsTheReferenceForRandomWindows) {
         if (v > best[o]) best[o] = v, place[o] = i;
       });
       for (int64_t o = 0; o < out; ++o) {
-        // Counts the window's elements inside the input and its padding.
+        // Counts the elements of the window that are inside of the input and its padding.
         const int64_t at[3] = {o / w.out[2] / w.out[1], o / w.out[2] % w.out[1], o % w.out[2]};
         int64_t padded = 1;
         for (int axis = 0; axis < 3; ++axis) {
@@ -74,7 +74,7 @@ TEST(Pool, OutputExtentsFollowPyTorch) {
   EXPECT_EQ(pool_out_extent(5, 2, 2, 1, 0, 0, false), 2);
   EXPECT_EQ(pool_out_extent(5, 2, 2, 1, 0, 0, true), 3);
   EXPECT_EQ(pool_out_extent(1, 1, 2, 1, 0, 0, true), 1);
-  EXPECT_EQ(pool_out_extent(2, 1, 2, 1, 0, 0, true), 1);  // a second window would begin behind the input
+  EXPECT_EQ(pool_out_extent(2, 1, 2, 1, 0, 0, true), 1);  // a second window would begin after the end of the input
   EXPECT_EQ(pool_out_extent(2, 3, 1, 1, 0, 0, false), 0);
   EXPECT_EQ(pool_out_extent(2, 3, 2, 1, 0, 0, true), 1);
   EXPECT_EQ(pool_out_extent(1, 3, 2, 1, 0, 0, true), 0);
@@ -118,7 +118,7 @@ TEST(Pool, WideRowsOfVolumes) {
   }
 }
 
-// Rows that are computed in several parts; strides with and without special vector code.
+// The rows are computed in several parts. Some strides have special vector code, and others do not.
 TEST(Pool, WideRowsOfEveryType) {
   Random random(42);
   for (const int64_t width : {1, 17, 33, 1500, 2100})

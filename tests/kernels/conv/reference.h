@@ -1,4 +1,4 @@
-// Convolutions and windows computed element by element in double: the truth that kernels are compared with.
+// Computes convolutions and windows element by element in double. These are the expected values in tests of kernels.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace treadle::test {
 
-/// A random window over `rank` axes with consistent output extents.
+/// Returns a random window over `rank` axes, with output extents that fit.
 inline kernels::Window random_window(Random& random, int rank, int64_t max_in, bool ceil_mode = false) {
   std::vector<int64_t> in, out, kernel, stride, pads(2 * static_cast<size_t>(rank)), dilation;
   for (int i = 0; i < rank; ++i) {

@@ -81,7 +81,7 @@ TEST(Winograd, EqualsTheReferenceAsExactlyAsAPlainSum) {
   }
 }
 
-// Single sums over 512 channels would have an error of 2e-6 of the largest output.
+// A single sum over 512 channels would have an error of 2e-6 of the largest output, so sums are computed in parts.
 TEST(Winograd, ManyChannelsAreAddedUpInParts) {
   Random random(93);
   for (int64_t channels : {129, 300, 512})
@@ -152,12 +152,12 @@ TEST(Winograd, IsChosenWithinTheBoundsThatAreGiven) {
   const ConvParams p = params_3x3(1, 64, 64, 56, 56, 1, 1, 1, 1);
   auto side = [&](double expansion) { return winograd_choice(p, {.max_weight_expansion = expansion}); };
   EXPECT_EQ(4, side(4));
-  EXPECT_EQ(2, side(3.99));  // weights expand to 36 / 9 for tiles of 4, to 16 / 9 for tiles of 2
+  EXPECT_EQ(2, side(3.99));  // weights grow by 36 / 9 with tiles of 4, and by 16 / 9 with tiles of 2
   EXPECT_EQ(2, side(1.78));
   EXPECT_EQ(0, side(1.77));
   EXPECT_EQ(0, side(1));
   EXPECT_EQ(NhwcMethod::direct, nhwc_method(p, {.max_weight_expansion = 1}));
-  // If transforms are slow, Winograd is never chosen; if direct products are slow, always.
+  // If transforms are slow, Winograd's method is never chosen; if direct products are slow, it is always chosen.
   EXPECT_EQ(0, winograd_choice(p, {.rates = {.transforms = 10}}));
   const ConvParams small = params_3x3(1, 16, 16, 5, 5, 1, 1, 1, 1);
   EXPECT_NE(0, winograd_choice(small, {.rates = {.direct = 1, .winograd = 1}}));

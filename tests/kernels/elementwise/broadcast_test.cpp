@@ -16,7 +16,7 @@ using test::count;
 using test::Dims;
 using test::place;
 
-// A shape that broadcasts to `out`: some axes 1, some leading ones missing.
+// Returns a shape that can be broadcast to `out`: some axes are 1, and some leading ones are missing.
 Dims random_operand(test::Random& random, const Dims& out) {
   Dims dims(out.begin() + random.integer(0, static_cast<int64_t>(out.size())), out.end());
   for (int64_t& d : dims) {
@@ -109,7 +109,7 @@ TEST(BinaryF32, EqualsTheScalarOperators) {
 TEST(BinaryF32, ShortRunsOfArraysOfManyBlocks) {
   test::Random random(13);
   ThreadPool pool(2);
-  const Dims out = {7, 1131, 3};  // chunks of threads begin in the middle of runs
+  const Dims out = {7, 1131, 3};  // threads begin their chunks in the middle of runs
   for (const Dims& sa : {out, Dims{1131, 3}, Dims{7, 1131, 1}}) {
     for (const Dims& sb : {Dims{7, 1131, 1}, Dims{1131, 1}, Dims{3}, Dims{7, 1, 1}, Dims{1}, Dims{7, 1, 3}}) {
       std::vector<float> a = random.vector(count(sa)), c(static_cast<size_t>(count(out))), expected(c.size());

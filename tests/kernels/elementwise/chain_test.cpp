@@ -24,7 +24,7 @@ std::vector<float> random_floats(size_t n, uint32_t seed) {
   return values;
 }
 
-// relu((x + y) * 0.5 - y / x) for every length around the blocks, with and without threads.
+// Computes relu((x + y) * 0.5 - y / x) for every length near the block size, with and without threads.
 TEST(Chain, ComputesTheFormulaForEveryLength) {
   ChainProgram program;
   program.inputs = {DType::float32, DType::float32, DType::float32};
@@ -111,8 +111,8 @@ TEST(Chain, NaNStaysInMaxAndBecomesTheLowestCodeInQuantize) {
   EXPECT_EQ(quantized[3], 0);
 }
 
-// quantize(dequantize(a) + dequantize(b)) for every zero point of both dtypes, at lengths around the block size. Once with steps that are
-// fused (load, sub, mul and div, quantize), and once, with b as an operand of add, with steps that are not.
+// Computes quantize(dequantize(a) + dequantize(b)) for every zero point of both dtypes, at lengths near the block size: once with steps
+// that are fused (load, sub, mul and div, quantize), and once with steps that are not, because b is an operand of add.
 template <typename T>
 void check_quantized_sums(DType dtype) {
   constexpr uint8_t kSlot = kMaxChainInputs;
@@ -158,7 +158,7 @@ TEST(Chain, QuantizedSumsAreThoseOfTheFormula) {
   check_quantized_sums<int8_t>(DType::int8);
 }
 
-// Numbers outside of the codes' range become the lowest or highest code, at every position of a block.
+// Numbers outside of the codes' range must become the lowest or the highest code, at every position of a block.
 template <typename T>
 void check_extremes(DType dtype) {
   constexpr int kLow = std::numeric_limits<T>::min(), kHigh = std::numeric_limits<T>::max();
@@ -195,7 +195,8 @@ TEST(Chain, ExtremesBecomeTheCodesAtTheEnds) {
 }
 
 #if defined(__x86_64__)
-// Tells, from the state that the processor would have to save, whether upper halves of vector registers are in use; nullopt if unknown.
+// Returns true if upper halves of vector registers are in use, according to the state that the processor would have to save; nullopt if
+// unknown.
 std::optional<bool> upper_halves_are_in_use() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kTells = 1U << 2;

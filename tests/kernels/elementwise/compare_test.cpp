@@ -13,7 +13,7 @@ namespace {
 
 TEST(Compare, EveryLength) {
   test::Random random(75);
-  // Values that differ only in their upper or lower halves, or in their signs.
+  // Values that differ only in their upper or lower halves, or only in their signs.
   const std::vector<int64_t> values = {0,
                                        1,
                                        -1,

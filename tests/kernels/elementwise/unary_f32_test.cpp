@@ -22,7 +22,7 @@ struct Case {
   std::function<double(double)> truth;
   double low, high;     // range of the arguments
   double relative;      // allowed error, relative to the result
-  double absolute = 0;  // allowed absolute error, where the result cancels
+  double absolute = 0;  // allowed absolute error, for results of terms that cancel
 };
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
@@ -145,7 +145,7 @@ TEST(UnaryF32, NaNStaysNaN) {
   }
 }
 
-// Every 1031st bit pattern: subnormal to infinite numbers of both signs, and NaN.
+// Tests every 1031st bit pattern: subnormal to infinite numbers of both signs, and NaN.
 TEST(UnaryF32, InverseAndHyperbolicFunctionsFollowTheCLibraryEverywhere) {
   std::vector<float> x;
   for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 1031) x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));

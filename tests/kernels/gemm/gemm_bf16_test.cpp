@@ -36,7 +36,8 @@ std::vector<float> multiply(int64_t M, const std::vector<float>& A, int64_t lda,
   return C;
 }
 
-// Checks products by the processor and emulated ones against double precision. Operands are rounded first, so only float32 sums differ.
+// Compares products by the processor's instructions and emulated ones with double precision. Operands are rounded first, so results differ
+// only by the rounding of float32 sums.
 void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
   Random random(71 + static_cast<uint32_t>(form));
   for (int round = 0; round < rounds; ++round) {
@@ -69,7 +70,7 @@ void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
         expected[m * ldc + n] = sum, size[m * ldc + n] = magnitude;
       }
     }
-    // The form `three` omits the product of the low parts and rounds these parts: an error of about 2^-16 of each product.
+    // The form `three` omits the product of the low parts and rounds these parts, which gives an error of about 2^-16 of each product.
     const double tolerance = form == Bf16Form::three ? 4e-5 : 1e-6;
     for (bool emulated : {false, true}) {
       const std::vector<float> before(expected.size(), 123);
@@ -172,7 +173,8 @@ TEST(GemmBf16, RoundsTiesToEvenAndKeepsNanAndInfinity) {
   }
 }
 
-// The limits of float16: the largest number, numbers that round to infinity, subnormal ones, and ones that round to zero. Sums are float32.
+// Tests the limits of float16: the largest number, numbers that round to infinity, subnormal numbers, and numbers that round to zero. Sums
+// are float32.
 TEST(GemmBf16, Float16HasItsOwnRange) {
   const std::vector<float> A = {65504.0F, 65519.0F, 65520.0F, -1e6F, 6.1e-5F, 5.96e-8F, 2.9e-8F, 1.00048828125F, 1.0004882812F};
   const int64_t M = static_cast<int64_t>(A.size());

@@ -11,7 +11,7 @@
 namespace treadle::kernels {
 namespace {
 
-// The expected result: activations rounded as the header describes, and all else in double.
+// Computes the expected result: activations are rounded as the header describes, and everything else is computed in double.
 TEST(GemmBlockedBytes, IsTheProductWithActivationsRoundedBlockByBlock) {
   std::mt19937 generator(9);
   std::normal_distribution<float> normal;
@@ -28,7 +28,7 @@ TEST(GemmBlockedBytes, IsTheProductWithActivationsRoundedBlockByBlock) {
         y(static_cast<size_t>(M * s.N));
     std::vector<double> weights(static_cast<size_t>(s.K * s.N)), rounded(a.size());
     for (float& x : a) x = normal(generator);
-    std::fill_n(a.begin(), std::min(s.K, s.block_size), 0.0F);  // the first block is all zeros
+    std::fill_n(a.begin(), std::min(s.K, s.block_size), 0.0F);  // the first block consists of zeros
     for (int64_t n = 0; n < s.N; ++n)
       for (int64_t b = 0; b < blocks; ++b) {
         const auto at = static_cast<size_t>(blocked_scale_place(s, b, n));

@@ -25,7 +25,7 @@ class GemmBlockedSets : public ::testing::TestWithParam<int64_t> {
   }
 };
 
-// Against a sum in double over sizes that are no multiple of any tile.
+// Compares with a sum in double, for sizes that are no multiple of any tile.
 TEST_P(GemmBlockedSets, IsTheProductWithTheWeightsThatTheCodesStandFor) {
   const ChosenSet chosen(GetParam());
   std::mt19937 generator(7);

@@ -10,7 +10,7 @@
 namespace treadle::kernels {
 namespace {
 
-// Compares with sums in 64 bits, over sizes that are no multiple of any tile, all signs and zero points.
+// Compares with sums in 64 bits, for sizes that are no multiple of any tile, all combinations of signs, and zero points.
 TEST(GemmBytes, IsTheExactProductTimesTheScales) {
   std::mt19937 generator(5);
   for (int round = 0; round < 60; ++round) {

@@ -24,7 +24,8 @@ struct Packed {
         view(pack_int8_weights(B.data(), K, N, ldb, transposed, data.data(), scales.data())) {}
 };
 
-// Compares with double. Weights are rounded to multiples of 1/127 of their column's largest, so only float32 sums differ.
+// Compares with double. Weights are rounded to multiples of 1/127 of the largest one in their column, so results differ only by the
+// rounding of float32 sums.
 TEST(GemmInt8Weights, MultipliesByRoundedWeights) {
   Random random(91);
   for (int round = 0; round < 120; ++round) {
@@ -96,7 +97,7 @@ TEST(GemmInt8Weights, WeightsThatWereBytesStayWhatTheyAre) {
     const auto A = random.vector(M * K);
     for (int64_t n = 0; n < N; ++n) {
       const float scale = random.vector(1, 1e-4, 0.5)[0];
-      const int64_t most = random.integer(0, 128);  // with one scale per tensor, most columns lack the largest code
+      const int64_t most = random.integer(0, 128);  // with one scale per tensor, most columns do not contain the largest code
       for (int64_t k = 0; k < K; ++k)
         B[transposed ? n * K + k : k * N + n] = scale * static_cast<float>(random.integer(-most, std::min<int64_t>(most, 127)));
     }
@@ -122,7 +123,7 @@ TEST(GemmInt8Weights, OtherWeightsAreNotTakenForBytes) {
   for (const auto& column : others) EXPECT_FALSE(are_int8_weights(column.data(), static_cast<int64_t>(column.size()), 1, 1, false));
   const std::vector<float> fits = {0, -128, 127, 3};
   EXPECT_TRUE(are_int8_weights(fits.data(), 4, 1, 1, false));
-  // Sparse columns, which begin with zeros or contain nothing else; and a column of infinities.
+  // Tests sparse columns, which begin with zeros or contain nothing else, and a column of infinities.
   std::vector<float> sparse(60, 0);
   EXPECT_TRUE(are_int8_weights(sparse.data(), 30, 2, 2, false));
   sparse[58] = 0.25F, sparse[59] = 0.5F;
@@ -133,7 +134,7 @@ TEST(GemmInt8Weights, OtherWeightsAreNotTakenForBytes) {
   EXPECT_FALSE(are_int8_weights(numberless.data(), 30, 1, 1, false));
   const Packed packed(numberless, 30, 1, 1, false);
   EXPECT_TRUE(std::isnan(packed.scales[0]));
-  std::vector<float> late(40, 0);  // its first elements are zeros, so a quick look finds nothing wrong
+  std::vector<float> late(40, 0);  // the first elements are zeros, so a check of these alone finds nothing wrong
   late[30] = infinity;
   EXPECT_FALSE(are_int8_weights(late.data(), 40, 1, 1, false));
 }

@@ -14,7 +14,7 @@ namespace {
 
 using test::Random;
 
-// 8-bit values as int32, with the bytes that hold them.
+// 8-bit values as int32, and the bytes that represent them.
 struct Bytes {
   bool is_signed;
   std::vector<int32_t> values;

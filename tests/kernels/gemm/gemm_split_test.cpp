@@ -19,7 +19,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::
 #define TREADLE_NEEDS_TILES() \
   if (!has_split_tiles()) GTEST_SKIP() << "the processor has no AMX"
 
-/// A product's matrices and expected result in double.
+/// The matrices of a product, and the expected result in double.
 struct Product {
   GemmShape shape;
   std::vector<float> A, B, before;
@@ -117,7 +117,8 @@ TEST(GemmSplit, PartsAddUpToTheNumber) {
   }
 }
 
-// Sizes at the edges of blocks, of chunks of terms and of rows that are split together; every epilogue; several numbers of threads.
+// Tests sizes at the edges of blocks, of chunks of terms and of rows that are split together; every epilogue; and several numbers of
+// threads.
 TEST(GemmSplit, ProductsEqualTheDefinition) {
   Random random(6);
   for (int round = 0; round < 36; ++round) {
@@ -165,7 +166,7 @@ TEST(GemmSplit, ErrorsAreNoLargerThanThoseOfFloat32Sums) {
   }
 }
 
-// Infinities, NaN, and numbers too large or too small to be split, in the first rows of A, in later ones, or in B.
+// Infinities, NaN, and numbers that are too large or too small to be split are in the first rows of A, in later ones, or in B.
 TEST(GemmSplit, NumbersBeyondTheRangeOfPartsAreComputedByVectors) {
   Random random(8);
   for (int round = 0; round < 24; ++round) {
@@ -215,7 +216,7 @@ TEST(GemmSplit, PartsAreEnough) {
   }
 }
 
-// Some of a deep product's terms are too small to be split when one chunk is looked at alone. The residual must still be added exactly
+// Some terms of a deep product are too small to be split if one chunk is considered alone. The residual must nevertheless be added exactly
 // once.
 TEST(GemmSplit, SomeTermsMayBeSmall) {
   Random random(12);

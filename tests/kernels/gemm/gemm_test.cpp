@@ -146,7 +146,7 @@ TEST(Gemm, BatchesBroadcast) {
         gemm_batched(shape, batch, A.data(), B.data(), C.data(), {}, memory.data(), threads, nullptr);
         if (count(c.b) == 1) gemm_batched(shape, batch, A.data(), pack_b(B.data(), K, N, N, false).view, packed_C.data(), {}, nullptr);
         for (int64_t i = 0; i < count(c.c); ++i) {
-          // Returns the product's offset in A or B, from its index in the batch.
+          // Returns the offset of the product in A or B, computed from its index in the batch.
           auto place = [&](const std::vector<int64_t>& dims) {
             int64_t rest = i, offset = 0, stride = 1;
             for (size_t d = 0; d < c.c.size(); ++d) {
@@ -192,7 +192,7 @@ TEST(Gemm, FewTermsAreWrittenRowByRow) {
         }
 }
 
-// A transposed A, as in gradients of weights, is copied to contiguous memory first: transposed, or (if all panels of B have the full width)
+// A transposed A, as in gradients of weights, is first copied to contiguous memory: transposed, or (if all panels of B have the full width)
 // in blocks of rows.
 TEST(Gemm, LargeTransposedAIsBroughtTogether) {
   test::Random random(17);
@@ -248,7 +248,7 @@ TEST(Gemm, NaNInAPassesARelu) {
   EXPECT_TRUE(std::isnan(C[0]));
 }
 
-// 0.1f is no power of two: a single float32 sum over the whole row would have an error of a thousandth.
+// 0.1f is no power of two. A single float32 sum over the whole row would have an error of a thousandth.
 TEST(Gemm, RoundsLongSumsLikeShortOnes) {
   constexpr int64_t K = 1'000'000, N = 3;
   const std::vector<float> B(static_cast<size_t>(K * N), 0.1F);

@@ -15,7 +15,7 @@ namespace {
 using test::Guarded;
 using test::Random;
 
-// Bilinear sampling as the specification has it, tap by tap; zeros beyond the image.
+// Samples bilinearly by the specification, tap by tap, with zeros outside of the image.
 double sampled(const float* x, int64_t height, int64_t width, double across, double down, bool align_corners) {
   auto place = [&](double at, int64_t extent) {
     const auto e = static_cast<double>(extent);

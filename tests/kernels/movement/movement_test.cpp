@@ -25,7 +25,7 @@ Dims random_shape(test::Random& random, int64_t max_rank, int64_t max_extent) {
   return dims;
 }
 
-// Element i of an array of `bytes` per element, as a byte string.
+// Returns element i of an array with `bytes` bytes per element, as a string of bytes.
 std::string element(const std::vector<char>& data, size_t bytes, int64_t i) { return std::string(data.data() + i * bytes, bytes); }
 
 TEST(Copy, TransposesAnyRankAndElement) {
@@ -184,7 +184,7 @@ TEST(Copy, BlocksThatMoveDownMayOverlap) {
   EXPECT_TRUE(std::equal(before.begin() + kRow, before.begin() + kBlock, memory.begin()));
 }
 
-// The source index by the definition of numpy.pad, after negative pads have cut the array.
+// Returns the source index by the definition of numpy.pad, for an array that negative pads have cut before.
 int64_t pad_source(PadMode mode, int64_t i, int64_t n) {
   if (mode == PadMode::edge) return std::clamp<int64_t>(i, 0, n - 1);
   if (mode == PadMode::wrap) {

@@ -20,7 +20,7 @@ struct Case {
   bool is_computed = false, in_place = false;
 };
 
-/// Rows of dy: read from memory, or computed as twice their halves.
+/// Rows of dy, which are read from memory, or computed as twice the stored halves.
 class Rows final : public GradientRows {
  public:
   Rows(const std::vector<float>& dy, int64_t C, bool is_computed) : dy_(dy.data()), C_(C), is_computed_(is_computed) {}
@@ -37,7 +37,7 @@ class Rows final : public GradientRows {
   bool is_computed_;
 };
 
-// Statistics and gradients in double, for means far from 0 as well.
+// Compares statistics and gradients with those in double, also for means far from 0.
 void check(Random& random, const Case& t) {
   const int64_t rows = t.rows, C = t.C;
   std::vector<float> x = random.vector(rows * C);

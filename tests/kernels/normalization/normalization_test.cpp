@@ -19,7 +19,7 @@ template <typename T>
 void check_softmax(double tolerance) {
   Random random(61);
   for (int round = 0; round < 150; ++round) {
-    const bool pairs = round % 5 == 0;  // many rows of two classes
+    const bool pairs = round % 5 == 0;  // some rounds have many rows of two classes
     const int64_t outer = pairs ? random.integer(0, 70) : random.integer(0, 5), n = pairs ? 2 : random.integer(1, 90);
     const int64_t inner = pairs || random.coin() ? 1 : random.integer(1, round % 7 == 0 ? 1200 : 40);
     const auto x = random.vector<T>(outer * n * inner, -20, 20);
@@ -42,7 +42,7 @@ void check_softmax(double tolerance) {
       }
     }
     expect_near(y, soft, tolerance);
-    expect_near(z, logs, 2 * tolerance);  // sums up to 90 terms in sequence
+    expect_near(z, logs, 2 * tolerance);  // the sum has up to 90 terms, which are added in sequence
     expect_near(h, hard, 0);
     std::vector<T> in_place = x;
     softmax(outer, n, inner, in_place.data(), in_place.data(), nullptr);
@@ -50,7 +50,8 @@ void check_softmax(double tolerance) {
   }
 }
 
-// Like numpy.argmax, which ONNX's reference uses: NaN counts as largest, and the first of equals wins. Wide planes take another code path.
+// The result must be that of numpy.argmax, which ONNX's reference uses: NaN counts as the largest, and the first of equal elements wins.
+// Wide planes take another code path.
 TEST(Hardmax, FindsTheFirstLargestAndTakesNaNForIt) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> column{1, 3, 3, 2}, with_nan{1, nan, 3, nan};

@@ -1,4 +1,4 @@
-// Gradients of rows: layer and RMS normalisation and softmax against their formulas in double, one element after the other.
+// Compares gradients of rows (layer and RMS normalisation, and softmax) with their formulas in double, one element after the other.
 #include "kernels/normalization/row_gradient.h"
 
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 namespace treadle::kernels {
 namespace {
 
-// Known answers of the authors' library, Random123 (kat_vectors, philox4x32 10).
+// Known answers from the authors' library, Random123 (kat_vectors, philox4x32 10).
 TEST(Philox, GivesTheAuthorsKnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),

@@ -102,7 +102,7 @@ void check_extremes(Random& random, int64_t rows, int64_t length) {
     else
       v = static_cast<T>(random.integer(std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
   }
-  for (const uint32_t axes : {2U, 1U}) {  // along the rows, along the columns
+  for (const uint32_t axes : {2U, 1U}) {  // reduces along the rows, then along the columns
     const int64_t dims[] = {rows, length}, outputs = axes == 2 ? rows : length;
     const auto plan = plan_reduce(dims, axes);
     std::vector<T> largest(static_cast<size_t>(outputs)), smallest(largest);

@@ -30,7 +30,7 @@ struct Result {
   std::vector<double> Y, Y_h, Y_c;
 };
 
-// ONNX's formulas, element by element.
+// Computes ONNX's formulas, element by element.
 Result reference(const RnnParams& p, const RnnWeights& w, const RnnData& data) {
   const int64_t D = p.num_directions(), H = p.hidden, G = p.gates(), I = p.input, T = p.steps, N = p.batch;
   Result result{std::vector<double>(T * D * N * H), std::vector<double>(D * N * H), std::vector<double>(D * N * H)};

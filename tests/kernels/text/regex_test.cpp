@@ -34,7 +34,7 @@ ErrorCode error_of(std::string_view pattern) {
 TEST(Regex, MatchesTheWholeText) {
   EXPECT_TRUE(matches("", ""));
   EXPECT_FALSE(matches("", "a"));
-  EXPECT_TRUE(matches("a|ab", "ab"));  // not the first alternative, but one that reaches the end
+  EXPECT_TRUE(matches("a|ab", "ab"));  // the match is not the first alternative, but one that reaches the end
   EXPECT_TRUE(matches("(a|b)*c{2,3}", "ababccc"));
   EXPECT_FALSE(matches("(a|b)*c{2,3}", "abcccc"));
   EXPECT_TRUE(matches("x{2,}", "xxxx"));
@@ -48,7 +48,7 @@ TEST(Regex, KnowsClasses) {
   EXPECT_TRUE(matches("[[:alpha:]_]+[[:^digit:]]", "a_b-"));
   EXPECT_TRUE(matches("\\d+\\D\\w\\W\\s\\S", "12a_- x"));
   EXPECT_TRUE(matches("[\\d.]+", "3.14"));
-  EXPECT_FALSE(matches("\\d", "\xd9\xa3"));  // ARABIC-INDIC DIGIT THREE: RE2's classes are ASCII's
+  EXPECT_FALSE(matches("\\d", "\xd9\xa3"));  // ARABIC-INDIC DIGIT THREE is no digit, because RE2's classes contain only ASCII
   EXPECT_FALSE(matches(".", "\n"));
   EXPECT_TRUE(matches("(?s).", "\n"));
 }
@@ -78,7 +78,7 @@ TEST(Regex, KnowsAssertions) {
   EXPECT_EQ(found("\\bcat\\b", "concat cat"), "cat");
   EXPECT_EQ(found("^b", "a\nb"), "(none)");
   EXPECT_EQ(found("(?m)^b$", "a\nb\nc"), "b");
-  EXPECT_EQ(found("a$", "a\n"), "(none)");  // the end of the text, not before its last newline
+  EXPECT_EQ(found("a$", "a\n"), "(none)");  // $ matches at the end of the text, not before its last newline
   EXPECT_TRUE(matches("\\Aab\\z", "ab"));
   EXPECT_EQ(found("\\Bcat", "concat cat"), "cat");
 }
@@ -101,7 +101,7 @@ TEST(Regex, ReadsUtf8) {
 TEST(Regex, FindsTheLeftmostLongestMatch) {
   EXPECT_EQ(found("foo|foobar", "a foobar"), "foobar");
   EXPECT_EQ(found("b+|abbb", "abbb"), "abbb");
-  EXPECT_EQ(found("b*", "abb"), "");  // the empty match at 0 is further left
+  EXPECT_EQ(found("b*", "abb"), "");  // the empty match at 0 is further to the left
   EXPECT_EQ(found("x", "abc"), "(none)");
 }
 

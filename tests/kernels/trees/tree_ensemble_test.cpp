@@ -33,7 +33,7 @@ size_t add_tree(TreeDescription& trees, Random& random, const Options& options, 
   node.mode = options.only_leq ? TreeMode::leq : static_cast<TreeMode>(random.integer(0, 6));
   node.missing_tracks_true = !options.only_leq && random.coin();
   node.feature = random.integer(0, options.features - 1);
-  node.threshold = static_cast<double>(random.integer(-2, 2));  // whole numbers, as the features are: equality happens
+  node.threshold = static_cast<double>(random.integer(-2, 2));  // thresholds are whole numbers like the features, so that some are equal
   if (node.mode == TreeMode::member) {
     node.first = trees.members.size();
     for (int64_t i = random.integer(0, 3); i > 0; --i) trees.members.push_back(static_cast<double>(random.integer(-2, 2)));
@@ -189,7 +189,7 @@ TEST(TreeEnsemble, SharesABranchAmongItsParents) {
   float scores[4];
   TreeEnsemble<float>(trees).run(x, 4, 2, TreeAggregate::sum, scores, nullptr);
   EXPECT_EQ(std::vector<float>(scores, scores + 4), (std::vector<float>{60, 50, 60, 30}));
-  trees.nodes[4].false_child = 0;  // from the shared branch back to the root
+  trees.nodes[4].false_child = 0;  // the false branch leads from the shared node back to the root
   EXPECT_THROW(TreeEnsemble<float>{trees}, Error);
 }
 
