@@ -107,7 +107,7 @@ TEST(DataBoundsOf, ThresholdsOfBoxesAreNumbers) {
 const std::vector<float> kCoordinates{-kInfinity, -3e38F, -1e19F, -9.3e18F, -2.2e9F, -1.5F, -1,        0,
                                       1,          1.5F,   2.2e9F, 9.3e18F,  1e19F,   3e38F, kInfinity, kNaN};
 
-// Outside of the image, samples are zero, or with padding modes border and reflection elements of the image.
+// Outside of the image, samples are zero. With the padding modes border and reflection, they are elements of the image.
 TEST(DataBoundsOf, GridsMayPointAnywhere) {
   for (const char* mode : {"linear", "nearest", "cubic"}) {
     for (const char* padding : {"zeros", "border", "reflection"}) {
@@ -156,7 +156,7 @@ TEST(DataBoundsOf, RegionsMayLieAnywhere) {
         EXPECT_NE(code_of({"RoiAlign", 16, {image, of_floats({1, 4}, corners), ints({0}).tensor()}}), ErrorCode::internal);
       }
     }
-    // The first of a region's numbers is the index of its image.
+    // The first number of a region is the index of its image.
     const Attributes pooled{{"pooled_shape", std::vector<int64_t>{1, 1}}};
     const OpCase test{"MaxRoiPool", 1, {of_floats({1, 1, 2, 2}, {4, 4, 4, 4}), of_floats({1, 5}, {at, 0, 0, 1, 1})}, pooled};
     if (at <= -1 || at >= 1) {
@@ -181,7 +181,7 @@ TEST(DataBoundsOf, ScalesArePositiveAndFinite) {
   }
 }
 
-// Pads remove columns from the result; negative ones add columns, which contain the bias.
+// Positive pads remove columns from the result. Negative ones add columns, which contain the bias.
 TEST(DataBoundsOf, PadsOfATransposedConvolutionMayBeNegative) {
   auto convolved = [](int64_t pad) {
     OpCase test{"ConvTransposeWithDynamicPads",
@@ -198,7 +198,7 @@ TEST(DataBoundsOf, PadsOfATransposedConvolutionMayBeNegative) {
   for (const int64_t pad : {kMin + 1, -(int64_t{1} << 62)}) EXPECT_EQ(code_of(convolved(pad)), ErrorCode::resource_exhausted) << pad;
 }
 
-// Reflecting and wrapping pads repeat as often as necessary.
+// Reflecting and wrapping pads repeat the elements as often as necessary.
 TEST(DataBoundsOf, PadsMayBeLongerThanWhatTheyRepeat) {
   const struct {
     const char* mode;

@@ -208,12 +208,12 @@ std::set<int64_t> values_of(const BoundsRow& row) {
     if (value > kMin64) values.insert(value - 1);
     if (value < kMax64) values.insert(value + 1);
   }
-  // Values so far away that sums and products with them overflow.
+  // These values are so far away that sums and products with them overflow.
   for (const int64_t far : {kMin64, kMin64 + 1, kMin64 + 4, -(kMax64 / 2), -(int64_t{1} << 62), kMin32, kMin32 - 1, -kMax32, kMax32,
                             kMax32 + 1, int64_t{1} << 32, (int64_t{1} << 32) + 1, int64_t{1} << 61, int64_t{1} << 62, kMax64 - 1, kMax64}) {
     values.insert(far);
   }
-  // Leaves out sizes that might just fit into memory.
+  // Leaves out sizes for which there might be enough memory.
   if (row.beyond == Beyond::too_large)
     std::erase_if(values,
                   [&](int64_t v) { return (v > row.highest && v < int64_t{1} << 50) || (v < row.lowest - 1 && v > -(int64_t{1} << 50)); });
@@ -280,7 +280,7 @@ TEST(DataBoundsTable, HasEveryOperatorThatTakesIntegers) {
     if (exempt.erase(name) > 0) continue;
     for (const Port& port : op.inputs) {
       if (!port.types.has(DType::int32) && !port.types.has(DType::int64)) continue;
-      if (port.types.has(DType::float32)) continue;  // arithmetic operands, as for floats
+      if (port.types.has(DType::float32)) continue;  // the operand is one for arithmetic, since floats are allowed as well
       const std::string operand = fmt::format("{}.{}", name, port.name);
       if (exempt.erase(operand) > 0) continue;
       EXPECT_TRUE(covered.contains(operand)) << operand << " has no row in the table, and no reason why it needs none";
@@ -307,7 +307,7 @@ void check_bounds(const BoundsRow& row) {
       check_value(row, value, {false, false, false, narrow, false});
       check_value(row, value, {false, false, true, narrow, true});
     }
-    if (::testing::Test::HasFailure()) return;  // one failing value is enough
+    if (::testing::Test::HasFailure()) return;  // one value that fails is enough
   }
 }
 

@@ -25,7 +25,8 @@ TEST(Arithmetic, BroadcastsBothOperands) {
 }
 
 TEST(Arithmetic, OfOpset6AlignsBWithTheAxisThatItNames) {
-  // ONNX 1.2, Add-6: shape(A) = (2, 3, 4, 5), shape(B) = (3, 4), axis = 1; here (2, 2, 1) and (2) at axis 1.
+  // ONNX 1.2 gives this example for Add-6: shape(A) = (2, 3, 4, 5), shape(B) = (3, 4), axis = 1. The test uses the shapes (2, 2, 1) and (2)
+  // at axis 1.
   Tensor z =
       run_op({"Add", 6, {floats({2, 2, 1}, {1, 2, 3, 4}), floats({2}, {10, 20})}, {{"broadcast", int64_t{1}}, {"axis", int64_t{1}}}})[0];
   EXPECT_EQ(z.shape(), (Shape{2, 2, 1}));
@@ -46,8 +47,8 @@ TEST(Arithmetic, OfIntegersWrapsAround) {
 }
 
 TEST(Pow, OfRootsFollowsIEEE754) {
-  // IEEE 754: pow(±0, y) is +0 for y > 0 unless y is an odd integer, and +inf for y < 0; pow(-inf, y) is +inf or +0. A square root would
-  // give -0 or NaN.
+  // IEEE 754 defines: pow(±0, y) is +0 for y > 0 unless y is an odd integer, and +inf for y < 0; pow(-inf, y) is +inf or +0. A square root
+  // would give -0 or NaN.
   for (DType dtype : {DType::float32, DType::float64}) {
     auto power = [&](double exponent) {
       if (dtype == DType::float64)
@@ -95,8 +96,8 @@ TEST(Pow, TakesAnyPairOfTypes) {
             (std::vector<int32_t>{-32, 243}));
 }
 
-// Computed by pow() in double. Beyond the integers' range, where ONNX defines nothing, the result is the processor's, which is also
-// onnxruntime's.
+// Expected values are computed by pow() in double. Beyond the range of the integers, ONNX defines nothing, and the result is that of the
+// processor, as in onnxruntime.
 TEST(Pow, OfIntegersThatGrowsTooLargeIsTheLowestOne) {
   const float exponents[] = {kInfinity, 70, 2, std::numeric_limits<float>::quiet_NaN()};
   const Tensor exponent = tensor<float>({4}, {exponents[0], exponents[1], exponents[2], exponents[3]});
@@ -212,7 +213,7 @@ TEST(BitShift, BeyondTheWidthLeavesTheSign) {
   EXPECT_EQ(values<int8_t>(run_op({"BitShift", 28, {x, by}, {{"direction", std::string("LEFT")}}})[0]), (std::vector<int8_t>{0, 0, 0}));
 }
 
-// Arithmetic on shapes, and what inference knows of the integers.
+// Tests arithmetic on shapes, and what inference knows about the integers.
 TEST(KnownValues, FlowThroughArithmeticOnShapes) {
   Graph graph(std::make_shared<SymbolTable>());
   Dim h = graph.symbols().symbol("h");
@@ -229,7 +230,7 @@ TEST(KnownValues, FlowThroughArithmeticOnShapes) {
   EXPECT_EQ(known(node("Div", {node("Mul", {shape, ints({6, 3})}), ints({3, -2})})), (std::vector<Dim>{h * 2, Dim(-6)}));
   EXPECT_EQ(known(node("ReduceProd", {shape})), (std::vector<Dim>{h * 4}));
   EXPECT_EQ(known(node("Max", {shape, ints({3})})), (std::vector<Dim>{maximum(h, Dim(3)), Dim(4)}));
-  // No extent is -1, whatever the symbol's value. Exporters ask that before an Expand.
+  // No extent is -1, whatever the value of the symbol. Exporters write this comparison before an Expand.
   ValueId is_minus_one = node("Equal", {shape, ints({-1})});
   EXPECT_EQ(known(is_minus_one), (std::vector<Dim>{Dim(0), Dim(0)}));
   EXPECT_EQ(known(node("Where", {is_minus_one, ints({7}), shape})), (std::vector<Dim>{h, Dim(4)}));

@@ -1,4 +1,4 @@
-// Properties that all operators have in common.
+// Tests properties that all operators must have.
 #include "ops/list.h"
 
 #include <gtest/gtest.h>

@@ -146,12 +146,12 @@ TEST(Gemm, TransposesAndScales) {
   Tensor a = floats({2, 1}, {1, 2}), b = floats({3, 2}, {1, 2, 3, 4, 5, 6}), c = floats({3}, {1, 1, 2});
   Tensor y = run_op({"Gemm", 13, {a, b, c}, {{"transA", int64_t{1}}, {"transB", int64_t{1}}, {"alpha", 2.0F}, {"beta", -1.0F}}})[0];
   EXPECT_EQ(values<float>(y), (std::vector<float>{9, 21, 32}));
-  // Integer matrices as well.
+  // Integer matrices are allowed as well.
   Tensor i = tensor<int64_t>({1, 2}, {3, 4}), k = tensor<int64_t>({1, 2}, {5, 6});
   EXPECT_EQ(values<int64_t>(run_op({"Gemm", 13, {i, k}, {{"transB", int64_t{1}}, {"alpha", 2.0F}}})[0]), (std::vector<int64_t>{78}));
 }
 
-// C is a node's result with the product's shape, so that Y is computed in its memory. Deep products keep partial sums in Y.
+// C is the result of a node and has the shape of the product, so that Y is computed in C's memory. Deep products keep partial sums in Y.
 TEST(Gemm, AddsToCWhereItLies) {
   struct Case {
     DType dtype;
@@ -218,7 +218,7 @@ TEST(Einsum, TakesDiagonalsSumsAndProducts) {
   };
   EXPECT_EQ(values<float>(einsum("ii->i", {m})), (std::vector<float>{1, 4}));
   EXPECT_EQ(values<float>(einsum("ii", {m})), (std::vector<float>{5}));
-  EXPECT_EQ(values<float>(einsum("ba", {m})), (std::vector<float>{1, 3, 2, 4}));  // the output's labels are sorted
+  EXPECT_EQ(values<float>(einsum("ba", {m})), (std::vector<float>{1, 3, 2, 4}));  // without an arrow, the labels of the output are sorted
   EXPECT_EQ(values<float>(einsum("ij, j -> i", {m, x})), (std::vector<float>{210, 430}));
   EXPECT_EQ(values<float>(einsum("...i,i->...", {m, x})), (std::vector<float>{210, 430}));
   EXPECT_EQ(values<float>(einsum("ij,ij->", {m, m})), (std::vector<float>{30}));

@@ -12,7 +12,7 @@ using testing::tensor;
 using testing::values;
 
 TEST(ArrayFeatureExtractor, CountsNegativeIndicesFromTheEnd) {
-  // Computes as ONNX's reference does: X[..., Y] of NumPy.
+  // Computes the result as ONNX's reference does: as NumPy's X[..., Y].
   auto extract = [](std::vector<int64_t> indices) {
     const auto count = static_cast<int64_t>(indices.size());
     return values<float>(run_op(

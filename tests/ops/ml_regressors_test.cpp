@@ -19,7 +19,7 @@ std::vector<float> regression(const char* op, Attributes attributes, const char*
   return values<float>(run_op({op, 1, {floats({2, 1}, {0, 1})}, std::move(attributes), 1, "ai.onnx.ml"})[0]);
 }
 
-// The scores are 0.8 and 0.3; PROBIT's values by SciPy's norm.ppf, which the operators approximate.
+// The scores are 0.8 and 0.3. The values for PROBIT are those of SciPy's norm.ppf, which the operators approximate.
 void expect_transformed(const char* op, const Attributes& attributes) {
   auto near = [](const std::vector<float>& actual, float first, float second, float tolerance) {
     ASSERT_EQ(actual.size(), 2U);

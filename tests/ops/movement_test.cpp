@@ -1,4 +1,4 @@
-// Cases that ONNX's own tests of operators that move elements leave out. Expected values are NumPy's or PyTorch's.
+// Tests cases that ONNX's own tests of operators that move elements leave out. Expected values are NumPy's or PyTorch's.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -334,7 +334,7 @@ TEST(Col2Im, SumsOf16BitsDoNotOverflowOnTheWay) {
   EXPECT_EQ(static_cast<float>(values<Float16>(y)[1]), static_cast<float>(x[2]));
 }
 
-// The block size's square overflows to 0 in 64 bits.
+// The square of the block size overflows to 0 in 64 bits.
 TEST(DepthToSpace, ABlockWhoseSquareOverflowsIsAnError) {
   for (const char* op : {"DepthToSpace", "SpaceToDepth"})
     for (int64_t block : {int64_t{1} << 62, int64_t{1} << 32, int64_t{0}, int64_t{-2}})
@@ -360,7 +360,7 @@ TEST(ConcatFromSequence, ElementsOfAnotherRankAreErrors) {
 }
 
 TEST(Scatter, SumsAndProductsOfBooleansAreOrAndAnd) {
-  // NumPy: np.add, np.multiply, np.maximum and np.minimum of booleans.
+  // Compares with NumPy's add, multiply, maximum and minimum of booleans.
   auto scattered = [](std::string_view reduction, std::string_view op, Tensor indices) {
     return values<bool>(run_op({std::string(op),
                                 18,

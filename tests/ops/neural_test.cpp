@@ -1,4 +1,4 @@
-// Cases of normalisation, resizing, sampling, recurrent layers and attention that ONNX's own tests lack.
+// Tests cases of normalisation, resizing, sampling, recurrent layers and attention that ONNX's own tests leave out.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,8 @@ void expect_near(const Tensor& actual, const std::vector<float>& expected, doubl
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual.data<float>()[i], expected[i], tolerance) << i;
 }
 
-// torch.nn.BatchNorm1d(2, momentum=0.25, eps=1e-3) in training; ONNX keeps the biased variance, and 1 - momentum of the batch.
+// Compares with torch.nn.BatchNorm1d(2, momentum=0.25, eps=1e-3) in training. ONNX uses the biased variance, and 1 - momentum as the weight
+// of the batch.
 TEST(BatchNormalization, LearnsRunningStatisticsInTraining) {
   Tensor x = floats({2, 2, 3}, {1, 2, 3, 4, 6, 8, 5, 5, 5, 0, 1, 2});
   auto y = run_op({"BatchNormalization",
@@ -86,7 +87,7 @@ TEST(RMSNormalization, TakesAScaleOfAnotherType) {
 
 TEST(LRN, SumsMoreChannelsBehindThanBeforeIfTheSizeIsEven) {
   Tensor x = floats({1, 3, 1}, {1, 2, 3});
-  // Size 2: a channel and the next one. y = x / (1 + sum of squares).
+  // With the size 2, a window has a channel and the next one. y = x / (1 + sum of squares).
   Tensor y = run_op({"LRN", 13, {x}, {{"size", int64_t{2}}, {"alpha", 2.0F}, {"beta", 1.0F}, {"bias", 1.0F}}})[0];
   expect_near(y, {1.0F / 6, 2.0F / 14, 3.0F / 10});
 }
@@ -189,7 +190,7 @@ TEST(RoiAlign, RefusesImagesThatAreNotThere) {
   EXPECT_THROW(run_op({"RoiAlign", 16, {x, floats({1, 4}, {0, 0, 1e30F, 1e30F}), tensor<int64_t>({1}, {0})}}), Error);
 }
 
-// Pools by ONNX's definition, sample by sample. Samples far outside of the image count as 0.
+// Pools by ONNX's definition, one sample after the other. Samples far outside of the image count as 0.
 double pooled_by_samples(const std::vector<float>& x, int64_t extent, const std::vector<float>& roi, int64_t ratio, bool maximum) {
   const double top = roi[1] - 0.5, left = roi[0] - 0.5, height = roi[3] - roi[1], width = roi[2] - roi[0];
   const auto along = [&](double size) { return ratio > 0 ? ratio : static_cast<int64_t>(std::ceil(size)); };
@@ -234,7 +235,7 @@ TEST(RoiAlign, CountsSamplesOutsideOfTheImageAsZeros) {
   }
 }
 
-// The region has 10^10 samples: a run that computed each would not end.
+// The region has 10^10 samples. A run that computed each of them would not end.
 TEST(RoiAlign, ARegionFarLargerThanTheImageCostsNoMoreThanTheImage) {
   Tensor y =
       run_op({"RoiAlign",
@@ -253,7 +254,7 @@ TEST(LSTM, EqualsPyTorchs) {
   expect_near(y[0], {-0.08486888F, 0.03641834F, -0.08976864F, 0.06029604F}, 1e-6);
   expect_near(y[1], {-0.08976864F, 0.06029604F}, 1e-6);
   expect_near(y[2], {-0.13893886F, 0.15585500F}, 1e-6);
-  // The same values, with the batch as the first axis, and then in float16.
+  // Computes the same values with the batch as the first axis, and then in float16.
   Tensor turned =
       run_op({"LSTM", 14, {floats({1, 2, 2}, values<float>(x)), w, r}, {{"hidden_size", int64_t{2}}, {"layout", int64_t{1}}}})[0];
   EXPECT_EQ(turned.shape(), (Shape{1, 2, 1, 2}));
@@ -278,7 +279,7 @@ TEST(GRU, EqualsPyTorchsWithALinearStepBeforeTheReset) {
 
 TEST(RNN, TakesItsActivationsParametersInOrder) {
   Tensor x = floats({1, 1, 1}, {-2}), w = floats({2, 1, 1}, {1, 1}), r = floats({2, 1, 1}, {0, 0});
-  // LeakyRelu has an alpha only, Affine both.
+  // LeakyRelu has only an alpha, and Affine an alpha and a beta.
   Attributes attributes{{"hidden_size", int64_t{1}},
                         {"direction", std::string("bidirectional")},
                         {"activations", std::vector<std::string>{"LeakyRelu", "Affine"}},
@@ -307,7 +308,7 @@ TEST(Attention, SharesKeysBetweenHeads) {
   expect_near(causal, values<float>(masked), 1e-6);
   Tensor short_mask = tensor<bool>({2, 2}, {true, false, true, true});
   expect_near(run_op({"Attention", 24, {q, k, v, short_mask}})[0], values<float>(masked), 1e-6);
-  // The first query sees the first key alone: its value.
+  // The first query sees only the first key, so its result is the first value.
   EXPECT_NEAR(masked.data<float>()[0], -2, 1e-6);
 }
 
@@ -318,7 +319,7 @@ TEST(Attention, AMaskOfOneColumnSaysNothingOfFurtherKeys) {
 }
 
 TEST(Attention, OfManyQueriesEqualsItsDefinition) {
-  // More than one tile of queries, 3-D operands, and a past.
+  // Tests more than one tile of queries, operands with three axes, and a past.
   const int64_t L = 70, P = 5, H = 2, D = 4, S = L + P;
   Tensor q(DType::float32, {1, L, H * D}), k(DType::float32, {1, L, H * D}), v(DType::float32, {1, L, H * D}),
       pk(DType::float32, {1, H, P, D}), pv(DType::float32, {1, H, P, D});
@@ -346,7 +347,7 @@ TEST(Attention, OfManyQueriesEqualsItsDefinition) {
         ASSERT_NEAR(y[0].data<float>()[(i * H + h) * D + d], expected, 1e-5) << h << " " << i;
       }
     }
-  // The past comes first in the output.
+  // In the output, the past comes first.
   EXPECT_EQ(y[1].data<float>()[0], pk.data<float>()[0]);
   EXPECT_EQ(y[1].data<float>()[P * D], k.data<float>()[0]);
 }

@@ -14,7 +14,7 @@ using testing::floats;
 using testing::run_op;
 using testing::values;
 
-// Rows longer than the block that is tested for zeros, with a remainder. Compares with the definition, element by element.
+// Rows are longer than the block that is tested for zeros, and have a remainder. Compares with the definition, element by element.
 TEST(Normalizer, DividesRowsWithManyZerosAsWrittenInTheSpecification) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
   for (const float special : {3.0F, -0.0F, kNaN, kInfinity})

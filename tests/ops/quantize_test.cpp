@@ -35,7 +35,7 @@ TEST(QuantizeLinear, HasAScaleForEachPlaceAlongAnAxis) {
 }
 
 TEST(QuantizeLinear, HasAScaleForEachBlock) {
-  // The last block is cut short.
+  // The last block has fewer elements than the others.
   Tensor x = floats({1, 5}, {1, 2, 3, 4, 5}), scale = floats({1, 3}, {1, 2, 0.5F});
   EXPECT_EQ(values<uint8_t>(run_op({"QuantizeLinear", 21, {x, scale}, {{"block_size", int64_t{2}}}})[0]),
             (std::vector<uint8_t>{1, 2, 2, 2, 10}));
@@ -59,17 +59,16 @@ TEST(QuantizeLinear, PacksSmallTypes) {
 }
 
 TEST(QuantizeLinear, DividesInThePrecisionThatIsAskedFor) {
-  // 1 / 3 = 0.33325 in binary16, times 3000 below and above a half.
   Tensor x = tensor<Float16>({1}, {Float16(1000.0F)}), scale = tensor<Float16>({}, {Float16(3.0F)});
   // The quotient 333.33 lies between the binary16 numbers 333.25 and 333.5.
   EXPECT_EQ(values<uint16_t>(run_op({"QuantizeLinear", 23, {x, scale, tensor<uint16_t>({}, {0})}})[0]), (std::vector<uint16_t>{333}));
   Tensor far = tensor<Float16>({1}, {Float16(4099.0F)}), half = tensor<Float16>({}, {Float16(2.0F)});
-  // binary16 has 4100 for 4099; a quotient of 2050.
+  // binary16 represents 4099 as 4100, so the quotient is 2050.
   EXPECT_EQ(values<uint16_t>(run_op({"QuantizeLinear", 23, {far, half, tensor<uint16_t>({}, {0})}})[0]), (std::vector<uint16_t>{2050}));
 }
 
 TEST(QuantizeLinear, OfLongRowsEqualsItsDefinition) {
-  const int64_t n = 70'001;  // several chunks of a parallel loop, and a rest
+  const int64_t n = 70'001;  // enough elements for several chunks of a parallel loop, and a rest
   Tensor x(DType::float32, {n});
   for (int64_t i = 0; i < n; ++i) x.data<float>()[i] = 40 * std::sin(static_cast<float>(i));
   Tensor y = run_op({"QuantizeLinear", 13, {x, floats({}, {0.3F}), tensor<int8_t>({}, {5})}})[0];
@@ -96,7 +95,7 @@ TEST(DynamicQuantizeLinear, KeepsZeroExact) {
   auto y = run_op({"DynamicQuantizeLinear", 11, {floats({3}, {1, 2, 4})}, {}, 3});
   EXPECT_FLOAT_EQ(values<float>(y[1])[0], 4.0F / 255);
   EXPECT_EQ(values<uint8_t>(y[2])[0], 0);
-  // 2 / (4 / 255) is 127.49999 in float32: onnx.reference and onnxruntime give 127 too.
+  // 2 / (4 / 255) is 127.49999 in float32. onnx.reference and onnxruntime also give 127.
   EXPECT_EQ(values<uint8_t>(y[0]), (std::vector<uint8_t>{64, 127, 255}));
   auto zeros = run_op({"DynamicQuantizeLinear", 11, {floats({2}, {0, 0})}, {}, 3});
   EXPECT_EQ(values<uint8_t>(zeros[0]), (std::vector<uint8_t>{0, 0}));

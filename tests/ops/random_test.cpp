@@ -55,7 +55,7 @@ TEST(Bernoulli, DrawsOnesAsOftenAsItsInputSays) {
 }
 
 TEST(Multinomial, DrawsClassesByTheirProbabilities) {
-  // Unnormalised: probabilities 1/8, 2/8, 5/8.
+  // The inputs are not normalised. The probabilities are 1/8, 2/8 and 5/8.
   Tensor x = floats({1, 3}, {std::log(1.0F), std::log(2.0F), std::log(5.0F)});
   Tensor y = run_op({"Multinomial", 22, {x}, {{"sample_size", int64_t{40000}}}})[0];
   EXPECT_EQ(y.shape(), (Shape{1, 40000}));

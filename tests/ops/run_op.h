@@ -1,4 +1,4 @@
-// Runs one node of any opset: upgraded, inferred, lowered and executed like a model's.
+// Runs one node of any opset. The node is upgraded, inferred, lowered and executed like a node of a model.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Shape arithmetic as real exporters write it, with symbols: the inferred shapes must be exact.
+// Tests shape arithmetic with symbols as exporters write it: the inferred shapes must be exact.
 #include <gtest/gtest.h>
 
 #include "tests/graph/graph_builder.h"
@@ -25,7 +25,7 @@ TEST(SymbolicShapes, HeadsAreSplitAndMergedExactly) {
   EXPECT_EQ(inferred(b, b.op("flat", "Flatten", {turned}, {{"axis", int64_t{2}}})), "f32[12*N,64*past + 64*seq]");
 }
 
-// 0 in a shape copies the data's extent, also if the 0 is computed.
+// A 0 in a shape copies the extent of the data, even if the 0 is computed.
 TEST(SymbolicShapes, AnExtentThatMayBeZeroInARunIsCopiedThen) {
   GraphBuilder b;
   Dim n = b.symbol("N"), a = b.symbol("a"), s = b.symbol("s");
@@ -50,7 +50,7 @@ TEST(SymbolicShapes, ConstantsThatWrapAroundAreNotKnown) {
   EXPECT_NO_THROW(b.op("negated", "Neg", {least}));
   EXPECT_NO_THROW(b.op("size", "Abs", {least}));
   EXPECT_NO_THROW(b.op("product", "ReduceProd", {b.ints("both", {INT64_MAX, INT64_MIN})}));
-  // 200 + 100 is 44 in a byte.
+  // The sum 200 + 100 wraps around to 44 in a byte.
   ValueId sum = b.op("sum", "Add", {b.constant<uint8_t>("a", Shape{1}, {200}), b.constant<uint8_t>("b", Shape{1}, {100})});
   ValueId wide = b.op("wide", "Cast", {sum}, {{"to", static_cast<int64_t>(DType::int64)}});
   EXPECT_NE(inferred(b, b.op("filled", "ConstantOfShape", {wide})), "f32[300]");

@@ -23,7 +23,7 @@ std::vector<float> vectorized(const Pool& pool, std::string mode, const std::vec
   return values<float>(run_op({"TfIdfVectorizer", 9, {tensor<int64_t>({static_cast<int64_t>(row.size())}, row)}, a})[0]);
 }
 
-// The specification: "The i-th element in weights is the weight of the i-th n-gram in pool."
+// The specification says: "The i-th element in weights is the weight of the i-th n-gram in pool."
 TEST(TfIdfVectorizer, WeightsBelongToTheNGramsOfThePool) {
   const std::vector<int64_t> row{5, 5, 7};
   const Pool in_order{{5, 7}, {0}, {0, 1}, {2, 4}}, permuted{{5, 7}, {0}, {1, 0}, {2, 4}}, with_gaps{{5, 7}, {0}, {3, 1}, {2, 4}};

@@ -135,7 +135,8 @@ def whisper():
 @job
 def clip():
     pictures = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    return ask(ORTModelForZeroShotImageClassification, "clip", {**batch("clip", return_token_type_ids=False), "pixel_values": pictures}, bindings=[False])  # optimum does not know the extents of its outputs
+    # Optimum does not know the extents of this model's outputs.
+    return ask(ORTModelForZeroShotImageClassification, "clip", {**batch("clip", return_token_type_ids=False), "pixel_values": pictures}, bindings=[False])
 
 
 @job

@@ -35,7 +35,7 @@ def clip():
 
 
 def models():
-    """Returns the models by name: (task, model)."""
+    """Returns the models by name, as pairs of a task and a model."""
     words = {"vocab_size": len(VOCABULARY), **ENDS}
     return {
         "features": ("feature-extraction", transformers.BertModel(bert())),

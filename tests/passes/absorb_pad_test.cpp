@@ -62,7 +62,7 @@ TEST(AbsorbPad, AMeanThatCountsZeros) {
             (Ints{2, 3, 3, 1}));
   stays({.op = "AveragePool", .attributes = {{"pads", Ints{1, 1, 0, 0}}}});
   stays({.op = "AveragePool", .attributes = {{"ceil_mode", int64_t{1}}}});
-  stays({.op = "AveragePool", .attributes = {{"kernel_shape", Ints{3, 3}}}});  // a window of 3 x 3 may contain zeros only
+  stays({.op = "AveragePool", .attributes = {{"kernel_shape", Ints{3, 3}}}});  // a window of 3 x 3 may contain only zeros of the Pad
 }
 
 TEST(AbsorbPad, AMaximumOfWhatIsNeverLess) {
@@ -76,7 +76,7 @@ TEST(AbsorbPad, AMaximumOfWhatIsNeverLess) {
 // If a window contains only padding of the Pad, the maximum is the Pad's 0. If it contained only padding of the pool itself, there would be
 // no maximum.
 TEST(AbsorbPad, LeavesAMaximumWhoseWindowMayHoldPadsAlone) {
-  stays({.op = "MaxPool", .is_positive = true});  // an image without rows
+  stays({.op = "MaxPool", .is_positive = true});  // the image has no rows
   stays({.op = "MaxPool", .pads = {0, 0, 1, 2, 0, 0, 2, 1}, .is_positive = true, .attributes = {{"dilations", Ints{2, 1}}}});
 }
 

@@ -81,7 +81,7 @@ TEST(AssignLayout, TransposesOfTheModelIntoThisLayoutVanish) {
   b.output(b.op("z", "Conv", {back, b.weights("w3", {4, 8, 2, 2})}));
   auto graph = b.take();
   same_results(*graph);
-  EXPECT_EQ(count(*graph, "Transpose"), 3);  // x comes in, y and z go out
+  EXPECT_EQ(count(*graph, "Transpose"), 3);  // transposes of x, which comes in, and of y and z, which go out
 }
 
 TEST(AssignLayout, IntegerConvolutionsAndWhatMakesFloatsOfThemMove) {
@@ -233,7 +233,7 @@ TEST(FuseDepthwise, JoinsAPointwiseConvolutionWithTheDepthwiseOneThatReadsIt) {
   EXPECT_LE(testing::relative_difference(after[0], before[0]), 3e-6);
 }
 
-// A network's first convolution, which reads images with channels first, and a depthwise one behind it, with any windows.
+// Makes the first convolution of a network, which reads images with channels first, and a depthwise convolution after it, with any windows.
 TEST(FuseDepthwise, JoinsAConvolutionOfColorsToo) {
   for (int64_t colors : {3, 5}) {
     GraphBuilder b;
@@ -253,7 +253,7 @@ TEST(FuseDepthwise, JoinsAConvolutionOfColorsToo) {
   }
 }
 
-/// A squeeze-and-excite block: x times a gate per channel, and a convolution of that.
+/// Makes a squeeze-and-excite block: x times a gate per channel, and a convolution of the result.
 ValueId excited(GraphBuilder& b, ValueId x, int64_t channels, const std::string& name, int64_t kernel = 1) {
   ValueId mean = b.op(name + "mean", "GlobalAveragePool", {x});
   ValueId squeezed = b.op(name + "relu", "Relu", {b.op(name + "squeeze", "Conv", {mean, b.weights(name + "a", {3, channels, 1, 1})})});

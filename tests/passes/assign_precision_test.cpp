@@ -34,7 +34,7 @@ TEST(AssignPrecision, ProductsByConstantWeightsBecomeFusedOnesOfThePrecision) {
 )");
 }
 
-// ONNX's attribute of this name says in which dtype the division takes place.
+// ONNX has an attribute with the same name, which says in which dtype the division takes place.
 TEST(AssignPrecision, QuantizeLinearKeepsItsOwnPrecision) {
   GraphBuilder b;
   const ValueId scale = b.scalar("scale", 0.1F), zero = b.constant<uint8_t>("zero", Shape{}, {128});

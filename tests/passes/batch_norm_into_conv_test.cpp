@@ -121,7 +121,7 @@ TEST(BatchNormIntoConv, LeavesConstantsOfOtherShapesAndQuotientsByTheConvolution
     auto graph = b.take();
     testing::expect_unchanged(*graph, testing::pass(passes::batch_norm_into_conv));
   };
-  unchanged("Mul", Shape{6}, false);  // applies to the last axis, not to channels
+  unchanged("Mul", Shape{6}, false);  // this constant applies to the last axis, not to channels
   unchanged("Add", Shape{6, 6}, false);
   unchanged("Add", Shape{2, 6, 1, 1}, false);  // the sum is larger than the convolution's output
   unchanged("Div", Shape{6, 1, 1}, true);

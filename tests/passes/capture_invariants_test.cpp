@@ -10,7 +10,7 @@ using testing::GraphBuilder;
 const Type kTrip = Type::tensor(DType::int64, SymbolicShape{});
 const Type kCondition = Type::tensor(DType::boolean, SymbolicShape{});
 
-// A Loop that computes x = x W. W is carried through unchanged, or if `changes`, becomes -W; the last W is an output of the graph.
+// Makes a Loop that computes x = x W. W is carried through unchanged or, if `changes`, becomes -W. The last W is an output of the graph.
 std::unique_ptr<Graph> power(bool changes, int64_t trips) {
   auto symbols = std::make_shared<SymbolTable>();
   GraphBuilder b(symbols);

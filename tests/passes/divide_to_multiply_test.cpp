@@ -24,7 +24,7 @@ TEST(DivideToMultiply, LeavesOtherDivisors) {
   b.output(b.op("third", "Div", {x, b.scalar("three", 3)}));
   b.output(b.op("some", "Div", {x, b.floats("mixed", {2, 3})}));
   b.output(b.op("infinite", "Div", {x, b.scalar("zero", 0)}));
-  b.output(b.op("tiny", "Div", {x, b.scalar("large", 0x1p127F)}));  // its reciprocal is subnormal
+  b.output(b.op("tiny", "Div", {x, b.scalar("large", 0x1p127F)}));  // the reciprocal of the divisor is subnormal
   b.output(b.op("whole", "Div", {i, b.ints("two", {2})}));
   b.output(b.op("inverse", "Div", {b.scalar("two2", 2), x}));
   auto graph = b.take();

@@ -7,7 +7,7 @@ using testing::GraphBuilder;
 
 constexpr int64_t kRows = 7, kChannels = 5;
 
-/// A batch normalisation's gradient, which reads what `gate` computes from dy and the normalised image.
+/// The gradient of a batch normalisation, which reads the result that `gate` computes from dy and the normalised image.
 struct Built {
   std::unique_ptr<Graph> graph;
   explicit Built(const std::function<ValueId(GraphBuilder& b, ValueId y, ValueId dy)>& gate, bool is_read_twice = false) {
@@ -51,7 +51,7 @@ ValueId other_filling(GraphBuilder& b, ValueId y, ValueId dy) {
 TEST(FuseChainIntoReader, AGradientIsComputedOnItsWayIn) {
   for (auto gate : {relu_gate, clip_gate, sigmoid_gate, other_gate, other_filling}) {
     auto graph = Built(gate).graph;
-    testing::changed(*graph, fuse, 1, 2e-6);  // a kernel sums blocks in float
+    testing::changed(*graph, fuse, 1, 2e-6);  // the fused kernel sums blocks in float
     EXPECT_EQ(graph->num_nodes(), 1U);
   }
 }

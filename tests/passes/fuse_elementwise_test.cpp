@@ -98,7 +98,7 @@ TEST(FuseElementwise, AResultOfAKeptImageIsComputedByEachReader) {
   b.output(b.op("product", "MatMul", {y, b.weights("w", Shape{50, 3})}));
   ValueId passes = b.op("passes", "Greater", {y, b.scalar("zero", 0)});
   ValueId dx = b.op("dx", "Where", {passes, dy, b.scalar("none", 0)});
-  b.output(b.op("dproduct", "MatMul", {b.op("turned", "Transpose", {dx}), x}));  // keeps x alive until after the gradient
+  b.output(b.op("dproduct", "MatMul", {b.op("turned", "Transpose", {dx}), x}));  // this node keeps x alive until after the gradient
   auto graph = b.take();
   EXPECT_EQ(testing::changed(*graph, fuse, 2), R"(graph g(%x f32[4,50], %dy f32[4,50]) {
   %row = constant f32[50] {...}

@@ -44,7 +44,8 @@ TEST(FuseEpilogue, AProductTakesTheOperatorBehindItWhichNeedsNoOtherOperand) {
   EXPECT_NE(text.find(R"(%y f32[n,5,6] = treadle.ChainedMatMul(%x, %w) {steps=["Gelu 0"]})"), std::string::npos) << text;
 }
 
-// The product's result has another reader; the chain is larger than the product; the device says no, or lacks the operator.
+// The pass must leave nodes alone if the product's result has another reader, if the chain is larger than the product, or if the device
+// declines or does not have the operator.
 TEST(FuseEpilogue, LeavesOtherNodesAlone) {
   auto read_twice = [] {
     GraphBuilder b;

@@ -25,7 +25,7 @@ int count(const Graph& graph, std::string_view type, std::string_view domain = "
   return n;
 }
 
-/// Adds quantised nodes with constant scales and zero points.
+/// A graph builder that adds quantised nodes with constant scales and zero points.
 class Builder : public GraphBuilder {
  public:
   ValueId quantize(std::string_view name, ValueId x, float scale, uint8_t zero) {
@@ -35,7 +35,7 @@ class Builder : public GraphBuilder {
     return op(name, "DequantizeLinear", {x, this->scalar(std::string(name) + "_s", scale), byte(name, zero)});
   }
   ValueId byte(std::string_view name, uint8_t zero) { return constant<uint8_t>(std::string(name) + "_z", Shape{}, {zero}); }
-  /// Makes a bias of multiples of the integer sums' unit.
+  /// Makes a bias whose elements are multiples of the unit of the integer sums.
   ValueId bias(std::string_view name, int count, float unit) {
     std::vector<float> values;
     for (int i = 0; i < count; ++i) values.push_back(static_cast<float>(i * 911 - 3000) * unit);
@@ -149,7 +149,7 @@ TEST_F(FuseQuantizedConv, LeavesOthersAlone) {
   ValueId conv = b.op("conv", "Conv", {xd, b.dequantized_weights("w", {2, 4, 1, 1}, {0.1F, 0.2F})});
   b.output(conv);  // another node reads the convolution without quantisation
   b.output(b.quantize("y", conv, 0.1F, 0));
-  // A Relu that the codes' range does not express, float weights, and a scale that a node computes.
+  // The pass does not apply to a Relu that the codes' range does not express, to float weights, or to a scale that a node computes.
   ValueId other = b.op("other", "Conv", {xd, b.dequantized_weights("w2", {2, 4, 1, 1}, {0.1F, 0.2F})});
   b.output(b.quantize("z", b.op("relu", "Relu", {other}), 0.1F, 5));
   b.output(b.quantize("real", b.op("third", "Conv", {xd, b.weights("w3", {2, 4, 1, 1})}), 0.1F, 5));

@@ -51,7 +51,7 @@ TEST(FuseRotary, EverySpelling) {
   for (int bits = 0; bits < 32; ++bits) {
     const Spelling s{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
     if (s.neighbors && s.split) continue;
-    for (int64_t size : {8, 70}) {  // less than a vector, and several with a remainder
+    for (int64_t size : {8, 70}) {  // a size below that of a vector, and one of several vectors and a remainder
       Spelling sized = s;
       sized.size = size, sized.half = size / 2;
       GraphBuilder b;
@@ -83,9 +83,9 @@ TEST(FuseRotary, LeavesOtherSumsAlone) {
     auto graph = b.take();
     testing::expect_unchanged(*graph, testing::pass(passes::fuse_rotary));
   };
-  // The parts are not halves.
+  // The two parts are not halves.
   stays([](GraphBuilder& b, ValueId x, ValueId cos, ValueId sin) { b.output(embedding(b, x, cos, sin, {.half = 3})); });
-  // The rotated features are another value's.
+  // The rotated features are those of another value.
   stays([](GraphBuilder& b, ValueId x, ValueId cos, ValueId sin) {
     const ValueId other = b.input("other", {2, 3, 5, 8});
     b.output(b.op("y", "Add", {b.op("straight", "Mul", {x, cos}), b.op("turned", "Mul", {rotated(b, other, {}), sin})}));
@@ -95,10 +95,10 @@ TEST(FuseRotary, LeavesOtherSumsAlone) {
     b.output(embedding(b, x, cos, sin));
     b.output(b.graph().find_value("rotated"));
   });
-  // Angles that broadcast x, and one angle for all features.
+  // Some angles broadcast x, and others are one angle for all features.
   stays([](GraphBuilder& b, ValueId, ValueId cos, ValueId sin) { b.output(embedding(b, b.input("row", {1, 1, 1, 8}), cos, sin)); });
   stays([](GraphBuilder& b, ValueId x, ValueId cos, ValueId) { b.output(embedding(b, x, cos, b.input("angle", {1, 1, 5, 1}))); });
-  // No negation, or halves that are not swapped.
+  // There is no negation, or the halves are not swapped.
   stays([](GraphBuilder& b, ValueId x, ValueId cos, ValueId sin) {
     const ValueId first = slice(b, "first", x, 0, 4), second = slice(b, "second", x, 4, 8);
     const ValueId r = b.op("r", "Concat", {second, first}, {{"axis", int64_t{3}}});

@@ -1,4 +1,4 @@
-// Storage types: values that stay sparse, values that are made dense, and results equal to the dense graph's.
+// Tests storage types: which values stay sparse, which values are made dense, and that results equal those of the dense graph.
 #include "passes/infer_storage.h"
 
 #include "tests/passes/pass_test.h"
@@ -29,7 +29,7 @@ struct Changed {
   std::vector<std::string> fallbacks;
 };
 
-// Applies the pass with this storage for x, and compares the outputs with the dense graph's.
+// Applies the pass with this storage for x, and compares the outputs with those of the dense graph.
 Changed infer_for(Graph& graph, const std::string& storage, const SparseTensor& x, std::vector<Datum> others = {}) {
   std::vector<Datum> feeds{floats({3, 4}, kElements)};
   feeds.insert(feeds.end(), others.begin(), others.end());

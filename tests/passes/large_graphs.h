@@ -1,4 +1,4 @@
-// Graphs with tens of thousands of nodes, for measuring how the optimiser's work grows. Used by its test and by bench/optimizer.cpp.
+// Makes graphs with tens of thousands of nodes, on which a test and bench/optimizer.cpp measure how the optimiser's work grows.
 #pragma once
 
 #include <cstdint>

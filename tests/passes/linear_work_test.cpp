@@ -1,4 +1,5 @@
-// The optimiser's work must grow linearly: four times the nodes may take four times the work. bench/optimizer.cpp measures seconds.
+// Tests that the optimiser's work grows linearly: for four times the nodes, it may take four times the work. bench/optimizer.cpp measures
+// the time.
 #include "passes/pipeline.h"
 #include "tests/passes/large_graphs.h"
 #include "tests/passes/pass_test.h"

@@ -37,7 +37,7 @@ TEST(MergeCasts, LeavesATypeThatLosesSomething) {
   ValueId x = b.input("x", {4}), i = b.input("i", {4}, DType::int32);
   b.output(b.op("rounded", "Cast", {b.op("half", "Cast", {x}, to(kHalf))}, to(kFloat)));
   b.output(b.op("truncated", "Cast", {b.op("int", "Cast", {x}, to(kInt32))}, to(kFloat)));
-  b.output(b.op("inexact", "Cast", {b.op("float", "Cast", {i}, to(kFloat))}, to(kInt32)));   // float holds 24 of the 31 bits
+  b.output(b.op("inexact", "Cast", {b.op("float", "Cast", {i}, to(kFloat))}, to(kInt32)));   // float represents only 24 of the 31 bits
   b.output(b.op("undefined", "Cast", {b.op("real", "Cast", {i}, to(kDouble))}, to(kInt8)));  // only one of the two conversions wraps around
   auto graph = b.take();
   testing::expect_unchanged(*graph, testing::pass(passes::merge_casts));

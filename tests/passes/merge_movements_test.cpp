@@ -95,10 +95,10 @@ TEST(MergeMovements, LeavesOthersAlone) {
   GraphBuilder b;
   // 8 is no multiple of 6, so the Reshape splits no axis evenly.
   b.output(transpose(b, "a2", reshape(b, "a1", transpose(b, "a0", b.input("a", {4, 6}), {1, 0}), {8, 3}), {1, 0}));
-  // An extent is unknown.
+  // One extent is unknown.
   ValueId open = transpose(b, "b0", b.input("b", {b.symbol("n"), 6}), {1, 0});
   b.output(transpose(b, "b2", reshape(b, "b1", open, {2, 3, -1}), {2, 0, 1}));
-  // The first transpose has another reader.
+  // The first Transpose has another reader.
   ValueId shared = transpose(b, "c0", b.input("c", {4, 6}), {1, 0});
   b.output(transpose(b, "c2", reshape(b, "c1", shared, {6, 2, 2}), {2, 0, 1}));
   b.output(shared);

@@ -13,7 +13,7 @@ namespace {
 using passes::PipelineOptions;
 using testing::GraphBuilder;
 
-// A graph that needs several passes, one after another.
+// Makes a graph that needs several passes, one after the other.
 std::unique_ptr<Graph> sample() {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n"), 2, 4});
@@ -177,7 +177,7 @@ TEST(Pipeline, TheCallersPassCountsLikeAnyOther) {
   EXPECT_EQ(calls, 1) << "nothing is left for it";
 }
 
-// Levels mean what ONNX Runtime's do: constants and redundant nodes, then fused operators, then layouts.
+// The levels mean what ONNX Runtime's mean: first constants and redundant nodes, then fused operators, then layouts.
 TEST(Pipeline, EachLevelContainsTheOneBefore) {
   auto types_at = [](passes::Level level) {
     GraphBuilder b;

@@ -1,4 +1,4 @@
-// Checks which original nodes each node replaces, with marks that show where this information gets lost.
+// Checks which original nodes each node replaces. Marks on the nodes show where this information gets lost.
 #pragma once
 
 #include <algorithm>

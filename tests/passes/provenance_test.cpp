@@ -1,4 +1,4 @@
-// Every pass keeps the nodes' provenance: their sources, and the marks of the model's metadata.
+// Tests that every pass keeps the nodes' provenance: their sources, and the marks in the metadata of the model.
 #include "tests/passes/provenance.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ TEST(Provenance, SourcesAndMarksSurviveEveryPassOfRealModels) {
   EXPECT_GE(ran.size(), 28U) << "the other passes have tests of their own only, which check the same";
 }
 
-// A network with gradients: convolutions, statistics, matrix products and a normalisation.
+// The graph is a network with gradients: convolutions, statistics, matrix products and a normalisation.
 TEST(Provenance, SourcesAndMarksSurviveOnJointGraphs) {
   for (const bool packed : {false, true}) {
     GraphBuilder b;

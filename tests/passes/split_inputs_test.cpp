@@ -11,7 +11,7 @@ ValueId gather(GraphBuilder& b, const std::string& name, ValueId data, int64_t i
   return b.op(name, "Gather", {data, b.constant<int64_t>(name + "_index", Shape{}, {index})}, {{"axis", axis}});
 }
 
-// A stacked cache of three layers: each layer takes its part and appends to it, and the parts are stacked again.
+// The input is a stacked cache of three layers. Each layer takes its part and appends to it, and then the parts are stacked again.
 TEST(SplitInputs, AStackedCacheIsReadWhereItLies) {
   GraphBuilder b;
   ValueId past = b.input("past", {3, 2, b.symbol("n"), 4}), row = b.input("row", {2, 1, 4}), axis = b.ints("axis", {0});

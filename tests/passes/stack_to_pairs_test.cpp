@@ -28,7 +28,7 @@ TEST(StackToPairs, LeavesOthersAlone) {
   auto reduced = [&](const std::string& name, std::string_view type, ValueId joined, std::vector<int64_t> axes) {
     b.output(b.op(name, type, {joined, b.ints(name + "_axes", axes)}));
   };
-  reduced("sum", "ReduceSum", b.op("j0", "Concat", {x, y}, {{"axis", int64_t{1}}}), {1});  // rounds in another order
+  reduced("sum", "ReduceSum", b.op("j0", "Concat", {x, y}, {{"axis", int64_t{1}}}), {1});  // this would round in another order
   reduced("other", "ReduceMax", b.op("j1", "Concat", {x, y}, {{"axis", int64_t{1}}}), {0});
   reduced("both", "ReduceMax", b.op("j2", "Concat", {x, y}, {{"axis", int64_t{1}}}), {0, 1});
   reduced("more", "ReduceMax", b.op("j3", "Concat", {x, wide}, {{"axis", int64_t{1}}}), {1});

@@ -20,7 +20,8 @@ Model model_of(GraphBuilder& builder) {
   return Model::from_bytes(std::as_bytes(std::span(bytes)));
 }
 
-// y = Relu(x * w + b); s = Softmax(y); z = s * y + x. Elementwise nodes come before and after a Softmax, and y is read on both sides.
+// Makes y = Relu(x * w + b), s = Softmax(y), z = s * y + x. There are elementwise nodes before and after the Softmax, and nodes on both
+// sides read y.
 Model around_softmax() {
   GraphBuilder builder;
   const ValueId x = builder.input("x", DType::float32, {Dim(2), Dim(3)});
@@ -135,7 +136,7 @@ TEST(Backend, SubgraphsLieOnOneDevice) {
   const ValueId x = builder.input("x", DType::float32, {Dim(2), Dim(3)});
   const ValueId a = in_group("Mul", {in_group("Relu", {x}, "left"), x}, "left");
   const ValueId b = in_group("Relu", {in_group("Add", {a, x}, "right")}, "right");
-  const ValueId c = in_group("Add", {b, a}, "left");  // depends on "right", which depends on the first two
+  const ValueId c = in_group("Add", {b, a}, "left");  // this node depends on "right", which depends on the first two nodes
   builder.output(in_group("Mul", {c, b}, "host"), "z");
   const Model model = model_of(builder);
   TestBackend of_host, of_sim;

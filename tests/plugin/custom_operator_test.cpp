@@ -21,7 +21,7 @@ struct Counters {
   std::atomic<int> created{0}, destroyed{0};
 };
 
-// y = x * factor, where the attribute `factor` defaults to 1. y has x's type.
+// The operator computes y = x * factor; the attribute `factor` is 1 by default. y has the type of x.
 int infer_scale(void*, const treadle_host* host, const treadle_node* node, treadle_value_type* outputs) {
   host->node_input_type(node, 0, &outputs[0]);
   if (outputs[0].dtype == TREADLE_FLOAT32) return 1;
@@ -139,7 +139,7 @@ TEST(CustomOperator, FindsItsInputsUnderTheLeastLimit) {
   for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(y.tensor().data<float>()[i], 2 * x.data<float>()[i]);
 }
 
-// Asks for an output of a billion elements; `user` says how to go on after the refusal.
+// Requests an output of a billion elements. `user` says how to continue after the refusal.
 int run_greedy(void* user, void*, const treadle_host* host, treadle_call* call) {
   treadle_tensor_view x;
   host->call_input(call, 0, &x);

@@ -1,4 +1,5 @@
-// Operators that return TREADLE_PENDING: the executor runs other nodes meanwhile, and errors and cancellation reach the caller.
+// Tests operators that return TREADLE_PENDING: the executor must run other nodes meanwhile, and errors and cancellation must reach the
+// caller.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +22,7 @@ using testing::floats;
 using testing::ModelBuilder;
 using testing::values_of;
 
-// Counts the pending calls of the operator "Later", and completes them as the test asks.
+// Counts the pending calls of the operator "Later", and completes them when the test says so.
 struct Laters {
   std::mutex mutex;
   std::vector<std::thread> threads;
@@ -33,7 +34,7 @@ struct Laters {
   void join() {
     std::vector<std::thread> begun;
     {
-      std::lock_guard lock(mutex);  // an abandoned run may still start a thread
+      std::lock_guard lock(mutex);  // a run that was abandoned may still start a thread
       begun.swap(threads);
     }
     for (std::thread& thread : begun) thread.join();
@@ -75,7 +76,7 @@ class DeferredOperator : public ::testing::Test {
       laters->threads.emplace_back([host, call] { laters->end(host, call); });
       return TREADLE_PENDING;
     });
-    // Completes on another thread before it returns TREADLE_PENDING.
+    // Completes the call on another thread before it returns TREADLE_PENDING.
     const treadle_operator at_once = operator_of("AtOnce", [](void*, void*, const treadle_host* host, treadle_call* call) {
       std::thread([&] { host->call_complete(call, add_one(host, call), ""); }).join();
       return TREADLE_PENDING;
@@ -102,7 +103,8 @@ class DeferredOperator : public ::testing::Test {
   Laters laters_;
 };
 
-// Eight outputs y_i = -Later(x), which wait for the node "release". Two threads can run it only if pending calls do not block them.
+// Makes a model with eight outputs y_i = -Later(x), which wait for the node "release". Two threads can only run it if pending calls do not
+// block them.
 Model eight_and_a_release() {
   ModelBuilder b;
   b.input("x", {2});

@@ -39,7 +39,7 @@ struct Probe {
     std::map<std::string, std::string> entries;
   };
   std::mutex mutex;
-  std::map<std::string, std::set<std::string>> calls;  // names of callbacks, by device
+  std::map<std::string, std::set<std::string>> calls;  // names of the callbacks that were called, by device
   std::map<std::string, std::map<std::string, std::string>> entries;
   std::string refused;
   const treadle_host* host = nullptr;
@@ -153,7 +153,7 @@ TEST(PluginDevice, OneThatIsNotThereIsAnErrorWithThePluginsText) {
   EXPECT_EQ(probe.alive, 0);
 }
 
-/// A device that notes the host's clock where an event is recorded.
+/// A device that reads the host's clock when an event is recorded.
 struct ClockProbe {
   static int64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -207,7 +207,7 @@ TEST(PluginDevice, ProfilesSayThatTimesAreThoseOfLaunches) {
             std::string::npos);
 }
 
-/// Counts copies to the host, and repeats bytes.
+/// A device that counts copies to the host. Its kernel for Flatten copies the bytes of the operand.
 struct CopyingProbe {
   static inline int copies_to_host = 0;
   static int repeat(void*, void*, const treadle_host*, const treadle_device_call* call) {
@@ -230,7 +230,7 @@ struct CopyingProbe {
   }
 };
 
-// An output, and two that are views of it.
+// Makes a model with an output, and two further outputs that are views of it.
 Model with_views() {
   GraphBuilder builder;
   const ValueId y = builder.node("Relu", {builder.input("x", DType::float32, {Dim(3), Dim(2)})});
@@ -355,7 +355,7 @@ Tensor counted(float from) {
   return x;
 }
 
-// v0 = x + 1, v1 = v0 + 1, …; y is the sum of them all and of a constant, from the last to the first.
+// Makes v0 = x + 1, v1 = v0 + 1, …, and y, the sum of all these and of a constant, added from the last to the first.
 Model there_and_back() {
   GraphBuilder builder;
   ValueId last = builder.input("x", DType::float32, {Dim(kElements)});
@@ -369,7 +369,7 @@ Model there_and_back() {
   return Model::from_bytes(std::as_bytes(std::span(bytes)));
 }
 
-// Whole numbers: float32 is exact.
+// All numbers are whole, so float32 is exact.
 float expected_of(const Tensor& x, int64_t i) {
   return static_cast<float>(kLinks) * x.data<float>()[i] + static_cast<float>(kLinks * (kLinks + 1) / 2) + counted(0).data<float>()[i];
 }
@@ -392,13 +392,13 @@ TEST(PluginDevice, OlderPluginsRegister) {
 }
 
 struct Case {
-  size_t room_values;   // the device's memory, in values
+  size_t room_values;   // the size of the device's memory, as a number of values
   size_t limit_values;  // the session's limit, as a number of values; 0: no limit
-  size_t job_values;    // the job's limit on its devices, in values; 0: no job
-  bool in_files;        // the job's limit on host memory is nearly 0
+  size_t job_values;    // the job's limit for its devices, as a number of values; 0: no job
+  bool in_files;        // true if the job's limit for host memory is nearly 0, so that values are written to files
 };
 
-// A chain of values, which are read again in reverse order.
+// Makes a chain of values, which later nodes read again in reverse order.
 TEST(PluginDevice, ABusIsToldWhatMovesAndItsMemoryIsNeverOverfull) {
   for (const Case& c : {Case{1000, 0, 0, false}, Case{4, 0, 0, false}, Case{1, 0, 0, false}, Case{0, 0, 0, false}, Case{1000, 4, 0, false},
                         Case{5, 4, 0, false}, Case{1000, 0, 4, false}, Case{4, 0, 3, true}}) {

@@ -72,7 +72,7 @@ int count(const Graph& graph, std::string_view type, std::string_view domain = "
   return n;
 }
 
-/// Runs all passes; the graph's results must not change. Returns its text.
+/// Runs all passes, which must not change the graph's results. Returns the graph as text.
 std::string optimized(Graph& graph, double tolerance, const passes::PipelineOptions& options = {}) {
   const std::vector<Datum> feeds = testing::random_feeds(graph), before = testing::run_graph(graph, feeds);
   passes::optimize(graph, options);
@@ -223,12 +223,12 @@ TEST_F(PointwiseOperator, ChainsWithItAreWrittenToFiles) {
   EXPECT_LE(testing::relative_difference(session.run({{"x", feeds[0]}})[0], before[0]), 1e-6);
 }
 
-// A plugin that was built against version 1 gives a smaller struct.
+// A plugin that was built against version 1 passes a smaller struct.
 TEST_F(PointwiseOperator, OlderPluginsRegister) {
   treadle_operator op{
       .size = offsetof(treadle_operator, facts), .domain = kDomain, .op_type = "Old", .min_inputs = 1, .max_inputs = 1, .num_outputs = 1};
   op.run = [](void*, void*, const treadle_host*, treadle_call*) { return 0; };
-  op.facts = 0xFFFFFFFF;  // beyond the struct's declared size
+  op.facts = 0xFFFFFFFF;  // this field is beyond the declared size of the struct
   plugin::register_operator(op);
   EXPECT_FALSE(find_op(kDomain, "Old")->pointwise);
   op.size = 8;

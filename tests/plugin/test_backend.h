@@ -16,7 +16,7 @@ struct TestBackend {
   std::atomic<int> compiled{0}, refused{0}, released{0}, runs{0};
   size_t refuse_above = SIZE_MAX;  ///< number of nodes; larger subgraphs are refused with a text
   bool fail_runs = false;
-  std::vector<std::string> taken;  ///< op types that `takes` saw and took, in order
+  std::vector<std::string> taken;  ///< op types that `takes` has been asked about and has accepted, in order
 
   struct Step {
     std::string op;

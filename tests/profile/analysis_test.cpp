@@ -20,7 +20,7 @@ Record state(uint32_t name, uint64_t start, uint64_t end) { return {start, end, 
 Record part(uint64_t start, uint64_t end) { return {start, end, 0, 0, kConv, RecordKind::chunk, 1}; }
 
 Profile analyzed(std::vector<std::vector<Record>> threads, uint64_t first = 0) {
-  Recording recording;  // a tick is a nanosecond
+  Recording recording;  // in this recording, a tick is a nanosecond
   for (const char* name : {"run", "Conv c", "Loop l", "Add a", "wait", "Add gone", "pack", "compute", "epilogue", "running",
                            "no ready work", "barrier", "asleep"})
     recording.names.push_back({name, {}, {}});
@@ -75,9 +75,9 @@ TEST(ProfileAnalysis, NodesAtOnceCountOnceInTheRun) {
   expect_sum(p.runs[0]);
 }
 
-// a -> b, a -> c, {b, c} -> d, on two threads; `view` is a view of b.
+// The graph is a -> b, a -> c, {b, c} -> d, on two threads; `view` is a view of b.
 TEST(ProfileAnalysis, NodesAreReadyWhenTheLastOfTheirInputsIsThere) {
-  Recording recording;  // a tick is a nanosecond
+  Recording recording;  // in this recording, a tick is a nanosecond
   for (const char* name : {"run", "a", "b", "c", "d"}) recording.names.push_back({name, {}, {}});
   recording.threads.push_back({0,
                                100,
@@ -160,7 +160,7 @@ TEST(ProfileAnalysis, NodesOfRunsWithoutARecordAreNobodys) {
   EXPECT_EQ(p.events_unknown, 0);
 }
 
-// Runs have numbers of 16 bits, so numbers repeat.
+// Numbers of runs have 16 bits, so they repeat.
 TEST(ProfileAnalysis, RunsOfTheSameNumberAreToldApartByTheirTimes) {
   const Profile p = analyzed({{node(kConv, 10, 20), run(0, 50), node(kConv, 70, 95), run(60, 100)}});
   EXPECT_EQ(p.nodes[0].self_ns, (std::vector<double>{10, 25}));
@@ -198,7 +198,7 @@ TEST(ProfileAnalysis, PhasesOfKernelsAreOfAllThreadsAndWithoutThoseWithin) {
   EXPECT_EQ(phases[1].calls, 2);
   EXPECT_EQ(phases[2].name, "compute");
   EXPECT_EQ(phases[2].self_ns, std::vector<double>{28 - 5 + 18 - 2});
-  // Phases are not nodes, and do not reduce the nodes' time.
+  // Phases are not nodes, so they do not reduce the time of the nodes.
   EXPECT_EQ(p.nodes[0].self_ns, std::vector<double>{40});
   EXPECT_EQ(p.nodes[0].calls, 1);
   EXPECT_EQ(p.runs[0].kernel_ns, 40);
@@ -209,7 +209,7 @@ TEST(ProfileAnalysis, PhasesOfKernelsAreOfAllThreadsAndWithoutThoseWithin) {
   EXPECT_EQ(timeline, (std::vector<int32_t>{-1, 0, 2, -1, 2, 1, 1}));
 }
 
-// A state that began before the run or ends after it counts by its part within.
+// Of a state that began before the run or ends after it, only the part within the run counts.
 TEST(ProfileAnalysis, StatesOfThePoolSumToTheRuns) {
   const Profile p =
       analyzed({{state(kBarrier, 40, 50), node(kConv, 10, 50), state(kNoWork, 60, 70), run(0, 100)},

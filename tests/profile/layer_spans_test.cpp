@@ -10,7 +10,7 @@
 namespace treadle::profile {
 namespace {
 
-// Recordings with exact times, a tick is a nanosecond. Node i has the name i + 1; 0 is the run's.
+// Makes recordings with exact times, in which a tick is a nanosecond. Node i has the name i + 1; the name 0 is that of the run.
 struct MadeUp {
   Recording recording;
   std::vector<ProfiledNode> nodes;
@@ -33,7 +33,7 @@ struct MadeUp {
     view = {.recording = &recording, .nodes = &nodes, .node_of = &node_of, .layers = &layers};
   }
 
-  // "name start-end", an outer range before the inner ones.
+  // Returns rows "name start-end"; an outer range comes before the inner ones.
   std::vector<std::string> rows() const {
     std::vector<std::string> lines;
     for (const TraceRow& row : rows_of(view)) {

@@ -24,10 +24,11 @@ Record block(uint64_t at, int64_t bytes, uint64_t number, MemoryClass memory_cla
   return {at, at, bytes, BlockRecord::pack(number, memory_class), holder, RecordKind::memory, 0};
 }
 
-// Three nodes: 60 bytes of an activation from the first to the second, 20 of scratch in the second, 30 of a gradient in the last two.
+// A recording of three nodes: 60 bytes of an activation from the first to the second, 20 of scratch in the second, and 30 of a gradient in
+// the last two.
 struct Measured {
   explicit Measured(std::vector<std::vector<Record>> threads, const MemoryStatistics& before = {}, std::vector<MemoryHolding> held = {}) {
-    ProfileTrace trace;  // a tick is a nanosecond
+    ProfileTrace trace;  // in this trace, a tick is a nanosecond
     for (const char* name : {"run", "first", "second", "third", "arena", "output"}) trace.recording.names.push_back({name, {}, {}});
     for (auto& records : threads)
       trace.recording.threads.push_back({static_cast<uint32_t>(trace.recording.threads.size()), 0, "worker", std::move(records)});

@@ -1,4 +1,4 @@
-// JSON, table and comparison of profiles with known times.
+// Tests the JSON, the table and the comparison of profiles with known times.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Ten runs of 100 us: a product takes 60 us, a copy 20 us. The peaks are 1 GFLOP/ms and 10 bytes/ns.
+// Makes a profile of ten runs of 100 us, in which a product takes 60 us and a copy 20 us. The peaks are 1 GFLOP/ms and 10 bytes/ns.
 Profile known_profile() {
   Profile p;
   p.nodes.resize(2);
@@ -59,7 +59,7 @@ TEST(ProfileReport, SharesSumToTheWholeRun) {
   EXPECT_NEAR(ms, 0.102, 1e-6);
   EXPECT_EQ(ms_of(where, "compute"), 0.06);
   EXPECT_EQ(ms_of(where, "moves"), 0.02);
-  EXPECT_EQ(ms_of(where, "profiler"), 0.001);  // the events of two nodes
+  EXPECT_EQ(ms_of(where, "profiler"), 0.001);  // the time for the events of two nodes
   EXPECT_EQ(ms_of(where, "dispatch"), 0.008);
   EXPECT_EQ(ms_of(where, "outside"), 0.002);
 }
@@ -231,7 +231,7 @@ TEST(ProfileFile, PartsThatNestTooDeepAreErrors) {
   EXPECT_THROW(read_profile(json.dump()), Error);
 }
 
-// A profile with only these medians and intervals.
+// Writes a profile that has only these medians and intervals.
 std::string crafted(double run, double width, const std::vector<std::tuple<std::string, double, double>>& nodes) {
   auto ms = [](double median, double half) {
     return Json{{"median", median}, {"interval", {median - half, median + half}}, {"p10", median}, {"p90", median}};

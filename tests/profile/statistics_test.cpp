@@ -15,7 +15,7 @@ std::vector<double> numbers_to(int n) {
   return values;
 }
 
-// Ranks from the tables of the sign test.
+// The expected ranks are those in the tables of the sign test.
 TEST(Statistics, IntervalsOfTheMedianHaveTheRanksOfTheSignTest) {
   const std::vector<double> twenty = numbers_to(20), hundred = numbers_to(100);
   EXPECT_EQ(median_interval(twenty, 0.95), (std::pair{6.0, 15.0}));

@@ -278,7 +278,7 @@ def strays(ours: Any, expected: Any, tolerance: float) -> float:
     """Returns the share of rows whose results differ."""
     a, b = _as_array(ours), _as_array(expected)
     if b.ndim == 1 and a.ndim == 2 and a.shape[1] == 2 and a.dtype.kind == "f":
-        a = a[:, 1]  # the margin of the second class
+        a = a[:, 1]  # for two classes, this is the margin of the second class
     a = a.reshape(b.shape)
     if b.dtype.kind in "OU":
         return float(np.mean(a.astype(str) != b.astype(str)))

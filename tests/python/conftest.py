@@ -3,7 +3,7 @@
 import functools
 import os
 
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before anything imports onnxruntime
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # set before anything imports onnxruntime
 
 import pathlib
 import shutil
@@ -33,7 +33,7 @@ def ours():
 
 @pytest.fixture(scope="module")
 def theirs():
-    """The C interface in onnxruntime's own library; tests are skipped without it."""
+    """Returns the C interface of onnxruntime's own library. Tests are skipped if it is not installed."""
     from onnxruntime_c import their_api
 
     return their_api()
@@ -55,7 +55,8 @@ def ort():
 
 @functools.cache
 def ort_saturates():
-    """True if ONNX Runtime's products of uint8 and int8 saturate at 16 bits, as on processors without VNNI: then its results are wrong."""
+    """Returns True if ONNX Runtime's products of uint8 and int8 saturate at 16 bits, as on processors without VNNI. Then its results are
+    wrong."""
     import numpy as np
     import onnx
     import onnxruntime
@@ -77,7 +78,7 @@ def need_exact_bytes():
 
 @pytest.fixture(scope="session")
 def program():
-    """The path of the command-line program: TREADLE_CLI, otherwise the built one, otherwise the installed one."""
+    """Returns the path of the command-line program: TREADLE_CLI, otherwise the built one, otherwise the installed one."""
     candidates = [os.environ.get("TREADLE_CLI"), REPOSITORY / "build/release/src/cli/treadle", shutil.which("treadle")]
     found = next((str(path) for path in candidates if path and pathlib.Path(path).exists()), None)
     if not found:

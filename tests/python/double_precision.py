@@ -17,7 +17,7 @@ def _type(type_proto):
 
 def _graph(graph):
     for tensor in graph.initializer:
-        _tensor(tensor)  # includes Resize's roi and scales: the reference implementation accepts both dtypes
+        _tensor(tensor)  # also converts roi and scales of Resize, for which the reference implementation accepts both dtypes
     for value in [*graph.input, *graph.output, *graph.value_info]:
         _type(value.type)
     for node in graph.node:

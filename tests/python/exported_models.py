@@ -38,7 +38,7 @@ class Architecture:
 
     make: Callable[[], nn.Module]
     inputs: Callable[[int], tuple[torch.Tensor, ...]]
-    dynamic: dict[str, list[int]] = field(default_factory=dict)  # by input, the axes that are symbolic
+    dynamic: dict[str, list[int]] = field(default_factory=dict)  # for each input, the axes that are symbolic
     names: tuple[str, ...] = ("x",)
 
 

@@ -27,8 +27,8 @@ class Handle:
     number: int
     pointer: int
     parents: tuple[Handle, ...]
-    owned: bool  # the client has to release it
-    keep: bool  # lives longer than a sequence
+    owned: bool  # true if the client has to release it
+    keep: bool  # true if it lives longer than a sequence
     role: str = ""  # for a value in a graph: the name of the function that added it
 
     @property
@@ -60,7 +60,7 @@ class Arguments:
         self.api, self.draw = machine.api, machine.draw
         self.kept: list[Any] = []
         self.has_handles = True
-        self.owner: Handle | None = None  # the first handle argument, for functions that take objects over
+        self.owner: Handle | None = None  # the first argument that is a handle, for functions that take ownership of objects
 
     def drawn(self) -> list[Argument] | None:
         """Returns arguments; None if there is no handle of a kind that the function needs."""
@@ -144,7 +144,7 @@ class Arguments:
         if self.owner is not None and self.owner is not chosen:
             chosen.parents = (*chosen.parents, self.owner)
 
-    # Arguments that a function writes to.
+    # Arguments to which a function writes.
 
     def output(self, kind: str, plain: str, name: str) -> Argument:
         if self.is_null():
@@ -201,7 +201,7 @@ class Arguments:
         self.kept.append(function)
         return Argument(ctypes.cast(function, c_void_p), f"{name}()")
 
-    # Groups of parameters that belong together.
+    # Groups of parameters whose arguments must fit together.
 
     def shape(self) -> list[Argument]:
         dims = self.draw.choice(material.SHAPES)
@@ -266,13 +266,13 @@ class Arguments:
         return names
 
 
-# Handles that a function takes over, so that the client must not release them.
+# Handles of which a function takes ownership, so that the client must not release them.
 TAKEN = {("AddNodeToGraph", "OrtNode"), ("AddGraphToModel", "OrtGraph"), ("AddInitializerToGraph", "OrtValue"), ("ApplyModelToModelEditorSession", "OrtModel")}
 # Kinds of handles that may be null.
 OPTIONAL_HANDLES = {"OrtRunOptions", "OrtThreadingOptions", "OrtArenaCfg", "OrtPrepackedWeightsContainer", "OrtSyncStream"}
 # Functions whose results belong to the library, so that the caller must not release them.
 LENDING = {"GetSharedAllocator", "CreateSharedAllocator", "GetAllocatorWithDefaultOptions", "KernelContext_GetAllocator"}
-# Kinds of objects that must not outlive the object that they were made from.
+# Kinds of objects that must not live longer than the object from which they were made.
 BELONGING = {"OrtIoBinding", "OrtAllocator", "OrtValue", "OrtGraph", "OrtOp", "OrtKernelInfo"}
 
 LOG = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p, c_char_p, c_char_p)

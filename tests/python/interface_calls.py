@@ -155,7 +155,8 @@ class Machine:
         self.seed = draw.random()
         for kind, pointers in library.start.items():
             for pointer in pointers:
-                is_apis = kind in ("OrtEnv", "OrtAllocator", "OrtCustomOpDomain") or pointer is self.api.memory  # shared by all sequences
+                # True for objects that all sequences share.
+                is_apis = kind in ("OrtEnv", "OrtAllocator", "OrtCustomOpDomain") or pointer is self.api.memory
                 self.add(kind, pointer.value or 0, keep=is_apis)
         library.machine = self
 
@@ -233,7 +234,7 @@ class Machine:
         for _ in range(KERNEL_CALLS):
             self.make(self.draw.choice(OF_KERNEL[kind]), handle)
         before["OrtOp"] = self.handles["OrtOp"]
-        self.handles = collections.defaultdict(list, before)  # handles that a kernel gets end with its call
+        self.handles = collections.defaultdict(list, before)  # handles that a kernel gets are only valid during its call
         self.draw = outside
 
     def sequence(self, length: int, subject: str) -> None:
@@ -321,7 +322,7 @@ def told_by(library: Library, seed: int, number: int, length: int, folder: Folde
     return [*said, json.dumps(["files", sorted(set(folder.new_files()))])]
 
 
-Difference = tuple[str, Any, Any, Any]  # function, arguments, our answer, their answer
+Difference = tuple[str, Any, Any, Any]  # tuple of function, arguments, Treadle's answer and onnxruntime's answer
 
 
 def differences(ours: list[str], theirs: list[str]) -> Iterator[Difference]:
@@ -333,7 +334,7 @@ def differences(ours: list[str], theirs: list[str]) -> Iterator[Difference]:
         if have.startswith('["call"') or want.startswith('["call"'):
             if have != want:
                 if outer and '["gave"' in (have[:7], want[:7]):
-                    function, said = outer[-1]  # only one library ends this call
+                    function, said = outer[-1]  # only one of the libraries ends this call
                 if want.startswith('["gave"'):
                     yield function, said, ["ok", "calls of a kernel"], json.loads(want)[1]
                 elif have.startswith('["gave"'):
@@ -354,7 +355,7 @@ def differences(ours: list[str], theirs: list[str]) -> Iterator[Difference]:
                 yield "the test", said, have, want
             return
         if want.startswith(died):
-            return  # later answers cannot be compared
+            return  # answers after this one cannot be compared
         if have.startswith(died):
             yield function, said, have, want
             return
@@ -414,7 +415,7 @@ def compare(paths: tuple[str, str], seed: int, numbers: range, length: int, subj
         for library in libraries:
             library.prepare()
         gc.collect()
-        gc.freeze()  # otherwise garbage collections would copy the pages of each forked process
+        gc.freeze()  # without this, garbage collections would copy the pages of each forked process
         for number in (each for each in numbers if each % FIRST != 0):
             yield (number, *[told_by(library, seed, number, length, folder, subject) for library in libraries])
     finally:

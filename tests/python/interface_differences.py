@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-# Functions that are never called, with the reason.
+# Functions that are never called, each with the reason.
 LEFT_OUT = {
     r"^AllocatorFree$": "what is freed was read before",
     r"^(CreateStatus|GetErrorCode|GetErrorMessage|ReleaseStatus)$": "every call that fails makes, reads and releases one",
@@ -21,7 +21,7 @@ LEFT_OUT = {
     r"^GetEpApi|EpContextData|Weightless": "of execution providers in other libraries",
 }
 
-# Calls that kill onnxruntime's process or make it read invalid memory: function, pattern of the arguments, reason.
+# Calls that kill onnxruntime's process or make it read invalid memory: a function, a pattern of the arguments, and the reason.
 DIES: list[tuple[str, str, str]] = [
     (r"editor (CreateSessionFromModel|ApplyModel)|SetInputModel$", r"OrtModel\[1\]", "a model without a graph"),
     (r"^CreateAllocator$", r"OrtSession\[1\]", "a session under edit"),
@@ -35,7 +35,7 @@ _OTHER_MEMORY = "the CPU is the only device"
 _EDITED = "what is wrong with a model is told when its editing ends; external data has to be there before"
 _NULL = "a null is a wrong argument, where onnxruntime makes a text of it or takes it for nothing"
 
-# Known differences: function, arguments, both answers (patterns over their JSON: ours, theirs), reason.
+# Known differences: a function, its arguments, both answers (as patterns of their JSON, Treadle's and onnxruntime's), and the reason.
 DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"", r"null", r'^\[\["failed", 2, .*\["(failed", 6|ok")', _NULL),
     (r"", r"null", r'^\[\["failed", 2, "[^"]* is null', _NULL),
@@ -130,7 +130,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"^Run", r"OrtSession\[\d\]", r'Session not initialized', "what is wrong is looked for in another order"),
     (r"", r"", r'^\[\[("[^"]*", )*("[^"]*")?\], \[("[^"]*", )*"[^"]*\.json', "a run that does not begin has no profile"),
     (r"^Run$", r"", r'^\[\["failed", 1, "Invalid run_log', "what is wrong is looked for in another order"),
-    # Devices, environments and options.
+    # Differences of devices, environments and options.
     (r"^EpDevice_EpVendor$", r"", r"", "the provider is Treadle's"),
     (r"HardwareDevices$", r"", r'\["ok"', "onnxruntime lists devices that the machine has beside the CPU"),
     (r"", r"", r"[Nn]umber of affinities", "a pool without a number has as many threads as the process may use, there as many as processors"),

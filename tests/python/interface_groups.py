@@ -309,7 +309,7 @@ def _taken_values(a: Arguments) -> list[Argument]:
     def after() -> None:
         role = a.function.name
         for each in [each for each in a.machine.handles["OrtValueInfo"] if each.role == role and a.owner in each.parents]:
-            a.machine.forget(each)  # replaced by the new ones
+            a.machine.forget(each)  # the new objects replace it
         for each in chosen:
             a.take_over(each)
             each.role = role
@@ -375,7 +375,7 @@ def _bound_values(a: Arguments) -> list[Argument]:
     return [Argument(byref(values), "&output", read=read), Argument(byref(count), "&count")]
 
 
-# Groups of fitting arguments, used in half of the calls so that some succeed.
+# Groups of arguments that fit together. Half of the calls use them, so that some succeed.
 FITTING: list[tuple[str, str, Callable[[Arguments], list[Argument]]]] = [
     (r"^FillSparseTensorCoo$", "values_shape values_shape_len values indices_data indices_num", _fitting_coo),
     (r"^FillSparseTensorCsr$", "values_shape values_shape_len values inner_indices_data inner_indices_num outer_indices_data outer_indices_num", _fitting_csr),
@@ -460,7 +460,7 @@ def _together(name: str, parameters: list[tuple[str, str]], groups: list) -> tup
 
 
 def plan(name: str, parameters: list[tuple[str, str]], groups: list = GROUPS) -> list[Callable[[Arguments], list[Argument]]]:  # noqa: B006
-    """Returns what makes the arguments of a function, in order."""
+    """Returns the functions that make the arguments of a function, in order."""
     made, place = [], 0
     while place < len(parameters):
         count, make = _together(name, parameters[place:], groups)

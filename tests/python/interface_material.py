@@ -132,7 +132,7 @@ def models() -> dict[str, bytes]:
         "external": _products([_external("w.bin", 0, 24)]),
         "no length": _products([_external("w.bin")]),
         "elsewhere": _products([_external("./w.bin", 0, 24)]),
-        # External data with errors.
+        # Models whose external data have errors.
         "absent": _products([_external("absent.bin")]),
         "too short": _products([_external("w.bin", 8, 24)]),
         "wrong length": _products([_external("w.bin", 0, 12)]),
@@ -205,7 +205,7 @@ session.compile_only session.disable_model_compile session.collect_node_memory_s
 mlas.use_lut_gemm memory.enable_memory_arena_shrinkage optimization.constant_folding_max_output_size_in_bytes session.enable_quant_qdq_cleanup
 session.disable_qdq_constant_folding session.function_expansion_node_limit session.force_spinning_stop""".encode().split()
 
-# Texts by the parameter's name, or by the names of function and parameter.
+# Texts by the name of the parameter, or by the names of function and parameter.
 TEXTS: dict[str, list[bytes]] = {
     "config_key": [*KEYS, *KEYS[:1] * 40, b"a.key", b"", b"k" * 1024, b"k" * 1025],
     "config_value": [b"0", b"1", b"1", b"", b"2", b"-1", b"x", b"1,2;3", b"v" * 8192, b"v" * 8193],

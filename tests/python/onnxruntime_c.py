@@ -209,7 +209,7 @@ class Api:
 
 
 class Part:
-    """One of the additional function tables."""
+    """One of the additional function tables of the interface."""
 
     def __init__(self, api: Api, getter: str, names: list[str]) -> None:
         self.api, self.places = api, {name: place for place, name in enumerate(names)}

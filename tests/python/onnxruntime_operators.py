@@ -18,7 +18,7 @@ _VARIADIC = ctypes.CFUNCTYPE(c_int, c_void_p)
 _DESTROY = ctypes.CFUNCTYPE(None, c_void_p)
 
 
-KEPT: list[Operator] = []  # operators live as long as their domains
+KEPT: list[Operator] = []  # keeps operators alive as long as their domains
 
 
 class _CustomOp(ctypes.Structure):

@@ -1,4 +1,4 @@
-"""LoRA adapters compared with onnxruntime: the file format, and all kinds of runs."""
+"""Compares LoRA adapters with onnxruntime's: the file format, and all kinds of runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def written_by(library, path: pathlib.Path, parameters: dict[str, np.ndarray]) -
     return str(path)
 
 
-KEPT = []  # onnxruntime's options do not keep their adapters alive
+KEPT = []  # keeps adapters alive, because onnxruntime's options do not
 
 
 def options_with(library, *paths: str):

@@ -50,12 +50,12 @@ def test_gradients_are_written_added_or_left_out():
     for _ in range(2):
         executor.forward(is_train=True)
         executor.backward(HEAD)
-    close_by_name(executor.grad_dict, facts["gradients"])  # for the request "null", MXNet's dictionary has None; here the gradient is absent
+    close_by_name(executor.grad_dict, facts["gradients"])  # for the request "null", MXNet's dictionary has None, and Treadle's has no entry
 
 
 def test_added_gradients_of_a_sum():
     facts = MXNET("added_gradients_of_a_sum")["gradients"]
-    # A fault of MXNet's: the second operand gets a copy of the first operand's gradient array, with all that was added to it before.
+    # MXNet has a fault: the second operand gets a copy of the first operand's gradient array, with everything that was added to it before.
     assert facts == {"write write": [1, 1], "add write": [2, 2], "write add": [1, 2], "add add": [2, 3]}
     model = models.model(
         [models.node("Add", ["a", "b"], ["y"])], [], [models.value("y", [2])], {"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)}
@@ -72,8 +72,8 @@ def test_added_gradients_of_a_sum():
 def test_backward_belongs_to_one_forward_pass():
     facts = MXNET("order_of_calls", MLP)
     executor = bound_mlp("add")
-    # MXNet keeps all activations until the next pass, so a second backward() repeats the gradients. Here they are released during the pass, and a
-    # second backward(), or one after a pass for inference, is an error.
+    # MXNet keeps all activations until the next pass, so a second backward() repeats the gradients. Treadle releases them during the pass,
+    # so a second backward(), or one after a pass for inference, is an error.
     assert facts["second_backward_error"] == ""
     assert facts["second_backward_adds_the_same"]
     assert facts["backward_without_training_error"] == ""
@@ -84,7 +84,7 @@ def test_backward_belongs_to_one_forward_pass():
     executor.forward()
     with pytest.raises(RuntimeError, match="is_train"):
         executor.backward(HEAD)
-    # MXNet requires head gradients unless the output is a loss. ONNX models have no loss layers, so here the default is ones.
+    # MXNet requires head gradients unless the output is a loss. ONNX models have no loss layers, so in Treadle the default is ones.
     assert facts["backward_without_head_gradients_error"] == "MXNetError"
     ones = bound_mlp()
     ones.forward(is_train=True)
@@ -115,7 +115,7 @@ def test_names_and_shapes_that_do_not_fit():
 
     assert (
         raises("forward_unknown_argument", ValueError, executor.forward, bogus=DATA) == "TypeError"
-    )  # wrong names raise ValueError in all calls
+    )  # in all these calls, wrong names raise ValueError
     assert raises("forward_wrong_shape", ValueError, executor.forward, data=DATA[:2]) == "ValueError"
     assert raises("bind_too_few_in_a_list", ValueError, treadle.bind, models.mlp(), list(args.values())[:3]) == "ValueError"
     assert raises("unknown_request", ValueError, treadle.simple_bind, models.mlp(), "sometimes", data=(4, 5)) == "RuntimeError"
@@ -125,7 +125,7 @@ def test_names_and_shapes_that_do_not_fit():
     assert facts["copy_unknown_parameter_allowed"] == ""
     # MXNet ignores arrays with unknown names. In Treadle they are an error, because they are probably typing mistakes.
     assert raises("bind_unknown_argument", ValueError, treadle.bind, models.mlp(), {**args, "bogus": DATA}) == ""
-    # An ONNX model contains values of its parameters, MXNet's symbols do not.
+    # An ONNX model contains the values of its parameters, and MXNet's symbols do not.
     assert facts["bind_missing_parameter"] == "ValueError"
     without = {name: array for name, array in args.items() if name != "fc1_bias"}
     np.testing.assert_array_equal(treadle.bind(models.mlp(), without).forward()[0], executor.forward()[0])
@@ -134,7 +134,7 @@ def test_names_and_shapes_that_do_not_fit():
 def test_arguments_in_a_list():
     facts = MXNET("arguments_in_a_list", MLP)
     executor = bound_mlp()
-    # MXNet orders arguments by the graph. Here inputs come first, then parameters by name; arg_dict shows the order.
+    # MXNet orders arguments by the graph. In Treadle, inputs come first, and then parameters by name; arg_dict shows the order.
     assert list(executor.arg_dict) == ["data", "fc1_bias", "fc1_weight", "fc2_bias", "fc2_weight"]
     values = [{**nets.MLP, "data": DATA}[name] for name in executor.arg_dict]
     close(treadle.bind(models.mlp(), values).forward()[0], facts["outputs"])
@@ -196,7 +196,7 @@ def test_reshaping_some_of_several_inputs():
 def test_executors_share_parameters():
     facts = MXNET("shared_executor", MLP)
     first = bound_mlp()
-    second = treadle.simple_bind(models.mlp(), data=(2, 5), shared_exec=first)  # shares all parameters; MXNet takes a list
+    second = treadle.simple_bind(models.mlp(), data=(2, 5), shared_exec=first)  # shares all parameters; MXNet needs a list of them
     second.arg_dict["data"][:] = DATA[:2]
     first.arg_dict["fc2_bias"][:] = nets.MLP["fc2_bias"] + 1
     assert facts["parameters_are_shared"] == all(np.shares_memory(second.arg_dict[name], first.arg_dict[name]) for name in nets.MLP)
@@ -209,7 +209,7 @@ def test_a_monitor_sees_the_same_values_in_the_same_order():
     executor = bound_mlp()
     executor.set_monitor_callback(lambda name, array: seen.append((name, np.array(array))))
     executor.forward()
-    computed = [(name, array) for name, array in seen if name != "data"]  # feeds are reported too, and come first
+    computed = [(name, array) for name, array in seen if name != "data"]  # feeds are reported too, before the other values
     assert [name for name, _ in computed] == [name for name, _ in facts["values"]]
     for (_, got), (_, expected) in zip(computed, facts["values"], strict=True):
         close(got, expected)
@@ -244,7 +244,7 @@ def test_a_partial_forward_pass_counts_down_to_the_outputs():
     got = [executor.partial_forward(0)]
     while got[-1] > 0:
         got.append(executor.partial_forward(len(got)))
-    assert got == [2, 1, 0] == lefts[-3:]  # here only nodes count
+    assert got == [2, 1, 0] == lefts[-3:]  # in Treadle only nodes count
     close(executor.outputs[0], facts["outputs"])
     assert executor.partial_forward(len(got) + 3) == facts["left_behind_the_last"] == 0
     # MXNet runs any step that the caller names, even again or out of order. In Treadle this is an error, because the operands have been
@@ -316,7 +316,8 @@ def test_training_by_hand():
         chances = np.exp(scores - scores.max(1, keepdims=True))
         chances /= chances.sum(1, keepdims=True)
         losses.append(-np.log(chances[rows, nets.MLP_LABELS]).sum())
-        chances[rows, nets.MLP_LABELS] -= 1  # the gradient of softmax and cross-entropy, which MXNet's SoftmaxOutput computes
+        # Subtracts 1, which gives the gradient of softmax and cross-entropy, as MXNet's SoftmaxOutput computes it.
+        chances[rows, nets.MLP_LABELS] -= 1
         executor.backward(chances)
         for name in nets.MLP:
             executor.arg_dict[name] -= facts["rate"] * executor.grad_dict[name]
@@ -333,7 +334,7 @@ def test_groups_on_devices():
     executor.backward(HEAD)
     close_by_name(executor.grad_dict, facts["gradients"])
     assert facts["devices"] == {"data": 1, "fc1_weight": 1, "fc1_bias": 1, "fc2_weight": 2, "fc2_bias": 2}
-    assert facts["copies"] == 2  # the hidden layer, to the other device and back; MXNet's outputs stay on their device
+    assert facts["copies"] == 2  # the hidden layer is copied to the other device, and its result back; MXNet's outputs stay on their device
     options = treadle.SessionOptions()
     options.group2ctx = where
     options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -353,7 +354,7 @@ def test_a_product_of_csr(caplog):
     assert isinstance(output, np.ndarray)
     close(output, facts["outputs"])
     assert not caplog.records
-    # MXNet infers the storage type of the gradient; here the caller chooses it.
+    # MXNet infers the storage type of the gradient. In Treadle the caller chooses it.
     by_rows = treadle.simple_bind(model, {"matrix": "null", "dense": "write"}, storage={"matrix": "csr"}, grad_storage={"dense": "row_sparse"})
     for each in (executor, by_rows):
         each.forward(is_train=True, matrix=matrix)
@@ -382,7 +383,7 @@ def test_the_gradient_of_a_table():
     close(executor.grad_dict["table"], expected)
 
 
-# MXNet keeps a sparse result for sums and products of two sparse operands. Here these are computed with dense operands.
+# In MXNet, sums and products of two sparse operands have a sparse result. Treadle computes these with dense operands.
 DENSE_HERE = {"plus itself", "times itself"}
 
 
@@ -432,7 +433,8 @@ def operands_of(name, facts):
     return {"a": a, "b": b}
 
 
-# Points where a derivative jumps: position, Treadle's gradient, MXNet's. Like ONNX's formulas, Treadle counts x = 0 to the linear part.
+# Points where a derivative jumps: position, Treadle's gradient, MXNet's gradient. Like ONNX's formulas, Treadle counts x = 0 as part of the
+# linear piece.
 KINKS = {"Elu.a": [(3, 0.5, 0.35)], "LeakyRelu.a": [(3, 0.5, 0.05)]}  # 1 and alpha, times the head gradient
 
 
@@ -498,12 +500,12 @@ def test_inputs_through_which_no_gradient_flows():
 
 @pytest.mark.parametrize("seed", range(random_graphs.COUNT))
 def test_random_graphs(seed):
-    """Two passes with the requests null, write and add, for values with many or no uses and graphs with several outputs."""
+    """Compares two passes with the requests null, write and add, for values with many or no uses and graphs with several outputs."""
     facts = MXNET("random_graphs")["graphs"][seed]
     graph = random_graphs.random_graph(seed)
     model = models.random_model(graph)
     if not any(name[0] == "p" for name in graph.used):
-        # MXNet can compute gradients of inputs alone. Here a joint graph without parameters is refused, so only inference is compared.
+        # MXNet can compute gradients of inputs alone. Treadle refuses a joint graph without parameters, so only inference is compared.
         outputs = treadle.bind(model, {name: array for name, array in graph.arrays.items() if name[0] == "x"}, grad_req="null").forward()
         close([output.ravel() for output in outputs], facts["outputs"], atol=1e-5)
         return

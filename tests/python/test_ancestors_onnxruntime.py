@@ -61,8 +61,8 @@ def test_a_cached_value_replaces_the_computation_of_its_node():
 
     close(run(DATA, cache), facts["output"])
     assert list(cache.keys()) == facts["keys"]
-    # ONNX Runtime computes the tanh in place of the cached value, so its next run finds tanh(hidden) in the cache. Here cached values are never
-    # overwritten: the other data leave no trace, and the output repeats.
+    # ONNX Runtime computes the tanh in place of the cached value, so its next run finds tanh(hidden) in the cache. Treadle never overwrites
+    # cached values: the other data leave no trace, and the output repeats.
     spoiled = np.tanh(np.tanh(hidden)) @ nets.MLP["fc2_weight"].T + nets.MLP["fc2_bias"]
     close(spoiled, facts["output_for_other_data"])
     close(run(DATA * 100, cache), facts["output"])
@@ -77,7 +77,7 @@ def test_several_outputs():
     run = JointModule(model).forward({})
     close(run.outputs, facts["outputs"])
     close_by_name(run.backward([nets.HEAD, nets.POSITIVE]), facts["gradients"])
-    # ORTModule passes zeros for an output without a gradient; a JointModule can leave the output out.
+    # ORTModule passes zeros for an output without a gradient. For a JointModule, the caller can leave the output out.
     close_by_name(JointModule(model, outputs=["y"]).forward({}).backward([nets.HEAD]), facts["gradients_of_the_first"])
 
 
@@ -105,7 +105,7 @@ def test_gradients_of_operators(name):
     heads = case.heads([output.shape for output in run.outputs])
     gradients = run.backward(heads)
     assert set(case.operands) <= set(gradients)  # constants of float type also have gradients
-    if not facts:  # ONNX Runtime has no gradient for it; test_ancestors_mxnet.py compares with MXNet
+    if not facts:  # ONNX Runtime has no gradient for this operator; test_ancestors_mxnet.py compares it with MXNet's
         return
     for got, expected in zip(run.outputs, facts["outputs"], strict=True):
         close(got, expected, atol=1e-5)
@@ -113,7 +113,7 @@ def test_gradients_of_operators(name):
         got = gradients[operand]
         expected = np.array(facts[operand], np.float32)
         if name == "Gelu tanh":
-            # ONNX Runtime uses the exact function's derivative even where the approximation was computed, so the third digit differs.
+            # ONNX Runtime uses the derivative of the exact function even if the approximation was computed, so the third digit differs.
             close(expected, ORT("gradients_of_operators")["operators"]["Gelu"]["a"])
             close(got, approximate_gelu_gradient(case.operands["a"]) * heads[0], atol=1e-5)
             return
@@ -156,7 +156,7 @@ def test_training_of_a_convolution_network():
 
 
 class AdamW:
-    """ONNX Runtime's AdamWOptimizer: epsilon is added before the bias correction, and there is no weight decay."""
+    """Updates like ONNX Runtime's AdamWOptimizer: epsilon is added before the bias correction, and there is no weight decay."""
 
     def __init__(self, parameters, rate, betas=(0.9, 0.999), epsilon=1e-6):
         self._parameters, self._rate, self._betas, self._epsilon = parameters, rate, betas, epsilon
@@ -174,7 +174,7 @@ class AdamW:
 
 
 def test_training_by_adamw():
-    """The artifacts' trainer has SGD only, so AdamW updates a joint module's parameters in place."""
+    """The trainer of artifacts only has SGD, so AdamW updates a joint module's parameters in place."""
     facts = ORT("training_adamw", {**nets.MLP, "batches": BATCHES, "targets": TARGETS})
     module = JointModule(models.mlp())
     optimiser = AdamW(module.parameters, facts["rate"])
@@ -194,7 +194,7 @@ def test_training_by_adamw():
 
 
 def test_gradients_accumulate():
-    """ONNX Runtime adds gradients until they are reset; here the request "add" does. The loss is a part of the model."""
+    """ONNX Runtime adds gradients until they are reset. In Treadle the request "add" does this. The loss is a part of the model."""
     facts = ORT("gradient_accumulation", {**nets.MLP, "batches": BATCHES})
     model = onnx.load_from_string(models.mlp())
     model.graph.node.append(models.node("LogSoftmax", ["fc2_output"], ["chances"], axis=1))
@@ -203,7 +203,7 @@ def test_gradients_accumulate():
     requests = {"data": "null", **dict.fromkeys(nets.MLP, "add")}
     executor = treadle.simple_bind(model, requests, data=(4, 5))
     head = np.zeros((4, 3), np.float32)
-    head[np.arange(4), nets.MLP_LABELS] = -0.25  # the gradient of the mean of -chances[label]
+    head[np.arange(4), nets.MLP_LABELS] = -0.25  # the gradient of the mean of -chances[label] by the chances
 
     def step(batch):
         executor.forward(is_train=True, data=batch)

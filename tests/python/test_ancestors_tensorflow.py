@@ -57,13 +57,13 @@ def test_feeds_and_fetches_that_do_not_fit(session):
             session.run(fetches, feeds)
         return facts[fact][0]
 
-    # The exceptions are onnxruntime's: ValueError for a missing input, InvalidArgument for other faults of feeds and fetches.
+    # The exceptions are those of onnxruntime: ValueError for a missing input, InvalidArgument for other faults of feeds and fetches.
     assert raises("missing", ValueError, "'x'", ["y"], {}) == "InvalidArgumentError"
     assert raises("unknown_fetch", errors.InvalidArgument, '"nothing"', ["nothing"], {"x": X}) == "ValueError"
     assert raises("unknown_feed", errors.InvalidArgument, '"nothing"', ["y"], {"x": X, "nothing": X}) == "TypeError"
     assert raises("wrong_shape", errors.InvalidArgument, r"axis 1 is 2, not 3", ["y"], {"x": X[:, :2]}) == "ValueError"
     assert raises("wrong_type", errors.InvalidArgument, "str", ["y"], {"x": np.array([["one", "two", "three"]])}) == "ValueError"
-    # TensorFlow converts feeds to the placeholder's type. Here, as in onnxruntime, a wrong type is an error.
+    # TensorFlow converts feeds to the placeholder's type. In Treadle, as in onnxruntime, a wrong type is an error.
     close(facts["whole_numbers_are_converted"], [[1.5, 3, 9]])
     with pytest.raises(errors.InvalidArgument, match="i32"):
         session.run(["y"], {"x": X.astype(np.int32)})
@@ -109,7 +109,7 @@ def test_a_partial_run():
         return run, run.yielded["a"].numpy().copy()
 
     def advance_twice(run):
-        assert not run.advance()  # waits for its input
+        assert not run.advance()  # the run waits for its input
         run.advance()
 
     def raises(fact, match, function, *arguments):
@@ -128,7 +128,7 @@ def test_a_partial_run():
     raises("undeclared_feed", "takes 1 values back, got 2", run.resume, [out, out])
     raises("set_up_without_a_needed_feed", '"x"', lambda: advance_twice(session.partial_run({})))
     raises("undeclared_feed", '"other"', lambda: session.partial_run({"x": x, "other": x}).advance())
-    # TensorFlow allows one fetch of a value; here the outputs of a Yield can be read until the run is resumed.
+    # TensorFlow allows one fetch of a value. In Treadle the outputs of a Yield can be read until the run is resumed.
     assert facts["fetched_again"] == ["InvalidArgumentError", "The fetch a:0 has already been fetched."]
     close(run.yielded["a"].numpy(), out)
     close(run.resume([out * 10])[0], facts["outputs"])
@@ -139,7 +139,7 @@ def test_tensors_kept_by_handle(session):
     (handle,) = session.run_to_handles(["y"], {"x": X})
     close(handle.value().numpy(), facts["value"])
     close(session.run(["z"], {"x": handle})[0], facts["fed_by_handle"])
-    # Here a handle is an object, not a name in its session, so another session can be fed with it.
+    # In Treadle a handle is an object, not a name in its session, so another session can be fed with it.
     assert facts["in_another_session"][0] == "InvalidArgumentError"
     close(affine().run(["z"], {"x": handle})[0], facts["fed_by_handle"])
     handle.delete()
@@ -234,7 +234,7 @@ def test_hooks():
         ("fails_after", hooked_run("first", "second", fails="after first")),
     ):
         assert run == facts[fact]
-    # After a failure, TensorFlow's hooks are not called again; here post-run actions get the error.
+    # After a failure, TensorFlow does not call its hooks again. In Treadle, post-run actions get the error.
     assert facts["run_fails"] == {"calls": ["before first"], "error": "InvalidArgumentError", "runs_computed": 0}
     run = hooked_run("first", bad=True)
     assert run["error"] == "InvalidArgument"
@@ -271,7 +271,7 @@ def loop():
 
 
 def branch():
-    """An If that returns exp(x) if the sum is positive, otherwise -x."""
+    """Returns a model with an If that computes exp(x) if the sum of x is positive, otherwise -x."""
     branches = {
         name: helper.make_graph([models.node(op, ["x"], [f"{op}_x"])], name, [], [small.tensor(f"{op}_x", ["N"])])
         for name, op in (("then_branch", "Exp"), ("else_branch", "Neg"))
@@ -295,7 +295,7 @@ def test_control_flow():
 
 
 def test_states():
-    """A variable in TensorFlow corresponds to a state of a StatefulRun here."""
+    """A variable in TensorFlow corresponds to a state of a StatefulRun in Treadle."""
     facts = TF("states")
     nodes = [
         small.node("Log", ["x"], ["checked"], name="logs"),
@@ -351,7 +351,7 @@ def test_random_feeds_and_fetches(seed, level):
     options.graph_optimization_level = getattr(treadle.GraphOptimizationLevel, level)
     session = treadle.InferenceSession(models.random_model(graph), options)
     feeds = {name: graph.arrays[name] if name in graph.arrays else random_graphs.fed_value(name) for name in graph.fed}
-    if isinstance(expected, str):  # the placeholder that TensorFlow missed
+    if isinstance(expected, str):  # TensorFlow's error names this placeholder as missing
         with pytest.raises((ValueError, errors.InvalidArgument), match=expected):
             session.run(graph.fetched, feeds)
         return

@@ -98,7 +98,7 @@ def test_frozen_weights_are_written_once(tmp_path, ort):
     whole, opened = Trainer(model, **options), check(folder)
     for _ in range(3):
         assert opened.step(feeds, labels) == whole.step(feeds, labels)
-    opened.write_artifacts(folder)  # overwrites the files that it reads weights from
+    opened.write_artifacts(folder)  # overwrites the files from which it reads weights
     again = check(folder)
     for _ in range(3):
         assert opened.step(feeds, labels) == again.step(feeds, labels)

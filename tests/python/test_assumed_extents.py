@@ -1,4 +1,4 @@
-"""Extents that nobody gave are 1: every command and report says which, and an error says how to give them."""
+"""Tests extents that nobody gave, which are 1: every command and report must name them, and an error must say how to give them."""
 
 import json
 import re

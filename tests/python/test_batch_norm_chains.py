@@ -1,4 +1,4 @@
-"""Chains around batch normalisations in training: which node computes the gradient, and that it equals PyTorch's."""
+"""Tests chains around batch normalisations in training: which node computes the gradient, and that the gradient equals PyTorch's."""
 
 import copy
 
@@ -97,7 +97,7 @@ def test_gradients_are_those_of_doubles(activation, recompute_fraction):
     for name, parameter in exact.named_parameters():
         found = dict(ours.named_parameters())
         mine = found.get(name, found.get(f"module.{name}")).grad
-        size = max(parameter.grad.abs().max().item(), 0.05 * largest)  # in front of a normalisation, large terms of the gradient cancel
+        size = max(parameter.grad.abs().max().item(), 0.05 * largest)  # before a normalisation, large terms of the gradient cancel
         error = (mine.double() - parameter.grad).abs().max().item() / size
         error_of_theirs = (of_theirs[name].grad.double() - parameter.grad).abs().max().item() / size
         assert error < max(2e-5, 4 * error_of_theirs), (name, error, error_of_theirs)

@@ -1,4 +1,5 @@
-"""The rules of the benchmarks: operations per layer, ratios, and the statistics of the regression check. Expected numbers are computed by hand."""
+"""Tests the rules of the benchmarks: operations per layer, ratios, and the statistics of the regression check. Expected numbers are
+computed by hand."""
 
 import json
 import math
@@ -25,7 +26,7 @@ import report
 
 def test_operations_of_convolutions():
     ones = [1, 1]
-    # 64 x 9 x 64 products for each of 56 x 56 pixels: 115,605,504.
+    # There are 64 x 9 x 64 products for each of 56 x 56 pixels: 115,605,504.
     assert ceilings.count_conv([1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 56, 56], 1, ones, ones) == ("winograd", 2 * 115_605_504)
     assert ceilings.count_conv([1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 28, 28], 1, [2, 2], ones) == ("gemm", 2 * 28_901_376)
     assert ceilings.count_conv([1, 64, 56, 56], [64, 64, 3, 3], [1, 64, 56, 56], 1, ones, [2, 2])[0] == "gemm"
@@ -39,7 +40,7 @@ def test_operations_of_convolutions():
 def test_operations_of_products_and_recurrent_networks():
     assert ceilings.count_product([12, 128, 64], [12, 64, 128], [12, 128, 128]) == 2 * 12 * 128 * 128 * 64
     assert ceilings.count_product([64], [64, 10], [10]) == 2 * 640
-    # Two directions, four gates with 160 units, 96 inputs and 160 states, 80 steps.
+    # The layer has two directions, four gates with 160 units, 96 inputs and 160 states, and 80 steps.
     assert ceilings.count_recurrent("LSTM", [80, 1, 96], [2, 640, 96], [2, 640, 160]) == 2 * 80 * 2 * 640 * 256
     assert ceilings.count_recurrent("GRU", [5, 2, 4], [1, 9, 4], [1, 9, 3]) == 2 * 5 * 2 * 9 * 7
 
@@ -92,7 +93,7 @@ def test_no_ceiling_where_a_shape_is_unknown_or_products_are_in_bytes(tmp_path):
 @pytest.mark.skipif(ceilings.library() is None, reason="no C compiler")
 def test_yardsticks_do_what_they_count():
     library = ceilings.library()
-    # x -> x / 2 + 1/4 has the fixed point 1/2. The result is the sum of sixteen chains plus the addend.
+    # The function x -> x / 2 + 1/4 has the fixed point 1/2. The result is the sum of sixteen chains plus the addend.
     assert library.chains(200, 0.5, 0.25) == pytest.approx(16 * 0.5 + 0.25)
     data = np.arange(1, 257, dtype=np.float32)
     aligned = np.zeros(512, np.float32)
@@ -229,7 +230,7 @@ def test_noise_is_half_of_the_middle_half():
 
 def test_a_change_beyond_the_noise_is_found_and_one_within_is_not():
     random = np.random.default_rng(1)
-    drift = np.linspace(1.0, 1.5, 30)  # the machine slows down, for both series
+    drift = np.linspace(1.0, 1.5, 30)  # the machine slows down during both series
     before = drift * random.normal(10, 0.1, 30)
     for factor, word in ((1.1, "slower"), (0.9, "faster"), (1.0, "same")):
         verdict = regression.judge(list(before), list(drift * factor * random.normal(10, 0.1, 30)), least=0.02)
@@ -238,7 +239,7 @@ def test_a_change_beyond_the_noise_is_found_and_one_within_is_not():
         assert verdict.ratio == pytest.approx(factor, abs=0.01)
     noisy = regression.judge(list(random.normal(10, 3, 10)), list(random.normal(10.3, 3, 10)), least=0.02)
     assert noisy.word == "unclear"
-    # A certain change of three percent: `least` decides whether it matters.
+    # A change of three percent is certain. `least` decides whether it matters.
     exact = [10.0] * 12, [10.3] * 12
     assert regression.judge(*exact, least=0.02).word == "slower"
     assert regression.judge(*exact, least=0.05).word == "same"
@@ -291,7 +292,7 @@ def test_the_plot_has_a_dot_for_every_time_and_a_hollow_one_for_who_is_left_out(
     name = "{http://www.w3.org/2000/svg}"
     dots = [c for c in svg.iter(f"{name}circle") if c.find(f"{name}title") is not None]
     at = {c.find(f"{name}title").text.split()[0]: float(c.get("cx")) for c in dots}
-    # Positions by the scale's own labels; a value above 3 is drawn at 3, the end.
+    # Positions follow from the labels of the scale. A value above 3 is drawn at 3, the end.
     ticks = {t.text.split()[0]: float(t.get("x")) for t in svg.iter(f"{name}text") if t.get("text-anchor") == "middle"}
     assert at == {"ONNX": ticks["1.5"], "ncnn": ticks["0.5"], "MNN": ticks["3"]}
     assert [c.get("fill") == "white" for c in dots] == [False, True, False]

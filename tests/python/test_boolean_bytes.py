@@ -58,7 +58,7 @@ def test_feeds(op):
     binding.bind_output("y")
     session.run_with_iobinding(binding)
     np.testing.assert_array_equal(bits(binding.copy_outputs_to_cpu()[0]), bits(expected))
-    np.testing.assert_array_equal(RAW, BAD.view(np.uint8))  # the caller's memory is unchanged
+    np.testing.assert_array_equal(RAW, BAD.view(np.uint8))  # the call has not changed the caller's memory
 
 
 @pytest.mark.parametrize("op", OPERATORS)

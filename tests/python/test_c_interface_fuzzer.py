@@ -1,4 +1,5 @@
-"""The fuzzer of the C interface covers every function of the header, and a fixed part of its calls finds no fault (docs/fuzzing.md)."""
+"""Tests that the fuzzer of the C interface covers every function of the header, and a fixed part of its calls finds no fault
+(docs/fuzzing.md)."""
 
 import ctypes
 import pathlib
@@ -35,7 +36,8 @@ def test_what_the_header_says_of_null_and_of_lifetimes_is_read():
 
     assert nullable("treadle_model_from_bytes") == ["model_dir"]
     assert nullable("treadle_tensor_create") == []
-    assert nullable("treadle_session_run") == ["options", "output_names", "outputs"]  # by its comment, "outputs" may be NULL after an error
+    # The comment says that "outputs" may be NULL after an error.
+    assert nullable("treadle_session_run") == ["options", "output_names", "outputs"]
     assert [p.name for p in functions["treadle_partial_run_create_with_options"].outlived_by()] == ["options"]
     assert "trainer" in [p.name for p in functions["treadle_trainer_start_profiler"].outlived_by()]
 

@@ -1,4 +1,5 @@
-"""Checkpoints: resumed training has the bits of uninterrupted training. Damaged checkpoints, other models and other settings are refused."""
+"""Tests checkpoints: resumed training has the same bits as uninterrupted training. Damaged checkpoints, other models and other settings are
+refused."""
 
 import json
 import os
@@ -203,7 +204,7 @@ def test_safetensors_own_package_reads_the_tensors(tmp_path):
     assert metadata["user.epoch"] == "1" and metadata["treadle.num_steps"] == "5"
     assert ["optimizer", "rmsprop"] in json.loads(metadata["treadle.settings"])
     numpy_reader.save_file(read, path, metadata)
-    with pytest.raises(treadle.Error, match="no checkpoint|damaged"):  # another writer's file, with entries in another order
+    with pytest.raises(treadle.Error, match="no checkpoint|damaged"):  # the file is from another writer, with entries in another order
         trainer.load_checkpoint(path)
 
 

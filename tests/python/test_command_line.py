@@ -1,4 +1,4 @@
-"""Output of the program treadle for models, inputs and wrong calls; tests/python/test_memory.py tests `treadle plan`."""
+"""Tests the output of the program treadle for models, inputs and wrong calls; tests/python/test_memory.py tests `treadle plan`."""
 
 import json
 import pathlib
@@ -51,7 +51,7 @@ def product(tmp_path):
     return save(tmp_path / "product.onnx", nodes, [("x", TensorProto.FLOAT, ["N", None, 6])], [("y", TensorProto.FLOAT, ["N", None, 4])])
 
 
-# Calls with options that would have no effect, and a part of the error that names it.
+# Calls with options that would have no effect, and a part of the error that names the option.
 WITHOUT_EFFECT = [
     (["run", DIGITS, "--labels", "classes.txt"], "--top"),
     (["run", DIGITS, "--mean", "0.5"], "a picture"),
@@ -279,7 +279,7 @@ def test_damaged_archives_are_refused(treadle, tmp_path, compressed):
     whole = archive.read_bytes()
     end = whole.index(b"PK\x01\x02")  # the directory at the end of the zip archive
     refused = 0
-    for at in range(end - 40, end - 4):  # bytes near the end of the array's data
+    for at in range(end - 40, end - 4):  # these bytes are near the end of the array's data
         archive.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
         run = treadle("run", model, str(archive))
         assert run.returncode == 1, at

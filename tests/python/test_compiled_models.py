@@ -1,4 +1,4 @@
-"""Compiled models: the cache, and `treadle compile`."""
+"""Tests compiled models: the cache, and `treadle compile`."""
 
 import json
 import pathlib

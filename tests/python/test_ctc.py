@@ -1,4 +1,4 @@
-"""The loss "ctc" compared with PyTorch's, and a small text recogniser that learns with it."""
+"""Compares the loss "ctc" with PyTorch's, and trains a small text recogniser with it."""
 
 from __future__ import annotations
 

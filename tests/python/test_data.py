@@ -1,4 +1,4 @@
-"""Tables and folders of pictures as arrays, against NumPy and Pillow."""
+"""Compares tables and folders of pictures that are read as arrays with NumPy and Pillow."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def folder(tmp_path):
 def test_pictures_are_their_pixels(folder) -> None:
     path, pixels = folder
     found = read_pictures(path, (8, 6), dtype=np.uint8)
-    order = [3, 4, 1, 2, 0]  # by class, then by name
+    order = [3, 4, 1, 2, 0]  # the order is by class, then by name
     np.testing.assert_array_equal(found.images, pixels[order].transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(found.labels, [0, 0, 0, 1, 1])
     assert found.classes == ["a", "b"] and found.paths[0].endswith("1.png")

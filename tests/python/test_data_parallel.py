@@ -1,4 +1,4 @@
-"""Training with several processes by mpirun and torch.distributed, compared with one process that trains with the joint batch."""
+"""Compares training with several processes, by mpirun and torch.distributed, with one process that trains with the joint batch."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def joint_losses(model):
     return [trainer.step({"x": x}, labels) for x, labels in (samples(BATCH, i) for i in range(STEPS))]
 
 
-# Program of each process: steps with its part of the joint batch; prints the losses in a line.
+# The program of each process: it makes steps with its part of the joint batch, and prints the losses in a line.
 WORKER = """
 import json, os, sys
 sys.path.insert(0, os.environ["TEST_FOLDER"])

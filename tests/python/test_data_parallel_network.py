@@ -1,4 +1,5 @@
-"""Two network namespaces serve as two hosts: training over their link, also with delay and loss if the kernel supports it, and with the link cut."""
+"""Tests training over the link of two network namespaces that serve as hosts: also with delay and loss, if the kernel supports it, and with
+the link cut."""
 
 import os
 import shutil

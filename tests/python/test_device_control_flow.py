@@ -1,4 +1,4 @@
-"""If, Loop and Scan on devices: values against NumPy in float64, and no copy to the host between iterations."""
+"""Tests If, Loop and Scan on devices: values must equal NumPy's in float64, and nothing may be copied to the host between iterations."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_value_that_is_handed_through_a_loop(device: str) -> None:
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_branch_reads_and_makes_values_on_the_device(device: str, taken: bool) -> None:
     then_branch = helper.make_graph([helper.make_node("Mul", ["a", "a"], ["t"], "square")], "then", [], [tensor("t", FLOAT, [5])])
-    # A constant is made on the host, and goes where the other branch makes its output.
+    # A constant is made on the host, and copied to the device on which the other branch makes its output.
     constant = numpy_helper.from_array(np.arange(5, dtype=np.float32), "e")
     else_branch = helper.make_graph([], "else", [], [tensor("e", FLOAT, [5])], [constant])
     graph = helper.make_graph(

@@ -1,4 +1,4 @@
-"""A device in a separate library (examples/device/tin.cpp) with kernels for four operators. The host cannot read its memory."""
+"""Tests a device in a separate library (examples/device/tin.cpp) with kernels for four operators. The host cannot read its memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tin(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module")
 def zinc(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The device of tin.cpp as a plugin of version 5, without a bus."""
+    """Loads the device of tin.cpp as a plugin of version 5, without a bus."""
     folder = tmp_path_factory.mktemp("zinc")
     (folder / "zinc.cpp").write_text(f"""
         #define treadle_plugin_main tin_main
@@ -63,7 +63,7 @@ def zinc(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module")
 def brass(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """Tin with a kernel for chains of Add and Relu."""
+    """Loads the device of tin.cpp with an additional kernel for chains of Add and Relu."""
     folder = tmp_path_factory.mktemp("brass")
     (folder / "brass.cpp").write_text(f"""
         #define treadle_plugin_main tin_main
@@ -175,7 +175,7 @@ def test_a_network_runs_on_the_device_and_the_rest_on_the_host(tin: ctypes.CDLL,
         assert tin.tin_launches() - before == 5, "two convolutions, a Relu, a product and a sum"
 
 
-# A chain is made where the device takes it; one with a step that it does not know stays nodes.
+# A chain is made if the device accepts it. A chain with a step that the device does not know stays separate nodes.
 def test_a_device_that_has_a_kernel_for_chains_gets_them(brass: ctypes.CDLL) -> None:
     node = helper.make_node
     model = model_of(
@@ -410,7 +410,7 @@ def small(memory_bytes: int, device: str = "tin") -> treadle.SessionOptions:
     return options
 
 
-# Sizes of the device's memory: too small for anything; for one node's values; for some; for all but some; for all.
+# Sizes of the device's memory. There is room for nothing; for the values of one node; for some values; for all but some; for all.
 ROOMS = [1, 3 * VALUE + WEIGHT, 5 * VALUE, LINKS * (VALUE + WEIGHT), 1 << 20]
 
 
@@ -511,7 +511,7 @@ def test_a_job_limits_the_device_and_the_host_behind_it(tin: ctypes.CDLL) -> Non
 
 
 def test_data_dependent_values_that_do_not_fit(tin: ctypes.CDLL) -> None:
-    """The sizes are known only during the run. Later values with known shapes are computed on the device again."""
+    """The sizes are only known during the run. Later values with known shapes are computed on the device again."""
     node = helper.make_node
     model = model_of(
         [node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["found"]), node("Cast", ["found"], ["floats"], to=TensorProto.FLOAT),
@@ -519,7 +519,7 @@ def test_data_dependent_values_that_do_not_fit(tin: ctypes.CDLL) -> None:
         {"x": [ROWS, WIDTH]}, ["y", "floats"], w=values(WIDTH, WIDTH), shape=np.array([ROWS, WIDTH], np.int64))
     x = values(ROWS, WIDTH)
     x[np.unravel_index(np.argsort(x, axis=None)[:ROWS * WIDTH // 2], x.shape)] = -1
-    x[x >= 0] += 1  # half of the elements are positive; each gives two indices
+    x[x >= 0] += 1  # half of the elements are positive, and NonZero gives two indices for each
     assert (x > 0).sum() == ROWS * WIDTH // 2
     for memory_bytes in (1, 2 * VALUE, 4 * VALUE):
         tin.tin_peak_bytes()
@@ -624,7 +624,7 @@ def over_the_bus(tin: ctypes.CDLL) -> int:
 def test_bound_values_stay_on_the_device(tin: ctypes.CDLL, rows: int | str) -> None:
     session = treadle.InferenceSession(layer(rows), on("tin"))
     x = values(4, 16)
-    session.run(None, {"x": x})  # the weights are on the device from now on
+    session.run(None, {"x": x})  # from now on, the weights are on the device
     held = tin.tin_allocated_bytes()
     value = treadle.OrtValue.ortvalue_from_numpy(x, "tin", 0)
     assert value.device_name() == "tin"
@@ -663,7 +663,7 @@ def test_a_bound_value_of_the_device_is_written_in_place(tin: ctypes.CDLL) -> No
     source.update_inplace(-values(4, 16))
     session.run_with_iobinding(binding)
     np.testing.assert_allclose(target.numpy(), of_layer(-values(4, 16)), rtol=1e-5, atol=1e-5)
-    binding.bind_ortvalue_output("y", source)  # bound to the feed's memory
+    binding.bind_ortvalue_output("y", source)  # the output is bound to the memory of the feed
     session.run_with_iobinding(binding)
     np.testing.assert_allclose(source.numpy(), of_layer(-values(4, 16)), rtol=1e-5, atol=1e-5)
 
