@@ -21,7 +21,7 @@ inline constexpr bool kAddressSanitizer = true;
 inline constexpr bool kAddressSanitizer = false;
 #endif
 
-/// True if memory that a test measures includes a sanitizer's.
+/// True if the memory that a test measures includes memory of a sanitizer.
 inline constexpr bool kSanitized = kThreadSanitizer || kAddressSanitizer;
 
 #undef TREADLE_HAS_FEATURE

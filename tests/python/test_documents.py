@@ -1,4 +1,4 @@
-"""Things that README and docs/ name must exist: linked files, commands and options, scripts, passes, Python names."""
+"""Checks that the things exist that README and docs/ name: linked files, commands and options, scripts, passes, Python names."""
 
 import ast
 import functools
@@ -61,7 +61,8 @@ def test_commands_and_their_options_exist(document, program):
 
 
 SHOWN = re.compile(r"(?:^ {4}|`)(treadle [a-z]+ [^`\n]*)", re.MULTILINE)
-NOT_CALLED = re.compile(r"\.\.\.|…|treadle coordinator|completion|[A-Z]+=|\b[A-Z]{3,}\b")  # placeholders, and commands that do not end by themselves
+# Placeholders, and commands that do not end by themselves.
+NOT_CALLED = re.compile(r"\.\.\.|…|treadle coordinator|completion|[A-Z]+=|\b[A-Z]{3,}\b")
 
 
 def test_commands_are_written_as_the_program_takes_them(document, program, tmp_path):

@@ -1,4 +1,5 @@
-"""The programs of examples/, built against the library as users build them: they agree with onnxruntime, learn, and resume training."""
+"""Builds the programs of examples/ against the library, as users build them, and checks that they agree with onnxruntime, learn, and resume
+training."""
 
 import pathlib
 import re
@@ -66,7 +67,7 @@ def test_training_without_python(source, ort, tmp_path):
     model = EXAMPLES / "spirals.onnx"
     text = run(model, "first.onnx", "checkpoint")
     assert float(re.search(r"accuracy (\S+)", text).group(1)) > 0.97, text
-    sorted((tmp_path / "checkpoint").iterdir())[-1].unlink()  # as if the process had been killed before the last checkpoint
+    sorted((tmp_path / "checkpoint").iterdir())[-1].unlink()  # simulates that the process was killed before the last checkpoint
     again = run(model, "second.onnx", "checkpoint")
     assert "goes on after step" in again
     assert (tmp_path / "second.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
@@ -95,11 +96,11 @@ def test_training_on_files_in_c_resumes_within_an_epoch(program, tmp_path):
 
     text = run("artifacts", "data.csv", "target", "0.0625", "6", "first.onnx", "one")
     assert float(re.findall(r"accuracy (\S+)", text)[-1]) > 0.9, text
-    sorted((tmp_path / "one").iterdir())[-1].unlink()  # as if the process had been killed before the last checkpoint
+    sorted((tmp_path / "one").iterdir())[-1].unlink()  # simulates that the process was killed before the last checkpoint
     again = run("artifacts", "data.csv", "target", "0.0625", "6", "second.onnx", "one")
     assert "goes on after step" in again
     assert (tmp_path / "second.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
-    run(model, "data.csv", "target", "0.0625", "6", "third.onnx", "two")  # without artifacts, the program makes its graphs
+    run(model, "data.csv", "target", "0.0625", "6", "third.onnx", "two")  # if there are no artifacts, the program makes its graphs
     assert (tmp_path / "third.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
     assert "240 samples" in run("artifacts", "data.npz", "labels", "0.0625", "1", "fourth.onnx", "three")
 

@@ -1,4 +1,4 @@
-"""Graph executors in MXNet's style. Gradients are compared with hand-computed ones and with PyTorch's."""
+"""Tests graph executors in MXNet's style. Gradients are compared with gradients computed by hand and with PyTorch's."""
 
 import json
 import pathlib
@@ -35,7 +35,7 @@ def test_forward_and_backward_work_on_the_bound_arrays():
     executor = treadle.bind(linear(), {"x": x, "w": w}, grads)
     (y,) = executor.forward()
     np.testing.assert_allclose(y, X @ (2 * W) + B, rtol=1e-5)
-    w[:] = W  # changes the bound array
+    w[:] = W  # this changes the bound array
     (y,) = executor.forward(is_train=True, x=X + 1)
     np.testing.assert_allclose(y, (X + 1) @ W + B, rtol=1e-5)
     np.testing.assert_array_equal(x, X + 1)
@@ -116,7 +116,7 @@ def test_evaluation_follows_the_bound_arrays():
     other = RNG.standard_normal((3, 2)).astype(np.float32)
     executor.arg_dict["w"] = other  # the test binds another array
     np.testing.assert_allclose(executor.forward()[0], x @ other + b, rtol=1e-5)
-    executor.arg_dict["w"] = np.asfortranarray(other)  # an array that no kernel can read in place
+    executor.arg_dict["w"] = np.asfortranarray(other)  # no kernel can read this array in place
     np.testing.assert_allclose(executor.forward()[0], x @ other + b, rtol=1e-5)
     seen = []
     executor.set_monitor_callback(lambda name, array: seen.append(name))
@@ -137,7 +137,7 @@ def test_gradients_are_written_added_or_left_alone():
     np.testing.assert_allclose(executor.grad_dict["w"], 1 + 2 * X.T @ G, rtol=1e-4)
     np.testing.assert_allclose(executor.grad_dict["b"], G.sum(0), rtol=1e-5)
     executor.forward(is_train=True)
-    executor.backward()  # the head gradient is ones
+    executor.backward()  # the head gradient is an array of ones
     np.testing.assert_allclose(executor.grad_dict["b"], [4, 4])
     with pytest.raises(ValueError, match='"sometimes"'):
         treadle.simple_bind(linear(), "sometimes", x=(4, 3))
@@ -173,7 +173,7 @@ def test_gradients_reach_arrays_that_the_library_cannot_write_to(request_):
         executor.backward(G)
     assert executor.grad_dict["w"] is to_w
     np.testing.assert_allclose(to_w, 1 + 2 * X.T @ G if request_ == "add" else X.T @ G, rtol=1e-4)
-    replaced = executor.grad_dict["w"] = np.zeros((3, 2), np.float32)  # used from the next pass on
+    replaced = executor.grad_dict["w"] = np.zeros((3, 2), np.float32)  # the array is used from the next pass on
     own_x *= 2
     executor.forward(is_train=True)
     executor.backward(G)
@@ -216,7 +216,7 @@ def product():
 
 
 def test_inputs_that_are_not_named_follow_by_their_symbols():
-    executor = treadle.simple_bind(product(), "null", x=(4, 3), w=(1, 1))  # this model has nothing to train
+    executor = treadle.simple_bind(product(), "null", x=(4, 3), w=(1, 1))  # there is nothing to train in this model
     assert executor.arg_dict["z"].shape == (4, 3)
     with pytest.raises(ValueError, match=r'"z" would change from \[4,3\] to \[2,3\], and partial_shaping is off'):
         executor.reshape(x=(2, 3), w=(1, 1))
@@ -267,7 +267,7 @@ def test_executors_of_different_lengths_share_parameters_and_memory():
     assert np.shares_memory(short.grad_dict["x"], long.grad_dict["x"])
     x = np.random.default_rng(1).normal(size=(2, 2, 3)).astype(np.float32)
     for scale in (1, 0.5):
-        long.arg_dict["w"] *= scale  # updates the shared parameters of both executors
+        long.arg_dict["w"] *= scale  # this updates the parameters that both executors share
         w, u = long.arg_dict["w"], long.arg_dict["u"]
         first = np.tanh(x[:, 0] @ w)
         np.testing.assert_allclose(short.forward(is_train=True, x=x)[0], np.tanh(x[:, 1] @ w + first @ u), rtol=1e-5, atol=1e-6)
@@ -320,7 +320,7 @@ def test_monitors_and_the_optimised_graph():
 
 
 def test_monitors_see_training_passes_too():
-    """The monitor is set before and after the training graph is made. It must see gradients too."""
+    """The test sets the monitor before the training graph is made, and after it. The monitor must see gradients too."""
     executor = treadle.simple_bind(linear(), x=(4, 3))
     for made_before in (False, True):
         seen = {}
@@ -381,9 +381,10 @@ def test_profiles_tell_forward_passes_from_training(tmp_path):
         return [event["args"]["op_name"] for event in events if event["cat"] == "Node" and event["name"].endswith("_kernel_time")]
 
     assert inference != training
-    assert len(operators(inference)) in (2, 4)  # a product and a sum, or both fused, in each of two runs
-    trained = json.loads(pathlib.Path(training).read_text())["traceEvents"]  # named as in PyTorch's profiler, as trainers do
-    assert sum(event.get("cat") == "cpu_op" for event in trained) >= 3, trained  # forward, and the gradients of x, w and b
+    assert len(operators(inference)) in (2, 4)  # each of the two runs has a product and a sum, or one node in which they are fused
+    # The events have the names that PyTorch's profiler uses, as in profiles of trainers.
+    trained = json.loads(pathlib.Path(training).read_text())["traceEvents"]
+    assert sum(event.get("cat") == "cpu_op" for event in trained) >= 3, trained  # the forward node, and the gradients of x, w and b
     with pytest.raises(treadle.errors.InvalidArgument, match="profiling is not on"):
         executor.end_profiling()
     assert treadle.simple_bind(linear(), x=(4, 3)).end_profiling() == []
@@ -461,7 +462,7 @@ def test_groups_run_on_their_devices_and_give_the_same_bits(where, crossing):
 
 def test_profiles_are_of_all_graphs_of_an_executor():
     executor = treadle.bind(linear(), {"x": X, "w": W.copy()})
-    for around in (lambda: treadle.profile(executor), treadle.profile):  # a profile of the executor, and one of the process
+    for around in (lambda: treadle.profile(executor), treadle.profile):  # profiles the executor, and then the process
         with around() as profile:
             for _ in range(3):
                 executor.forward(is_train=True)  # the first time, this makes the graph
@@ -497,7 +498,7 @@ def test_a_forward_pass_goes_step_by_step(is_train):
         steps.append(executor.partial_forward(len(steps), is_train))
     assert steps == list(range(left, -1, -1))
     np.testing.assert_allclose(executor.outputs[0], X @ (2 * W) + B, rtol=1e-5)
-    assert executor.partial_forward(len(steps)) == 0  # MXNet: nothing happens after the last step
+    assert executor.partial_forward(len(steps)) == 0  # as in MXNet, nothing happens after the last step
     if is_train:
         executor.backward([G])
         np.testing.assert_allclose(executor.grad_dict["w"], X.T @ G, rtol=1e-4)
@@ -591,7 +592,7 @@ def test_training_reads_parameters_where_they_are_bound():
     joint = executor._core.training(executor._requests)
     assert np.shares_memory(joint.parameters["w"], w)
     executor.backward(G)
-    w *= 2  # after the backward pass, like an optimizer's step
+    w *= 2  # this write comes after the backward pass, like that of an optimizer's step
     np.testing.assert_allclose(executor.forward(is_train=True)[0], X @ w + B, rtol=1e-5)
     executor.backward(G)
     np.testing.assert_allclose(executor.grad_dict["x"], G @ w.T, rtol=1e-5)
@@ -604,7 +605,7 @@ def test_training_reads_parameters_where_they_are_bound():
     second = treadle.bind(linear(), {"x": X, "w": W * 5}, shared_exec=executor)
     first_run = executor.forward(is_train=True)[0]
     np.testing.assert_allclose(second.forward(is_train=True)[0], X @ (W * 5) + B, rtol=1e-5)
-    executor.backward(G)  # uses the parameters from the beginning of its pass
+    executor.backward(G)  # uses the parameters that were current when its pass began
     np.testing.assert_allclose(executor.grad_dict["x"], G @ executor.arg_dict["w"].T, rtol=1e-5)
     np.testing.assert_allclose(first_run, X @ executor.arg_dict["w"] + B, rtol=1e-5)
 

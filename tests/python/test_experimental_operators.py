@@ -1,4 +1,4 @@
-"""Operators that were experimental before opset 10, compared with onnxruntime, which still has kernels for them."""
+"""Compares operators that were experimental before opset 10 with onnxruntime, which still has kernels for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimised model, exported as ONNX: onnx.checker accepts it, and ONNX Runtime computes the recorded outputs with it."""
+"""Exports the optimised model as ONNX: onnx.checker accepts it, and ONNX Runtime computes the recorded outputs with it."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Architectures exported from PyTorch, compared with PyTorch: all with the TorchScript exporter, a few with the slower torch.export."""
+"""Compares architectures that are exported from PyTorch with PyTorch: all by the TorchScript exporter, a few by the slower torch.export."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Trainer.fit: it gives the parameters of a hand-written loop, metrics follow their definitions, and callbacks can end training."""
+"""Tests Trainer.fit: it gives the parameters of a hand-written loop, metrics follow their definitions, and callbacks can end training."""
 
 import math
 
@@ -14,7 +14,7 @@ import small_models as small
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3)).astype(np.float32)
 LABELS = (X @ np.float32([1, -2, 0.5]) > 0).astype(np.int64)
-BATCHES = [(X[i : i + 12], LABELS[i : i + 12]) for i in range(0, 40, 12)]  # the last one is smaller
+BATCHES = [(X[i : i + 12], LABELS[i : i + 12]) for i in range(0, 40, 12)]  # the last batch is smaller
 
 
 def classifier():
@@ -41,7 +41,7 @@ def test_the_bits_are_those_of_a_loop_of_ones_own_for_any_iterable():
         (lambda: (batch for batch in BATCHES), {}),  # the function makes a new generator for each epoch
         (arrays, {}),
         (as_dicts, {"labels": "kind"}),
-        (iter(BATCHES * 3), {"steps_per_epoch": len(BATCHES)}),  # read once, over all epochs
+        (iter(BATCHES * 3), {"steps_per_epoch": len(BATCHES)}),  # the iterator is read once, over all epochs
         (BATCHES, {"steps_per_epoch": len(BATCHES)}),
     ):
         own = trainer()
@@ -60,7 +60,7 @@ def test_batches_of_pytorch():
 
 
 class Confusion:
-    """The precision of class 1, which is not a mean over batches."""
+    """A metric: the precision of class 1, which is not a mean over batches."""
 
     def reset(self):
         self.told = self.right = 0

@@ -1,4 +1,5 @@
-"""com.microsoft's GreedySearch, Sampling, BeamSearch and WhisperBeamSearch give ONNX Runtime's tokens, with small random decoders."""
+"""Tests that com.microsoft's GreedySearch, Sampling, BeamSearch and WhisperBeamSearch give ONNX Runtime's tokens, with small random
+decoders."""
 
 from __future__ import annotations
 
@@ -248,7 +249,7 @@ def test_sampled_tokens_have_onnxruntimes_distribution(ort: Any, seed: int, cust
     made = sampling(draw, inputs, custom=custom, top_p=float(draw.rng.uniform(0.2, 0.95)), temperature=float(draw.rng.uniform(0.5, 2)), presence_penalty=0.5)
     counts = [np.bincount(run[0][:, -1], minlength=draw.sizes.vocabulary) for run in (actual(made, given(inputs)), expected(ort, made, given(inputs)))]
     both = counts[0] + counts[1]
-    # Chi-squared of two samples: the bound is the mean plus five standard deviations.
+    # Chi-squared test of two samples. The bound is the mean plus five standard deviations.
     chi = ((counts[0] - counts[1])[both > 0] ** 2 / both[both > 0]).sum()
     freedom = max(int((both > 0).sum()) - 1, 1)
     assert chi < freedom + 5 * np.sqrt(2 * freedom) + 5, (counts, chi)

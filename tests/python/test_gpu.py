@@ -1,4 +1,4 @@
-"""Models on a Vulkan GPU or its substitute: values are compared with NumPy in float64, networks with the host."""
+"""Tests models on a Vulkan GPU or its substitute: values are compared with NumPy in float64, networks with the host."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_special_values() -> None:
 
 
 def _network() -> bytes:
-    """A small convolutional network with much that the GPU computes, and an LRN that the host computes in its middle."""
+    """Makes a small convolutional network with much that the GPU computes, and an LRN that the host computes in its middle."""
     random = np.random.default_rng(12)
     initializers = []
 

@@ -1,4 +1,4 @@
-"""Attention, its caches and rotary embedding on a GPU: values against NumPy in float64."""
+"""Compares attention, its caches and rotary embedding on a GPU with NumPy in float64."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_half_precision() -> None:
 
 
 def rotated(x: np.ndarray, angles: np.ndarray, interleaved: bool) -> np.ndarray:
-    """The first features of each head of [batch, tokens, heads, size], turned by angles [batch, tokens, pairs]."""
+    """Turns the first features of each head of [batch, tokens, heads, size] by angles [batch, tokens, pairs]."""
     y, half = x.astype(np.float64), angles.shape[-1]
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(0, half), slice(half, 2 * half))
     numbers = (y[..., first] + 1j * y[..., second]) * np.exp(1j * angles)[:, :, None]

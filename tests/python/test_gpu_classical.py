@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml on a GPU: values against NumPy in float64."""
+"""Compares operators of ai.onnx.ml on a GPU with NumPy in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU as a device: execution providers, memory, compiled pipelines, processes. A Vulkan driver on the CPU may serve as one."""
+"""Tests the GPU as a device: execution providers, memory, compiled pipelines, processes. A Vulkan driver on the CPU may serve as one."""
 
 from __future__ import annotations
 

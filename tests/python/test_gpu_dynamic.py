@@ -1,4 +1,5 @@
-"""Models on a GPU with extents that only a run determines: compares values with NumPy, and checks that nothing but results is copied to the host."""
+"""Tests models on a GPU with extents that only a run determines: compares values with NumPy, and checks that nothing but results is copied
+to the host."""
 
 from __future__ import annotations
 
@@ -183,7 +184,7 @@ def test_constants_of_a_shape(dtype: Any) -> None:
 
 @pytest.mark.parametrize("reader", ["TopK", "Slice", "Reshape"])
 def test_what_the_host_reads_of_the_gpus_results_has_arrived(reader: str) -> None:
-    """The number comes out on the GPU, and every run has another one."""
+    """The number is computed on the GPU, and differs from run to run."""
     node = helper.make_node
     read = {"TopK": node("TopK", ["x", "count"], ["y", "places"]), "Slice": node("Slice", ["x", "zero", "count"], ["y"]), "Reshape": node("Reshape", ["x", "shape"], ["y"])}[reader]
     nodes = [node("ReduceMax", ["n"], ["most"], keepdims=0), node("Cast", ["most"], ["whole"], to=TensorProto.INT64), node("Reshape", ["whole", "one"], ["count"])]

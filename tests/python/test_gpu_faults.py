@@ -1,4 +1,4 @@
-"""GPUs that fail or lack something: drivers are made to by a layer of Vulkan (tests/device/vulkan_faults.cpp)."""
+"""Tests GPUs that fail or lack something. A layer of Vulkan makes the driver behave so (tests/device/vulkan_faults.cpp)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ assert {node.name: node.calls for node in profile.nodes}["sum"] == 1
 print(profile.table())
 """
     assert "gpu:0 compute 1 (times of launches): the device does not tell its own" in run_with(layer, "stamps", code)
-    for fault in ("none", "calibration"):  # without calibration, marked submissions compare the clocks
+    for fault in ("none", "calibration"):  # if the driver does not compare the clocks (calibration), submissions with time stamps do
         assert "times of launches" not in run_with(layer, fault, code)
 
 
@@ -148,7 +148,7 @@ def test_the_caller_of_a_run_goes_on_at_its_deadline() -> None:
     other = session_on_gpu(add())
     np.testing.assert_array_equal(other.run(None, {"x": X})[0], 2 * X)
     while session.runs_in_flight:
-        time.sleep(0.01)  # a device on the CPU needs it
+        time.sleep(0.01)  # a device on the CPU needs this time
     np.testing.assert_array_equal(session.run(None, feeds)[0], 1)
 
 

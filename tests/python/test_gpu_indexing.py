@@ -141,7 +141,7 @@ def test_integers_are_divided_by_constants(divisor: int, dtype: Any) -> None:
     x = np.concatenate([np.arange(100) - (50 if limits.min < 0 else 0), [limits.min, limits.max]]).astype(dtype)
     by = np.array([divisor], dtype)
     quotient = np.array([abs(int(v)) // abs(divisor) * (-1 if (int(v) < 0) != (divisor < 0) else 1) for v in x]).astype(dtype)
-    if divisor != 1:  # the optimiser removes a division by 1
+    if divisor != 1:  # the optimiser removes divisions by 1
         np.testing.assert_array_equal(run("Div", {"x": x, "d": by}), quotient)
     np.testing.assert_array_equal(run("Mod", {"x": x, "d": by}), np.mod(x, by))
     np.testing.assert_array_equal(run("Mod", {"x": x, "d": by}, fmod=1), np.fmod(x, by))

@@ -1,4 +1,4 @@
-"""Training on a GPU: gradients against PyTorch in float64, and trainers that learn as on the host with all of their step on the device."""
+"""Tests training on a GPU: gradients equal PyTorch's in float64, and trainers whose whole step is on the device learn as on the host."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def model_of(nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int, list[Any]
 
 
 def on_host(of: Any) -> set[str]:
-    """The operators of the step that run on the host."""
+    """Returns the operators of the step that run on the host."""
     lines = [line.split("\t") for line in of.to_text("devices").splitlines()]
     return {op_type for device, op_type, *_ in lines if device == "cpu"}
 
@@ -57,7 +57,7 @@ def on_host(of: Any) -> set[str]:
 def gradients(
     forward: list[onnx.NodeProto], feeds: dict[str, np.ndarray], by: list[str], weights: dict[str, np.ndarray] | None = None, output: str = "f"
 ) -> tuple[list[np.ndarray], np.ndarray, set[str]]:
-    """The gradients of sum(r output) by inputs, with r, and the operators that are on the host."""
+    """Returns the gradients of sum(r output) by the inputs, the array r, and the operators that are on the host."""
     shape = onnx_shape(forward, feeds, weights or {}, output)
     r = floats(*shape, seed=9)
     nodes = [

@@ -1,4 +1,4 @@
-"""ai.onnx.preview.training.Gradient: first and second derivatives, compared with PyTorch's."""
+"""Compares the operator ai.onnx.preview.training.Gradient with PyTorch: first and second derivatives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_gradients_of_a_network_are_pytorchs() -> None:
 
 
 def test_it_is_computed_at_the_values_that_it_is_given() -> None:
-    # y = a * z at a = b and z = twice. Nodes before z are not part of the differentiated function.
+    # Differentiates y = a * z at a = b and z = twice. Nodes before z are not part of the differentiated function.
     nodes = [helper.make_node("Exp", ["a"], ["z"]), helper.make_node("Mul", ["a", "z"], ["y"]), helper.make_node("Add", ["z", "z"], ["twice"]),
              gradient(["b", "twice"], ["da"], xs=["a"], zs=["z"], y="y")]
     np.testing.assert_allclose(run(nodes, {"a": A, "b": B}, ["da"])[0], 2 * np.exp(A), rtol=1e-5)
@@ -182,7 +182,7 @@ CONSTANTS = [numpy_helper.from_array(np.array(1, np.int64), "axis"), numpy_helpe
 @pytest.mark.parametrize("reverse", [0, 1])
 def test_second_derivatives_of_products_along_an_axis(exclusive: int, reverse: int) -> None:
     x = np.random.default_rng(1).normal(size=(2, 4, 3))
-    x[0, 1, 2] = x[1, :2, 0] = 0  # zeros: a formula that divides by x would fail
+    x[0, 1, 2] = x[1, :2, 0] = 0  # with these zeros, a formula that divides by x would fail
 
     def of(x: torch.Tensor) -> torch.Tensor:
         x = x.flip(1) if reverse else x

@@ -1,4 +1,4 @@
-"""Gradient rules that the gradient fuzzer does not reach: computed axes, indices down columns, layers with states, crops."""
+"""Tests gradient rules that the gradient fuzzer does not reach: computed axes, indices down columns, layers with states, crops."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_distances(metric: str) -> None:
     a, b = floats((5, 7), (20, 7))
     a += 10
     b += 10  # far from the origin, |a|^2 - 2 a.b + |b|^2 would cancel
-    b[3] = a[2]  # distance 0, which has no direction
+    b[3] = a[2]  # the distance is 0, which has no direction
     s, t = tensors(a, b)
     distances = torch.cdist(s, t, compute_mode="donot_use_mm_for_euclid_dist")
     if metric == "sqeuclidean":

@@ -1,4 +1,4 @@
-"""ImageDecoder compared with Pillow, which also made ONNX's test cases."""
+"""Compares ImageDecoder with Pillow, which also made ONNX's test cases."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Bound inputs and outputs."""
+"""Tests bound inputs and outputs."""
 
 import gc
 
@@ -35,7 +35,7 @@ def test_inputs_are_read_from_bound_memory(session):
     binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
     binding.bind_output("z")
     for i in range(3):
-        x[:] = X + i  # the array was bound once, and is changed in place
+        x[:] = X + i  # the array was bound once, and is now changed in place
         session.run_with_iobinding(binding)
         np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], 2 * x)
 
@@ -190,7 +190,7 @@ def test_read_only_memory_is_no_place_for_outputs(session, tmp_path):
         before = np.array(array)
         value = treadle.OrtValue.ortvalue_from_numpy(array)
         binding = session.io_binding()
-        binding.bind_cpu_input("x", array)  # as an input it is only read
+        binding.bind_cpu_input("x", array)  # an input is only read, so a read-only array is allowed
         if value.data_ptr() == array_address(array):  # otherwise the value is a copy
             with pytest.raises(errors.InvalidArgument, match='output "z".*read-only'):
                 binding.bind_ortvalue_output("z", value)

@@ -1,4 +1,4 @@
-"""Updates that touch only the rows of a table that were read, compared with PyTorch's sparse gradients and with plain loops over rows."""
+"""Compares updates that only touch the rows of a table that were read with PyTorch's sparse gradients and with plain loops over rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, WIDTH, CLASSES = 50, 6, 4
 
 
 class Bag(nn.Module):
-    """A table read by two Gathers with repeated indices, and a small network."""
+    """A table that two Gathers read with repeated indices, and a small network."""
 
     def __init__(self, *, sparse: bool = False, gathers: int = 2) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models that violate ONNX's text but run in ONNX Runtime, since exporters write them."""
+"""Tests models that violate ONNX's text but run in ONNX Runtime, since exporters write them."""
 
 import numpy as np
 import onnx

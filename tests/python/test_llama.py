@@ -1,4 +1,4 @@
-"""A small LLaMA as exported from transformers: rotary embedding, grouped queries, masks, with and without a cache."""
+"""Tests a small LLaMA as exported from transformers: rotary embedding, grouped queries, masks, with and without a cache."""
 
 import numpy as np
 import pytest
@@ -113,7 +113,7 @@ def test_values_are_those_of_torch_and_of_the_graph_as_written(decoder, batch, l
         results = session.run(None, feeds)
         assert len(results) == len(expected)
         for result, want in zip(results, expected, strict=True):
-            # A row that is masked completely is the mean of all values in both.
+            # If a row is masked completely, the result is the mean of all values, in both.
             np.testing.assert_allclose(result, want, atol=3e-5 * np.abs(want).max())
 
 

@@ -1,4 +1,4 @@
-"""Model-local functions with attributes that are graphs. Such a body reads its caller's values."""
+"""Tests model-local functions with attributes that are graphs. Such a body reads its caller's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters compared with a hand-written layer in PyTorch, and saved files."""
+"""Compares low-rank adapters with a layer written by hand in PyTorch, and tests saved files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""treadle.memory and `treadle plan`: all pairs of buffers of each plan are checked."""
+"""Tests treadle.memory and `treadle plan`: all pairs of buffers of each plan are checked."""
 
 import csv
 import subprocess

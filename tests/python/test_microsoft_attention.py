@@ -1,4 +1,4 @@
-"""com.microsoft's attention operators compared with ONNX Runtime, over random shapes and attributes."""
+"""Compares com.microsoft's attention operators with ONNX Runtime, for random shapes and attributes."""
 
 import numpy as np
 import pytest
@@ -144,7 +144,7 @@ def shared_heads(r):
     ]
 
     def compared(results):
-        """Removes the buffers' rows after the last key."""
+        """Removes the rows of the buffers after the last key."""
         return [results[0], *(cache[:, :, :total] for cache in results[1:3]), *results[3:]]
 
     outputs = ["output", "present_key", "present_value", "qk"][: r.one_of(3, 4)]

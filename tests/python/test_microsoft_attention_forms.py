@@ -1,4 +1,4 @@
-"""Forms of com.microsoft's attention that random cases do not reach: shared memory, beams, masks, projections, and errors."""
+"""Tests forms of com.microsoft's attention that random cases do not reach: shared memory, beams, masks, projections, and errors."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_a_cache_that_past_and_present_share_is_onnxruntimes(ort, form):
 @pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_numbers_between_two_codes_round_as_onnxruntimes(ort, bits, kind):
-    """Numbers for which division, and multiplication by the reciprocal, round to different codes."""
+    """Tests numbers for which division, and multiplication by the reciprocal, round to different codes."""
     most = 120 if bits == 8 else 6
     scales = np.linspace(0.01, 0.05, 4000, dtype=np.float32)
     numbers = ((np.arange(most, dtype=np.float64) + 0.5)[:, None] * scales).astype(np.float32)

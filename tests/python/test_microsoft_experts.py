@@ -1,4 +1,4 @@
-"""com.microsoft's mixtures of experts, compared with ONNX Runtime and with their definition."""
+"""Compares com.microsoft's mixtures of experts with ONNX Runtime and with their definition."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rare forms of com.microsoft's operators, compared with onnxruntime."""
+"""Compares rare forms of com.microsoft's operators with onnxruntime."""
 
 import numpy as np
 import onnx
@@ -90,7 +90,7 @@ def test_a_gated_normalisation_goes_by_the_elements_of_its_scale(ort, shape):
         compare(ort, "GatedRMSNorm", {"x": floats(2, 3, 4), "scale": floats(*shape), "gate": floats(2, 3, 4)}, static=static)
 
 
-STREAMS = [  # operator, shapes of its operands without the batch, num_branches
+STREAMS = [  # rows of: operator, shapes of its operands without the batch, and num_branches
     ("HyperConnectionPreMix", [(5, 7), (5,)], 0),
     ("HyperConnectionPreMix", [(5, 7), (5, 1)], 0),
     ("HyperConnectionPreMix", [(5, 7), (5, 7)], 0),
@@ -105,7 +105,7 @@ STREAMS = [  # operator, shapes of its operands without the batch, num_branches
 @pytest.mark.parametrize("batch", [(3,), (2, 3), (2, 3, 1)])
 @pytest.mark.parametrize(("op_type", "shapes", "branches"), STREAMS)
 def test_streams_of_no_declared_rank_have_that_of_the_other_operands(ort, op_type, shapes, branches, batch):
-    """Ranks that do not fit the other operands are ruled out."""
+    """The other operands rule out ranks that do not fit to them."""
     inputs = {f"x{i}": None if shape is None else floats(*batch, *shape) for i, shape in enumerate(shapes)}
     attributes = {"num_branches": branches}
     compare(ort, op_type, inputs, attributes=attributes, ranks=len(batch) < 3)

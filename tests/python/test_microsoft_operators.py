@@ -1,4 +1,4 @@
-"""com.microsoft's operators compared with ONNX Runtime, over random shapes and attributes. TREADLE_TEST_ROUNDS sets the number of cases."""
+"""Compares com.microsoft's operators with ONNX Runtime, for random shapes and attributes. TREADLE_TEST_ROUNDS sets the number of cases."""
 
 import os
 
@@ -458,7 +458,7 @@ def group_norm(x, gamma, beta, groups, epsilon):
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_group_norm_is_numpys(skip):
-    """onnxruntime has these operators on other devices only."""
+    """Compares with NumPy, because onnxruntime has these operators only on other devices."""
     for seed in range(ROUNDS):
         rng = np.random.default_rng(seed)
         groups, activation = small(rng), int(rng.integers(2))

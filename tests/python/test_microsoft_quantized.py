@@ -1,4 +1,4 @@
-"""com.microsoft's quantised and fused operators compared with ONNX Runtime. TREADLE_TEST_ROUNDS sets the number of random cases."""
+"""Compares com.microsoft's quantised and fused operators with ONNX Runtime. TREADLE_TEST_ROUNDS sets the number of random cases."""
 
 import ml_dtypes
 import numpy as np
@@ -305,7 +305,7 @@ def test_quantised_rows_that_there_are_not_are_zeros(ort, index):
 
 
 def test_a_table_shared_with_the_last_product_is_gathered_by_rows(ort):
-    """onnxruntime-genai writes tied embeddings so: the reshaped weights of the last product are the table."""
+    """onnxruntime-genai writes tied embeddings in this form: the reshaped weights of the last product are the table."""
     rng, (vocabulary, width, block) = np.random.default_rng(3), (24, 64, 32)
     weights = {
         "q": rng.integers(0, 256, (vocabulary, width // block, block // 2)).astype(np.uint8),
@@ -405,7 +405,7 @@ def test_a_quantised_lstm_rounds_inputs_and_states(ort):
 @pytest.mark.parametrize("accuracy_level", [0, 4])
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_weights_of_four_bits_stay_so(ort, rank, accuracy_level, rows):
-    """Holds for activations of any rank. With `accuracy_level` 4, activations may be rounded to 8 bits, as onnxruntime does."""
+    """Tests activations of any rank. With `accuracy_level` 4, activations may be rounded to 8 bits, as onnxruntime does."""
     rng = np.random.default_rng(rows)
     k, n = 96, 80
     nodes = [helper.make_node("MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=32, accuracy_level=accuracy_level)]
@@ -417,5 +417,5 @@ def test_weights_of_four_bits_stay_so(ort, rank, accuracy_level, rows):
     session = treadle.InferenceSession(model)
     assert "BlockedMatMul" in session._sess.to_text("planned")
     have, want = session.run(None, {"x": x})[0], ort.InferenceSession(model).run(None, {"x": x})[0]
-    tolerance = 1e-4 if accuracy_level == 0 else 2e-2  # one of the two may lack byte instructions
+    tolerance = 1e-4 if accuracy_level == 0 else 2e-2  # only one of the two engines may have byte instructions
     np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance * np.abs(want).max())

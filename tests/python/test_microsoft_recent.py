@@ -1,5 +1,5 @@
-"""Operators and operands that are new in com.microsoft of onnxruntime 1.32: gated delta networks, routers of experts, tables of packed rows, padded
-queries. Random cases are compared with ONNX Runtime, and with NumPy in float64 where its CPU provider has no kernel."""
+"""Tests operators and operands that are new in com.microsoft of onnxruntime 1.32: gated delta networks, routers of experts, tables of
+packed rows, padded queries. Random cases are compared with ONNX Runtime, and with NumPy in float64 where its CPU provider has no kernel."""
 
 import os
 
@@ -77,7 +77,7 @@ def group_router(rng):
     return "MoEGroupRouter", inputs, {"attributes": attributes, "outputs": outputs, "rtol": 2e-3 if dtype == np.float16 else 1e-5}
 
 
-# Per format number: numbers in a block, and bytes of a block.
+# For each number of a format: how many numbers are in a block, and how many bytes a block has.
 FORMATS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 6: (32, 22), 8: (32, 34), 13: (256, 176), 14: (256, 210), 20: (32, 18), 23: (256, 136), 30: (1, 2), 42: (64, 18)}
 SCALES_AT = {2: [0], 6: [0], 8: [0], 13: [0, 2], 14: [208], 20: [0], 23: [0], 42: [0]}
 

@@ -1,4 +1,5 @@
-"""com.microsoft's operators on sequences: AttnLSTM, VarlenNGramHashMapping, and the windows of states of LinearAttention and CausalConvWithState."""
+"""Tests com.microsoft's operators on sequences: AttnLSTM, VarlenNGramHashMapping, and the windows of states of LinearAttention and
+CausalConvWithState."""
 
 from __future__ import annotations
 

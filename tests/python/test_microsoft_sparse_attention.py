@@ -1,4 +1,4 @@
-"""com.microsoft's SparseAttention compared with ONNX Runtime, over random shapes and block layouts."""
+"""Compares com.microsoft's SparseAttention with ONNX Runtime, for random shapes and block layouts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Training with products and convolutions in bfloat16 and float16: it reaches float32's loss, and unsupported settings are refused."""
+"""Tests training with products and convolutions in bfloat16 and float16: it reaches float32's loss, and unsupported settings are
+refused."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class Transformer(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(64, 64) for _ in range(4))
         self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(3))
         self.first, self.second, self.head = nn.Linear(64, 128), nn.Linear(128, 64), nn.Linear(64, 10)
-        with torch.no_grad():  # otherwise the exporter would merge equal parameters
+        with torch.no_grad():  # makes parameters differ; otherwise the exporter would merge equal ones
             for norm in self.norms:
                 norm.weight += 0.01 * torch.randn(64)
                 norm.bias += 0.01 * torch.randn(64)
@@ -157,7 +158,7 @@ def test_a_transformer_reaches_the_loss_of_float32(sorting) -> None:
 def test_gradients_are_as_near_as_bfloat16_is(sorting) -> None:
     model, tokens, labels = sorting
     made = {name: Trainer(model, class_axis=-1, sess_options=options(name)).gradients({"x": tokens[0]}, labels[0]) for name in ("float32", "bfloat16", "bfloat16x3", "float16")}
-    # Over all parameters together: near a ReLU's 0, rounding may switch it, which moves a single bias more.
+    # Returns a distance over all parameters together. Near the 0 of a ReLU, rounding may switch it, which changes a single bias more.
     def distance(ours, theirs) -> float:
         return sum(float(np.sum((ours[name] - theirs[name]) ** 2)) for name in theirs) ** 0.5
 
@@ -193,7 +194,7 @@ def test_adapters_beside_a_frozen_base_in_bfloat16(sorting) -> None:
     trainer = Trainer(model, class_axis=-1, optimizer="adamw", learning_rate=3e-3, lora={"rank": 4}, sess_options=options("bfloat16"))
     losses = mean_losses(trainer, [({"x": x}, y) for x, y in zip(tokens, labels)], 2)
     assert losses[1] < losses[0]
-    assert "FusedMatMul" in trainer.to_text()  # uses weights that were packed once
+    assert "FusedMatMul" in trainer.to_text()  # the trainer uses weights that were packed once
 
 
 @pytest.mark.parametrize(("precision", "level", "message"), [

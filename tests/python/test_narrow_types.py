@@ -1,4 +1,4 @@
-"""Small networks of bytes and of 16-bit floats, compared with ONNX Runtime without optimisation."""
+"""Compares small networks of bytes and of 16-bit floats with ONNX Runtime without optimisation."""
 
 import numpy as np
 import onnxruntime

@@ -1,4 +1,4 @@
-"""ONNX's own backend tests (onnx.backend.test) run through treadle.backend: node, simple, light, PyTorch models and PyTorch operators."""
+"""Runs ONNX's own backend tests (onnx.backend.test) through treadle.backend: node, simple, light, PyTorch models and PyTorch operators."""
 
 import os
 import tempfile
@@ -16,7 +16,7 @@ from onnx import TensorProto, helper  # noqa: E402
 import treadle  # noqa: E402
 import treadle.backend as backend  # noqa: E402
 
-# Patterns of cases that do not pass, with the reason.
+# Patterns of cases that do not pass, each with the reason.
 NOT_PASSED = {
     r"^test_bernoulli(_double|_seed)?(_expanded)?_cpu$": "the values are those of NumPy's generator",
     r"^test_training_dropout(_default)?(_mask)?_cpu$": "the values are those of NumPy's generator",
@@ -26,7 +26,8 @@ NOT_PASSED = {
     r"^test_maxunpool_export_with_output_shape_cpu$": "its indices count in another shape than output_shape, which is none that a MaxPool gives",
     "_cuda$": "there is no CUDA device",
 }
-# Cases with wider tolerances than ONNX's 1e-3 and 1e-7: sums of hundreds that should be 0, and half precision rounded step by step.
+# Cases with wider tolerances than ONNX's 1e-3 and 1e-7. They have sums of hundreds of terms that should be 0, or half precision that is
+# rounded at each step.
 TOLERANCES = {
     **{f"test_dft{name}": {"atol": 1e-5} for name in ("", "_axis", "_axis_opset19", "_opset19", "_rfft", "_rfft_opset19")},
     "test_attention_4d_causal_fp16_expanded": {"rtol": 2e-3},

@@ -1,4 +1,4 @@
-"""Treadle's libonnxruntime.so.1 compared with onnxruntime's own library: equal calls must give equal answers."""
+"""Compares Treadle's libonnxruntime.so.1 with onnxruntime's own library: equal calls must give equal answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_models_are_described_alike(ours: Api, theirs: Api, path: pathlib.Path) 
         pytest.skip("onnxruntime does not load it")
     have, want = ours.describe(ours.session(str(path))), theirs.describe(expected)
     for said in (have, want):
-        said["Version"] %= 2**63 - 1  # the value that onnxruntime has for a model without a version
+        said["Version"] %= 2**63 - 1  # the version that onnxruntime reports for a model without a version
     for (_, ours_is), (_, theirs_is) in zip(have["Output"], want["Output"]):
         if ours_is[0] == TENSOR:  # onnxruntime also reports inferred extents
             for i, extent in enumerate(theirs_is[2]):
@@ -260,7 +260,7 @@ def test_a_model_may_import_no_opset_of_onnx(ours: Api, theirs: Api) -> None:
     graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "graph", [tensor("x", 1, [2, 2, 3])], [tensor("y", 1, [2, 2, 3])])
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3)], ir_version=10).SerializeToString()
     x = np.arange(12, dtype=np.float32).reshape(2, 2, 3) / 4
-    [y] = both(ours, theirs, data, {"x": x}, ["y"])  # the newest opset's Softmax, over the last axis
+    [y] = both(ours, theirs, data, {"x": x}, ["y"])  # uses Softmax of the newest opset, over the last axis
     np.testing.assert_allclose(y, np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-5)
 
 

@@ -319,7 +319,7 @@ def token_classifier(folder: pathlib.Path, labels: list[str]) -> None:
 
 @needs("koredact", "tokenizers", "onnxruntime")
 def test_a_client_in_rust_gives_the_same(tmp_path: pathlib.Path) -> None:
-    """koredact is written in Rust with the crate ort, which loads the library that it is given."""
+    """The client koredact is written in Rust with the crate ort, which loads the library whose path it gets."""
     import koredact
 
     token_classifier(tmp_path, ["O", *(f"{place}-{kind}" for kind in koredact.ENTITY_TYPES for place in "BI")])
@@ -334,7 +334,7 @@ JAR = os.environ.get("TREADLE_ONNXRUNTIME_JAR", "")
 
 @pytest.mark.skipif(not JAR or shutil.which("javac") is None, reason="TREADLE_ONNXRUNTIME_JAR names no jar with the classes ai.onnxruntime, or there is no javac")
 def test_a_client_in_java_gives_the_same(tmp_path: pathlib.Path) -> None:
-    """onnxruntime's classes and native library stay; only libonnxruntime.so is replaced."""
+    """Uses onnxruntime's Java classes and native library, and replaces only libonnxruntime.so."""
     with zipfile.ZipFile(JAR) as jar:
         for name in jar.namelist():
             if name.startswith("ai/onnxruntime/native/linux-x64/"):

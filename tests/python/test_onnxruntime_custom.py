@@ -1,4 +1,4 @@
-"""Custom operators in all forms that the interface allows, in libonnxruntime.so.1 and in onnxruntime's own library."""
+"""Tests custom operators in all forms that the interface allows, in libonnxruntime.so.1 and in onnxruntime's own library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that fails during a run raises the exception, with the message, that it raises in onnxruntime."""
+"""Tests that a node that fails during a run raises the exception, with the message, that it raises in onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from test_onnxruntime_shim import on_both
 
 pytest.importorskip("onnxruntime")
 
-# Cases in which the two libraries differ, by reason.
+# Cases in which the two libraries differ, by the reason.
 APART = {
     "the operator has the other code as a rule": ["gather elements rank", "slice starts lengths", "gemm rank", "conv kernel too large", "unsqueeze twice", "cumsum axis vector", "reverse lengths shape", "argmax empty"],
     "another operator fails, of which it is made": ["layernorm scale", "msft attention", "msft mha", "msft skipln", "msft biasgelu", "msft embed range"],

@@ -21,7 +21,8 @@ def api() -> Api:
 
 
 class Made:
-    """A client's graph: y = Gemm(x, w, b; alpha=2), i, j = Split(y), z = Relu(j). w is an initializer, b an input with a default."""
+    """A graph that a client builds: y = Gemm(x, w, b; alpha=2), i, j = Split(y), z = Relu(j). w is an initializer, b an input with a
+    default."""
 
     def __init__(self, api: Api) -> None:
         self.api, self.editor = api, Part(api, "GetModelEditorApi", EDITOR)

@@ -1,4 +1,4 @@
-"""Random sequences of calls of ONNX Runtime's C interface: libonnxruntime.so.1 must answer as onnxruntime's own library does.
+"""Makes random sequences of calls of ONNX Runtime's C interface: libonnxruntime.so.1 must answer as onnxruntime's own library does.
 
 `TREADLE_INTERFACE_CALLS` sets the number of sequences; the default is 400.
 """

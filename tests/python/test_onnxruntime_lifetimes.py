@@ -1,4 +1,4 @@
-"""Handles of libonnxruntime.so.1 stay alive as long as other objects use them."""
+"""Tests that handles of libonnxruntime.so.1 stay alive as long as other objects use them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def test_values_outlive_the_allocator_that_they_are_of(ours: Api) -> None:
     ours.call("AllocatorAlloc", allocator, c_size_t(4000), byref(block))
     ours.call("CreateTensorWithDataAndDeleterAsOrtValue", allocator, block, c_size_t(4000), (c_int64 * 1)(1000), c_size_t(1), 1, byref(around))
     ours.call("ReleaseAllocator", allocator, result=None)
-    others = [ours.made("CreateAllocator", ours.session(products()), ours.memory) for _ in range(8)]  # new objects, which may get the released memory
+    # These new objects may get the released memory.
+    others = [ours.made("CreateAllocator", ours.session(products()), ours.memory) for _ in range(8)]
     for value in (made, around):
         ctypes.memset(ours.made("GetTensorMutableData", value).value, 0, 4000)
         assert not ours.content(value).any()

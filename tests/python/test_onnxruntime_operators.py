@@ -1,4 +1,4 @@
-"""Operators that custom kernels call through ONNX Runtime's C interface, in Treadle's library and in onnxruntime's own."""
+"""Tests operators that custom kernels call through ONNX Runtime's C interface, in Treadle's library and in onnxruntime's own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def gemm_operator(api: Api, name: str) -> Operator:
 
     def create(info: c_void_p) -> c_void_p:
         attributes = [float_attribute(api, b"alpha", 2), float_attribute(api, b"beta", 1), int_attribute(api, b"transA", 0), int_attribute(api, b"transB", 1)]
-        return create_op(api, info, "Gemm", "", 13, {"T": FLOAT}, attributes, 3, 1)  # onnxruntime has no defaults here
+        # Onnxruntime has no default values for the attributes here.
+        return create_op(api, info, "Gemm", "", 13, {"T": FLOAT}, attributes, 3, 1)
 
     def compute(op: c_void_p, context: c_void_p) -> None:
         a, b, c = [input_of(api, context, i) for i in range(3)]
@@ -232,5 +233,5 @@ def test_a_name_may_be_given_again_when_its_operator_is_gone(api: Api) -> None:
         assert y.tolist() == [factor, 5 * factor]
         api.call("ReleaseSession", session, result=None)
         op.release()
-        ctypes.memset(ctypes.addressof(op.op), 0xFF, ctypes.sizeof(op.op))  # as if the memory had been freed and reused
+        ctypes.memset(ctypes.addressof(op.op), 0xFF, ctypes.sizeof(op.op))  # simulates that the memory was freed and used again
         assert not op.errors

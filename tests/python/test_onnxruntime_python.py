@@ -1,4 +1,4 @@
-"""Details of onnxruntime's Python package that programs rely on: errors of files, settings as entries, libraries."""
+"""Tests details of onnxruntime's Python package that programs rely on: errors of files, settings as entries, libraries."""
 
 from __future__ import annotations
 

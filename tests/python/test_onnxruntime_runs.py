@@ -1,4 +1,4 @@
-"""Settings, runs and bindings of libonnxruntime.so.1, compared with onnxruntime's own library."""
+"""Compares settings, runs and bindings of libonnxruntime.so.1 with those of onnxruntime's own library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_settings_are_taken_as_config_entries(ours: Api, theirs: Api, tmp_path: 
 
 
 def test_outputs_are_wanted_several_times(ours: Api) -> None:
-    """onnxruntime writes only to the last of them."""
+    """If an output is requested several times, onnxruntime writes only to the last one."""
     session, x, memory = ours.session(two()), np.array([1, -2], np.float32), np.zeros(2, np.float32)
     values = ours.run(session, {"x": ours.value(x)}, ["y", "z", "y"], [ours.value(memory), None, None])
     assert [ours.content(value).tolist() for value in values] == [[1, 0], [-1, 2], [1, 0]]

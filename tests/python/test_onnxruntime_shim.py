@@ -223,7 +223,8 @@ def test_the_backend_is_there_without_onnxruntime():
     ) == [True, [0.0, 2.0], [0.0, 2.0]]
 
 
-# Names of onnxruntime's package that the shim lacks, with the reason. If a newer onnxruntime adds names, the failing test lists them.
+# Names of onnxruntime's package that the shim does not have, each with the reason. If a newer onnxruntime adds names, the failing test
+# lists them.
 LEFT_OUT = {
     "ModelPackage": "packages of models are chosen among by execution providers, of which there is one",
     "ModelPackageComponentContext": "as ModelPackage",

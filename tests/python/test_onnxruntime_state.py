@@ -416,7 +416,8 @@ def schemas():
     )
 
 
-# Operators for which Treadle accepts more, or requires less: optional inputs and outputs, an attribute that it does not read.
+# Operators for which Treadle accepts more or requires less than onnxruntime: optional inputs and outputs, or an attribute that it does not
+# read.
 OTHER_COUNTS = {
     "::CausalConvWithState", "::LinearAttention", "com.microsoft::CausalConvWithState", "com.microsoft::QEmbedLayerNormalization",
     "com.microsoft::QLinearConcat", "com.microsoft::QLinearGlobalAveragePool", "com.microsoft::QLinearSoftmax", "com.microsoft::QLinearWhere",

@@ -1,4 +1,5 @@
-"""Failing calls of libonnxruntime.so.1 return onnxruntime's status codes, and messages with the words that programs search for."""
+"""Tests that failing calls of libonnxruntime.so.1 return onnxruntime's status codes, and messages with the words that programs search
+for."""
 
 from __future__ import annotations
 

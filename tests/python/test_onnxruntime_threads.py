@@ -1,4 +1,4 @@
-"""Threads that clients of libonnxruntime.so.1 create and join, and processors that they assign."""
+"""Tests threads that clients of libonnxruntime.so.1 create and join, and processors that they assign."""
 
 from __future__ import annotations
 

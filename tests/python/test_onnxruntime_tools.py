@@ -14,7 +14,7 @@ DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples/digits/digits.o
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
 # By model, the type that onnxruntime's optimizer is given.
 KINDS = {"bert": "bert", "bert of sdpa": "bert", "gpt2": "gpt2", "t5": "t5", "vit": "vit", "whisper": "bart", "whisper of sdpa": "bart"}
-SAMPLES = {"vit": (2, 3, 32, 32), "whisper": (2, 16, 64)}  # shapes of float inputs; other models read text
+SAMPLES = {"vit": (2, 3, 32, 32), "whisper": (2, 16, 64)}  # shapes of float inputs; models that are not listed read text
 
 
 def exported(kind: str, path: pathlib.Path) -> None:
@@ -93,7 +93,7 @@ def test_the_optimizer_of_transformers_fuses_the_same(models, kind):
             ours.pop("Constant", 0), theirs.pop("Constant", 0)
             assert ours == theirs, level
             assert kind != "bert" or ours["Attention"] == 2, "it fuses them"
-        elif (kind, level) != ("vit", 99):  # there onnxruntime's blocked layout hides normalisations from its optimizer
+        elif (kind, level) != ("vit", 99):  # in this case, onnxruntime's blocked layout hides normalisations from its optimizer
             fused = {op: count for op, count in theirs.items() if op.endswith(("Attention", "Normalization", "Gelu", "Bias")) or op == "MatMul"}
             assert {op: ours.get(op, 0) for op in fused} == fused, level
             # Nodes that compute extents may differ in number.

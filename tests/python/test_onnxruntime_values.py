@@ -1,4 +1,4 @@
-"""Sequences, maps, optionals and sparse tensors of libonnxruntime.so.1, compared with onnxruntime's own library."""
+"""Compares sequences, maps, optionals and sparse tensors of libonnxruntime.so.1 with those of onnxruntime's own library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Operators' attributes compared with the schemas of ONNX and ONNX Runtime. Additional attributes are for graphs in memory, and refused in files."""
+"""Compares the attributes of operators with the schemas of ONNX and ONNX Runtime. Additional attributes are for graphs in memory, and
+refused in files."""
 
 import numpy as np
 import onnx
@@ -8,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 import treadle
 from treadle import _treadle
 
-# Attributes that are in no schema, and the places that define them.
+# Attributes that are in no schema, with the places that define them.
 EXCEPTED = {
     "com.microsoft:QuantizeLinear.block_size": "ONNX's operator",
     "com.microsoft:DequantizeLinear.block_size": "ONNX's operator",
@@ -46,7 +47,7 @@ def test_a_file_sets_no_internal_attribute():
     model = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:], operands), opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     variance = treadle.InferenceSession(model.SerializeToString()).run(["v"], {"x": x})[0]
-    np.testing.assert_allclose(variance, 0.9 + 0.1 * x.var(0), rtol=1e-6)  # the variance that ONNX defines: over n, not n - 1
+    np.testing.assert_allclose(variance, 0.9 + 0.1 * x.var(0), rtol=1e-6)  # the variance as ONNX defines it: divided by n, not by n - 1
     node = model.graph.node[0]
     node.attribute.append(helper.make_attribute("treadle.unbiased_variance", 1))
     with pytest.raises(treadle.Error, match='(?s)BatchNormalization.*the attribute "treadle.unbiased_variance" is not one of the operator\'s') as caught:

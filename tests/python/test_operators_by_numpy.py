@@ -1,4 +1,4 @@
-"""Rare forms of ONNX's operators, compared with NumPy and ONNX Runtime, with known extents, symbols, or nothing declared."""
+"""Compares rare forms of ONNX's operators with NumPy and ONNX Runtime. Models declare all extents, symbols, or nothing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Options, enums and the module's functions have ONNX Runtime's names, defaults and values."""
+"""Checks that options, enums and the module's functions have ONNX Runtime's names, defaults and values."""
 
 import json
 import subprocess
@@ -105,7 +105,7 @@ def test_options_of_numbers_keep_to_their_range():
         options.precision = "bfloat17"
     options.optimized_model_data_file, options.optimized_model_data_threshold = "weights.bin", 10
     assert (options.optimized_model_data_file, options.optimized_model_data_threshold) == ("weights.bin", 10)
-    options.intra_op_num_threads = -1  # as programs written for onnxruntime pass it
+    options.intra_op_num_threads = -1  # programs written for onnxruntime pass this value
 
 
 def test_lists_and_maps_are_read_only():

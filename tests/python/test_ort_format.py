@@ -251,7 +251,8 @@ def test_what_the_converter_writes(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.onnx").write_bytes(given.SerializeToString())
     convert.convert_onnx_models_to_ort(tmp_path, optimization_styles=list(convert.OptimizationStyle))
     written = sorted(path.name for path in tmp_path.glob("*.ort"))
-    assert written == ["model.ort", "model.with_runtime_opt.ort"]  # the second contains optimisations that are applied when it is loaded
+    # The second file contains optimisations that are applied when it is loaded.
+    assert written == ["model.ort", "model.with_runtime_opt.ort"]
     for name in written:
         have, want = (library.InferenceSession(tmp_path / name).run(None, {"x": image})[0] for library in (treadle, onnxruntime))
         np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 
 import treadle
 
-# Names that programs imported from `treadle` before these modules existed.
+# Names that programs imported from `treadle` before there were modules of their own for these names.
 OF_ONNXRUNTIME = ("IOBinding", "LoraAdapter", "ModelCompiler", "NodeArg", "OrtDevice", "OrtMemoryInfo", "copy_tensors", "get_available_providers", "get_device", "onnxruntime_library", "set_default_logger_severity", "set_seed")
 OF_MXNET = ("Executor", "bind", "simple_bind")
 OF_RESULTS = ("CacheStatistics", "Explanation", "HookedRun", "MemoryReport", "NodeCounter", "NodeExplanation", "PartialRun", "PrecisionChoice", "ProfiledNode", "RunMetadata", "StatefulRun", "UnfinishedRun", "ValueCache")

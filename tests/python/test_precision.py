@@ -1,4 +1,4 @@
-"""The option `precision`: which nodes compute in less than float32, and how large the errors are."""
+"""Tests the option `precision`: which nodes compute in less than float32, and how large the errors are."""
 
 import numpy as np
 import pytest

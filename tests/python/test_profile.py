@@ -1,4 +1,4 @@
-"""Profiles: `treadle profile`, its page, and treadle.profile(), compared with independent counts of calls and operations."""
+"""Compares profiles (`treadle profile`, its page, and treadle.profile()) with independent counts of calls and operations."""
 
 import html
 import importlib.util
@@ -56,7 +56,7 @@ def test_parts_of_a_run_sum_to_it(conv_profile):
     kernels = {"compute", "memory", "moves", "unknown", "other_numbers", "control_flow"}
     nodes = sum(node["mean_ms"] for node in data["nodes"])
     computing = sum(p["ms"] for p in data["where"] if p["id"] in kernels)
-    recording = sum(p["ms"] for p in data["where"] if p["id"] == "profiler")  # partly within the nodes' times
+    recording = sum(p["ms"] for p in data["where"] if p["id"] == "profiler")  # this time is partly within the nodes' times
     assert computing <= nodes + 1e-5 and nodes <= computing + recording + 1e-5
     assert math.isclose(sum(op["ms"] for op in data["operators"]), nodes, rel_tol=1e-3, abs_tol=1e-5)
     # Nodes run one after the other, so all are on the critical path.
@@ -402,7 +402,7 @@ def test_the_page_has_every_event(program, conv_profile, tmp_path):
     """The page packs events and unpacks them again: nodes, threads, times and phases, for more events than a screen has pixels."""
     data = json.loads(conv_profile.read_text())
     count, nodes = 300_000, len(data["nodes"])
-    start = [round(7.25 * i - (5000 if i >= count // 2 else 0), 3) for i in range(count)]  # the second thread's times start again
+    start = [round(7.25 * i - (5000 if i >= count // 2 else 0), 3) for i in range(count)]  # the times of the second thread start again
     events = {
         "events": count + 5,
         "node": [i * 7 % nodes for i in range(count)],
@@ -413,7 +413,7 @@ def test_the_page_has_every_event(program, conv_profile, tmp_path):
     }
     data["timeline"] = {"threads": ["one", "two"], "median": events, "slowest": events}
     for node in data["nodes"]:
-        node.pop("layers", None)  # layers would be additional events
+        node.pop("layers", None)  # layers would add further events
     path = tmp_path / "long.json"
     path.write_text(json.dumps(data))
     script = """
@@ -508,7 +508,7 @@ def test_sessions_are_profiled_in_python(conv_model, tmp_path):
             session.run(None, feeds)
     session.run(None, feeds)
     assert p.data["runs"]["recorded"] == 12
-    # The parts are means over the middle half of the runs.
+    # The parts are means over the middle half of the runs, so their sum is between a low and a high percentile of the runs' times.
     assert p.data["runs"]["ms"]["p10"] <= sum(p.where.values()) + 1e-4
     assert sum(p.where.values()) <= p.data["runs"]["ms"]["p90"] + 1e-4
     conv = next(node for node in p.nodes if "Conv" in node.op_type)

@@ -1,4 +1,4 @@
-"""`treadle profile --attach`: profiles of a running process, requested by another process."""
+"""Tests `treadle profile --attach`: profiles of a running process, requested by another process."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_one_process_at_a_time_asks(server: Server) -> None:
     for file in server.sharing.glob("profile-*"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "another process records job" in server.attach("--attach", "serve", status=1)
-    # After Ctrl-C, the profile so far is shown.
+    # After Ctrl-C, the program shows the profile so far.
     first.send_signal(signal.SIGINT)
     out, error = first.communicate(timeout=60)
     assert first.returncode == 0, error
@@ -139,7 +139,7 @@ def test_a_job_stops_recording_for_an_asker_that_is_killed(server: Server) -> No
     assert not list(server.sharing.glob("profile-*"))
     time.sleep(0.5)
     assert not list(server.sharing.glob("profile-*")), "runs that begin later are not recorded either"
-    # The next request works.
+    # The next request must work.
     assert profile_of(server.attach("--attach", "serve", "--seconds", "0.3", "--json"))["runs"]["recorded"] >= 1
     assert left_in(server) == []
 
@@ -216,7 +216,7 @@ def test_a_process_that_ends_before_a_run(server: Server) -> None:
     for _ in range(5):
         pid, status, _, error = ended_meanwhile(server, "before a run", "at once")
         assert status == 1
-        if "no process" not in error:  # otherwise it had ended before the request
+        if "no process" not in error:  # otherwise the process had ended before the request
             break
     assert f"process {pid} (ending) ended after" in error and "before a run of it was recorded" in error
 

@@ -1,5 +1,5 @@
-"""Profiles of runs on devices: kernels and copies on a simulated device and on a GPU, the calls that launched them, and tools for traces of
-accelerators."""
+"""Tests profiles of runs on devices: kernels and copies on a simulated device and on a GPU, the calls that launched them, and tools for
+traces of accelerators."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_copies_are_nodes_of_their_own(profile: treadle.Profile) -> None:
     assert found[COPIES[1]].bytes == 2 * 5 * 3 * 4
     assert sum(part["share"] for part in profile.data["where"]) == pytest.approx(1, abs=1e-4)
     assert "moves" in (parts := {part["id"] for part in profile.data["where"]}) and "control_flow" not in parts
-    # The run, its nodes and copies, and a launch for each of these.
+    # The events are the run, its nodes and copies, and a launch for each of these.
     assert profile.data["profiler"]["events_per_run"] == 1 + 2 * len(found)
     assert all(name.split(" ", 1)[1] in profile.table(top=0) for name in found)
 
@@ -262,7 +262,7 @@ def test_nodes_on_a_device_without_measured_peaks_are_not_judged(session: treadl
 
 @pytest.mark.skipif(not TRACE_TOOLS.exists(), reason="scripts/setup --traces was not run")
 def test_holistic_trace_analysis_reads_them(session: treadle.InferenceSession, tmp_path: pathlib.Path) -> None:
-    feeds = {"x": np.ones((50_000, 8), np.float32)}  # large, as the trace tool reads times in whole microseconds
+    feeds = {"x": np.ones((50_000, 8), np.float32)}  # the feed is large, because the trace tool reads times in whole microseconds
     session.run(None, feeds)
     with treadle.profile(session, peaks=False) as profile:
         for _ in range(RUNS):

@@ -1,4 +1,4 @@
-"""The files of profiles, read by the programs that they are written for, or by a reader of their format."""
+"""Reads the files of profiles by the programs for which they are written, or by a reader of their format."""
 
 from __future__ import annotations
 

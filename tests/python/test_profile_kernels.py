@@ -1,4 +1,4 @@
-"""Kernels that do not compute a node, with the reasons."""
+"""Tests the reasons that profiles give for kernels that do not compute a node."""
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper

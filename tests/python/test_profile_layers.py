@@ -1,4 +1,4 @@
-"""The model's layers in profiles: as ranges of every trace, as a tree, and on the page."""
+"""Tests the model's layers in profiles: as ranges of every trace, as a tree, and on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of the program, measured memory, bounded and simultaneous profiles, profiles of torch modules, and treadle explain."""
+"""Tests ranges of the program, measured memory, bounded and simultaneous profiles, profiles of torch modules, and treadle explain."""
 
 import collections
 import contextlib
@@ -186,7 +186,7 @@ def test_lists_say_what_they_leave_out(session, tmp_path):
     assert f"... and {len(p.memory().nodes) - 1} more steps: --top 0 shows all" in cut
     assert f"... and {len(p.nodes) - 1} more nodes" in cut
     assert "... and" not in whole
-    # A profile lists the largest holders only.
+    # A profile only lists the largest holders.
     data = json.loads(json.dumps(p.data))
     data["memory"]["measured"]["peak"].update(more_holders=7, more_holders_bytes=3_000_000)
     path = tmp_path / "many.json"
@@ -229,7 +229,7 @@ def test_bounded_profiles_count_what_they_lost(session, when_full, tmp_path):
     assert p.events_lost >= (runs - recorded - 2) * (nodes + 1)
     assert all(node.calls == 1 for node in p.nodes)
     assert f"{p.events_lost} lost" in p.table()
-    for ending in ("trace.json", "pftrace", "speedscope.json", "onnxruntime.json"):  # other formats have no moments
+    for ending in ("trace.json", "pftrace", "speedscope.json", "onnxruntime.json"):  # other formats contain no moments
         p.save(tmp_path / f"p.{ending}")
         assert (tmp_path / f"p.{ending}").read_bytes().count(f"{p.events_lost} events lost".encode()) == 1, ending
     assert not p.marks, "the program has marked nothing"
@@ -284,7 +284,7 @@ def test_all_clients_of_a_process_are_profiled(session, model):
             session.run(None, FEEDS)
         made_within = treadle.InferenceSession(str(model))
         made_within.run(None, FEEDS)
-        with torch.no_grad():  # makes the module's graph
+        with torch.no_grad():  # this call makes the module's graph
             module(torch.ones(2, 16))
         later = treadle.torch.Module(torch.nn.Linear(16, 4))
         later(torch.ones(2, 16)).sum().backward()
@@ -528,7 +528,7 @@ def test_loading_is_taken_apart(model, tmp_path):
         if len(path) > 1:
             assert phase.total_ms <= phases[path[:-1]].total_ms + 1e-3
     assert "loading" in p.table()
-    p.save(tmp_path / "trace.json.gz")  # still a profile, as only .trace.json means a trace
+    p.save(tmp_path / "trace.json.gz")  # this file is still a profile, because only .trace.json means a trace
     p.save(tmp_path / "p.trace.json")
     events = json.loads((tmp_path / "p.trace.json").read_text())["traceEvents"]
     names = [event.get("name") for event in events if event.get("ph") == "X"]

@@ -1,4 +1,4 @@
-"""Details of nodes in profiles: strides and values of operands, the times when inputs were ready, marks."""
+"""Tests details of nodes in profiles: strides and values of operands, the times when inputs were ready, marks."""
 
 import csv
 import gzip
@@ -40,7 +40,7 @@ def test_values_of_operands_that_are_known_without_running():
     with treadle.profile(session, peaks=False) as p:
         session.run(None, {"x": random(5, 3), "z": random(12), "computed": np.array([0])})
     values = {operand.name: operand.value for node in p.nodes for operand in node.inputs}
-    # 12 elements, in rows of x's width 3.
+    # The 12 elements of z are reshaped to rows of 3, the width of x.
     expected = {"target": "[-1, 3]", "low": "-0.25", "high": "0.5", "starts": "[1, 0]", "ends": "[100, 2]", "dims": "[0, 1]", "steps": "[2, 1]"}
     for name, value in expected.items():
         if name in values:

@@ -99,7 +99,7 @@ def test_it_has_what_the_profile_has(profile: treadle.Profile, ending: str, tmp_
     assert all(row["dur"] >= 0 for row in slices), "every range has an end"
     on_device = any(node.op_type == "Memcpy" for node in profile.nodes)
     for node in profile.nodes:
-        # On a device, the host's launch has its kernel's name. So have helpers' parts of a node.
+        # On a device, the host's launch has the name of its kernel, so there are two events. Helpers' parts of a node also have its name.
         expected = RUNS * (2 if on_device else 1)
         found = names[f"{node.op_type} {node.name}"]
         assert found >= expected if profile.pool else found == expected, (node.name, names)

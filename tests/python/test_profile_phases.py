@@ -1,4 +1,4 @@
-"""Phases within a node, as kernels report them: of products, convolutions and attention, in every kind of file."""
+"""Tests phases within a node, as kernels report them: of products, convolutions and attention, in every kind of file."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_phases_are_in_every_kind_of_file(tmp_path: pathlib.Path) -> None:
     contents = (tmp_path / "p.pftrace").read_bytes()
     assert b"pack" in contents and b"compute" in contents and b"phase" in contents
 
-    profile.save(tmp_path / "p.onnxruntime.json")  # this format has whole nodes only
+    profile.save(tmp_path / "p.onnxruntime.json")  # this format contains only whole nodes
     names = [e["name"] for e in json.loads((tmp_path / "p.onnxruntime.json").read_text())]
     assert not [n for n in names if n in ("pack", "compute")]
     assert len([n for n in names if n.endswith("_kernel_time")]) == RUNS * len(profile.nodes)

@@ -1,4 +1,4 @@
-"""Python calls in profiles, and profiles that are written while they are recorded."""
+"""Tests Python calls in profiles, and profiles that are written while they are recorded."""
 
 from __future__ import annotations
 
@@ -214,16 +214,16 @@ def test_monitoring_callbacks(session: treadle.InferenceSession, monkeypatch: py
     with treadle.profile(session, peaks=False, python_calls=True) as profile:
         assert monitoring.tools == {2: "another", 3: "treadle"}
         outer, inner, generator = serve.__code__, fib.__code__, numbers.__code__
-        monitoring.fire("C_RETURN", outer, 0, threading.Lock().__exit__)  # within start(), which is not recorded
+        monitoring.fire("C_RETURN", outer, 0, threading.Lock().__exit__)  # the call is within start(), which is not recorded
         monitoring.fire("PY_RETURN", treadle._python_calls.start.__code__, 0, None)
         monitoring.fire("PY_RETURN", calls_of.__code__, 0, None)  # began before the recording
         monitoring.fire("PY_START", outer, 0)
         with treadle.profile.range("range") as made:
             pass
-        for callable_of_range in (treadle.profile.range, made.__exit__, type(made).__exit__):  # the profiler's own calls
+        for callable_of_range in (treadle.profile.range, made.__exit__, type(made).__exit__):  # these are the profiler's own calls
             monitoring.fire("CALL", outer, 1, callable_of_range, made)
             monitoring.fire("C_RETURN", outer, 1, callable_of_range, made)
-        monitoring.fire("CALL", outer, 2, fib, 3)  # a Python function, which reports its start itself
+        monitoring.fire("CALL", outer, 2, fib, 3)  # a Python function reports its start itself
         monitoring.fire("PY_START", inner, 0)
         monitoring.fire("CALL", inner, 2, len, [])
         monitoring.fire("C_RETURN", inner, 2, len, [])
@@ -234,7 +234,7 @@ def test_monitoring_callbacks(session: treadle.InferenceSession, monkeypatch: py
         monitoring.fire("PY_YIELD", generator, 2, 1)
         monitoring.fire("PY_THROW", generator, 2, ValueError())
         monitoring.fire("PY_UNWIND", generator, 2, ValueError())
-        monitoring.fire("CALL", outer, 6, sorted, [])  # its end is never reported
+        monitoring.fire("CALL", outer, 6, sorted, [])  # the end of this call is never reported
         monitoring.fire("PY_RETURN", outer, 8, None)
         session.run(None, FEEDS)
     assert monitoring.tools == {2: "another"} and monitoring.on == 0 and not any(monitoring.callbacks.values())
@@ -353,7 +353,7 @@ def test_modules_of_pytorch_are_ranges() -> None:
             return torch.relu(self.linear(x))
 
     class Outer(torch.nn.Module):  # type: ignore[misc, name-defined]
-        """Has data-dependent control flow, which no exporter supports."""
+        """A module with data-dependent control flow, which no exporter supports."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,5 @@
-"""Profiles of the thread pool: its threads' states during runs; links from backward to forward nodes; and a recording's clock."""
+"""Tests profiles of the thread pool: the states of its threads during runs; links from backward to forward nodes; and the clock of a
+recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles of training: phases of a step, also with several ranks, and classes of memory."""
+"""Tests profiles of training: phases of a step, also with several ranks, and classes of memory."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def rounded_up(size):
 
 
 def test_memory_has_the_classes_of_training(model):
-    # Adam keeps two numbers per parameter.
+    # Adam stores two numbers per parameter.
     trainer = Trainer(model, **OPTIONS, fused_update=False)
     statistics = trainer.memory()
     sizes = [4 * int(np.prod(shape)) for shape in PARAMETERS.values()]
@@ -104,7 +104,7 @@ def test_the_planned_arena_has_the_classes_of_training(model):
 
 def test_measured_memory_names_what_lies_in_the_arena(model):
     trainer = Trainer(model, **OPTIONS, fused_update=False)
-    trainer.step({"x": samples(BATCH, 0)[0]}, samples(BATCH, 0)[1])  # allocates the arena before the profile
+    trainer.step({"x": samples(BATCH, 0)[0]}, samples(BATCH, 0)[1])  # allocates the arena before the profile begins
     p = profile_of(trainer, memory=True)
     memory, buffers = p.memory(), p.data["memory"]["buffers"]
     measured = memory.measured
@@ -115,7 +115,7 @@ def test_measured_memory_names_what_lies_in_the_arena(model):
     assert held.get(("arena", "activations"), 0) == memory.arena_bytes - sum(b["bytes"] for b in fullest)
     for kind in measured.at_peak:
         assert measured.at_peak[kind] == sum(size for _, of, size in measured.holders if of == kind)
-    # The use by class changes with the nodes, while the arena's total stays.
+    # The bytes of each class change with the nodes, while the total of the arena stays the same.
     assert max(measured.timeline["gradients"]) == max(memory.live["gradients"])
     assert measured.timeline["gradients"][0] == measured.timeline["gradients"][-1] == 0
     assert len({sum(each) for each in zip(*measured.timeline.values())}) <= 2

@@ -280,7 +280,7 @@ def test_entropy_on_a_relu_is_as_near_as_minmax(tmp_path, ort):
 def test_a_model_that_is_far_from_the_float_one_is_told(tmp_path, program):
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
     w = np.ones((32, 32), np.float32)
-    w[0] = 1e6  # makes all other rows round to 0
+    w[0] = 1e6  # this element makes all other rows round to 0
     broken = load(make([node], [("x", ["n", 32])], [("y", ["n", 32])], [numpy_helper.from_array(w, "w")], 13), tmp_path)
     x = np.ones((4, 32), np.float32)
     x[:, 0] = 0

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM in float64 compute in double precision, like PyTorch's layers in double."""
+"""Tests that RNN, GRU and LSTM in float64 compute in double precision, like PyTorch's layers in double."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The repr() of objects, and the advice in errors of wrong calls."""
+"""Tests the repr() of objects, and the advice in errors of wrong calls."""
 
 import importlib
 import re
@@ -9,7 +9,7 @@ import pytest
 import small_models as small
 import treadle
 from conftest import REPOSITORY
-from treadle.backend import TreadleBackend  # has class methods only, no objects
+from treadle.backend import TreadleBackend  # this class has only class methods, so there are no objects of it
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -66,7 +66,7 @@ def test_values_without_names_are_told_the_names(session):
 def test_a_wrong_dtype_is_told_the_conversion(session):
     with pytest.raises(treadle.errors.InvalidArgument, match=re.escape('write "x": array.astype(np.float32)')):
         session.run(None, {"x": X.astype(np.float64)})
-    with pytest.raises(treadle.errors.InvalidArgument) as error:  # an error of another kind mentions no conversion
+    with pytest.raises(treadle.errors.InvalidArgument) as error:  # an error of another kind must not mention a conversion
         session.run(None, {"x": X[0]})
     assert "astype" not in str(error.value)
 

@@ -1,4 +1,4 @@
-"""Scan outputs of a Loop or Scan without iterations: their length is 0, and the other extents are known or declared by the body."""
+"""Tests scan outputs of a Loop or Scan without iterations: their length is 0, and the other extents are known or declared by the body."""
 
 from __future__ import annotations
 

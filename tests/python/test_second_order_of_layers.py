@@ -1,4 +1,4 @@
-"""Second derivatives of RNN, GRU, LSTM and LinearAttention, compared with PyTorch's double backward of ONNX's formulas."""
+"""Compares second derivatives of RNN, GRU, LSTM and LinearAttention with PyTorch's double backward of ONNX's formulas."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def formula(kind: str, attributes: dict[str, Any], x: Any, w: Any, r: Any, b: An
     return tuple(outputs)
 
 
-CASES: list[tuple[str, dict[str, Any], bool]] = [  # kind, attributes, whether sequences have different lengths
+CASES: list[tuple[str, dict[str, Any], bool]] = [  # tuples: kind, attributes, and True if sequences have different lengths
     *[(kind, {"direction": direction}, lengths) for kind in GATES for direction in ("forward", "reverse", "bidirectional") for lengths in (False, True)],
     *[(kind, {"layout": 1, "direction": "bidirectional"}, True) for kind in GATES],
     *[(kind, {"clip": 0.5}, False) for kind in GATES],

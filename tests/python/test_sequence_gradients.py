@@ -1,4 +1,4 @@
-"""Gradients through sequences, also in loops, and through bodies that draw random numbers."""
+"""Tests gradients through sequences, also in loops, and through bodies that draw random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: runs, names, errors and metadata, compared with ONNX Runtime."""
+"""Compares sessions with ONNX Runtime: runs, names, errors and metadata."""
 
 import json
 import logging
@@ -123,7 +123,7 @@ def test_bad_feeds_are_invalid_arguments_that_name_the_input(session, names, fee
     for word in words:
         assert word in str(caught.value)
     assert caught.value.code == "invalid_argument"
-    session.run(None, {"x": X})  # the session is still usable
+    session.run(None, {"x": X})  # the session must still be usable
 
 
 @pytest.mark.parametrize("value", [np.array(["2026-11-21"], "datetime64[D]"), np.zeros(3, np.longdouble)])
@@ -362,7 +362,7 @@ def test_profiles_are_written_where_asked(tmp_path):
     options = treadle.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "profile_")
-    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL  # keeps the model's node
+    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL  # this option keeps the model's node
     session = treadle.InferenceSession(small.affine(), options)
     session.run(None, {"x": X})
     assert session.get_profiling_start_time_ns() > 0

@@ -1,4 +1,4 @@
-"""treadle.Session: calls, options as keywords, and results of runs, compared with NumPy."""
+"""Tests treadle.Session: calls, options as keywords, and results of runs, which must equal NumPy's."""
 
 import copy
 import pickle
@@ -215,7 +215,8 @@ def small_options():
     return options
 
 
-# Options that have no effect but that programs for onnxruntime set; and options of its profiler, for which treadle has treadle.profile.
+# Options that have no effect but that programs for onnxruntime set, and options of onnxruntime's profiler, in place of which treadle has
+# treadle.profile.
 KEPT = {"enable_cpu_mem_arena", "enable_mem_pattern", "execution_order", "logid", "log_severity_level", "log_verbosity_level"}
 KEPT |= {"use_deterministic_compute", "use_per_session_threads", "enable_profiling", "profile_file_prefix"}
 KEPT_OF_RUNS = {"log_severity_level", "log_verbosity_level", "only_execute_path_to_fetches", "terminate"}
@@ -296,7 +297,7 @@ def test_text_of_a_stage_has_the_fields_spelling(affine):
 
 
 def test_memory_is_reported_by_one_verb():
-    """1,000 float32 weights, and a constant that must not be folded. The run's values are in the arena."""
+    """The model has 1,000 float32 weights, and a constant that must not be folded. The values of the run are in the arena."""
     weights = onnx.numpy_helper.from_array(np.ones((20, 50), np.float32), "w")
     nodes = [small.node("MatMul", ["x", "w"], ["a"]), small.node("Softmax", ["a"], ["b"]), small.node("MatMul", ["b", "w2"], ["y"])]
     again = onnx.numpy_helper.from_array(np.ones((50, 4), np.float32), "w2")
@@ -313,7 +314,7 @@ def test_memory_is_reported_by_one_verb():
 
 
 def test_stateful_runs_are_called_like_sessions():
-    """total' = total + x, twice = 2 x, so the state is the sum of all inputs."""
+    """The model computes total' = total + x and twice = 2 x, so the state is the sum of all inputs."""
     nodes = [small.node("Add", ["total", "x"], ["next"]), small.node("Add", ["x", "x"], ["twice"]), small.node("Identity", ["next"], ["sum"])]
     model = small.model(nodes, [small.tensor("total", [2]), small.tensor("x", [2])], [small.tensor(name, [2]) for name in ("next", "twice", "sum")])
     runs = treadle.Session(model).stateful({"total": "next"})

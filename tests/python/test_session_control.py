@@ -1,4 +1,4 @@
-"""Cancelling, closing, hooks, monitors, feeds and fetches of any value, stored values, checks, dumps, metadata, thread pools."""
+"""Tests cancelling, closing, hooks, monitors, feeds and fetches of any value, stored values, checks, dumps, metadata, thread pools."""
 
 import gc
 import subprocess

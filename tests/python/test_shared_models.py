@@ -14,9 +14,9 @@ import treadle
 
 from conftest import SHARED_DATA
 
-# Allowed error of float32, relative to an output's largest magnitude …
+# Allowed error of float32, relative to the largest magnitude of an output.
 FLOAT32_TOLERANCE = 1e-4
-# … or this multiple of the error of ONNX Runtime's float32 against a run in float64.
+# An error is also allowed up to this multiple of the error that ONNX Runtime's float32 has against a run in float64.
 ORT_ERROR_FACTOR = 3
 
 

@@ -101,7 +101,7 @@ def test_a_job_gives_way_to_one_of_another_process():
         job = treadle.Job("gives-way", job_class="opportunistic")
         session = session_in(job, model())
 
-        def run_until_seen():  # several runs, as one may get through while the other process has no CPU
+        def run_until_seen():  # there are several runs, because one may succeed while the other process has no CPU
             while not seen.is_set():
                 session.run(None, {"x": np.zeros(8, np.float32)})
 

@@ -18,7 +18,7 @@ FEATURES, HIDDEN, CLASSES = 40, 5, 3
 
 
 class Wide(nn.Module):
-    """A product with the weight on the right, [features, hidden], and a layer with the weight [classes, features]."""
+    """A network with a product with the weight on the right, [features, hidden], and a layer with the weight [classes, features]."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Products with constant weights and few or many rows. On processors with AMX, many rows are computed with numbers split in parts."""
+"""Tests products with constant weights and few or many rows. On processors with AMX, many rows are computed with numbers split in parts."""
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ def weights(seed: int = 0) -> np.ndarray:
 
 
 def model(w: np.ndarray, transposed: bool = False, rows: int | str = "rows") -> bytes:
-    """Returns y = relu(x W + bias) + x V, in which all that can be is fused."""
+    """Returns y = relu(x W + bias) + x V. The optimiser fuses all nodes that it can."""
     rng = np.random.default_rng(1)
     bias = rng.standard_normal(N).astype(np.float32)
     nodes = [
@@ -54,7 +54,7 @@ def test_any_order_of_rows(transposed: bool, threads: int) -> None:
     options = treadle.SessionOptions()
     options.intra_op_num_threads = threads
     rng = np.random.default_rng(3)
-    for sizes in ([1, 300, 4, 300, 64, 1], [300, 1, 700, 2]):  # weights in either form are converted to the other
+    for sizes in ([1, 300, 4, 300, 64, 1], [300, 1, 700, 2]):  # weights in either form are converted to the other form
         session = treadle.InferenceSession(model(weights(), transposed), options)
         for rows in sizes:
             x = rng.standard_normal((rows, K)).astype(np.float32)

@@ -14,7 +14,7 @@ PAIRS = {"past_key": "present_key", "past_value": "present_value"}
 
 
 def accumulator(axis):
-    """Returns present = Concat(past, x), total = sum of present; with [?, ?] floats, and a counter of fixed shape."""
+    """Returns a model of present = Concat(past, x) and total = sum of present, for [?, ?] floats, and a counter of fixed shape."""
     graph = helper.make_graph(
         [
             helper.make_node("Concat", ["past", "x"], ["present"], axis=axis),

@@ -1,4 +1,4 @@
-"""Several Python threads with one session, the GIL, and forks."""
+"""Tests several Python threads with one session, the GIL, and forks."""
 
 import concurrent.futures
 import multiprocessing

@@ -1,4 +1,4 @@
-"""treadle.torch.Module within torch.utils.checkpoint and under torch.autocast, compared with PyTorch."""
+"""Compares treadle.torch.Module within torch.utils.checkpoint and under torch.autocast with PyTorch."""
 
 import copy
 from functools import partial
@@ -75,7 +75,7 @@ def test_a_share_of_the_activations():
             treadle.torch.Module(whole, **{name: 2})
 
 
-@pytest.mark.parametrize("planes", [True, False])  # channels first, as in ONNX, or last
+@pytest.mark.parametrize("planes", [True, False])  # channels come first, as in ONNX, or last
 def test_normalisations_are_computed_twice_although_their_statistics_have_moved(planes):
     torch.manual_seed(0)
     if planes:
@@ -200,7 +200,7 @@ def test_autocast_rounds_products(dtype, gradients):
     for (name, a), b, c in zip(ours.named_parameters(), theirs.parameters(), exact.parameters(), strict=True):
         assert a.grad.dtype == torch.float32, name
         error = [float((gradient.double() - c.grad).norm() / c.grad.norm()) for gradient in (a.grad, b.grad)]
-        assert 0 < error[0] < max(1.5 * error[1], 1e-3), (name, error)  # rounded, but no worse than PyTorch
+        assert 0 < error[0] < max(1.5 * error[1], 1e-3), (name, error)  # the results are rounded, but no worse than PyTorch's
 
 
 def test_autocast_has_a_graph_of_its_own():

@@ -1,5 +1,5 @@
-"""treadle.torch.Module in two processes with Gloo, with averaged gradients and sharded parameters, compared with one process and both halves of the
-batch."""
+"""Compares treadle.torch.Module in two processes with Gloo, with averaged gradients and sharded parameters, with one process and both
+halves of the batch."""
 
 import copy
 import os
@@ -120,7 +120,8 @@ def _shards(rank, how, folder):
     losses = torch.stack(_losses(module, optimizer_of(module.parameters(), lr=0.01), x[rank * half : (rank + 1) * half]))
     torch.distributed.all_reduce(losses)
     for block in wrapped:
-        assert [event.what for event in treadle.torch.explain(block).events] == ["exported"]  # nothing falls back to PyTorch or is exported again
+        # No part falls back to PyTorch, or is exported again.
+        assert [event.what for event in treadle.torch.explain(block).events] == ["exported"]
     if rank == 0:
         torch.save(losses / 2, os.path.join(folder, "losses.pt"))
 

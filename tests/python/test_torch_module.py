@@ -178,7 +178,7 @@ def test_several_forwards_before_a_backward(kind, gradients):
     batches = [inputs(3), inputs(5), inputs(3)]
     for module in (ours, theirs):
         outputs = [module(x) for x in batches]
-        module(batches[0])  # has no backward pass
+        module(batches[0])  # without gradients, the graph has no backward pass
         for y in reversed(outputs):
             y.square().mean().backward()
     close_gradients(ours, theirs)
@@ -197,7 +197,7 @@ def test_retained_graphs_go_back_again(gradients):
         with pytest.raises(RuntimeError, match="second time"):
             loss.backward()
     close_gradients(ours, theirs)
-    for name, value in theirs.state_dict().items():  # statistics have been updated once
+    for name, value in theirs.state_dict().items():  # statistics must have been updated once
         close(ours.state_dict()[name], value)
 
 
@@ -570,7 +570,7 @@ def test_dropout_drops_by_pytorchs_generator():
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     dropped = float((first == 0).double().mean())
-    assert abs(dropped - 0.3) < 0.02  # of 10,000; the standard deviation is 0.0046
+    assert abs(dropped - 0.3) < 0.02  # share of 10,000 elements; its standard deviation is 0.0046
     close(first[first != 0], (module.wrapped[0](x) / 0.7)[first != 0])
     module.zero_grad()
     first.sum().backward(retain_graph=True)

@@ -1,4 +1,4 @@
-"""treadle.torch.run_options: limits, checks and monitors for the graphs of PyTorch modules."""
+"""Tests treadle.torch.run_options: limits, checks and monitors for the graphs of PyTorch modules."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Training: the digits network compared with PyTorch, partial runs, and export to ONNX."""
+"""Tests training: the digits network must learn as in PyTorch; partial runs; and export to ONNX."""
 
 import importlib.util
 import pathlib
@@ -255,7 +255,8 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
         np.testing.assert_array_equal(same_parameters[name], value)
     whole = free.memory()["activations"].bytes
     assert limited.memory()["activations"].bytes <= 0.6 * whole + 100_000
-    twice, same_losses, same_parameters = train(recompute_fraction=0.5)  # recomputes products, the cheapest nodes here
+    # The trainer recomputes products, which are the cheapest nodes here.
+    twice, same_losses, same_parameters = train(recompute_fraction=0.5)
     assert same_losses == losses
     for name, value in parameters.items():
         np.testing.assert_array_equal(same_parameters[name], value)
@@ -264,7 +265,7 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
         for wrong in (1.5, float("nan")):
             with pytest.raises(Exception, match=name):
                 Trainer(model, loss="mean_squared_error", **{name: wrong})
-    least, same_losses, _ = train(memory_fraction=0.01)  # the least that a step needs
+    least, same_losses, _ = train(memory_fraction=0.01)  # with this limit, the trainer uses the least memory with which a step can run
     assert same_losses == losses
     assert least.memory()["activations"].bytes < limited.memory()["activations"].bytes
 

@@ -1,4 +1,4 @@
-"""Training of attention: one node forward and one backward, with PyTorch's gradients."""
+"""Tests training of attention: one node forward and one backward, with PyTorch's gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH = HEADS * SIZE
 
 
 def repeated(x):
-    """Attention with one head of keys or values for all queries."""
+    """Repeats one head of keys or values for all heads of queries."""
     return x.unsqueeze(2).expand(BATCH, 1, HEADS, LENGTH, SIZE).reshape(BATCH, HEADS, LENGTH, SIZE)
 
 
@@ -128,7 +128,7 @@ def test_a_joint_module_has_the_gradient_of_its_input() -> None:
 
 
 def test_long_sequences_go_a_block_of_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "LENGTH", 700)  # about 90 queries per block
+    monkeypatch.setattr(sys.modules[__name__], "LENGTH", 700)  # with this length, about 90 queries are in a block
     for kind in ("packed causal", "shared"):
         model, x, labels, expected = exported(kind)
         trainer = Trainer(model, loss="mean_squared_error", learning_rate=0.1)

@@ -1,4 +1,4 @@
-"""Models exported with a fixed batch size, trained with another one (`Trainer(dynamic_batch=True)`)."""
+"""Trains models that were exported with a fixed batch size with another one (`Trainer(dynamic_batch=True)`)."""
 
 from __future__ import annotations
 

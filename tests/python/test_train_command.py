@@ -30,7 +30,7 @@ CSV = ["--labels", "target", "--scale", "0.0625"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the untrained digits network, and scikit-learn's digits in every format."""
+    """Makes a folder with the untrained digits network, and scikit-learn's digits in every format."""
     spec = importlib.util.spec_from_file_location("train_digits", REPOSITORY / "scripts" / "train_digits.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -258,7 +258,7 @@ def events_of(path):
 
 
 def test_tensorboards_events_have_the_logs_numbers(train, tmp_path):
-    assert crc32c(b"123456789") == 0xE3069283  # as in RFC 3720
+    assert crc32c(b"123456789") == 0xE3069283  # this is an example of RFC 3720
     arguments = ["--data", "digits.csv", *CSV, "--validation", "0.2", "--epochs", "2", "-o", tmp_path / "out.onnx"]
     train(*arguments, "--tensorboard", tmp_path / "deep" / "events", "--log", tmp_path / "log.jsonl")
     (path,) = (tmp_path / "deep" / "events").iterdir()
@@ -434,7 +434,7 @@ def test_labels_of_text_and_of_numbers(train, ort, tmp_path):
     metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
     assert metadata["classes"].split("\n") == names
 
-    # A regression on two columns. Labels [n] are reshaped to [n, 1], like the output.
+    # The model is a regression on two columns. Labels [n] are reshaped to [n, 1], like the output.
     mlp(tmp_path / "width.onnx", 2, 1)
     columns = [*data[:2], "--labels", "d", "--features", "a", "--features", "c"]
     train(*columns, *settings, "--loss", "mean_squared_error", model=tmp_path / "width.onnx")

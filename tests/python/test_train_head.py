@@ -1,4 +1,4 @@
-"""Replacing the last layer for another number of classes (`Trainer(head=...)`, `treadle train --head`)."""
+"""Tests replacing the last layer, for another number of classes (`Trainer(head=...)`, `treadle train --head`)."""
 
 from __future__ import annotations
 

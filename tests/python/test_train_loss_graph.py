@@ -1,4 +1,4 @@
-"""Losses given as ONNX graphs, compared with PyTorch's autograd."""
+"""Compares losses that are given as ONNX graphs with PyTorch's autograd."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_graph_in_place_of_a_name_gives_the_same_steps() -> None:
         assert by_graph.step({"x": x}, target) == pytest.approx(by_name.step({"x": x}, target), rel=1e-6)
 
 
-@pytest.mark.parametrize("opset", [9, 13, 21])  # opset of the loss; the model's is 18
+@pytest.mark.parametrize("opset", [9, 13, 21])  # the opset of the loss; that of the model is 18
 def test_focal_loss(opset: int) -> None:
     nodes = [
         helper.make_node("LogSoftmax", ["scores"], ["log"], axis=1),
@@ -105,7 +105,7 @@ def test_focal_loss(opset: int) -> None:
 
 
 def test_inputs_take_values_parameters_labels_and_feeds() -> None:
-    # Extents' names are not shared between loss and model: here "batch" is the loss's name for the classes.
+    # The loss and the model do not share the names of extents: here "batch" is the loss's name for the classes.
     nodes = [
         helper.make_node("Sub", ["prediction", "target"], ["d"]),
         helper.make_node("Abs", ["d"], ["distance"]),
@@ -156,7 +156,7 @@ def test_the_saved_model_has_no_loss(tmp_path: object) -> None:
 
 def test_artifacts_keep_the_loss(tmp_path: object) -> None:
     x, labels = batch()[0], np.ones((BATCH, CLASSES), np.float32)
-    for loss in (squared(), "l1"):  # the second time, files of the first exist
+    for loss in (squared(), "l1"):  # the second time, the files of the first exist already
         written = Trainer(model(), loss=loss)
         written.write_artifacts(str(tmp_path))
         opened = Trainer.open_artifacts(str(tmp_path))

@@ -1,4 +1,4 @@
-"""The trainer's losses, optimizers, schedules and options for gradients, compared with PyTorch's."""
+"""Compares the trainer's losses, optimizers, schedules and options for gradients with PyTorch's."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_averages_are_pytorchs(options: dict, where: str) -> None:
     trainer = Trainer(exported(module, x), optimizer="adamw", learning_rate=0.05, ema_decay=0.9, sess_options=session, **options)
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
     averaged = torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
-    averaged.update_parameters(module)  # the first call copies
+    averaged.update_parameters(module)  # the first call copies the parameters
     for _ in range(8):
         optimizer.zero_grad()
         nn.CrossEntropyLoss()(module(x), labels).backward()
@@ -271,9 +271,9 @@ def test_averages_of_running_statistics_are_pytorchs(buffers: bool, tmp_path) ->
     trainer = Trainer(model, **options)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     averaged = torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8), use_buffers=buffers)
-    averaged.update_parameters(module)  # the first call copies
+    averaged.update_parameters(module)  # the first call copies the parameters
     module.train()
-    mean, variance = torch.zeros(8), torch.ones(8)  # as in ONNX, the batch variance is over n
+    mean, variance = torch.zeros(8), torch.ones(8)  # as in ONNX, the variance of the batch is divided by n
     for step in range(6):
         batch = x * (1 + step)
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Models from other exporters can be trained, and other runtimes run the saved models."""
+"""Tests that models from other exporters can be trained, and that other runtimes run the saved models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equal weights that an exporter merged, trained separately (`untied`), compared with PyTorch."""
+"""Trains equal weights separately that an exporter merged (`untied`), and compares with PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 
 class Network(torch.nn.Module):
-    """Has equal biases and scales at first, as new networks usually have."""
+    """A network whose biases and scales are equal at first, as in new networks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def torch_steps() -> list[float]:
 
 def test_untied_weights_train_as_in_pytorch(merged: bytes) -> None:
     np.testing.assert_allclose(steps(merged, untied=["*"]), torch_steps(), rtol=1e-4)
-    assert abs(np.array(steps(merged)) - torch_steps()).max() > 1e-3  # without untying, the steps differ
+    assert abs(np.array(steps(merged)) - torch_steps()).max() > 1e-3  # without `untied`, the steps differ
 
 
 def test_a_trainer_warns_of_merged_weights(merged: bytes, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The keywords of trainers equal the options in the core's table."""
+"""Checks that the keywords of trainers equal the options in the core's table."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_what_a_page_shows_is_what_happens(page, program, tmp_path):
         shutil.copy(REPOSITORY / "examples" / example, tmp_path)
     folders = [str(pathlib.Path(program).resolve().parent), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
     environment = {**os.environ, "PATH": os.pathsep.join(folders), "COLUMNS": "80", "TREADLE_SHARING_DIR": str(tmp_path / "sharing")}
-    if "PYTHONPATH" in environment:  # may be relative to the repository
+    if "PYTHONPATH" in environment:  # the path may be relative to the repository
         environment["PYTHONPATH"] = os.pathsep.join(str(pathlib.Path(folder).resolve()) for folder in environment["PYTHONPATH"].split(os.pathsep))
     for language, title, text in FENCE.findall(page.read_text(encoding="utf-8")):
         if language == "python" and title.startswith("title="):

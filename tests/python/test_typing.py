@@ -1,4 +1,4 @@
-"""The package and its stubs under mypy: the package itself has no errors, and users' programs get the right types."""
+"""Checks the package and its stubs with mypy: the package itself has no errors, and users' programs get the right types."""
 
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Values of undeclared rank: axes that old opsets and normalisations count from the front are determined during the run."""
+"""Tests values of undeclared rank: axes that old opsets and normalisations count from the front are determined during the run."""
 
 import numpy as np
 import pytest

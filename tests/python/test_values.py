@@ -1,4 +1,4 @@
-"""Inputs and outputs of every type, compared with ONNX Runtime for the types that it has."""
+"""Compares inputs and outputs of every type with ONNX Runtime, for the types that it has."""
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ def run(bytes_, **feeds):
 
 
 def echo(dtype, x):
-    """Returns the array after an Identity."""
+    """Runs a model of an Identity on the array, and returns its output."""
     return run(small.identity(dtype, [None] * np.ndim(x)), x=x)[0]
 
 

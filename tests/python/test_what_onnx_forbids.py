@@ -1,4 +1,5 @@
-"""Nodes that ONNX's text forbids or leaves undefined and that onnxruntime refuses: Treadle refuses them too, whether or not shapes are declared."""
+"""Tests nodes that ONNX's text forbids or leaves undefined and that onnxruntime refuses: Treadle refuses them too, whether or not shapes
+are declared."""
 
 import numpy as np
 import onnx
@@ -56,7 +57,7 @@ def test_it_is_refused(ort, case, static):
     ],
 )
 def test_just_one_attribute_tells_the_values(op, inputs, attributes, words):
-    """onnxruntime takes a Constant's last attribute, and a TfIdfVectorizer's strings."""
+    """If a node has several such attributes, onnxruntime takes the last one of a Constant, and the strings of a TfIdfVectorizer."""
     domain = "ai.onnx.ml" if op == "Imputer" else ""
     node = helper.make_node(op, ["x"][: len(inputs)], ["y"], domain=domain, **attributes)
     fed = [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for x in inputs]

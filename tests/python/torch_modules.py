@@ -124,7 +124,7 @@ class Scores:
 
 
 class Nested(nn.Module):
-    """Has inputs and outputs of all types that may contain tensors."""
+    """A module that has inputs and outputs of all types that may contain tensors."""
 
     def __init__(self):
         super().__init__()
@@ -140,7 +140,7 @@ class Nested(nn.Module):
 
 
 class Branching(nn.Module):
-    """Has data-dependent control flow, which no exporter supports; its parts can be exported."""
+    """A module with data-dependent control flow, which no exporter supports; its parts can be exported."""
 
     def __init__(self):
         super().__init__()

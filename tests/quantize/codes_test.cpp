@@ -74,7 +74,7 @@ TEST(Codes, TheRangeOfAnActivationHoldsZero) {
 TEST(Histogram, OnePassGivesWhatSortingGives) {
   std::vector<float> values = normal_numbers(100'000);
   Histogram parts(true), other(true);
-  for (size_t i = 0; i < 10; ++i) {  // later parts have wider ranges, so the bins' width doubles
+  for (size_t i = 0; i < 10; ++i) {  // later parts have wider ranges, so the width of the bins doubles
     for (size_t j = 0; j < 10'000; ++j) values[i * 10'000 + j] *= static_cast<float>(i + 1);
     EXPECT_TRUE((i < 5 ? parts : other).add(values.data() + i * 10'000, 10'000));
   }
@@ -122,7 +122,7 @@ TEST(Histogram, ZerosDoNotMoveTheRangeOfEntropy) {
   parts.merge(zeros);
   EXPECT_EQ(parts.count(), 200'000);
   EXPECT_EQ(parts.range(CalibrationMethod::entropy, 0).high, expected.high);
-  // The percentage counts all values, also zeros.
+  // The percentage counts all values, including zeros.
   Range half = parts.range(CalibrationMethod::percentile, 75);
   const int64_t above = std::count_if(values.begin(), values.end(), [&](float x) { return x > half.high; });
   EXPECT_NEAR(static_cast<double>(above), 50'000, 500);

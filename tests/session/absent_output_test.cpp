@@ -1,4 +1,4 @@
-// Nodes that omit an output before one that they have. All rules of the optimiser see them.
+// Tests nodes that omit an output before one that they have. All rules of the optimiser get such nodes.
 #include <gtest/gtest.h>
 
 #include "tests/session/model_bytes.h"

@@ -36,7 +36,7 @@ class BadFeed : public ::testing::Test {
       std::string text = error.what();
       for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
     }
-    // The session is still usable.
+    // The session must still be usable.
     EXPECT_EQ(session_.run({{"a", floats({2, 3})}, {"b", floats({2})}})[0].tensor().data<float>()[0], 8);
   }
 

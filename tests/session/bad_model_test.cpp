@@ -1,4 +1,4 @@
-// Loading a hostile or broken model either works or gives an error that names the place, in little time and memory.
+// Tests that loading a hostile or broken model either works or gives an error that names the place, in little time and memory.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -35,7 +35,7 @@ void expect_error(const std::string& bytes, ErrorCode code, const std::vector<st
   for (const std::string& word : words) EXPECT_NE(outcome.text.find(word), std::string::npos) << word << " in: " << outcome.text;
 }
 
-/// The most memory that this process has ever had resident.
+/// Returns the most memory that this process has ever had resident.
 size_t peak_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -217,7 +217,7 @@ TEST(BadModel, AbsurdExtentsOfInputsFailWhereTheyOverflow) {
   expect_cheap(bytes);
 }
 
-// The head of a message field of `length` bytes: the bytes themselves follow.
+// Returns the head of a message field of `length` bytes; the bytes themselves must follow.
 std::string head(uint32_t field, size_t length) {
   std::string bytes = message([&](Writer& w) { w.add_bytes(field, std::string(length, ' ')); });
   return bytes.substr(0, bytes.size() - length);
@@ -246,7 +246,7 @@ TEST(BadModel, NestingTenThousandDeepIsRefused) {
   expect_error(bytes, ErrorCode::invalid_model, {"deep"});
 }
 
-// Folding would make constants much larger than the file.
+// Folding would make constants that are much larger than the file.
 TEST(BadModel, ConstantsThatAreHugeStayUnfolded) {
   const int64_t large = int64_t{1} << 36;
   auto with = [](std::vector<std::string> nodes, std::vector<std::string> initializers) {

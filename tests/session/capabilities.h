@@ -21,8 +21,8 @@
 
 namespace treadle::testing {
 
-// y = -(x * w + 1) + 0, in rows of four. The 0 comes from two branches that are expensive enough to run concurrently; without them, a
-// parallel session would run in order.
+// The model computes y = -(x * w + 1) + 0, in rows of four. The 0 comes from two branches that are expensive enough to run at the same
+// time; without them, a parallel session would run in order.
 inline const std::vector<float> kWeights{1, -2, 0.5F, 3};
 
 /// @param add_one  adds nodes that compute "sum" = product + 1; null: a Step.
@@ -114,11 +114,11 @@ class Client {
   virtual void set_monitor(Monitor monitor) = 0;
   virtual std::vector<NodeCounter> node_counters() const = 0;
   virtual void reset_node_counters() = 0;
-  /// Null for clients without a session.
+  /// Returns null for clients without a session.
   virtual Session* session() { return nullptr; }
   /// The device that held y after the last run.
   std::string device;
-  /// Calls that other clients support: each takes feeds by name.
+  /// Calls that other clients support as well; each takes feeds by name.
   using Feeding = std::function<void()>;
   virtual std::vector<Feeding> fed_by_name(const train::Feeds& /*feeds*/) { return {}; }
 };
@@ -192,7 +192,7 @@ class StatefulClient final : public SessionClient {
   std::vector<float> past_;
 };
 
-// Uses gradients of ones: the gradient of w is the negated sum of each column.
+// A client whose gradient of the outputs is 1 everywhere, so the gradient of w is the negated sum of each column.
 class JointClient final : public Client {
  public:
   JointClient(const Build& build, const SessionOptions& options) : module_(build().model(), {.session = options}) {}
@@ -225,7 +225,7 @@ class JointClient final : public Client {
   train::JointModule module_;
 };
 
-// Uses the mean square of the outputs with a learning rate of 0, so that a step changes nothing.
+// A client that trains with the mean square of the outputs and a learning rate of 0, so that a step changes nothing.
 class TrainerClient final : public Client {
  public:
   TrainerClient(const Build& build, const SessionOptions& options)
@@ -304,7 +304,7 @@ class Capabilities : public ::testing::TestWithParam<std::tuple<Schedule, Way>> 
   }
 
   SessionOptions options_;
-  Build build_ = [] { return build_model(); };  // makes the model before client() is called
+  Build build_ = [] { return build_model(); };  // a function that makes the model, set before client() is called
   std::unique_ptr<Client> client_;
 };
 

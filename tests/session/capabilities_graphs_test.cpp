@@ -1,4 +1,4 @@
-// The table of capabilities for graphs with control flow, data-dependent extents, nodes that end later, Yields and cached values.
+// Tests the capabilities on graphs with control flow, data-dependent extents, nodes that end later, Yields and cached values.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -15,7 +15,7 @@ class GraphCapabilities : public Capabilities {};
 INSTANTIATE_TEST_SUITE_P(All, GraphCapabilities, ::testing::Combine(::testing::ValuesIn(kSchedules), ::testing::ValuesIn(kWays)),
                          name_of_case);
 
-// sum = product + 1, computed by a Step if the sum of the products is positive, otherwise by an Add.
+// Adds sum = product + 1. A Step computes it if the sum of the products is positive, otherwise an Add.
 void add_branches(ModelBuilder& b) {
   b.constant("none", Tensor::scalar(0.0F)).constant("one", Tensor::scalar(1.0F));
   b.node("ReduceSum", {"product"}, {"of_all"});
@@ -55,7 +55,7 @@ TEST_P(GraphCapabilities, BranchesAreTaken) {
   expect_right();
 }
 
-// sum = product + the number of nonzero elements of x, which is an extent that only the run knows.
+// Adds sum = product + the number of nonzero elements of x, an extent that is only known in a run.
 TEST_P(GraphCapabilities, ExtentsComeOutInTheRun) {
   build_ = [] {
     return build_model([](ModelBuilder& b) {
@@ -82,7 +82,7 @@ TEST_P(GraphCapabilities, ExtentsComeOutInTheRun) {
   for (size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(got[i], y[i], 1e-5F) << i;
 }
 
-// y = x + 1, computed on another thread. The gradient passes through unchanged.
+// Computes y = x + 1 on another thread. The gradient passes through unchanged.
 int later(void* /*user*/, void* /*state*/, const treadle_host* host, treadle_call* call) {
   std::thread([host, call] {
     treadle_tensor_view x;
@@ -134,7 +134,7 @@ TEST_P(GraphCapabilities, NodesEndLater) {
   EXPECT_EQ(std::ranges::count(ran, "step"), 1);
 }
 
-// sum = the value that the caller returns in place of product.
+// Makes a model in which sum is the value that the caller returns in place of product.
 ModelBuilder with_yield() {
   return build_model([](ModelBuilder& b) { b.node("Yield", {"product"}, {"sum"}, "stop", "treadle"); });
 }
@@ -182,7 +182,7 @@ TEST_P(GraphCapabilities, ValuesAreKeptAndReplaced) {
   EXPECT_EQ(y_of(cache), std::vector<float>(8, -9.0F));
 }
 
-// The state contains the products of all runs except failed ones.
+// The state contains the products of all runs that did not fail.
 TEST_P(GraphCapabilities, StatesGrow) {
   if (!is_way("stateful")) GTEST_SKIP() << "has no states";
   for (int64_t count : {1, 3, 1}) expect_right(nullptr, count);

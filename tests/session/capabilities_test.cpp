@@ -64,7 +64,8 @@ TEST_P(Capabilities, RunsEndAtTheirDeadline) {
   set_fault(0, [] { std::this_thread::sleep_for(std::chrono::milliseconds(60)); });
   const Error late = failure(&run);
   EXPECT_EQ(late.code(), ErrorCode::timed_out) << late.what();
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the run may have been left behind, and later ones wait for it
+  // The run may still be under way after its caller has left, and later ones wait for it.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   // A node waits at a gate, so the caller returns at the deadline while the node still computes. On a busy machine, the deadline may pass
   // before the node begins. The loop then tries a longer one.
   bool begun = false;
@@ -240,7 +241,7 @@ TEST_P(Capabilities, NamesThatMeanNothingAreErrors) {
     RunOptions allocated, placed, aimed;
     allocated.output_allocators["yy"] = std::make_shared<FaultyAllocator>();
     expect_message(&allocated, {"output_allocators", "\"yy\"", "is it y"});
-    placed.output_devices["sum"] = "sim";  // a value that the run does not return
+    placed.output_devices["sum"] = "sim";  // the run does not return this value
     expect_message(&placed, {"output_devices", "\"sum\"", "is it y"});
     aimed.targets = {"produkt"};
     expect_message(&aimed, {"\"produkt\"", "is it product"});
@@ -417,7 +418,7 @@ TEST_P(Capabilities, MonitorsSeeValues) {
   EXPECT_TRUE(values.empty());
 }
 
-// z = (a * w) + 1 needs only `a`; y = z - b.
+// The model is z = (a * w) + 1, which needs only `a`, and y = z - b.
 TEST_P(Capabilities, FeedsComeLaterAndValuesAreFetchedEarly) {
   if (!is_way("partial")) GTEST_SKIP() << "does not stop";
   ModelBuilder b;
@@ -442,7 +443,7 @@ TEST_P(Capabilities, FeedsComeLaterAndValuesAreFetchedEarly) {
     EXPECT_EQ(floats(run.outputs()[1]), difference);
   }
   PartialRun run = session.partial_run({{"a", x}});
-  EXPECT_FALSE(run.advance());  // up to the node that needs b
+  EXPECT_FALSE(run.advance());  // runs up to the node that needs b
   EXPECT_EQ(run.steps_left(), 0U);
   EXPECT_EQ(floats(run.fetch(z)[0]), sum);
   EXPECT_THROW(run.fetch(y), Error);
@@ -519,7 +520,7 @@ TEST_P(Capabilities, AnyValueIsFetched) {
     const train::JointModule::Run run = module.forward({{"x", x}});
     values = {run.outputs()[1], run.outputs()[0]};
   } else if (is_way("trainer")) {
-    RunOptions run;  // no value is fetched by name
+    RunOptions run;  // these options fetch no value by name
     run.targets = {"sum"};
     EXPECT_NE(std::string(failure(&run).what()).find("training has no targets: watch the value with a monitor"), std::string::npos);
     return;

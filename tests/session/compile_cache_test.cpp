@@ -1,4 +1,4 @@
-// Compiled models: files that users write, and the folder of files that a session keeps.
+// Tests compiled models: files that users write, and the folder of files that a session keeps.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -48,7 +48,7 @@ std::map<std::string, Datum> feeds_of(int64_t batch = 1) {
   return {{"image", numbers(Shape{batch, 16, 12, 12}, 50)}, {"x", numbers(Shape{batch, 48}, 51)}, {"steps", numbers(Shape{5, 2, 8}, 52)}};
 }
 
-// Runs the session and returns the outputs' bytes.
+// Runs the session and returns the bytes of the outputs.
 std::string bits(const Session& session, int64_t batch = 1) {
   std::string all;
   for (const Datum& output : session.run(feeds_of(batch))) {
@@ -64,7 +64,7 @@ std::string contents(const fs::path& path) {
 }
 void overwrite(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes; }
 
-// Corrects the header's checksums of a changed description, as an attacker can.
+// Corrects the checksums in the header of a file whose description has been changed, as an attacker can.
 void mend_checksums(std::string& file) {
   uint64_t description_bytes = 0;
   std::memcpy(&description_bytes, file.data() + 24, 8);
@@ -180,7 +180,7 @@ TEST_F(CompiledModel, TellsWhatItCannotDo) {
   SessionOptions others;
   others.disabled_passes = {"fuse-conv"};
   EXPECT_THROW(Session(folder / "m.treadle", others), Error);
-  // The file has another version.
+  // The file gets another version.
   std::string bytes = contents(folder / "m.treadle");
   const size_t at = bytes.find("treadle ", 64);
   bytes[at + 8] = '9';
@@ -221,7 +221,8 @@ TEST_F(CompiledModel, TypesInItsDescriptionAreInferredAgain) {
   writing.compiled_model_filepath = folder / "m.treadle";
   const Session made(folder / "m.onnx", writing);
   std::string bytes = contents(folder / "m.treadle");
-  const char record[] = {1, 0, 0, 0, 0, 0, 0, 0, 'y', 0, 1, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 1};  // name, kind, type, rank, "is symbolic"
+  // fields: name, kind, type, rank, "is symbolic".
+  const char record[] = {1, 0, 0, 0, 0, 0, 0, 0, 'y', 0, 1, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 1};
   const size_t at = bytes.find(std::string(record, sizeof(record)));
   ASSERT_NE(at, std::string::npos);
   bytes[at + sizeof(record) - 1] = 0;
@@ -237,7 +238,7 @@ TEST_F(CompiledModel, InputsAreOfTheKindThatItTellsOf) {
   writing.compiled_model_filepath = folder / "m.treadle";
   const Session made(folder / "m.onnx", writing);
   const std::string bytes = contents(folder / "m.treadle");
-  const char record[] = {1, 0, 0, 0, 0, 0, 0, 0, 'x', 1, 1, 1, 0, 1, 2};  // name, kind, type: kind, dtype, key, "has a rank", rank
+  const char record[] = {1, 0, 0, 0, 0, 0, 0, 0, 'x', 1, 1, 1, 0, 1, 2};  // fields: name, kind, type (kind, dtype, key), "has a rank", rank
   const size_t at = bytes.find(std::string(record, sizeof(record)));
   ASSERT_NE(at, std::string::npos);
   auto with = [&](size_t place, char value) {
@@ -260,7 +261,8 @@ TEST_F(CompiledModel, InputsAreOfTheKindThatItTellsOf) {
   EXPECT_EQ(with(8, '\xe9'), ErrorCode::invalid_model) << "no UTF-8";
 }
 
-// Random changes with correct checksums, as an attacker can make. The program may compute nonsense, but must stay within its memory.
+// Makes random changes with correct checksums, as an attacker can. The program may compute nonsense, but must not access memory outside of
+// its own.
 TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
   packing_model().model().save(folder / "m.onnx");
   SessionOptions writing;
@@ -272,7 +274,8 @@ TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
   std::mt19937_64 random(7);
   SessionOptions reading;
   reading.intra_op_num_threads = 1;
-  reading.memory_limit_bytes = 256 << 20;  // pads of millions are valid, and would make images that fill the machine's memory
+  // Pads of millions are valid, and without a limit would make images that fill the machine's memory.
+  reading.memory_limit_bytes = 256 << 20;
   int refused = 0;
   constexpr int kTrials = 1500;
   for (int trial = 0; trial < kTrials; ++trial) {

@@ -100,7 +100,7 @@ TEST_F(ContradictedSymbols, PartialRuns) {
     while (!run.advance()) continue;
     return run.outputs();
   });
-  // A later feed must fit to the program that was chosen without it.
+  // A feed that comes later must fit to the program that was chosen without it.
   PartialRun run = made.partial_run({{"a", counted({2})}});
   EXPECT_THROW(run.feed("b", counted({5, 1})), Error);
 }

@@ -1,4 +1,4 @@
-// Devices with kernels of their own say which fused operators they compute.
+// Tests devices with kernels of their own, which say which fused operators they compute.
 #include <gtest/gtest.h>
 
 #include "core/devices/device_registry.h"

@@ -1,4 +1,4 @@
-// The allocator of a device's memory, and the copies of a device's values on the host.
+// Tests the allocator of a device's memory, and the copies of a device's values on the host.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ constexpr int64_t kElements = 16 * 1024;
 constexpr size_t kValueBytes = kElements * sizeof(float);
 constexpr int kLinks = 6;
 
-// v0 = x + 1, v1 = v0 + 1, …; y is the sum of them all.
+// Makes v0 = x + 1, v1 = v0 + 1, …, and y, the sum of them all.
 Model links() {
   register_fault_operators();
   ModelBuilder b;
@@ -58,7 +58,7 @@ void expect_right(const Session& session) {
   }
 }
 
-/// Counts the allocated bytes.
+/// An allocator that counts the bytes that it has allocated.
 class WatchedAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "watched"; }
@@ -148,7 +148,7 @@ TEST(DeviceMemory, TheHostHasNoArenaForWhatADeviceComputes) {
   expect_right(on_device);
   EXPECT_GE(on_host.memory_statistics()[MemoryClass::activations].peak_bytes, (kLinks - 1) * kValueBytes);
   EXPECT_LT(on_device.memory_statistics()[MemoryClass::activations].peak_bytes, kValueBytes);
-  // A monitor gets values on the host.
+  // The values that a monitor gets are on the host.
   std::vector<float> seen;
   on_device.set_monitor({.callback =
                              [&](const MonitorEvent& event) {

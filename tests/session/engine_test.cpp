@@ -17,7 +17,7 @@ namespace {
 
 using Variables = std::vector<Engine::Variable>;
 
-// Results depend only on the order in which operations are pushed: compares with executing them one by one.
+// Results depend only on the order in which operations are pushed, so they must equal those of operations executed one by one.
 TEST(Engine, RandomOperationsLeaveWhatTheyLeaveInOrder) {
   for (bool naive : {false, true}) {
     for (uint32_t seed = 0; seed < 30; ++seed) {
@@ -105,7 +105,7 @@ TEST(Engine, ScratchComesFromTheAllocatorAndItsFailureSurfaces) {
   EXPECT_EQ(allocator->statistics().total.bytes, 0U);
 }
 
-// The random numbers depend only on the order in which operations are pushed: compares with an engine without threads.
+// The random numbers depend only on the order in which operations are pushed, so they must equal those of an engine without threads.
 TEST(Engine, RandomStreamsGiveTheSameNumbersWhateverTheThreads) {
   std::vector<std::vector<double>> all;
   for (int threads : {0, 1, 4}) {
@@ -155,7 +155,7 @@ TEST(Engine, ErrorsSurfaceAtTheWaitOnceAndPassThroughReaders) {
     Variables a{engine.variable()}, b{engine.variable()}, c{engine.variable()};
     int ran = 0;
     engine.push([] { throw Error(ErrorCode::io_error, "no disk"); }, {}, a);
-    engine.push([&] { ++ran; }, a, b);  // does not run: it reads a failed variable
+    engine.push([&] { ++ran; }, a, b);  // this operation does not run, because it reads a variable that has failed
     engine.push([&] { ran += 10; }, {}, c);
     engine.wait_for(c[0]);
     EXPECT_THROW(engine.wait_for(b[0]), Error);
@@ -172,7 +172,7 @@ TEST(Engine, ErrorsSurfaceAtTheWaitOnceAndPassThroughReaders) {
     engine.wait_all();
     EXPECT_EQ(ran, 110);
     engine.push([] { throw Error(ErrorCode::io_error, "again"); }, {}, a);
-    engine.push([&] { ran += 1000; }, {}, a);  // writes without reading, so the variable is valid again
+    engine.push([&] { ran += 1000; }, {}, a);  // this operation writes without reading, so the variable is valid again
     engine.push([] { throw Error(ErrorCode::internal, "writes nothing"); }, b, {});
     EXPECT_NO_THROW(engine.wait_for(a[0]));
     EXPECT_THROW(engine.wait_all(), Error);
@@ -203,7 +203,7 @@ TEST(Engine, OrdersRunsOfSessionsByWhatTheyReadAndWrite) {
   Variables v{engine.variable()}, result{engine.variable()};
   engine.push([&] { std::this_thread::sleep_for(std::chrono::milliseconds(5)), x.data<float>()[0] = 5; }, {}, v);
   auto future = engine.run_async(session, {{"x", x}}, {"y"}, v, result);
-  engine.push([&] { x.data<float>()[0] = -1; }, {}, v);  // waits for the run, which reads x
+  engine.push([&] { x.data<float>()[0] = -1; }, {}, v);  // this operation waits for the run, which reads x
   EXPECT_EQ(testing::values_of(future.get()[0]), (std::vector<float>{30, 6}));
   engine.wait_all();
   auto failing = engine.run_async(session, {{"x", Tensor(DType::int64, {1})}}, {"y"}, {}, result);
@@ -219,7 +219,7 @@ TEST(Engine, RefusesWhatItCannotOrder) {
   Variables foreign{other.variable()};
   EXPECT_THROW(engine.push([] {}, foreign, {}), Error);
   EXPECT_THROW(engine.wait_for(foreign[0]), Error);
-  // A variable named several times counts once, as written.
+  // A variable that is named several times counts once, as a variable that is written.
   Variables v{engine.variable()}, twice{v[0], v[0]};
   int ran = 0;
   engine.push([&] { ++ran; }, twice, twice);

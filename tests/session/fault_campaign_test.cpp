@@ -33,8 +33,8 @@ struct Outcome {
 
 enum class Fault {
   none,
-  allocator,     // the session's allocator fails once, or from then on
-  operator_new,  // the heap fails once, or from then on
+  allocator,     // the session's allocator fails once, or always from then on
+  operator_new,  // the heap fails once, or always from then on
   kernel_error,  // a kernel throws Error
   kernel_bad_alloc,
   kernel_foreign,  // a kernel throws something not derived from std::exception
@@ -95,7 +95,7 @@ class Campaign {
         set_fault(node, [past] { std::this_thread::sleep_until(past); });
         Outcome outcome = run(&options);
         if (outcome.code == ErrorCode::ok) {
-          check(outcome);  // the last node was late, or the node with the fault does not run
+          check(outcome);  // the node that was late was the last one, or the node with the fault did not run
         } else {
           EXPECT_EQ(outcome.code, ErrorCode::timed_out) << outcome.what;
         }
@@ -174,7 +174,7 @@ class Campaign {
       outcome.code = error.code();
       keep_text(outcome, error);
     } catch (const std::bad_alloc& error) {
-      outcome.code = ErrorCode::resource_exhausted;  // not even an Error could be allocated
+      outcome.code = ErrorCode::resource_exhausted;  // there was not even memory for an Error
       keep_text(outcome, error);
     }
     return outcome;
@@ -266,7 +266,7 @@ class Campaign {
       SCOPED_TRACE("allocation " + std::to_string(at));
       if (outcome.code == ErrorCode::ok) {
         check(outcome);
-        // Frames keep memory, so later runs need less. Continues until a run was certainly unaffected.
+        // Frames keep memory, so later runs need fewer allocations. Continues until a run was certainly not affected.
         if (at > 60) break;
         continue;
       }
@@ -336,7 +336,7 @@ class Campaign {
     Feeds feeds{{"x", feed()}};
     std::thread client([&] {
       outcome = run(feeds, nullptr);
-      reached.open();  // opens the gate if no node waits at it
+      reached.open();  // opens the gate even if no node waits at it
     });
     reached.wait();
     std::thread ender([&] {
@@ -363,7 +363,7 @@ class Campaign {
   std::shared_ptr<FaultyAllocator> allocator_ = std::make_shared<FaultyAllocator>();
   const bool partial_;
   bool placed_ = false;      // the session runs on devices
-  bool heap_fails_ = false;  // operator new fails too
+  bool heap_fails_ = false;  // operator new fails as well
   int last_fault_ = 0;
   RandomModel model_;
   std::vector<float> x_;  // elements of the last feed

@@ -41,7 +41,7 @@ struct Step {
   }
 };
 
-// Works in chunks of three elements; one chunk has the fault.
+// A kernel that works in chunks of three elements; one chunk has the fault.
 struct WideStep {
   static constexpr int64_t kGrain = 3;
   int64_t id, count;
@@ -138,7 +138,7 @@ void register_fault_operators() {
     step.inputs = {{"x", kFloats}};
     step.outputs = {{"y", kFloats}};
     step.attributes = {{kAnyAttribute}};
-    step.deterministic = false;  // otherwise equal nodes would be merged
+    step.deterministic = false;  // without this, equal nodes would be merged
     OpDef dynamic = step;
     dynamic.name = "DynamicStep";
     dynamic.kernels = {kernel<DynamicStep>()};
@@ -196,7 +196,7 @@ RandomModel::RandomModel(std::mt19937& random, bool yields) {
     static const char* const kOps[] = {"Step", "Step", "WideStep", "WideStep", "DynamicStep", "Add", "Sub", "Max", "Neg", "Loop"};
     made.op = i == yield_at ? "Yield" : kOps[pick(std::size(kOps))];
     const bool binary = made.op == "Add" || made.op == "Sub" || made.op == "Max";
-    // Mostly reads recent values, so that chains and branches become long.
+    // Mostly reads recent values, so that chains and branches get long.
     for (int k = 0; k < (binary ? 2 : 1); ++k) made.inputs.push_back(i - std::min(i, pick(4)));
     std::vector<std::string> inputs;
     for (size_t input : made.inputs) {

@@ -28,7 +28,7 @@ class Gate {
     reached_ = true;
     changed_.wait(lock, [&] { return open_; });
   }
-  /// True if a thread has reached the gate.
+  /// Returns true if a thread has reached the gate.
   bool reached() {
     std::lock_guard lock(mutex_);
     return reached_;
@@ -47,7 +47,7 @@ void register_fault_operators();
 /// @param action  a function that is called once, by the next kernel of node `id` that starts. Empty: no function is called.
 void set_fault(int64_t id, std::function<void()> action);
 
-/// Counts its blocks. Allocation `fail_at` (from 0) fails; with `all`, all later ones do too.
+/// An allocator that counts its blocks. The allocation with the number `fail_at` (from 0) fails; with `all`, all later ones fail too.
 class FaultyAllocator final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "faulty"; }
@@ -62,17 +62,17 @@ class FaultyAllocator final : public Allocator {
   std::atomic<bool> armed_{false}, all_{false};
 };
 
-/// A random graph of Step, WideStep and DynamicStep nodes, additions and the like, with a Loop now and then, over a vector of floats "x".
+/// A random model of Step, WideStep and DynamicStep nodes, additions and the like, with a Loop now and then, over a vector of floats "x".
 /// Some nodes are in the groups "left" and "right", for sessions on several devices.
 struct RandomModel {
-  /// @param yields  adds one treadle.Yield, named "stop".
+  /// @param yields  true: the model has one treadle.Yield, named "stop"
   RandomModel(std::mt19937& random, bool yields);
 
-  /// Returns the outputs for a feed, computed element by element.
+  /// Returns the outputs for a feed, computed element by element. The test compares with these.
   std::vector<std::vector<float>> expected(const std::vector<float>& x) const;
 
   ModelBuilder builder;
-  int64_t num_steps = 0;  ///< nodes 0 … num_steps - 1 can be made to fail
+  int64_t num_steps = 0;  ///< number of nodes that can be made to fail; their ids are 0 … num_steps - 1
   std::vector<std::string> output_names;
 
  private:
@@ -80,7 +80,7 @@ struct RandomModel {
     std::string op;
     std::vector<size_t> inputs;
   };
-  std::vector<Operation> operations_;  // value i + 1 is the result of operation i; value 0 is x
+  std::vector<Operation> operations_;  // operation i computes value i + 1; value 0 is x
   std::vector<size_t> outputs_;
 };
 

@@ -1,4 +1,5 @@
-// Small files that declare or would compute huge values. Each is loaded or refused within the memory that the documentation states.
+// Tests small files that declare huge values, or would compute some. Each is loaded or refused within the memory that the documentation
+// states.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +17,7 @@ namespace {
 constexpr size_t kMostMemory = 64U << 20U;  // the limit that docs/fuzzing.md states
 constexpr int64_t kDeclared = 1'000'000'007;
 
-/// A field of this process's status, in bytes.
+/// Returns a field of this process's status, in bytes.
 size_t status_bytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -26,11 +27,11 @@ size_t status_bytes(const std::string& field) {
 
 struct Load {
   bool ended = false;   // false if the process was killed
-  size_t memory = 0;    // peak beyond the memory at the start, in bytes
-  std::string refusal;  // the error; empty: it loaded
+  size_t memory = 0;    // the peak minus the memory at the start, in bytes
+  std::string refusal;  // the message of the error; empty if the file was loaded
 };
 
-/// Loads in a child process, and measures its peak.
+/// Loads the bytes in a child process, and measures the child's peak.
 Load load(const std::string& bytes) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -109,7 +110,7 @@ TEST(HostileLoad, ADeclaredRankHasALimit) {
                               .inputs = {value_info("x", kFloat, many)},
                               .outputs = {value_info("y", kInt64, {"n"})}})),
                  "at most 12");
-  // Axes that nodes add count as well.
+  // Axes that nodes add count against the limit as well.
   std::vector<std::string> nodes{node("Unsqueeze", {"x", "axes"}, {"y0"})};
   for (int i = 0; i < 11; ++i) nodes.push_back(node("Unsqueeze", {"y" + std::to_string(i), "axes"}, {"y" + std::to_string(i + 1)}));
   auto with = [&](size_t count) {

@@ -1,4 +1,4 @@
-// Phases of kernels in profiles of sessions.
+// Tests phases of kernels in profiles of sessions.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRuns = 6;
 
-// Multiplies two inputs [n, 64] and [64, 48], so that each run packs the second.
+// Makes a session that multiplies two inputs [n, 64] and [64, 48], so that each run packs the second one.
 Session product_session(const SessionOptions& options) {
   return Session(
       Model::from_bytes(onnx::test::bytes_of(model(graph({.nodes = {node("MatMul", {"x", "w"}, {"p"}), node("Relu", {"p"}, {"y"})},

@@ -1,4 +1,4 @@
-// The allocator and the uses of a session's memory, and how runs keep within a limit.
+// Tests the allocator and the classes of a session's memory, and how runs keep within a limit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ constexpr int kLinks = 12;
 constexpr int64_t kElements = 16 * 1024;
 constexpr size_t kValueBytes = kElements * sizeof(float);
 
-// v[i + 1] = v[i] + 1 by an expensive node or -v[i] by a cheap one; then everything is added up from the last to the first.
+// Makes v[i + 1] = v[i] + 1 by an expensive node, or -v[i] by a cheap one; then all values are added up from the last to the first.
 ModelBuilder there_and_back(bool yields = false) {
   register_fault_operators();
   ModelBuilder b;
@@ -224,7 +224,7 @@ TEST(SessionMemory, ValuesThatCostLittleAreComputedTwice) {
   const auto arena_of = [](double fraction) {
     SessionOptions options = as_written();
     options.recompute_fraction = fraction;
-    options.spill_folder = "/nowhere";  // no file is written, so the folder need not exist
+    options.spill_folder = "/nowhere";  // no file is written, so the folder does not have to exist
     Session session(there_and_back().model(), options);
     for (int run = 0; run < 2; ++run) EXPECT_EQ(run_for(session), truth()) << fraction;
     return session.memory_statistics()[MemoryClass::activations].bytes;
@@ -442,7 +442,7 @@ TEST(SessionMemory, TheLeastCountsBodies) {
       return std::string("at least 0");
     };
     size_t least = least_named_by(refused());
-    if (kind == "If") {  // an If takes one of two branches; the message also names the larger one's need
+    if (kind == "If") {  // an If takes one of two branches; the message also names what the larger one needs
       EXPECT_GE(least, kValueBytes);
       const std::string text = refused(), before = "can come out, ";
       const size_t most = static_cast<size_t>(std::stoull(text.substr(text.find(before) + before.size())));
@@ -505,7 +505,7 @@ TEST(SessionMemory, TheLeastCountsOutputsThatNoNodeMakes) {
   EXPECT_EQ(outputs[2].tensor().data<int64_t>()[999], 3);
 }
 
-// Bounds that exceed all memory mean nothing, so they are no reason to refuse a run.
+// Bounds that exceed all memory are meaningless, so they are no reason to refuse a run.
 TEST(SessionMemory, BoundsWithoutMeaningDoNotCount) {
   const Model built = parsed(
       {.nodes = {node("NonZero", {"x"}, {"a"}), node("Cast", {"a"}, {"b"}, {int_attribute("to", kFloat)}), node("Transpose", {"b"}, {"c"}),
@@ -630,7 +630,7 @@ TEST(SessionMemory, ALimitThatLeavesRoomForWhatIsThereWritesNoFile) {
   }
 }
 
-// Six branches of three nodes each, from one value to one sum.
+// Makes six branches of three nodes each, which begin at one value and end in one sum.
 ModelBuilder six_branches() {
   register_fault_operators();
   ModelBuilder b;
@@ -707,7 +707,7 @@ TEST(SessionMemory, AGuardFindsAKernelThatWritesTooFar) {
   SessionOptions options = as_written();
   options.allocator = make_allocator("guard");
   Session session(there_and_back().model(), options);
-  // The arena is the largest block. Writes behind it, as a faulty kernel would.
+  // The arena is the largest block. The test writes beyond its end, as a faulty kernel would.
   run_for(session);
   std::byte* end = nullptr;
   size_t largest = 0;
@@ -741,9 +741,9 @@ TEST(SessionMemory, AParentAccountIsChargedWithWhatItsSessionsHold) {
   EXPECT_EQ(job->bytes(), 0U);
 }
 
-// A product must not be computed in place over its residual if that is also its A, or shares A's bytes, as rows of A are read later.
+// A product must not be computed in place over its residual if that is also its A, or shares A's bytes, because rows of A are read later.
 TEST(SessionMemory, NoResultLiesOverAnOperandThatIsReadInAnotherOrder) {
-  constexpr int64_t kRows = 5, kColumns = 200;  // several panels for every instruction set
+  constexpr int64_t kRows = 5, kColumns = 200;  // enough columns for several panels, whatever the instruction set
   Tensor weight(DType::float32, {kColumns, kColumns}), x(DType::float32, {kRows, kColumns});
   for (int64_t i = 0; i < kColumns * kColumns; ++i) weight.data<float>()[i] = static_cast<float>(i * 31 % 101 - 50) / 800;
   for (int64_t i = 0; i < kRows * kColumns; ++i) x.data<float>()[i] = static_cast<float>(i * 17 % 23 - 11) / 11;

@@ -1,4 +1,4 @@
-// Small models as bytes, also malicious ones, made without the library's reader and writer.
+// Makes small models as bytes, also malicious ones, without the library's reader and writer.
 #pragma once
 
 #include <functional>
@@ -87,7 +87,7 @@ inline std::string int64_tensor(const std::string& name, const std::vector<int64
   });
 }
 
-/// The parts of a GraphProto, each encoded.
+/// The parts of a GraphProto, each of them encoded.
 struct GraphParts {
   std::vector<std::string> nodes, initializers, inputs, outputs, sparse_initializers;
 };

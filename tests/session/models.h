@@ -1,4 +1,4 @@
-// Small models for tests of sessions, as files would contain them.
+// Makes small models for tests of sessions, as files would contain them.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ class ModelBuilder {
     def_.graph.name = "test";
   }
 
-  /// @param shape  a negative extent means the symbol "n".
+  /// @param shape  extents; a negative one means the symbol "n"
   ModelBuilder& input(const std::string& name, std::vector<int64_t> shape, DType dtype = DType::float32) {
     def_.graph.inputs.push_back(info(name, shape, dtype));
     return *this;
@@ -78,7 +78,7 @@ class ModelBuilder {
   onnx::ModelDef def_;
 };
 
-/// y = (x + 1) * x, where the sum is named "sum"; z = -x. Vectors of any length.
+/// Makes y = (x + 1) * x, in which the sum is named "sum", and z = -x, for vectors of any length.
 inline ModelBuilder two_outputs() {
   ModelBuilder b;
   b.input("x", {-1}).output("y", {-1}).output("z", {-1});
@@ -87,7 +87,7 @@ inline ModelBuilder two_outputs() {
   return b;
 }
 
-/// Loops 2^62 times, so a run ends only if it is stopped.
+/// Makes a loop of 2^62 iterations, so that a run only ends if it is stopped.
 inline ModelBuilder endless_loop(bool with_nodes = true) {
   ModelBuilder b;
   b.input("start", {}, DType::int64).output("total", {}, DType::int64);

@@ -210,7 +210,7 @@ TEST(Options, TheRangeIsTheSameForTextsAndMembers) {
   options = {};
   options.intra_op_num_threads = 5000;
   EXPECT_NE(refused(options).find("up to 4096"), std::string::npos);
-  // Existing programs pass -1, as ONNX Runtime accepts.
+  // Existing programs pass -1, which ONNX Runtime accepts.
   options.intra_op_num_threads = options.inter_op_num_threads = -1;
   EXPECT_EQ(refused(options), "");
   set_option(options, "intra_op_num_threads", "-1");
@@ -348,7 +348,7 @@ Model convolution() {
   return model.model();
 }
 
-// The cache's key is graph_options(), so that options which leave the graph alone do not change it.
+// The key of the cache is graph_options(), so options that do not change the graph must not change it.
 TEST(Options, ThoseThatLeaveTheGraphAloneAreNotInTheCachesKey) {
   const Model model = convolution();
   SessionOptions usual;
@@ -437,7 +437,7 @@ TEST(Options, RatesOfAMachineChooseTheWayOfConvolutions) {
   EXPECT_NE(with("direct 210000\ntransforms 60\n" + rest).find("(direct)"), std::string::npos);
   EXPECT_THROW(with(rest), Error);                                         // two rates are missing
   EXPECT_THROW(with("direct 0\ntransforms 60\n" + rest), Error);           // a rate must be positive
-  EXPECT_THROW(with("direct 1\ntransforms 60 7\n" + rest), Error);         // two numbers for a rate
+  EXPECT_THROW(with("direct 1\ntransforms 60 7\n" + rest), Error);         // a rate must be one number
   EXPECT_THROW(with("direct 1\ntransforms 60\nspeed 3\n" + rest), Error);  // "speed" is not the name of a rate
   SessionOptions missing;
   missing.conv_rates = path + ".none";

@@ -1,4 +1,4 @@
-// The text of an error when memory runs out: the request, the values that are alive, and the changes that would need less.
+// Tests the text of an error when memory is exhausted: the request, the values that are alive, and the changes that would need less.
 #include "treadle/out_of_memory.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ void add_step(ModelBuilder& b, const std::string& input, const std::string& outp
   b.last_node().attributes.push_back(std::move(attribute));
 }
 
-// v0 = x + 1, v1 = v0 + 1, …, and then y = v3 + v2 + v1 + v0: at node i the values v0 to vi are alive.
+// Makes v0 = x + 1, v1 = v0 + 1, …, and then y = v3 + v2 + v1 + v0: at node i the values v0 to vi are alive.
 ModelBuilder stack_of_values() {
   register_fault_operators();
   ModelBuilder b;
@@ -340,7 +340,7 @@ TEST(OutOfMemory, InTrainingGradientsAreListed) {
   add_step(b, "product", "y", 0);
   train::Trainer trainer(b.model(), {.loss = train::Loss::mean_squared_error, .session = as_written()});
   const Tensor x = numbers().reshaped({64, 64});
-  for (const int64_t at : {0, 1}) {  // in the forward pass and in the backward pass
+  for (const int64_t at : {0, 1}) {  // a failure in the forward pass, and one in the backward pass
     set_fault(at, [] { throw std::bad_alloc(); });
     const std::string text = failure([&] { trainer.step({{"x", x}}, x); });
     SCOPED_TRACE(text);
@@ -353,7 +353,7 @@ TEST(OutOfMemory, InTrainingGradientsAreListed) {
   trainer.step({{"x", x}}, x);
 }
 
-// y = relu(x w0) w1 …, in the layers "body" and "body/dense<i>".
+// Makes y = relu(x w0) w1 …, in the layers "body" and "body/dense<i>".
 ModelBuilder products(int count) {
   ModelBuilder b;
   b.input("x", {-1, 64}).output("y", {-1, 64});
@@ -474,7 +474,7 @@ TEST(OutOfMemory, IsAClassOfErrors) {
   const Session session(stack_of_values().model(), as_written());
   set_fault(2, [] { throw std::bad_alloc(); });
   EXPECT_TRUE(of([&] { session.run({{"x", numbers()}}); }));
-  // The text mentions bytes and memory, but memory did not run out.
+  // The text mentions bytes and memory, but memory was not exhausted.
   set_fault(2, [] { throw Error(ErrorCode::resource_exhausted, "a pattern of more bytes than its memory has states"); });
   EXPECT_FALSE(of([&] { session.run({{"x", numbers()}}); }));
   MemoryAccount account("a test", 10);
@@ -492,7 +492,7 @@ TEST(OutOfMemory, APackedWeightBeyondTheLimitHasItsRemedies) {
   SCOPED_TRACE(text);
   EXPECT_NE(text.find("while weights were packed"), std::string::npos);
   EXPECT_EQ(number_behind(text, "in place of"), 3 * kWeightBytes);
-  options.share_weights = true;  // packed once for all, and counted at the end
+  options.share_weights = true;  // weights are packed once for all sessions, and counted at the end
   const std::string shared = failure([&] { Session(model, options); });
   EXPECT_NE(shared.find("while weights were packed"), std::string::npos) << shared;
   EXPECT_EQ(number_before(shared, "of 3 nodes"), 3U);

@@ -1,4 +1,4 @@
-// A model with every kind of node that packs its weights.
+// Makes a model with every kind of node that packs its weights.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ inline Tensor numbers(const Shape& shape, int64_t seed) {
   return w;
 }
 
-// Contains all nodes that pack: products, an LSTM, convolutions of all kinds for any batch size, folded constants, a body.
+// Makes the model: products, an LSTM, convolutions of all kinds for any batch size, folded constants, and a body.
 inline ModelBuilder packing_model(int64_t seed = 1) {
   ModelBuilder b;
   b.input("image", {-1, 16, 12, 12}).input("x", {-1, 48}).input("steps", {5, 2, 8});

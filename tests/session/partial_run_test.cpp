@@ -1,4 +1,4 @@
-// Partial runs: they stop at a Yield or after a node, are interleaved, abandoned, or resumed elsewhere; and their caches save work.
+// Tests partial runs: they stop at a Yield or after a node, are interleaved, abandoned, or resumed elsewhere; and their caches save work.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -212,7 +212,7 @@ TEST(PartialRun, AdvancesUntilANodeHasRun) {
   }
 }
 
-// total = x + x + x becomes two nodes; y = -total.
+// The node total = x + x + x becomes two nodes; y = -total.
 TEST(PartialRun, AdvancesToTheEndOfANodeThatBecameSeveral) {
   for (const char* device : {"", "sim"}) {
     SessionOptions options;
@@ -269,7 +269,7 @@ TEST(PartialRun, GoesNodeByNodeAndTellsHowManyAreLeft) {
   EXPECT_FALSE(run.at_yield());
   EXPECT_EQ(run.advance_steps(), 0U);
   EXPECT_TRUE(run.at_yield());
-  EXPECT_EQ(run.advance_steps(), 0U);  // stops at the Yield
+  EXPECT_EQ(run.advance_steps(), 0U);  // the run stops at the Yield
   EXPECT_EQ(values_of(run.yielded()[0].second), (std::vector<float>{2, 8}));
   EXPECT_TRUE(run.resume(one({1, 1})));
   EXPECT_EQ(run.advance_steps(7), 0U);
@@ -287,7 +287,7 @@ TEST(PartialRun, AnyValueCanBeFed) {
 TEST(PartialRun, ACachedValueReplacesItsComputation) {
   Session session(two_yields());
   auto cache = std::make_shared<ValueCache>();
-  (*cache)["a"] = Datum();  // asks the run to keep it
+  (*cache)["a"] = Datum();  // this entry asks the run to store the value
   PartialRun first = session.partial_run({{"x", floats({1, 2})}}, cache);
   first.advance();
   EXPECT_EQ(values_of(cache->at("a")), (std::vector<float>{2, 4}));

@@ -51,7 +51,7 @@ TEST(PlacedSession, GivesWhatTheHostGives) {
   }
 }
 
-// y = x * of_branch if c, otherwise x + x. An input that only the untaken branch reads need not be fed.
+// Makes y = x * of_branch if c is true, otherwise x + x. An input that is only read by the branch that is not taken need not be fed.
 TEST(PlacedSession, AnInputOfABranchThatIsNotTakenMayBeLeftOut) {
   auto branch = [](const char* op, const char* second) {
     return graph({.nodes = {node(op, {"x", second}, {"t"})}, .outputs = {value_info("t", kFloat, {int64_t{2}})}}, op);
@@ -222,7 +222,7 @@ TEST(PlacedSession, ProgramsUnderOneLimitGiveWayToEachOther) {
   EXPECT_GT(device->peak_bytes(), kLimit / 2);
 }
 
-/// y = (x + x) w, each node in a group; then a Cast without a group, and one to strings, which only the host supports.
+/// Makes y = (x + x) w, in which each node is in a group; then a Cast without a group, and a Cast to strings, which only the host supports.
 std::string grouped() {
   auto in_group = [](const std::string& encoded, const std::string& key, const std::string& group) {
     return encoded + message([&](Writer& w) {

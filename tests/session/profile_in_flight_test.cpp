@@ -12,7 +12,7 @@
 namespace treadle::testing {
 namespace {
 
-// z = -(|x| * w), in three nodes.
+// Makes z = -(|x| * w), in three nodes.
 Model chain() {
   ModelBuilder b;
   b.input("x", {3}).output("z", {3}).constant("w", floats({1, -2, 3}));
@@ -30,7 +30,8 @@ SessionOptions node_by_node(const std::string& device) {
 std::map<std::string, int64_t> calls_of(const Profile& profile) {
   std::map<std::string, int64_t> calls;
   for (const ProfiledNode& node : profile.nodes)
-    if (node.calls > 0 && node.name.find(" to ") == std::string::npos) calls[node.name] = node.calls;  // copies are among them
+    // Counts nodes but not copies, whose names contain " to ".
+    if (node.calls > 0 && node.name.find(" to ") == std::string::npos) calls[node.name] = node.calls;
   return calls;
 }
 

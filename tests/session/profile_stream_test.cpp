@@ -166,7 +166,7 @@ std::string as_version(const std::string& recording, const std::string& version,
 TEST_F(ProfileStream, RecordingsOfTheVersionBeforeAreReadAndOthersAreRefused) {
   Session session = chain_session();
   Profile expected;
-  {  // the profiler must not write to the file that is replaced below
+  {  // in a block, because the profiler must not write to the file that is replaced below
     const Profiler profiler = session.profiler({.memory = true, .stream_to = path_});
     const uint32_t handed_over = ProfileRange::name_id("handed over");
     const uint64_t begin = ProfileRange::begin(handed_over);
@@ -224,7 +224,7 @@ TEST_F(ProfileStream, EventsWithoutRoomAreCountedAndTheirRunsLeftOut) {
   Profiler profiler = session.profiler({.max_events = 2048, .stream_to = path_});
   for (int i = 0; i < 5000; ++i) session.run(feeds_of());
   profiler.flush();
-  for (int i = 0; i < 10; ++i) session.run(feeds_of());  // these are recorded again
+  for (int i = 0; i < 10; ++i) session.run(feeds_of());  // these runs are recorded again
   const Profile profile = profiler.profile();
   EXPECT_GT(profile.events_lost, 0U);
   EXPECT_GE(profile.runs.size(), 10U);
@@ -350,7 +350,7 @@ TEST_F(ProfileStream, WhatIsNoTextOrTooDeepIsAnErrorOfTheLibrary) {
   EXPECT_THROW(read_profile(R"({"format":"treadle-profile","version":1,"nodes":[],"runs":{},"more":)" + deep + "}"), Error);
 }
 
-// A limit on the file's size replaces a full disk.
+// A limit on the size of files has the effect of a full disk.
 TEST_F(ProfileStream, AFullDiskEndsTheRecordingAndNotTheRuns) {
   Session session = chain_session();
   rlimit before{};

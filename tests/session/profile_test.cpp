@@ -1,4 +1,4 @@
-// Profiles of real sessions.
+// Tests profiles of sessions that run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -215,7 +215,7 @@ TEST(SessionProfile, OtherOutputsAreOtherNodes) {
   for (const ProfiledNode& node : profile.nodes) calls += node.calls;
   EXPECT_EQ(calls, 2);
   EXPECT_EQ(profile.runs[0].events, 3);
-  EXPECT_EQ(profile.steps.size(), 3U);  // nodes of the main graph only
+  EXPECT_EQ(profile.steps.size(), 3U);  // the profile has only the nodes of the main graph
 }
 
 TEST(SessionProfile, RunsOfSeveralThreadsKeepTheirNodes) {
@@ -360,14 +360,14 @@ TEST(ProfileRange, NestsAroundRunsOnAnyThread) {
   };
   double runs = 0;
   for (const ProfiledRun& run : profile.runs) runs += run.duration_ns;
-  EXPECT_NEAR(infer.run_ns, runs, 6);  // rounded to whole nanoseconds
+  EXPECT_NEAR(infer.run_ns, runs, 6);  // both times are rounded to whole nanoseconds
   EXPECT_EQ(step.run_ns, infer.run_ns);
   EXPECT_NEAR(step.self_ns, total(step) - total(infer) - total(*by_name.at("load")), 1e-3);
   EXPECT_GE(total(infer), infer.run_ns);
   EXPECT_EQ(profile.spans.size(), 3U * 4 + 1);
 }
 
-// Returns the times of each range, and the name of the range around it, by the range's name.
+// Returns, for each name of a range, the times of the ranges and the name of the range around them.
 std::map<std::string, std::pair<std::vector<double>, std::string>> ranges_of(const Profile& profile) {
   std::map<std::string, std::pair<std::vector<double>, std::string>> ranges;
   for (const ProfiledRange& range : profile.ranges)
@@ -494,7 +494,7 @@ TEST(SessionProfile, TheReportsSharesSumToOne) {
 TEST(MachinePeaks, AreWithinReason) {
   const MachinePeaks peaks = measure_machine_peaks(1);
   EXPECT_EQ(peaks.threads, 1);
-  EXPECT_GT(peaks.flops_per_second, 1e6);  // even without optimisation and under a sanitizer it is 2e7
+  EXPECT_GT(peaks.flops_per_second, 1e6);  // even without optimisation and under a sanitizer, it is 2e7
   EXPECT_LT(peaks.flops_per_second, 1e12);
   ASSERT_GE(peaks.bytes_per_second.size(), 2U);
   for (const auto& [bytes, rate] : peaks.bytes_per_second) {

@@ -1,4 +1,4 @@
-// Schedules of a session's or trainer's program, for tests of results that must not depend on them.
+// Lists the schedules of a session's or trainer's program, for tests of results that must not depend on the schedule.
 #pragma once
 
 #include "treadle/session.h"

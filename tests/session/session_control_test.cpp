@@ -1,4 +1,4 @@
-// Cancelling, closing, hooks, monitors, feeds and fetches of any value, stored values, checks, dumps and metadata.
+// Tests cancelling, closing, hooks, monitors, feeds and fetches of any value, stored values, checks, dumps and metadata.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -67,7 +67,7 @@ TEST(SessionControl, ATokenEndsRunsInsideLoopsWithAndWithoutNodes) {
     EXPECT_EQ(code_of([&] { session.run(kCount, {}, &options); }, &message), ErrorCode::cancelled);
     ended = true;
     EXPECT_NE(message.find("by its token"), std::string::npos) << message;
-    // Names the loop, or the next node of its body.
+    // The message must name the loop, or the next node of its body.
     EXPECT_NE(message.find(" node \""), std::string::npos) << message;
     canceller.join();
   }
@@ -228,7 +228,7 @@ TEST(SessionCache, TheOrderOfNamesNeedsNoOtherProgram) {
     for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(results[i].tensor().data<float>()[0], first.at(wanted[i]));
     for (size_t i = 0; i < bound.size(); ++i) EXPECT_EQ(bound[i].tensor().data<float>()[0], first.at(bound_names[i]));
   }
-  EXPECT_EQ(session.cache_statistics().misses, 1);  // the program that fetches the inner value
+  EXPECT_EQ(session.cache_statistics().misses, 1);  // one miss: the program that fetches the inner value
   PartialRun partial = session.partial_run(feeds);
   partial.advance();
   EXPECT_EQ(partial.outputs()[1].tensor().data<float>()[0], -2.0F);
@@ -381,7 +381,7 @@ TEST(SessionControl, TheFirstNodeWithAValueThatIsNotFiniteIsNamed) {
   ModelBuilder b;
   b.input("x", {2, 2}).output("y", {2, 2});
   b.node("Log", {"x"}, {"logs"}, "taking logs").node("Mul", {"logs", "x"}, {"y"}, "scaling");
-  Session session(b.model(), as_written());  // one node each, which the optimiser would fuse
+  Session session(b.model(), as_written());  // makes each operator a node; otherwise the optimiser would fuse them
   Tensor x(DType::float32, {2, 2});
   auto set = [&](float value) {
     std::fill_n(x.data<float>(), 4, 1.0F);
@@ -428,7 +428,7 @@ TEST(SessionControl, DumpsHoldTheInputsAndOutputsOfMatchingNodes) {
   std::filesystem::remove_all(folder);
 }
 
-// y = x (w + w) and z = |y|: the optimiser folds w + w, and the product packs the sum.
+// Makes y = x (w + w) and z = |y|: the optimiser folds w + w, and the product packs the sum.
 ModelBuilder folded_weights() {
   ModelBuilder b;
   b.input("x", {2, 3}).output("y", {2, 2}).output("z", {2, 2});

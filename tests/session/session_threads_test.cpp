@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 4, kRuns = 40;
 
-/// y = sum over rows of relu(x + 1), and the indices of x's nonzero elements.
+/// Makes y, the sum over rows of relu(x + 1), and the indices of x's nonzero elements.
 std::string rows_model() {
   return model(
       graph({.nodes = {node("Add", {"x", "one"}, {"a"}), node("Relu", {"a"}, {"r"}),
@@ -63,7 +63,7 @@ TEST(SessionThreads, RunsOfDifferentShapesAtOnceDoNotMix) {
   for (int pool : {1, 2}) {
     Session session = make_session(pool);
     in_threads([&](int t, int i) {
-      const int64_t rows = 1 + (t * 7 + i) % 23;  // more shapes than the binding cache holds
+      const int64_t rows = 1 + (t * 7 + i) % 23;  // there are more shapes than the binding cache holds
       const auto value = static_cast<float>(t);
       expect_rows(session.run({{"x", filled(rows, value)}}), rows, value);
     });

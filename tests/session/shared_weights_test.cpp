@@ -26,7 +26,7 @@ Tensor matrix(int64_t seed) {
   return w;
 }
 
-// Multiplies by one matrix, which is packed, and adds another, which is not.
+// Makes a model that multiplies by one matrix, which is packed, and adds another one, which is not packed.
 ModelBuilder product(int64_t seed = 1) {
   ModelBuilder b;
   b.input("x", {-1, kSize}).output("y", {-1, kSize}).input("z", {kSize, kSize}).output("s", {kSize, kSize});
@@ -35,7 +35,7 @@ ModelBuilder product(int64_t seed = 1) {
   return b;
 }
 
-// y = Conv(x), with enough channels for the layout pass. Its weights are packed during binding.
+// Makes y = Conv(x), with enough channels for the layout pass. The weights are packed during binding.
 ModelBuilder convolution() {
   ModelBuilder b;
   b.input("x", {1, 16, 12, 12}).output("y", {1, 32, 10, 10});
@@ -167,7 +167,7 @@ TEST(SharedWeights, AllocatorsAndTheOptionKeepSessionsApart) {
   EXPECT_EQ(run(third), run(first));
 }
 
-// Mapped weights are identified by their place in the file and the file's times.
+// Mapped weights are identified by their place in the file, and by the times of the file.
 TEST(SharedWeights, AFileIsTheSameUntilItIsWritten) {
   const std::string path = ::testing::TempDir() + "shared_weights_" + std::to_string(getpid()) + ".onnx";
   for (bool mapped : {true, false}) {

@@ -1,4 +1,4 @@
-// A limit that is lowered during a run slows the run down, but does not end it.
+// Tests that a limit that is lowered during a run slows the run down, but does not end it.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -25,8 +25,8 @@ ModelBuilder& step(ModelBuilder& b, const std::string& op, const std::string& in
   return b;
 }
 
-// v0 = x + 1, v1 …, where every other value is cheap. Then all are added up in reverse order, followed by nodes with one element each. If
-// `dynamic`, every third node is bound during the run.
+// Makes v0 = x + 1, v1 …, in which every other value is cheap. Then all are added up in reverse order, and nodes with one element each
+// follow. If `dynamic`, every third node is bound during the run.
 Model there_and_back(bool dynamic) {
   register_fault_operators();
   ModelBuilder b;
@@ -58,7 +58,7 @@ Tensor numbers() {
   return x;
 }
 
-// Whole numbers: float32 is exact.
+// All numbers are whole, so float32 is exact.
 float expected() {
   double sum = 0;
   for (int64_t i = 0; i < kElements; ++i) {
@@ -100,7 +100,7 @@ TEST(ShrinkingLimit, EndsNoRunWhereverItComes) {
             PartialRun run = session.partial_run({{"x", numbers()}});
             run.advance_steps(at);
             session.set_memory_limit(limit);
-            if (at % 3 == 1) {  // lowered, raised and lowered again
+            if (at % 3 == 1) {  // the limit is lowered, raised and lowered again
               run.advance_steps(1);
               session.set_memory_limit(at_first * kValueBytes);
               run.advance_steps(2);
@@ -187,7 +187,7 @@ TEST(ShrinkingLimit, EndsNoneOfSeveralRuns) {
   EXPECT_EQ(right, 90);
 }
 
-// A node needs more than the run's limit ever allowed.
+// A node needs more memory than the run's limit has ever allowed.
 TEST(ShrinkingLimit, WhatCannotBeHadIsAnErrorWithTheBytes) {
   ModelBuilder b;
   b.input("x", {1}).input("shape", {1}, DType::int64).output("y", {-1}).node("Expand", {"x", "shape"}, {"y"});

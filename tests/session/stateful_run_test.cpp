@@ -25,7 +25,7 @@ onnx::ValueInfoDef matrix(const std::string& name, const std::string& rows) {
   return info;
 }
 
-// present = Concat(past, x) along the rows; y = present + present.
+// Makes present = Concat(past, x) along the rows, and y = present + present.
 Model cache() {
   onnx::ModelDef model;
   model.ir_version = 10;
@@ -61,7 +61,7 @@ Tensor rows(int64_t count, float first) {
 TEST(StatefulRun, AppendsToACacheInPlace) {
   const Session session(cache());
   StatefulRun runs(session, {{"past", "present"}}, {{"past", rows(2, 0)}});
-  runs.run({{"x", rows(1, 8)}});  // moves the cache to memory with headroom
+  runs.run({{"x", rows(1, 8)}});  // this run moves the cache to memory that has room for more rows
   const std::byte* home = runs.state("past").tensor().raw();
   for (int step = 0; step < 5; ++step) {
     const std::vector<Datum> y = runs.run({{"x", rows(1, 12.0F + 4.0F * static_cast<float>(step))}});

@@ -1,5 +1,5 @@
-// States that grow along an inner axis (heads before rows): new states are made in the memory of the old, and an error leaves the old
-// state.
+// Tests states that grow along an inner axis (heads before rows): new states are made in the memory of the old ones, and an error leaves
+// the old state.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -27,8 +27,8 @@ void give(ModelBuilder& b, const std::string& name, int64_t value) {
   made.i = value;
 }
 
-// present[l] = Concat(past[l], x or -x) along the rows, for two layers, which the file stacks. Outputs y and z are one head of each, chosen
-// by the inputs "pick" and "pick2"; an index out of bounds ends the run there. The second layer depends on the first.
+// Makes present[l] = Concat(past[l], x or -x) along the rows, for two layers, which the file stacks. The outputs y and z are one head of
+// each, chosen by the inputs "pick" and "pick2"; an index out of bounds ends the run there. The second layer depends on the first.
 ModelBuilder stacked() {
   ModelBuilder b;
   b.input("past", {kLayers, 1, kHeads, -1, kWidth}).input("x", {1, kHeads, -1, kWidth});
@@ -129,7 +129,7 @@ TEST_F(StatefulSlide, AfterAnErrorOfAHookBehindTheRunAsWell) {
   expect_state(runs_.state("past").tensor(), rows_);
 }
 
-// Whichever allocation fails, the state is complete: the old one, or the new one if the run had ended.
+// Whichever allocation fails, the state is complete: it is the old one, or the new one if the run had ended.
 TEST_F(StatefulSlide, SurvivesEveryFailingAllocation) {
   for (int step = 0; step < 10; ++step) append(1);
   for (int64_t k = 0; k < 80; ++k) {

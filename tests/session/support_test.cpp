@@ -37,8 +37,8 @@ onnx::NodeDef node(const std::string& name, const std::string& op, const std::st
   return made;
 }
 
-// A model with two nodes of one unknown operator, one of another, one with an unknown attribute, and one with an input of a dtype that its
-// operator does not support.
+// Makes a model with two nodes of one unknown operator, one of another, one with an unknown attribute, and one with an input of a dtype
+// that its operator does not support.
 Model faulty(bool good) {
   onnx::ModelDef model;
   model.ir_version = 10;
@@ -87,7 +87,8 @@ TEST(Support, ASessionSaysTheSame) {
 
 TEST(Support, AModelThatRunsLacksNothing) { EXPECT_TRUE(faulty(/*good=*/true).unsupported().empty()); }
 
-// The SequenceMap's body has two outputs, the node has one. After the error, the node must be unchanged for further checks.
+// The body of the SequenceMap has two outputs, but the node has one. After the error, the node must be unchanged, so that further checks
+// can run.
 TEST(Support, ANodeThatCannotBeRewrittenKeepsItsBody) {
   onnx::ModelDef model;
   model.ir_version = 10;

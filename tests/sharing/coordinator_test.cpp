@@ -1,4 +1,4 @@
-// The coordinator: its socket, its files, its grants after its death, policies, and the notation of quantities.
+// Tests the coordinator: its socket, its files, its grants after its death, policies, and the notation of quantities.
 #include "sharing/coordinator.h"
 
 #include <gtest/gtest.h>
@@ -194,7 +194,7 @@ TEST(Coordinator, TakesOrdersFromAFileAlsoForJobsThatComeLater) {
   }));
 }
 
-// A killed coordinator leaves its grants in the table. Jobs treat them as void and continue.
+// A coordinator that was killed leaves its grants in the shared page. Jobs treat them as void and continue.
 TEST(Coordinator, GrantsEndWithIt) {
   auto job = std::make_shared<Job>(JobOptions{.name = "granted", .job_class = JobClass::opportunistic});
   SessionOptions options;
@@ -259,7 +259,7 @@ TEST(Policies, FeedbackGrowsUntilTheGuaranteedJobSuffersThenFalls) {
   EXPECT_LT(look(11), suffering);
   const uint32_t low = look(11), higher = look(10);
   EXPECT_GT(higher, low);
-  EXPECT_LT(higher, low * 1.1);  // the increase is additive now
+  EXPECT_LT(higher, low * 1.1);  // from now on, the increase is additive
 }
 
 TEST(Policies, AntManGrantsWhatIsLeft) {
@@ -280,7 +280,7 @@ TEST(Policies, OperatorsHoldMemoryBoundNodesBackWhenTheyHurt) {
     const std::vector<sharing::JobView> jobs{view(1, JobClass::guaranteed, step_ms), view(2, JobClass::opportunistic, 3)};
     return policy->decide(jobs, 100e6, cpus);
   };
-  EXPECT_EQ(look(10, 1).beside, sharing::Beside::none);  // no CPU is free for them
+  EXPECT_EQ(look(10, 1).beside, sharing::Beside::none);  // no CPU is free for the opportunistic jobs
   EXPECT_EQ(look(10).beside, sharing::Beside::opposite);
   EXPECT_EQ(look(10).max_beside_ns, 250'000U);
   EXPECT_TRUE(look(10).guaranteed_publish);
@@ -288,7 +288,7 @@ TEST(Policies, OperatorsHoldMemoryBoundNodesBackWhenTheyHurt) {
   EXPECT_EQ(look(11).beside, sharing::Beside::none);
   sharing::Beside beside = sharing::Beside::none;
   for (int i = 0; i < 60; ++i) beside = look(10).beside;
-  EXPECT_EQ(beside, sharing::Beside::compute_bound);  // tried again after a while
+  EXPECT_EQ(beside, sharing::Beside::compute_bound);  // the policy tries it again after a while
 }
 
 TEST(Quantities, AreReadAsPeopleWriteThem) {
@@ -364,13 +364,13 @@ TEST(Jobs, LiveThroughARandomLife) {
   stop = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  // A run that was left behind at its deadline ends a moment later.
+  // A run whose caller left at the deadline ends a moment later.
   for (auto& job : jobs) EXPECT_TRUE(eventually([&] { return job->status().running == 0; }));
   EXPECT_EQ(sharing::JobTable::get().page().guaranteed_running.load(), 0U);
 }
 
-// Jobs and coordinators are killed in random order at random times. The surviving job's runs have the right bits, and nothing left by the
-// dead hinders it.
+// Kills jobs and coordinators in random order at random times. The runs of the surviving job must have the right bits, and nothing that the
+// dead processes left may block it.
 TEST(Jobs, SurviveTheDeathOfOthersAtAnyMoment) {
   const Model model = chain(4).model();
   const std::map<std::string, Datum> feeds{{"x", chain_input()}};

@@ -1,4 +1,4 @@
-// A job's limit on host memory: for sessions on the host, and for values that do not fit on a device.
+// Tests the limit of a job on host memory: for sessions on the host, and for values that do not fit on a device.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -36,7 +36,7 @@ class MeasuringAllocator final : public Allocator {
   std::atomic<size_t> live{0}, peak{0};
 };
 
-// v[i + 1] = v[i] + 1, then the sum of all in reverse order. Each value is read twice, the first ones last.
+// Makes v[i + 1] = v[i] + 1, and then the sum of all values in reverse order. Each value is read twice, the first ones last.
 ModelBuilder there_and_back() {
   register_fault_operators();
   ModelBuilder b;
@@ -67,7 +67,7 @@ Tensor numbers() {
   return x;
 }
 
-// The sum of all values, computed in plain C++; exact in float32.
+// Returns the sum of all values, computed in plain C++; it is exact in float32.
 const std::vector<float>& truth() {
   static const std::vector<float> values = [] {
     std::vector<float> sums = values_of(numbers());
@@ -106,7 +106,7 @@ Error refusal(const Session& session) {
   return Error(ErrorCode::ok, "the run ended");
 }
 
-/// While it lives, no file can grow beyond a page, as on a full disk.
+/// As long as an object of this class lives, no file can grow beyond a page, as on a full disk.
 class FullDisk {
  public:
   FullDisk() {
@@ -136,7 +136,7 @@ TEST(JobHostMemory, RunsKeepToTheLimitWithTheSameBits) {
   EXPECT_EQ(job->status().moved_bytes, 0U);
   for (const size_t values : {11, 7, 5, 4}) {
     const uint64_t limit = values * kValueBytes + 4096;
-    if (values % 2 == 0)  // each limit is tested alone
+    if (values % 2 == 0)  // tests each limit alone
       job->set({.memory_limit_bytes = 0, .host_limit_bytes = limit});
     else
       job->set({.memory_limit_bytes = limit, .host_limit_bytes = 0});
@@ -148,7 +148,7 @@ TEST(JobHostMemory, RunsKeepToTheLimitWithTheSameBits) {
     const JobStatus after = job->status();
     EXPECT_LE(after.host_bytes, limit);
     EXPECT_GT(after.host_bytes, 0U);
-    if (values > 5) continue;  // with so many, recomputing a few values suffices
+    if (values > 5) continue;  // with so many values, recomputing a few of them suffices
     EXPECT_GT(after.moved_bytes, before.moved_bytes);
     EXPECT_GT(after.moves, before.moves);
     EXPECT_GT(after.moving_ns, before.moving_ns);
@@ -191,7 +191,7 @@ TEST(JobHostMemory, AnotherProcessMaySetTheLimit) {
   Session session(there_and_back().model(), in_job(job));
   run_for(session);
   ASSERT_GT(job->status().host_bytes, 4 * kValueBytes);
-  const uint64_t id = job->id();  // the forked child's job gets another id
+  const uint64_t id = job->id();  // the job in the forked child gets another id
   const pid_t child = fork();
   if (child == 0) {
     set_job(id, {.host_limit_bytes = 4 * kValueBytes + 4096});
@@ -295,7 +295,7 @@ TEST(JobHostMemory, WhatADeviceHasNoRoomForGoesToAFileBeyondTheLimit) {
       EXPECT_EQ(run_for(session), truth()) << on_device << ", " << on_host;
       set_fault(-1, {});
       EXPECT_LE(most, on_host * kValueBytes);
-      // Twelve values are alive at this node.
+      // At this node, twelve values are alive.
       EXPECT_GE(on_disk + (on_device + on_host) * kValueBytes, kLinks * kValueBytes);
       EXPECT_GT(job->status().moves, before.moves);
       EXPECT_EQ(job->status().disk_bytes, 0U) << "nothing lasts but constants";
@@ -306,7 +306,7 @@ TEST(JobHostMemory, WhatADeviceHasNoRoomForGoesToAFileBeyondTheLimit) {
 }
 
 TEST(JobHostMemory, ConstantsOfAnIdleJobGoToAFileAndComeBack) {
-  // The constants are read by no packing kernel: of packed ones the host would hold a second copy.
+  // No kernel packs the constants, because the host would then hold a second copy of them.
   ModelBuilder b;
   b.input("x", {64, 96}).output("y", {64, 96});
   for (const char* name : {"scale", "shift"}) {

@@ -1,4 +1,4 @@
-// Jobs: their table, shares, suspension, yielding, forks and killed processes.
+// Tests jobs: the page that they share, shares, suspension, yielding, forks, and processes that are killed.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -87,7 +87,7 @@ TEST(Jobs, AreInTheTableForAsLongAsTheyLive) {
     EXPECT_EQ(job->status().memory_limit_bytes, 1U << 20);
     Session session(chain(2).model(), in_job(job));
     job.reset();
-    EXPECT_TRUE(find(list_jobs(), id));  // the session holds a reference
+    EXPECT_TRUE(find(list_jobs(), id));  // the session holds a reference to the job
   }
   EXPECT_FALSE(find(list_jobs(), id));
   EXPECT_EQ(code_of([&] { set_job(id, {.share_percent = 40}); }), ErrorCode::not_found);
@@ -143,7 +143,7 @@ TEST(Jobs, ComputeTheSameBitsAtAnyShareInEveryExecutor) {
   }
 }
 
-// Idle time is proportional to the nodes' time, so the ratio does not depend on the machine's speed.
+// Idle time is proportional to the time of the nodes, so the ratio does not depend on the machine's speed.
 TEST(Jobs, HaveTheShareThatTheyAreGiven) {
   if (test::kThreadSanitizer) GTEST_SKIP() << "with every access recorded, the share is one of bookkeeping, and does not settle";
   const Model model = chain(24).model();
@@ -286,12 +286,13 @@ TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {
   ASSERT_TRUE(eventually([&] { return opportunistic->status().running == 1; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(opportunistic->status().runs, 0U);
-  // A suspended guaranteed run blocks no other run.
+  // A guaranteed run that is suspended must not block other runs.
   guaranteed->suspend();
   second.get();
   EXPECT_GT(opportunistic->status().gave_way_ns, 0U);
   guaranteed->resume();
-  ASSERT_TRUE(eventually([&] { return sharing::JobTable::get().page().guaranteed_running.load() != 0; }));  // its thread is running again
+  // Waits until the thread of the run is running again.
+  ASSERT_TRUE(eventually([&] { return sharing::JobTable::get().page().guaranteed_running.load() != 0; }));
   auto third = std::async(std::launch::async, [&] { return values_of(session.run(feeds)[0]); });
   ASSERT_TRUE(eventually([&] { return opportunistic->status().running == 1; }));
   // A run of a job that is no longer guaranteed must not block other runs.
@@ -421,9 +422,9 @@ TEST(Jobs, OfKilledProcessesAreForgotten) {
     } catch (const Error& error) {
       std::fprintf(stderr, "the run that should not end: %s\n", error.what());
     }
-    _exit(1);  // exits with the watcher running, which cannot be destroyed
+    _exit(1);  // exits while the watcher runs, which cannot be destroyed
   }
-  close(ready[1]);  // so that read() ends if the child dies
+  close(ready[1]);  // then read() ends if the child dies
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   bool seen = false;
@@ -433,7 +434,7 @@ TEST(Jobs, OfKilledProcessesAreForgotten) {
   waitpid(child, nullptr, 0);
   auto job = std::make_shared<Job>(JobOptions{.name = "left", .job_class = JobClass::opportunistic});
   Session session(chain(2).model(), in_job(job));
-  session.run({{"x", chain_input()}});  // would not end if the killed run still counted
+  session.run({{"x", chain_input()}});  // this run would not end if the killed run still counted
   for (const JobStatus& left : list_jobs()) EXPECT_NE(left.name, "killed");
   close(ready[0]);
 }

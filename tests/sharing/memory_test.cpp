@@ -1,4 +1,4 @@
-// Limits on jobs' device memory, on the simulated device: limits that change, a device that is too small, the text of reports.
+// Tests limits on jobs' device memory, on the simulated device: limits that change, a device that is too small, and the text of reports.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ uint64_t needed_bytes(const Model& model) {
   auto job = std::make_shared<Job>(JobOptions{.name = "alone"});
   Session(model, on_sim(job)).run(feeds());
   const JobStatus status = job->status();
-  EXPECT_EQ(status.device_bytes + status.host_bytes, 0U);  // the session has been destroyed
+  EXPECT_EQ(status.device_bytes + status.host_bytes, 0U);  // the session has been destroyed, so no bytes are left
   return status.peak_bytes;
 }
 
@@ -45,7 +45,7 @@ TEST(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
   auto job = std::make_shared<Job>(JobOptions{.name = "limited"});
   Session session(model, on_sim(job));
   session.run(feeds());
-  const uint64_t moved_without_limit = job->status().moved_bytes;  // the feeds and the weights
+  const uint64_t moved_without_limit = job->status().moved_bytes;  // the bytes of the feeds and the weights
   for (const double fraction : {0.8, 0.6, 0.3, 0.0001, 1.0, 0.5}) {
     job->set_memory_limit(static_cast<uint64_t>(fraction * static_cast<double>(needed)) + 1);
     const uint64_t before = job->status().moved_bytes;
@@ -162,7 +162,7 @@ TEST(JobMemory, SessionsOfAJobThatRunAtOnceKeepToItsLimits) {
   EXPECT_GT(most, 0U);
 }
 
-// Limits change at random during runs.
+// The limits change at random during runs.
 TEST(JobMemory, LimitsMayChangeAtAnyMoment) {
   const Model model = chain(6).model();
   const auto expected = values_of(Session(model).run(feeds())[0]);

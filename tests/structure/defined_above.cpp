@@ -1,5 +1,5 @@
-// The only functions that a folder of src/ declares but a folder above it defines. This file replaces the definitions where the lower
-// folder is linked alone (cmake/folders.cmake).
+// Defines the functions that a folder of src/ declares and a folder above it defines; there are no others. This file replaces their
+// definitions where the lower folder is linked alone (cmake/folders.cmake).
 #include "graph/op_registry.h"
 #include "ops/training/gradient_operator.h"
 

@@ -1,4 +1,4 @@
-// Checks which folder of src/ includes which, by src/folders.txt, and other rules about files.
+// Checks which folder of src/ includes which other folder, by the rules in src/folders.txt, and other rules about files.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Reads which folders each folder may include directly; includes of included folders are permitted too.
+// Reads the rules: for each folder, the folders that it may include directly. It may also include those that these may include.
 std::map<std::string, std::set<std::string>> read_rules() {
   std::map<std::string, std::set<std::string>> rules;
   std::ifstream in(fs::path(TREADLE_SOURCE_DIR) / "src" / "folders.txt");
@@ -58,7 +58,7 @@ TEST(Structure, FoldersIncludeOnlyWhatTheDesignAllows) {
       if (!std::regex_search(line, match, include)) continue;
       std::string target = match[1].str();
       std::string first = fs::path(target).begin()->string();
-      if (first == "treadle" || target.find("/") == std::string::npos) continue;  // public headers; a program's own
+      if (first == "treadle" || target.find("/") == std::string::npos) continue;  // public headers, and headers of a program itself
       EXPECT_TRUE(allowed.contains(room_of(target))) << entry.path().string() << " includes " << target;
     }
   }
@@ -76,7 +76,7 @@ TEST(Structure, PartsOfVectorsAreLoadedAndStoredInOnePlace) {
   }
 }
 
-// Finds functions by clang-format's indentation: a body ends with a brace in the column where its signature begins.
+// Functions are found by clang-format's indentation: a body ends with a brace in the column where its signature begins.
 TEST(Structure, FunctionsAreShort) {
   constexpr int kMostLines = 80;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src")) {
@@ -98,7 +98,7 @@ TEST(Structure, FunctionsAreShort) {
   }
 }
 
-// Commands print through cli/terminal.cpp, which escapes control characters in names.
+// Commands must print through cli/terminal.cpp, which escapes control characters in names.
 TEST(Structure, CommandsPrintThroughOnePlace) {
   const std::regex prints("fmt::print|std::c(out|err|log)|\\bf?puts\\(|printf\\(");
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src" / "cli")) {

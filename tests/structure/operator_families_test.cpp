@@ -1,4 +1,4 @@
-// src/ops/families.inc, which lets a build select operators, must list every operator and the file that defines it.
+// Checks that src/ops/families.inc, by which a build can select operators, lists every operator and the file that defines it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

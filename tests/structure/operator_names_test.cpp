@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOwnFolder = "ops";
 
-// Permitted lists, with the reason.
+// Lists that are permitted, each with the reason.
 const std::map<std::string, std::string> kExcepted = {
     {"onnx/opset_history.cpp", "ONNX's own table: in which opset which operator changed, also operators that this build lacks"},
     {"onnx/export_opset.cpp", "values of attributes that ONNX added in a later opset, which concerns files only"},
@@ -83,7 +83,7 @@ bool is_operator(const Token& token) {
   return token.kind == Token::Kind::text && names.contains(token.text);
 }
 
-/// Returns the lists of names in the source, each with the line where it begins or ends.
+/// Returns the lists of names in the source, each by the line where it begins or ends.
 std::map<int, std::string> lists_in(const std::string& source) {
   const std::vector<Token> tokens = tokens_of(source);
   std::map<int, std::string> found;
@@ -93,8 +93,8 @@ std::map<int, std::string> lists_in(const std::string& source) {
     std::string text;
   };
   std::vector<Bracket> open{{'{', 0, ""}};
-  std::set<std::string> compared;  // operators that the current statement compares with
-  bool leads = false;              // the statement begins with `if`, or follows a condition that does
+  std::set<std::string> compared;  // names with which the current statement compares
+  bool leads = false;              // true if the statement begins with `if`, or follows a condition that does
   int in_a_row = 0;
   auto symbol = [&](size_t i, const char* text) {
     return i < tokens.size() && tokens[i].kind == Token::Kind::symbol && tokens[i].text == text;

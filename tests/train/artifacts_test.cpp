@@ -44,7 +44,7 @@ bool same_bits(const NamedTensors& a, const NamedTensors& b) {
   return true;
 }
 
-// tiny_network with a Dropout after its pools.
+// Makes tiny_network with a Dropout after its pools.
 Model with_dropout() {
   return tiny_network(-1, [](onnx::GraphDef& graph) {
     for (onnx::NodeDef& def : graph.nodes)
@@ -257,7 +257,7 @@ TEST(Artifacts, AreModelsThatASessionRuns) {
     EXPECT_TRUE(model.unsupported().empty()) << file;
     Session session(model);
   }
-  // Trained weights are in the checkpoint and in the inference model, not in this one.
+  // Trained weights are in the checkpoint and in the inference model, but not in this file.
   EXPECT_LT(fs::file_size(folder / "eval_model.onnx"), fs::file_size(folder / "inference_model.onnx") + 8192);
 }
 

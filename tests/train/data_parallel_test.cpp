@@ -1,4 +1,5 @@
-// Several trainers, as threads of one process, train one model together. Results equal one trainer's with the joint batch.
+// Several trainers, as threads of one process, train one model together. Their results must equal those of one trainer with the joint
+// batch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -93,7 +94,7 @@ Trained train_alone(const Model& model, const TrainerOptions& options, const std
 
 std::vector<Trained> train_together(int ranks, const Model& model, TrainerOptions options, const std::vector<Batch>& batches) {
   std::vector<Trained> made(static_cast<size_t>(ranks));
-  options.bucket_bytes = 256;  // so small that the model has several buckets
+  options.bucket_bytes = 256;  // the size is so small that the model has several buckets
   expect_no_errors(on_ranks(ranks, [&](int rank, const std::shared_ptr<Communicator>& communicator) {
     TrainerOptions own = options;
     own.communicator = communicator;
@@ -201,7 +202,7 @@ TEST(DataParallel, ReductionInBfloat16IsNearAndTheSameOnAllRanks) {
   EXPECT_FALSE(same_bits(ranks[0].parameters, joint.parameters));
   for (const Trained& rank : ranks) {
     EXPECT_TRUE(same_bits(rank.parameters, ranks[0].parameters));
-    // Gradients of three ranks are summed in 8 bits, so six steps differ by a fraction of the parameters' change.
+    // The gradients of three ranks are summed in 8 bits, so after six steps the parameters may differ by a fraction of their change.
     expect_near(rank.parameters, joint.parameters, 0.01F);
   }
 }

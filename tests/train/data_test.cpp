@@ -16,7 +16,7 @@
 namespace treadle::train {
 namespace {
 
-// Sample i is [i, 100 + i].
+// Makes a data set in which sample i is [i, 100 + i].
 std::shared_ptr<const Dataset> numbers(int64_t count) {
   Tensor rows(DType::int64, {count, 2});
   for (int64_t i = 0; i < count; ++i) rows.data<int64_t>()[2 * i] = i, rows.data<int64_t>()[2 * i + 1] = 100 + i;

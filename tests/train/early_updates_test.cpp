@@ -122,7 +122,7 @@ TEST(EarlyUpdates, KeepNoGradients) {
   data.step(late), data.step(early);
   constexpr size_t kMatrix = sizeof(float) * kWidth * kWidth;
   EXPECT_GE(activations(late), 3 * kMatrix);
-  // The late trainer also holds the gradients of the weight that three layers read, and of the next one.
+  // The trainer with late updates also holds the gradients of the weight that three layers read, and of the next weight.
   EXPECT_LT(activations(early), activations(late) - kMatrix / 2);
 }
 
@@ -170,11 +170,11 @@ TEST(EarlyUpdates, AStepThatFailsBehindTheFirstNeedsACheckpoint) {
     EXPECT_THROW(data.step(trainer), Error);
     testing::set_fault(-1, {});
   };
-  fail_at(2);  // fails in the forward pass, when nothing has changed
+  fail_at(2);  // fails in the forward pass, when nothing has changed yet
   EXPECT_EQ(data.step(trainer), data.step(other));
   EXPECT_EQ(trainer.to_bytes(), other.to_bytes());
 
-  fail_at(1);  // fails in the first layer's gradient, when later layers are already updated
+  fail_at(1);  // fails in the gradient of the first layer, when later layers have been updated already
   auto expect_refused = [&](const std::function<void()>& call) {
     try {
       call();

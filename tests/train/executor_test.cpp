@@ -1,4 +1,4 @@
-// Executors from C++: they read and write bound tensors in place, and gradients equal those computed by hand.
+// Tests executors from C++: they read and write bound tensors in place, and gradients equal those computed by hand.
 #include "treadle/executor.h"
 
 #include <gtest/gtest.h>
@@ -98,13 +98,13 @@ TEST(Executor, GradientsAreAddedWithinTheGraphInTheirMemory) {
     EXPECT_NEAR(executor.gradients().at("b").tensor().data<float>()[0], 1 + 2 + 3 + 4, 1e-5);
   }
   EXPECT_FALSE(executor.gradients().contains("x"));
-  // Gradients are added by nodes of the graph that work in place, so a pass needs no memory for gradients.
+  // Nodes of the graph add the gradients in place, so a pass needs no memory for gradients.
   JointModule& module = executor.graphs().training(executor.requests());
   EXPECT_EQ(module.gradient_names(), (std::vector<std::string>{"w", "b"}));
   const auto gradients_now = [&] { return module.memory_statistics()[MemoryClass::gradients].bytes; };
   executor.forward(ForwardMode::train);
   EXPECT_EQ(gradients_now(), 0U);
-  executor.backward();  // the output's gradient is 1
+  executor.backward();  // the gradient of the output is 1
   EXPECT_EQ(executor.gradients().at("b").tensor().data<float>()[1], static_cast<float>(kRows));
 }
 
@@ -124,7 +124,7 @@ TEST(Executor, RunningStatisticsAreWrittenWhereTheyAreBound) {
   Executor executor(tiny::tiny_network(), batch.feeds, {.states = {{"bn.mean", mean}, {"bn.var", variance}}});
   const float before = executor.forward()[0].tensor().data<float>()[0];
   executor.forward(ForwardMode::train);
-  // ONNX: new = 0.9 old + 0.1 batch. Computes the batch mean of a channel of the convolution by its definition.
+  // ONNX defines new = 0.9 old + 0.1 batch. The test computes the batch mean of one channel of the convolution by its definition.
   const Tensor image = batch.feeds.at("image").tensor(), weight = executor.arguments().at("conv.weight").tensor(),
                bias = executor.arguments().at("conv.bias").tensor();
   for (int64_t channel = 0; channel < 4; ++channel) {
@@ -143,7 +143,7 @@ TEST(Executor, RunningStatisticsAreWrittenWhereTheyAreBound) {
   }
   executor.backward();
   EXPECT_NE(variance.data<float>()[0], 1);
-  EXPECT_NE(executor.forward()[0].tensor().data<float>()[0], before);  // computed with the new statistics
+  EXPECT_NE(executor.forward()[0].tensor().data<float>()[0], before);  // this output is computed with the new statistics
 }
 
 TEST(Executor, ShapesAreMadeAndFollowBySymbols) {
@@ -152,7 +152,7 @@ TEST(Executor, ShapesAreMadeAndFollowBySymbols) {
   options.shared_buffer = &buffer;
   const Model model = linear();
   Executor executor = Executor::simple_bind(model, {{"x", {kRows, kIn}}}, options);
-  EXPECT_EQ(buffer.size(), 2U);  // x and its gradient
+  EXPECT_EQ(buffer.size(), 2U);  // the buffer has x and the gradient of x
   EXPECT_EQ(executor.arguments().at("x").tensor().raw(), buffer.at("x").raw());
   EXPECT_EQ(executor.gradients().at("x").tensor().raw(), buffer.at("grad of x").raw());
   const Executor smaller = executor.reshape({{"x", {2, kIn}}});

@@ -1,4 +1,4 @@
-// Joint modules that compute with the caller's tensors, given by position, as treadle.torch uses them.
+// Tests joint modules that compute with the caller's tensors, given by position, as treadle.torch uses them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -116,7 +116,7 @@ TEST(JointModule, GradientsAreTheCallersOwn) {
   EXPECT_EQ(module.forward_in_order(feeds).backward_in_order(std::vector{Tensor()})[0].data<float>()[1], 0);
 }
 
-// y = Tanh(a x) b + c + d. The gradients of c and d are the output's gradient; b's is computed before a's.
+// Makes y = Tanh(a x) b + c + d. The gradients of c and d are the output's gradient; the gradient of b is computed before that of a.
 TEST(JointModule, GradientsComeGroupByGroup) {
   JointModule module(model_of({{"x", {3}}, {"a", {3}}, {"b", {3}}, {"c", {3}}, {"d", {3}}},
                               {{"Mul", {"a", "x"}, "ax"},
@@ -143,7 +143,8 @@ TEST(JointModule, GradientsComeGroupByGroup) {
     const std::vector<Tensor> made = run.advance_backward(std::vector{gradient});
     ASSERT_EQ(made.size(), 1U);
     for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(made[0].data<float>()[i], expected[gradient].data<float>()[i]) << gradient << " " << i;
-    for (float& element : Tensor(made[0]).span<float>()) element = 100;  // belongs to the caller, so later gradients must not depend on it
+    // The caller owns this gradient and overwrites it, and later gradients must not depend on it.
+    for (float& element : Tensor(made[0]).span<float>()) element = 100;
   }
   EXPECT_THROW(run.advance_backward(groups[0]), Error);
   EXPECT_EQ(head.data<float>()[2], 3);
@@ -223,7 +224,7 @@ TEST(JointModule, WithoutABackwardPassNothingIsTrained) {
   }
 }
 
-// Forward nodes are numbered in order, and each arrow of a trace has both ends in every run.
+// Forward nodes are numbered in order, and each arrow in a trace has both ends in every run.
 TEST(JointModule, BackwardNodesKnowTheirForwardNodes) {
   constexpr size_t kRuns = 3;
   JointModule module(tiny::tiny_network(), {.outputs = {"scores"}});
@@ -266,7 +267,7 @@ TEST(JointModule, BackwardNodesKnowTheirForwardNodes) {
   }
 }
 
-// x[1024,256] through two products; the gradients of the weights take less than the activations.
+// Makes two products of x[1024,256]; the gradients of the weights take less memory than the activations.
 Model two_products() {
   return model_of({{"x", {1024, 256}}, {"a", {256, 128}}, {"b", {128, 256}}},
                   {{"MatMul", {"x", "a"}, "h"},
@@ -296,7 +297,7 @@ std::vector<std::vector<float>> gradients_of(JointModule& module, float first, s
 TEST(JointModule, GradientsLieInTheArenaUntilTheyAreKept) {
   const JointOptions options{.inputs = {"a", "b"}};
   constexpr size_t kGradientBytes = size_t{2} * 256 * 128 * sizeof(float);
-  // Parallel runs have separate memory for gradients.
+  // Runs at the same time have separate memory for gradients.
   JointOptions by_readiness = options;
   by_readiness.session.execution_mode = ExecutionMode::parallel;
   by_readiness.session.intra_op_num_threads = 2;

@@ -46,7 +46,7 @@ Model make_model(bool fed, bool reads_behind) {
   return b.model();
 }
 
-// x = 0, 1, 2; so the features are x and 2 x.
+// x is 0, 1, 2, so the features are x and 2 x.
 Tensor rows() {
   Tensor x(DType::float32, {3, 2});
   for (int64_t i = 0; i < 6; ++i) x.data<float>()[i] = static_cast<float>(i / 2);
@@ -123,7 +123,7 @@ TEST_P(JointStates, ThoseThatTheBackwardPassReadsChangeBehindIt) {
   std::fill_n(ones.data<float>(), 6, 1.0F);
   JointModule::Run run = module.forward({{"x", rows()}});
   EXPECT_EQ(mean.data<float>()[0], kMean);
-  // The gradient of all outputs by bias: 2 from y, and from z the mean before the update.
+  // The gradient of all outputs by the bias is 2 from y, and from z the mean before the update.
   EXPECT_NEAR(run.backward(std::vector{ones, ones}).at("bias").data<float>()[0], 3 * (2 + kMean), 1e-5);
   expect_updated(mean, var);
 }

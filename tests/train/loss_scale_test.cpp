@@ -1,4 +1,4 @@
-// Training in float16 with a scaled loss: steps that overflow are skipped, and the scale changes as PyTorch's GradScaler changes it.
+// Tests training in float16 with a scaled loss: steps that overflow are skipped, and the scale changes as PyTorch's GradScaler changes it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -63,7 +63,7 @@ TEST(LossScale, AStepThatOverflowsHalvesTheScaleAndChangesNothingElse) {
   for (const auto& [way, options] : ways_to_run()) {
     SCOPED_TRACE(way);
     Trainer trainer(tiny_network(), options), expected(tiny_network(), options);
-    const int before = way == "first of a sum" ? 2 : 3;  // number of steps first, so that there is a state that could change
+    const int before = way == "first of a sum" ? 2 : 3;  // number of steps before the overflow, so that there is a state that could change
     for (int i = 0; i < before; ++i) EXPECT_EQ(step(trainer, 1), step(expected, 1));
     const NamedTensors kept = everything(trainer);
     const TrainerPosition position = trainer.position();
@@ -146,7 +146,8 @@ TEST(LossScale, ResumedTrainingHasTheSameBits) {
   for (uint32_t i = 15; i < 30; ++i) EXPECT_EQ(step(first, i), step(second, i));
   EXPECT_EQ(second.loss_scale()->scale, first.loss_scale()->scale);
   expect_same_bits(everything(first), everything(second));
-  // A trainer with other scaling settings refuses the checkpoint. Its own settings may continue with the saved scale or start anew.
+  // A trainer with other scaling settings refuses the checkpoint. With its own settings, it may continue with the saved scale or begin
+  // anew.
   Trainer other(tiny_network(), in_float16({.growth_interval = 5}));
   EXPECT_THROW(other.load_checkpoint(path), Error);
   EXPECT_EQ(other.loss_scale()->scale, 65536);
@@ -173,7 +174,7 @@ TEST(LossScale, RanksSkipTheSameSteps) {
         Trainer trainer(tiny_network(), options);
         for (uint32_t i = 0; i < 6; ++i) {
           Batch batch = make_batch(8, 2 * i + static_cast<uint32_t>(rank));
-          // The gradients of only one rank overflow; the other rank notices it in the sum.
+          // The gradients of only one rank overflow. The other rank notices it in the sum.
           if (i == 4 && rank == 1)
             for (float& x : batch.feeds.at("image").tensor().span<float>()) x *= 1e7F;
           trainer.step(batch.feeds, batch.labels);

@@ -1,4 +1,4 @@
-// Predictions between training steps: parameters are packed once per version, and never outdated.
+// Tests predictions between training steps: parameters are packed once per version, and are never outdated.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using namespace tiny;
 
 const TrainerOptions kOptions{.learning_rate = 0.1, .momentum = 0.9};
 
-/// Two layers without normalisation, so that a session computes with the unchanged weights.
+/// Makes two layers without normalisation, so that a session computes with the unchanged weights.
 Model perceptron() {
   return tiny_network(-1, [](onnx::GraphDef& graph) {
     graph.nodes.clear();
@@ -70,7 +70,8 @@ TEST(Predict, AfterEachStepIsWhatTheSavedModelGives) {
         EXPECT_TRUE(same_bits(first, Trainer(saved, options).predict(shown.feeds)[0].tensor()));
         const Tensor in_session = Session(saved, options.session).run(shown.feeds)[0].tensor();
         if (normalizes)
-          EXPECT_LT(distance(first, in_session), 1e-5);  // a session folds the normalisation into the convolution
+          // A session folds the normalisation into the convolution, so results are not the same bits.
+          EXPECT_LT(distance(first, in_session), 1e-5);
         else
           EXPECT_TRUE(same_bits(first, in_session));
         const Trainer::Evaluated both = trainer.evaluate_with_outputs(shown.feeds, shown.labels);
@@ -148,7 +149,7 @@ TEST(Predict, AFileIsTakenBetweenRunsOnly) {
     EXPECT_TRUE(same_bits(trainer.predict(batch.feeds)[0].tensor(), later));
     ASSERT_TRUE(loading.valid());
     loading.get();
-    EXPECT_EQ(within, std::future_status::timeout);  // it waits until the run has ended
+    EXPECT_EQ(within, std::future_status::timeout);  // the step waits until the run has ended
     EXPECT_TRUE(same_bits(trainer.predict(batch.feeds)[0].tensor(), saved));
   }
 }
@@ -195,7 +196,7 @@ TEST(Predict, OfHeldTensorsFollowsThem) {
     return Session(model, options).run(shown.feeds)[0].tensor();
   };
   EXPECT_LT(distance(module.forward(shown.feeds).outputs()[0], expected(held)), 1e-5);
-  held.at("fc.weight").data<float>()[3] = 4;  // changes the module's parameters without a notification
+  held.at("fc.weight").data<float>()[3] = 4;  // this write changes the module's parameters without a notification
   held.at("conv.weight").data<float>()[2] = 1;
   EXPECT_LT(distance(module.forward(shown.feeds).outputs()[0], expected(held)), 1e-5);
   NamedTensors other{{"fc.weight", Tensor(DType::float32, {36, 2})}};

@@ -1,4 +1,4 @@
-// Values that training steps on a device update stay there, and are copied to the host when they are read.
+// Tests values that training steps on a device update: they stay on the device, and are copied to the host when they are read.
 #include "train/run/staying_values.h"
 
 #include <gtest/gtest.h>
@@ -119,7 +119,7 @@ TEST(StayingValues, AreAsBeforeAStepThatFails) {
   for (uint32_t i = 0; i < 3; ++i) pair.step(i);
   const Batch batch = make_batch(8, 50);
   const HookId hook = register_hook(HookPoint::post_run, 0, [](const HookedRun&) { throw Error(ErrorCode::internal, "behind the run"); });
-  EXPECT_THROW(pair.on_device.step(batch.feeds, batch.labels), Error);  // fails after everything has been computed
+  EXPECT_THROW(pair.on_device.step(batch.feeds, batch.labels), Error);  // the step fails after everything has been computed
   unregister_hook(hook);
   RunOptions cancelled;
   cancelled.terminate = true;

@@ -1,4 +1,4 @@
-// A small model to train, and batches for it.
+// Makes a small model to train, and batches for it.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ inline onnx::ValueInfoDef tensor_info(const char* name, std::vector<int64_t> ext
   return info;
 }
 
-// A classifier of images with a bright left half and images with a bright right half.
+// The model classifies images by their bright half, the left or the right one.
 using Edit = std::function<void(onnx::GraphDef&)>;
 inline Model tiny_network(int64_t batch = -1, const Edit& edit = {}) {
   onnx::ModelDef model;

@@ -1,5 +1,5 @@
-// Training steps with faults: no error is lost, the trainer is unchanged (or with early updates, reports that it is not), and the next step
-// gives the bits that it would have given. Part of the fault campaign (tests/session/fault_campaign_test.cpp).
+// Tests training steps with faults: no error is lost, the trainer is unchanged (or, with early updates, reports that it is not), and the
+// next step gives the bits that it would have given without the fault. Part of the fault campaign (tests/session/fault_campaign_test.cpp).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -109,7 +109,7 @@ class TrainerCampaign {
   }
 
  private:
-  // Layers of products, normalisations and faulty steps.
+  // Makes layers of products, normalisations and steps that can fail.
   Model random_model() {
     ModelBuilder b;
     b.def().opset_imports.push_back({"test.fault", 1});
@@ -191,7 +191,7 @@ class TrainerCampaign {
     }
   }
 
-  // A failure after an early update leaves the trainer unusable until a checkpoint is loaded, which this does.
+  // After an early update, a failure leaves the trainer unusable until a checkpoint is loaded. This function loads one.
   void make_whole() {
     if (!early_) return;
     try {
@@ -211,8 +211,8 @@ class TrainerCampaign {
 
   static constexpr int64_t kWidth = 5;
   const uint32_t seed_;
-  bool early_ = false;  // true: tested_ updates early; the other trainer never does
-  std::string path_;    // checkpoint of the other trainer, as both were before a call
+  bool early_ = false;  // true if tested_ updates early; the other trainer never does
+  std::string path_;    // path of a checkpoint of the other trainer, with the state of both before a call
   std::mt19937 random_;
   int64_t num_steps_ = 0;  // number of Steps, whose ids are even; the nodes of their gradients have odd ids
   Feeds feeds_;
@@ -220,7 +220,7 @@ class TrainerCampaign {
   std::optional<Trainer> tested_, reference_;
 };
 
-// The abandoned step still reads the parameters, so the next step must wait before it writes them.
+// The abandoned step still reads the parameters, so the next step must wait for it before it writes them.
 TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
   testing::register_fault_operators();
   ModelBuilder b;
@@ -236,7 +236,7 @@ TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
   trainer_options.learning_rate = 0.05;
   Trainer trainer(b.model(), trainer_options);
   const Tensor x = Tensor::of<float>({1, 2}, std::vector<float>{1, 1}), labels = Tensor::of<float>({1, 2}, std::vector<float>{0, 0});
-  trainer.step({{"x", x}}, labels);  // allocates all that the first step allocates
+  trainer.step({{"x", x}}, labels);  // this step allocates everything that the first step allocates
   const NamedTensors& parameters = trainer.parameters();
   const std::vector<float> before = elements(parameters);
   std::vector<float> behind;
@@ -250,7 +250,7 @@ TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
   EXPECT_THROW(trainer.step({{"x", x}}, labels, &run), Error);
   testing::set_fault(-1, {});
   std::future<double> next = std::async(std::launch::async, [&] { return trainer.step({{"x", x}}, labels); });
-  next.wait_for(std::chrono::milliseconds(200));  // enough time to write parameters, if the step did not wait
+  next.wait_for(std::chrono::milliseconds(200));  // in this time the step would write parameters if it did not wait
   gate->open();
   next.get();
   EXPECT_EQ(behind, before);

@@ -1,4 +1,4 @@
-// A trainer owns copies of the values that it changes: nothing of the model's file stays in memory.
+// Tests that a trainer owns copies of the values that it changes: nothing of the model's file stays in memory.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,7 +17,7 @@ using namespace tiny;
 constexpr int64_t kWidth = 2048;
 constexpr size_t kMegabyte = size_t{1} << 20;
 
-/// Two layers, the first with 16 MB of weights.
+/// Makes two layers, the first of which has 16 MB of weights.
 onnx::ModelDef wide_network() {
   onnx::ModelDef model;
   model.ir_version = 8;
@@ -34,7 +34,7 @@ onnx::ModelDef wide_network() {
   return model;
 }
 
-/// The process's resident bytes of mapped files; 0 where the system does not report them.
+/// Returns the process's resident bytes of mapped files; 0 if the system does not report them.
 size_t resident_of_files() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -42,7 +42,7 @@ size_t resident_of_files() {
   return 0;
 }
 
-/// Trains one step. Called once before measuring, so that the code is in memory.
+/// Trains one step. Also called once before measuring, so that the code is in memory.
 void train(const Model& model, const TrainerOptions& options) {
   Trainer trainer(model, options);
   Tensor x(DType::float32, {1, kWidth}), labels(DType::int64, {1});

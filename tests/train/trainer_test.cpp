@@ -163,7 +163,7 @@ TEST(Trainer, MeanSquaredErrorFitsALine) {
   EXPECT_LT(last, 0.1 * first);
 }
 
-// Images of 3 x 16 x 16 through six convolutions. Most activations stay in memory for the backward pass.
+// Makes six convolutions of images of 3 x 16 x 16. Most activations stay in memory for the backward pass.
 Model deep_network(int64_t batch) {
   onnx::ModelDef model;
   model.ir_version = 8;
@@ -258,7 +258,7 @@ TEST(Trainer, AFusedUpdateGivesTheSameBits) {
     size_t updates = 0;
     for (size_t at = text.find("Momentum("); at != std::string::npos; at = text.find("Momentum(", at + 1)) ++updates;
     EXPECT_LE(updates, 1U) << text;
-    // The parameters are written between steps, equally for both trainers.
+    // The test writes parameters between steps, the same ones of both trainers.
     one.parameters().at("fc.bias").data<float>()[0] = 3;
     many.parameters().at("fc.bias").data<float>()[0] = 3;
     const Batch batch = make_batch(8, 9);
@@ -291,7 +291,7 @@ TEST(Trainer, ByReadinessParametersAreWrittenInPlaceWithTheSameBits) {
     for (int i = 0; i < 3; ++i) EXPECT_EQ(in_order.step(batch.feeds, batch.labels), by_readiness.step(batch.feeds, batch.labels));
     EXPECT_EQ(by_readiness.parameters().at("wide").data<float>(), weights);
     EXPECT_EQ(in_order.to_bytes(), by_readiness.to_bytes());
-    // If parameters and momentum were copied, that would need two megabytes.
+    // If parameters and momentum were copied, the copies would need two megabytes.
     EXPECT_LT(by_readiness.memory_statistics()[MemoryClass::io].peak_bytes, size_t{1} << 20);
   }
 }
@@ -363,14 +363,14 @@ TEST(JointModule, GradientsOfAnOutsideLossEqualTheTrainers) {
     gradient.data<float>()[2 * i] = (a / (a + b) - (one ? 0 : 1)) / 8;
     gradient.data<float>()[2 * i + 1] = (b / (a + b) - (one ? 1 : 0)) / 8;
   }
-  JointModule::Run other = module.forward(make_batch(4, 4).feeds);  // interleaved, of another shape
+  JointModule::Run other = module.forward(make_batch(4, 4).feeds);  // a second run that is interleaved, with another shape
   const NamedTensors got = run.backward(std::vector{gradient});
   const NamedTensors expected = trainer.gradients(batch.feeds, batch.labels);
   ASSERT_EQ(got.size(), expected.size());
   for (const auto& [name, tensor] : expected)
     for (int64_t i = 0; i < tensor.num_elements(); ++i) ASSERT_NEAR(got.at(name).data<float>()[i], tensor.data<float>()[i], 1e-5) << name;
   EXPECT_THROW(run.backward(std::vector{gradient}), Error);
-  EXPECT_THROW(other.backward(std::vector{gradient}), Error);  // the gradient has 8 rows, the run 4
+  EXPECT_THROW(other.backward(std::vector{gradient}), Error);  // the gradient has 8 rows, but the run has 4
 }
 
 }  // namespace
