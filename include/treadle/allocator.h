@@ -168,7 +168,7 @@ class TREADLE_API MemoryAccount {
     void count(size_t now) noexcept;
     MemoryUsage read() const;
   };
-  bool take(size_t size_bytes) noexcept;  // from this account's total
+  bool take(size_t size_bytes) noexcept;  // adds to this account only; false: over its limit
 
   const std::string name_;
   const std::shared_ptr<MemoryAccount> parent_;

@@ -49,7 +49,7 @@ struct CsvOptions {
   char separator = ',';
 };
 struct CsvTable {
-  Tensor features;  ///< float32 [rows, columns]
+  Tensor features;  ///< float32 with the shape [rows, columns]
   /// int64 if all labels are integers, float32 if all are numbers, otherwise int64 indices into `classes`. Undefined without a label
   /// column.
   Tensor labels;

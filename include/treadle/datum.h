@@ -21,7 +21,7 @@ struct SparseTensor {
   Shape dense_shape;
   Tensor values;
   Tensor indices;
-  Tensor row_offsets;  // CSR only
+  Tensor row_offsets;  // only used by the format CSR
 };
 
 /// A list of elements of one type. `element_dtype` is also set if the list is empty.
@@ -32,7 +32,7 @@ struct Sequence {
 
 /// ONNX's optional: a value or nothing.
 struct Optional {
-  std::shared_ptr<Datum> value;  // null: nothing
+  std::shared_ptr<Datum> value;  // null if the optional contains nothing
 };
 
 /// ONNX's map: keys are integers or strings; values are scalars of one dtype, stored as a 1-D tensor in the order of the keys.

@@ -10,13 +10,13 @@
 namespace treadle {
 
 struct DLDevice {
-  int32_t device_type;  // DLDeviceType
+  int32_t device_type;  // a number of DLPack's enum DLDeviceType
   int32_t device_id;
 };
 enum DLDeviceType : int32_t { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLROCMHost = 11 };
 
 struct DLDataType {
-  uint8_t code;  // DLDataTypeCode
+  uint8_t code;  // a number of DLPack's enum DLDataTypeCode
   uint8_t bits;
   uint16_t lanes;
 };
@@ -44,7 +44,7 @@ struct DLTensor {
   int32_t ndim;
   DLDataType dtype;
   int64_t* shape;
-  int64_t* strides;  // in elements; null: contiguous
+  int64_t* strides;  // strides in elements; null: the tensor is contiguous
   uint64_t byte_offset;
 };
 

@@ -38,7 +38,7 @@ class TREADLE_API Engine {
    public:
     /// Returns the number of operations that have written the variable.
     uint64_t version() const;
-    struct State;  // opaque to callers
+    struct State;  // a type that callers cannot see
 
    private:
     friend class Engine;

@@ -16,7 +16,7 @@ enum class HookPoint : int { pre_run = 0, post_run = 1 };
 struct HookedRun {
   uint64_t run_id = 0;      ///< number of the run in its session
   uint64_t graph_id = 0;    ///< of the compiled graph; differs between sessions, and between sets of feeds and fetches
-  std::string_view tag;     ///< RunOptions::tag
+  std::string_view tag;     ///< value of RunOptions::tag
   int64_t duration_ns = 0;  ///< post_run: duration of the computation
   std::string_view error;   ///< post_run: the reason of a failure; empty on success
 };

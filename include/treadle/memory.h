@@ -23,7 +23,7 @@ struct Buffer {
 
 struct ArenaPlan {
   std::vector<size_t> offsets;   ///< bytes, in the order of the buffers; 0 for empty buffers
-  size_t size_bytes = 0;         ///< of the arena, a multiple of the alignment
+  size_t size_bytes = 0;         ///< size of the arena, a multiple of the alignment
   size_t lower_bound_bytes = 0;  ///< no plan is smaller: the maximum of bytes alive at once, with each buffer rounded up to the alignment
   std::string_view strategy;     ///< the order of placement that gave the smallest arena
 };

@@ -20,7 +20,7 @@ struct ValueInfo {
   std::string name;
   /// The type in ONNX Runtime's notation: "tensor(float)", "seq(tensor(int64))", "map(int64,tensor(float))", "optional(tensor(float))".
   std::string type;
-  DType dtype = DType::undefined;  ///< of a tensor's elements
+  DType dtype = DType::undefined;  ///< dtype of a tensor's elements
   /// An extent is an integer, the name of a symbol, or empty text if unknown. If the rank is unknown, `has_rank` is false and `shape`
   /// empty.
   std::vector<std::variant<int64_t, std::string>> shape;

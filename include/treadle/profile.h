@@ -51,7 +51,7 @@ struct PlannedNode {
   std::string kernel;                                ///< empty for If, Loop and Scan
   std::vector<ProfiledUnusedKernel> unused_kernels;  ///< other kernels of the operator (ProfilerOptions::passes)
   std::string forms;                                 ///< forms of its packed weights, such as "F(4,3)"; may be empty
-  int32_t parent = -1;                               ///< index of the node whose body it is in; -1: none
+  int32_t parent = -1;                               ///< index of the node whose body contains this node; -1: the node is in the main graph
   std::vector<std::string> sources;                  ///< nodes of the original model that it replaces
   std::vector<std::string> layers;  ///< layers of the model that contain it, outermost first: "layer1", "layer1.0", "layer1.0.conv1"
   std::vector<std::string> passes;  ///< passes that produced it, in order (ProfilerOptions::passes)
@@ -82,8 +82,8 @@ struct ProfiledRun {
   double duration_ns = 0;  ///< from begin to end on the calling thread
   double kernel_ns = 0;    ///< while at least one node is running
   double wait_ns = 0;      ///< waiting for other jobs
-  double before_ns = 0;    ///< until the first node: binding shapes, finding memory
-  double between_ns = 0;   ///< between nodes: dispatch and the cost of recording
+  double before_ns = 0;    ///< time before the first node: binding shapes, finding memory
+  double between_ns = 0;   ///< time between nodes: dispatch, and the cost of recording
   double after_ns = 0;     ///< after the last node
   double node_ns = 0;      ///< sum over all nodes and threads
   double barrier_ns = 0;   ///< part of node_ns: threads waiting at the ends of nodes' loops
@@ -97,14 +97,14 @@ struct ProfiledEvent {
   int32_t thread = 0;
   double start_ns = 0, duration_ns = 0;  ///< since the run's begin
   int32_t phase = -1;                    ///< index in the node's kernel_phases; -1: the node itself, or a helper's part of it
-  double waited_ns = 0;                  ///< for a node: from the time when all its inputs existed
+  double waited_ns = 0;                  ///< for a node: time from the moment when all its inputs existed until it began
 };
 
 /// States of a thread that shares loops or nodes, over all recorded runs. Their times sum up to the runs' duration.
 struct ProfiledPoolThread {
   enum State : uint8_t { running, no_ready_work, barrier, asleep };
   static constexpr std::array<const char*, 4> kStateNames{"running", "no ready work", "barrier", "asleep"};
-  int32_t thread = 0;                ///< as in ProfiledEvent
+  int32_t thread = 0;                ///< number of the thread, as in ProfiledEvent
   bool calls = false;                ///< the thread calls runs: its times cover its own runs
   std::array<double, 4> state_ns{};  ///< by State; waiting for other jobs counts as asleep
 };
@@ -112,7 +112,7 @@ struct ProfiledPoolThread {
 /// The profile's clock and the wall clock at one moment.
 struct ProfiledClockPair {
   double ns = 0;        ///< since the profile's begin
-  int64_t unix_ns = 0;  ///< since 1970
+  int64_t unix_ns = 0;  ///< nanoseconds since 1970
 };
 
 /// A buffer of the planned arena.
@@ -128,7 +128,7 @@ struct ProfiledRange {
   std::string name;
   int32_t parent = -1;          ///< index of the surrounding range on its thread; -1: none
   bool python = false;          ///< a function called by Python (ProfilerOptions::python_calls)
-  std::vector<double> call_ns;  ///< per call
+  std::vector<double> call_ns;  ///< time of each call
   double self_ns = 0;           ///< all calls, without nested ranges
   double run_ns = 0;            ///< all calls: time of recorded runs in them
 };
@@ -143,7 +143,7 @@ struct ProfiledSpan {
 /// A moment that the program marked (mark_profile()).
 struct ProfiledMark {
   std::string name;
-  int32_t thread = 0;  ///< as in ProfiledEvent
+  int32_t thread = 0;  ///< number of the thread, as in ProfiledEvent
   double ns = 0;       ///< since the profile's begin
 };
 
@@ -207,12 +207,12 @@ struct MeasuredMemory {
   };
   int64_t num_events = 0;
   ClassBytes before{};          ///< at the profile's begin
-  std::vector<Point> timeline;  ///< after each event
+  std::vector<Point> timeline;  ///< one point after each event
   double peak_ns = 0;
   size_t peak_bytes = 0;
   ClassBytes at_peak{};
-  std::vector<MemoryHolding> holders_at_peak;  ///< largest first
-  std::vector<ProfiledBlock> blocks;           ///< in order of allocation
+  std::vector<MemoryHolding> holders_at_peak;  ///< sorted, the largest first
+  std::vector<ProfiledBlock> blocks;           ///< sorted by the order of allocation
   std::vector<Refusal> refused;
 };
 
@@ -221,11 +221,11 @@ struct ProfileTrace;  ///< all single events; internal to the library
 struct Profile {
   std::vector<ProfiledNode> nodes;
   std::vector<ProfiledRun> runs;
-  std::vector<ProfiledEvent> median_run, slowest_run;  ///< timelines
+  std::vector<ProfiledEvent> median_run, slowest_run;  ///< the timelines of these two runs
   std::vector<std::string> threads;                    ///< names, by the events' number
   std::vector<ProfiledPoolThread> pool;                ///< threads that were seen; empty if runs used one thread
   std::vector<ProfiledClockPair> clock;                ///< about one per second
-  std::vector<ProfiledBuffer> buffers;                 ///< of the main graph
+  std::vector<ProfiledBuffer> buffers;                 ///< buffers of the main graph
   std::vector<int32_t> steps;                          ///< nodes in the order counted by the buffers' `first` and `last`
   MemoryReport memory;
   MemoryStatistics memory_statistics;
@@ -233,14 +233,14 @@ struct Profile {
   std::vector<ProfiledPhase> load;                ///< a phase comes after the surrounding one
   std::vector<ProfiledRange> ranges;              ///< a range comes after the surrounding one
   std::vector<ProfiledSpan> spans;                ///< the first spans; empty without ranges and marks
-  std::vector<ProfiledMark> marks;                ///< in order of time
+  std::vector<ProfiledMark> marks;                ///< sorted by time
   uint64_t events_lost = 0;                       ///< events beyond the recorder's capacity
   int64_t events_unknown = 0;                     ///< events of graphs that the session no longer holds
   double ns_per_event = 0;                        ///< cost of recording one event, measured when the profile was made
   std::string cpu;                                ///< processor that was used; empty: unknown
   int num_threads = 0;                            ///< threads that share a node's work; 0: unknown
   bool float32 = true;                            ///< false: products use another precision
-  std::shared_ptr<const ProfileTrace> trace;      ///< for profile_to_trace()
+  std::shared_ptr<const ProfileTrace> trace;      ///< the events that profile_to_trace() writes
 };
 
 struct ProfilerOptions {
@@ -343,7 +343,7 @@ TREADLE_API MachinePeaks measure_machine_peaks(int num_threads);
 /// A change that was tried, and its effect.
 struct ProfileRemedy {
   std::string title;           ///< "use 2 threads"
-  std::string evidence;        ///< the measurements
+  std::string evidence;        ///< the measurements that support the remedy
   std::string command;         ///< command that applies it
   double effect = 0;           ///< fraction that it saves
   std::string saves = "time";  ///< "time" of a run, "memory", or "load time"
@@ -353,7 +353,7 @@ struct ProfileRemedy {
 struct ProfileContext {
   std::string model, command, options;
   int64_t warmup_runs = 0;
-  double load_ms = 0, first_run_ms = 0;  ///< 0: not measured
+  double load_ms = 0, first_run_ms = 0;  ///< 0 if not measured
   std::vector<double> call_ns;           ///< per recorded run: duration of the session's call, as the caller sees it
   std::vector<double> plain_ns;          ///< durations of intermediate calls that were not recorded
   MachinePeaks peaks;
@@ -361,7 +361,7 @@ struct ProfileContext {
   bool peaks_hold = true;                            ///< false: products use another precision than the float32 of the peaks
   std::string assumed_extents;                       ///< extents that were assumed for inputs: "N=1, images axis 2=1"
   bool remedies_tried = false;
-  std::vector<ProfileRemedy> remedies;  ///< largest effect first
+  std::vector<ProfileRemedy> remedies;  ///< sorted, the largest effect first
 };
 
 /// Sets `peaks` and `peaks_hold` for a profile's threads and precision, and `device_peaks` for the devices that its nodes ran on, if these
@@ -372,7 +372,7 @@ enum class TraceFormat : uint8_t {
   perfetto,     ///< Perfetto's protobuf, .pftrace: preferable for ui.perfetto.dev
   chrome,       ///< Chrome's JSON, with PyTorch's terms
   folded,       ///< collapsed stacks, for flame graphs
-  speedscope,   ///< JSON of www.speedscope.app
+  speedscope,   ///< the JSON that www.speedscope.app reads
   onnxruntime,  ///< JSON with ONNX Runtime's terms
 };
 /// Exports all events. @throws Error(invalid_argument) for a profile that was not recorded in this process

@@ -60,7 +60,7 @@ using NamedSeries = std::vector<std::pair<std::string, std::vector<size_t>>>;
 
 /// Bytes with a named owner. Classes of memory have the names of memory_class_name().
 struct HoldingReport {
-  std::string name;  ///< of a value or a node; empty: unknown
+  std::string name;  ///< name of a value or a node; empty: unknown
   std::string memory_class;
   size_t bytes = 0;
 };
@@ -71,7 +71,7 @@ struct MeasuredMemoryReport {
     double ms = 0;  ///< since the profile began
     size_t bytes = 0;
     NamedBytes classes;
-    std::vector<HoldingReport> holders;  ///< largest first
+    std::vector<HoldingReport> holders;  ///< sorted, the largest first
     size_t more_holders = 0, more_holders_bytes = 0;
   };
   struct Timeline {
@@ -104,14 +104,14 @@ struct MemorySection {
   struct Buffer {
     std::string name, memory_class;
     size_t bytes = 0, offset = 0;
-    int32_t first = 0, last = 0;  ///< steps, both inclusive
+    int32_t first = 0, last = 0;  ///< the first and the last step in which the value is alive
   };
   /// The first step at which the most bytes of the arena are alive.
   struct Peak {
     size_t step = 0;
     std::string node;
     size_t bytes = 0;
-    std::vector<HoldingReport> values;  ///< largest first
+    std::vector<HoldingReport> values;  ///< sorted, the largest first
   };
   std::vector<Class> classes;
   size_t peak_bytes = 0, weight_bytes = 0, packed_bytes = 0;
@@ -126,7 +126,7 @@ struct MemorySection {
 /// The events of one run, or the ranges and runs of the whole recording, by column.
 struct TimelineEvents {
   int64_t events = 0;         ///< number recorded; only the first ones are kept
-  std::vector<int32_t> item;  ///< see ProfiledEvent::node or ProfiledSpan::range
+  std::vector<int32_t> item;  ///< for each event: see ProfiledEvent::node or ProfiledSpan::range
   std::vector<int32_t> thread;
   std::vector<double> start_us, duration_us;
   std::vector<int32_t> phase;     ///< empty if no event has one
@@ -137,7 +137,7 @@ struct ProfileReport {
   struct Environment {
     std::string cpu;
     int usable_cpus = 0;
-    std::string treadle;  ///< version
+    std::string treadle;  ///< version of Treadle
     int64_t unix_time = 0;
     std::optional<int> threads;
     std::string options;
@@ -203,7 +203,7 @@ struct ProfileReport {
     std::string name;
     bool calls = false;
     double ms = 0;
-    std::array<double, 4> states{};  ///< by ProfiledPoolThread::State: parts that sum to 1
+    std::array<double, 4> states{};  ///< share of each ProfiledPoolThread::State; the shares sum to 1
   };
   struct Load {
     std::string name;
@@ -216,7 +216,7 @@ struct ProfileReport {
     int32_t parent = -1;
     bool python = false;
     int64_t calls = 0;
-    ProfileTimes ms;  ///< per call
+    ProfileTimes ms;  ///< times of each call
     double total_ms = 0, self_ms = 0, runs_ms = 0;
   };
   struct Marks {
@@ -269,7 +269,7 @@ TREADLE_API ProfileReport read_profile(std::string_view json, ProfileParts parts
 
 struct ProfileTableOptions {
   int top = 25;               ///< number of nodes shown; 0: all
-  bool memory = false;        ///< also the arena's contents, per step and at the peak
+  bool memory = false;        ///< true: also shows the arena's contents, per step and at the peak
   std::string sort = "time";  ///< "time", "order", "calls", "gflops", "bandwidth", "peak", "name"
 };
 /// Returns a table of nodes. @throws Error(invalid_argument) for an unknown order
@@ -277,7 +277,7 @@ TREADLE_API std::string profile_to_table(const ProfileReport& report, const Prof
 
 struct ProfileTreeOptions {
   int depth = 0;      ///< levels below the run; 0: all
-  bool nodes = true;  ///< also nodes, within their layers
+  bool nodes = true;  ///< true: also shows nodes, within their layers
 };
 /// Returns a run as a tree of step phases, model layers and nodes, each with its total time and the time outside of its children.
 TREADLE_API std::string profile_to_tree(const ProfileReport& report, const ProfileTreeOptions& options = {});
@@ -311,7 +311,7 @@ struct ProfileDifference {
   double tolerance = 0;
   TimeDifference run;                                                     ///< whole runs
   std::vector<Node> nodes;                                                ///< nodes of both profiles, changed ones first
-  std::vector<std::pair<std::string, std::string>> environment;           ///< settings that differ
+  std::vector<std::pair<std::string, std::string>> environment;           ///< settings in which the environments of the two profiles differ
   std::vector<std::string> only_before, only_after;                       ///< names of nodes
   std::vector<std::pair<std::string, std::pair<double, double>>> memory;  ///< bytes before and after
   int64_t num_other_shapes = 0;                                           ///< number of nodes whose shapes differ

@@ -27,7 +27,7 @@ enum class CalibrationMethod : uint8_t {
 };
 enum class WeightFormat : uint8_t {
   qdq,           ///< DequantizeLinear with block_size (opset 21) before MatMul: ONNX's own operators
-  matmul_nbits,  ///< com.microsoft's MatMulNBits
+  matmul_nbits,  ///< an operator of com.microsoft, MatMulNBits
 };
 
 struct QuantizeOptions {
@@ -45,7 +45,7 @@ struct QuantizeOptions {
   int weight_bits = 4;                               ///< mode weights: 4 or 8
   int64_t block_size = 32;                           ///< mode weights: 16, 32, 64, 128 or 256 along the inner dimension
   bool symmetric = true;                             ///< mode weights: without zero points
-  WeightFormat format = WeightFormat::matmul_nbits;  ///< mode weights
+  WeightFormat format = WeightFormat::matmul_nbits;  ///< used by the mode `weights`
   /// Folds constants and batch normalisation first; mode qdq always does. False: nodes of the file stay unchanged, unless its opset is too
   /// old for the result.
   bool preprocess = false;
@@ -72,7 +72,7 @@ struct QuantizedOutput {
 struct QuantizeReport {
   std::vector<QuantizedNode> nodes;
   std::vector<QuantizedOutput> outputs;      ///< floating-point outputs, if there were samples
-  size_t bytes_before = 0, bytes_after = 0;  ///< of the weights
+  size_t bytes_before = 0, bytes_after = 0;  ///< bytes of the weights
   int64_t calibration_samples = 0, compared_samples = 0;
   /// Returns sentences about a model that is unfit for use: outputs (or weights, if no outputs were compared) whose error exceeds a third
   /// of the signal (10 dB), and the node where it begins.

@@ -146,7 +146,7 @@ struct NodeStatistics {
   std::string name, op_type;
   int64_t scheduled_ns = 0;  ///< when the node could have begun: its operands existed and, in sequential execution, it was next
   int64_t start_ns = 0, end_ns = 0;
-  uint64_t thread = 0;  ///< system id
+  uint64_t thread = 0;  ///< the system's id of the thread
   size_t output_bytes = 0;
   std::vector<NodeMemory> memory;  ///< where the output bytes are
 };
@@ -337,7 +337,7 @@ class TREADLE_API StatefulRun {
 struct MemoryReport {
   size_t weight_bytes = 0, packed_bytes = 0, arena_bytes = 0;
   size_t arena_lower_bound_bytes = 0;  ///< the maximum of bytes alive in a step, or a higher bound that was proved
-  size_t arena_sum_bytes = 0;          ///< of all buffers: size of the arena if no buffers shared bytes
+  size_t arena_sum_bytes = 0;          ///< sum of all buffers' bytes: the size of the arena if no buffers shared bytes
   size_t arena_in_order_bytes = 0;     ///< size of the arena if best fit in the order of execution planned it, as in ONNX Runtime
   size_t largest_node_bytes = 0;       ///< operands and scratch in the arena of the largest node: no run needs less
 };

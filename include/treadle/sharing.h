@@ -36,7 +36,7 @@ struct JobStatus {
   std::string name;
   int64_t pid = 0;
   JobClass job_class = JobClass::guaranteed;
-  double share_percent = 100;    ///< the job's setting
+  double share_percent = 100;    ///< the share that the job has been given
   double granted_percent = 100;  ///< the setting, or the limit of the coordinator's policy if that is smaller
   bool suspended = false;
   uint32_t running = 0;  ///< running runs

@@ -26,14 +26,14 @@ namespace treadle::train {
 enum class Loss : int {
   softmax_cross_entropy = 0,             ///< scores [N, C, ...] and int64 (or int32) labels [N, ...]
   mean_squared_error = 1,                ///< an output, and labels of its shape and dtype
-  l1 = 2,                                ///< operands as mean_squared_error
+  l1 = 2,                                ///< the operands are those of mean_squared_error
   huber = 3,                             ///< operands as mean_squared_error; TrainerOptions::huber_delta
   binary_cross_entropy_with_logits = 4,  ///< scores, and labels from 0 to 1 in their shape
-  negative_log_likelihood = 5,           ///< as softmax_cross_entropy, but log-probabilities instead of scores
-  kl_divergence = 6,                     ///< log-probabilities, and labels that are probabilities; summed, then divided by the first extent
-  output = 7,                            ///< the output is the loss itself, one float32 number, without labels
+  negative_log_likelihood = 5,  ///< the operands are those of softmax_cross_entropy, but logarithms of probabilities in place of scores
+  kl_divergence = 6,            ///< log-probabilities, and labels that are probabilities; summed, then divided by the first extent
+  output = 7,                   ///< the output is the loss itself, one float32 number, without labels
   ctc = 8,    ///< scores [N, C, steps] and int64 (or int32) labels [N, length]; labels from the first negative one on are ignored
-  graph = 9,  ///< defined by TrainerOptions::loss_model
+  graph = 9,  ///< the loss is TrainerOptions::loss_model
 };
 /// Finds a loss by its enumerator's name. @throws Error(invalid_argument) suggesting the nearest name
 TREADLE_API Loss loss_named(std::string_view name);
@@ -62,7 +62,7 @@ struct TREADLE_API Schedule {
   };
   Kind kind = Kind::constant;
   int64_t warmup_steps = 0;  ///< rises linearly from 1 / warmup_steps first; not for one_cycle
-  int64_t total_steps = 0;   ///< including warm-up
+  int64_t total_steps = 0;   ///< number of steps, including the warm-up
   int64_t step_size = 0;
   std::optional<double> gamma = std::nullopt, final_factor = std::nullopt;
 
@@ -75,15 +75,15 @@ TREADLE_API Schedule::Kind schedule_named(std::string_view name);
 struct TREADLE_API ParameterGroup {
   std::vector<std::string> parameters;  ///< names or patterns; a parameter belongs to the first group that matches
   double rate_factor = 1;
-  std::optional<double> weight_decay = std::nullopt;  ///< nullopt: the trainer's
+  std::optional<double> weight_decay = std::nullopt;  ///< nullopt: the trainer's weight decay
 };
 
 /// Initialization of parameters, with PyTorch's formulas and counts of inputs and outputs.
 enum class Initializer : int {
   zeros = 0,
   ones = 1,
-  normal = 2,           ///< standard deviation `scale`
-  uniform = 3,          ///< from -scale to scale
+  normal = 2,           ///< normal distribution with the standard deviation `scale`
+  uniform = 3,          ///< uniform distribution from -scale to scale
   xavier_normal = 4,    ///< standard deviation scale * sqrt(2 / (inputs + outputs))
   xavier_uniform = 5,   ///< uniform, with the same deviation
   kaiming_normal = 6,   ///< standard deviation scale * sqrt(2 / inputs), for ReLU
@@ -113,9 +113,9 @@ struct TREADLE_API LoraOptions {
 /// Loss scaling of a trainer whose `precision` includes float16, so that gradients neither underflow nor overflow. Terms and defaults are
 /// as in PyTorch's GradScaler. If a gradient is infinite or NaN, the step is skipped: it changes nothing, and the scale is reduced.
 struct TREADLE_API LossScaling {
-  std::optional<double> init_scale = std::nullopt;        ///< default 65536
-  std::optional<double> growth_factor = std::nullopt;     ///< default 2
-  std::optional<double> backoff_factor = std::nullopt;    ///< default 0.5
+  std::optional<double> init_scale = std::nullopt;        ///< 65536 by default
+  std::optional<double> growth_factor = std::nullopt;     ///< 2 by default
+  std::optional<double> backoff_factor = std::nullopt;    ///< 0.5 by default
   std::optional<int64_t> growth_interval = std::nullopt;  ///< updates without overflow before the scale grows; default 2000
 };
 /// The present state of loss scaling.
@@ -137,9 +137,9 @@ struct TREADLE_API TrainerOptions {
   bool int32_labels = false;
   int class_axis = 1;                                  ///< axis of classes in the scores; may be negative
   std::optional<int64_t> ignore_index = std::nullopt;  ///< label that is ignored
-  std::vector<float> class_weights;                    ///< empty: all 1
-  double label_smoothing = 0;                          ///< 0 to 1
-  std::optional<double> huber_delta = std::nullopt;    ///< default 1
+  std::vector<float> class_weights;                    ///< empty: all weights are 1
+  double label_smoothing = 0;                          ///< a number from 0 to 1
+  std::optional<double> huber_delta = std::nullopt;    ///< 1 by default
   std::optional<int64_t> blank = std::nullopt;         ///< class of ctc that means no label; default 0
 
   Optimizer optimizer = Optimizer::sgd;
@@ -151,7 +151,7 @@ struct TREADLE_API TrainerOptions {
   bool nesterov = false;  ///< requires momentum
   std::optional<double> beta1 = std::nullopt, beta2 = std::nullopt;
   std::optional<double> epsilon = std::nullopt;
-  std::optional<double> smoothing = std::nullopt;  ///< PyTorch's alpha
+  std::optional<double> smoothing = std::nullopt;  ///< the factor that PyTorch calls alpha
   LossScaling loss_scaling;                        ///< requires float16 in the session's `precision`
   double clip_value = 0;                           ///< gradients are clipped to [-clip_value, clip_value]; 0: not clipped
   double clip_norm = 0;  ///< gradients are scaled down together if their joint norm exceeds it; 0: not. Applied after clip_value
@@ -283,7 +283,7 @@ class TREADLE_API Trainer {
   /// Returns views as separate tensors: steps copy, and evaluate() and predict() compare, only while any of them exists.
   NamedTensors parameter_views() const;
   NamedTensors state_views() const;
-  const NamedTensors& momentum() const;  ///< by parameter; empty for optimizers without momentum
+  const NamedTensors& momentum() const;  ///< of each parameter; empty for optimizers without momentum
   /// Returns all state kept for parameters, as "PARAMETER/WHAT": momentum, mean, squares, average (TrainerOptions::ema_decay), gradient (of
   /// accumulation).
   const NamedTensors& optimizer_state() const;
@@ -412,8 +412,8 @@ class TREADLE_API CheckpointFolder {
 
 /// How a gradient is returned (MXNet's grad_req).
 enum class GradientRequest : int {
-  null = 0,   ///< not computed
-  write = 1,  ///< overwrites its memory
+  null = 0,   ///< the gradient is not computed
+  write = 1,  ///< the gradient overwrites the memory
   add = 2,    ///< added to the contents of its memory
 };
 TREADLE_API GradientRequest gradient_request_named(std::string_view name);
@@ -422,7 +422,7 @@ TREADLE_API std::string_view name_of(GradientRequest request);
 struct TREADLE_API JointOptions {
   std::vector<std::string> outputs;     ///< floating-point outputs to hand out; empty: all
   std::vector<std::string> inputs;      ///< inputs that need gradients, too
-  std::vector<std::string> parameters;  ///< as in TrainerOptions
+  std::vector<std::string> parameters;  ///< names or patterns, as in TrainerOptions
   std::vector<std::string> frozen;
   /// Outputs of any type, handed out after `outputs`; they have no gradients.
   std::vector<std::string> plain_outputs;
@@ -472,7 +472,7 @@ class TREADLE_API JointModule {
     size_t advance_steps(size_t count = 1);
     /// Number of steps before the Yield.
     size_t steps_left() const;
-    /// In the order of output_names(); empty before the Yield.
+    /// Returns the outputs in the order of output_names(). Empty before the run has reached its Yield.
     const std::vector<Tensor>& outputs() const;
     /// As backward(), by position. @param grad_outputs  an undefined tensor means zeros
     /// @return in the order of gradient_names(); undefined if the outputs do not depend on it
@@ -516,7 +516,7 @@ class TREADLE_API JointModule {
   struct Feeding {
     std::optional<uint64_t> draw = std::nullopt;  ///< seeds the random operators of this run; nullopt: the number of runs so far
     bool update_states = true;
-    const RunOptions* options = nullptr;  ///< as in forward()
+    const RunOptions* options = nullptr;  ///< options as in forward()
   };
   /// As forward(), by position. Outputs that the backward pass reads are copies, so the caller may write to all outputs.
   /// @param feeds  in the order of input_names()
@@ -531,7 +531,7 @@ class TREADLE_API JointModule {
   std::vector<std::vector<size_t>> gradient_groups(size_t group_bytes) const;
   /// True if a run draws random numbers.
   bool is_random() const;
-  /// As Trainer::set_monitor(), for runs that begin afterwards.
+  /// Sets a monitor as Trainer::set_monitor() does, for runs that begin afterwards.
   void set_monitor(Monitor monitor);
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);

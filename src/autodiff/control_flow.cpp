@@ -245,7 +245,7 @@ int64_t entry(const std::vector<int64_t>& values, size_t i) { return i < values.
 /// Describes the layout of a Loop's or Scan's operands, and of its body's inputs and outputs.
 struct Iteration {
   size_t states = 0, scanned = 0;            // numbers of carried values and of scanned inputs
-  size_t first_state = 0, first_output = 0;  // in the body: index of the input of the first state, and of its output
+  size_t first_state = 0, first_output = 0;  // indices in the body: of the input of the first state, and of the first state's output
   // In the node: index of the first initial state; number of formal inputs whose values are kept for every iteration.
   size_t first_operand = 0, num_stacked = 0;
 };

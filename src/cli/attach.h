@@ -10,7 +10,7 @@
 namespace treadle::cli {
 
 struct AttachedClient {
-  std::string job;  ///< "serve, process 4711"
+  std::string job;  ///< text such as "serve, process 4711"
   Profile profile;
 };
 struct AttachedClients {

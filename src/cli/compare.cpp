@@ -45,7 +45,7 @@ double element(const Tensor& tensor, int64_t i) {
 
 struct Difference {
   double largest = 0;    // largest |a - b|
-  double magnitude = 0;  // largest |b|
+  double magnitude = 0;  // the largest magnitude of b
   bool comparable = false, within = true;
 };
 

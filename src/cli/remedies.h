@@ -17,7 +17,7 @@ struct RemedyTrials {
   const SessionOptions& options;
   const InputOptions& inputs;
   const std::map<std::string, Datum>& feeds;
-  double seconds = 0.6;                                    ///< time per trial
+  double seconds = 0.6;                                    ///< time for each trial
   std::function<void(std::string_view what)> trying = {};  ///< called before each trial
 };
 

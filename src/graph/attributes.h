@@ -30,7 +30,7 @@ class Attributes {
   int64_t get_int(std::string_view name, int64_t otherwise = 0) const;
   float get_float(std::string_view name, float otherwise = 0) const;
   std::string_view get_string(std::string_view name, std::string_view otherwise = {}) const;
-  const std::vector<int64_t>& get_ints(std::string_view name) const;  // empty if absent
+  const std::vector<int64_t>& get_ints(std::string_view name) const;  // returns an empty list if the attribute is absent
   const std::vector<float>& get_floats(std::string_view name) const;
   const std::vector<std::string>& get_strings(std::string_view name) const;
   /// Returns a tensor attribute. @throws Error(invalid_model) if it is absent

@@ -35,7 +35,7 @@ struct DeferredNode {
   const Node* node = nullptr;
   const KernelDef* kernel = nullptr;
   const PackedState* packed = nullptr;
-  std::vector<Datum> inputs;  ///< like the inputs of evaluate_node(), but not in lent storage
+  std::vector<Datum> inputs;  ///< operands like the inputs of evaluate_node(), but not in lent storage
   std::vector<DType> output_dtypes;
   ThreadPool* pool = nullptr;
   uint64_t run_id = 0;

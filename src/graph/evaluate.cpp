@@ -236,7 +236,7 @@ class Evaluation final : public DeferringOperands {
   Evaluator& e_;
   mutable std::vector<Datum> kept_;  // copies of tensors in lent storage, made on request
   std::vector<Datum> outputs_;
-  std::shared_ptr<Ending> ending_;  // of a deferred kernel
+  std::shared_ptr<Ending> ending_;  // the ending of a deferred kernel
 };
 
 // Owns everything that a deferred kernel needs until it ends.

@@ -18,7 +18,7 @@ namespace treadle {
 struct Evaluator {
   ThreadPool* pool = nullptr;
   uint64_t run_id = 0;
-  size_t max_output_bytes = SIZE_MAX;  ///< for each output and for the scratch; more throws Error(resource_exhausted)
+  size_t max_output_bytes = SIZE_MAX;  ///< limit for each output and for the scratch; beyond it, Error(resource_exhausted) is thrown
   /// Asked by deferring kernels (graph/deferred.h): returns true if the run is to stop. Empty: never.
   std::function<bool()> stop_requested;
   /// Allocates outputs in a device's memory; empty: in host memory.

@@ -61,7 +61,7 @@ struct Value {
 
 /// A graph-valued attribute: a body of If, Loop or Scan.
 struct Body {
-  std::string attribute;  // "then_branch", "body" etc.
+  std::string attribute;  // name of the attribute: "then_branch", "body" etc.
   std::unique_ptr<Graph> graph;
   /// Values of the enclosing graph that the body reads: the value in the body (an additional input) and the index of the node's operand,
   /// counted from Node::num_formal_inputs. Export removes them.
@@ -163,7 +163,7 @@ class Graph {
   ValueId find_value(std::string_view name) const;  // returns kNoValue if there is none
   void rename_value(ValueId id, std::string_view name);
 
-  std::vector<ValueId> inputs;  // of a body: formal inputs, then captures
+  std::vector<ValueId> inputs;  // inputs of a body: formal inputs, then captured values
   OutputList outputs;
   std::vector<std::string> output_names;          // of a model's graph; any value may be an output, even an input
   std::vector<Type> declared_outputs;             // types declared by the model; empty if the graph was not read from a file
@@ -193,7 +193,7 @@ class Graph {
   void resize_inputs(NodeId id, size_t count);               // sets the number of formal inputs; new ones are absent
   void add_output(NodeId id, size_t output, ValueId value);  // sets an absent output; @pre `value` is new
   int add_capture(NodeId id, ValueId value);                 // returns the index, counted from num_formal_inputs
-  void replace_uses(ValueId old_value, ValueId new_value);   // in nodes and in outputs
+  void replace_uses(ValueId old_value, ValueId new_value);   // replaces the value in the inputs of nodes and in the graph's outputs
 
   /// Returns the content of a dense constant; null for other values. A large unaligned tensor of a file is copied, and the copy is kept, so
   /// use stored_tensor() if the elements are not needed. Must not be called once threads share the graph.

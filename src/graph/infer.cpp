@@ -18,7 +18,7 @@ namespace {
 
 const Type kUnknownType;
 
-thread_local std::vector<Assumption>* noted_assumptions = nullptr;  // of the infer_alone() in progress
+thread_local std::vector<Assumption>* noted_assumptions = nullptr;  // assumptions of the infer_alone() that is in progress
 
 // State of nested inferences of nodes with bodies.
 struct Nest {

@@ -173,7 +173,7 @@ class RunContext {
 
   /// For kernels whose output shapes inference cannot know: allocates output i and returns it.
   Tensor allocate_output(int i, const Shape& shape) const { return dynamic_->allocate_output(i, shape); }
-  /// For kernels that work on sequences, optionals, maps and sparse tensors.
+  /// The functions below are for kernels that work on sequences, optionals, maps and sparse tensors.
   const Datum& input(int i) const { return dynamic_->input(i); }
   void set_output(int i, Datum datum) const { dynamic_->set_output(i, std::move(datum)); }
 

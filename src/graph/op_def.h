@@ -86,7 +86,7 @@ struct Port {
   TypeSet types;
   std::string_view type_name = "";
   Presence presence = Presence::required;
-  Ranks ranks = {};  ///< for a variadic port: of each tensor
+  Ranks ranks = {};  ///< for a variadic port: the rank of each tensor
 };
 
 /// Allowed values of an attribute: bounds for an integer, or for each integer of a list; or a text among `words`.
@@ -147,14 +147,14 @@ enum class Pieces : uint8_t { none, concat, split };
 enum class Moves : uint8_t {
   no,
   in_order,      ///< elements of input 0 in order, with another shape (Reshape)
-  anywhere,      ///< to other positions, repeated or dropped (Transpose, Gather)
+  anywhere,      ///< elements move to other positions, or are repeated or dropped (Transpose, Gather)
   among_others,  ///< together with elements of another operand, or a constant number (Pad, Where)
 };
 
 /// Dtype in which float16 and bfloat16 operands are computed if the optimizer may choose (passes/compute_in_float32.cpp).
 enum class HalfFloats : uint8_t {
   as_they_are,       ///< decides by rounded values, or gains nothing; an operator that only moves elements follows its operands
-  float32,           ///< in float32, next to other operators in float32
+  float32,           ///< computes in float32, next to other operators in float32
   float32_by_itself  ///< computes float32, as it is expensive enough to justify conversions
 };
 
@@ -171,19 +171,19 @@ struct ChannelsLast {
   enum class How : uint8_t {
     by_element,              ///< unchanged if it is pointwise; otherwise it needs ONNX's order
     first_operand,           ///< unchanged: operand 0 is the image, others apply to all of its elements
-    axis,                    ///< with a different `axis`
-    axes_vector,             ///< with different axes in operand 3 (Slice)
-    pads_vector,             ///< with the pads in operand 1 reordered
-    numbers_per_axis,        ///< with the numbers in operands 2 and 3 reordered
-    reduction,               ///< over different axes; over all spatial ones by `op`, if given
-    spatial_reduction,       ///< by `op` over all spatial axes
+    axis,                    ///< the same operator with a different `axis`
+    axes_vector,             ///< the same operator with different axes in operand 3 (Slice)
+    pads_vector,             ///< the same operator with the pads in operand 1 reordered
+    numbers_per_axis,        ///< the same operator with the numbers in operands 2 and 3 reordered
+    reduction,               ///< the same operator over different axes, or `op`, if given, over all spatial axes
+    spatial_reduction,       ///< the operator `op` over all spatial axes
     window,                  ///< computed by `op` with the same attributes; for 8-bit images by `bytes_op`
-    convolution,             ///< by `op`, with constant weights, or in a joint graph
-    input_gradient,          ///< by `op` on a convolution's output gradient, weights and input shape
-    weights_gradient,        ///< by `op` on a convolution's output gradient, image and weights' shape
-    quantized_convolution,   ///< by `op`, with constant int8 weights
-    transposed_convolution,  ///< by `op`, with constant weights and windows without overlap
-    scale_and_shift,         ///< by `op` with a scale and a shift per channel, from constants
+    convolution,             ///< the operator `op`, with constant weights or in a joint graph
+    input_gradient,          ///< the operator `op` on a convolution's output gradient, weights and input shape
+    weights_gradient,        ///< the operator `op` on a convolution's output gradient, image and weights' shape
+    quantized_convolution,   ///< the operator `op`, with constant int8 weights
+    transposed_convolution,  ///< the operator `op`, with constant weights and windows without overlap
+    scale_and_shift,         ///< the operator `op`, with a scale and a shift per channel from constants
     statistics_gradient,     ///< computed by `op`, from statistics that the forward node has stored
     window_gradient,         ///< computed by `op` from the gradient and the input image of the pool whose indices are operand 1
     normalization,           ///< computed by `op` from the same operands

@@ -57,7 +57,7 @@ struct PatchOptions {
   std::vector<std::string> skip;    // names of rules to skip
   int64_t max_patches = INT64_MAX;  // stop after this many patches (to bisect a fault)
   std::function<void(std::string_view rule, const Node&)> log;
-  int64_t* num_visits = nullptr;  // if not null: incremented for each node that the rules visit
+  int64_t* num_visits = nullptr;  // if not null, counts the nodes that the rules visit
 };
 
 /// Applies rules until none matches, and removes nodes without readers. Throws Error(internal) if a patch changes the dtype or the shape of

@@ -28,7 +28,7 @@ struct ScalarFunction {
   /// A parameter of the function: an attribute of the operator, or its constant operand `input`.
   struct Parameter {
     std::string_view name = "";  ///< name of the attribute; empty: the function has no such parameter
-    float otherwise = 0;         ///< the attribute's default
+    float otherwise = 0;         ///< the default of the attribute
     int input = -1;
   };
 

@@ -20,8 +20,8 @@ struct Type {
   enum class Kind : uint8_t { unknown, tensor, sparse_tensor, sequence, optional, map };
 
   Kind kind = Kind::unknown;
-  DType dtype = DType::undefined;       // of a tensor's elements, or of a map's values
-  DType key_dtype = DType::undefined;   // of a map's keys
+  DType dtype = DType::undefined;       // dtype of a tensor's elements, or of a map's values
+  DType key_dtype = DType::undefined;   // dtype of a map's keys
   std::optional<SymbolicShape> shape;   // shape of a tensor or sparse tensor
   std::shared_ptr<const Type> element;  // type of the content of a sequence or optional
 

@@ -18,10 +18,10 @@ inline constexpr int kMaxLoopRank = 2 * kMaxRank;
 
 template <int kOperands>
 struct StridedLoop {
-  int rank = 0;  ///< at least 1 after merging dimensions
+  int rank = 0;  ///< number of dimensions, at least 1 after merging
   int64_t size = 0;
-  int64_t dims[kMaxLoopRank] = {};                ///< outermost first
-  int64_t strides[kOperands][kMaxLoopRank] = {};  ///< in elements; 0 repeats an element, negative goes backwards
+  int64_t dims[kMaxLoopRank] = {};                ///< extents, outermost first
+  int64_t strides[kOperands][kMaxLoopRank] = {};  ///< strides in elements; 0 repeats an element, a negative stride goes backwards
 
   int64_t inner() const { return dims[rank - 1]; }
   int64_t inner_stride(int operand) const { return strides[operand][rank - 1]; }

@@ -151,7 +151,7 @@ class ArenaAllocator final : public Allocator {
 
   const std::shared_ptr<Allocator> upstream_;
   mutable std::mutex mutex_;
-  Regions regions_;  // by address: all blocks, without gaps inside a block
+  Regions regions_;  // regions of all blocks by address, without gaps inside a block
   FreeSet free_;
   size_t block_bytes_ = 0, used_bytes_ = 0, next_block_bytes_ = kFirstBlockBytes;
 };

@@ -292,7 +292,7 @@ class Chooser {
   std::vector<size_t> sizes_;
   std::vector<Gap> gaps_;
   std::vector<std::vector<size_t>> gaps_of_;                  // indices into gaps_, per buffer
-  std::map<std::pair<int32_t, int32_t>, int32_t> recipe_at_;  // by buffer and step
+  std::map<std::pair<int32_t, int32_t>, int32_t> recipe_at_;  // index of the recipe, by buffer and step
   std::vector<double> overload_;
   std::vector<int32_t> blocked_;  // steps at which nothing more can be freed
   size_t target_ = 0;

@@ -55,7 +55,7 @@ struct BudgetPlan {
     int32_t extra = -1;  ///< segment that the recipe uses as extra memory
   };
   std::vector<Segment> segments;
-  std::vector<Transfer> transfers;  ///< in ascending order of steps
+  std::vector<Transfer> transfers;  ///< sorted by step
   size_t arena_bytes = 0;
   double cost_ns = 0;        ///< estimated, of all transfers
   size_t spilled_bytes = 0;  ///< bytes written to the spill file

@@ -75,7 +75,7 @@ class Problem {
   bool searchable_ = true;
   size_t unit_ = 0;
   std::vector<size_t> index_;    // index of each block's buffer
-  std::vector<int32_t> starts_;  // per section: the step in which its last buffer starts
+  std::vector<int32_t> starts_;  // for each section, the step in which its last buffer starts
   std::vector<FitSearch::Block> blocks_;
 };
 

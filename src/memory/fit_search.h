@@ -27,8 +27,8 @@ namespace treadle::memory {
 class FitSearch {
  public:
   struct Block {
-    int32_t first, last;  ///< sections [first, last)
-    int32_t height;       ///< > 0
+    int32_t first, last;  ///< the sections from `first` to `last` - 1
+    int32_t height;       ///< more than 0
   };
   enum class Outcome : uint8_t { fits, impossible, unknown };
 
@@ -83,19 +83,19 @@ class FitSearch {
 
   std::vector<Block> blocks_;
   int32_t num_sections_, capacity_;
-  std::vector<std::vector<int32_t>> alive_;           // per section: its blocks, unplaced ones first
-  std::vector<int32_t> num_unplaced_, floor_, rest_;  // per section; rest: sum of the unplaced blocks' heights
-  std::vector<int32_t> low_, offset_;                 // per block; low: lower bound of an unplaced block's offset
+  std::vector<std::vector<int32_t>> alive_;           // for each section, its blocks, unplaced ones first
+  std::vector<int32_t> num_unplaced_, floor_, rest_;  // for each section; rest: the sum of the unplaced blocks' heights
+  std::vector<int32_t> low_, offset_;                 // for each block; low: a lower bound of an unplaced block's offset
   std::vector<size_t> first_position_;                // per block: index into positions_, which has an entry per section of its life
   std::vector<int32_t> positions_;                    // index of a block in alive_
   std::vector<Change> changes_;
   std::vector<int32_t> queue_;
   std::vector<char> queued_;
-  std::vector<std::pair<int32_t, int32_t>> heads_;  // scratch of fits_by_heads()
-  std::vector<int32_t> ends_before_, starts_from_;  // scratch of scan_valley()
-  std::vector<double> weight_;                      // per section: number of failures
-  std::vector<double> priority_;                    // per block, for this restart
-  std::vector<uint64_t> hash_;                      // per block
+  std::vector<std::pair<int32_t, int32_t>> heads_;  // scratch memory of fits_by_heads()
+  std::vector<int32_t> ends_before_, starts_from_;  // scratch memory of scan_valley()
+  std::vector<double> weight_;                      // for each section, the number of failures
+  std::vector<double> priority_;                    // for each block, its priority in this restart
+  std::vector<uint64_t> hash_;                      // for each block
   std::unordered_map<uint64_t, std::vector<Refuted>> refuted_;
   size_t refuted_bytes_ = 0;
   std::chrono::steady_clock::time_point deadline_;

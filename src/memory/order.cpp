@@ -179,7 +179,7 @@ Order depth_first(const Steps& steps) {
     return gap_a != gap_b ? gap_a > gap_b : a < b;
   };
   std::vector<std::vector<int32_t>> parts(static_cast<size_t>(steps.count()));
-  for (int32_t s = 0; s < steps.count(); ++s) {  // in the given order, operands precede the step
+  for (int32_t s = 0; s < steps.count(); ++s) {  // in the given order, the operands of a step precede it
     std::vector<int32_t>& before = parts[static_cast<size_t>(s)] = steps.before(s);
     std::sort(before.begin(), before.end(), by_need);
     int64_t kept = 0, most = 0;

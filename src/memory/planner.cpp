@@ -215,7 +215,7 @@ class Planner {
   std::vector<FixedBlock> fixed_;
   size_t fixed_end_ = 0;
   PlacedBlocks placed_;
-  std::vector<size_t> offsets_;  // of the order being tried, by item
+  std::vector<size_t> offsets_;  // offsets in the order that is being tried, by item
   size_t height_ = 0;
   ArenaPlan best_;
   BufferOrder best_order_;
@@ -235,7 +235,7 @@ ArenaPlan plan_arena(std::span<const size_t> sizes_bytes, const std::function<bo
   std::vector<size_t> order(sizes_bytes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return sizes_bytes[a] > sizes_bytes[b]; });
-  std::vector<size_t> placed;  // sorted by offset
+  std::vector<size_t> placed;  // indices of placed items, sorted by offset
   int64_t total = 0;
   for (size_t index : order) {
     size_t size = checked_align(sizes_bytes[index], alignment), offset = 0;

@@ -42,7 +42,7 @@ struct OpsetImport {
 /// The position of a tensor's elements in an external file, as declared in the model.
 struct ExternalDataDef {
   std::string location;            // relative to the model's folder
-  uint64_t offset = 0;             // in bytes
+  uint64_t offset = 0;             // offset in bytes
   std::optional<uint64_t> length;  // in bytes; absent: as many as the shape needs
   std::string checksum;            // SHA-1 of the file as 40 hexadecimal digits, which the reader verifies; other text is stored
   Properties other;                // keys that ONNX does not define
@@ -80,11 +80,11 @@ struct DimDef {
 struct TypeDef {
   enum class Kind : uint8_t { none, tensor, sparse_tensor, sequence, optional, map, opaque };
   Kind kind = Kind::none;                    // none: the file has no type
-  DType elem_type = DType::undefined;        // for tensor and sparse_tensor
-  std::optional<std::vector<DimDef>> shape;  // for tensor and sparse_tensor; absent: unknown rank
-  DType key_type = DType::undefined;         // for map
+  DType elem_type = DType::undefined;        // used for tensor and sparse_tensor
+  std::optional<std::vector<DimDef>> shape;  // used for tensor and sparse_tensor; absent: unknown rank
+  DType key_type = DType::undefined;         // used for map
   Owned<TypeDef> elem;                       // type of elements of a sequence or optional, or of a map's values; null if absent
-  std::string opaque;                        // encoded TypeProto.Opaque
+  std::string opaque;                        // an encoded TypeProto.Opaque
   std::string denotation;
 };
 
@@ -124,7 +124,7 @@ struct AttributeDef {
   AttributeType type = AttributeType::undefined;
   float f = 0;
   int64_t i = 0;
-  std::string s;  // any bytes
+  std::string s;  // may contain any bytes
   Owned<TensorDef> t;
   Owned<GraphDef> g;
   Owned<SparseTensorDef> sparse_tensor;
@@ -156,7 +156,7 @@ struct NodeDef {
   std::vector<AttributeDef> attributes;
   std::string doc_string;
   Properties metadata_props;
-  std::vector<std::string> device_configurations;  // encoded NodeDeviceConfigurationProto
+  std::vector<std::string> device_configurations;  // encoded messages NodeDeviceConfigurationProto
 };
 
 /// Corresponds to TensorAnnotation: the quantisation parameters of a value.
@@ -195,7 +195,8 @@ struct FunctionDef {
 };
 
 struct ModelDef {
-  static constexpr int64_t kNoVersion = std::numeric_limits<int64_t>::max();  // same value as in ONNX Runtime for a model without a version
+  // ONNX Runtime has the same value for a model without a version.
+  static constexpr int64_t kNoVersion = std::numeric_limits<int64_t>::max();
   int64_t ir_version = 0;
   std::vector<OpsetImport> opset_imports;
   std::string producer_name;
@@ -206,8 +207,8 @@ struct ModelDef {
   GraphDef graph;
   Properties metadata_props;
   std::vector<FunctionDef> functions;
-  std::vector<std::string> training_info;  // encoded TrainingInfoProto
-  std::vector<std::string> configuration;  // encoded DeviceConfigurationProto
+  std::vector<std::string> training_info;  // encoded messages TrainingInfoProto
+  std::vector<std::string> configuration;  // encoded messages DeviceConfigurationProto
 };
 
 }  // namespace treadle::onnx

@@ -192,7 +192,7 @@ class Unblocker {
     if (tensor.dtype != DType::float32 || tensor.shape.rank() != 4 || !tensor.value.defined())
       fail(node, "has no float32 weights of rank 4");
     const int64_t O = tensor.shape[0], I = tensor.shape[1], area = tensor.shape[2] * tensor.shape[3];
-    const int64_t inner = I < block_ ? 1 : block_;  // inputs per block
+    const int64_t inner = I < block_ ? 1 : block_;  // number of input channels in a block
     if (O % block_ != 0 || I % inner != 0) fail(node, "has weights that are no blocks of " + std::to_string(block_) + " channels");
     Tensor plain(DType::float32, tensor.shape);
     const Tensor packed = tensor.value.contiguous();

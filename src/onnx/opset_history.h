@@ -13,7 +13,7 @@ struct SchemaVersion {
   int16_t since;
   int8_t num_inputs, num_outputs;
   bool variadic_inputs, variadic_outputs;  // whether the last port may be repeated
-  uint8_t inputs[16], outputs[16];         // arguments for type_mask()
+  uint8_t inputs[16], outputs[16];         // numbers for which type_mask() returns the types
   std::string_view attributes;             // names of the attributes, separated by spaces
 };
 

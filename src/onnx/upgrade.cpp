@@ -106,7 +106,7 @@ void bind_named_values(Graph& graph, NodeId id) {
 // Sets kind and dtype of an inner If, Loop or Scan from its bodies' declarations, because later rewrites ask for them.
 void take_declared_types(Graph& graph, const Node& node) {
   const Graph& inside = *node.bodies[0].graph;
-  const size_t first = node.op->control_flow == ControlFlow::loop ? 1 : 0;  // skips the condition
+  const size_t first = node.op->control_flow == ControlFlow::loop ? 1 : 0;  // index of the first state; skips the condition of a Loop
   for (size_t k = 0; k < node.outputs.size() && first + k < inside.declared_outputs.size(); ++k) {
     if (node.outputs[k] == kNoValue || graph.type(node.outputs[k]).kind != Type::Kind::unknown) continue;
     const Type& declared = inside.declared_outputs[first + k];

@@ -52,8 +52,8 @@ enum ONNXType {
   ONNX_TYPE_OPTIONAL,
 };
 using ONNXTensorElementDataType = int;  // some numbers differ from ONNX's: see number_of()
-using OrtOptimizationLevel = int;       // numbers of treadle::GraphOptimizationLevel
-using OrtExecutionMode = int;           // numbers of treadle::ExecutionMode
+using OrtOptimizationLevel = int;       // these numbers are those of treadle::GraphOptimizationLevel
+using OrtExecutionMode = int;           // these numbers are those of treadle::ExecutionMode
 enum OrtAllocatorType { OrtInvalidAllocator = -1, OrtDeviceAllocator = 0, OrtArenaAllocator = 1, OrtReadOnlyAllocator = 2 };
 enum OrtMemType { OrtMemTypeCPUInput = -2, OrtMemTypeCPUOutput = -1, OrtMemTypeDefault = 0 };
 enum OrtMemoryInfoDeviceType {
@@ -126,8 +126,8 @@ struct OrtAllocator {
   void* (*Alloc)(OrtAllocator* self, size_t size);
   void (*Free)(OrtAllocator* self, void* data);
   const OrtMemoryInfo* (*Info)(const OrtAllocator* self);
-  void* (*Reserve)(OrtAllocator* self, size_t size);                                // since version 18
-  OrtStatus* (*GetStats)(const OrtAllocator* self, struct OrtKeyValuePairs** out);  // since version 23
+  void* (*Reserve)(OrtAllocator* self, size_t size);                                // a member since version 18
+  OrtStatus* (*GetStats)(const OrtAllocator* self, struct OrtKeyValuePairs** out);  // a member since version 23
   void* (*AllocOnStream)(OrtAllocator* self, size_t size, struct OrtSyncStream* stream);
 };
 
@@ -238,19 +238,19 @@ struct OrtSessionOptions {
 
 struct OrtRunOptions : treadle::ort::Kept<OrtRunOptions> {
   treadle::RunOptions options;
-  std::optional<std::string> profile_file_prefix;  // nullopt: no profile
+  std::optional<std::string> profile_file_prefix;  // nullopt: the session records no profile
   int log_severity_level = -1, log_verbosity_level = 0;
 };
 
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType dtype = 0;
-  std::vector<int64_t> dims;         // -1: unknown
+  std::vector<int64_t> dims;         // an extent of -1 is unknown
   std::vector<std::string> symbols;  // names of the extents in `dims`; "": none
   bool has_shape = true;
 };
 struct OrtTypeInfo {
   ONNXType type = ONNX_TYPE_UNKNOWN;
-  OrtTensorTypeAndShapeInfo tensor;  // for dense and sparse tensors
+  OrtTensorTypeAndShapeInfo tensor;  // used for dense and sparse tensors
   ONNXTensorElementDataType key_type = 0;
   std::shared_ptr<const OrtTypeInfo> element;  // type of the elements of a sequence or optional, or of a map's values
   std::string denotation;

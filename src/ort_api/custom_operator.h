@@ -31,13 +31,14 @@ struct OrtCustomOp {
   int (*GetInputCharacteristic)(const OrtCustomOp* op, size_t index);  // since version 8; 0: required, 1: optional, 2: variadic
   int (*GetOutputCharacteristic)(const OrtCustomOp* op, size_t index);
   OrtMemType (*GetInputMemoryType)(const OrtCustomOp* op, size_t index);
-  int (*GetVariadicInputMinArity)(const OrtCustomOp* op);  // since version 14
+  int (*GetVariadicInputMinArity)(const OrtCustomOp* op);  // a member since version 14
   int (*GetVariadicInputHomogeneity)(const OrtCustomOp* op);
   int (*GetVariadicOutputMinArity)(const OrtCustomOp* op);
   int (*GetVariadicOutputHomogeneity)(const OrtCustomOp* op);
-  OrtStatus* (*CreateKernelV2)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel);  // since version 16
+  // A member since version 16.
+  OrtStatus* (*CreateKernelV2)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel);
   OrtStatus* (*KernelComputeV2)(void* kernel, OrtKernelContext* context);
-  OrtStatus* (*InferOutputShapeFn)(const OrtCustomOp* op, OrtShapeInferContext* context);  // since version 17
+  OrtStatus* (*InferOutputShapeFn)(const OrtCustomOp* op, OrtShapeInferContext* context);  // a member since version 17
   int (*GetStartVersion)(const OrtCustomOp* op);
   int (*GetEndVersion)(const OrtCustomOp* op);
 };

@@ -206,7 +206,7 @@ struct Kernel {
   }
 };
 
-// Runs a client's function, and handles its exceptions, which must not propagate.
+// Calls a function of the client, and catches its exceptions, which must not reach the library's code.
 template <typename Result, typename Body>
 Result told(Result otherwise, Body&& body) noexcept {
   try {

@@ -21,14 +21,14 @@ void OrtKeyValuePairs::index() {
 namespace treadle::ort {
 namespace {
 
-constexpr uint32_t kDeviceIncompatible = 2;  // value of OrtDeviceEpIncompatibility_DEVICE_INCOMPATIBLE
+constexpr uint32_t kDeviceIncompatible = 2;  // the value of OrtDeviceEpIncompatibility_DEVICE_INCOMPATIBLE
 
 // Returns true for PREFER_GPU (3) and MAX_PERFORMANCE (4) of OrtExecutionProviderDevicePolicy.
 bool prefers_gpu(OrtExecutionProviderDevicePolicy policy) { return policy == 3 || policy == 4; }
 
 struct Vendor {
   const char* name;
-  uint32_t id;  // PCI vendor id
+  uint32_t id;  // id of the vendor in PCI
 };
 Vendor vendor() {
 #if defined(__x86_64__)
@@ -153,7 +153,7 @@ void add_compatibility(OrtApi& table) {
     return guarded([&] {
       if (count == 0) throw Error(ErrorCode::invalid_argument, "there are no devices");
       required(devices, "ep_devices"), chars_of(info, "compatibility_info");
-      required(out, "out_status") = 0;  // status: not applicable
+      required(out, "out_status") = 0;  // 0 means "not applicable"
     });
   };
   table.GetCompatibilityInfoFromModel = [](const char* path, const char* provider, OrtAllocator* allocator, char** out) {

@@ -98,7 +98,7 @@ void add_kernel_context(OrtApi& table) {
         void* data;
       } work{fn, data};
       auto* call = &const_cast<OrtKernelContext&>(required(context, "context")).call;
-      const size_t grain = batches > 0 ? (total + batches - 1) / batches : 1;  // 0: the library chooses
+      const size_t grain = batches > 0 ? (total + batches - 1) / batches : 1;  // 0 lets the library choose
       plugin::host().parallel_for(
           call, static_cast<int64_t>(total), static_cast<int64_t>(std::max<size_t>(grain, 1)),
           [](void* context_of_work, int64_t begin, int64_t end) {

@@ -82,7 +82,7 @@ void add_kernel_attributes(OrtApi& table) {
                                                 size_t* size) {
     return guarded([&] {
       const auto& texts = list_attribute<std::string>(info, name);
-      if (allocator == nullptr) throw StatusError(ORT_FAIL, "allocator must not be null");  // also for an empty list
+      if (allocator == nullptr) throw StatusError(ORT_FAIL, "allocator must not be null");  // this is required even for an empty list
       required(size, "size") = texts.size();
       required(out, "out") = texts.empty() ? nullptr : static_cast<char**>(allocate(allocator, texts.size() * sizeof(char*)));
       for (size_t i = 0; i < texts.size(); ++i) (*out)[i] = copy_text(allocator, texts[i]);

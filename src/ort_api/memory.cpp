@@ -100,7 +100,7 @@ struct NamedMemory {
   std::string_view name;
   OrtMemoryInfoDeviceType device;
   OrtDeviceMemoryType type = OrtDeviceMemoryType_DEFAULT;
-  uint32_t vendor = 0;  // PCI vendor id
+  uint32_t vendor = 0;  // id of the vendor in PCI
 };
 constexpr uint32_t kNvidia = 0x10DE, kIntel = 0x8086, kMicrosoft = 0x1414, kAmd = 0x1002, kQualcomm = 0x5143;
 constexpr NamedMemory kMemories[] = {

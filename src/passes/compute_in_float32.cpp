@@ -169,7 +169,7 @@ class Float32Pass {
   Graph& g_;
   FoldLimits& limits_;
   WidenedConstants& constants_;
-  std::vector<ValueId> wide_;  // by 16-bit value: the same value in float32
+  std::vector<ValueId> wide_;  // for each 16-bit value, the same value in float32
 };
 
 }  // namespace

@@ -83,7 +83,7 @@ class ElementwiseFuser {
     return fits(chain, node.id);
   }
   struct Group {
-    std::vector<NodeId> nodes;                     // in topological order, once complete
+    std::vector<NodeId> nodes;                     // sorted topologically when the chain is complete
     std::unordered_set<uint32_t> members, copies;  // all nodes of the group; those of them that also remain as nodes outside it
     std::unordered_set<uint32_t> outside;          // inputs of the group
 

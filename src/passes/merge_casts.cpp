@@ -14,7 +14,7 @@ namespace {
 struct Range {
   bool is_float = false, is_signed = true;
   int digits = 0;         // binary digits of the integer or significand, without the sign
-  int exponent_bits = 0;  // of a float; 0 for integers
+  int exponent_bits = 0;  // bits of a float's exponent; 0 for integers
 };
 
 std::optional<Range> range_of(DType dtype) {

@@ -14,7 +14,7 @@ namespace treadle::passes {
 /// The remaining budget of constant folding, over all rounds and bodies, so that loading a small model takes neither minutes nor all
 /// memory. String elements count with the bytes of their texts.
 struct FoldLimits {
-  size_t max_bytes_each = 64U << 20U;  ///< bytes of one constant
+  size_t max_bytes_each = 64U << 20U;  ///< limit of the bytes of one constant
   double bytes = 512e6;                ///< bytes of all constants that folding makes
   double widened_bytes = 1e18;         ///< bytes of constants that are converted from 16 bits
   double operations = 4e9;             ///< floating-point operations and elements, by the operators' declared costs

@@ -33,9 +33,9 @@ ByteWeights byte_weights(const Tensor& weights, int axis, int limit);
 struct BlockedWeights {
   int64_t N = 0, K = 0, blocks = 0, block_size = 0;
   int bits = 4;
-  std::vector<uint8_t> codes;  // shape [N, K]
-  std::vector<float> scales;   // shape [N, blocks]
-  std::vector<uint8_t> zeros;  // shape [N, blocks]
+  std::vector<uint8_t> codes;  // with the shape [N, K]
+  std::vector<float> scales;   // with the shape [N, blocks]
+  std::vector<uint8_t> zeros;  // with the shape [N, blocks]
   double sqnr_db = 0;
 };
 /// Converts weights to blocks. @param rows  weights as [N, K]

@@ -20,7 +20,7 @@ struct IoBinding::Impl {
     std::shared_ptr<Device> device;  // device of the output; null: the host
   };
   std::vector<Output> outputs;
-  // The members below are derived from those above by the next run.
+  // The next run derives the members below from those above.
   bool ready = false;
   bool all_constants = false;  // see Request::all_constants
   std::vector<std::string> targets;

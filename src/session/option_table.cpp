@@ -198,7 +198,7 @@ void check_entry(const OptionInfo& info, const std::string& text) {
 }
 
 void check_key_length(const std::string& key) {
-  constexpr size_t kMaxLength = 1024;  // same limit as ONNX Runtime's
+  constexpr size_t kMaxLength = 1024;  // ONNX Runtime has the same limit
   if (key.empty() || key.size() > kMaxLength)
     throw Error(ErrorCode::invalid_argument, fmt::format("Config key is empty or longer than maximum length {}: the key of a configuration "
                                                          "entry has {} bytes",

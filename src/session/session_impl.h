@@ -75,7 +75,7 @@ class RunFeeds {
 struct ChosenProgram {
   std::shared_ptr<const Monitor> monitor;  ///< the session's monitor, for which the program was compiled; null: none
   std::shared_ptr<const Executable> executable;
-  std::vector<Datum> feeds;  ///< in the order of the executable's inputs
+  std::vector<Datum> feeds;  ///< sorted by the order of the executable's inputs
   bool compiled = false;     ///< the executable was compiled for this run, not taken from the cache
 };
 

@@ -84,7 +84,7 @@ std::string one_line(std::string text) {
 struct Rule {  // a line of the control file, with the jobs to which it has been applied
   std::string job;
   JobChange change;
-  std::set<uint64_t> applied;  // ids of jobs
+  std::set<uint64_t> applied;  // the ids of jobs to which it has been applied
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace treadle::sharing {
 
 inline constexpr int kMaxJobs = 64;             // each job has one bit in Page::guaranteed_running
 inline constexpr uint32_t kFullShare = 10'000;  // shares are in units of 0.01 %
-inline constexpr size_t kNameBytes = 48;        // including the terminator
+inline constexpr size_t kNameBytes = 48;        // size including the terminating zero
 
 /// What threads of a job must do before each node. Each duty is a bit in the low byte of JobSlot::word; the rest of the word counts
 /// changes.
@@ -28,7 +28,7 @@ enum Duty : uint32_t {
 
 /// Says which nodes of opportunistic jobs may run during a run of a guaranteed job.
 enum class Beside : uint32_t {
-  none = 0,           ///< none: they yield
+  none = 0,           ///< no opportunistic run may be under way: they yield
   compute_bound = 1,  ///< nodes that are not memory-bound
   opposite = 2,       ///< nodes with another bound than the guaranteed job's node (Orion's rule)
   any = 3,            ///< all: only shares limit them

@@ -16,7 +16,7 @@ namespace treadle::sharing {
 struct JobView {
   uint64_t id = 0;
   JobClass job_class = JobClass::guaranteed;
-  uint32_t share = kFullShare;  ///< the job's setting
+  uint32_t share = kFullShare;  ///< the share that the job has been given
   int threads = 0;
   bool running = false;
   uint64_t new_runs = 0;       ///< number of runs that have ended since the previous decision

@@ -32,7 +32,7 @@ struct CacheSizes {
 
 struct CpuInfo {
   std::string model_name;
-  int usable_cpus = 1;            ///< from affinity and the cgroup's quota, rounded up; at least 1
+  int usable_cpus = 1;            ///< number of CPUs by affinity and by the cgroup's quota, rounded up; at least 1
   size_t memory_limit_bytes = 0;  ///< the smaller of physical memory and the cgroup's limit
   CpuFeatures features;
   CacheSizes caches;

@@ -19,7 +19,7 @@ class KernelTable;
 
 /// A session's request for a device.
 struct DeviceRequest {
-  std::string name;                                  ///< as in the session's options: "sim", "sim:NAME"
+  std::string name;                                  ///< the name as in the session's options: "sim", "sim:NAME"
   const std::map<std::string, std::string>& config;  ///< the session's configuration entries
   std::span<const std::shared_ptr<Device>> beside;   ///< devices that the session already has, of any type
   std::string_view cache_dir = {};                   ///< folder in which the device keeps compiled code; empty: it keeps none

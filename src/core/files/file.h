@@ -29,7 +29,7 @@ void drop_waiting_pages();
 /// Identifies bytes of a file in one state. Equal ranges have equal contents, provided that every change of the file shows in its times.
 struct FileRange {
   uint64_t device = 0, inode = 0, file_bytes = 0, offset = 0, size_bytes = 0;
-  int64_t modified_ns = 0, changed_ns = 0;  ///< at the time of mapping
+  int64_t modified_ns = 0, changed_ns = 0;  ///< times of the file when it was mapped
 };
 /// Returns nullopt for memory that map_file() did not map.
 std::optional<FileRange> mapped_range(const void* data, size_t size_bytes);

@@ -35,8 +35,8 @@ class LoopBreak {
   ~LoopBreak() = default;
 };
 
-/// While it lives, `loop_break` is called between chunks of loops that this thread begins. The caller must hold no lock that the threads it
-/// waits for may need. Null: no breaks.
+/// While an object of this class lives, `loop_break` is called between chunks of loops that this thread begins. The caller must hold no
+/// lock that threads may need for which it waits. Null: no breaks.
 class LoopBreakScope {
  public:
   explicit LoopBreakScope(LoopBreak* loop_break);
@@ -138,7 +138,7 @@ class ParallelLimit {
 /// Like ThreadPool::chunks_ahead(); 1 without a pool.
 inline int64_t chunks_ahead(const ThreadPool* pool) { return pool ? pool->chunks_ahead() : 1; }
 
-/// Like ThreadPool::parallel_for(). Without a pool, or for a single chunk, the caller runs the same chunks alone.
+/// Does what ThreadPool::parallel_for() does. Without a pool, or for a single chunk, the caller runs the same chunks alone.
 template <typename Fn>
 void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, Fn&& fn) {
   if (n <= 0) return;

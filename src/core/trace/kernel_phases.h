@@ -13,7 +13,7 @@ enum class KernelPhase : uint8_t {
   pack,              ///< operands are reordered for products, rounded or transposed
   windows,           ///< convolution: the elements that each output reads are gathered into a matrix (im2col)
   borders,           ///< convolution: the image is copied with its padding
-  input_transform,   ///< Winograd's input transform
+  input_transform,   ///< transforms the input for Winograd's method
   compute,           ///< products, with the epilogue fused into them
   output_transform,  ///< Winograd's output transform with bias and residual; sums of overlapping windows (col2im)
   epilogue,          ///< bias, activation or scale, as a separate pass

@@ -16,7 +16,7 @@ namespace treadle {
 struct LoadPhase {
   std::string name;
   int32_t parent = -1;          ///< index of the enclosing phase; -1: none
-  uint64_t start = 0, end = 0;  ///< in ticks of read_ticks()
+  uint64_t start = 0, end = 0;  ///< times in ticks of read_ticks()
 };
 
 /// Thread-safe, except for scopes: only one thread at a time adds phases.

@@ -68,7 +68,7 @@ class RecordPicker {
   std::optional<uint32_t> unnamed_;
   uint32_t thread_ = 0;
   std::vector<uint64_t> strangers_;        // starts of nodes without a name in the filter
-  std::vector<std::vector<Record>> open_;  // by thread: open ranges, ascending
+  std::vector<std::vector<Record>> open_;  // for each thread, its open ranges, ascending
 };
 
 }  // namespace treadle

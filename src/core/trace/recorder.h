@@ -57,7 +57,7 @@ std::string_view name_of(PoolState state);
 
 /// A record as collect() returns it. The name table explains its name and arguments.
 struct Record {
-  uint64_t start, end;  ///< in ticks of read_ticks()
+  uint64_t start, end;  ///< times in ticks of read_ticks()
   int64_t arg0, arg1;
   uint32_t name;
   RecordKind kind;
@@ -128,7 +128,7 @@ struct Recording {
 
 /// A record as it is stored. Arguments, which most records lack, are in the event after it.
 struct RecordEvent {
-  uint64_t start, end;  // in an event of arguments: arg0, arg1
+  uint64_t start, end;  // in an event that carries arguments, these are arg0 and arg1
   uint32_t name;
   RecordKind kind;
   bool has_arguments : 1;
@@ -293,7 +293,7 @@ class Recorder {
   std::atomic<uint64_t> lost_from_{UINT64_MAX}, lost_until_{0};
   std::atomic<uint64_t> wanted_from_{0};  // in ticks: where the first window begins; without windows no record is needed
   uint64_t start_ticks_ = 0;
-  int64_t start_ns_ = 0;  // time of steady_clock
+  int64_t start_ns_ = 0;  // time of the clock steady_clock
   mutable ForkMutex mutex_;
   std::vector<RecordWindow*> windows_;
   std::vector<std::shared_ptr<ThreadLog>> logs_;
@@ -344,10 +344,10 @@ class RecordWindow {
   uint64_t start_ = 0, dropped_before_ = 0;
   bool is_open_ = true;
   struct Cursor {
-    uint64_t block = 0;  // its number in the log
+    uint64_t block = 0;  // number of the block in the log
     uint32_t used = 0;   // number of events of this block that have been taken
   };
-  std::unordered_map<const void*, Cursor> cursors_;  // by log; guarded by the recorder's mutex, like the next member
+  std::unordered_map<const void*, Cursor> cursors_;  // cursors by log; guarded by the recorder's mutex, like the next member
   size_t num_late_ = 0;                              // number of late events that have been taken
 };
 

@@ -24,7 +24,7 @@ class MemoryRoom {
 
 /// The allocator and account that a session, a job or a run uses.
 struct AllocationContext {
-  std::shared_ptr<Allocator> allocator;    ///< null: the system's allocator
+  std::shared_ptr<Allocator> allocator;    ///< null means the system's allocator
   std::shared_ptr<MemoryAccount> account;  ///< null: no account is charged
   MemoryRoom* room = nullptr;              ///< frees memory when a limit is reached; null: exceeding a limit is an error at once
 

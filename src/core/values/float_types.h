@@ -45,7 +45,7 @@ constexpr uint16_t float_to_half_bits(float value) {
 constexpr float half_bits_to_float(uint16_t half) {
   uint32_t sign = (half & 0x8000U) << 16, magnitude = (half & 0x7FFFU) << 13;
   uint32_t exponent = magnitude & 0x0F800000U;
-  if (exponent == 0x0F800000U) return std::bit_cast<float>(sign | (magnitude + 0x70000000U));  // infinity and NaN
+  if (exponent == 0x0F800000U) return std::bit_cast<float>(sign | (magnitude + 0x70000000U));  // the number is infinity or NaN
   if (exponent != 0) return std::bit_cast<float>(sign | (magnitude + 0x38000000U));
   // Subnormal: gives it the exponent of 2^-14 and its hidden bit, then subtracts that bit's value.
   float value = std::bit_cast<float>(magnitude + 0x38800000U) - std::bit_cast<float>(0x38800000U);

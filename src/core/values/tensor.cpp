@@ -266,7 +266,7 @@ Tensor::Tensor(DType dtype, const Shape& shape, std::span<const int64_t> strides
     throw Error(ErrorCode::invalid_argument, "as many strides as axes are needed: " + to_string(strides_) + " for " + to_string(shape));
   if (is_sub_byte(dtype)) throw Error(ErrorCode::invalid_argument, "packed sub-byte types have no strides");
   contiguous_ = strides_are_contiguous(shape, strides);
-  int64_t lowest = 0, highest = 0;  // in elements, relative to the offset
+  int64_t lowest = 0, highest = 0;  // positions in elements, relative to the offset
   for (int axis = 0; num_elements_ > 0 && axis < shape.rank(); ++axis) {
     int64_t reach = checked_mul(shape[axis] - 1, strides_[axis]);
     (reach < 0 ? lowest : highest) = checked_add(reach < 0 ? lowest : highest, reach);

@@ -61,7 +61,7 @@ class AccessChecker {
   };
   struct Block {
     size_t size = 0;
-    std::map<uintptr_t, Segment> segments;  // by address of the first byte; together they cover the block
+    std::map<uintptr_t, Segment> segments;  // segments by the address of their first byte; together they cover the block
   };
 
   bool before(const Record& record, int timeline) const;

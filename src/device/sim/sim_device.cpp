@@ -287,7 +287,7 @@ class SimStream final : public Stream {
 
   void loop() {
     on_stream_thread = true;
-    prctl(PR_SET_TIMERSLACK, 1);  // in ns; small, because transfers sleep for microseconds
+    prctl(PR_SET_TIMERSLACK, 1);  // slack of timers in ns; it must be small, because transfers sleep for microseconds
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return (!queue_.empty() && !paused_) || (queue_.empty() && closing_); });

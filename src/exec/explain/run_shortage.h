@@ -21,7 +21,7 @@ struct RunSnapshot {
 
   const Binding& binding;
   const BudgetedPlan* budget = nullptr;  ///< the budgeted plan that the run follows; null: the binding's offsets
-  IdVector<BufferId, size_t> places;     ///< by buffer: its offset in the arena, or kAway
+  IdVector<BufferId, size_t> places;     ///< for each buffer, its offset in the arena, or kAway
   size_t arena_bytes = 0;                ///< allocated size of the arena
   size_t planned_bytes = 0;              ///< size that the plan needs
   size_t arena_capacity = SIZE_MAX;      ///< size that the memory limit permits; SIZE_MAX: no limit

@@ -47,7 +47,7 @@ class JobMemory final : public sharing::MemoryWatch::Client {
     std::atomic<uint64_t> sharing::JobSlot::*in_table;
     uint64_t reported = 0;
   };
-  using Limits = std::pair<uint64_t, uint64_t>;  // for on_devices() and for account(), in bytes; 0: none
+  using Limits = std::pair<uint64_t, uint64_t>;  // limits for on_devices() and for account(), in bytes; 0: no limit
   Limits in_table() const;
   void take_over(const Limits& limits);
   sharing::JobSlot& slot() const { return job_->slot(); }

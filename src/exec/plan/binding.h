@@ -125,7 +125,7 @@ class Binding {
   std::vector<const Tensor*> operand_values_;
   std::vector<int64_t> operand_steps_;  // Slot::row_step of each operand; empty if all are 0
   std::unique_ptr<std::byte[]> state_;
-  IdVector<BufferId, size_t> sizes_;        // in bytes
+  IdVector<BufferId, size_t> sizes_;        // sizes in bytes
   IdVector<SlotId, size_t> piece_offsets_;  // in bytes; empty if no slot is a piece of another one
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0, places_generation_ = 0;
@@ -160,7 +160,7 @@ struct BindingCache {
   };
   Statistics statistics() const;
 
-  // For Binding: an earlier offset plan in which buffers of these sizes fit, or null.
+  // Used by Binding. Returns an earlier offset plan in which buffers of these sizes fit; null if there is none.
   std::shared_ptr<const OffsetPlan> find_plan(std::span<const size_t> sizes) const;
   void add_plan(std::shared_ptr<const OffsetPlan> plan);
   std::shared_ptr<const OffsetPlan> latest_plan() const;  // null before the first run

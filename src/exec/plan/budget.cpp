@@ -15,7 +15,7 @@ namespace treadle::exec {
 
 struct BudgetBasis {
   memory::BudgetPlan plan;
-  IdVector<BufferId, size_t> sizes;  // in bytes
+  IdVector<BufferId, size_t> sizes;  // sizes in bytes
   std::vector<memory::Recipe> recipes;
 };
 

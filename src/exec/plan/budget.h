@@ -34,7 +34,7 @@ struct BudgetedPlan {
     uint32_t first_offset;  ///< index into replay_offsets: one entry per operand
   };
   struct Stay {
-    int32_t first, last;  ///< in steps, both included
+    int32_t first, last;  ///< the first and the last step, both included
     size_t offset;
   };
 
@@ -58,8 +58,9 @@ struct BudgetedPlan {
   std::vector<size_t> replay_offsets;
   IdVector<BufferId, std::vector<Stay>> stays;  ///< by buffer: the intervals in which it is in memory, with its offset
   std::vector<Extra> extras;
-  IdVector<BufferId, std::vector<int32_t>> drops;  ///< by buffer: the steps after which it leaves memory without being written to the file
-  IdVector<BufferId, size_t> file_offsets;         ///< the same in all plans of a binding
+  /// For each buffer, the steps after which it leaves memory without being written to the file.
+  IdVector<BufferId, std::vector<int32_t>> drops;
+  IdVector<BufferId, size_t> file_offsets;  ///< these are the same in all plans of a binding
   /// By buffer: true if it was written before the plan begins in mid-run; empty: the plan begins with the run.
   IdVector<BufferId, bool> carried;
   std::shared_ptr<const BudgetBasis> basis;

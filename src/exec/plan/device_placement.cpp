@@ -130,7 +130,7 @@ class Placer {
     if (!instruction.bodies.empty()) place_bodies(i);
     if (!runs_on_devices(program_, instruction)) {
       device = DevicePlacement::kHost;
-      return;  // does not place its outputs, so that their readers are not drawn to the host
+      return;  // outputs of this node have no place, so that their readers are not placed on the host because of them
     }
     if (request_.of_node) device = request_.of_node(*instruction.node);
     // A device's own kernel runs on that device wherever its operands are.

@@ -41,7 +41,7 @@ class Arena {
 
   Lodgings lodge_gradients() {
     struct Guest {
-      size_t place;  // index into Program::preallocated()
+      size_t place;  // an index into the result of Program::preallocated()
       int32_t made_at;
       size_t size_bytes;
     };

@@ -15,7 +15,7 @@ struct BudgetedPlan;
 struct Lodgings {
   struct Place {
     static constexpr size_t kNone = SIZE_MAX;
-    size_t offset = kNone;  ///< in the arena, in bytes
+    size_t offset = kNone;  ///< offset in the arena in bytes
     int32_t made_at = 0;    ///< the first step that writes the output
     bool found() const { return offset != kNone; }
   };

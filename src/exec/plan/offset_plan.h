@@ -12,7 +12,7 @@ namespace treadle::exec {
 
 /// Offsets of a program's buffers. Valid for every binding whose buffers are no larger than `sizes`.
 struct OffsetPlan {
-  IdVector<BufferId, size_t> sizes, offsets;  // in bytes
+  IdVector<BufferId, size_t> sizes, offsets;  // all in bytes
   size_t arena_bytes = 0;
   size_t lower_bound_bytes = 0;  // the largest sum of live bytes at any step: no plan can be smaller
 

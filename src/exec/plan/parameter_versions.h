@@ -26,10 +26,11 @@ struct ParameterVersion {
     std::shared_ptr<PackedState> state;
     std::vector<uint64_t> versions;  ///< by input of the node: the version that the kernel has packed
   };
-  std::vector<uint64_t> numbers;       ///< version number of each parameter
-  IdVector<SlotId, Datum> constants;   ///< by slot: elements of parameters and derived values; undefined for all other slots
-  IdVector<SlotId, uint64_t> made_of;  ///< by slot: the sum of the version numbers that it depends on (ProgramParameters::made_of)
-  std::vector<Packed> packed;          ///< indexed by Instruction::versioned
+  std::vector<uint64_t> numbers;      ///< version number of each parameter
+  IdVector<SlotId, Datum> constants;  ///< for each slot, the elements of a parameter or derived value; undefined for all other slots
+  /// For each slot, the sum of the numbers of the versions that it depends on (ProgramParameters::made_of).
+  IdVector<SlotId, uint64_t> made_of;
+  std::vector<Packed> packed;  ///< indexed by Instruction::versioned
 };
 
 /// Makes a new version at the start of the first run after a change: computes the derived values, and lets kernels pack. Runs in flight

@@ -31,7 +31,7 @@ struct StreamPlan {
   /// The bytes of a value on one device. Copies of a value on other devices are other locations.
   struct Location {
     enum class Memory : uint8_t {
-      planned,   ///< at an offset in the device's arena
+      planned,   ///< at an offset in the arena of the device
       held,      ///< in reference-counted memory: outputs, and values whose size is known only during the run
       constant,  ///< a constant; devices get one copy for all runs
       given,     ///< a feed or known value in the host's memory
@@ -46,9 +46,9 @@ struct StreamPlan {
 
   struct Step {
     InstructionId instruction = kNoInstruction;             ///< kNoInstruction if the step is a copy
-    LocationId source = kNoLocation, target = kNoLocation;  ///< for a copy
+    LocationId source = kNoLocation, target = kNoLocation;  ///< used if the step is a copy
     uint32_t first_operand = 0;  ///< for a kernel: index into `operands`, which has one location per operand, kNoLocation for an absent one
-    LocationId scratch = kNoLocation;  ///< for a kernel
+    LocationId scratch = kNoLocation;  ///< used if the step is a kernel
     int stream = 0;
     /// The host waits for the step, because it reads a copied value, or extents of outputs that only the step determines.
     bool host_waits = false;

@@ -5,11 +5,11 @@
 
 namespace treadle::exec {
 
-enum class SlotId : int32_t {};         ///< indexes Program::slots()
-enum class InstructionId : int32_t {};  ///< indexes Program::instructions()
-enum class BufferId : int32_t {};       ///< indexes Program::buffers()
-enum class StepId : int32_t {};         ///< indexes StreamPlan::steps
-enum class LocationId : int32_t {};     ///< indexes StreamPlan::locations
+enum class SlotId : int32_t {};         ///< an index into Program::slots()
+enum class InstructionId : int32_t {};  ///< an index into Program::instructions()
+enum class BufferId : int32_t {};       ///< an index into Program::buffers()
+enum class StepId : int32_t {};         ///< an index into StreamPlan::steps
+enum class LocationId : int32_t {};     ///< an index into StreamPlan::locations
 
 inline constexpr SlotId kNoSlot{-1};
 inline constexpr InstructionId kNoInstruction{-1};

@@ -112,7 +112,7 @@ class Lowering {
       if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter || follows_parameters(id))
         made.location = LocationKind::constant;
       else if (determined_.has_elements(value))
-        made.location = LocationKind::known;  // also true of shapes that a body captures
+        made.location = LocationKind::known;  // this also applies to shapes that a body captures
       else if (value.kind == Value::Kind::input)
         made.location = LocationKind::feed;
       else if (!made.static_shape || made.dtype == DType::string)
@@ -325,7 +325,7 @@ class Lowering {
   std::vector<SlotId> slot_of_value_;
   IdVector<SlotId, SlotId> viewed_;  // the slot that each slot is a view of, if no instruction makes it
   DeterminedExtents determined_;
-  std::set<const Node*> settings_;  // result of nodes_of_settings()
+  std::set<const Node*> settings_;  // the result of nodes_of_settings()
 };
 
 Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols)

@@ -67,7 +67,7 @@ class ProgramParameters {
  private:
   struct Source {
     ValueId value;
-    size_t place;  // index into variables_
+    size_t place;  // an index into variables_
   };
   void find_derived(const Graph& graph);
   bool is_derivable(const Graph& graph, const Node& node) const;
@@ -78,7 +78,7 @@ class ProgramParameters {
   std::vector<Source> sources_;
   std::vector<NodeId> derived_;                 // nodes that make derived values, in the order in which they are computed
   std::vector<bool> is_derived_;                // whether each node is in derived_
-  std::vector<std::vector<uint32_t>> depends_;  // per value: indices into sources_ of the parameters that it depends on
+  std::vector<std::vector<uint32_t>> depends_;  // for each value: indices into sources_ of the parameters that it depends on
   std::vector<const Instruction*> instructions_;
   std::vector<StoredSlot> slots_;
   std::vector<uint64_t> first_numbers_;

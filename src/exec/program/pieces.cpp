@@ -167,11 +167,12 @@ class Placing {
   const IdSpan<SlotId, Slot> slots_;
   Places& places_;
   const Reachability* const order_;
-  IdVector<SlotId, List> members_;                     // slots that share the bytes of each root
-  IdVector<SlotId, SlotId> next_;                      // the next slot with the same root
-  Grouped<SlotId, Access> accesses_;                   // accesses by original root; roots that have moved keep their own list
-  IdVector<SlotId, std::vector<InstructionId>> late_;  // by Concat output, or root moved into one: instructions that overwrite all of it
-  IdVector<SlotId, Host> hosts_;                       // host of each root
+  IdVector<SlotId, List> members_;    // slots that share the bytes of each root
+  IdVector<SlotId, SlotId> next_;     // the next slot with the same root
+  Grouped<SlotId, Access> accesses_;  // accesses by original root; roots that have moved keep their own list
+  // For each output of a Concat, or root moved into one: the instructions that overwrite all of it.
+  IdVector<SlotId, std::vector<InstructionId>> late_;
+  IdVector<SlotId, Host> hosts_;  // host of each root
 };
 
 }  // namespace

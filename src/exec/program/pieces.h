@@ -16,7 +16,7 @@ namespace treadle::exec {
 /// The location of each slot: within the bytes of slot `base` (kNoSlot: bytes of its own), at the total size of the operands `preceding`.
 struct Places {
   struct Operands {
-    uint32_t first = 0, count = 0;  ///< range in Program::operands()
+    uint32_t first = 0, count = 0;  ///< a range in Program::operands()
   };
   explicit Places(size_t num_slots) : base(num_slots, kNoSlot), preceding(num_slots) {}
   IdVector<SlotId, SlotId> base;

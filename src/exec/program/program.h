@@ -43,7 +43,7 @@ struct ParallelPlan;
 /// Says where a value's bytes are during a run.
 enum class LocationKind : uint8_t {
   constant,  ///< in the graph's constant, or in the memory of the binding's version of a parameter
-  feed,      ///< in the caller's tensor
+  feed,      ///< in the tensor that the caller feeds
   known,     ///< a small tensor of integers that the feeds' shapes determine: binding computes it, no instruction runs
   arena,     ///< at a planned offset in the arena
   held,      ///< in reference-counted memory of its own: outputs, yielded values, values with data-dependent shapes, strings, sequences
@@ -63,7 +63,7 @@ struct Slot {
   /// The slot whose bytes it shares, if it is a view, an output made in place of its input, or a piece of a Concat or Split
   /// (Program::pieces); otherwise itself.
   SlotId root = kNoSlot;
-  BufferId buffer = kNoBuffer;  ///< for values in the arena: their buffer
+  BufferId buffer = kNoBuffer;  ///< for values in the arena: the buffer that holds the value
   /// Row stride, in elements, where rows of several pieces are interleaved; 0: contiguous. A row is a run along the last axis.
   int64_t row_step = 0;
 };

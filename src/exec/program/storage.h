@@ -28,7 +28,7 @@ struct BufferInfo {
 /// of one row of each.
 struct Piece {
   SlotId slot, base;
-  uint32_t first_preceding, num_preceding;  ///< range in Program::operands()
+  uint32_t first_preceding, num_preceding;  ///< a range in Program::operands()
 };
 
 struct ProgramStorage {
@@ -36,7 +36,7 @@ struct ProgramStorage {
   std::vector<Piece> pieces;     ///< a piece comes after its base
   std::vector<SlotId> releases;  ///< held slots to free, grouped by instruction (Instruction::first_release)
   std::vector<SlotId> held_slots;
-  std::vector<SlotId> preallocated;  ///< returned by Program::preallocated()
+  std::vector<SlotId> preallocated;  ///< the slots that Program::preallocated() returns
   /// Operand positions that point into the bytes of a feed or held slot (Program::patches). Those of slot s are at indices patch_begin[s]
   /// to patch_begin[s + 1] - 1.
   std::vector<uint32_t> patch_positions, patch_begin;

@@ -29,7 +29,7 @@ using RunHandle = std::unique_ptr<Run, GiveBack>;
 /// A copy of a value between devices, for profiles.
 struct DeviceCopy {
   uint32_t record_name = 0;  ///< name of its records in the recorder
-  SlotId slot = kNoSlot;     ///< the copied value
+  SlotId slot = kNoSlot;     ///< slot of the copied value
   std::string from, to;      ///< names of the devices
 };
 

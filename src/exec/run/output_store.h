@@ -62,7 +62,7 @@ class OutputStore {
   struct Touched {
     InstructionId made_at = kBehindAll;         // the first that writes them
     InstructionId read_until = kNoInstruction;  // the last that reads them; kBehindAll: an instruction may keep the value after its end
-    std::vector<InstructionId> readers;         // for a feed: all readers, ascending
+    std::vector<InstructionId> readers;         // for a feed: all instructions that read it, ascending
   };
 
   bool is_of(size_t output, SlotId root) const;

@@ -121,7 +121,7 @@ struct RunStop {
 struct RunRecording {
   Recorder* recorder = nullptr;  ///< null: the run is not recorded
   uint16_t run = 0;              ///< the run's number in the recorder
-  bool kernel_phases = false;    ///< also record the phases of kernels
+  bool kernel_phases = false;    ///< true: also records the phases of kernels
 
   /// @pre there is a recorder
   void record_node(uint32_t name, uint64_t start, uint64_t end, double flops = 0, double bytes = 0) const {
@@ -131,7 +131,7 @@ struct RunRecording {
 
 /// The threads that a run may use.
 struct RunThreads {
-  ThreadPool* pool = nullptr;  ///< null: only the caller's thread
+  ThreadPool* pool = nullptr;  ///< null: only the caller's thread runs
   int max_threads = 0;         ///< threads that kernels are bound for: those of the largest pool that any run may use; 0: those of `pool`
   int intra_op = 0;            ///< maximum number of threads per node, if nodes run in parallel; 0: all of the pool
   int inter_op = 0;            ///< maximum number of nodes in parallel; 0: as many as the pool has threads, 1: nodes run in order

@@ -107,7 +107,7 @@ class ValueSizes {
     return setting_.is_lent(static_cast<size_t>(std::find(inputs.begin(), inputs.end(), setting_.slot(index).root) - inputs.begin()));
   }
 
-  /// The first node recorded by of(); null: all values have an upper bound.
+  /// Returns the first node that of() has recorded; null if all values have an upper bound.
   const Node* unbounded() const { return unbounded_; }
   void note_unbounded(const Node* node) {
     if (!unbounded_) unbounded_ = node;

@@ -43,7 +43,7 @@ class Slide {
   SlotId feed_, output_;
   bool possible_ = true;
   std::vector<InstructionId> moving_, whole_;  // Concats that move blocks, and Concats whose inputs are all in place already
-  std::vector<Block> blocks_;                  // in the order in which they move
+  std::vector<Block> blocks_;                  // sorted by the order in which they move
   size_t distance_ = 0;
 };
 

@@ -45,7 +45,7 @@ struct DescribedPlan {
     std::string_view name;
     SlotId root = kNoSlot;    ///< the value whose bytes it shares; itself if it shares none
     SlotId viewed = kNoSlot;  ///< if no step makes it: the value that it is a view of
-    Stretch bytes;            ///< its bytes within the root's
+    Stretch bytes;            ///< the bytes of this value within those of its root
     bool sized = false;       ///< its extents are known before the run
     bool given = false;       ///< it exists when the run starts
     bool kept = false;        ///< it is handed out at the end or by a Yield
@@ -89,7 +89,7 @@ struct DescribedPlan {
     PlaceId scratch = kNoPlace;
     size_t scratch_at = 0;
     PlaceId place = kNoPlace, target = kNoPlace;  ///< for copies and moves: the place copied, and for copies the destination
-    size_t offset = 0;                            ///< for moves: offset in the arena
+    size_t offset = 0;                            ///< for moves: the offset in the arena
     uint32_t first_release = 0, num_releases = 0;
   };
 
@@ -125,7 +125,7 @@ struct DescribedPlan {
     std::vector<int32_t> waits;  ///< steps that it waits for
   };
   Readiness readiness;
-  std::vector<Issue> issues;  ///< one per step
+  std::vector<Issue> issues;  ///< one issue per step
   int num_streams = 0;
   enum class Order : uint8_t { one_by_one, by_readiness, streams };
   Order order = Order::one_by_one;

@@ -128,7 +128,7 @@ void pairwise_coupling(const T* margins, const T* a, const T* b, int64_t num_cla
   const int64_t k = num_classes;
   T* r = scratch;     // r[i][j]: probability of class i against class j
   T* q = r + k * k;   // matrix of the quadratic form, which is minimized over the simplex
-  T* qp = q + k * k;  // product q p
+  T* qp = q + k * k;  // the elements of the product q p
   constexpr T tiny = static_cast<T>(1e-7);
   for (int64_t i = 0, pair = 0; i < k; ++i) {
     for (int64_t j = i + 1; j < k; ++j, ++pair) {

@@ -22,7 +22,7 @@ struct ByteConvTile {
   int64_t lda;
   const int8_t* B;  ///< for each group of four k, four bytes of each column
   int64_t quads;
-  int vectors;  ///< 1 to 4
+  int vectors;  ///< number of vectors, 1 to 4
   ByteEpilogue epilogue;
   uint8_t* y;
   int64_t ldy, columns, rows;

@@ -27,7 +27,7 @@ struct Row {
   int64_t start;                  // number of floats from the row's first pixel to the first tap's; negative before the image
   Taps inside;          // range of the pixels under the windows computed together, counted from the first tap, that are inside the image
   int64_t weights_row;  // row stride of the weights in floats
-  int64_t begin, end;   // range of channels
+  int64_t begin, end;   // the range of channels
   int64_t before_wrap, wrap;  // number of vertical taps before the ring wraps around, and number of floats to go back then
   const float *bias, *residual;
   float low, high;

@@ -27,7 +27,7 @@ struct Taps {
   int64_t first, last, start;  ///< start: index for k = 0, which may be negative
 };
 inline Taps places_inside(int64_t start, int64_t step, int64_t count, int64_t in) {
-  const int64_t first = start >= 0 ? 0 : step == 1 ? -start : (-start + step - 1) / step;  // avoids slow divisions
+  const int64_t first = start >= 0 ? 0 : step == 1 ? -start : (-start + step - 1) / step;  // the special cases avoid slow divisions
   const int64_t room = in - start;
   const int64_t last = room <= 0 ? 0 : step == 1 ? room : (room + step - 1) / step;
   const int64_t end = last < count ? last : count;

@@ -30,7 +30,7 @@ int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 struct Plan {
   int64_t out, points;  // number of outputs of a tile's side; number of matrices
   int64_t C, M;         // numbers of channels, rounded up
-  int64_t high, wide;   // numbers of tiles
+  int64_t high, wide;   // numbers of tiles along height and width
   int64_t rows_per_block, images_per_block;
   int64_t blocks;              // number of blocks of one image
   int64_t items;               // number of blocks of all images
@@ -78,7 +78,7 @@ struct Parts {
 
 /// The transformed weights of some panels of columns: point by point, and part by part within a point.
 struct PackedPanels {
-  int64_t begin, end;     // range of panels
+  int64_t begin, end;     // the range of panels
   int64_t first, padded;  // first column, and number of columns including the padding of the last panel
   int64_t point;          // number of floats from point to point
   const float* data;
@@ -112,7 +112,7 @@ void pack_panels(const ConvParams& p, int out, const Panels& panels, const Packe
 /// Returns how many panels are packed together if weights are packed in the run. If the tiles are one block, the panels stay in cache while
 /// the tiles pass; otherwise it is all panels, as each block needs them.
 int64_t panels_at_once(const ConvParams& p, const Plan& plan, const Panels& panels, int max_threads) {
-  constexpr int64_t kInCache = int64_t{6} << 20;  // in bytes
+  constexpr int64_t kInCache = int64_t{6} << 20;  // bytes that stay in the cache
   if (plan.items > 1) return panels.count;
   const int64_t of_panel = plan.points * p.C * panels.width_vectors(0) * panels.lanes * static_cast<int64_t>(sizeof(float));
   return std::min(panels.count, std::max<int64_t>({1, max_threads, kInCache / std::max<int64_t>(1, of_panel)}));
@@ -324,7 +324,7 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
     const double matrices = side == 0 ? 9 : (side + 2) * (side + 2);
     const double transformed = matrices * static_cast<double>(p.C * Panels(p.M, panel_shape<float>()).padded_columns());
     if (side != 0 && transformed > choice.max_weight_expansion * 9 * weights) continue;
-    constexpr double kLastCache = 16e6;  // in bytes; the model's other weights share this cache
+    constexpr double kLastCache = 16e6;  // bytes of the last cache, which the model's other weights share
     double us = winograd_estimate(p, side, choice.rates, matrices * weights * sizeof(float) >= kLastCache);
     if (choice.packs_in_run) us += (9 + matrices) * weights * sizeof(float) / static_cast<double>(choice.rates.memory);
     if (us < least) least = us, best = side;

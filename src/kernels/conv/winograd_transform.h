@@ -16,7 +16,7 @@ struct WinogradInput {
   int64_t rows, columns, x_pixel;
   int64_t top, left;  ///< position of the first tile in the image; negative if it is in the border
   int64_t channels;
-  const float* zeros;  ///< `channels` zeros
+  const float* zeros;  ///< an array of `channels` zeros
   float* v;            ///< (out + 2)^2 matrices `v_matrix` floats apart, rows (tiles) of `v_row` floats
   int64_t v_matrix, v_row;
 };
@@ -38,7 +38,7 @@ struct WinogradOutput {
   int64_t rows, columns;    ///< size of the block's output; tiles may extend beyond it
   int64_t channels;
   const float* bias;      ///< `channels` values or null
-  const float* residual;  ///< [rows][columns][channels], or null
+  const float* residual;  ///< [rows][columns][channels]; null: no residual
   float low, high;
   float* y;  ///< like the residual, but pixels are `y_pixel` floats apart
   int64_t y_pixel;
@@ -51,7 +51,7 @@ void winograd_output(int out, int64_t begin, int64_t end, const WinogradOutput& 
 /// tiles beyond the output count as zero.
 struct WinogradOutputGradient {
   int64_t tiles_wide;
-  const float* dy;        ///< [rows][columns][channels]
+  const float* dy;        ///< with the shape [rows][columns][channels]
   int64_t rows, columns;  ///< size of the block
   int64_t channels;
   float* z;  ///< (out + 2)^2 matrices `z_matrix` floats apart, rows (tiles) of `z_row` floats

@@ -102,10 +102,10 @@ class Gathered {
     if (begin != nullptr) std::fill_n(begin, kAhead * block, 0.0F);
     return begin;
   }
-  static constexpr int64_t kAhead = 8;  // number of blocks
+  static constexpr int64_t kAhead = 8;  // number of blocks that are computed ahead
 
  private:
-  static constexpr int64_t kRoom = 8192, kAlignment = 16;  // in floats
+  static constexpr int64_t kRoom = 8192, kAlignment = 16;  // numbers of floats
   HWY_ALIGN float memory_[kRoom];
   int64_t used_ = 0;
 };

@@ -19,7 +19,7 @@ inline constexpr size_t kMaxChainSteps = 256;
 
 /// Operation of a step on the accumulator `acc`; `x` and `y` are its operands from memory. Truth values are 0 and 1.
 enum class ChainOp : uint8_t {
-  load,  // acc = x
+  load,  // sets acc = x
   keep,  // also writes acc to slot x
   add,
   sub,
@@ -69,7 +69,7 @@ struct ChainInput {
   enum class Kind : uint8_t { flat, scalar, periodic, strided };
   Kind kind = Kind::flat;
   int64_t period = 0;      ///< for a periodic input: element i is element i % period of the input
-  StridedLoop<1> strides;  ///< for a strided input
+  StridedLoop<1> strides;  ///< used for a strided input
 };
 struct ChainPlan {
   int64_t size = 0;

@@ -44,7 +44,7 @@ HWY_INLINE V elu(D d, V a, V x) {
 TREADLE_UNARY(Relu, at_least(ZERO, x));
 TREADLE_UNARY(Clip, at_most(b, at_least(a, x)));
 TREADLE_UNARY(LeakyRelu, hn::IfThenElse(hn::Lt(x, ZERO), hn::Mul(a, x), x));
-TREADLE_UNARY(ThresholdedRelu, hn::IfThenElseZero(hn::Gt(x, a), x));  // 0 for NaN
+TREADLE_UNARY(ThresholdedRelu, hn::IfThenElseZero(hn::Gt(x, a), x));  // gives 0 for NaN
 TREADLE_UNARY(Sigmoid, sigmoid(d, x));
 TREADLE_UNARY(HardSigmoid, at_most(ONE, at_least(ZERO, hn::MulAdd(a, x, b))));
 TREADLE_UNARY(Tanh, tanh(d, x));

@@ -9,7 +9,7 @@ namespace treadle::kernels {
 
 /// The functions. Their parameters `a` and `b` are ONNX's alpha and beta, or bounds.
 enum class Unary : uint8_t {
-  none,              // x
+  none,              // the function x
   relu,              // max(x, 0)
   clip,              // min(max(x, a), b)
   leaky_relu,        // x < 0 ? a x : x
@@ -24,8 +24,8 @@ enum class Unary : uint8_t {
   softplus,          // log(1 + exp(x))
   softsign,          // x / (1 + |x|)
   affine,            // a x + b
-  gelu,              // computed with erf
-  gelu_tanh,         // tanh approximation
+  gelu,              // 0.5 x (1 + erf(x / sqrt(2))), computed with erf
+  gelu_tanh,         // the approximation of gelu by tanh
   gelu_slope,        // derivative of gelu; absolute error 3e-7
   silu,              // x sigmoid(a x); a is 1 for SiLU
   hard_swish,        // x min(max(x / 6 + 1/2, 0), 1)

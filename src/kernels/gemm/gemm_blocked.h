@@ -15,7 +15,7 @@ namespace treadle::kernels {
 struct BlockedShape {
   int64_t K = 0, N = 0;
   int64_t block_size = 0;  ///< must be a multiple of 8; the last block may be shorter
-  int bits = 4;            ///< 4 or 8
+  int bits = 4;            ///< bits of a code: 4 or 8
   bool has_zeros = false;
 
   int64_t blocks() const { return (K + block_size - 1) / block_size; }

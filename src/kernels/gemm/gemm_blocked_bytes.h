@@ -18,8 +18,8 @@ void gemm_blocked_bytes(int64_t M, const float* A, const PackedBlocked& B, float
 /// Rounded rows of A, ordered for the dot products. For each word of B's codes: the bytes of its even places and then of its odd places (4
 /// bits), or of its places in order (8 bits).
 struct BlockedBytesRows {
-  const int8_t* codes = nullptr;  ///< [rows, depth]
-  const float* scales = nullptr;  ///< [rows, blocks]
+  const int8_t* codes = nullptr;  ///< with the shape [rows, depth]
+  const float* scales = nullptr;  ///< with the shape [rows, blocks]
   const int32_t* sums = nullptr;  ///< sums of the codes of a block, [rows, blocks]
   int64_t depth = 0;
 };

@@ -37,7 +37,7 @@ struct BytesProduct {
   bool a_signed = false, b_signed = false;
   int32_t a_zero = 0;
   const int32_t* b_zeros = nullptr;  ///< N elements, or null: all are 0
-  const float* scales = nullptr;     ///< N elements
+  const float* scales = nullptr;     ///< an array of N elements
 };
 
 /// Returns the scratch bytes of gemm_bytes().

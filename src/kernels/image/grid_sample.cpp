@@ -34,7 +34,7 @@ T reflect(T x, T low, T high) {
 template <typename T>
 struct Axis {
   int64_t extent;
-  T low, high;  // borders for reflection
+  T low, high;  // the borders at which reflection turns back
   GridPadding padding;
 
   Axis(const GridSampleParams& p, int axis)
@@ -248,7 +248,7 @@ struct SlopedTaps {
   int count = 1;
   int64_t offset[PointTaps<T>::kMost] = {};
   T weight[PointTaps<T>::kMost];
-  T slope[GridSampleParams::kMaxRank][PointTaps<T>::kMost];  // by axis, outermost first
+  T slope[GridSampleParams::kMaxRank][PointTaps<T>::kMost];  // slopes by axis, outermost first
 };
 
 template <typename T>
@@ -311,7 +311,7 @@ void affine_grid(int64_t N, int rank, const int64_t* out, bool align_corners, co
     for (int64_t at = begin; at < end; ++at) {
       const T* map = theta + at / points * rank * (rank + 1);
       int64_t rest = at % points;
-      T place[GridSampleParams::kMaxRank];  // by axis, innermost first
+      T place[GridSampleParams::kMaxRank];  // coordinates by axis, innermost first
       for (int i = rank - 1; i >= 0; --i) {
         const T extent = static_cast<T>(out[i]), index = static_cast<T>(rest % out[i]);
         rest /= out[i];

@@ -118,7 +118,7 @@ void scatter_elements(const ElementsPlan& plan, const T* updates, const Index* i
 struct TuplePlan {
   int64_t batch = 1, tuples = 0;
   int depth = 0;
-  int64_t extents[kMaxRank] = {}, strides[kMaxRank] = {};  ///< strides, in slices
+  int64_t extents[kMaxRank] = {}, strides[kMaxRank] = {};  ///< strides are counted in slices
   int64_t slices = 1;                                      ///< number of slices of one batch: product of extents
   int64_t slice = 1;                                       ///< number of elements of one slice
 };

@@ -14,7 +14,7 @@ enum class PadMode : uint8_t { constant, reflect, edge, wrap };
 
 struct PadPlan {
   PadMode mode = PadMode::constant;
-  int rank = 0;  ///< at least 1
+  int rank = 0;  ///< number of dimensions, at least 1
   int64_t in_dims[kMaxRank] = {}, out_dims[kMaxRank] = {};
   /// For each axis: its part [first, first + kept) that is copied, and the number of elements added in front of it. Modes that repeat
   /// elements never repeat one that a negative pad removes. Constant mode keeps the whole axis, and `before` may be negative.

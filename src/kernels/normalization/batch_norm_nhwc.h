@@ -20,7 +20,7 @@ struct BatchNormGate {
   enum class Passes : uint8_t { always, above, within };  ///< above: dy passes if y > low; within: if not (y < low or y > high)
   Passes passes = Passes::always;
   float low = 0, high = 0;
-  const float *factor = nullptr, *bias = nullptr;  ///< [C]
+  const float *factor = nullptr, *bias = nullptr;  ///< arrays with the shape [C]
 };
 
 /// The rows of dy, either in memory or computed on demand.

@@ -6,7 +6,7 @@
 namespace treadle::kernels {
 
 struct RowStatistics {
-  double mean, variance;  ///< the biased variance
+  double mean, variance;  ///< `variance` is the biased variance
 };
 /// Computes the statistics in two passes: the variance is computed from x - mean, without cancellation.
 template <typename T>

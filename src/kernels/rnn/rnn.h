@@ -27,7 +27,7 @@ struct RnnParams {
   int64_t steps = 0, batch = 0, input = 0, hidden = 0;
   bool batch_first = false;          ///< corresponds to ONNX's layout = 1
   float clip = 0;                    ///< clamp of the activations' arguments; 0: no clamp
-  bool linear_before_reset = false;  ///< for a GRU: apply the reset gate after the product of the state
+  bool linear_before_reset = false;  ///< for a GRU: the reset gate is applied after the product of the state
   bool input_forget = false;         ///< for an LSTM: the forget gate is 1 - the input gate
   bool bytes = false;                ///< for an LSTM: round the batch's state like DynamicQuantizeLinear before its product
   /// The functions of each direction: f; f, g; or f, g, h.

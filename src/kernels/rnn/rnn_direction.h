@@ -50,7 +50,7 @@ struct RnnKept {
   P gates = nullptr;      ///< [steps, batch, gates], after the functions
   P arguments = nullptr;  ///< arguments of the functions, if rnn_keeps_arguments()
   P h = nullptr;          ///< [steps + 1, batch, hidden]; the first is the initial state
-  P c = nullptr;          ///< same layout as h, for the cell of an LSTM
+  P c = nullptr;          ///< the cell of an LSTM, in the layout of h
   P aside = nullptr;      ///< [steps, batch, hidden]: reset * h of a GRU, or the product that the reset gate multiplies
 
   RnnKept(const RnnParams& p, int direction, P memory) {

@@ -23,7 +23,7 @@ class CaseMapper {
   std::string upper(std::string_view text) const;
 
  private:
-  void* locale_ = nullptr;  // null: the default locale
+  void* locale_ = nullptr;  // null means the default locale
 };
 
 }  // namespace treadle::kernels

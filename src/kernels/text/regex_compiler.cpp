@@ -23,7 +23,7 @@ class RegexCompiler {
 
  private:
   static constexpr size_t kMaxInstructions = size_t{1} << 16;
-  static constexpr int kMaxRepeat = 1000;  // same limit as RE2's
+  static constexpr int kMaxRepeat = 1000;  // RE2 has the same limit
   static constexpr int kMaxDepth = 250;
   static constexpr int kUnbounded = -1;
 

@@ -231,7 +231,7 @@ void TreeEnsemble<T>::run_rows(const X* rows, int64_t num_rows, int64_t num_colu
       for (uint32_t next; (next = step(at[lane], row_of_lane(lane))) != at[lane];) at[lane] = next;
     }
   };
-  if (num_rows < kLanes) {  // for each row, several trees at once
+  if (num_rows < kLanes) {  // follows several trees at once for each row
     for (int64_t r = 0; r < num_rows; ++r) {
       const X* row = rows + r * num_columns;
       for (int64_t tree = 0; tree < num_trees; tree += kLanes) {

@@ -16,8 +16,8 @@ enum ModelType : int64_t { kGpt, kEncoderDecoder, kWhisper };
 /// The values that pass from one round to the next, with one row per beam; kNoValue if the search does not need the value.
 struct SearchState {
   ValueId tokens = kNoValue, positions = kNoValue, next_positions = kNoValue, mask = kNoValue, sequences = kNoValue;
-  ValueId finished = kNoValue;  // only in searches without beams
-  // Only in searches with beams.
+  ValueId finished = kNoValue;  // only used in searches without beams
+  // These are only used in searches with beams.
   ValueId scores = kNoValue, found_scores = kNoValue, found_tokens = kNoValue, found_lengths = kNoValue, done = kNoValue;
   std::vector<ValueId> past;
 

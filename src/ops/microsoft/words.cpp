@@ -52,7 +52,7 @@ void decompose_word_conv(Graph& graph, NodeId id) {
   ValueId letters_shape = d.op("Shape", {d.op("Gather", {d.in(3), zero})});
   ValueId images = d.op("Concat", {d.ints({-1, 1}), longest, letters_shape}, {{"axis", int64_t{0}}});
   ValueId sums = d.op("Conv", {d.op("Reshape", {d.op("Gather", {d.in(3), sequence}), images}), weights, d.in(2)}, std::move(kernel));
-  sums = d.op("Squeeze", {sums, d.ints({3})});  // [words, filters, places]
+  sums = d.op("Squeeze", {sums, d.ints({3})});  // has the shape [words, filters, places]
   ValueId places = d.op("Max", {d.op("Sub", {length, width}), d.ints({0})});
   ValueId place = d.op("Range", {d.constant(Tensor::scalar<int64_t>(0)), d.op("Squeeze", {d.op("Shape", {sums}, {{"start", int64_t{2}}})}),
                                  d.constant(Tensor::scalar<int64_t>(1))});

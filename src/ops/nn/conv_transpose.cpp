@@ -27,7 +27,7 @@ struct TransposedWindow {
   size_t rank;
   std::array<int64_t, 3> strides, dilations, output_padding, pad_begin{}, pad_end{};
   std::string_view auto_pad;
-  std::vector<int64_t> output_shape;  // empty if absent
+  std::vector<int64_t> output_shape;  // empty if the attribute is absent
 
   TransposedWindow(const Attributes& attributes, size_t spatial_rank)
       : rank(spatial_rank),
@@ -133,7 +133,7 @@ kernels::ConvParams bind_conv_transpose(const BindContext& c) {
 
 namespace {
 
-// The kernel of ConvTranspose. T is float32 or a 16-bit float.
+// The kernel of ConvTranspose. @tparam T  float32 or a 16-bit float
 template <typename T>
 struct ConvTranspose {
   ConvParams params;

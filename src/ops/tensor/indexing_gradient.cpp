@@ -159,7 +159,7 @@ template <typename T>
 struct SliceGrad {
   int rank;
   int64_t total, count;
-  int64_t extents[kMaxRank];  // extents of dY
+  int64_t extents[kMaxRank];  // the extents of dY
   int64_t steps[kMaxRank];    // steps in dX, in elements, per element of dY
   int64_t first;
 

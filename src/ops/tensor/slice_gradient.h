@@ -8,7 +8,7 @@
 namespace treadle::ops {
 
 struct SlicedPlaces {
-  int64_t starts[kMaxRank], strides[kMaxRank];  // by axis of X
+  int64_t starts[kMaxRank], strides[kMaxRank];  // for each axis of X
 
   /// Returns the places. @throws Error(invalid_argument) if the gradient, input 0, does not have the shape of such a slice
   static SlicedPlaces of(const BindContext& c);

@@ -164,7 +164,7 @@ class Compiler {
 
   size_t num_inputs_;
   std::vector<ElementwiseStep> steps_;
-  std::vector<int> uses_;                      // for each value: number of readings left
+  std::vector<int> uses_;                      // for each value, the number of steps that still read it
   std::vector<std::optional<uint8_t>> slots_;  // for each value: its slot, if it has one
   std::vector<bool> taken_ = std::vector<bool>(kMaxChainSlots, false);
   ChainProgram program_;

@@ -276,7 +276,7 @@ class Analysis {
   const Recording& recording_;
   const RecordNames& names_;
   Profile& profile_;
-  std::vector<Run> runs_;                         // sorted by start
+  std::vector<Run> runs_;                         // sorted by the start of the runs
   std::vector<std::pair<double, double>> costs_;  // for each node: operations and bytes summed over its calls, as computed in the runs
   uint64_t longest_ = 0;
   std::unordered_map<const Record*, int64_t>* const waited_ns_;

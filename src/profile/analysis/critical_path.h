@@ -12,7 +12,7 @@ namespace treadle::profile {
 struct CriticalPath {
   double ms = 0, all_ms = 0;     ///< duration of the path; sum over all nodes
   std::vector<int32_t> nodes;    ///< indices into Profile::nodes, in order
-  std::vector<double> slack_ms;  ///< for each node: the possible delay without lengthening the path; -1 outside of the main graph
+  std::vector<double> slack_ms;  ///< for each node: the delay by which the path would not get longer; -1 outside of the main graph
 };
 
 /// Returns, for each step of the main graph (Profile::steps), the steps whose results it reads. Reuse of buffers adds no dependency,

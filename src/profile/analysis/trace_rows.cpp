@@ -241,7 +241,7 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
     sort_spans(spans);
     std::shared_ptr<const std::vector<Record>> layers;
     if (view.layers && !view.layers->empty()) layers = add_layer_spans(view, spans);
-    if (nest(spans)) {  // true nearly always
+    if (nest(spans)) {  // this is nearly always true
       rows.push_back({&thread, 0, std::move(spans), layers});
       return;
     }

@@ -216,7 +216,7 @@ class ChromeWriter {
   const Correlations correlations_;
   const GradientArrows gradients_;
   const int pid_;
-  std::vector<std::string> names_, node_arguments_;  // in JSON
+  std::vector<std::string> names_, node_arguments_;  // texts as JSON strings
   std::string out_;
   int64_t first_ns_ = 0;  // smallest time of all rows; 0 or negative, as 0 is the start of the profile
   int64_t num_runs_ = 0, num_events_ = 0;

@@ -39,7 +39,7 @@ struct ArtifactsDescription {
   using NamedShapes = std::vector<std::pair<std::string, Shape>>;
 
   TrainerOptions options;  ///< options that affect steps; of the session's options, only `precision`
-  NamedShapes parameters;  ///< in the trainer's order
+  NamedShapes parameters;  ///< in the order of the trainer
   NamedShapes states;
   std::vector<Adapter> adapters;
   /// Inputs of the evaluation model that are parameters: kernels pack them again when they have changed.

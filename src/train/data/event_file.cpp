@@ -17,9 +17,9 @@ namespace treadle::train {
 namespace {
 
 // Numbers of the fields that a scalar needs, from tensorflow/core/util/event.proto and framework/summary.proto.
-constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;  // fields of Event
-constexpr protozero::pbf_tag_type kValue = 1;                                                // fields of Summary
-constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2;                                // fields of Summary.Value
+constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;  // numbers of the fields of the message Event
+constexpr protozero::pbf_tag_type kValue = 1;                                                // number of a field of the message Summary
+constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2;  // numbers of the fields of the message Summary.Value
 constexpr const char* kVersion = "brain.Event:2";
 
 // The masked CRC of TFRecord files. Rotating and adding a constant avoids the degenerate case of a CRC over bytes that contain their own

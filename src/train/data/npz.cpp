@@ -48,7 +48,7 @@ std::shared_ptr<Storage> inflate_entry(std::string_view, size_t, const std::stri
 #endif
 
 constexpr uint16_t kEncrypted = 1;              // flag of a zip entry
-constexpr uint16_t kStored = 0, kDeflated = 8;  // compression methods
+constexpr uint16_t kStored = 0, kDeflated = 8;  // the compression methods of zip archives
 
 template <typename T>
 T read_at(std::string_view bytes, size_t offset, const std::string& where) {

@@ -20,7 +20,7 @@ PictureLayout layout_of(const ValueInfo& input);
 struct PixelRule {
   double range = 1;
   bool bgr = false;
-  std::vector<double> mean{0, 0, 0}, std{1, 1, 1};  // per channel, in the order of the result
+  std::vector<double> mean{0, 0, 0}, std{1, 1, 1};  // one number per channel, in the order of the result
 };
 
 /// Resizes an image by bilinear interpolation with half-pixel centres.

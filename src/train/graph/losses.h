@@ -15,7 +15,7 @@ enum class LossLabels : uint8_t {
   none,
   classes,      ///< int64, or int32 as the options say
   like_output,  ///< shape and dtype of the value that the loss is computed from
-  of_model,     ///< as the loss model declares them
+  of_model,     ///< labels are as the loss model declares them
 };
 
 class LossBuilder;
