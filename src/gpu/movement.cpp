@@ -90,12 +90,15 @@ class GpuMover final : public kernels::Mover {
 struct MovementState final : PackedState {
   const KernelDef* host = nullptr;
   KernelDef on_gpu;
+  bool copies_apart = false;  // its copies write different elements, and read none that another one writes
 };
 
 void run_with_mover(const void* state, RunContext& c) {
   GpuMover mover;
   const kernels::Mover::Scope scope(mover);
-  c.packed<MovementState>().host->run(state, c);
+  const auto& own = c.packed<MovementState>();
+  if (own.copies_apart) stream().declare_apart();
+  own.host->run(state, c);
 }
 
 /// True if the host's kernel touches elements by strided_copy and copy_blocks only: what is not copied, such as a shape, is known before
@@ -152,6 +155,7 @@ DeviceKernel find_movement(const Graph& graph, const Node& node) {
   if (host.allocates || host.create) return {};
   auto state = std::make_shared<MovementState>();
   state->host = &host;
+  state->copies_apart = node.is("Concat") || node.is("Split");
   state->on_gpu = host;
   state->on_gpu.name = "gpu";
   state->on_gpu.run = run_with_mover;

@@ -128,8 +128,9 @@ class StreamOfCommands final : public VulkanStream {
 
   void declare_uses(std::span<const MemoryUse> uses) override {
     uses_.emplace(uses.begin(), uses.end());
-    has_begun_uses_ = false;
+    has_begun_uses_ = are_apart_ = false;
   }
+  void declare_apart() override { are_apart_ = true; }
 
   // Recorded commands may follow anything and be followed by anything, so that there are barriers around them.
   void begin_recorded() override {
@@ -318,20 +319,20 @@ class StreamOfCommands final : public VulkanStream {
   VkCommandBuffer begin_command(std::span<const MemoryUse> own = {}) {
     recording();
     if (is_timed_ && !began_) began_ = stamp();
-    if (is_timed_ || needs_barrier(own)) {  // what runs at the same time has no times of its own
+    const bool has_barrier = is_timed_ || needs_barrier(own);  // what runs at the same time has no times of its own
+    if (has_barrier) {
       put_barrier();
       hazards_.clear();
     }
-    if (uses_ || !own.empty())
-      hazards_.add(uses_ ? *uses_ : own);
-    else
+    if (!uses_ && own.empty())
       hazards_.add_unknown();
+    else if (!uses_ || !has_begun_uses_ || has_barrier)
+      hazards_.add(uses_ ? *uses_ : own);
     has_begun_uses_ = true;
     return recording_->handle;
   }
-  // Commands of one part depend on each other.
   bool needs_barrier(std::span<const MemoryUse> own) const {
-    if (uses_) return has_begun_uses_ || hazards_.needs_barrier(*uses_);
+    if (uses_) return has_begun_uses_ ? !are_apart_ : hazards_.needs_barrier(*uses_);
     return own.empty() ? hazards_.has_any() : hazards_.needs_barrier(own);
   }
   void put_barrier() {
@@ -473,6 +474,7 @@ class StreamOfCommands final : public VulkanStream {
   std::unique_ptr<KeptCommands> kept_;          // between begin_recorded() and end_recorded()
   std::optional<std::vector<MemoryUse>> uses_;  // of the part of the current work; absent: not declared
   bool has_begun_uses_ = false;                 // that part has a command
+  bool are_apart_ = false;                      // its commands do not depend on each other
   Hazards hazards_;
   bool is_timed_ = false;                                              // between begin_timed() and end_timed()
   std::optional<TimeStamps::Stamp> began_;                             // first stamp of the timed piece, once it has a command

@@ -30,7 +30,8 @@ class VulkanDevice : public Device {
   explicit VulkanDevice(std::string name) : Device(std::move(name)) {}
 };
 
-/// A stream that records work after all earlier work of the stream: a dispatch sees everything that earlier work has written.
+/// Records work after all earlier work of the stream: a dispatch sees everything that earlier work has written, unless the kernel says that
+/// it need not.
 class VulkanStream : public Stream {
  public:
   /// Returns the stream that runs the calling thread's kernel, if the thread is inside Stream::enqueue(). Otherwise null.
@@ -39,6 +40,8 @@ class VulkanStream : public Stream {
   /// @param push    the shader's push constants, at most kMaxPushBytes
   /// @param groups  work groups per dimension; nothing is dispatched if one of them is 0
   virtual void dispatch(const Shader& shader, std::span<const std::byte> push, std::array<uint32_t, 3> groups) = 0;
+  /// Called by a kernel before its first dispatch or copy: none of them depends on another one of the kernel.
+  virtual void declare_apart() = 0;
   virtual const Features& features() const = 0;
 
   /// A place to which a shader can write an error, such as an index outside of its axis: the shader writes `number` to the word at
