@@ -115,7 +115,10 @@ def test_outputs_bound_to_the_memory_of_inputs(nodes: list[Any], result: Any) ->
         binding.bind_ortvalue_input("s", state)
         binding.bind_cpu_input("x", x)
         for name in outputs:
-            binding.bind_ortvalue_output(name, state) if name == "y" else binding.bind_output(name, "cpu")
+            if name == "y":
+                binding.bind_ortvalue_output(name, state)
+            else:
+                binding.bind_output(name, "cpu")
         session.run_with_iobinding(binding)
         np.testing.assert_allclose(state.numpy(), result(s, x), rtol=1e-4, atol=1e-5)
         s = state.numpy()
