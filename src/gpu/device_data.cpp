@@ -19,15 +19,16 @@ const std::byte* DeviceData::here() const {
   std::lock_guard lock(mutex_);
   Copy& copy = copies_[&on.device()];
   if (!copy.storage) {
-    std::shared_ptr<Storage> made = on.device().allocate(host_.size());
+    std::shared_ptr<Storage> made = on.device().allocate_somewhere(host_.size());
+    auto* const data = static_cast<std::byte*>(on.device().bus()->reach(made->data(), host_.size()));
     std::shared_ptr<Event> copied = on.device().create_event();
-    on.copy(made->data(), host_.data(), host_.size(), CopyKind::host_to_device);
+    on.copy(data, host_.data(), host_.size(), CopyKind::host_to_device);
     on.record(*copied);
-    copy = {std::move(made), std::move(copied)};
+    copy = {std::move(made), std::move(copied), data};
   } else if (!copy.copied->complete()) {
     on.wait(copy.copied);  // another stream may still be copying
   }
-  return copy.storage->data();
+  return copy.data;
 }
 
 }  // namespace treadle::gpu

@@ -202,8 +202,8 @@ class PluginDevice final : public Device, private Bus {
   std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) override {
     return take(size_bytes, (*of_)->allocate_anywhere, (*of_)->free_anywhere);
   }
-  bool reserve(size_t size_bytes) override { return (*of_)->reserve(of_->user(), size_bytes) != 0; }
-  void unreserve(size_t size_bytes) noexcept override { (*of_)->unreserve(of_->user(), size_bytes); }
+  bool reserve(void*, size_t size_bytes) override { return (*of_)->reserve(of_->user(), size_bytes) != 0; }
+  void unreserve(void*, size_t size_bytes) noexcept override { (*of_)->unreserve(of_->user(), size_bytes); }
   void discard(void* data, size_t size_bytes) override { (*of_)->discard(of_->user(), data, size_bytes); }
   void move(Stream& stream, void* data, size_t size_bytes, Move where) override {
     if (size_bytes > 0) dynamic_cast<PluginStream&>(stream).move(data, size_bytes, where);

@@ -143,12 +143,6 @@ size_t SessionDevices::device_or_default(const Node& node) const {
   return static_cast<size_t>(wanted < 0 ? default_device_ : wanted);
 }
 
-bool SessionDevices::may_run_bodies_on_the_host() const {
-  for (size_t d = 1; d < devices_.size(); ++d)
-    if (types_[d].kernels && devices_[d]->bus()) return true;
-  return false;
-}
-
 std::string_view SessionDevices::name_for(const Node& node) const { return devices_[device_or_default(node)]->name(); }
 
 DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) const {

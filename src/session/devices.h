@@ -41,11 +41,7 @@ class SessionDevices {
   const Device* with_own_memory() const;
   /// Returns true if any of the devices has its own kernels.
   bool have_kernels() const;
-  /// Returns true if a device with its own kernels also has a bus. When values move over the bus, bodies run on the host, and need the
-  /// host's kernels.
-  bool may_run_bodies_on_the_host() const;
-  /// Returns the kernel for this node from the device that the node is placed on. Empty if that device uses the host's kernels or has none
-  /// for the node.
+  /// The kernel for this node of the device that it is placed on. Empty if that device uses the host's kernels or has none for the node.
   DeviceKernel kernel_for(const Graph& graph, const Node& node) const;
   /// Returns the operators that passes may use for devices with their own kernels; nullopt if there is no such device. Valid as long as the
   /// graph exists.

@@ -176,12 +176,7 @@ std::shared_ptr<Executable> Runtime::make_executable(std::shared_ptr<const Graph
   const LoadPhases::Phase phase("lower");
   auto made = std::make_shared<Executable>();
   made->graph = std::move(graph);
-  exec::ProgramOptions options = lowering;
-  if (options.device_kernel && devices.may_run_bodies_on_the_host())
-    options.device_kernel = [kernel = lowering.device_kernel, main = made->graph.get()](const Graph& inside, const Node& node) {
-      return &inside == main ? kernel(inside, node) : DeviceKernel();
-    };
-  made->program = std::make_unique<exec::Program>(made->graph, options);
+  made->program = std::make_unique<exec::Program>(made->graph, lowering);
   for (ValueId input : made->graph->inputs) made->input_names.push_back(made->graph->value(input).name);
   made->output_names = made->graph->output_names;
   made->num_fetched = made->output_names.size();

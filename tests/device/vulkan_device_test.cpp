@@ -173,6 +173,52 @@ TEST_F(VulkanDeviceTest, OutOfMemorySaysWhatIsHeld) {
   }
 }
 
+// Contents keep the address that they were allocated at when they move, while shaders get the address in the memory where they lie.
+TEST_F(VulkanDeviceTest, ContentsMoveBetweenItsMemoryAndTheHosts) {
+  for (const size_t size : {size_t{1}, size_t{1000}, (size_t{20} << 20) + 4}) {
+    for (const bool keeps : {false, true}) {
+      Bus& bus = *device_->bus();
+      const auto block = bus.allocate_anywhere(2 * size);
+      std::byte* const data = block->data();
+      const std::vector<uint8_t> sent = numbers(size);
+      std::vector<uint8_t> back(size);
+      auto stream = device_->create_stream("test");
+      const auto contents = [&] {
+        std::fill(back.begin(), back.end(), 0);
+        stream->copy(back.data(), data, size, CopyKind::device_to_host);
+        stream->synchronize();
+        return back;
+      };
+      EXPECT_THROW(stream->copy(back.data(), data, size, CopyKind::device_to_host), Error) << "there are no contents yet";
+      void* const on_host = bus.reach(data, size);
+      EXPECT_NE(on_host, data);
+      stream->copy(data, sent.data(), size, CopyKind::host_to_device);
+      if (keeps) bus.keep_on_host(data, size);
+      EXPECT_EQ(contents(), sent);
+      for (int round = 0; round < 3; ++round) {
+        void* const before = bus.reach(data, size);
+        ASSERT_TRUE(bus.reserve(data, size));
+        bus.move(*stream, data, size, Bus::Move::to_device);
+        EXPECT_NE(bus.reach(data, size), before);
+        EXPECT_EQ(contents(), sent);
+        bus.move(*stream, data, size, round == 1 ? Bus::Move::to_host : Bus::Move::back_to_host);
+        bus.unreserve(data, size);
+        EXPECT_EQ(contents(), sent) << round;
+        if (keeps) {
+          EXPECT_EQ(bus.reach(data, size), on_host);
+        }
+      }
+      ASSERT_TRUE(bus.reserve(data + size, size));  // a neighbour without contents
+      EXPECT_NE(bus.reach(data + size, size), bus.reach(data, size));
+      if (size > 1) {
+        EXPECT_THROW(bus.reach(data + size / 2, size), Error) << "it is neither of the two";
+      }
+      bus.forget(data, size);
+      EXPECT_THROW(stream->copy(back.data(), data, size, CopyKind::device_to_host), Error);
+    }
+  }
+}
+
 // Cached pipelines are ignored if the file is damaged anywhere, or belongs to another device or another program.
 TEST(PipelineFileTest, OnlyWhatWasWrittenForTheDeviceIsRead) {
   const std::string folder = testing::TempDir() + "treadle_pipelines";

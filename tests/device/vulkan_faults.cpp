@@ -4,14 +4,19 @@
 //   stamps            queues stamp no times
 //   calibration       the driver does not compare its clock with the host's
 //   memory:N          allocations after the first N fail
+//   discrete:N        the device has N bytes of memory of its own, apart from the host's
 //   lost:N            the device is lost with the Nth submission
 #include <vulkan/vk_layer.h>
 #include <vulkan/vulkan.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -24,6 +29,7 @@ VkInstance the_instance = VK_NULL_HANDLE;
 PFN_vkGetPhysicalDeviceFeatures2 next_features = nullptr;
 PFN_vkGetPhysicalDeviceQueueFamilyProperties next_families = nullptr;
 PFN_vkEnumerateDeviceExtensionProperties next_extensions = nullptr;
+PFN_vkGetPhysicalDeviceMemoryProperties2 next_memory = nullptr;
 std::atomic<int> calls{0};
 
 bool is_on(const char* fault) {
@@ -66,10 +72,60 @@ VKAPI_ATTR VkResult VKAPI_CALL extensions(VkPhysicalDevice device, const char* l
   return result;
 }
 
+// The device's own memory with "discrete": its size (0: there is none), what is allocated, and by allocation.
+VkDeviceSize own_bytes() {
+  const char* wanted = std::getenv("TREADLE_TEST_FAULT");
+  return wanted && std::strncmp(wanted, "discrete:", 9) == 0 ? std::strtoull(wanted + 9, nullptr, 10) : 0;
+}
+std::mutex mutex;
+VkDeviceSize allocated = 0, most_allocated = 0;
+std::map<VkDeviceMemory, VkDeviceSize> allocations;
+
+// Type 0 is the device's, type 1 the host's. The driver below has one type, which is both.
+VKAPI_ATTR void VKAPI_CALL memory_properties(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties2* found) {
+  next_memory(device, found);
+  if (own_bytes() == 0) return;
+  VkPhysicalDeviceMemoryProperties& of = found->memoryProperties;
+  const VkDeviceSize hosts = of.memoryHeaps[0].size;
+  of.memoryHeapCount = of.memoryTypeCount = 2;
+  of.memoryHeaps[0] = {own_bytes(), VK_MEMORY_HEAP_DEVICE_LOCAL_BIT};
+  of.memoryHeaps[1] = {hosts, 0};
+  of.memoryTypes[0] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0};
+  of.memoryTypes[1] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, 1};
+}
+
+VKAPI_ATTR void VKAPI_CALL requirements(VkDevice device, VkBuffer buffer, VkMemoryRequirements* needs) {
+  reinterpret_cast<PFN_vkGetBufferMemoryRequirements>(next_device(device, "vkGetBufferMemoryRequirements"))(device, buffer, needs);
+  if (own_bytes() > 0) needs->memoryTypeBits = 3;
+}
+
 VKAPI_ATTR VkResult VKAPI_CALL allocate(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* with,
                                         VkDeviceMemory* memory) {
   if (comes_now("memory", /*for_ever=*/true)) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
-  return reinterpret_cast<PFN_vkAllocateMemory>(next_device(device, "vkAllocateMemory"))(device, info, with, memory);
+  const auto next = reinterpret_cast<PFN_vkAllocateMemory>(next_device(device, "vkAllocateMemory"));
+  if (own_bytes() == 0) return next(device, info, with, memory);
+  std::lock_guard lock(mutex);
+  const bool is_own = info->memoryTypeIndex == 0;
+  if (is_own && info->allocationSize > own_bytes() - allocated) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+  VkMemoryAllocateInfo below = *info;
+  below.memoryTypeIndex = 0;
+  const VkResult result = next(device, &below, with, memory);
+  if (result != VK_SUCCESS || !is_own) return result;
+  allocations[*memory] = info->allocationSize;
+  allocated += info->allocationSize;
+  most_allocated = std::max(most_allocated, allocated);
+  return result;
+}
+
+VKAPI_ATTR void VKAPI_CALL free_memory(VkDevice device, VkDeviceMemory memory, const VkAllocationCallbacks* with) {
+  {
+    std::lock_guard lock(mutex);
+    if (const auto found = allocations.find(memory); found != allocations.end()) {
+      allocated -= found->second;
+      allocations.erase(found);
+    }
+  }
+  reinterpret_cast<PFN_vkFreeMemory>(next_device(device, "vkFreeMemory"))(device, memory, with);
 }
 
 VkDevice the_device = VK_NULL_HANDLE;
@@ -91,6 +147,7 @@ VKAPI_ATTR VkResult VKAPI_CALL create_instance(const VkInstanceCreateInfo* info,
   next_features = of_instance<PFN_vkGetPhysicalDeviceFeatures2>("vkGetPhysicalDeviceFeatures2");
   next_families = of_instance<PFN_vkGetPhysicalDeviceQueueFamilyProperties>("vkGetPhysicalDeviceQueueFamilyProperties");
   next_extensions = of_instance<PFN_vkEnumerateDeviceExtensionProperties>("vkEnumerateDeviceExtensionProperties");
+  next_memory = of_instance<PFN_vkGetPhysicalDeviceMemoryProperties2>("vkGetPhysicalDeviceMemoryProperties2");
   return result;
 }
 
@@ -114,7 +171,10 @@ PFN_vkVoidFunction own(const char* name) {
   } functions[] = {{"vkGetPhysicalDeviceFeatures2", reinterpret_cast<PFN_vkVoidFunction>(features)},
                    {"vkGetPhysicalDeviceQueueFamilyProperties", reinterpret_cast<PFN_vkVoidFunction>(families)},
                    {"vkEnumerateDeviceExtensionProperties", reinterpret_cast<PFN_vkVoidFunction>(extensions)},
+                   {"vkGetPhysicalDeviceMemoryProperties2", reinterpret_cast<PFN_vkVoidFunction>(memory_properties)},
+                   {"vkGetBufferMemoryRequirements", reinterpret_cast<PFN_vkVoidFunction>(requirements)},
                    {"vkAllocateMemory", reinterpret_cast<PFN_vkVoidFunction>(allocate)},
+                   {"vkFreeMemory", reinterpret_cast<PFN_vkVoidFunction>(free_memory)},
                    {"vkQueueSubmit", reinterpret_cast<PFN_vkVoidFunction>(submit)},
                    {"vkCreateInstance", reinterpret_cast<PFN_vkVoidFunction>(create_instance)},
                    {"vkCreateDevice", reinterpret_cast<PFN_vkVoidFunction>(create_device)}};
@@ -134,6 +194,16 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const 
 }
 
 }  // namespace
+
+// For the test: bytes of the device's own memory that are allocated, and the most since the last call.
+extern "C" __attribute__((visibility("default"))) uint64_t treadle_test_allocated() {
+  std::lock_guard lock(mutex);
+  return allocated;
+}
+extern "C" __attribute__((visibility("default"))) uint64_t treadle_test_most_allocated() {
+  std::lock_guard lock(mutex);
+  return std::exchange(most_allocated, allocated);
+}
 
 extern "C" __attribute__((visibility("default"))) VKAPI_ATTR VkResult VKAPI_CALL
 vkNegotiateLoaderLayerInterfaceVersion(VkNegotiateLayerInterface* with) {

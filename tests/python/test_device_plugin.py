@@ -257,7 +257,7 @@ def test_extents_that_only_a_run_tells(tin: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 10**6])
-def test_bodies_stay_on_the_host(tin: ctypes.CDLL, limit: int | None) -> None:
+def test_bodies_run_on_the_device(tin: ctypes.CDLL, limit: int | None) -> None:
     node, info = helper.make_node, helper.make_tensor_value_info
     body = helper.make_graph(
         [node("Relu", ["state"], ["positive"]), node("Add", ["positive", "positive"], ["next"]), node("Identity", ["go"], ["go_on"])], "body",
@@ -267,8 +267,10 @@ def test_bodies_stay_on_the_host(tin: ctypes.CDLL, limit: int | None) -> None:
                      {"x": [3]}, ["y"], count=np.array(3, np.int64))
     feeds, options = {"x": values(3)}, on("tin")
     if limit:
-        options.memory_limit_bytes = limit  # values may then move, so that bodies run in the host's memory
+        options.memory_limit_bytes = limit
+    before = tin.tin_launches()
     np.testing.assert_allclose(treadle.InferenceSession(model, options).run(None, feeds)[0], np.maximum(feeds["x"], 0) * 16, rtol=1e-6)
+    assert tin.tin_launches() == before + 2 + 3 * 2
 
 
 OPERATORS = {"MatMul", "Add", "Relu", "Conv"}

@@ -1,4 +1,4 @@
-// Tests limits on jobs' device memory, on the simulated device: limits that change, a device that is too small, and the text of reports.
+// Limits on jobs' device memory, on the simulated device and on a GPU: limits that change, a device that is too small, the text of reports.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ const std::map<std::string, Datum>& feeds() {
   return all;
 }
 
-SessionOptions on_sim(const std::shared_ptr<Job>& job, const std::string& device = "sim") {
+SessionOptions on_device(const std::shared_ptr<Job>& job, const std::string& device = "sim") {
   SessionOptions options;
   options.job = job;
   options.intra_op_num_threads = 1;
@@ -29,21 +29,45 @@ SessionOptions on_sim(const std::shared_ptr<Job>& job, const std::string& device
   return options;
 }
 
-uint64_t needed_bytes(const Model& model) {
+uint64_t needed_bytes(const Model& model, const std::string& device = "sim") {
   auto job = std::make_shared<Job>(JobOptions{.name = "alone"});
-  Session(model, on_sim(job)).run(feeds());
+  Session(model, on_device(job, device)).run(feeds());
   const JobStatus status = job->status();
   EXPECT_EQ(status.device_bytes + status.host_bytes, 0U);  // the session has been destroyed, so no bytes are left
   return status.peak_bytes;
 }
 
-TEST(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
+class JobMemory : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    try {
+      Session(chain(1).model(), on()).run(feeds());
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::not_implemented) throw;
+      GTEST_SKIP() << error.what();  // no GPU
+    }
+  }
+  static SessionOptions on(const std::shared_ptr<Job>& job = nullptr) { return on_device(job, GetParam()); }
+  /// The host's values. A GPU adds up in another order: its own without a limit, which are near the host's.
+  static std::vector<float> expected_of(const Model& model) {
+    const std::vector<float> of_host = values_of(Session(model).run(feeds())[0]);
+    if (GetParam() == "sim") return of_host;
+    std::vector<float> own = values_of(Session(model, on()).run(feeds())[0]);
+    EXPECT_EQ(own.size(), of_host.size());
+    for (size_t i = 0; i < std::min(own.size(), of_host.size()); ++i) EXPECT_NEAR(own[i], of_host[i], 1e-4F) << i;
+    return own;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, JobMemory, ::testing::Values("sim", "gpu:0"));
+
+TEST_P(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
   const Model model = chain(8).model();
-  const auto expected = values_of(Session(model).run(feeds())[0]);
-  const uint64_t needed = needed_bytes(model);
+  const auto expected = expected_of(model);
+  const uint64_t needed = needed_bytes(model, GetParam());
   ASSERT_GT(needed, 64U * 96 * 4);
   auto job = std::make_shared<Job>(JobOptions{.name = "limited"});
-  Session session(model, on_sim(job));
+  Session session(model, on(job));
   session.run(feeds());
   const uint64_t moved_without_limit = job->status().moved_bytes;  // the bytes of the feeds and the weights
   for (const double fraction : {0.8, 0.6, 0.3, 0.0001, 1.0, 0.5}) {
@@ -65,7 +89,7 @@ TEST(JobMemory, RunsFinishWithTheSameBitsAtAnyLimit) {
 }
 
 // Prefetching a constant does not move anything out, so that the bus carries no more bytes than necessary.
-TEST(JobMemory, ConstantsComeOverTheBusOnceARunWhereTheyDoNotFit) {
+TEST_P(JobMemory, ConstantsComeOverTheBusOnceARunWhereTheyDoNotFit) {
   constexpr int64_t kExtent = 96, kFeedBytes = 64 * kExtent * 4, kWeightBytes = kExtent * kExtent * 4;
   ModelBuilder b;
   b.input("x", {64, kExtent}).output("y", {64, kExtent});
@@ -78,9 +102,9 @@ TEST(JobMemory, ConstantsComeOverTheBusOnceARunWhereTheyDoNotFit) {
     last = next;
   }
   const Model model = b.model();
-  const auto expected = values_of(Session(model).run(feeds())[0]);
+  const auto expected = expected_of(model);
   auto job = std::make_shared<Job>(JobOptions{.name = "weights"});
-  Session session(model, on_sim(job));
+  Session session(model, on(job));
   for (int i = 0; i < 2; ++i) session.run(feeds());
   const uint64_t needed = job->status().peak_bytes;
   ASSERT_GE(needed, static_cast<uint64_t>(8 * kWeightBytes + 2 * kFeedBytes));
@@ -95,9 +119,9 @@ TEST(JobMemory, ConstantsComeOverTheBusOnceARunWhereTheyDoNotFit) {
   }
 }
 
-TEST(JobMemory, AnIdleJobGivesUpWhatANewLimitTakes) {
+TEST_P(JobMemory, AnIdleJobGivesUpWhatANewLimitTakes) {
   auto job = std::make_shared<Job>(JobOptions{.name = "idle"});
-  Session session(chain(4).model(), on_sim(job));
+  Session session(chain(4).model(), on(job));
   session.run(feeds());
   ASSERT_GT(job->status().device_bytes, 1000U);  // the weights are on the device
   set_job(job->id(), {.memory_limit_bytes = 1000});
@@ -106,16 +130,16 @@ TEST(JobMemory, AnIdleJobGivesUpWhatANewLimitTakes) {
   EXPECT_LE(job->status().device_bytes, 1000U);
 }
 
-TEST(JobMemory, ADeviceThatIsFullOfOthersSlowsAJobDownOnly) {
+TEST(JobsOnOneDevice, ADeviceThatIsFullOfOthersSlowsAJobDownOnly) {
   const Model model = chain(6).model();
   const auto expected = values_of(Session(model).run(feeds())[0]);
   const uint64_t needed = needed_bytes(model);
   auto first = std::make_shared<Job>(JobOptions{.name = "first"}), second = std::make_shared<Job>(JobOptions{.name = "second"});
-  SessionOptions shared = on_sim(first, "sim:small");
+  SessionOptions shared = on_device(first, "sim:small");
   shared.config["treadle.sim.memory"] = std::to_string(needed * 5 / 4);
   auto one = std::make_unique<Session>(model, shared);
   EXPECT_EQ(values_of(one->run(feeds())[0]), expected);
-  Session two(model, on_sim(second, "sim:small"));
+  Session two(model, on_device(second, "sim:small"));
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(values_of(two.run(feeds())[0]), expected);
     EXPECT_EQ(values_of(one->run(feeds())[0]), expected);
@@ -125,12 +149,12 @@ TEST(JobMemory, ADeviceThatIsFullOfOthersSlowsAJobDownOnly) {
   EXPECT_EQ(values_of(two.run(feeds())[0]), expected);
 }
 
-TEST(JobMemory, AnIdleSessionGivesWayToAnotherOneOfTheJob) {
+TEST_P(JobMemory, AnIdleSessionGivesWayToAnotherOneOfTheJob) {
   const Model model = chain(8).model();
-  const auto expected = values_of(Session(model).run(feeds())[0]);
-  const uint64_t needed = needed_bytes(model);
+  const auto expected = expected_of(model);
+  const uint64_t needed = needed_bytes(model, GetParam());
   auto job = std::make_shared<Job>(JobOptions{.name = "both", .memory_limit_bytes = needed});
-  Session one(model, on_sim(job)), two(model, on_sim(job));
+  Session one(model, on(job)), two(model, on(job));
   for (const Session* session : {&one, &two, &one}) {
     EXPECT_EQ(values_of(session->run(feeds())[0]), expected);
     const uint64_t before = job->status().moved_bytes;
@@ -140,12 +164,12 @@ TEST(JobMemory, AnIdleSessionGivesWayToAnotherOneOfTheJob) {
   }
 }
 
-TEST(JobMemory, SessionsOfAJobThatRunAtOnceKeepToItsLimits) {
+TEST_P(JobMemory, SessionsOfAJobThatRunAtOnceKeepToItsLimits) {
   const Model model = chain(8).model();
-  const auto expected = values_of(Session(model).run(feeds())[0]);
-  const uint64_t needed = needed_bytes(model), limit = needed / 2, host_limit = needed;
+  const auto expected = expected_of(model);
+  const uint64_t needed = needed_bytes(model, GetParam()), limit = needed / 2, host_limit = needed;
   auto job = std::make_shared<Job>(JobOptions{.name = "both-run", .memory_limit_bytes = limit, .host_limit_bytes = host_limit});
-  const Session one(model, on_sim(job)), two(model, on_sim(job));
+  const Session one(model, on(job)), two(model, on(job));
   std::atomic<int> wrong{0};
   std::atomic<uint64_t> most{0};
   std::vector<std::thread> threads;
@@ -163,12 +187,12 @@ TEST(JobMemory, SessionsOfAJobThatRunAtOnceKeepToItsLimits) {
 }
 
 // The limits change at random during runs.
-TEST(JobMemory, LimitsMayChangeAtAnyMoment) {
+TEST_P(JobMemory, LimitsMayChangeAtAnyMoment) {
   const Model model = chain(6).model();
-  const auto expected = values_of(Session(model).run(feeds())[0]);
-  const uint64_t needed = needed_bytes(model);
+  const auto expected = expected_of(model);
+  const uint64_t needed = needed_bytes(model, GetParam());
   auto job = std::make_shared<Job>(JobOptions{.name = "random"});
-  Session session(model, on_sim(job));
+  Session session(model, on(job));
   std::atomic<bool> stop{false};
   std::atomic<int> runs{0}, wrong{0};
   std::thread worker([&] {

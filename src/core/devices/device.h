@@ -89,8 +89,8 @@ class Stream {
   virtual bool submit_again(RecordedWork& /*work*/) { return false; }
 };
 
-/// Lets a device work on host memory under device addresses, as with managed memory, so that data need not fit into the device's memory.
-/// Addresses and physical memory are then separate. Work and copies find contents in either memory.
+/// Lets a device work on the host's memory, so that data need not fit into its own. Memory from allocate_anywhere() has addresses that stay
+/// the same when its contents move. Copies, and work that got its addresses from reach(), find the contents in either memory.
 class Bus {
  public:
   enum class Move : uint8_t {
@@ -100,17 +100,28 @@ class Bus {
   };
 
   virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) = 0;  ///< reserves addresses, but no memory
-  /// Reserves physical memory of the device. Returns false if so much is not free.
-  virtual bool reserve(size_t size_bytes) = 0;
-  virtual void unreserve(size_t size_bytes) noexcept = 0;
+  /// True if addresses without contents take no memory, so that values need not share them.
+  virtual bool addresses_are_free() const noexcept { return false; }
+  /// Reserves physical memory of the device for the contents of these addresses, or (null) without addresses: for weights packed by host
+  /// kernels. Returns false if so much is not free.
+  virtual bool reserve(void* data, size_t size_bytes) = 0;
+  virtual void unreserve(void* data, size_t size_bytes) noexcept = 0;
   /// Declares that contents are not needed. Of memory from allocate_anywhere(), the host's part may be returned to the system.
   virtual void discard(void* data, size_t size_bytes) = 0;
+  /// Declares that contents will never be needed. The addresses may have been freed already.
+  virtual void forget(void* /*data*/, size_t /*size_bytes*/) noexcept {}
   /// Prefetches contents into the other memory (device or host), under the same addresses and in the stream's order. Memory without
   /// contents is not moved.
-  /// @param data  from allocate_anywhere(); null: weights packed by host kernels
+  /// @param data  from allocate_anywhere(); null: weights packed by host kernels. Before a move to the device, it has been reserved there
   virtual void move(Stream& stream, void* data, size_t size_bytes, Move where) = 0;
+  /// From now on, moves of these contents to the device leave a copy with the host, so that Move::back_to_host copies nothing.
+  virtual void keep_on_host(void* /*data*/, size_t /*size_bytes*/) {}
   /// Announces that the next work reads this many bytes of host memory, for devices that simulate the time this takes.
   virtual void use_over_bus(Stream& /*stream*/, size_t /*size_bytes*/) {}
+  /// Returns the address at which work enqueued now finds the contents, valid until they move or are declared unneeded. Another than `data`
+  /// only on devices whose two memories have addresses of their own. All other memory has the address that it was allocated with.
+  /// @param size_bytes  of the whole contents, as in the other calls. @throws Error(resource_exhausted)
+  virtual void* reach(void* data, size_t /*size_bytes*/) { return data; }
 
  protected:
   ~Bus() = default;
@@ -152,6 +163,9 @@ class Device : public std::enable_shared_from_this<Device> {
   /// caller's reference to the device.
   /// @throws Error(resource_exhausted)
   virtual std::shared_ptr<Storage> allocate(size_t size_bytes) = 0;
+  /// Allocates like allocate() or, if the device is full, in the host's memory if the device has a bus. Copies find the memory there.
+  /// @throws Error(resource_exhausted)
+  std::shared_ptr<Storage> allocate_somewhere(size_t size_bytes);
   virtual std::unique_ptr<Stream> create_stream(std::string_view name) = 0;
   virtual std::shared_ptr<Event> create_event() = 0;
   /// Optional abilities; null if the device lacks them. They live as long as the device.

@@ -365,7 +365,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     return wrap(block, size_bytes);
   }
 
-  bool reserve(size_t size_bytes) override {
+  bool reserve(void*, size_t size_bytes) override {
     size_t before = allocated_.load();
     do {
       if (size_bytes > options_.memory_bytes || before > options_.memory_bytes - size_bytes) return false;
@@ -373,7 +373,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     note_peak(before + size_bytes);
     return true;
   }
-  void unreserve(size_t size_bytes) noexcept override { allocated_ -= size_bytes; }
+  void unreserve(void*, size_t size_bytes) noexcept override { allocated_ -= size_bytes; }
   // The device's memory is the host's. So a move only takes time, and none if the host has the contents already.
   void move(Stream& stream, void*, size_t size_bytes, Move where) override {
     if (where != Move::back_to_host) own(stream).transfer(size_bytes);

@@ -13,15 +13,15 @@
 namespace treadle::vulkan {
 namespace {
 
-constexpr size_t kSlabBytes = size_t{32} << 20;
-constexpr size_t kSharedBytes = kSlabBytes / 4;  // larger blocks have a buffer of their own
+constexpr size_t kLargestSlabBytes = size_t{32} << 20;
+constexpr size_t kSlabsInMemory = 64;  // the device's memory holds at least so many slabs
 
 size_t rounded(size_t size_bytes) { return (std::max<size_t>(size_bytes, 1) + Heap::kAlignment - 1) / Heap::kAlignment * Heap::kAlignment; }
 
 }  // namespace
 
 Buffer::Buffer(const Connection& connection, size_t size_bytes, For use) : connection_(connection), size_bytes_(size_bytes) {
-  const bool is_device = use == For::device, is_addressed = is_device || use == For::shared;
+  const bool is_device = use == For::device, is_addressed = is_device || use == For::shared || use == For::host;
   VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
   info.size = size_bytes;
   info.usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
@@ -36,8 +36,8 @@ Buffer::Buffer(const Connection& connection, size_t size_bytes, For use) : conne
     if (is_device)
       allocate.memoryTypeIndex = connection.memory_type(needs.memoryTypeBits, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT);
     else
-      allocate.memoryTypeIndex =
-          connection.memory_type(needs.memoryTypeBits, kMapped, use == For::download ? VK_MEMORY_PROPERTY_HOST_CACHED_BIT : 0);
+      allocate.memoryTypeIndex = connection.memory_type(needs.memoryTypeBits, kMapped,
+                                                        use == For::download || use == For::host ? VK_MEMORY_PROPERTY_HOST_CACHED_BIT : 0);
     connection.check(connection->AllocateMemory(connection.handle(), &allocate, nullptr, &memory_), "allocate memory");
     connection.check(connection->BindBufferMemory(connection.handle(), handle_, memory_, 0), "bind memory");
     if (is_addressed) {
@@ -70,6 +70,11 @@ void Buffer::release() noexcept {
   if (memory_) connection_->FreeMemory(connection_.handle(), memory_, nullptr);
 }
 
+Heap::Heap(const Connection& connection, Buffer::For use)
+    : connection_(connection),
+      use_(use),
+      slab_bytes_(std::min<uint64_t>(kLargestSlabBytes, rounded(connection.memory_bytes() / kSlabsInMemory))) {}
+
 Heap::~Heap() = default;
 
 uint64_t Heap::take(Slab& slab, size_t size_bytes) {
@@ -81,32 +86,50 @@ uint64_t Heap::take(Slab& slab, size_t size_bytes) {
   return slab.buffer->address() + offset;
 }
 
+size_t Heap::buffer_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [address, slab] : slabs_) bytes += slab.buffer->size_bytes();
+  return bytes;
+}
+
+size_t Heap::unused_bytes() const {
+  size_t unused = 0;
+  for (const auto& [address, slab] : slabs_)
+    for (const auto& [offset, bytes] : slab.free) unused += bytes;
+  return unused;
+}
+
 std::string Heap::held() const {
-  size_t free_bytes = 0, slab_bytes = 0;
-  for (const auto& [address, slab] : slabs_) {
-    slab_bytes += slab.buffer->size_bytes();
-    for (const auto& [offset, bytes] : slab.free) free_bytes += bytes;
-  }
-  return fmt::format("{} bytes in {} buffers are held for values here, {} of them unused", slab_bytes, slabs_.size(), free_bytes);
+  return fmt::format("{} bytes in {} buffers are held for values {}, {} of them unused", buffer_bytes(), slabs_.size(),
+                     use_ == Buffer::For::device ? "here" : "in the host's memory", unused_bytes());
+}
+
+size_t Heap::room_bytes() const {
+  std::lock_guard lock(mutex_);
+  const uint64_t own = connection_.memory_bytes(), held = buffer_bytes();
+  return std::min<uint64_t>(connection_.free_bytes(), own > held ? own - held : 0) + unused_bytes();
 }
 
 uint64_t Heap::allocate(size_t size_bytes) {
   connection_.check_process();
   std::lock_guard lock(mutex_);
-  if (size_bytes > connection_.memory_bytes())
+  const bool is_device = use_ == Buffer::For::device;
+  if (size_bytes > (is_device ? connection_.memory_bytes() : SIZE_MAX / 2))
     throw OutOfMemory(fmt::format("cannot allocate {} bytes on {}, which has {}; {}", size_bytes, connection_.name(),
                                   connection_.memory_bytes(), held()));
   const size_t needed = rounded(size_bytes);
-  if (needed <= kSharedBytes)
+  const size_t shared_bytes = slab_bytes_ / 4;  // larger blocks have a buffer of their own
+  if (needed <= shared_bytes)
     for (auto& [address, slab] : slabs_)
       if (const uint64_t taken = take(slab, needed)) return taken;
-  const size_t slab_bytes = needed <= kSharedBytes ? kSlabBytes : needed;
-  if (const uint64_t free_bytes = connection_.free_bytes(); slab_bytes > free_bytes)
+  const size_t slab_bytes = needed <= shared_bytes ? slab_bytes_ : needed;
+  const uint64_t left_bytes = connection_.memory_bytes() - std::min<uint64_t>(connection_.memory_bytes(), buffer_bytes());
+  if (const uint64_t free_bytes = std::min(connection_.free_bytes(), left_bytes); is_device && slab_bytes > free_bytes)
     throw OutOfMemory(fmt::format("cannot allocate {} bytes on {}: of its {} bytes the driver leaves this process {}; {}", size_bytes,
                                   connection_.name(), connection_.memory_bytes(), free_bytes, held()));
   std::unique_ptr<Buffer> buffer;
   try {
-    buffer = std::make_unique<Buffer>(connection_, slab_bytes, Buffer::For::device);
+    buffer = std::make_unique<Buffer>(connection_, slab_bytes, use_);
   } catch (const OutOfMemory& error) {
     throw OutOfMemory(fmt::format("cannot allocate {} bytes: {}; {}", size_bytes, error.message(), held()));
   }
@@ -137,16 +160,16 @@ void Heap::free(uint64_t address, size_t size_bytes) noexcept {
   if (range->second == slab.buffer->size_bytes()) slabs_.erase(at);
 }
 
-Heap::Place Heap::find(uint64_t address, size_t size_bytes) const {
+std::optional<Heap::Place> Heap::find(uint64_t address, size_t size_bytes) const {
   std::lock_guard lock(mutex_);
   auto at = slabs_.upper_bound(address);
   if (at != slabs_.begin()) {
     --at;
     const uint64_t offset = address - at->first;
     if (offset < at->second.buffer->size_bytes() && size_bytes <= at->second.buffer->size_bytes() - offset)
-      return {at->second.buffer->handle(), offset, at->second.buffer->id()};
+      return Place{at->second.buffer->handle(), offset, at->second.buffer->id()};
   }
-  throw Error(ErrorCode::internal, fmt::format("{} bytes at {:#x} are not memory of {}", size_bytes, address, connection_.name()));
+  return std::nullopt;
 }
 
 bool Heap::is_in(uint64_t address, uint64_t buffer_id) const {

@@ -1,6 +1,8 @@
 // Tracks how much of a stream's work is done, and holds what a device's streams share.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -11,16 +13,34 @@
 #include "device/vulkan/connection.h"
 #include "device/vulkan/device_clock.h"
 #include "device/vulkan/heap.h"
+#include "device/vulkan/movable_memory.h"
 #include "device/vulkan/shader.h"
+#include "treadle/error.h"
 
 namespace treadle::vulkan {
 
 /// Parts shared by a device and everything that belongs to it.
 struct Parts {
-  explicit Parts(const PhysicalDevice& physical) : connection(physical), clock(connection), heap(connection), pipelines(connection) {}
+  explicit Parts(const PhysicalDevice& physical)
+      : connection(physical),
+        clock(connection),
+        heap(connection, Buffer::For::device),
+        host_heap(connection, Buffer::For::host),
+        movable(connection, heap, host_heap),
+        pipelines(connection) {}
+
+  /// The buffer with these bytes. @throws Error(internal) if they are not the device's
+  Heap::Place place(const void* data, size_t size_bytes) {
+    const uint64_t address = movable.find(reinterpret_cast<uint64_t>(data), size_bytes);
+    for (const Heap* in : {&heap, &host_heap})
+      if (const auto found = in->find(address, size_bytes)) return *found;
+    throw Error(ErrorCode::internal, fmt::format("{} bytes at {:#x} are not memory of {}", size_bytes, address, connection.name()));
+  }
+
   Connection connection;
   DeviceClock clock;
-  Heap heap;
+  Heap heap, host_heap;
+  MovableMemory movable;
   Pipelines pipelines;
 };
 

@@ -431,9 +431,7 @@ class StreamOfCommands final : public VulkanStream {
     connection()->CmdCopyBuffer(begin_command(uses), from, to, 1, &region);
     end_command();
   }
-  Heap::Place place(const void* address, size_t size_bytes) const {
-    return parts_->heap.find(reinterpret_cast<uint64_t>(address), size_bytes);
-  }
+  Heap::Place place(const void* address, size_t size_bytes) const { return parts_->place(address, size_bytes); }
   void copy_within(void* dst, const void* src, size_t size_bytes) {
     if (size_bytes == 0) return;
     const Heap::Place to = place(dst, size_bytes), from = place(src, size_bytes);
@@ -488,7 +486,7 @@ class StreamOfCommands final : public VulkanStream {
   StagingPool::Staging staging_;  // of the copies that are being recorded
 };
 
-class OpenDevice final : public VulkanDevice {
+class OpenDevice final : public VulkanDevice, private Bus {
  public:
   OpenDevice(const PhysicalDevice& physical, std::string name) : VulkanDevice(std::move(name)), parts_(std::make_shared<Parts>(physical)) {}
 
@@ -504,12 +502,43 @@ class OpenDevice final : public VulkanDevice {
     return std::make_unique<StreamOfCommands>(shared_from_this(), parts_);
   }
   std::shared_ptr<Event> create_event() override { return std::make_shared<VulkanEvent>(); }
+  Bus* bus() noexcept override { return this; }
   bool host_accessible() const noexcept override { return false; }
   bool tells_times() const noexcept override { return parts_->clock.exists(); }
   bool calls_work_at_once() const noexcept override { return true; }
   bool records_work() const noexcept override { return true; }
 
  private:
+  static uint64_t as_address(const void* data) { return reinterpret_cast<uint64_t>(data); }
+  static void* as_pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
+
+  std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) override {
+    const uint64_t address = parts_->movable.allocate(size_bytes);
+    return Storage::of_device(shared_from_this(), as_pointer(address), size_bytes,
+                              [parts = parts_, address, size_bytes] { parts->movable.free(address, size_bytes); });
+  }
+  bool reserve(void* data, size_t size_bytes) override {
+    return data ? parts_->movable.reserve(as_address(data), size_bytes) : parts_->movable.reserve(size_bytes);
+  }
+  void unreserve(void* data, size_t size_bytes) noexcept override {
+    data ? parts_->movable.unreserve(as_address(data), size_bytes) : parts_->movable.unreserve(size_bytes);
+  }
+  void discard(void* data, size_t size_bytes) override { parts_->movable.discard(as_address(data), size_bytes); }
+  void forget(void* data, size_t size_bytes) noexcept override { parts_->movable.forget(as_address(data), size_bytes); }
+  void keep_on_host(void* data, size_t size_bytes) override { parts_->movable.keep_on_host(as_address(data), size_bytes); }
+  bool addresses_are_free() const noexcept override { return true; }
+  void* reach(void* data, size_t size_bytes) override { return as_pointer(parts_->movable.reach(as_address(data), size_bytes)); }
+  void move(Stream& stream, void* data, size_t size_bytes, Move where) override {
+    if (!data || size_bytes == 0) return;
+    const bool to_device = where == Move::to_device;
+    const MovableMemory::Copy copy = to_device ? parts_->movable.move_to_device(as_address(data), size_bytes)
+                                               : parts_->movable.move_to_host(as_address(data), size_bytes, where == Move::back_to_host);
+    if (copy.to != 0) stream.copy(as_pointer(copy.to), as_pointer(copy.from), copy.size_bytes, CopyKind::device_to_device);
+    if (copy.free_on_host != 0)
+      stream.enqueue_release([parts = parts_, copy] { parts->host_heap.free(copy.free_on_host, copy.size_bytes); });
+    if (!to_device) stream.synchronize();  // the device's memory, into which a prefetch may still copy, is freed next
+  }
+
   const std::shared_ptr<Parts> parts_;
 };
 

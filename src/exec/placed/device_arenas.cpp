@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "core/base/checked.h"
 #include "exec/verify/verify_plan.h"
 
 namespace treadle::exec {
@@ -19,6 +20,17 @@ std::vector<size_t> DeviceArenas::sizes_in(const Arena& arena, IdSpan<BufferId, 
   std::vector<size_t> sizes;
   for (const LocationId at : arena.locations) sizes.push_back(buffer_sizes[steps_.location(at).buffer]);
   return sizes;
+}
+
+// Plans offsets such that no locations share bytes, for arenas that are addresses only.
+memory::ArenaPlan DeviceArenas::plan_apart(std::span<const size_t> sizes) {
+  memory::ArenaPlan made;
+  for (const size_t size : sizes) {
+    made.offsets.push_back(made.size_bytes);
+    const auto aligned = static_cast<int64_t>(align_up(size, Storage::kAlignment));
+    made.size_bytes = static_cast<size_t>(checked_add(static_cast<int64_t>(made.size_bytes), aligned));
+  }
+  return made;
 }
 
 // Plans offsets such that locations which may be in use at the same time share no bytes.
@@ -54,7 +66,8 @@ void DeviceArenas::renew(int device, std::vector<size_t> sizes, Room room) {
   // The extents have changed before and may grow again. Headroom of 1/8 avoids planning for every run.
   if (std::exchange(arena.planned_before, true))
     for (size_t& size : sizes) size += size / 8;
-  memory::ArenaPlan made = plan(arena, sizes);
+  Bus* const bus = room == Room::anywhere && device != DevicePlacement::kHost ? steps_.device(device).bus() : nullptr;
+  memory::ArenaPlan made = bus && bus->addresses_are_free() ? plan_apart(sizes) : plan(arena, sizes);
   arena.sizes = std::move(sizes);
   arena.offsets = std::move(made.offsets);
   if (arena.storage && arena.storage->size_bytes() >= made.size_bytes) return;

@@ -46,6 +46,7 @@ class DeviceArenas {
 
   void renew(int device, std::vector<size_t> sizes, Room room);
   std::vector<size_t> sizes_in(const Arena& arena, IdSpan<BufferId, const size_t> buffer_sizes) const;
+  static memory::ArenaPlan plan_apart(std::span<const size_t> sizes);
   memory::ArenaPlan plan(const Arena& arena, std::span<const size_t> sizes) const;
   void verify(const Binding& binding) const;
 

@@ -158,7 +158,10 @@ Tensor DeviceIo::given_memory(const Stay& stay, int maker, DType dtype, const Sh
 
 Tensor DeviceIo::new_memory(const Stay& stay, int maker, DType dtype, const Shape& shape) const {
   const size_t bytes = size_bytes(dtype, shape.num_elements());
-  return Tensor(dtype, shape, memory_.allocate(maker, stay.grows ? bytes + room_to_grow(bytes, stay.has_grown) : bytes));
+  const size_t with_room = stay.grows ? bytes + room_to_grow(bytes, stay.has_grown) : bytes;
+  Tensor made(dtype, shape, memory_.allocate(maker, with_room));
+  memory_.reach(maker, made.raw(), with_room);  // copies find memory there
+  return made;
 }
 
 Tensor DeviceIo::memory_to_copy_to(LocationId at, int maker, DType dtype, const Shape& shape) {
@@ -170,6 +173,7 @@ Tensor DeviceIo::memory_to_copy_to(LocationId at, int maker, DType dtype, const 
 }
 
 Tensor DeviceIo::memory_to_make(LocationId made, DType dtype, const Shape& shape) {
+  if (memory_.residency()) return {};  // a value that may move is made in memory of its own, and copied at the end
   const auto found = staying_.find(crossings_.copied_to[made]);
   if (found == staying_.end()) return {};
   Stay& stay = found->second;

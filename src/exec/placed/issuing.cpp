@@ -10,6 +10,11 @@
 #include "exec/run/run_instruction.h"
 
 namespace treadle::exec {
+namespace {
+
+constexpr size_t kMostInGroup = 16;  // a changed limit is kept after at most so many steps
+
+}  // namespace
 
 Issuing::Issuing(RunStreams& streams, PlacedMemory& memory, PlacedValues& values, StepWork& work, const NodeRunner& nodes,
                  FirstError& error)
@@ -23,11 +28,10 @@ Issuing::Issuing(RunStreams& streams, PlacedMemory& memory, PlacedValues& values
       error_(error),
       recorded_(memory, values, nodes) {}
 
-bool Issuing::goes_one_by_one(const sharing::Turn& turn) const {
-  return turn.has_duty() || control_.observer || memory_.residency() || nodes_.has_cache();
-}
+bool Issuing::goes_one_by_one(const sharing::Turn& turn) const { return turn.has_duty() || control_.observer || nodes_.has_cache(); }
 
 void Issuing::run(StepCursor& cursor, size_t end) {
+  group_.clear();
   try {
     sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run, control_.stop.interruption());
     while (cursor.next() < end && !error_.stopped()) {
@@ -35,11 +39,14 @@ void Issuing::run(StepCursor& cursor, size_t end) {
       bulk = bulk.first(std::min(bulk.size(), end - cursor.next()));
       if (goes_one_by_one(turn)) {
         for (const StepId s : bulk) issue_alone(s, turn);
+      } else if (memory_.residency()) {
+        for (const StepId s : bulk) issue_in_group(s, turn);
       } else {
         issue(bulk);
       }
       cursor.go_to(cursor.next() + bulk.size());
     }
+    end_group();
   } catch (...) {
     error_.note(std::current_exception());
   }
@@ -57,7 +64,45 @@ void Issuing::rethrow_on_device(const StreamPlan::Step& step) {
   }
 }
 
+void Issuing::issue_in_group(StepId s, sharing::Turn& turn) {
+  if (error_.stopped()) return;
+  const StreamPlan::Step& step = steps_[s];
+  const bool is_alone = turn.has_duty() || (!step.is_copy() && (step.host_waits || steps_.instruction(step).dynamic));
+  if (is_alone || group_.size() == kMostInGroup || !joins_group(s)) end_group();
+  if (is_alone || error_.stopped()) return issue_alone(s, turn);
+  if (group_.empty()) {
+    try {
+      prepare_alone(s, turn);
+    } catch (...) {
+      rethrow_on_device(step);
+    }
+  }
+  group_.push_back(s);
+  issue(std::span(&s, 1));
+}
+
+bool Issuing::joins_group(StepId s) {
+  if (group_.empty()) return false;
+  const StreamPlan::Step& step = steps_[s];
+  try {
+    control_.stop.check();
+    if (!step.is_copy()) values_.make_outputs(step);
+    return memory_.residency()->joins(s);
+  } catch (...) {
+    rethrow_on_device(step);
+  }
+}
+
+void Issuing::end_group() {
+  if (group_.empty()) return;
+  streams_.wait_for_all(error_);
+  if (!error_.stopped())
+    for (const StepId s : group_) memory_.residency()->after(s);
+  group_.clear();
+}
+
 void Issuing::issue_alone(StepId s, sharing::Turn& turn) {
+  end_group();
   const StreamPlan::Step& step = steps_[s];
   if (control_.observer && !step.is_copy()) control_.stop.call([&] { control_.observer->ready(nodes_.state(), steps_.instruction(step)); });
   Residency* const residency = memory_.residency();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "exec/placed/placed_memory.h"
 #include "exec/placed/placed_steps.h"
@@ -18,7 +19,8 @@
 namespace treadle::exec {
 
 /// Steps are normally issued in bulks, before the devices have finished earlier ones. They are issued one by one, each after the step
-/// before has ended, if an observer or a cache looks at single nodes, or a job or a memory limit decides when a node may run.
+/// before has ended, if an observer or a cache looks at single nodes, or a job decides when a node may run. Under a memory limit, groups of
+/// steps are issued before the host waits, if their values have room together.
 class Issuing {
  public:
   /// All parts belong to one run and must outlive this object.
@@ -34,6 +36,9 @@ class Issuing {
  private:
   bool goes_one_by_one(const sharing::Turn& turn) const;
   void issue_alone(StepId step, sharing::Turn& turn);
+  void issue_in_group(StepId step, sharing::Turn& turn);
+  bool joins_group(StepId step);
+  void end_group();
   void prepare_alone(StepId step, sharing::Turn& turn);
   void issue(std::span<const StepId> bulk);
   void issue_kernels(std::span<const StepId> bulk, Stream& queue);
@@ -52,6 +57,7 @@ class Issuing {
   const RunControl& control_;
   FirstError& error_;
   RecordedBulks recorded_;
+  std::vector<StepId> group_;  // steps that are under way within a memory limit
 };
 
 }  // namespace treadle::exec

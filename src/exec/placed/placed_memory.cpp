@@ -62,13 +62,12 @@ void PlacedMemory::end() noexcept {
 std::shared_ptr<Storage> PlacedMemory::allocate(int device, size_t size_bytes) const {
   Device& on = steps_.device(device);
   const bool has_bus = on.bus() != nullptr && device != DevicePlacement::kHost;
-  if (residency_ && has_bus) return on.bus()->allocate_anywhere(size_bytes);
-  try {
-    return on.allocate(size_bytes);
-  } catch (const OutOfMemory&) {
-    if (!on.bus()) throw;
-    return on.bus()->allocate_anywhere(size_bytes);
-  }
+  return residency_ && has_bus ? on.bus()->allocate_anywhere(size_bytes) : on.allocate_somewhere(size_bytes);
+}
+
+std::byte* PlacedMemory::reach(int device, std::byte* data, size_t size_bytes) const {
+  Bus* const bus = device == DevicePlacement::kHost || size_bytes == 0 ? nullptr : steps_.device(device).bus();
+  return bus ? static_cast<std::byte*>(bus->reach(data, size_bytes)) : data;
 }
 
 Allocator* PlacedMemory::allocator() const {

@@ -38,6 +38,8 @@ class PlacedMemory {
   bool has_constants() const { return constants_ != nullptr; }
   /// Allocates new memory on a device. @throws Error(resource_exhausted)
   std::shared_ptr<Storage> allocate(int device, size_t size_bytes) const;
+  /// Returns the address at which work enqueued now finds memory of a device (Bus::reach). @throws Error(resource_exhausted)
+  std::byte* reach(int device, std::byte* data, size_t size_bytes) const;
 
   /// The session's allocator if it must be told when an arena's bytes are reused; null if the session has none, or if values move between
   /// memories.

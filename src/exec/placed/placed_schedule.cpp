@@ -29,7 +29,7 @@ void PlacedSchedule::give_back(std::unique_ptr<PlacedRun> run) noexcept { runs_.
 
 void PlacedBodies::run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
                        std::span<const int64_t> parent_values, size_t looked_at) {
-  if (memory_.residency()) return HostBodies(schedule_.frames()).run(body, feeds, results, control, parent_values, looked_at);
+  const Residency::BodyUnderWay under_way(memory_.residency());
   PlacedSchedule& schedule = schedule_.of_body(body);
   struct Taken {
     PlacedSchedule& schedule;

@@ -45,8 +45,7 @@ class PlacedSchedule {
   RunPool<PlacedRun> runs_;
 };
 
-/// Runs bodies on the devices, between which their values need not go over the host. Under a limit of memory, bodies run on the host, as
-/// the surrounding run has reserved what the devices have.
+/// Runs bodies on the devices, between which their values need not go over the host, unless a limit is kept.
 class PlacedBodies final : public BodyRunner {
  public:
   /// @param memory  the surrounding run's. Both must outlive this object.

@@ -32,9 +32,10 @@ Datum PlacedValues::value(LocationId at, SlotId slot) const {
   switch (location.memory) {
     case Memory::planned: {
       const Shape& shape = binding.shape(slot);
-      return Tensor(info.dtype, shape, Storage::lend(memory_.arenas().at(at), size_bytes(info.dtype, shape.num_elements())));
+      std::byte* const data = memory_.reach(location.device, memory_.arenas().at(at), binding.buffer_sizes()[location.buffer]);
+      return Tensor(info.dtype, shape, Storage::lend(data, size_bytes(info.dtype, shape.num_elements())));
     }
-    case Memory::held: return as_slot(at, slot, held(at));
+    case Memory::held: return as_slot(at, slot, reached(location.device, held(at)));
     case Memory::given:
       if (info.location == LocationKind::known) return binding.known(slot);
       return as_slot(at, slot, state_.value(location.slot, /*shared=*/false));
@@ -42,7 +43,15 @@ Datum PlacedValues::value(LocationId at, SlotId slot) const {
   }
   const Datum& constant = binding.constant(location.slot);
   const bool is_copied = location.device != DevicePlacement::kHost && constant.is_tensor();
-  return as_slot(at, slot, is_copied ? Datum(memory_.constant(at)) : constant);
+  return as_slot(at, slot, is_copied ? reached(location.device, memory_.constant(at)) : constant);
+}
+
+// Returns the value at the address at which work finds it now.
+Datum PlacedValues::reached(int device, const Datum& datum) const {
+  if (!datum.is_tensor()) return datum;
+  const Tensor& tensor = datum.tensor();
+  std::byte* const data = memory_.reach(device, tensor.raw(), tensor.size_bytes());
+  return data == tensor.raw() ? datum : Tensor(tensor.dtype(), tensor.shape(), Storage::lend(data, tensor.size_bytes()));
 }
 
 Datum PlacedValues::on_host(LocationId at, SlotId slot) const {
@@ -95,11 +104,13 @@ void PlacedValues::hold(LocationId at, Datum made) {
   const int device = steps_.location(at).device;
   if (device == DevicePlacement::kHost && made.is_tensor() && made.tensor().storage()->device()) made = made.tensor().clone();
   if (device == DevicePlacement::kHost || !made.is_tensor() || lies_on(made.tensor(), device))
-    return set(at, std::move(made), /*tracked=*/device != DevicePlacement::kHost, /*from_host=*/false);
+    return set(at, made.is_tensor() ? Datum(movable(made.tensor())) : std::move(made), /*tracked=*/device != DevicePlacement::kHost,
+               /*from_host=*/false);
   const bool is_elsewhere = made.tensor().storage()->device() != nullptr;  // on another device, as a branch's result may be
   const Tensor source = is_elsewhere ? made.tensor().clone() : made.tensor().contiguous();
   Tensor copy = allocate(device, source.dtype(), source.shape());
-  streams_.copy_now(device, copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
+  streams_.copy_now(device, memory_.reach(device, copy.raw(), copy.size_bytes()), source.raw(), source.size_bytes(),
+                    CopyKind::host_to_device);
   set(at, std::move(copy), /*tracked=*/true, /*from_host=*/true);
 }
 
@@ -113,14 +124,34 @@ void PlacedValues::set(LocationId at, Datum datum, bool tracked, bool from_host)
 
 Tensor PlacedValues::allocate(int device, DType dtype, const Shape& shape) {
   std::shared_ptr<Storage> storage = memory_.allocate(device, size_bytes(dtype, shape.num_elements()));
-  blocks_[storage.get()] = {storage, device};
+  blocks_[storage.get()] = {storage, device, {}};
   return Tensor(dtype, shape, std::move(storage));
+}
+
+Tensor PlacedValues::allocate_reached(int device, DType dtype, const Shape& shape) {
+  const Tensor made = allocate(device, dtype, shape);
+  std::byte* const data = memory_.reach(device, made.raw(), made.size_bytes());
+  if (data == made.raw()) return made;
+  std::shared_ptr<Storage> storage =
+      Storage::of_device(steps_.device(device).shared_from_this(), data, made.size_bytes(), [owner = made.storage()] {});
+  blocks_[storage.get()] = {storage, device, made.storage()};
+  return Tensor(dtype, shape, std::move(storage));
+}
+
+// Undoes allocate_reached(): returns the tensor at the address that it keeps when it moves.
+Tensor PlacedValues::movable(const Tensor& made) const {
+  const auto found = blocks_.find(made.storage().get());
+  // An entry may be of an earlier storage that had the same address.
+  const bool is_known = found != blocks_.end() && found->second.storage.lock() == made.storage();
+  const std::shared_ptr<Storage> owner = is_known ? found->second.reached_for.lock() : nullptr;
+  if (!owner) return made;
+  return Tensor(made.dtype(), made.shape(), owner, static_cast<size_t>(made.raw() - made.storage()->data()));
 }
 
 bool PlacedValues::lies_on(const Tensor& tensor, int device) const {
   if (tensor.storage()->device().get() == &steps_.device(device)) return true;
   const auto found = blocks_.find(tensor.storage().get());
-  return found != blocks_.end() && found->second.second == device && !found->second.first.expired();
+  return found != blocks_.end() && found->second.device == device && !found->second.storage.expired();
 }
 
 void PlacedValues::keep(std::span<const LocationId> locations, Stream& queue) const {

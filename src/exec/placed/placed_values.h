@@ -48,6 +48,8 @@ class PlacedValues {
   Tensor allocate(int device, DType dtype, const Shape& shape);
   /// Keeps the values of held locations until the stream has done its work so far.
   void keep(std::span<const LocationId> locations, Stream& queue) const;
+  /// Like allocate(), at the address at which a kernel finds the memory now.
+  Tensor allocate_reached(int device, DType dtype, const Shape& shape);
   /// Called when the step has been issued. Values that no further step touches are freed once the stream has done its work so far.
   void let_go(StepId step, Stream& queue);
 
@@ -60,7 +62,15 @@ class PlacedValues {
     std::shared_ptr<const void> watch;
   };
 
+  struct Block {
+    std::weak_ptr<Storage> storage;
+    int device = 0;
+    std::weak_ptr<Storage> reached_for;  // of allocate_reached(): the memory whose present address this is
+  };
+
   Datum as_slot(LocationId at, SlotId slot, const Datum& root) const;
+  Datum reached(int device, const Datum& datum) const;
+  Tensor movable(const Tensor& made) const;
   void set(LocationId at, Datum datum, bool tracked, bool from_host);
   bool lies_on(const Tensor& tensor, int device) const;
   void drop(LocationId at, Stream& queue);
@@ -71,7 +81,7 @@ class PlacedValues {
   const RunState& state_;
   DeviceIo& io_;
   IdVector<LocationId, Place> places_;
-  std::unordered_map<const Storage*, std::pair<std::weak_ptr<Storage>, int>> blocks_;  // what allocate() made, with the device
+  std::unordered_map<const Storage*, Block> blocks_;  // what allocate() made
 };
 
 }  // namespace treadle::exec

@@ -55,7 +55,8 @@ void DeviceConstants::copy_inputs(const StreamPlan::Step& step, const Binding& b
     const auto of_device = [&](const StreamPlan::Stream& stream) { return stream.device == location.device; };
     const auto& planned = steps_.plan().streams;
     Stream& queue = *streams[static_cast<size_t>(std::find_if(planned.begin(), planned.end(), of_device) - planned.begin())];
-    queue.copy(copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
+    Bus* const bus = source.size_bytes() > 0 ? queue.device().bus() : nullptr;
+    queue.copy(bus ? bus->reach(copy.raw(), copy.size_bytes()) : copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
     queue.synchronize();
   }
 }
@@ -66,14 +67,14 @@ void DeviceConstants::reserve_packed() {
     const size_t bytes = packed.state->size_bytes();
     if (bytes <= packed.reserved_bytes) continue;
     Device& device = steps_.device(packed.device);
-    if (!device.bus()->reserve(bytes - packed.reserved_bytes))
+    if (!device.bus()->reserve(nullptr, bytes - packed.reserved_bytes))
       throw OutOfMemory(fmt::format("{} has no room for {} bytes of packed weights", device.name(), bytes));
     packed.reserved_bytes = bytes;
   }
 }
 
 void DeviceConstants::release_packed() noexcept {
-  for (Packed& packed : packed_) steps_.device(packed.device).bus()->unreserve(std::exchange(packed.reserved_bytes, 0));
+  for (Packed& packed : packed_) steps_.device(packed.device).bus()->unreserve(nullptr, std::exchange(packed.reserved_bytes, 0));
 }
 
 bool ProgramMemory::has_bus() const {

@@ -67,12 +67,25 @@ void Residency::for_devices_of(const StreamPlan::Step& step, Visit&& visit) cons
 Residency::GoingOn::GoingOn(Residency* residency, const RunControl& control) : residency_(residency) {
   if (!residency) return;
   DeviceMemory& memory = *residency->memory_;
-  if (memory.has_limit) of_session_.emplace(memory.governor(), &memory, control.stop.interruption());
+  if (memory.has_limit && !residency->steps_.program().is_body())
+    of_session_.emplace(memory.governor(), &memory, control.stop.interruption());
   residency->set_going_on(true);
 }
 
 Residency::GoingOn::~GoingOn() {
   if (residency_) residency_->set_going_on(false);
+}
+
+Residency::BodyUnderWay::BodyUnderWay(Residency* around) : around_(around) {
+  if (!around_) return;
+  const Guard guard(*around_);
+  ++around_->bodies_under_way_;
+}
+
+Residency::BodyUnderWay::~BodyUnderWay() {
+  if (!around_) return;
+  const Guard guard(*around_);
+  --around_->bodies_under_way_;
 }
 
 void Residency::set_going_on(bool on) {
@@ -125,21 +138,74 @@ void Residency::add(LocationId at, std::byte* data, size_t size_bytes, bool from
 void Residency::before(StepId s) {
   if (memory_->job) memory_->job->follow();
   const Guard guard(*this);
+  first_position_ = steps_.position_of(s);
+  for_devices([](OnDevice& on) { on.used_last.clear(); });
   for_devices_of(steps_[s], [&](OnDevice& on) {
-    on.position = steps_.position_of(s);
-    prepare(on, steps_[s].is_copy());
+    on.position = first_position_;
+    prepare(on, reads_in_place(steps_[s]));
+    note_under_way(on, first_position_);
   });
 }
 
-void Residency::prepare(OnDevice& on, bool is_copy) {
+bool Residency::joins(StepId s) {
+  JobMemory* const job = memory_->job.get();
+  if (job) job->follow();
+  const Guard guard(*this);
+  if (account_without_room(memory_->account, 0) || (job && !job->keeps_host_limit())) return false;
+  const size_t position = steps_.position_of(s);
+  bool all_there = true;
+  for_devices_of(steps_[s], [&](OnDevice& on) { all_there = all_there && join(on, position, reads_in_place(steps_[s])); });
+  return all_there;
+}
+
+// Brings in the values of a further step, if that needs no other value to move.
+bool Residency::join(OnDevice& on, size_t position, bool in_place) {
+  const auto is_under_way = [&](UnitId u) { return on.uses.next_use(u, first_position_ - 1, false) < static_cast<int64_t>(position); };
+  for (const UnitId u : on.uses.at(position)) {
+    const ResidentUnit& unit = on.units[u];
+    on.units.await_arrival(u);
+    if (unit.place == Place::nowhere && !appear(on, u)) return false;
+    if (unit.place == Place::device || (in_place && unit.place != Place::file)) continue;
+    if (unit.place == Place::file || (unit.place == Place::nowhere && !on.uses.is_packed(u))) return false;
+    if (unit.place == Place::nowhere || unit.size_bytes == 0) continue;
+    if (is_under_way(u) || !on.units.reserve(u)) return false;
+    on.units.bring(u);
+  }
+  on.position = position;
+  note_under_way(on, position);
+  return true;
+}
+
+// Gives a planned unit its memory. @return false if a unit at the same addresses is under way
+bool Residency::appear(OnDevice& on, UnitId u) {
+  if (on.uses.is_packed(u) || on.uses.location(u).memory != StreamPlan::Location::Memory::planned) return true;
+  const size_t size_bytes = on.uses.size_bytes(u, *binding_);
+  std::byte* const data = planned_[DeviceUses::location_of(u)];
+  for (const UnitId other : on.used_last)
+    if (const ResidentUnit& used = on.units[other]; data < used.data + used.size_bytes && used.data < data + size_bytes) return false;
+  on.units.appear(u, {.size_bytes = size_bytes, .data = data});
+  return true;
+}
+
+void Residency::note_under_way(OnDevice& on, size_t position) {
+  for (const UnitId u : on.uses.at(position))
+    if (!on.uses.is_packed(u) && on.uses.location(u).memory == StreamPlan::Location::Memory::planned &&
+        next_use(on, u, position) == INT64_MAX)
+      on.used_last.push_back(u);
+}
+
+// Copies find their values in either memory. So do If, Loop and Scan, whose bodies' runs copy what they read.
+bool Residency::reads_in_place(const StreamPlan::Step& step) const { return step.is_copy() || !steps_.instruction(step).bodies.empty(); }
+
+void Residency::prepare(OnDevice& on, bool in_place) {
   // The account is over its limit: evicts units. If that does not suffice, other sessions of the job hold the rest, and the run goes on.
   if (const MemoryAccount* full = account_without_room(memory_->account, 0))
     make_room(on, full, [this] { return !account_without_room(memory_->account, 0); },
               {.from = Place::device, .position = on.position, .keeps_step = false});
   for (const UnitId u : on.uses.at(on.position)) {
-    if (on.units[u].place == Place::nowhere && !on.uses.is_packed(u) && on.uses.location(u).memory == StreamPlan::Location::Memory::planned)
-      on.units.appear(u, {.size_bytes = on.uses.size_bytes(u, *binding_), .data = planned_[DeviceUses::location_of(u)]});
-    if (is_copy)
+    if (on.units[u].place == Place::nowhere) appear(on, u);
+    on.units.await_arrival(u);
+    if (in_place)
       on.units.read_back(u);  // from the spill file to the host, where the copy finds it: it crosses the bus anyway
     else
       bring(on, u);
@@ -155,12 +221,11 @@ void Residency::prepare(OnDevice& on, bool is_copy) {
 // not use may be evicted; otherwise only those that are used later than this one is used next.
 void Residency::bring(OnDevice& on, UnitId u) {
   const ResidentUnit& unit = on.units[u];
-  on.units.await_arrival(u);
   if (unit.place == Place::nowhere || unit.place == Place::device || unit.size_bytes == 0)
     return;  // a unit that is nowhere gets its memory from the step
   on.units.read_back(u);
   const bool must = memory_->has_limit;
-  if (make_room(on, account_without_room(memory_->account, unit.size_bytes), [&] { return on.units.reserve(unit.size_bytes); },
+  if (make_room(on, account_without_room(memory_->account, unit.size_bytes), [&] { return on.units.reserve(u); },
                 {.from = Place::device, .position = on.position, .used_after = must ? -1 : next_use(on, u, on.position)})) {
     on.units.bring(u);
   } else if (!must) {
@@ -185,8 +250,7 @@ void Residency::fetch_ahead(OnDevice& on) {
         continue;
       }
       if (unit.size_bytes == 0) continue;
-      if (!on.units.reserve(unit.size_bytes + others)) return;
-      on.units.unreserve(others);
+      if (!on.units.has_room(unit.size_bytes + others) || !on.units.reserve(u)) return;
       on.units.fetch(u);
     }
   }
@@ -226,7 +290,7 @@ bool Residency::let_one_go(OnDevice& on, const Choice& choice) {
     if (const int64_t next = next_use(on, u, choice.position); next > farthest) farthest = next, victim = u;
   }
   if (!victim) return false;
-  if (farthest == INT64_MAX)
+  if (farthest == INT64_MAX && !on.uses.is_used_at(choice.position, *victim))
     on.units.drop(*victim);  // no step uses it again, and its memory may have been freed
   else if (choice.from == Place::device)
     on.units.move_out(*victim);
@@ -250,12 +314,12 @@ bool Residency::make_room(OnDevice& on, const MemoryAccount* full, const std::fu
 }
 
 bool Residency::give_way(const MemoryAccount& full, const std::function<bool()>& enough) {
-  if (goes_on_) return false;
+  if (goes_on_ && bodies_under_way_ == 0) return false;
   const bool on_devices = counts_for(memory_->account, full);
   if (!on_devices && !(memory_->job && &full == memory_->job->on_host().get())) return false;
   try {
     for (const auto& on : devices_)
-      while (on && let_one_go(*on, {.from = on_devices ? Place::device : Place::host, .position = on->position, .keeps_step = false}))
+      while (on && let_one_go(*on, {.from = on_devices ? Place::device : Place::host, .position = on->position, .keeps_step = goes_on_}))
         if (enough()) return true;
   } catch (const Error& error) {
     TREADLE_LOG(warning, "a memory limit is not kept: {}", error.what());
@@ -270,7 +334,7 @@ void Residency::check_limit(const OnDevice& on) const {
   if (limit == 0) return;
   size_t least = 0, largest = 0;
   for (size_t p = 0; p < steps_.size(); ++p) {
-    if (steps_[steps_.at(p)].is_copy()) continue;
+    if (reads_in_place(steps_[steps_.at(p)])) continue;
     size_t bytes = 0;
     for (const UnitId u : on.uses.at(p)) bytes += on.uses.size_bytes(u, *binding_);
     if (bytes > least) least = bytes, largest = p;

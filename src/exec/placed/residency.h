@@ -18,8 +18,8 @@
 
 namespace treadle::exec {
 
-/// Works for devices that reach the host's memory over a bus (Device::bus). Their address space spans both memories, so that addresses do
-/// not change when values move. One Residency serves one run, or several one after the other.
+/// Works for devices that reach the host's memory over a bus (Device::bus). The addresses of values do not change when they move; work gets
+/// the address at which it finds them from Bus::reach. One Residency serves one run, or several one after the other.
 ///
 /// - Before a step, the values that it uses are brought into the device's memory. To make room, values move out whose next use is the
 ///   farthest away, if it comes after the next use of the value that comes in. Without room, the step uses the value over the bus.
@@ -28,6 +28,8 @@ namespace treadle::exec {
 /// - If the session has a limit, every step has all its values in the device's memory. A run that needs more does not begin.
 /// - Constants for the next steps are fetched while earlier steps run, if there is free room.
 /// - If the job limits the host's memory, values there move on to a file, and come back before their step.
+/// - Bodies of If, Loop and Scan have runs with a Residency of their own. While one is under way, the values of the run around it may be
+///   evicted, except those that its step uses.
 ///
 /// The governor's mutex guards all Residencies that share limits. Under it, a run moves its own values and those of idle runs.
 class Residency final : MemoryKeeper {
@@ -50,9 +52,13 @@ class Residency final : MemoryKeeper {
   /// @throws Error(resource_exhausted) if the limits leave no room for the step's values, Error(io_error) if a file cannot be written.
   void before(StepId step);
   void after(StepId step);
+  /// Called in place of before(), for a step that is issued while the steps from the last before() on may still be under way. after() is
+  /// called for each when all are done.
+  /// @return false if the step has to wait for them, because values would have to move that they use, or be evicted
+  bool joins(StepId step);
 
   /// Marks the run as active while this object lives. No other run may evict the values of an active run. If the session has a limit, only
-  /// one of its runs is active at a time; the constructor waits.
+  /// one of its runs is active at a time, with the runs of its bodies; the constructor waits.
   class GoingOn {
    public:
     /// @param residency  null if the run keeps to no limit. @throws Error(cancelled or timed_out)
@@ -66,13 +72,27 @@ class Residency final : MemoryKeeper {
     Residency* const residency_;
   };
 
+  /// Lives while a body of the run's present step runs.
+  class BodyUnderWay {
+   public:
+    /// @param around  null if the surrounding run keeps to no limit
+    explicit BodyUnderWay(Residency* around);
+    ~BodyUnderWay();
+    BodyUnderWay(const BodyUnderWay&) = delete;
+    BodyUnderWay& operator=(const BodyUnderWay&) = delete;
+
+   private:
+    Residency* const around_;
+  };
+
  private:
   using Place = ResidentUnit::Place;
   struct OnDevice {
     OnDevice(const PlacedSteps& steps, int device, DeviceMemory& memory) : uses(steps, device), units(steps.device(device), memory, uses) {}
     const DeviceUses uses;
     ResidentUnits units;
-    size_t position = 0;  // the last step that uses the device and has begun
+    size_t position = 0;                 // the last step that uses the device and has begun
+    std::vector<UnitId> used_last = {};  // planned units whose last use is in a step that is under way
   };
   struct Guard;
   struct Choice;
@@ -91,8 +111,12 @@ class Residency final : MemoryKeeper {
   void check_limit(const OnDevice& on) const;
   void check_room(const OnDevice& on) const;
   // Bringing in a step's values:
-  void prepare(OnDevice& on, bool is_copy);
+  bool reads_in_place(const StreamPlan::Step& step) const;
+  void prepare(OnDevice& on, bool in_place);
   void bring(OnDevice& on, UnitId unit);
+  bool join(OnDevice& on, size_t position, bool in_place);
+  bool appear(OnDevice& on, UnitId unit);
+  void note_under_way(OnDevice& on, size_t position);
   void fetch_ahead(OnDevice& on);
 
   const PlacedSteps& steps_;
@@ -100,7 +124,9 @@ class Residency final : MemoryKeeper {
   std::vector<std::unique_ptr<OnDevice>> devices_;  // null for the host and for devices without a bus
   const Binding* binding_ = nullptr;                // the binding of the run in flight, also while the run is stopped
   IdSpan<LocationId, std::byte* const> planned_;
+  size_t first_position_ = 0;  // of the steps that are under way
   bool goes_on_ = false;
+  int bodies_under_way_ = 0;
 };
 
 }  // namespace treadle::exec

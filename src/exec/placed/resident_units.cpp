@@ -23,7 +23,7 @@ MemoryAccount* ResidentUnits::account_of(UnitId index, Place place) const {
 
 void ResidentUnits::put(UnitId index, Place place) {
   ResidentUnit& unit = units_[index];
-  if (unit.place == Place::device) unreserve(unit.size_bytes);
+  if (unit.place == Place::device) unreserve(unit.data, unit.size_bytes);
   if (MemoryAccount* before = account_of(index, unit.place)) before->discharge(MemoryClass::other, unit.size_bytes);
   if (MemoryAccount* after = account_of(index, place)) after->charge(MemoryClass::other, unit.size_bytes);
   unit.place = place;
@@ -33,6 +33,9 @@ void ResidentUnits::appear(UnitId index, ResidentUnit as) {
   drop(index);
   units_[index] = std::move(as);
   put(index, Place::host);
+  // A job's host memory is counted: there a value lies in one place only.
+  if (const ResidentUnit& unit = units_[index]; unit.lasting && unit.data && unit.size_bytes > 0 && !memory_.job)
+    bus().keep_on_host(unit.data, unit.size_bytes);
 }
 
 void ResidentUnits::note_written(UnitId index, bool by_host) {
@@ -43,20 +46,30 @@ void ResidentUnits::note_written(UnitId index, bool by_host) {
 }
 
 void ResidentUnits::drop(UnitId index) {
+  await_arrival(index);
   put(index, Place::nowhere);
+  if (const ResidentUnit& unit = units_[index]; unit.data && unit.size_bytes > 0) bus().forget(unit.data, unit.size_bytes);
   units_[index] = {};
 }
 
-bool ResidentUnits::reserve(size_t size_bytes) {
+bool ResidentUnits::reserve(void* data, size_t size_bytes) {
   if (!memory_.account.try_charge(MemoryClass::other, size_bytes)) return false;
-  if (bus().reserve(size_bytes)) return true;
+  if (bus().reserve(data, size_bytes)) return true;
   memory_.account.discharge(MemoryClass::other, size_bytes);
   return false;
 }
 
-void ResidentUnits::unreserve(size_t size_bytes) {
-  bus().unreserve(size_bytes);
+bool ResidentUnits::reserve(UnitId index) { return reserve(units_[index].data, units_[index].size_bytes); }
+
+void ResidentUnits::unreserve(void* data, size_t size_bytes) {
+  bus().unreserve(data, size_bytes);
   memory_.account.discharge(MemoryClass::other, size_bytes);
+}
+
+bool ResidentUnits::has_room(size_t size_bytes) {
+  if (!reserve(nullptr, size_bytes)) return false;
+  unreserve(nullptr, size_bytes);
+  return true;
 }
 
 void ResidentUnits::count_move(size_t size_bytes, uint64_t since_ns) const {
@@ -110,13 +123,14 @@ void ResidentUnits::use_over_bus(UnitId index) {
   count_move(units_[index].size_bytes, start);
 }
 
-// Calls piece(host buffer, offset in the unit, bytes) for each part of the unit.
+// Calls piece(host buffer, address, offset in the unit, bytes) for each part of the unit.
 template <typename Piece>
-void ResidentUnits::exchange(const ResidentUnit& unit, Piece&& piece) {
+void ResidentUnits::exchange(const ResidentUnit& unit, Piece&& piece) const {
   const uint64_t start = sharing::now_ns();
   std::vector<std::byte> bounce(std::min(unit.size_bytes, kBounceBytes));
+  std::byte* const data = unit.size_bytes > 0 ? static_cast<std::byte*>(bus().reach(unit.data, unit.size_bytes)) : unit.data;
   for (size_t done = 0; done < unit.size_bytes; done += bounce.size())
-    piece(bounce.data(), done, std::min(bounce.size(), unit.size_bytes - done));
+    piece(bounce.data(), data + done, done, std::min(bounce.size(), unit.size_bytes - done));
   count_move(unit.size_bytes, start);
 }
 
@@ -125,8 +139,8 @@ void ResidentUnits::spill(UnitId index) {
   if (unit.written && !unit.in_file) {
     File& where = file_of(unit);
     if (!where.file) where.file = std::make_unique<memory::SpillFile>(memory_.spill_folder);
-    exchange(unit, [&](std::byte* host, size_t offset, size_t size) {
-      transfers_->copy(host, unit.data + offset, size, CopyKind::device_to_host);
+    exchange(unit, [&](std::byte* host, const std::byte* data, size_t offset, size_t size) {
+      transfers_->copy(host, data, size, CopyKind::device_to_host);
       transfers_->synchronize();
       where.file->write(where.end + offset, host, size);
     });
@@ -144,9 +158,9 @@ void ResidentUnits::read_back(UnitId index) {
   if (unit.place != Place::file) return;
   if (unit.written) {
     const File& where = file_of(unit);
-    exchange(unit, [&](std::byte* host, size_t offset, size_t size) {
+    exchange(unit, [&](std::byte* host, std::byte* data, size_t offset, size_t size) {
       where.file->read(unit.file_offset + offset, host, size);
-      transfers_->copy(unit.data + offset, host, size, CopyKind::host_to_device);
+      transfers_->copy(data, host, size, CopyKind::host_to_device);
       transfers_->synchronize();
     });
   }

@@ -47,9 +47,10 @@ class ResidentUnits {
   void note_written(UnitId unit, bool by_host);
   void drop(UnitId unit);
 
-  /// Charges the limits and reserves bytes of the device's memory. @return false if there are too few
-  bool reserve(size_t size_bytes);
-  void unreserve(size_t size_bytes);
+  /// Charges the limits and reserves the device's memory for the unit. @return false if there is too little
+  bool reserve(UnitId unit);
+  /// True if so many bytes could be reserved now.
+  bool has_room(size_t size_bytes);
   /// Moves the unit to the device's memory. @pre reserve() has been called for it
   void bring(UnitId unit);
   /// Begins to move the unit to the device's memory, in parallel with other work. @pre the unit has been written
@@ -74,11 +75,13 @@ class ResidentUnits {
   Bus& bus() const { return *device_.bus(); }
   File& file_of(const ResidentUnit& unit) { return unit.lasting ? of_constants_ : of_run_; }
   MemoryAccount* account_of(UnitId unit, Place place) const;
+  bool reserve(void* data, size_t size_bytes);
+  void unreserve(void* data, size_t size_bytes);
   void put(UnitId unit, Place place);
   void move(const ResidentUnit& unit, Bus::Move where);
   void count_move(size_t size_bytes, uint64_t since_ns) const;
   template <typename Piece>
-  void exchange(const ResidentUnit& unit, Piece&& piece);
+  void exchange(const ResidentUnit& unit, Piece&& piece) const;
 
   Device& device_;
   DeviceMemory& memory_;

@@ -77,11 +77,12 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
     declare(queue, at[k], datum, access, instruction.node->name);
     uses.push_back({datum.tensor().raw(), datum.tensor().size_bytes(), access});
   }
-  std::byte* const scratch = step.scratch != kNoLocation ? memory_.arenas().at(step.scratch) : nullptr;
-  if (scratch) {
-    const size_t bytes = binding.buffer_sizes()[instruction.scratch_buffer];
-    declare(queue, scratch, bytes, Access::write, instruction.node->name);
-    uses.push_back({scratch, bytes, Access::write});
+  std::byte* scratch = nullptr;
+  if (step.scratch != kNoLocation) {
+    const size_t scratch_bytes = binding.buffer_sizes()[instruction.scratch_buffer];
+    scratch = memory_.reach(steps_.device_of(step), memory_.arenas().at(step.scratch), scratch_bytes);
+    declare(queue, scratch, scratch_bytes, Access::write, instruction.node->name);
+    uses.push_back({scratch, scratch_bytes, Access::write});
   }
   return guarded(s, queue,
                  [this, &instruction, &binding, &queue, scratch, pointers = std::move(pointers), uses = std::move(uses),
@@ -114,7 +115,7 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
     evaluator_.allocate = nullptr;
     evaluator_.on_device = device != DevicePlacement::kHost && instruction.on_device;
     if (device != DevicePlacement::kHost)
-      evaluator_.allocate = [this, device](DType dtype, const Shape& shape) { return values_.allocate(device, dtype, shape); };
+      evaluator_.allocate = [this, device](DType dtype, const Shape& shape) { return values_.allocate_reached(device, dtype, shape); };
     made_ = run_dynamic(bodies_, instruction, nodes_.state().binding(), control_, GivenOperands(inputs), evaluator_);
   });
 }
@@ -132,7 +133,7 @@ Datum StepWork::for_bodies(LocationId at, Datum value) {
 Datum StepWork::kept(Datum made) const {
   if (!made.is_tensor() || std::find(lent_.begin(), lent_.end(), made.tensor().storage()) == lent_.end()) return made;
   const Tensor& tensor = made.tensor();
-  Tensor copy(tensor.dtype(), tensor.shape(), tensor.storage()->device()->allocate(tensor.size_bytes()));
+  Tensor copy(tensor.dtype(), tensor.shape(), tensor.storage()->device()->allocate_somewhere(tensor.size_bytes()));
   copy.copy_from(tensor);
   return copy;
 }

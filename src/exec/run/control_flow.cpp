@@ -130,7 +130,7 @@ class ElementCopies {
 /// Allocates a tensor in the same memory (host or device) as `like`.
 Tensor make_beside(const Tensor& like, DType dtype, const Shape& shape) {
   const std::shared_ptr<Device>& device = like.storage()->device();
-  return device ? Tensor(dtype, shape, device->allocate(size_bytes(dtype, shape.num_elements()))) : Tensor(dtype, shape);
+  return device ? Tensor(dtype, shape, device->allocate_somewhere(size_bytes(dtype, shape.num_elements()))) : Tensor(dtype, shape);
 }
 
 /// Collects slices of equal shape and dtype, and stacks them along a new axis.
