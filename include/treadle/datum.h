@@ -57,7 +57,7 @@ class TREADLE_API Datum {
   bool defined() const noexcept { return kind() != Kind::none; }
   bool is_tensor() const noexcept { return kind() == Kind::tensor; }
 
-  /// Each of these functions throws Error(invalid_argument) if the value is of another kind.
+  /// Returns the contents. Each of these functions throws Error(invalid_argument) if the value is of another kind.
   const Tensor& tensor() const;
   const SparseTensor& sparse_tensor() const;
   const Sequence& sequence() const;

@@ -115,7 +115,7 @@ enum class ForwardMode : uint8_t {
   predict,  ///< computes outputs only
   train,    ///< keeps what backward() needs; normalisations use the batch's statistics and update the running ones
 };
-/// How an executor treats names that it does not have: with an error, or not at all.
+/// Says how an executor treats names that it does not have: it refuses or ignores them.
 enum class ExtraNames : uint8_t { refuse, ignore };
 
 class TREADLE_API Executor {

@@ -35,7 +35,7 @@ struct ProfiledOperand {
 /// A kernel of a node's operator that was not chosen for the node.
 struct ProfiledUnusedKernel {
   std::string name;
-  std::string why;  ///< whether the kernel declines the node, with the reason, or comes after the chosen one
+  std::string why;  ///< the reason: the kernel declines the node, or comes after the chosen kernel
 };
 
 /// A step within a node's kernel, such as packing (ProfilerOptions::kernel_phases).
@@ -129,8 +129,8 @@ struct ProfiledRange {
   int32_t parent = -1;          ///< index of the surrounding range on its thread; -1: none
   bool python = false;          ///< a function called by Python (ProfilerOptions::python_calls)
   std::vector<double> call_ns;  ///< time of each call
-  double self_ns = 0;           ///< all calls, without nested ranges
-  double run_ns = 0;            ///< all calls: time of recorded runs in them
+  double self_ns = 0;           ///< time of all calls, without nested ranges
+  double run_ns = 0;            ///< time of the recorded runs in all calls
 };
 
 /// An interval of a timeline: a call of a range, or a run.
@@ -189,7 +189,7 @@ struct ProfiledBlock {
   std::string holder;  ///< as MemoryHolding::name
   size_t size_bytes = 0;
   double taken_ns = 0;                ///< since the profile's begin
-  std::optional<double> returned_ns;  ///< none: not freed yet
+  std::optional<double> returned_ns;  ///< no value: not freed yet
 };
 
 /// Actual allocations (ProfilerOptions::memory), as opposed to the plan.
@@ -216,7 +216,7 @@ struct MeasuredMemory {
   std::vector<Refusal> refused;
 };
 
-struct ProfileTrace;  ///< all single events; internal to the library
+struct ProfileTrace;  ///< contains all single events; internal to the library
 
 struct Profile {
   std::vector<ProfiledNode> nodes;

@@ -40,7 +40,7 @@ struct PassRefusal {
 struct NodeReport : PlannedNode {
   std::optional<double> calls;     ///< per run
   std::optional<ProfileTimes> ms;  ///< per run
-  std::optional<double> slack_ms;  ///< how much longer the node may take without lengthening the critical path
+  std::optional<double> slack_ms;  ///< time by which the node may take longer without lengthening the critical path
   std::optional<double> ready_ms, waited_ms;
   std::optional<double> mean_ms;     ///< per typical run
   std::optional<double> barrier_ms;  ///< per run: threads waiting at the ends of its loops

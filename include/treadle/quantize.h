@@ -32,10 +32,10 @@ enum class WeightFormat : uint8_t {
 
 struct QuantizeOptions {
   QuantizeMode mode = QuantizeMode::dynamic;
-  /// Operators to quantise: Conv, Gemm, MatMul. Empty: all that the mode supports.
+  /// Operators to quantise: Conv, Gemm, MatMul. If empty, all operators that the mode supports.
   std::vector<std::string> op_types;
   std::vector<std::string> include, exclude;  ///< shell patterns (* and ?) over node names; empty `include`: all
-  int64_t skip_first = 0, skip_last = 0;      ///< this many of the selected nodes stay float
+  int64_t skip_first = 0, skip_last = 0;      ///< numbers of selected nodes that stay float: the first ones, and the last ones
   int64_t min_weight_elements = 256;          ///< products with fewer weights stay float, since nothing is gained
   bool per_channel = true;                    ///< int8 weights: one scale per output channel; false: one per tensor
   bool reduce_range = false;                  ///< int8 weights use 7 bits, for machines whose 8-bit products saturate (AVX2 without VNNI)

@@ -44,7 +44,7 @@ enum class SessionMode : int { inference = 0, training = 1 };
 
 struct TREADLE_API SessionOptions {
   int intra_op_num_threads = 0;  ///< threads per node, including the caller; 0: the process's shared pool, sized by affinity and cgroup
-  int inter_op_num_threads = 0;  ///< nodes to run concurrently with ExecutionMode::parallel; 0: as many as threads
+  int inter_op_num_threads = 0;  ///< number of nodes that run concurrently with ExecutionMode::parallel; 0: as many as there are threads
   ExecutionMode execution_mode = ExecutionMode::sequential;
   /// Default device: "cpu" (also if empty), "sim", or "sim:NAME", one device for all sessions of the process. Nodes of a group (metadata
   /// "ctx_group"), and nodes that read an argument of argument_devices, run on the devices given for them. Others run where their operands
@@ -148,7 +148,7 @@ struct NodeStatistics {
   int64_t start_ns = 0, end_ns = 0;
   uint64_t thread = 0;  ///< the system's id of the thread
   size_t output_bytes = 0;
-  std::vector<NodeMemory> memory;  ///< where the output bytes are
+  std::vector<NodeMemory> memory;  ///< the memory that contains the bytes of each output
 };
 
 struct RunMetadata {
@@ -195,7 +195,7 @@ struct TREADLE_API RunOptions {
 /// A value that a node reads or writes.
 struct MonitorEvent {
   uint64_t run_id = 0;
-  std::string_view value;          ///< its name in the model
+  std::string_view value;          ///< name of the value in the model
   std::string_view node, op_type;  ///< empty for a feed, a constant, or a value determined by the feeds' shapes
   bool is_input = false;           ///< an input of the node, which has not run yet
   const Datum& datum;              ///< in memory that the run reuses: copy it to keep it

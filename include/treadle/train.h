@@ -200,7 +200,7 @@ struct TREADLE_API TrainerOptions {
   double communicator_deadline_s = kDefaultCommunicatorDeadlineSeconds;
   int64_t bucket_bytes = 4 << 20;    ///< gradients are reduced in parts of this size, while the next ones are computed
   DType reduction = DType::float32;  ///< dtype in which gradients are sent and summed: float32 or bfloat16
-  bool shard_optimizer = false;      ///< each rank updates its share of the parameters, and keeps only their optimizer state (ZeRO 1)
+  bool shard_optimizer = false;  ///< each rank updates its share of the parameters, and has only the optimizer state of that share (ZeRO 1)
   /// Threads, devices, memory, job, profiling and passes, as for a session. The memory limit covers parameters, states, momentum, packed
   /// constants and, while a graph runs, its activations, scratch and outputs. To stay within it, steps recompute values or write them to a
   /// file, with the same bits. Options for reading or writing models are rejected.
@@ -410,7 +410,7 @@ class TREADLE_API CheckpointFolder {
   std::unique_ptr<Impl> impl_;
 };
 
-/// How a gradient is returned (MXNet's grad_req).
+/// Says how a gradient is returned (MXNet's grad_req).
 enum class GradientRequest : int {
   null = 0,   ///< the gradient is not computed
   write = 1,  ///< the gradient overwrites the memory

@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(20);
-constexpr auto kPatience = std::chrono::seconds(20);  // how long to wait for a process to end its recording; usually it takes 0.1 s
+constexpr auto kPatience = std::chrono::seconds(20);  // time to wait for a process to end its recording; usually it takes 0.1 s
 
 // Handles Ctrl-C: the first one ends the recording, and the events recorded so far are shown.
 class Interruption {

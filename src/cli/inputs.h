@@ -21,9 +21,9 @@ namespace treadle::cli {
 
 /// The options of all commands that run a model.
 struct InputOptions {
-  std::vector<std::string> files;       // each in the form NAME=FILE, NAME=LITERAL or FILE
-  std::vector<std::string> dimensions;  // each in the form SYMBOL=EXTENT
-  std::vector<std::string> shapes;      // each in the form NAME:1x576
+  std::vector<std::string> files;       // each has the form NAME=FILE, NAME=LITERAL or FILE
+  std::vector<std::string> dimensions;  // each has the form SYMBOL=EXTENT
+  std::vector<std::string> shapes;      // each has the form NAME:1x576
   PictureOptions pictures;
   int64_t default_extent = 1;
   std::optional<uint64_t> seed;

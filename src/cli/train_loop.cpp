@@ -458,7 +458,7 @@ int run_training(TrainArguments& arguments) {
   try {
     return TrainingRun(arguments).run();
   } catch (const Error& error) {
-    ranks->fail(error.what());  // so that the other ranks end with this error at once, and not at their deadline
+    ranks->fail(error.what());  // tells the other ranks, so that they end with this error at once and not at their deadline
     throw Error(error.code(), fmt::format("rank {} of {}: {}", ranks->rank(), ranks->size(), error.what()));
   }
 }

@@ -31,7 +31,7 @@ struct TrainArguments {
   int64_t profile_steps = 20;
   int64_t log_steps = 10;
   std::set<std::string> given = {};             // long names of the options that were given
-  std::set<std::string> given_to_trainer = {};  // those of the given options that belong to the trainer
+  std::set<std::string> given_to_trainer = {};  // names of the given options that belong to the trainer
 
   /// Returns true if `validation` is a fraction of the data.
   bool holds_out_a_fraction() const;

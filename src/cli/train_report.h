@@ -20,7 +20,7 @@ struct Evaluation {
 };
 
 struct EpochReport {
-  int64_t epoch = 0, num_epochs = 0;  ///< both count from 1
+  int64_t epoch = 0, num_epochs = 0;  ///< numbers that count from 1
   uint64_t step = 0;
   double loss = 0, rate = 0;  ///< loss: mean over the epoch; rate: learning rate of its last step
   std::optional<Evaluation> validation = std::nullopt;

@@ -111,8 +111,8 @@ struct AttributeDef {
   Allowed allowed = {};
 };
 
-/// How an output may share the bytes of an input. `view`: same bytes in the same order, and nothing is computed (Reshape). `reuse`: the
-/// kernel may overwrite the input while reading it, if nothing else needs the input afterwards.
+/// Says how an output may share the bytes of an input. `view`: same bytes in the same order, and nothing is computed (Reshape). `reuse`:
+/// the kernel may overwrite the input while reading it, if nothing else needs the input afterwards.
 struct Alias {
   enum class Kind : uint8_t { reuse, view };
   int output, input;
@@ -143,7 +143,8 @@ enum class ControlFlow : uint8_t { none, if_, loop, scan };
 /// Elements keep their order along `axis`. concat: the output is all inputs one after the other. split: the outputs are pieces of input 0.
 enum class Pieces : uint8_t { none, concat, split };
 
-/// How an operator moves elements, if every output element is a copy of an element of an operand. `no`: it computes elements.
+/// Says how an operator moves elements, if every output element is a copy of an element of an operand. `no`: the operator computes
+/// elements.
 enum class Moves : uint8_t {
   no,
   in_order,      ///< elements of input 0 in order, with another shape (Reshape)
@@ -158,7 +159,7 @@ enum class HalfFloats : uint8_t {
   float32_by_itself  ///< computes float32, as it is expensive enough to justify conversions
 };
 
-/// How an operator relates to quantized values.
+/// Says how an operator relates to quantized values.
 enum class Quantization : uint8_t {
   none,
   quantizes,    ///< the operator is QuantizeLinear
@@ -166,7 +167,7 @@ enum class Quantization : uint8_t {
   chooses,      ///< moves elements or takes maxima of input 0 (all inputs for Pieces::concat): commutes with quantization
 };
 
-/// How an operator is computed with the same results on images in channels-last layout (passes/assign_layout.cpp).
+/// Says how an operator is computed with the same results on images in channels-last layout (passes/assign_layout.cpp).
 struct ChannelsLast {
   enum class How : uint8_t {
     by_element,              ///< unchanged if it is pointwise; otherwise it needs ONNX's order
@@ -187,8 +188,8 @@ struct ChannelsLast {
     statistics_gradient,     ///< computed by `op`, from statistics that the forward node has stored
     window_gradient,         ///< computed by `op` from the gradient and the input image of the pool whose indices are operand 1
     normalization,           ///< computed by `op` from the same operands
-    permutation,             ///< it is a permutation of axes itself
-    shape,                   ///< it returns the shape
+    permutation,             ///< the operator is itself a permutation of axes
+    shape,                   ///< the operator returns the shape
   };
   How how = How::by_element;
   std::string_view op = "";           ///< operator of the treadle domain, or ONNX's if the treadle domain has none of the name
@@ -256,7 +257,7 @@ struct OpDef {
 
   /// True if each output element depends only on the elements at its position in the operands, with broadcasting.
   bool pointwise = false;
-  /// If input 0 is 0, so is the output, for any attributes; with two operands, if the other one is finite and nonzero.
+  /// If input 0 is 0, the output is 0 too, for any attributes. With two operands, this holds if the other operand is finite and not 0.
   bool keeps_zeros = false;
   Moves moves = Moves::no;
   HalfFloats half = HalfFloats::as_they_are;

@@ -17,7 +17,7 @@ struct BudgetBuffer {
   size_t size_bytes = 0;
   std::vector<Use> uses;     ///< ascending by step; the first use writes
   bool stays = false;        ///< must stay in memory from the first use to the last
-  bool begins_away = false;  ///< its content is in the file at the beginning, and is loaded for the first use
+  bool begins_away = false;  ///< the buffer's content is in the file at the beginning, and is loaded for the first use
 };
 
 /// A method to recompute a buffer's content for one of its uses, so that its memory is free since the previous use.

@@ -26,7 +26,7 @@ class PlacedBlocks {
   uint64_t work() const { return work_; }
 
  private:
-  static constexpr int kCapacity = 64;  // each has one bit in a mask
+  static constexpr int kCapacity = 64;  // limit of the blocks, because each has one bit in a mask
   struct Chunk {
     int32_t count = 0, min_first = 0, max_last = 0;
     int32_t first[kCapacity], last[kCapacity];

@@ -43,7 +43,7 @@ struct OpsetImport {
 struct ExternalDataDef {
   std::string location;            // relative to the model's folder
   uint64_t offset = 0;             // offset in bytes
-  std::optional<uint64_t> length;  // in bytes; absent: as many as the shape needs
+  std::optional<uint64_t> length;  // length in bytes; absent: as many bytes as the shape needs
   std::string checksum;            // SHA-1 of the file as 40 hexadecimal digits, which the reader verifies; other text is stored
   Properties other;                // keys that ONNX does not define
 };
@@ -79,7 +79,7 @@ struct DimDef {
 /// Corresponds to TypeProto.
 struct TypeDef {
   enum class Kind : uint8_t { none, tensor, sparse_tensor, sequence, optional, map, opaque };
-  Kind kind = Kind::none;                    // none: the file has no type
+  Kind kind = Kind::none;                    // `none` if the file has no type
   DType elem_type = DType::undefined;        // used for tensor and sparse_tensor
   std::optional<std::vector<DimDef>> shape;  // used for tensor and sparse_tensor; absent: unknown rank
   DType key_type = DType::undefined;         // used for map

@@ -12,7 +12,7 @@ struct SchemaVersion {
   std::string_view domain, name;
   int16_t since;
   int8_t num_inputs, num_outputs;
-  bool variadic_inputs, variadic_outputs;  // whether the last port may be repeated
+  bool variadic_inputs, variadic_outputs;  // true if the last port may be repeated
   uint8_t inputs[16], outputs[16];         // numbers for which type_mask() returns the types
   std::string_view attributes;             // names of the attributes, separated by spaces
 };

@@ -50,7 +50,8 @@ class FuseBlockedMatMul final : public Rule {
     if (axis < 0) axis += 2;
     const Shape extents = codes.static_shape(), have = scales.static_shape();
     if (block > 0) {
-      if (block > (int64_t{1} << 30)) return no_patch(node, "a block is longer than 2^30, at", weights);  // so that extents do not overflow
+      // Refuses longer blocks, because extents could overflow.
+      if (block > (int64_t{1} << 30)) return no_patch(node, "a block is longer than 2^30, at", weights);
       Shape wanted = extents;
       wanted[static_cast<int>(inner)] = (extents[static_cast<int>(inner)] + block - 1) / block;
       if (axis != inner || block % 8 != 0 || have != wanted)

@@ -84,7 +84,7 @@ class ElementwiseFuser {
   }
   struct Group {
     std::vector<NodeId> nodes;                     // sorted topologically when the chain is complete
-    std::unordered_set<uint32_t> members, copies;  // all nodes of the group; those of them that also remain as nodes outside it
+    std::unordered_set<uint32_t> members, copies;  // all nodes of the group, and those of them that also remain as nodes outside of it
     std::unordered_set<uint32_t> outside;          // inputs of the group
 
     bool has(NodeId id) const { return members.contains(static_cast<uint32_t>(id)); }
@@ -271,7 +271,7 @@ class ElementwiseFuser {
   Graph& graph_;
   bool keep_quantization_;
   const DeviceForms* device_;
-  mutable std::unordered_map<NodeId, bool> taken_;  // whether the device computes each node as a step
+  mutable std::unordered_map<NodeId, bool> taken_;  // for each node: true if the device computes it as a step
   std::unordered_map<NodeId, size_t> place_;
   ValueId zero_ = kNoValue;
 };

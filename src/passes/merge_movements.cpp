@@ -43,7 +43,7 @@ class Pieces {
   /// cut there.
   bool reshape(const Extents& to) {
     std::vector<size_t> rest = now();
-    std::reverse(rest.begin(), rest.end());  // so that the next extent is the last element
+    std::reverse(rest.begin(), rest.end());  // then the next extent is the last element
     axes_.assign(to.size(), {});
     for (size_t i = 0; i < to.size(); ++i) {
       for (int64_t open = to[i]; open > 1;) {

@@ -14,7 +14,7 @@
 
 namespace treadle::passes {
 
-/// Optimization level, as in ONNX Runtime. Each level includes the ones before it.
+/// The optimization level, as in ONNX Runtime. Each level includes the levels before it.
 enum class Level : uint8_t {
   basic = 1,     ///< folds constants, removes redundant nodes, merges constants into operators that read them
   extended = 2,  ///< fuses operators, also into operators of the treadle domain
@@ -23,16 +23,17 @@ enum class Level : uint8_t {
 
 /// Conditions under which a pass runs, besides its level.
 struct PassConditions {
-  bool frozen_weights = false;        ///< it computes with the weights, so it cannot run if they change
-  bool packed_weights = false;        ///< it makes nodes that pack weights, so it does not run if weights would be packed in every run
-  bool not_before_autodiff = false;   ///< it makes nodes without a gradient, so it runs only after the backward pass, if there is one
-  bool only_in_memory = false;        ///< it makes nodes for this library's kernels, so it does not run for files
-  bool removes_quantization = false;  ///< it does not run if QuantizeLinear and DequantizeLinear are to stay
-  bool only_float32 = false;          ///< it does not run if a precision below float32 is requested
-  bool for_patterns = false;          ///< it makes patterns that other tools look for, so it runs only if patterns are to stay
-  bool hides_patterns = false;   ///< it rewrites patterns that other tools look for, such as the fusions of ONNX Runtime's transformers
-  bool for_host = false;         ///< its results suit only the host's kernels: packed weights, layouts, wider floats
-  bool only_on_devices = false;  ///< it runs only if a device's own kernels run the nodes
+  bool frozen_weights = false;       ///< the pass computes with the weights, so it cannot run if they change
+  bool packed_weights = false;       ///< the pass makes nodes that pack weights, so it does not run if weights would be packed in every run
+  bool not_before_autodiff = false;  ///< the pass makes nodes without a gradient, so it runs only after the backward pass, if there is one
+  bool only_in_memory = false;       ///< the pass makes nodes for this library's kernels, so it does not run for files
+  bool removes_quantization = false;  ///< the pass does not run if QuantizeLinear and DequantizeLinear are to stay
+  bool only_float32 = false;          ///< the pass does not run if a precision below float32 is requested
+  bool for_patterns = false;          ///< the pass makes patterns that other tools look for, so it runs only if patterns are to stay
+  /// The pass rewrites patterns that other tools look for, such as the fusions of ONNX Runtime's transformers.
+  bool hides_patterns = false;
+  bool for_host = false;         ///< the results of the pass suit only the host's kernels: packed weights, layouts, wider floats
+  bool only_on_devices = false;  ///< the pass runs only if a device's own kernels run the nodes
   std::string_view makes = "";   ///< operators of the treadle domain that it makes, separated by blanks
 
   bool inference_only() const { return frozen_weights || packed_weights || not_before_autodiff; }

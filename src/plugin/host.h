@@ -60,7 +60,7 @@ struct treadle_call {
   // operands.
   mutable std::mutex mutex;
   mutable std::exception_ptr failure;        // first exception in a host function of this call, even if the plugin ignores it
-  bool returned = false, completed = false;  // whether `run` has returned TREADLE_PENDING; whether call_complete() has been called
+  bool returned = false, completed = false;  // true if `run` has returned TREADLE_PENDING; true if call_complete() has been called
   std::exception_ptr error;
   std::shared_ptr<treadle::Completion> completion;
   std::shared_ptr<treadle_call> self;  // keeps the call alive while it is pending

@@ -17,7 +17,7 @@ namespace {
 struct Backends {
   std::mutex mutex;
   std::vector<std::shared_ptr<const Backend>> all;
-  std::map<std::string, std::string> names;  // all names ever registered, as callers have pointers to them
+  std::map<std::string, std::string> names;  // names that were ever registered; they stay, because callers have pointers to them
 };
 
 Backends& backends() {

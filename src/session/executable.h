@@ -27,8 +27,9 @@ struct Executable {
   std::shared_ptr<const Graph> graph;
   std::unique_ptr<exec::Program> program;
   std::vector<std::string> input_names, output_names;
-  size_t num_fetched = 0;  ///< the first outputs are those that were fetched; the rest are computed for targets and monitors only
-  uint64_t id = 0;         ///< unique in the process
+  /// The number of outputs that were requested, which come first; the others are computed for targets and monitors only.
+  size_t num_fetched = 0;
+  uint64_t id = 0;                                           ///< unique in the process
   IdVector<exec::SlotId, std::vector<std::string>> watched;  ///< names under which a monitor sees each slot; empty without a monitor
   bool watches_any() const {
     return std::any_of(watched.begin(), watched.end(), [](const auto& names) { return !names.empty(); });

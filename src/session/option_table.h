@@ -39,7 +39,7 @@ struct OptionInfo {
   bool below_most = false;                                 ///< the range excludes `most`
   double also = std::numeric_limits<double>::quiet_NaN();  ///< one more number that is accepted outside of the range
   bool may_be_unlimited = false;                           ///< the largest value of the type means no limit and is written "unlimited"
-  std::string_view empty_means{};                          ///< how the docs write an empty text
+  std::string_view empty_means{};                          ///< text by which the docs show an empty value
   std::span<const OptionChoice> choices{};
   std::string_view python_enum{};  ///< class in treadle.enums for the choices; empty: Python takes their names as text
   void (*check_text)(const std::string& value) = nullptr;         ///< throws for a text that is not a valid value

@@ -12,7 +12,7 @@ namespace treadle {
 const OptionTable<SessionOptions>& session_option_table();
 const OptionTable<RunOptions>& run_option_table();
 
-/// These functions do for RunOptions what treadle/session.h declares for SessionOptions.
+/// The functions below do for RunOptions what treadle/session.h declares for SessionOptions.
 void set_option(RunOptions& options, std::string_view name, const std::string& value);
 void add_config_entry(RunOptions& options, const std::string& key, const std::string& value);
 

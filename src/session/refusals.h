@@ -10,7 +10,7 @@
 namespace treadle {
 
 struct Refusal {
-  std::string_view where;    ///< how the model is executed, such as "execution on devices"
+  std::string_view where;    ///< the way in which the model is executed, such as "execution on devices"
   std::string_view what;     ///< a capability, or an option's name in SessionOptions
   std::string_view instead;  ///< the reason why it has no effect there, or the alternative
 

@@ -111,7 +111,7 @@ struct Runtime {
   void compute_around(const exec::RunControl& control, Work&& work) const;
 
   SessionOptions options;
-  const std::string name;          // how errors name the owner
+  const std::string name;          // name of the owner in errors
   const std::shared_ptr<Job> job;  // null: the client belongs to no job
   SessionDevices devices;
   AllocationContext memory;                     // context of everything that the client allocates

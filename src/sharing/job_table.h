@@ -11,11 +11,11 @@
 
 namespace treadle::sharing {
 
-inline constexpr int kMaxJobs = 64;             // each job has one bit in Page::guaranteed_running
+inline constexpr int kMaxJobs = 64;             // limit of the jobs, because each has one bit in Page::guaranteed_running
 inline constexpr uint32_t kFullShare = 10'000;  // shares are in units of 0.01 %
 inline constexpr size_t kNameBytes = 48;        // size including the terminating zero
 
-/// What threads of a job must do before each node. Each duty is a bit in the low byte of JobSlot::word; the rest of the word counts
+/// Says what threads of a job must do before each node. Each duty is a bit in the low byte of JobSlot::word; the rest of the word counts
 /// changes.
 enum Duty : uint32_t {
   kThrottled = 1,  ///< sleep, because the share is below 100 %
@@ -31,7 +31,7 @@ enum class Beside : uint32_t {
   none = 0,           ///< no opportunistic run may be under way: they yield
   compute_bound = 1,  ///< nodes that are not memory-bound
   opposite = 2,       ///< nodes with another bound than the guaranteed job's node (Orion's rule)
-  any = 3,            ///< all: only shares limit them
+  any = 3,            ///< all nodes: only shares limit them
 };
 
 enum class SlotState : uint32_t { free = 0, live = 1 };
@@ -80,7 +80,7 @@ struct Page {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<SlotState>::is_always_lock_free);
 
-/// How long settings of a coordinator are valid after the coordinator last wrote its time.
+/// Time for which settings of a coordinator are valid after the coordinator last wrote its time.
 inline constexpr uint64_t kCoordinatorTimeoutNs = 2'000'000'000;
 
 /// Returns the time of CLOCK_MONOTONIC, which is the same in all processes of a machine.

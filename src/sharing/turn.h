@@ -129,7 +129,7 @@ class Turn final : LoopBreak {
   static thread_local constinit Turn* of_thread_;
 
   const std::atomic<uint32_t>* word_ = &kNothing;
-  Turn* current_ = nullptr;  // this object, or the turn of the surrounding node
+  Turn* current_ = nullptr;  // either this object, or the turn of the node in which this run is nested
   Turn* outer_ = nullptr;    // the thread's turn before this one
   State state_;
 };

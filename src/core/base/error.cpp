@@ -22,7 +22,7 @@ std::string_view error_code_name(ErrorCode code) noexcept {
 
 // Errors quote text from files and are shown on terminals, so unprintable characters are escaped here for all errors.
 Error::Error(ErrorCode code, std::string message)
-    : std::runtime_error(""),  // what() is overridden
+    : std::runtime_error(""),  // has no text, because what() is overridden
       code_(code),
       message_(printable(std::move(message))),
       text_(message_) {}

@@ -23,8 +23,9 @@ namespace treadle {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{256} * 1024;  // larger buffers mean fewer writes
-constexpr size_t kWorthDropping = size_t{1} << 20;   // each call flushes the TLBs of all threads
-constexpr size_t kMaxReadBytes = size_t{1} << 30;    // Linux transfers at most 2 GiB - 4 KiB per call
+// Limit in bytes: each call flushes the TLBs of all threads, so it is not worth it for less.
+constexpr size_t kWorthDropping = size_t{1} << 20;
+constexpr size_t kMaxReadBytes = size_t{1} << 30;  // Linux transfers at most 2 GiB - 4 KiB per call
 
 std::string reason(int code) { return std::generic_category().message(code); }
 
@@ -71,7 +72,7 @@ void take_permissions(int fd, const struct stat& old) {
   mode_t mode = old.st_mode & 0777;
   const bool keeps_group = ::fchown(fd, old.st_uid, old.st_gid) == 0 || ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) == 0;
   if (!keeps_group) mode &= ~mode_t{0070} | (mode & 0007) << 3;
-  ::fchmod(fd, mode);  // some file systems have no modes
+  ::fchmod(fd, mode);  // the result is ignored, because some file systems have no modes
 }
 
 /// The files mapped at present. Pages of other memory must not be dropped: their contents would be lost.

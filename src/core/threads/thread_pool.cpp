@@ -41,7 +41,7 @@ constexpr int64_t kClosed = int64_t{1} << 62;  // value of `next` in a closed sl
 constexpr int64_t kOwnersClaim = 1, kHelpersClaim = int64_t{1} << 32;  // the two counters in `next`
 constexpr int64_t kMostChunks = int64_t{1} << 30;                      // keeps each counter within its bits
 constexpr uint32_t kOwnerSleeps = 1U << 31;                            // a flag in `users`
-// How long a worker spins before it sleeps: about twice the time to wake a sleeping thread.
+// Time that a worker spins before it sleeps: about twice the time that it takes to wake a sleeping thread.
 constexpr auto kSpinTime = std::chrono::microseconds(60);
 constexpr int kSpinsPerClockRead = 64;
 

@@ -48,9 +48,9 @@ inline constexpr int kNumRecordKinds = 17;
 /// The state of a thread that shares parallel loops, or nodes that run concurrently.
 enum class PoolState : uint8_t {
   running,        ///< a helper works on a part of a loop, or on a node
-  no_ready_work,  ///< it finds no work that can run now
-  barrier,        ///< its part of a loop is done, it waits for the others
-  asleep,         ///< there has been no work for a while
+  no_ready_work,  ///< the thread finds no work that can run now
+  barrier,        ///< the thread's part of a loop is done, and it waits for the others
+  asleep,         ///< the thread sleeps, because there has been no work for a while
 };
 inline constexpr int kNumPoolStates = 4;
 std::string_view name_of(PoolState state);
@@ -223,7 +223,7 @@ class Recorder {
   static constexpr uint32_t kBlockEvents = 1024;
   struct Block {
     std::atomic<uint32_t> used{0};
-    std::atomic<bool> full{false};  // its thread continues in the next block and no longer touches this one
+    std::atomic<bool> full{false};  // the thread that owns the block continues in the next one, and does not touch this one any more
     std::atomic<Block*> next{nullptr};
     uint64_t last_end = 0;  // set when `full` is: the last end in this block and those before
     RecordEvent events[kBlockEvents];
@@ -277,9 +277,9 @@ class Recorder {
   void open(RecordWindow& window);
   void close(RecordWindow& window);
   std::vector<DrainedThread> drain(RecordWindow& window, uint64_t& dropped);
-  void follow_windows();                       // updates what is kept to what the windows need; @pre the caller holds the mutex
+  void follow_windows();                       // drops or keeps blocks as the windows need; @pre the caller holds the mutex
   void give_back();                            // frees blocks that no window needs; @pre the caller holds the mutex
-  bool is_needed(const ThreadLog& log) const;  // whether a window needs the log's first block; @pre the caller holds the mutex
+  bool is_needed(const ThreadLog& log) const;  // returns true if a window needs the log's first block; @pre the caller holds the mutex
   uint64_t wanted_from() const;                // returns the earliest time that a window needs; @pre the caller holds the mutex
   template <typename Take>
   void visit(Recording& recording, const Take& take) const;

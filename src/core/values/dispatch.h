@@ -38,7 +38,7 @@ using Float8Types = TypeList<Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M
 using ComplexTypes = TypeList<std::complex<float>, std::complex<double>>;
 /// Types of arithmetic operators: floats of at least 16 bits, integers of at least 8 bits.
 using NumericTypes = concat_t<FloatTypes, IntegerTypes>;
-/// All types whose elements are whole bytes: all except packed types and strings.
+/// The types whose elements are whole bytes: all types except packed ones and strings.
 using FixedSizeTypes = concat_t<concat_t<NumericTypes, Float8Types>, concat_t<ComplexTypes, TypeList<bool>>>;
 
 namespace detail {

@@ -13,7 +13,7 @@ constexpr auto kSettle = std::chrono::microseconds(100);
 constexpr auto kLongestLook = std::chrono::microseconds(1000);  // longest time between checks whether other work computes
 // Running work leaves the engine at its next chunk. That takes less time than waking a sleeping thread.
 constexpr auto kSpin = std::chrono::microseconds(100);
-constexpr auto kOversleep = std::chrono::microseconds(20);  // how many microseconds longer than requested sleeping usually takes
+constexpr auto kOversleep = std::chrono::microseconds(20);  // number of microseconds by which sleeping usually exceeds the requested time
 
 }  // namespace
 

@@ -34,7 +34,7 @@ bool counts_for(const MemoryAccount& account, const MemoryAccount& full);
 /// Returns the account without room for this many more bytes that is highest in the hierarchy, from this one upwards. Null: all have room.
 const MemoryAccount* account_without_room(const MemoryAccount& account, size_t size_bytes);
 
-/// Each session has one; all sessions of a job share one. Without a limit, the mutex is not used.
+/// Serialises how runs get memory. Each session has a governor; all sessions of a job share one. Without a limit, the mutex is not used.
 class Governor {
  public:
   std::mutex mutex;     ///< held while looking for memory, freeing it for others, or changing a limit

@@ -78,7 +78,7 @@ class Dependencies {
 
   void read(size_t index, int32_t step) {
     Unit& unit = units_[index];
-    if (unit.content < 0) make_content(index);  // its first content existed before the run
+    if (unit.content < 0) make_content(index);  // the unit's first content existed before the run
     steps_[static_cast<size_t>(step)].reads.push_back(unit.content);
     unit.readers.push_back(step);
     unit.users.push_back(step);

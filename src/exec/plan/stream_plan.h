@@ -52,7 +52,7 @@ struct StreamPlan {
     int stream = 0;
     /// The host waits for the step, because it reads a copied value, or extents of outputs that only the step determines.
     bool host_waits = false;
-    bool records = false;       ///< it records an event, which another step waits for
+    bool records = false;       ///< the step records an event, for which another step waits
     std::vector<StepId> waits;  ///< fences: steps on other streams that must end first. Omits those that another fence implies
 
     bool is_copy() const { return instruction == kNoInstruction; }

@@ -39,7 +39,7 @@ class DeterminedExtents {
 
  private:
   std::set<int32_t> symbols_;
-  std::unordered_map<int32_t, bool> found_;  // whether each expression is determined, by its index
+  std::unordered_map<int32_t, bool> found_;  // for each expression, by its index: true if it is determined
 };
 
 }  // namespace treadle::exec

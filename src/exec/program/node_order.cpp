@@ -117,7 +117,7 @@ class Description {
   std::vector<int32_t> root_;
   std::vector<size_t> bytes_;
   std::vector<memory::Step> steps_;
-  std::vector<bool> is_update_;  // whether each step is an update
+  std::vector<bool> is_update_;  // for each step: true if it is an update
 };
 
 // Returns the updates whose results only other updates read. An update that another node reads keeps its place.

@@ -77,7 +77,7 @@ class ProgramParameters {
   const AllocationContext* memory_;
   std::vector<Source> sources_;
   std::vector<NodeId> derived_;                 // nodes that make derived values, in the order in which they are computed
-  std::vector<bool> is_derived_;                // whether each node is in derived_
+  std::vector<bool> is_derived_;                // for each node: true if it is in derived_
   std::vector<std::vector<uint32_t>> depends_;  // for each value: indices into sources_ of the parameters that it depends on
   std::vector<const Instruction*> instructions_;
   std::vector<StoredSlot> slots_;

@@ -78,16 +78,16 @@ struct Instruction {
   const KernelDef* kernel = nullptr;
   uint32_t first_operand = 0;  ///< index into Program::operands() of the inputs (captures included), followed by the outputs
   uint16_t num_inputs = 0, num_outputs = 0;
-  uint32_t state_offset = 0;  ///< where the kernel's bound state begins in the binding's state, in bytes
+  uint32_t state_offset = 0;  ///< position at which the kernel's bound state begins in the binding's state, in bytes
   BufferId scratch_buffer = kNoBuffer;
-  bool dynamic = false;  ///< its kernel is bound during the run, as shapes depend on data or operands are no plain tensors
+  bool dynamic = false;  ///< the kernel is bound during the run, because shapes depend on data or operands are no plain tensors
   bool is_yield = false;
-  bool moves = false;                            ///< it computes nothing, but copies or rearranges elements
-  StepPhase phase = StepPhase::none;             ///< none: the program is no training step
+  bool moves = false;                            ///< the instruction computes nothing, but copies or rearranges elements
+  StepPhase phase = StepPhase::none;             ///< `none` if the program is no training step
   bool on_device = false;                        ///< the kernel belongs to a device, and accesses only that device's memory
   uint32_t record_name = 0;                      ///< name of its profile records in the recorder
   uint32_t first_release = 0, num_releases = 0;  ///< range of Program::releases(): held slots that no later instruction reads
-  std::shared_ptr<PackedState> packed;           ///< what the kernel has packed; null if it has packed nothing or if `versioned` is set
+  std::shared_ptr<PackedState> packed;  ///< the weights that the kernel has packed; null if it has packed none, or if `versioned` is set
   int32_t versioned = -1;  ///< index into ParameterVersion::packed if the packed state depends on parameters; -1: `packed` is the state
   /// Other programs of the process use the packed state, too. Its allocations are charged to no account; each program is charged its size
   /// instead.

@@ -109,7 +109,7 @@ class NodeRunner {
   const RunControl& control_;
   FramePool& frames_;                    // used to run bodies of control flow
   std::atomic<bool> committed_ = false;  // updates of state have begun
-  NodeCounters* counters_ = nullptr;     // this runner's counters; null before the first run that counts
+  NodeCounters* counters_ = nullptr;     // the counters of this runner; null before the first run that counts
   std::shared_ptr<ValueCache> cache_;
 };
 

@@ -16,7 +16,7 @@
 namespace treadle::exec {
 
 struct PlanChoice {
-  bool is_capped = false;                    ///< there is a memory limit, or arena_share limits the arena
+  bool is_capped = false;                    ///< true if there is a memory limit, or if arena_share limits the arena
   size_t later_bytes = 0;                    ///< bytes that nodes allocate during the run, besides arena and outputs
   std::shared_ptr<const BudgetedPlan> plan;  ///< null: the run uses the binding's offsets, in the program's order
   std::optional<MemoryNeed> unmet;           ///< set if no plan fits the limits; `plan` is then the smallest one

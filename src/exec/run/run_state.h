@@ -92,7 +92,7 @@ class RunState {
   bool has_arena() const { return arena_ != nullptr; }
   size_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
   size_t needed_arena_bytes() const;
-  /// Drops the arena. Callers that hold gradients in it keep those bytes; the rest is freed.
+  /// Drops the arena. Callers that have gradients in it keep those bytes; the other bytes are freed.
   void drop_arena() noexcept;
   /// Moves the arena out of the state, so that its values can be copied to a new one.
   std::shared_ptr<LargeBlock> take_arena() noexcept;

@@ -57,7 +57,7 @@ bool Slide::plan(const Binding& binding) {
     return false;
   size_t moved = 0;
   for (const Block& block : blocks_) moved += block.size_bytes;
-  return moved == before;  // otherwise undo() could not restore the whole feed
+  return moved == before;  // if fewer rows have moved, undo() could not restore the whole feed
 }
 
 bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const {

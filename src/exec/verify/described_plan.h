@@ -46,9 +46,9 @@ struct DescribedPlan {
     SlotId root = kNoSlot;    ///< the value whose bytes it shares; itself if it shares none
     SlotId viewed = kNoSlot;  ///< if no step makes it: the value that it is a view of
     Stretch bytes;            ///< the bytes of this value within those of its root
-    bool sized = false;       ///< its extents are known before the run
-    bool given = false;       ///< it exists when the run starts
-    bool kept = false;        ///< it is handed out at the end or by a Yield
+    bool sized = false;       ///< the value's extents are known before the run
+    bool given = false;       ///< the value exists when the run starts
+    bool kept = false;        ///< the value is handed out at the end or by a Yield
     uint64_t version = 0;     ///< version of a parameter or of a value derived from parameters
   };
 
@@ -59,8 +59,8 @@ struct DescribedPlan {
     int32_t memory = 0;  ///< planned: index of the arena; other places have memory of their own
     size_t offset = 0;   ///< planned: offset in the arena
     size_t size_bytes = 0;
-    bool ready = false;   ///< it has memory when the run starts
-    bool filled = false;  ///< it holds the root's elements when the run starts
+    bool ready = false;   ///< the place has memory when the run starts
+    bool filled = false;  ///< the place holds the root's elements when the run starts
     bool lodged = false;  ///< planned: an output in the arena that the caller keeps with the arena (plan/lodging.h)
     int32_t uses = -1;    ///< held: freed after this number of steps has accessed it; -1: freed by the steps' releases
   };
@@ -82,8 +82,8 @@ struct DescribedPlan {
     const Node* node = nullptr;
     uint32_t first_operand = 0;
     uint16_t num_inputs = 0, num_outputs = 0;
-    bool dynamic = false;     ///< it allocates the memory of its outputs
-    bool on_loan = false;     ///< it keeps no references to its operands' memory after its end
+    bool dynamic = false;     ///< the step allocates the memory of its outputs
+    bool on_loan = false;     ///< the step keeps no references to its operands' memory after its end
     size_t blocks = 0;        ///< for a join or split: product of the extents before its axis
     bool along_rows = false;  ///< for a join or split: the axis is the last one
     PlaceId scratch = kNoPlace;
@@ -119,8 +119,8 @@ struct DescribedPlan {
   };
   struct Issue {
     int32_t stream = 0;
-    bool leads = true;     ///< it is the first step of its bulk
-    bool records = false;  ///< it records an event, which the host or another stream waits for
+    bool leads = true;     ///< the step is the first one of its bulk
+    bool records = false;  ///< the step records an event, for which the host or another stream waits
     bool host_waits = false, all_wait = false;
     std::vector<int32_t> waits;  ///< steps that it waits for
   };

@@ -65,7 +65,7 @@ void Walk::split(const Step& step) {
   if (whole.value == kNoSlot) return;
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;
-  bool known = true;  // whether `position` is known; after an absent output it is not
+  bool known = true;  // true if `position` is known; after an absent output it is not
   for (size_t k = step.num_inputs; k < operands.size(); ++k) {
     const Operand& piece = operands[k];
     if (piece.value == kNoSlot) {

@@ -231,7 +231,7 @@ class Walk {
   void take(PlaceId place, size_t base, const Who& who) {
     const Place& own = place_of(place);
     State& state = states_[place];
-    if (own.home == Home::planned) {  // it gives up its previous bytes
+    if (own.home == Home::planned) {  // the place gives up the bytes that it had before
       auto& owners = owners_[index(own.memory)];
       if (auto old = owners.find(state.base); old != owners.end() && old->second == place) owners.erase(old);
     }

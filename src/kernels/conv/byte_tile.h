@@ -33,7 +33,7 @@ void byte_conv_tile_plain(const ByteConvTile& tile);
 void byte_conv_tile_avx2(const ByteConvTile& tile, bool vnni);
 /// Computes a tile. @pre the CPU has AVX512-VNNI. The same holds for all functions here that end in _avx512vnni
 void byte_conv_tile_avx512vnni(const ByteConvTile& tile);
-/// Each function that takes ByteInstructions calls the version for these instructions. @pre the CPU has them
+/// Functions that take ByteInstructions call the version for these instructions. @pre the CPU has the instructions
 void byte_conv_tile(const ByteConvTile& tile, ByteInstructions with);
 
 /// One row of outputs of one image of a depthwise convolution.

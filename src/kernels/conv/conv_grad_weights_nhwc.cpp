@@ -33,7 +33,7 @@ bool is_depthwise(const ConvParams& p) { return p.group == p.C && p.group == p.M
 struct WeightsPlan {
   int64_t channels, filters, columns, pixels;
   bool whole_rows;  // a row of the window is contiguous in the image
-  bool in_place;    // there is one tap: the first part is summed directly into dw, as the layout is the same
+  bool in_place;    // true if there is one tap: then the first part is summed directly into dw, because the layout is the same
   int64_t runs, run_length;
   Panels panels;
   int64_t panel_ranges, filter_ranges, filters_each, cuts, cut_pixels;

@@ -13,7 +13,7 @@
 
 namespace treadle::kernels {
 
-using Bf16Choice = std::optional<Bf16Form>;  // none means float32
+using Bf16Choice = std::optional<Bf16Form>;  // no value means float32
 
 size_t nhwc_conv_unpacked_scratch_bytes(const ConvParams& params, NhwcMethod method, int max_threads, Bf16Choice bf16 = {});
 /// Like nhwc_conv(), with unpacked weights in ONNX's layout. @param method  chosen by nhwc_method() with ConvChoice::packs_in_run

@@ -6,7 +6,7 @@
 namespace treadle::kernels {
 
 struct DeformParams {
-  ConvParams conv;           ///< its window has rank 2
+  ConvParams conv;           ///< a convolution whose window has rank 2
   int64_t offset_group = 1;  ///< number of groups of input channels that share offsets
 };
 

@@ -211,7 +211,7 @@ HWY_AFTER_NAMESPACE();
 namespace treadle::kernels {
 namespace {
 constexpr int64_t kLargeWindow = 25;        // windows with at least this many taps have rows that, with all channels, exceed L1
-constexpr int64_t kBlockFloats = 8 * 1024;  // how many floats of these rows and of the weights stay in L1
+constexpr int64_t kBlockFloats = 8 * 1024;  // number of floats, of these rows and of the weights, that stay in L1
 constexpr int64_t kFewestChannels = 32, kMostChannels = 256;
 }  // namespace
 

@@ -13,7 +13,7 @@ namespace treadle::kernels::direct {
 // Number of floats of the image that a block of rows reads; they stay in L2 with a panel of weights.
 inline constexpr int64_t kBlockFloats = 48 * 1024;
 inline constexpr int64_t kMaxBlockRows = 192;        // maximum number of rows of a block, so that there are enough blocks for the threads
-inline constexpr int64_t kEnoughItems = 8;           // this number of items keeps the threads busy
+inline constexpr int64_t kEnoughItems = 8;           // number of items that keeps the threads busy
 inline constexpr int64_t kMinMacsPerItem = 100'000;  // minimum number of multiplications per item; they take about 1 us
 inline constexpr int64_t kMaxPieceRows = 192;        // maximum number of pixels whose offsets are listed on the stack
 inline constexpr int64_t kMaxSegments = 128;         // maximum number of segments whose offsets are listed on the stack
@@ -53,7 +53,7 @@ struct Source {
 /// A window as runs of contiguous floats.
 struct Segments {
   int64_t count, length;
-  bool whole_rows;  // each row of the window, with all channels, is one run
+  bool whole_rows;  // true if each row of the window, with all channels, is one run
   explicit Segments(const ConvParams& p) {
     const Window& w = p.window;
     whole_rows = p.group == 1 && (w.dilation[2] == 1 || w.kernel[2] == 1);

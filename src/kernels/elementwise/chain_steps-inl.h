@@ -384,7 +384,7 @@ struct Assembly {
   const ChainProgram& program;
   const ChainPlan& plan;
   const float (&buffers)[kMaxChainInputs + kMaxChainSlots][kBlock];
-  bool as_bytes[kMaxChainInputs];  // whether each input is loaded as bytes, in place
+  bool as_bytes[kMaxChainInputs];  // for each input: true if it is loaded as bytes, in place
 
   bool is_scalar(const ChainStep& s) const {
     return reads_x(s.op) && s.x < program.inputs.size() && plan.inputs[s.x].kind == ChainInput::Kind::scalar;
@@ -438,7 +438,7 @@ struct Assembly {
   }
   void assemble(Step* steps) const {
     for (size_t i = 0; i < program.steps.size(); ++i) *steps++ = take(i);
-    // This step is not used after a step that writes.
+    // This closing step is not used if a step before it has written the result.
     *steps = {bits_of(program.output) == 8 ? last_bytes_step : last_step, 0, 0, 0, 0, nullptr, nullptr};
   }
 };

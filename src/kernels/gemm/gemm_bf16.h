@@ -13,7 +13,7 @@
 
 namespace treadle::kernels {
 
-/// How the operands of a product are represented.
+/// Says how the operands of a product are represented.
 enum class Bf16Form : uint8_t {
   one,    ///< the nearest bfloat16: 8 bits of mantissa
   three,  ///< the sum of two bfloat16 numbers, hi + lo; computing hi hi + hi lo + lo hi has a relative error of about 2^-16 of the operands

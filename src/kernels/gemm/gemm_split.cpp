@@ -184,7 +184,7 @@ class Range {
   AmxTiles tiles_;
   int64_t first_row_, last_row_, first_panel_, last_panel_, blocks_;
   Magnitude largest_[kMostBlocks] = {};  // the largest magnitude of each block of A so far
-  bool beyond_[kMostBlocks] = {};        // whether each block of A has numbers that cannot be split into parts
+  bool beyond_[kMostBlocks] = {};        // for each block of A: true if it has numbers that cannot be split into parts
 };
 
 }  // namespace

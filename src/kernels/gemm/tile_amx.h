@@ -27,8 +27,8 @@ struct AmxBlock {
   int64_t rows;
   float* sums;  ///< sums in rows of 16 * vectors; there must be memory for kAmxRows rows
   bool adds;    ///< true: the products are added to `sums`; false: they overwrite it
-  /// Which lines of B this block prefetches into L2: part `fetch_share` of `fetch_shares` of the lines that are `fetch_distance` bytes
-  /// behind those it reads.
+  /// Says which lines of B this block prefetches into L2: part `fetch_share` of `fetch_shares` of the lines that are `fetch_distance` bytes
+  /// after those that it reads.
   int64_t fetch_distance = 0, fetch_share = 0, fetch_shares = 0;
 };
 constexpr int64_t kAmxRows = 32;

@@ -59,7 +59,7 @@ HWY_INLINE uint32_t pair_at(const uint16_t* p) {
 }
 HWY_INLINE VU odd_of(VU pairs) { return hn::And(pairs, hn::Set(DU(), 0xFFFF0000U)); }
 
-// How pairs are multiplied: by the CPU's bfloat16 dot products, or after widening from bfloat16 or float16.
+// Says how pairs are multiplied: by the CPU's bfloat16 dot products, or after widening from bfloat16 or float16.
 enum class By { pairs, bfloat16, float16 };
 
 // Converts float16 numbers, each in the lower half of a word.

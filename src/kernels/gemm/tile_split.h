@@ -46,7 +46,7 @@ bool can_split(Magnitude largest_of_a, Magnitude largest_of_b);
 struct SplitBlock {
   const uint16_t *A, *B;
   int64_t steps;
-  bool tall, wide;  ///< whether there are more than 16 rows, and more than 16 columns; if not, the tiles of the second 16 are not read
+  bool tall, wide;  ///< true if there are more than 16 rows, and more than 16 columns; if not, the tiles of the second 16 are not read
   float* sums;      ///< sums in rows of 32, or of 16 if not wide
   /// Lines of 64 bytes to prefetch into L2: `later_lines` per step, beginning at `later`.
   const char* later = nullptr;

@@ -54,7 +54,7 @@ class Numbering {
   }
 
   std::vector<Key> keys_;
-  std::vector<uint32_t> slots_;  // its size is a power of two; at most half of the slots are used
+  std::vector<uint32_t> slots_;  // the number of slots is a power of two; at most half of them are used
 };
 
 /// A prefix tree of n-grams. @tparam Token  std::string or int64_t

@@ -444,7 +444,7 @@ OpDef bit_cast() {
           .kernels = {kernel<CopyBytes>()},
           .gradient = bit_cast_gradient,
           .decompose = decompose_bit_cast,
-          .quantization = Quantization::quantizes};  // so that the gradient rule can report that its integers lose the gradient
+          .quantization = Quantization::quantizes};  // with this, the gradient rule can report that its integers lose the gradient
 }
 
 }  // namespace

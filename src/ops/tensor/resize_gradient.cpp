@@ -88,7 +88,7 @@ Gradients resize(GradientContext& g) {
       inputs.pop_back();
     else
       inputs[3] = joined({element(g.shape_of(y), axis), rows});
-    ValueId matrix = g.op("Resize", std::move(inputs), attributes);  // its shape is extent of dY x extent of dX
+    ValueId matrix = g.op("Resize", std::move(inputs), attributes);  // the shape is [extent of dY, extent of dX]
     if (keeps_ratio) matrix = g.op("Gather", {matrix, g.constant(Tensor::scalar<int64_t>(0))}, {{"axis", int64_t{1}}});
     if (axis == rank - 1) {
       dx = g.op("MatMul", {dx, matrix});

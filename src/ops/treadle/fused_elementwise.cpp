@@ -125,7 +125,7 @@ class Compiler {
       release(condition), release(x), release(y);
       return;
     }
-    if (step.op_type == "QuantizeLinear") {  // its inputs are x, scale, zero point
+    if (step.op_type == "QuantizeLinear") {  // the inputs of this step are x, scale and zero point
       expect(3);
       const size_t x = step.operands[0], scale = step.operands[1], zero = step.operands[2];
       to_memory(scale);
@@ -136,7 +136,7 @@ class Compiler {
       release(x), release(scale), release(zero);
       return;
     }
-    if (step.op_type == "DequantizeLinear") {  // its inputs are x, scale, zero point
+    if (step.op_type == "DequantizeLinear") {  // the inputs of this step are x, scale and zero point
       expect(3);
       const size_t x = step.operands[0], scale = step.operands[1], zero = step.operands[2];
       to_memory(scale);

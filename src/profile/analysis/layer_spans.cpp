@@ -30,7 +30,8 @@ class LayerSpans {
       if (has_bodies_[static_cast<size_t>(node)]) frames_.push_back({span.end_ns, 0, (*view_.layers)[static_cast<size_t>(node)]});
     } else if (record.kind == RecordKind::run || record.kind == RecordKind::user || record.kind == RecordKind::python ||
                record.kind == RecordKind::pool) {
-      frames_.push_back({span.end_ns, 0, frames_.back().outer});  // so that a layer's range does not extend beyond the end of this span
+      // Ends here, so that a layer's range does not extend beyond the end of this span.
+      frames_.push_back({span.end_ns, 0, frames_.back().outer});
     }
   }
 

@@ -30,7 +30,7 @@ template <typename Read>
 auto reading(const Read& read) {
   try {
     return read();
-  } catch (const Document::parse_error& error) {  // its message may contain bytes that are not UTF-8
+  } catch (const Document::parse_error& error) {  // the message of this error may contain bytes that are not UTF-8
     throw_damaged("it is no JSON at byte " + std::to_string(error.byte));
   } catch (const Document::exception& error) {
     throw_damaged(error.what());

@@ -20,7 +20,7 @@ struct ProfileTrace {
   uint32_t run = 0;                               ///< name of records of runs
   std::vector<std::vector<uint32_t>> layers;      ///< for each node: the numbers of its layers' names; empty if no node has layers
   profile::DeviceRows device_rows;
-  std::unordered_map<const Record*, int64_t> waited_ns;  ///< how long nodes waited, as analyze() returns it
+  std::unordered_map<const Record*, int64_t> waited_ns;  ///< times that nodes waited, as analyze() returns them
   Recording::Thread load;                                ///< the phases of loading; empty if the model was loaded long before
   std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< intervals in ticks in which the profile was on
 

@@ -78,7 +78,7 @@ void StreamWriter::end_awaited() noexcept {
     unlink(path_.c_str());
     return has_ended_.store(true, std::memory_order_release);
   }
-  described_ = false;  // so that the last plan describes the current extents and memory
+  described_ = false;  // then the last plan describes the current extents and memory
   write_all();
   window_.close();
   std::rename(path_.c_str(), (error_.empty() ? awaited_.complete : awaited_.incomplete).c_str());
@@ -89,7 +89,7 @@ void StreamWriter::flush() {
   if (fork_generation() != process_)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is written by the parent of this process", path_));
   std::lock_guard lock(mutex_);
-  described_ = false;  // so that the plan describes the current extents and memory
+  described_ = false;  // then the plan describes the current extents and memory
   write_all();
   if (!error_.empty()) throw Error(ErrorCode::io_error, error_);
 }

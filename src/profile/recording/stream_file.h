@@ -77,7 +77,7 @@ class StreamWriter {
   std::string out_, events_, error_;
   ProfilePlan plan_;
   std::unordered_set<uint32_t> strangers_;  // names that belong to other clients of the recorder
-  size_t num_names_ = 0;                    // how many of the program's own names are in the file
+  size_t num_names_ = 0;                    // number of the program's own names that are in the file
   uint64_t dropped_ = 0, from_ = 0, num_events_ = 0;
   uint64_t num_parts_ = 0, next_plan_ = 1;  // number of parts with events; the part number at which the next plan is written
   bool described_ = false;

@@ -90,7 +90,7 @@ std::vector<size_t> sorted_nodes(const std::vector<NodeReport>& nodes, std::stri
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return nodes[a].name < nodes[b].name; });
     return order;
   }
-  static_cast<void>(value_for({}, sort));  // so that an unknown order is an error even without nodes
+  static_cast<void>(value_for({}, sort));  // makes an unknown order an error even without nodes
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return value_for(nodes[a], sort) > value_for(nodes[b], sort); });
   return order;
 }

@@ -116,7 +116,8 @@ ArtifactsDescription ArtifactsDescription::from_json(const std::string& text, co
     check_options(made.options);
     if (settings_of(made.options) != json.at("settings").get<std::vector<std::pair<std::string, std::string>>>())
       throw Error(ErrorCode::invalid_model, "its options contradict its settings");
-  } catch (const nlohmann::json::parse_error& error) {  // its message is not passed on, as it quotes input bytes that may not be UTF-8
+    // The error's message is not passed on, because it quotes input bytes that may not be UTF-8.
+  } catch (const nlohmann::json::parse_error& error) {
     throw Error(ErrorCode::invalid_model, fmt::format("it is no JSON at byte {}", error.byte));
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_model, error.what());

@@ -61,7 +61,7 @@ json parse_header(std::string_view text, const std::string& where) {
     json header = json::parse(text, each);
     if (!header.is_object()) throw_broken(where, "the header is no JSON object");
     return header;
-  } catch (const json::parse_error& error) {  // its message is not passed on, as it quotes input bytes that may not be UTF-8
+  } catch (const json::parse_error& error) {  // the error's message is not passed on, because it quotes input bytes that may not be UTF-8
     throw_broken(where, fmt::format("the header is no JSON at byte {}", error.byte));
   } catch (const json::exception&) {
     throw_broken(where, "the header is no JSON: it has a number beyond all limits");

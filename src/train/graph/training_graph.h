@@ -36,7 +36,7 @@ struct Selection {
 struct TrainingGraph {
   struct State {
     std::string name;  ///< name of the initializer
-    ValueId updated;   ///< its new value; set in training
+    ValueId updated;   ///< the new value of the parameter; set in training
   };
   std::unique_ptr<Graph> graph;
   std::vector<std::string> parameters;

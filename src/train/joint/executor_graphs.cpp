@@ -76,7 +76,8 @@ struct ExecutorGraphs::Impl {
   // Removes storage types from inputs that have a gradient, because these must be dense. Other inputs keep their storage types.
   SessionOptions training_options(const std::vector<std::string>& differentiated) const {
     SessionOptions made = options.value_or(SessionOptions());
-    made.profile_file_prefix += fmt::format("training{}_", training.size());  // so that each module writes a different file
+    // Each module gets another prefix, so that it writes a file of its own.
+    made.profile_file_prefix += fmt::format("training{}_", training.size());
     const auto given = made.config.find(kStorage);
     if (given == made.config.end()) return made;
     std::vector<std::string> kept;

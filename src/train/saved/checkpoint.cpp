@@ -217,7 +217,8 @@ class CheckpointReader {
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings are no list of pairs", path_));
     try {
       there = nlohmann::json::parse(settings_text).get<decltype(there)>();
-    } catch (const nlohmann::json::parse_error& error) {  // its message is not passed on, as it quotes input bytes that may not be UTF-8
+      // The error's message is not passed on, because it quotes input bytes that may not be UTF-8.
+    } catch (const nlohmann::json::parse_error& error) {
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings are no JSON at byte {}", path_, error.byte));
     } catch (const nlohmann::json::exception& error) {
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings: {}", path_, error.what()));
