@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speed of decoders with 4-bit weights, in tokens per second, compared with ONNX Runtime's MatMulNBits and with float32.
+"""Measures decoders with 4-bit weights, in tokens per second, and compares with ONNX Runtime's MatMulNBits and with float32.
 
     bench/blocked_weights.py [--threads 1] [--layers 8] [--width 1024] [--hidden 2816] [--vocabulary 8000]
 

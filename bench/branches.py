@@ -1,4 +1,4 @@
-"""Four independent branches, run concurrently and one after the other, in Treadle and in ONNX Runtime.
+"""Measures four independent branches, run concurrently and one after the other, in Treadle and in ONNX Runtime.
 
     python bench/branches.py [--rounds 7]
 

@@ -1,4 +1,4 @@
-"""Upper bounds of a model's speed: operations of each layer, and the machine's peak, measured at the same time.
+"""Computes an upper bound of a model's speed from the operations of each layer and the machine's peak rate, measured at the same time.
 
 The ceiling is a bound that no engine reaches. It grants matrix products, ordinary convolutions and recurrent networks 97 % of the peak, depthwise
 convolutions 92 %, and 3x3 convolutions with stride 1 2.6 times the peak (Winograd's F(4,3) needs a quarter of the multiplications, and additional

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Eight threads that each have a run under way at all times, on one session: requests a second and latency, against ONNX Runtime.
+"""Measures requests per second and latency of eight threads that run one session without pauses, and compares with ONNX Runtime.
 
     python bench/clients.py [--models FOLDER] [--only REGEX] [--clients 8] [--seconds 1] [--rounds 3] [--pair REGEX] [--program bench_clients]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Samples per second of training with one process and with several of one thread each, by mpirun or torch.distributed.
+"""Measures samples per second of training with one process and with several of one thread each, by mpirun or torch.distributed.
 
     PYTHONPATH=build/release/python bench/data_parallel.py [--only REGEX] [--ranks 2] [--rounds 5] [--launcher mpi|torch]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Decoding with a growing KV cache: one token a run from an empty cache on, against ONNX Runtime.
+"""Measures decoding with a growing KV cache, one token per run from an empty cache on, and compares with ONNX Runtime.
 
     TREADLE_TEST_DATA=... PYTHONPATH=build/python/python bench/decode.py [--model char_gpt_kv] [--tokens 200] [--rounds 10] [--threads 1] [--clock cpu]
 

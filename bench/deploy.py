@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The examples of examples/deploy, each with Treadle and with onnxruntime in turn: requests or rows a second.
+"""Measures requests or rows per second of the examples in examples/deploy, each with Treadle and with onnxruntime in turn.
 
     .venv-deploy/bin/python bench/deploy.py MODEL [--shape 1,3,224,224] [--only REGEX] [--rounds 3] [--seconds 5]
 

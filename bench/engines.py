@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How each engine runs a model in the benchmarks, and the conversions for ncnn and MNN.
+"""Runs models in each engine for the benchmarks, and converts models for ncnn and MNN.
 
 Every engine is optional. All compute in float32: 16-bit storage and arithmetic are off in ncnn and MNN, and other settings are their defaults (packed
 layouts, Winograd). Conversions are kept beside the exported models (NAME.bB.ncnn, NAME.bB.mnn). They are made and tried in a separate process, as a

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speed of onnxruntime-genai on Treadle's libonnxruntime beside onnxruntime's own: a LLaMA of 100 M parameters with random weights.
+"""Compares onnxruntime-genai on Treadle's libonnxruntime and on onnxruntime's own: a LLaMA of 100 M parameters with random weights.
 
     PYTHONPATH=build/release/python bench/genai.py [--threads 1 2] [--precisions fp32 int4] [--prompt 512] [--tokens 128] [--rounds 3] [--folder FOLDER]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which layers of a model are slower than ONNX Runtime's: both engines' profiles, layer by layer.
+"""Finds the layers of a model that are slower than in ONNX Runtime, from the profiles of both engines.
 
     PYTHONPATH=build/python/python bench/layers.py MODEL [--runs 30] [--threads 1] [--all]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a memory limit costs: training a convolution network, and inference with as little memory as a run can do with.
+"""Measures what a memory limit costs: in training a convolution network, and in inference with the least memory that a run needs.
 
     PYTHONPATH=build/python/python bench/memory_budget.py [--steps 5] [--rounds 3] [--models FOLDER] [--skip-training]
 

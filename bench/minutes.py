@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long do building and testing take? Wall time and processor time (of all processes, in user and kernel mode); a compiler cache is filled, not read.
+"""Measures how long building and testing take: wall time, and processor time of all processes. A compiler cache is filled, but not read.
 
     bench/minutes.py install              # `pip install .` from nothing, into a fresh folder
     bench/minutes.py rebuild [--build build/release] [--target treadle] [--files 20] [--seed 1]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the arenas of models need: a table of every *.onnx under a folder, by `treadle inspect --json`.
+"""Prints what the arenas of models need: a table of every *.onnx under a folder, by `treadle inspect --json`.
 
 usage: bench/model_memory.py FOLDER [--program build/release/src/cli/treadle] [options of inspect, such as --default-dim 4]
 

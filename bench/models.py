@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whole models on treadle, ONNX Runtime, OpenVINO, ncnn, MNN and PyTorch: medians of interleaved runs, errors, the fraction of the ceiling.
+"""Measures whole models on treadle, ONNX Runtime, OpenVINO, ncnn, MNN and PyTorch: medians of interleaved runs, errors, the fraction of the ceiling.
 
     PYTHONPATH=build/python/python bench/models.py [--only REGEX] [--seconds 2] [--threads 1] [--batch 1] [--output bench/results/models.md]
 

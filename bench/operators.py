@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Single operators against ONNX Runtime: one node a model, one thread, runs interleaved in one process, medians in microseconds.
+"""Compares single operators with ONNX Runtime: one node per model, one thread, runs interleaved in one process, medians in microseconds.
 
     python bench/operators.py [--only REGEX] [--seconds 0.15] [--threads 1]
 

@@ -1,4 +1,4 @@
-"""Plots of docs/performance.md as SVG: a row per model, a dot per measurement, on a common scale of ratios."""
+"""Draws the plots of docs/performance.md as SVG: a row per model, a dot per measurement, on a common scale of ratios."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the precisions of the session option `precision` give: errors against float64, and the time over float32's.
+"""Measures the precisions of the session option `precision`: their errors against float64, and their time relative to float32.
 
     PYTHONPATH=build/python/python bench/precision.py [--only REGEX] [--precisions bfloat16,bfloat16x3,int8_weights] [--seconds 1] \\
         [--openvino] [--clock cpu] [--output docs/precision.md]

@@ -1,4 +1,4 @@
-"""What profilers cost, side by side: Treadle's, ONNX Runtime's and PyTorch's.
+"""Measures what the profilers of Treadle, ONNX Runtime and PyTorch cost.
 
     python bench/profiler.py [--rounds 15]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Quantises the shared models and measures what comes out: sizes, errors, and times beside ONNX Runtime on the same file.
+"""Quantises the shared models, and measures the sizes, the errors, and the times beside ONNX Runtime on the same file.
 
     bench/quantized.py --data /path/to/shared/data [--only REGEX] [--rounds 9]
 

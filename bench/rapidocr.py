@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""RapidOCR, a package that imports onnxruntime, unchanged on onnxruntime and on Treadle: seconds for a page of text.
+"""Measures RapidOCR, a package that imports onnxruntime, on onnxruntime and unchanged on Treadle: seconds for a page of text.
 
     PYTHONPATH=build/release/python bench/rapidocr.py [--rounds 3] [--lines 24]
 

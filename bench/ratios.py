@@ -1,4 +1,4 @@
-"""The rules of the tables of models: the peers of a ratio, engines that are left out, and the tables.
+"""Implements the rules of the tables of models: the peers of a ratio, engines that are left out, and the tables.
 
 A result is what bench/models.py writes for a model: {"engines": {name: {"ms": .., "error": ..}}, "ceiling_ms": .., ...}.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Is one build slower than another? Models on both, in turn, judged by the noise of the very series.
+"""Tells whether one build is slower than another: runs models on both in turn, and judges the ratios by the noise of the measurements.
 
     bench/regression.py BEFORE AFTER [--what run] [--only REGEX] [--rounds 20] [--seconds 0.05] [--threads 1] [--least 0.02]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a second session, and a second process, of the same model cost in memory and time.
+"""Measures what a second session and a second process of the same model cost in memory and time.
 
     PYTHONPATH=build/python/python bench/shared_weights.py MODEL.onnx... [--bytes]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A guaranteed job beside opportunistic ones, in processes of their own: workloads in the manner of DISB (SJTU-IPADS), five classes and REAL.
+"""Measures a guaranteed job beside opportunistic ones, each in its own process: workloads in the manner of DISB (SJTU-IPADS), five classes and REAL.
 
     PYTHONPATH=build/python/python bench/sharing.py --models FOLDER [--seconds 4] [--slices 10] [--workloads A,B,C,D,E,REAL] [--threads 1]
     PYTHONPATH=build/python/python bench/sharing.py --models FOLDER --figures [--only share,memory,engine]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What it costs to start: (creation of a session + first run - steady run), against ONNX Runtime in the same process, and peak memory.
+"""Measures the cost of starting (creation of a session + first run - steady run), against ONNX Runtime in the same process, and peak memory.
 
     python bench/start_overhead.py [--models FOLDER] [--large] [--memory]
 

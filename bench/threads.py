@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What threads do when they are not wanted: CPU time of an idle session, and runs under `taskset` and under a CPU quota.
+"""Measures the CPU time of threads that have no work: an idle session, and runs under `taskset` and under a CPU quota.
 
     PYTHONPATH=build/python/python bench/threads.py MODEL [--seconds 4] [--cgroup /sys/fs/cgroup/cpu]
 

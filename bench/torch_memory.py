@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What training steps of treadle.torch.Module need in memory beside PyTorch's own, each in a process of its own.
+"""Measures the memory of training steps of treadle.torch.Module and of PyTorch, each in a process of its own.
 
     PYTHONPATH=build/release/python bench/torch_memory.py [--only REGEX]
         [--memory-fraction 0.5 | --recompute-fraction 0.02 | --processes 2 | --checkpoint]

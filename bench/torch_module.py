@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A training step of treadle.torch.Module beside PyTorch's own, in turn: the same weights, inputs, loss and optimizer.
+"""Measures a training step of treadle.torch.Module and of PyTorch in turn, with the same weights, inputs, loss and optimizer.
 
     PYTHONPATH=build/release/python bench/torch_module.py [--only REGEX] [--threads 1] [--rounds 7] [--compile] [--autocast] [--crossing | --evaluation | --processes 2]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A training step of Treadle and of PyTorch in turn: forward, backward and SGD with momentum, on the same model, weights, images and labels.
+"""Measures a training step of Treadle and of PyTorch in turn: forward, backward and SGD with momentum, on the same model, weights, images and labels.
 
     PYTHONPATH=build/release/python bench/training.py [--only REGEX] [--threads 1] [--rounds 7] [--compile | --memory] [--early-updates] [--profile FILE]
 

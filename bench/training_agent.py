@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Forward and backward passes of Treadle's JointModule and of ONNX Runtime's TrainingAgent in turn: the executor that ORTModule drives.
+"""Measures forward and backward passes of Treadle's JointModule and of ONNX Runtime's TrainingAgent in turn: the executor that ORTModule drives.
 
     PYTHONPATH=build/release/python python bench/training_agent.py [--only REGEX] [--rounds 9]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tree ensembles against ONNX Runtime: a regressor of 1,000 full trees of depth 8 over 32 features, by batch.
+"""Compares tree ensembles with ONNX Runtime: a regressor of 1,000 full trees of depth 8 over 32 features, by batch.
 
     PYTHONPATH=build/python/python bench/trees.py [--trees 1000] [--depth 8] [--batches 1 100 10000] [--threads 1] [--clock cpu]
 

@@ -11,14 +11,14 @@ namespace treadle {
 class Fault : public Error {
  public:
   enum class Kind {
-    unknown_input,  ///< a run is fed a name that the model has not
-    external_data,  ///< a file beside the model that does not fit it
-    ort_format,     ///< bytes in ONNX Runtime's format that are damaged
-    no_graph,       ///< a protobuf message that contains no graph
-    no_ir_version,  ///< a model that does not say what version of ONNX's it is of
+    unknown_input,  ///< a run is fed a name that the model does not have
+    external_data,  ///< a file of external data does not fit the model
+    ort_format,     ///< a file in ONNX Runtime's format is damaged
+    no_graph,       ///< the message of a model contains no graph
+    no_ir_version,  ///< a model does not name the version of ONNX's format
     schema,         ///< a node has other operands or attributes than its operator
-    operand_type,   ///< ... or operands of other types
-    unmade_value,   ///< a node reads what nothing makes
+    operand_type,   ///< a node has operands of other types than its operator
+    unmade_value,   ///< a node reads a value that no node computes
   };
   /// @param words  text that programs search for in ONNX Runtime's message; empty: only the words of the kind
   Fault(Kind kind, ErrorCode code, std::string message, std::string words = {})
