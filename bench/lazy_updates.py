@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures training steps of an embedding table and a small layer behind it: all rows updated, or those that the batch has read, in Treadle and PyTorch.
+"""Measures training steps of an embedding table and a small layer after it, in Treadle and PyTorch: all rows updated, or those that the batch has read.
 
     PYTHONPATH=build/release/python bench/lazy_updates.py [--rows 1000000] [--width 64] [--batch 128] [--steps 40]
 
