@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-/* Grows with every addition to this header. */
+/* This number grows with every addition to this header. */
 #define TREADLE_ABI_VERSION 18
 
 typedef struct treadle_status treadle_status;
@@ -100,7 +100,7 @@ TREADLE_C_API uint32_t treadle_abi_version(void);
 TREADLE_C_API treadle_code treadle_status_code(const treadle_status* status);
 TREADLE_C_API const char* treadle_status_message(const treadle_status* status);
 TREADLE_C_API void treadle_status_release(treadle_status* status);
-/* For callbacks that fail. `message` may be NULL. A code that is not an error becomes TREADLE_INTERNAL. */
+/* Makes a status for callbacks that fail. `message` may be NULL. A code that is not an error becomes TREADLE_INTERNAL. */
 TREADLE_C_API treadle_status* treadle_status_create(treadle_code code, const char* message);
 /* Since version 16 of the ABI: 1 if a TREADLE_RESOURCE_EXHAUSTED means that memory, or a memory limit, is exhausted; 0 if another limit
  * is, such as nodes of a model or states of a pattern. 0 for NULL. */
@@ -165,10 +165,10 @@ TREADLE_C_API treadle_status* treadle_job_get_status(const treadle_job* job, tre
 TREADLE_C_API treadle_status* treadle_job_set_share(treadle_job* job, double share_percent);
 TREADLE_C_API treadle_status* treadle_job_set_suspended(treadle_job* job, int suspended);
 TREADLE_C_API treadle_status* treadle_job_set_memory_limit(treadle_job* job, uint64_t bytes);
-/* Limit of host memory, including values that do not fit on a device; 0: no limit. */
+/* Sets the limit of host memory, including values that do not fit on a device; 0: no limit. */
 TREADLE_C_API treadle_status* treadle_job_set_host_limit(treadle_job* job, uint64_t bytes);
-/* All jobs of this user on this machine: fills up to `capacity` entries, whose struct_size the caller has set. `num_jobs` receives the
- * number of jobs. */
+/* Lists all jobs of this user on this machine: fills up to `capacity` entries, whose struct_size the caller has set. `num_jobs` receives
+ * the number of jobs. */
 TREADLE_C_API treadle_status* treadle_jobs_list(treadle_job_status* out, size_t capacity, size_t* num_jobs);
 /* Changes a job of any process of this user. */
 TREADLE_C_API treadle_status* treadle_jobs_set_share(uint64_t id, double share_percent);
@@ -211,14 +211,14 @@ typedef struct treadle_profiler_options {
 /* Records runs from now on. `options` NULL: the defaults. The session may be released before the profiler. */
 TREADLE_C_API treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options,
                                                      treadle_profiler** out);
-/* Steps of a trainer, and forward and backward runs of a joint module. `options` NULL: the defaults. The profiler must be released before
- * them. Since version 14. */
+/* Record steps of a trainer, and forward and backward runs of a joint module. `options` NULL: the defaults. The profiler must be released
+ * before them. Since version 14. */
 TREADLE_C_API treadle_status* treadle_trainer_start_profiler(treadle_trainer* trainer, const treadle_profiler_options* options,
                                                              treadle_profiler** out);
 TREADLE_C_API treadle_status* treadle_joint_module_start_profiler(treadle_joint_module* module, const treadle_profiler_options* options,
                                                                   treadle_profiler** out);
-/* Passes of an executor: forward and backward ones of training, or those that are not for training. `options` NULL: the defaults. Since
- * version 16. */
+/* Records passes of an executor: forward and backward ones of training, or those that are not for training. `options` NULL: the defaults.
+ * Since version 16. */
 TREADLE_C_API treadle_status* treadle_executor_start_profiler(treadle_executor* executor, int is_train,
                                                               const treadle_profiler_options* options, treadle_profiler** out);
 /* Non-zero: records runs that begin from now on; 0: pauses. */
@@ -243,12 +243,12 @@ TREADLE_C_API void treadle_profiler_release(treadle_profiler* profiler);
    A NULL name is also "(unnamed)". */
 TREADLE_C_API uint64_t treadle_profile_range_begin(void);
 TREADLE_C_API void treadle_profile_range_end(const char* name, uint64_t begin);
-/* treadle_profile_range_begin() with the name that the end will have. Since version 15. */
+/* Does what treadle_profile_range_begin() does, with the name that the end will have. Since version 15. */
 TREADLE_C_API uint64_t treadle_profile_range_begin_named(const char* name);
 /* Marks this moment in all open profiles. Since version 13 of the ABI. */
 TREADLE_C_API void treadle_profile_mark(const char* name);
 
-/* Classes of memory. */
+/* The purposes by which memory is counted. */
 typedef enum treadle_memory_class {
   TREADLE_MEMORY_WEIGHTS = 0,
   TREADLE_MEMORY_PACKED = 1,
@@ -278,7 +278,8 @@ typedef struct treadle_allocator_callbacks {
 /* If this fails, `release` is not called. */
 TREADLE_C_API treadle_status* treadle_allocator_create(const treadle_allocator_callbacks* callbacks, treadle_allocator** out);
 TREADLE_C_API void treadle_allocator_release(treadle_allocator* allocator);
-/* Bytes of this allocator in use, their peak, and the number of allocations. `bytes`, `peak_bytes` and `num_allocations` may be NULL. */
+/* Writes the bytes of this allocator in use, their peak, and the number of allocations. `bytes`, `peak_bytes` and `num_allocations` may be
+ * NULL. */
 TREADLE_C_API treadle_status* treadle_allocator_statistics(const treadle_allocator* allocator, int32_t memory_class, uint64_t* bytes,
                                                            uint64_t* peak_bytes, uint64_t* num_allocations);
 /* Sets the allocator of an output. A run fails if it has no output of this name, or the output is bound to memory. */
@@ -289,7 +290,7 @@ TREADLE_C_API treadle_status* treadle_run_options_set_output_allocator(treadle_r
 TREADLE_C_API treadle_status* treadle_run_options_set_output_device(treadle_run_options* options, const char* output_name,
                                                                     const char* device);
 
-/* Bytes that the session holds now, and their peak. `bytes` and `peak_bytes` may be NULL. */
+/* Writes the bytes that the session holds now, and their peak. `bytes` and `peak_bytes` may be NULL. */
 TREADLE_C_API treadle_status* treadle_session_memory(const treadle_session* session, int32_t memory_class, uint64_t* bytes,
                                                      uint64_t* peak_bytes);
 /* Takes effect at once for later runs, and at the next node for running ones. The session must have been made with a limit. */
@@ -304,12 +305,12 @@ TREADLE_C_API void treadle_run_options_release(treadle_run_options* options);
 /* Non-zero: runs with these options stop with TREADLE_CANCELLED. 0: later runs are not stopped. May be called from any thread. */
 TREADLE_C_API void treadle_run_options_set_terminate(treadle_run_options* options, int terminate);
 TREADLE_C_API void treadle_run_options_set_deadline_ms(treadle_run_options* options, int64_t deadline_ms);
-/* Name of the run in reports of unfinished runs. */
+/* Sets the name of the run in reports of unfinished runs. */
 TREADLE_C_API treadle_status* treadle_run_options_set_tag(treadle_run_options* options, const char* tag);
 /* Since version 18 of the ABI: sets a run option from text. The key is "treadle." and the option's name (docs/options.md), such as
  * "treadle.check_finite" or "treadle.dump_folder". Other keys are stored without effect. */
 TREADLE_C_API treadle_status* treadle_run_options_add_config_entry(treadle_run_options* options, const char* key, const char* value);
-/* Nodes or values to compute without fetching them; may be called several times. */
+/* Adds a node or value to compute without fetching it; may be called several times. */
 TREADLE_C_API treadle_status* treadle_run_options_add_target(treadle_run_options* options, const char* name);
 
 /* Runs. `outputs` receives `num_outputs` new values, which the caller releases; after an error they are NULL.
@@ -322,7 +323,7 @@ TREADLE_C_API treadle_status* treadle_session_run(const treadle_session* session
 TREADLE_C_API treadle_status* treadle_partial_run_create(const treadle_session* session, const char* const* input_names,
                                                          const treadle_value* const* inputs, size_t num_inputs, treadle_partial_run** out);
 TREADLE_C_API treadle_status* treadle_partial_run_advance(treadle_partial_run* run, int* finished);
-/* At a Yield: the number of values that it hands out, and each of them (a new value). */
+/* At a Yield: return the number of values that it hands out, and each of them (a new value). */
 TREADLE_C_API treadle_status* treadle_partial_run_num_yielded(const treadle_partial_run* run, size_t* out);
 TREADLE_C_API treadle_status* treadle_partial_run_yielded(const treadle_partial_run* run, size_t index, treadle_value** out);
 TREADLE_C_API treadle_status* treadle_partial_run_resume(treadle_partial_run* run, const treadle_value* const* values, size_t num_values,
@@ -366,8 +367,8 @@ TREADLE_C_API treadle_status* treadle_engine_scratch(treadle_engine* engine, tre
 TREADLE_C_API treadle_status* treadle_scratch_variable(const treadle_scratch* scratch, treadle_variable** out);
 TREADLE_C_API treadle_status* treadle_scratch_get(const treadle_scratch* scratch, size_t size_bytes, void** out);
 TREADLE_C_API void treadle_scratch_release(treadle_scratch* scratch);
-/* The next numbers of a stream, uniform in [0, 1) or of the standard normal distribution. They depend only on the seed and the order of
- * pushing. */
+/* Writes the next numbers of a stream, uniform in [0, 1) or of the standard normal distribution. They depend only on the seed and the order
+ * of pushing. */
 TREADLE_C_API treadle_status* treadle_engine_random_stream(treadle_engine* engine, uint64_t seed, treadle_random_stream** out);
 TREADLE_C_API treadle_status* treadle_random_stream_variable(const treadle_random_stream* stream, treadle_variable** out);
 TREADLE_C_API treadle_status* treadle_random_stream_uniform(const treadle_random_stream* stream, double* values, size_t count);
@@ -439,7 +440,7 @@ typedef struct treadle_quantize_options {
 TREADLE_C_API treadle_status* treadle_model_quantize(const treadle_model* model, const treadle_quantize_options* options,
                                                      const treadle_samples* samples, size_t* num_quantized, treadle_model** out);
 
-/* The fastest precision whose largest error over the samples, relative to the largest value of an output, is at most `bound`
+/* Finds the fastest precision whose largest error over the samples, relative to the largest value of an output, is at most `bound`
  * (docs/precision.md). Its name is the value of the session option "treadle.precision". */
 TREADLE_C_API treadle_status* treadle_choose_precision(const treadle_model* model, double bound, const treadle_samples* samples,
                                                        treadle_precision_choice** out);
@@ -454,17 +455,17 @@ TREADLE_C_API void treadle_precision_release(treadle_precision_choice* choice);
 TREADLE_C_API treadle_status* treadle_trainer_create(const treadle_model* model, const treadle_config_entry* options, size_t num_options,
                                                      treadle_trainer** out);
 TREADLE_C_API void treadle_trainer_release(treadle_trainer* trainer);
-/* Forward, backward and update. `labels` NULL: the loss has none. `run_options` and `loss` may be NULL; `loss` receives the loss before the
- * update. */
+/* Runs the forward pass, the backward pass and the update. `labels` NULL: the loss has none. `run_options` and `loss` may be NULL; `loss`
+ * receives the loss before the update. */
 TREADLE_C_API treadle_status* treadle_trainer_step(treadle_trainer* trainer, const treadle_run_options* run_options,
                                                    const char* const* input_names, const treadle_value* const* inputs, size_t num_inputs,
                                                    const treadle_value* labels, double* loss);
-/* The loss with running statistics and without Dropout; changes nothing. `labels` and `run_options` may be NULL, and `loss`. */
+/* Computes the loss with running statistics and without Dropout; changes nothing. `labels` and `run_options` may be NULL, and `loss`. */
 TREADLE_C_API treadle_status* treadle_trainer_evaluate(treadle_trainer* trainer, const treadle_run_options* run_options,
                                                        const char* const* input_names, const treadle_value* const* inputs,
                                                        size_t num_inputs, const treadle_value* labels, double* loss);
-/* The model's outputs, in order; num_outputs must be treadle_trainer_num_outputs(). New values, which the caller releases. `run_options`
- * may be NULL. */
+/* Computes the model's outputs, in order; num_outputs must be treadle_trainer_num_outputs(). New values, which the caller releases.
+ * `run_options` may be NULL. */
 TREADLE_C_API treadle_status* treadle_trainer_predict(treadle_trainer* trainer, const treadle_run_options* run_options,
                                                       const char* const* input_names, const treadle_value* const* inputs, size_t num_inputs,
                                                       size_t num_outputs, treadle_value** outputs);
@@ -472,8 +473,8 @@ TREADLE_C_API size_t treadle_trainer_num_outputs(const treadle_trainer* trainer)
 TREADLE_C_API const char* treadle_trainer_output_name(const treadle_trainer* trainer, size_t index); /* NULL beyond the last */
 TREADLE_C_API uint64_t treadle_trainer_num_steps(const treadle_trainer* trainer);
 TREADLE_C_API int64_t treadle_trainer_num_updates(const treadle_trainer* trainer);
-/* The factor of the loss with {"session.precision", "float16"}, otherwise 1; and the number of steps that were skipped because a gradient
- * was infinite or NaN. Such a step succeeds, but changes only these two numbers. */
+/* Return the factor of the loss with {"session.precision", "float16"}, otherwise 1; and the number of steps that were skipped because a
+ * gradient was infinite or NaN. Such a step succeeds, but changes only these two numbers. */
 TREADLE_C_API double treadle_trainer_loss_scale(const treadle_trainer* trainer);
 TREADLE_C_API uint64_t treadle_trainer_num_skipped(const treadle_trainer* trainer);
 TREADLE_C_API double treadle_trainer_learning_rate(const treadle_trainer* trainer); /* before the schedule */
@@ -485,7 +486,8 @@ TREADLE_C_API const char* treadle_trainer_parameter_name(const treadle_trainer* 
 TREADLE_C_API treadle_status* treadle_trainer_parameter(const treadle_trainer* trainer, const char* name, treadle_value** out);
 /* Writes the model with the trained parameters, for inference in any runtime. Adapters are merged into their weights. */
 TREADLE_C_API treadle_status* treadle_trainer_save(const treadle_trainer* trainer, const char* path);
-/* Only the adapters of the option lora_rank: a safetensors file with PEFT's names and shapes. A load that fails changes nothing. */
+/* Write and load only the adapters of the option lora_rank: a safetensors file with PEFT's names and shapes. A load that fails changes
+ * nothing. */
 TREADLE_C_API treadle_status* treadle_trainer_save_adapters(const treadle_trainer* trainer, const char* path);
 TREADLE_C_API treadle_status* treadle_trainer_load_adapters(treadle_trainer* trainer, const char* path);
 /* Non-zero: evaluate, predict and save use the averages of the option ema_decay instead of parameters, until a call with 0. Meanwhile steps
@@ -504,7 +506,7 @@ TREADLE_C_API const char* treadle_trainer_checkpoint_metadata(const treadle_trai
  * write to a folder. */
 TREADLE_C_API treadle_status* treadle_checkpoint_folder_open(const char* path, int32_t keep_last, int asynchronous,
                                                              treadle_checkpoint_folder** out);
-/* Waits for the file being written. */
+/* Waits until the file that is being written is complete. */
 TREADLE_C_API void treadle_checkpoint_folder_release(treadle_checkpoint_folder* folder);
 TREADLE_C_API treadle_status* treadle_checkpoint_folder_save(treadle_checkpoint_folder* folder, const treadle_trainer* trainer,
                                                              const treadle_config_entry* metadata, size_t num_entries);
@@ -530,7 +532,7 @@ TREADLE_C_API treadle_status* treadle_dataset_open(const treadle_trainer* traine
                                                    const treadle_dataset* like, treadle_dataset** out);
 TREADLE_C_API void treadle_dataset_release(treadle_dataset* dataset); /* loaders stay valid */
 TREADLE_C_API int64_t treadle_dataset_num_samples(const treadle_dataset* dataset);
-/* Class names, if labels are text or folders; NULL beyond the last. */
+/* Returns the name of a class, if labels are text or folders; NULL beyond the last. */
 TREADLE_C_API const char* treadle_dataset_class_name(const treadle_dataset* dataset, size_t index);
 /* Splits off a fixed random part for validation; each part has at least one sample. */
 TREADLE_C_API treadle_status* treadle_dataset_split(const treadle_dataset* dataset, double fraction, uint64_t seed,
@@ -545,16 +547,16 @@ TREADLE_C_API void treadle_data_loader_release(treadle_data_loader* loader);
  * epoch. */
 TREADLE_C_API treadle_status* treadle_data_loader_next(treadle_data_loader* loader, int* has_batch);
 TREADLE_C_API int64_t treadle_data_loader_batch_samples(const treadle_data_loader* loader); /* in the batch; 0: no batch */
-/* An input of the batch, or its labels if `name` is NULL: a new value. */
+/* Returns an input of the batch, or its labels if `name` is NULL: a new value. */
 TREADLE_C_API treadle_status* treadle_data_loader_value(const treadle_data_loader* loader, const char* name, treadle_value** out);
 TREADLE_C_API int64_t treadle_data_loader_batches_per_epoch(const treadle_data_loader* loader);
 TREADLE_C_API int64_t treadle_data_loader_epoch(const treadle_data_loader* loader); /* of the next batch, from 0 */
-/* The loader's position, as metadata for a checkpoint; valid until the next call with this loader. */
+/* Writes the loader's position, as metadata for a checkpoint; valid until the next call with this loader. */
 TREADLE_C_API treadle_status* treadle_data_loader_position(treadle_data_loader* loader, const treadle_config_entry** metadata,
                                                            size_t* num_entries);
 /* Continues at the position in the checkpoint that the trainer loaded last. Data and options must be the same. */
 TREADLE_C_API treadle_status* treadle_data_loader_resume(treadle_data_loader* loader, const treadle_trainer* trainer);
-/* treadle_trainer_step() and treadle_trainer_evaluate() with the loader's batch. `run_options` and `loss` may be NULL. */
+/* Do what treadle_trainer_step() and treadle_trainer_evaluate() do, with the loader's batch. `run_options` and `loss` may be NULL. */
 TREADLE_C_API treadle_status* treadle_trainer_step_batch(treadle_trainer* trainer, const treadle_run_options* run_options,
                                                          const treadle_data_loader* loader, double* loss);
 TREADLE_C_API treadle_status* treadle_trainer_evaluate_batch(treadle_trainer* trainer, const treadle_run_options* run_options,
@@ -570,7 +572,7 @@ TREADLE_C_API size_t treadle_joint_module_num_inputs(const treadle_joint_module*
 TREADLE_C_API const char* treadle_joint_module_input_name(const treadle_joint_module* module, size_t index);
 TREADLE_C_API size_t treadle_joint_module_num_outputs(const treadle_joint_module* module);
 TREADLE_C_API const char* treadle_joint_module_output_name(const treadle_joint_module* module, size_t index);
-/* Parameters, then the option "inputs". */
+/* Gradients of the parameters come first, then those of the inputs in the option "inputs". */
 TREADLE_C_API size_t treadle_joint_module_num_gradients(const treadle_joint_module* module);
 TREADLE_C_API const char* treadle_joint_module_gradient_name(const treadle_joint_module* module, size_t index);
 /* A value in the module's own memory, as treadle_trainer_parameter(). Changes between runs take effect in the next forward pass. */
@@ -581,7 +583,7 @@ TREADLE_C_API treadle_status* treadle_joint_module_forward(treadle_joint_module*
                                                            size_t num_inputs, treadle_joint_run** out);
 TREADLE_C_API treadle_status* treadle_joint_module_save(const treadle_joint_module* module, const char* path);
 TREADLE_C_API void treadle_joint_run_release(treadle_joint_run* run);
-/* A new value, which the caller releases. */
+/* Returns a new value, which the caller releases. */
 TREADLE_C_API treadle_status* treadle_joint_run_output(const treadle_joint_run* run, size_t index, treadle_value** out);
 /* Runs the backward pass; callable once. It takes a value per float32 output with a gradient (all but "plain_outputs"); NULL means zeros.
  * `gradients` receives num_gradients values, in the order of treadle_joint_module_gradient_name(); NULL if there is no gradient. */
@@ -631,7 +633,7 @@ typedef struct treadle_bind_options {
  * shapes that run in turn can share it. It grows to the largest size of each name. */
 TREADLE_C_API treadle_status* treadle_shared_buffer_create(treadle_shared_buffer** out);
 TREADLE_C_API void treadle_shared_buffer_release(treadle_shared_buffer* buffer);
-/* Bytes that it holds. */
+/* Returns the number of bytes that the buffer holds. */
 TREADLE_C_API size_t treadle_shared_buffer_size(const treadle_shared_buffer* buffer);
 
 /* All inputs must be given; missing parameters have the model's values. `options` may be NULL. With `shared`, `session` and `row_gradients`
@@ -654,7 +656,7 @@ TREADLE_C_API treadle_status* treadle_executor_backward(treadle_executor* execut
                                                         size_t num_head_gradients);
 TREADLE_C_API size_t treadle_executor_num_outputs(const treadle_executor* executor);
 TREADLE_C_API const char* treadle_executor_output_name(const treadle_executor* executor, size_t index); /* NULL beyond the last */
-/* Output of the last pass. A new value, which the caller releases, like all values below. */
+/* Returns an output of the last pass. A new value, which the caller releases, like all values below. */
 TREADLE_C_API treadle_status* treadle_executor_output(const treadle_executor* executor, size_t index, treadle_value** out);
 /* Arguments and states, ordered by name. Values use the bound memory. */
 TREADLE_C_API size_t treadle_executor_num_arguments(const treadle_executor* executor);
@@ -665,9 +667,9 @@ TREADLE_C_API treadle_status* treadle_executor_set_argument(treadle_executor* ex
 TREADLE_C_API size_t treadle_executor_num_states(const treadle_executor* executor);
 TREADLE_C_API const char* treadle_executor_state_name(const treadle_executor* executor, size_t index);
 TREADLE_C_API treadle_status* treadle_executor_state(const treadle_executor* executor, const char* name, treadle_value** out);
-/* "write", "add" or "null"; NULL: there is no such argument. */
+/* Returns "write", "add" or "null"; NULL: there is no such argument. */
 TREADLE_C_API const char* treadle_executor_request(const treadle_executor* executor, const char* argument);
-/* TREADLE_NOT_FOUND for an argument whose request is "null". */
+/* Returns a gradient. TREADLE_NOT_FOUND for an argument whose request is "null". */
 TREADLE_C_API treadle_status* treadle_executor_gradient(const treadle_executor* executor, const char* argument, treadle_value** out);
 /* For a gradient by rows: the indices of its rows, int64, ascending. Fails for other gradients. */
 TREADLE_C_API treadle_status* treadle_executor_gradient_rows(const treadle_executor* executor, const char* argument, treadle_value** out);
