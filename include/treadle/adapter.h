@@ -24,7 +24,7 @@ struct TREADLE_API Adapter {
   static Adapter load(const std::string& path);
   /// Copies the parameters. @throws Error(invalid_argument) if the bytes are not a valid adapter
   static Adapter from_bytes(std::span<const std::byte> bytes);
-  /// @throws Error(not_implemented) for strings and sub-byte types, which the format lacks
+  /// Returns the bytes of an adapter file. @throws Error(not_implemented) for strings and sub-byte types, which the format lacks
   std::string to_bytes() const;
   /// Writes the file atomically: on failure, an old file stays. @throws Error as to_bytes(), or if the file cannot be written
   void save(const std::string& path) const;

@@ -43,7 +43,7 @@ class TREADLE_API Allocator {
  public:
   virtual ~Allocator();
   virtual std::string_view name() const noexcept = 0;
-  /// @param size_bytes  at least 1. @return memory aligned to Storage::kAlignment; null if there is none
+  /// Allocates memory. @param size_bytes  at least 1. @return memory aligned to Storage::kAlignment; null if there is none
   virtual void* allocate(size_t size_bytes, MemoryClass memory_class) = 0;
   /// @param size_bytes, memory_class  the values that were passed to allocate()
   virtual void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept = 0;
@@ -95,7 +95,7 @@ struct MemoryUsage {
 struct MemoryStatistics {
   std::array<MemoryUsage, kNumMemoryClasses> classes;
   MemoryUsage total;
-  size_t limit_bytes = 0;  ///< 0: no limit
+  size_t limit_bytes = 0;  ///< limit in bytes; 0: no limit
   const MemoryUsage& operator[](MemoryClass memory_class) const { return classes[static_cast<size_t>(memory_class)]; }
 };
 
@@ -103,7 +103,7 @@ struct MemoryStatistics {
 /// long as a tensor uses their memory.
 struct AllocatorCallbacks {
   std::string name;
-  /// @return memory of `size_bytes` (at least 1), aligned to Storage::kAlignment (64); null if there is none
+  /// Allocates memory. @return memory of `size_bytes` (at least 1), aligned to Storage::kAlignment (64); null if there is none
   std::function<void*(size_t size_bytes, MemoryClass memory_class)> allocate;
   std::function<void(void* data, size_t size_bytes, MemoryClass memory_class)> free;  ///< must not throw
   std::function<size_t()> trim;  ///< returns idle memory to the system, and its size in bytes; may be empty

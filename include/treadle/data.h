@@ -81,7 +81,8 @@ struct DataFiles {
 /// The dtype and extents that a loss expects of its labels.
 struct LabelForm {
   DType dtype = DType::int64;  ///< undefined: the loss has no labels
-  /// Extents of a sample's label, for losses whose labels have the output's shape; nullopt: unchanged.
+  /// Extents to which the label of a sample is reshaped, for losses whose labels have the output's shape; nullopt: the label stays as it
+  /// is.
   std::optional<std::vector<int64_t>> extents = std::nullopt;
 };
 TREADLE_API LabelForm label_form(const TrainerOptions& options, const Model& model);
@@ -107,7 +108,7 @@ struct LoaderOptions {
   bool shuffle = true;  ///< a new order in each epoch, from seed and epoch
   uint64_t seed = 0;
   bool drop_last = false;  ///< omit the last samples of an epoch if they do not fill a batch
-  int prefetch = 2;        ///< number of batches that a thread reads ahead; 0: none
+  int prefetch = 2;        ///< number of batches that a thread reads ahead; 0: no thread
   /// Reads only one rank's part of each batch: batch_size counts the samples of all ranks. A last batch with fewer samples than ranks is
   /// omitted. Positions count whole batches, so training may continue with another number of ranks.
   int rank = 0, num_ranks = 1;
@@ -126,12 +127,12 @@ class TREADLE_API DataLoader {
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
 
-  /// Returns nullopt at the end of an epoch; the following call begins the next epoch.
+  /// Returns the next batch; nullopt at the end of an epoch, and the following call begins the next epoch.
   /// @throws errors of reading the data; to continue after one, seek() past the batch
   std::optional<NamedTensors> next();
   int64_t batches_per_epoch() const;
   DataPosition position() const;
-  /// @throws Error(invalid_argument) for a batch that an epoch does not have
+  /// Continues at this position. @throws Error(invalid_argument) for a batch that an epoch does not have
   void seek(const DataPosition& position);
 
   /// Returns the position, the seed and every option that determines the order of samples, for a checkpoint's metadata.

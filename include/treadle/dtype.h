@@ -51,7 +51,7 @@ TREADLE_API std::string_view name_of(DType dtype) noexcept;
 TREADLE_API std::string_view short_name_of(DType dtype) noexcept;
 /// Returns the dtype of a name_of() name; `undefined` for an unknown name.
 TREADLE_API DType dtype_from_name(std::string_view name) noexcept;
-/// Bytes of `num_elements` elements, packed as in ONNX (the first element in the low bits).
+/// Returns the bytes of `num_elements` elements, packed as in ONNX (the first element in the low bits).
 /// @throws Error(resource_exhausted) on overflow
 TREADLE_API size_t size_bytes(DType dtype, int64_t num_elements);
 

@@ -44,7 +44,7 @@ class TREADLE_API ExecutorGraphs {
   /// True if the gradient of this parameter is by rows.
   bool has_row_gradient(const std::string& parameter) const;
 
-  /// The graph of training passes with these gradients, made at the first call. @throws Error for a model that cannot be trained
+  /// Returns the graph of training passes with these gradients, made at the first call. @throws Error for a model that cannot be trained
   JointModule& training(const GradientRequests& requests) const;
   /// Returns all training graphs made so far.
   std::vector<JointModule*> all_training() const;
@@ -65,12 +65,12 @@ class TREADLE_API ExecutorGraphs {
 
   /// Returns this object if it is of this model; otherwise graphs of the model with the same options.
   ExecutorGraphs for_model(const Model& model) const;
-  /// True if both are copies of the same object.
+  /// Returns true if both are copies of the same object.
   bool operator==(const ExecutorGraphs& other) const { return impl_ == other.impl_; }
 
  private:
   friend class Executor;
-  /// The executor whose values evaluation() reads at present. Null: none.
+  /// Returns the executor whose values evaluation() reads at present; null if there is none.
   const void*& reader() const;
 
   struct Impl;
@@ -112,7 +112,7 @@ struct ReshapeOptions {
 /// thread-safe.
 /// What a forward pass is for.
 enum class ForwardMode : uint8_t {
-  predict,  ///< computes outputs only
+  predict,  ///< only computes outputs
   train,    ///< keeps what backward() needs; normalisations use the batch's statistics and update the running ones
 };
 /// Says how an executor treats names that it does not have: it refuses or ignores them.
@@ -134,7 +134,7 @@ class TREADLE_API Executor {
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;
 
-  /// @return outputs(), valid until the next pass
+  /// Runs a forward pass. @return outputs(), valid until the next pass
   const std::vector<Datum>& forward(ForwardMode mode = ForwardMode::predict, const RunOptions* options = nullptr);
   /// Runs one step of the forward pass: a node of the optimized graph, or a piece of work if training uses several devices. Step 0 begins a
   /// pass; the others follow in order. When no steps are left, outputs() are those of the pass.
@@ -148,7 +148,7 @@ class TREADLE_API Executor {
   const std::vector<Datum>& outputs() const;
   const std::vector<std::string>& output_names() const;
   const Feeds& arguments() const;
-  const Feeds& gradients() const;  ///< of arguments whose request is not null
+  const Feeds& gradients() const;  ///< returns the gradients of arguments whose request is not null
   const NamedTensors& states() const;
   const GradientRequests& requests() const;  ///< of all arguments; null if there is no gradient
   /// Binds another value of the same shape and dtype. A gradient uses the new memory in later passes.

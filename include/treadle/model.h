@@ -51,7 +51,7 @@ class TREADLE_API Model {
  public:
   /// @throws Error(not_found, io_error, invalid_model, not_implemented, resource_exhausted)
   static Model load(const std::string& path, const LoadOptions& options = {});
-  /// @param model_dir  folder of external data; empty: external data is an error
+  /// Reads a model. @param model_dir  folder of external data; empty: external data is an error
   static Model from_bytes(std::span<const std::byte> bytes, const std::string& model_dir = {}, const LoadOptions& options = {});
 
   std::vector<ValueInfo> inputs() const;

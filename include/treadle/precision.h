@@ -31,7 +31,7 @@ struct PrecisionChoice {
   std::string precision;  ///< "float32" if nothing faster keeps the bound
   double error = 0;
   double speedup = 1;                 ///< how many times faster than float32 it is
-  std::vector<TriedPrecision> tried;  ///< for the whole model, and for the mixture if there is one; float32 first
+  std::vector<TriedPrecision> tried;  ///< results for the whole model, and for the mixture if there is one; those of float32 come first
   /// Returns a table of the tried precisions.
   TREADLE_API std::string to_text() const;
 };

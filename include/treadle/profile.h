@@ -22,9 +22,9 @@ namespace treadle {
 struct ProfiledOperand {
   std::string name;
   DType dtype = DType::undefined;
-  std::optional<Shape> shape;  ///< for the extents of the last run; none if data-dependent
+  std::optional<Shape> shape;  ///< shape for the extents of the last run; no value if it depends on data
   bool constant = false;
-  std::string shares;    ///< value whose bytes it is a view of or overwrites; empty: it has its own
+  std::string shares;    ///< name of the value whose bytes this one uses or overwrites; empty: it has bytes of its own
   int64_t row_step = 0;  ///< row stride in elements, if rows are parts of another value's rows; 0: contiguous
   std::string value;     ///< a number or short list that is known without running: "0.5", "[2, -1]"; empty: unknown
 
@@ -56,7 +56,7 @@ struct PlannedNode {
   std::vector<std::string> layers;  ///< layers of the model that contain it, outermost first: "layer1", "layer1.0", "layer1.0.conv1"
   std::vector<std::string> passes;  ///< passes that produced it, in order (ProfilerOptions::passes)
   std::vector<ProfiledOperand> inputs, outputs;
-  std::optional<double> flops, bytes;  ///< per call; none if the operator declares no cost or a shape is unknown
+  std::optional<double> flops, bytes;  ///< per call; no value if the operator declares no cost or a shape is unknown
   std::string phase;                   ///< part of a training step: "forward", "backward", "communication" or "optimizer"; otherwise empty
   std::vector<int32_t> forward;        ///< for a backward node: indices of forward nodes whose gradients it computes
   int64_t sequence = -1;               ///< forward node: its number among forward nodes; backward node: the number of its last forward node
@@ -79,12 +79,12 @@ struct ProfiledNode : PlannedNode {
 /// The time of one run. kernel_ns to after_ns sum up to duration_ns.
 struct ProfiledRun {
   double start_ns = 0;     ///< since the recorder was made
-  double duration_ns = 0;  ///< from begin to end on the calling thread
+  double duration_ns = 0;  ///< time from the begin to the end of the run on the calling thread
   double kernel_ns = 0;    ///< while at least one node is running
   double wait_ns = 0;      ///< waiting for other jobs
   double before_ns = 0;    ///< time before the first node: binding shapes, finding memory
   double between_ns = 0;   ///< time between nodes: dispatch, and the cost of recording
-  double after_ns = 0;     ///< after the last node
+  double after_ns = 0;     ///< time after the last node
   double node_ns = 0;      ///< sum over all nodes and threads
   double barrier_ns = 0;   ///< part of node_ns: threads waiting at the ends of nodes' loops
   double waited_ns = 0;    ///< sum over all nodes: ready but not begun
@@ -95,7 +95,7 @@ struct ProfiledRun {
 struct ProfiledEvent {
   int32_t node = -1;  ///< index; -1: waiting for another job; -2 - s: a pool thread in ProfiledPoolThread::State s
   int32_t thread = 0;
-  double start_ns = 0, duration_ns = 0;  ///< since the run's begin
+  double start_ns = 0, duration_ns = 0;  ///< times in the run; `start_ns` counts from the run's begin
   int32_t phase = -1;                    ///< index in the node's kernel_phases; -1: the node itself, or a helper's part of it
   double waited_ns = 0;                  ///< for a node: time from the moment when all its inputs existed until it began
 };
@@ -111,7 +111,7 @@ struct ProfiledPoolThread {
 
 /// The profile's clock and the wall clock at one moment.
 struct ProfiledClockPair {
-  double ns = 0;        ///< since the profile's begin
+  double ns = 0;        ///< time since the profile began
   int64_t unix_ns = 0;  ///< nanoseconds since 1970
 };
 
@@ -126,7 +126,7 @@ struct ProfiledBuffer {
 /// A range that the program marked (ProfileRange): all calls with the same surrounding ranges.
 struct ProfiledRange {
   std::string name;
-  int32_t parent = -1;          ///< index of the surrounding range on its thread; -1: none
+  int32_t parent = -1;          ///< index of the surrounding range on the same thread; -1: there is none
   bool python = false;          ///< a function called by Python (ProfilerOptions::python_calls)
   std::vector<double> call_ns;  ///< time of each call
   double self_ns = 0;           ///< time of all calls, without nested ranges
@@ -135,23 +135,23 @@ struct ProfiledRange {
 
 /// An interval of a timeline: a call of a range, or a run.
 struct ProfiledSpan {
-  int32_t range = -1;  ///< index; -1: a run
+  int32_t range = -1;  ///< index of the range; -1: the span is a run
   int32_t thread = 0;
-  double start_ns = 0, duration_ns = 0;  ///< since the profile's begin
+  double start_ns = 0, duration_ns = 0;  ///< `start_ns` counts from the profile's begin
 };
 
 /// A moment that the program marked (mark_profile()).
 struct ProfiledMark {
   std::string name;
   int32_t thread = 0;  ///< number of the thread, as in ProfiledEvent
-  double ns = 0;       ///< since the profile's begin
+  double ns = 0;       ///< time since the profile began
 };
 
 /// A phase of loading: reading the model, making the session, or binding the first extents.
 struct ProfiledPhase {
   std::string name;
-  int32_t parent = -1;                   ///< index of the surrounding phase; -1: none
-  double start_ns = 0, duration_ns = 0;  ///< since the first phase began
+  int32_t parent = -1;                   ///< index of the surrounding phase; -1: there is none
+  double start_ns = 0, duration_ns = 0;  ///< `start_ns` counts from the begin of the first phase
 };
 
 /// A node's times in all counted runs (SessionOptions::node_counters).
@@ -161,7 +161,7 @@ struct TREADLE_API NodeCounter {
     int64_t count = 0;
   };
   std::string name, op_type;
-  int32_t parent = -1;  ///< index of the node whose body it is in; -1: none
+  int32_t parent = -1;  ///< index of the node whose body contains this node; -1: the main graph
   int64_t calls = 0;
   double total_ns = 0;
   std::vector<Bucket> histogram;  ///< non-empty buckets, ascending; bounds are at most 25 % apart
@@ -177,7 +177,7 @@ TREADLE_API std::string node_counters_to_json(const std::vector<NodeCounter>& co
 
 /// An amount of memory and the value or node that holds it.
 struct MemoryHolding {
-  std::string name;  ///< a value, or the node that took the memory; empty: unknown
+  std::string name;  ///< name of a value, or of the node that took the memory; empty: unknown
   MemoryClass memory_class = MemoryClass::other;
   size_t size_bytes = 0;
 };
@@ -186,9 +186,9 @@ struct MemoryHolding {
 struct ProfiledBlock {
   uint64_t id = 0;  ///< unique; addresses may repeat
   MemoryClass memory_class = MemoryClass::other;
-  std::string holder;  ///< as MemoryHolding::name
+  std::string holder;  ///< a name like MemoryHolding::name
   size_t size_bytes = 0;
-  double taken_ns = 0;                ///< since the profile's begin
+  double taken_ns = 0;                ///< time since the profile began
   std::optional<double> returned_ns;  ///< no value: not freed yet
 };
 
@@ -196,7 +196,7 @@ struct ProfiledBlock {
 struct MeasuredMemory {
   using ClassBytes = std::array<size_t, kNumMemoryClasses>;
   struct Point {
-    double ns = 0;  ///< since the profile's begin
+    double ns = 0;  ///< time since the profile began
     ClassBytes bytes{};
   };
   struct Refusal {
@@ -206,7 +206,7 @@ struct MeasuredMemory {
     std::string holder;  ///< the node or value that it was allocated for
   };
   int64_t num_events = 0;
-  ClassBytes before{};          ///< at the profile's begin
+  ClassBytes before{};          ///< bytes when the profile began
   std::vector<Point> timeline;  ///< one point after each event
   double peak_ns = 0;
   size_t peak_bytes = 0;
@@ -224,7 +224,7 @@ struct Profile {
   std::vector<ProfiledEvent> median_run, slowest_run;  ///< the timelines of these two runs
   std::vector<std::string> threads;                    ///< names, by the events' number
   std::vector<ProfiledPoolThread> pool;                ///< threads that were seen; empty if runs used one thread
-  std::vector<ProfiledClockPair> clock;                ///< about one per second
+  std::vector<ProfiledClockPair> clock;                ///< about one pair per second
   std::vector<ProfiledBuffer> buffers;                 ///< buffers of the main graph
   std::vector<int32_t> steps;                          ///< nodes in the order counted by the buffers' `first` and `last`
   MemoryReport memory;
@@ -238,7 +238,7 @@ struct Profile {
   int64_t events_unknown = 0;                     ///< events of graphs that the session no longer holds
   double ns_per_event = 0;                        ///< cost of recording one event, measured when the profile was made
   std::string cpu;                                ///< processor that was used; empty: unknown
-  int num_threads = 0;                            ///< threads that share a node's work; 0: unknown
+  int num_threads = 0;                            ///< number of threads that share a node's work; 0: unknown
   bool float32 = true;                            ///< false: products use another precision
   std::shared_ptr<const ProfileTrace> trace;      ///< the events that profile_to_trace() writes
 };
@@ -249,8 +249,8 @@ struct ProfilerOptions {
   /// When the capacity is reached: true: the oldest events are dropped; false: new ones. Profile::events_lost counts dropped events, and
   /// runs with missing events are omitted. With several profiles at once, true applies only if all set it.
   bool keep_last = false;
-  bool memory = false;  ///< also record every block of memory that is taken or returned
-  /// Also record phases within kernels (packing, products, epilogues and others) per thread. Some kernels mark none.
+  bool memory = false;  ///< true: also records every block of memory that is taken or returned
+  /// If true, also records phases within kernels (packing, products, epilogues and others) per thread. Some kernels mark no phases.
   bool kernel_phases = false;
   /// Also record calls reported by an interpreter (ProfileRange::end_call): Python's, with treadle.profile(python_calls=True).
   bool python_calls = false;
@@ -274,9 +274,9 @@ class TREADLE_API Profiler {
   /// Runs that begin while paused are omitted. Runs in progress are recorded to their end.
   void pause();
   void resume();
-  /// A profile of runs that have ended. @throws Error(io_error) if the file ProfilerOptions::stream_to could not be written
+  /// Returns a profile of runs that have ended. @throws Error(io_error) if the file ProfilerOptions::stream_to could not be written
   Profile profile() const;
-  /// Writes all events so far to the file ProfilerOptions::stream_to. @throws Error(io_error) if it could not be written
+  /// Writes all events up to now to the file ProfilerOptions::stream_to. @throws Error(io_error) if it could not be written
   void flush();
 
   struct Impl;
@@ -300,7 +300,7 @@ class TREADLE_API ProfileRange {
   ProfileRange(const ProfileRange&) = delete;
   ProfileRange& operator=(const ProfileRange&) = delete;
 
-  /// For language bindings, which cache ids of names. Returns 0 if no profile is open.
+  /// The functions below are for language bindings, which cache ids of names. begin() returns a time, or 0 if no profile is open.
   static uint64_t begin() noexcept;
   static bool is_recorded() noexcept;
   static uint32_t name_id(std::string_view name);
@@ -331,22 +331,22 @@ struct TREADLE_API MachinePeaks {
   /// Ascending.
   std::vector<std::pair<double, double>> bytes_per_second;
 
-  /// Interpolates. @param bytes  read and written by a node
+  /// Returns the bandwidth for a node, by interpolation. @param bytes  number of bytes that the node reads and writes
   double bandwidth(double bytes) const;
   /// The minimum time for this work (roofline model). 0 if nothing was measured.
   double bound_ns(double flops, double bytes) const;
 };
 
-/// Takes about 0.2 s. @param num_threads  0: the usable CPUs
+/// Measures the peak speeds of this machine, which takes about 0.2 s. @param num_threads  number of threads; 0: the usable CPUs
 TREADLE_API MachinePeaks measure_machine_peaks(int num_threads);
 
 /// A change that was tried, and its effect.
 struct ProfileRemedy {
-  std::string title;           ///< "use 2 threads"
+  std::string title;           ///< a text such as "use 2 threads"
   std::string evidence;        ///< the measurements that support the remedy
   std::string command;         ///< command that applies it
   double effect = 0;           ///< fraction that it saves
-  std::string saves = "time";  ///< "time" of a run, "memory", or "load time"
+  std::string saves = "time";  ///< what the remedy saves: "time" of a run, "memory", or "load time"
 };
 
 /// Additional information for a report. Empty parts are omitted.
@@ -369,7 +369,7 @@ struct ProfileContext {
 TREADLE_API void measure_peaks_for(const Profile& profile, ProfileContext& context);
 
 enum class TraceFormat : uint8_t {
-  perfetto,     ///< Perfetto's protobuf, .pftrace: preferable for ui.perfetto.dev
+  perfetto,     ///< Perfetto's protobuf (.pftrace), the best format for ui.perfetto.dev
   chrome,       ///< Chrome's JSON, with PyTorch's terms
   folded,       ///< collapsed stacks, for flame graphs
   speedscope,   ///< the JSON that www.speedscope.app reads

@@ -18,7 +18,8 @@ namespace treadle {
 /// Statistics of repeated measurements, in milliseconds.
 struct ProfileTimes {
   double median = 0;
-  std::optional<std::pair<double, double>> interval;  ///< 99 % confidence interval of the median; none if there were too few
+  /// 99 % confidence interval of the median; no value if there were too few measurements.
+  std::optional<std::pair<double, double>> interval;
   double p10 = 0, p90 = 0, min = 0, max = 0;
 };
 
@@ -28,7 +29,7 @@ struct KernelPhaseReport {
   double calls = 0;  ///< per run, on all threads
   ProfileTimes ms;   ///< per run: sum over threads, without nested phases
   double mean_ms = 0;
-  double share = 0;  ///< share of the node's phases, 0 to 1
+  double share = 0;  ///< share of the time of all phases of the node, 0 to 1
 };
 
 /// The reason why a pass of the optimiser did not change a node that nearly matched.
@@ -38,16 +39,16 @@ struct PassRefusal {
 
 /// A node and its times. Unknown values are absent. `sources` is empty if it would be the node's own name only; operands have names.
 struct NodeReport : PlannedNode {
-  std::optional<double> calls;     ///< per run
-  std::optional<ProfileTimes> ms;  ///< per run
+  std::optional<double> calls;     ///< number of calls per run
+  std::optional<ProfileTimes> ms;  ///< times per run
   std::optional<double> slack_ms;  ///< time by which the node may take longer without lengthening the critical path
   std::optional<double> ready_ms, waited_ms;
-  std::optional<double> mean_ms;     ///< per typical run
+  std::optional<double> mean_ms;     ///< time per typical run
   std::optional<double> barrier_ms;  ///< per run: threads waiting at the ends of its loops
   std::optional<double> share;       ///< share of the run's time, 0 to 1
   std::vector<KernelPhaseReport> kernel_phases;
   std::optional<double> gflops, gb_per_s;
-  std::string bound;                    ///< "compute" or "memory"
+  std::string bound;                    ///< the limit: "compute" or "memory"
   std::optional<double> bound_ms;       ///< the least time that the machine could take (roofline model)
   std::optional<double> of_peak;        ///< bound_ms divided by the node's time
   std::optional<double> estimated_ms;   ///< for a plan that did not run: the least time
@@ -68,14 +69,14 @@ struct HoldingReport {
 /// Memory that was allocated during the profile.
 struct MeasuredMemoryReport {
   struct Peak {
-    double ms = 0;  ///< since the profile began
+    double ms = 0;  ///< time since the profile began
     size_t bytes = 0;
     NamedBytes classes;
     std::vector<HoldingReport> holders;  ///< sorted, the largest first
     size_t more_holders = 0, more_holders_bytes = 0;
   };
   struct Timeline {
-    size_t points = 0;  ///< number recorded; only the one with the most bytes of each section is kept
+    size_t points = 0;  ///< number of points that were recorded; of each section, only the one with the most bytes is kept
     std::vector<double> ms;
     NamedSeries bytes;
   };
@@ -125,7 +126,7 @@ struct MemorySection {
 
 /// The events of one run, or the ranges and runs of the whole recording, by column.
 struct TimelineEvents {
-  int64_t events = 0;         ///< number recorded; only the first ones are kept
+  int64_t events = 0;         ///< number of events that were recorded; only the first ones are kept
   std::vector<int32_t> item;  ///< for each event: see ProfiledEvent::node or ProfiledSpan::range
   std::vector<int32_t> thread;
   std::vector<double> start_us, duration_us;
@@ -151,7 +152,7 @@ struct ProfileReport {
     double ns_per_event = 0, events_per_run = 0;
     uint64_t events_lost = 0;
     int64_t events_unknown = 0;
-    std::optional<std::optional<double>> slowdown;  ///< absent: not measured; empty: none beyond the noise
+    std::optional<std::optional<double>> slowdown;  ///< no outer value: not measured; no inner value: no difference beyond the noise
   };
   struct Clock {
     std::vector<std::pair<double, int64_t>> pairs;  ///< milliseconds since the profile began, nanoseconds since 1970
@@ -220,7 +221,7 @@ struct ProfileReport {
     double total_ms = 0, self_ms = 0, runs_ms = 0;
   };
   struct Marks {
-    int64_t events = 0;  ///< number recorded; only the first ones are kept
+    int64_t events = 0;  ///< number of marks that were recorded; only the first ones are kept
     std::vector<std::string> name;
     std::vector<int32_t> thread;
     std::vector<double> ms;
@@ -250,7 +251,7 @@ struct ProfileReport {
   std::vector<Range> ranges;
   std::optional<Marks> marks;
   std::optional<MemorySection> memory;
-  std::optional<std::vector<ProfileRemedy>> remedies;  ///< absent: none were tried
+  std::optional<std::vector<ProfileRemedy>> remedies;  ///< no value: no remedies were tried
   std::optional<Timeline> timeline;
 };
 
@@ -309,10 +310,10 @@ struct ProfileDifference {
     std::string plan;  ///< other differences: kernel, shapes
   };
   double tolerance = 0;
-  TimeDifference run;                                                     ///< whole runs
+  TimeDifference run;                                                     ///< the comparison of whole runs
   std::vector<Node> nodes;                                                ///< nodes of both profiles, changed ones first
   std::vector<std::pair<std::string, std::string>> environment;           ///< settings in which the environments of the two profiles differ
-  std::vector<std::string> only_before, only_after;                       ///< names of nodes
+  std::vector<std::string> only_before, only_after;                       ///< names of nodes that only one of the profiles has
   std::vector<std::pair<std::string, std::pair<double, double>>> memory;  ///< bytes before and after
   int64_t num_other_shapes = 0;                                           ///< number of nodes whose shapes differ
 };

@@ -39,7 +39,7 @@ struct QuantizeOptions {
   int64_t min_weight_elements = 256;          ///< products with fewer weights stay float, since nothing is gained
   bool per_channel = true;                    ///< int8 weights: one scale per output channel; false: one per tensor
   bool reduce_range = false;                  ///< int8 weights use 7 bits, for machines whose 8-bit products saturate (AVX2 without VNNI)
-  DType activation_dtype = DType::uint8;      ///< qdq: uint8 or int8
+  DType activation_dtype = DType::uint8;      ///< element type for qdq: uint8 or int8
   CalibrationMethod method = CalibrationMethod::minmax;
   double percentile = 99.999;                        ///< percent of the values, both tails together
   int weight_bits = 4;                               ///< mode weights: 4 or 8

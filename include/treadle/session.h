@@ -67,7 +67,7 @@ struct TREADLE_API SessionOptions {
   /// File of speeds by which convolutions choose their algorithm; `bench_conv --calibrate FILE` writes it. Empty: built-in speeds. The last
   /// bits of results may differ between files, but never between runs.
   std::string conv_rates;
-  bool reuse_memory = true;              ///< false: every value has its own bytes (for debugging)
+  bool reuse_memory = true;              ///< false: every value has bytes of its own (for debugging)
   bool verify_plans = false;             ///< before a run with new extents, prove that every node reads the right values
   std::shared_ptr<Allocator> allocator;  ///< for weights, packed weights, activations, scratch and outputs; null: the system
   /// Limit for all memory of the session: weights, packed weights and, for every run, activations, scratch, and outputs until they are
@@ -87,21 +87,21 @@ struct TREADLE_API SessionOptions {
   /// is allowed.
   double recompute_fraction = -1;
   std::string spill_folder;  ///< folder of the files that hold values for which memory is lacking; empty: the system's temporary folder
-  std::shared_ptr<MemoryAccount> memory_account;  ///< account that is charged for all memory of the session; null: none
+  std::shared_ptr<MemoryAccount> memory_account;  ///< account to which all memory of the session is charged; null: no account
   bool use_mmap = true;                           ///< applies if the session loads the model itself
   /// Share equal weights and packed weights between sessions of the process. Only without an allocator.
   bool share_weights = true;
   /// Folder of compiled models (docs/compiled-models.md). The first session writes the optimised graph and packed weights; later sessions
   /// with the same model, options, library and processor map them. Empty: none.
   std::string cache_dir;
-  std::string compiled_model_filepath;  ///< file to write the compiled model to (docs/compiled-models.md); empty: none
+  std::string compiled_model_filepath;  ///< file to which the compiled model is written (docs/compiled-models.md); empty: no file
   bool strict_symbols = false;          ///< feeds that contradict a symbol of the model are an error, not only a warning
   bool set_denormal_as_zero = false;    ///< treat denormal numbers as zero, on the host
   bool enable_profiling = false;
   /// Count the time of each node in every run: Session::node_counters(). Costs about 10 ns per node.
   bool node_counters = false;
   std::string profile_file_prefix = "treadle_profile_";
-  std::string optimized_model_filepath;  ///< file to write the optimised model to; empty: none
+  std::string optimized_model_filepath;  ///< file to which the optimised model is written; empty: no file
   /// Name of a file next to it, without a folder, for initializers of at least optimized_model_data_threshold bytes. Empty: they are in the
   /// model.
   std::string optimized_model_data_file;
@@ -169,7 +169,7 @@ TREADLE_API void add_config_entry(SessionOptions& options, const std::string& ke
 struct TREADLE_API RunOptions {
   std::atomic<bool> terminate{false};
   std::optional<CancelToken> cancel_token;
-  int64_t deadline_ms = 0;  ///< from the start of the run; 0: none
+  int64_t deadline_ms = 0;  ///< time from the start of the run; 0: no deadline
   std::string tag;
   std::map<std::string, std::string> config;
   /// Nodes (by name) or values to compute without fetching them. With targets, an empty list of outputs means none.
@@ -188,7 +188,7 @@ struct TREADLE_API RunOptions {
   /// Writes the inputs and outputs of matching nodes as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.
   std::string dump_folder;
   std::string dump_pattern = "*";  ///< shell pattern of node names (* and ?); an error if none matches
-  /// Called at the end of a successful run.
+  /// This function is called at the end of a successful run.
   std::function<void(const RunMetadata&)> on_metadata;
 };
 
@@ -205,7 +205,7 @@ struct MonitorEvent {
 struct Monitor {
   std::function<void(const MonitorEvent&)> callback;  ///< called on the run's threads, one at a time; an exception ends the run
   std::string pattern = "*";                          ///< shell pattern of value names (* and ?); an error if none matches
-  bool inputs = false;                                ///< also call before each node that reads such a value
+  bool inputs = false;                                ///< true: also calls the function before each node that reads such a value
 };
 
 /// A run that had not ended when close() stopped waiting.
@@ -218,7 +218,7 @@ struct UnfinishedRun {
 /// Counts of compiled graphs (one per set of fed, fetched, target and monitored values) and of their bindings (one per set of extents).
 struct CacheStatistics {
   int64_t hits = 0, misses = 0, evictions = 0, size = 0;
-  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< using the previous extents again counts as neither
+  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< a run with the extents of the run before it counts as neither
 };
 
 using ValueHandle = uint64_t;
@@ -240,7 +240,7 @@ class TREADLE_API IoBinding {
   void bind_output_to_device(std::string_view name, std::string_view device);
   void clear_inputs();
   void clear_outputs();
-  /// Outputs of the last run, in the order of binding.
+  /// Returns the outputs of the last run, in the order of binding.
   std::vector<Datum> outputs() const;
   std::vector<std::string> output_names() const;
 
@@ -311,7 +311,8 @@ struct StatePair {
 /// them.
 class TREADLE_API StatefulRun {
  public:
-  /// @param initial  values of paired inputs for the first run. Memory that nothing else refers to may be overwritten. Missing states with
+  /// Makes an object for runs of one sequence. @param initial  values of paired inputs for the first run. Memory that nothing else refers
+  /// to may be overwritten. Missing states with
   ///   a fixed shape begin as zeros
   /// @throws Error(invalid_argument) for an unknown name, or a state without a fixed shape or initial value
   StatefulRun(const Session& session, const std::vector<StatePair>& pairs, std::map<std::string, Datum> initial = {});
@@ -319,6 +320,7 @@ class TREADLE_API StatefulRun {
   StatefulRun(StatefulRun&&) noexcept;
   StatefulRun& operator=(StatefulRun&&) noexcept;
 
+  /// Runs once, and updates the states.
   /// @param feeds    values of the other inputs
   /// @param outputs  names of the outputs to return; empty: all that are not states
   /// @return one value per requested output. After an error, the states have their values from before the run
@@ -352,13 +354,14 @@ struct PeakTensor {
 /// A model prepared for runs. Thread-safe: any number of threads may run one session at once.
 class TREADLE_API Session {
  public:
-  /// @throws Error; not_implemented lists everything that is missing
+  /// Prepares a model. @throws Error; not_implemented lists everything that is missing
   explicit Session(const Model& model, const SessionOptions& options = {});
   explicit Session(const std::string& path, const SessionOptions& options = {});
   ~Session();  ///< closes the session and waits as long as necessary
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
 
+  /// Runs the model.
   /// @param feeds    values by name: inputs, overridable initializers, and any other value of the main graph, which is then not computed
   /// @param outputs  names of outputs, or of any other value of the main graph; empty: all outputs. Only what they need is computed and
   ///                 must be fed
@@ -368,6 +371,7 @@ class TREADLE_API Session {
                          const RunOptions* options = nullptr) const;
   void run(IoBinding& binding, const RunOptions* options = nullptr) const;
   std::future<std::vector<Datum>> run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs = {}) const;
+  /// Begins a partial run.
   /// @param cache    the optimiser preserves values with names in the cache; null: a new one
   /// @param options  must outlive the run; the deadline counts from here
   PartialRun partial_run(const std::map<std::string, Datum>& feeds, std::shared_ptr<ValueCache> cache = nullptr,
@@ -405,7 +409,7 @@ class TREADLE_API Session {
   /// model as read.
   /// @throws Error(not_implemented) for a compiled model, which lacks the original graph
   std::string optimized_model() const;
-  /// @pre at least one run
+  /// Returns the memory that is planned for the last run's extents. @pre at least one run
   MemoryReport memory() const;
   /// Returns the bytes that the session holds now, by class, and their peaks.
   MemoryStatistics memory_statistics() const;

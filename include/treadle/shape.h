@@ -18,7 +18,7 @@ class TREADLE_API Shape {
  public:
   Shape() = default;
   Shape(std::initializer_list<int64_t> dims) : Shape(std::span<const int64_t>(dims.begin(), dims.size())) {}
-  /// @throws Error(invalid_argument) if there are more than kMaxRank extents
+  /// Makes a shape of these extents. @throws Error(invalid_argument) if there are more than kMaxRank extents
   explicit Shape(std::span<const int64_t> dims);
 
   int rank() const noexcept { return rank_; }

@@ -39,15 +39,15 @@ struct JobStatus {
   double share_percent = 100;    ///< the share that the job has been given
   double granted_percent = 100;  ///< the setting, or the limit of the coordinator's policy if that is smaller
   bool suspended = false;
-  uint32_t running = 0;  ///< running runs
+  uint32_t running = 0;  ///< number of runs that are under way
   uint32_t active = 0;   ///< threads of running runs that compute now; in a suspended job, those whose node has not ended yet
   int threads = 0;       ///< number of threads that its runs may use
   uint64_t runs = 0;     ///< number of ended runs
   uint64_t run_ns = 0;   ///< duration of all ended runs
   uint64_t idle_ns = 0;  ///< time that runs slept to keep to the share, or because the job was suspended
   uint64_t gave_way_ns = 0;
-  uint64_t last_step_ns = 0;     ///< duration of the last run
-  uint64_t average_step_ns = 0;  ///< over recent runs
+  uint64_t last_step_ns = 0;     ///< duration of the last run, in ns
+  uint64_t average_step_ns = 0;  ///< average over recent runs, in ns
   uint64_t memory_limit_bytes = 0, host_limit_bytes = 0;
   /// host_bytes: values of sessions on `cpu`, and values that did not fit into a device's memory.
   uint64_t device_bytes = 0, host_bytes = 0;

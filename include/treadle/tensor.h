@@ -91,7 +91,7 @@ class TREADLE_API Tensor {
   const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
 
   std::byte* raw() const noexcept { return data_; }
-  /// @throws Error(invalid_argument) if T is not the C++ type of the dtype
+  /// Returns the elements. @throws Error(invalid_argument) if T is not the C++ type of the dtype
   template <typename T>
   T* data() const;
   template <typename T>

@@ -41,11 +41,11 @@ TREADLE_API Loss loss_named(std::string_view name);
 /// Optimizers, with PyTorch's formulas and defaults; Lion (Chen et al. 2023) and LAMB (You et al. 2020) as published. Each uses the members
 /// of TrainerOptions that are listed; all use weight_decay.
 enum class Optimizer : int {
-  sgd = 0,      ///< v = momentum v + g + weight_decay p; p = p - rate v (dampening 0); momentum, nesterov
+  sgd = 0,      ///< v = momentum v + g + weight_decay p; p = p - rate v (dampening 0); uses momentum and nesterov
   adam = 1,     ///< weight decay is added to the gradient; beta1, beta2, epsilon
   adamw = 2,    ///< weight decay shrinks the parameter, default 0.01; beta1, beta2, epsilon
-  adagrad = 3,  ///< epsilon, default 1e-10
-  rmsprop = 4,  ///< smoothing, momentum, epsilon
+  adagrad = 3,  ///< uses epsilon, which is 1e-10 by default
+  rmsprop = 4,  ///< uses smoothing, momentum and epsilon
   lion = 5,     ///< uses the gradient's sign; beta1, beta2 (default 0.99)
   lamb = 6,     ///< AdamW's step scaled to the parameter's norm; beta1, beta2, epsilon (default 1e-6)
 };
@@ -85,9 +85,9 @@ enum class Initializer : int {
   normal = 2,           ///< normal distribution with the standard deviation `scale`
   uniform = 3,          ///< uniform distribution from -scale to scale
   xavier_normal = 4,    ///< standard deviation scale * sqrt(2 / (inputs + outputs))
-  xavier_uniform = 5,   ///< uniform, with the same deviation
+  xavier_uniform = 5,   ///< uniform distribution with the same deviation
   kaiming_normal = 6,   ///< standard deviation scale * sqrt(2 / inputs), for ReLU
-  kaiming_uniform = 7,  ///< uniform, with the same deviation
+  kaiming_uniform = 7,  ///< uniform distribution with the same deviation
 };
 TREADLE_API Initializer initializer_named(std::string_view name);
 
@@ -102,7 +102,7 @@ struct TREADLE_API Initialization {
 /// rank B A.
 struct TREADLE_API LoraOptions {
   int64_t rank = 0;                            ///< rows of A; 0: no adapters
-  std::optional<double> alpha = std::nullopt;  ///< nullopt: equal to rank, a factor of 1
+  std::optional<double> alpha = std::nullopt;  ///< nullopt: alpha equals rank, so the factor is 1
   double dropout = 0;                          ///< dropout of A's input in steps; at least 0, below 1
   /// Weights that get adapters, or nodes that read them: names or patterns. Float32 initializers that only MatMul and Gemm (as second
   /// matrix) or Conv (with one group) read. Empty: all weights of MatMul and Gemm.
@@ -148,7 +148,7 @@ struct TREADLE_API TrainerOptions {
   // Unset values have the optimizer's default: 0, except 0.9 and 0.999 for the betas, 1e-8 for epsilon, 0.99 for smoothing.
   std::optional<double> momentum = std::nullopt;
   std::optional<double> weight_decay = std::nullopt;
-  bool nesterov = false;  ///< requires momentum
+  bool nesterov = false;  ///< true requires momentum
   std::optional<double> beta1 = std::nullopt, beta2 = std::nullopt;
   std::optional<double> epsilon = std::nullopt;
   std::optional<double> smoothing = std::nullopt;  ///< the factor that PyTorch calls alpha
@@ -196,7 +196,7 @@ struct TREADLE_API TrainerOptions {
   /// joint batch. Null: the communicator of communicator_name, if set. step(), gradients(), checkpoints and the constructor must be called
   /// by all ranks together, other functions by each rank on its own.
   std::shared_ptr<Communicator> communicator = nullptr;
-  std::string communicator_name;  ///< for connect_communicator(); not together with `communicator`
+  std::string communicator_name;  ///< name for connect_communicator(); not allowed together with `communicator`
   double communicator_deadline_s = kDefaultCommunicatorDeadlineSeconds;
   int64_t bucket_bytes = 4 << 20;    ///< gradients are reduced in parts of this size, while the next ones are computed
   DType reduction = DType::float32;  ///< dtype in which gradients are sent and summed: float32 or bfloat16
@@ -234,7 +234,7 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 struct TrainerPosition {
   uint64_t num_steps = 0;
   int64_t num_updates = 0;
-  int accumulated_steps = 0;  ///< since the last update
+  int accumulated_steps = 0;  ///< number of steps since the last update
 };
 
 /// Selects which settings apply when a checkpoint is loaded, besides its tensors.
@@ -265,7 +265,7 @@ class TREADLE_API Trainer {
   double evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
   struct Evaluated {
     double loss = 0;
-    std::vector<Datum> outputs;  ///< the model's, in order
+    std::vector<Datum> outputs;  ///< the outputs of the model, in order
   };
   /// Returns loss and outputs of one forward pass.
   Evaluated evaluate_with_outputs(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
@@ -287,9 +287,9 @@ class TREADLE_API Trainer {
   /// Returns all state kept for parameters, as "PARAMETER/WHAT": momentum, mean, squares, average (TrainerOptions::ema_decay), gradient (of
   /// accumulation).
   const NamedTensors& optimizer_state() const;
-  /// optimizer_state() including the parts of other ranks (TrainerOptions::shard_optimizer) and the summed gradients of all ranks, as in a
-  /// checkpoint. All ranks must call it. The tensors are those of the last step: parts of other ranks are copies, and the own parts do not
-  /// follow later steps on a device.
+  /// Returns optimizer_state() including the parts of other ranks (TrainerOptions::shard_optimizer) and the summed gradients of all ranks,
+  /// as in a checkpoint. All ranks must call it. The tensors are those of the last step: parts of other ranks are copies, and the own parts
+  /// do not follow later steps on a device.
   NamedTensors joint_optimizer_state() const;
   /// Returns live views of the averages of parameters, and with TrainerOptions::ema_statistics of running statistics; empty without
   /// ema_decay.
@@ -300,11 +300,12 @@ class TREADLE_API Trainer {
   bool averages_used() const;
   int64_t num_updates() const;
   TrainerPosition position() const;
-  /// @throws Error(invalid_argument) for counts that no trainer with these options can reach
+  /// Sets the counts of steps and updates. @throws Error(invalid_argument) for counts that no trainer with these options can reach
   void set_position(const TrainerPosition& position);
   /// Returns the present loss scale; nullopt if the loss is not scaled.
   std::optional<LossScale> loss_scale() const;
-  /// @throws Error(invalid_argument) if the loss is not scaled, or for numbers that no trainer with these options can reach
+  /// Sets the loss scale. @throws Error(invalid_argument) if the loss is not scaled, or for numbers that no trainer with these options can
+  /// reach
   void set_loss_scale(const LossScale& scale);
   const TrainerOptions& options() const;
   const Model& model() const;     ///< the model as read, but with separate running statistics
@@ -342,7 +343,7 @@ class TREADLE_API Trainer {
   /// the new file exists. With a communicator all ranks must call it, and rank 0 writes.
   /// @param metadata  the caller's own, for instance the position in the data
   void save_checkpoint(const std::string& path, const Metadata& metadata = {}) const;
-  /// With a communicator all ranks must call it, and rank 0 reads. The checkpoint may be of another number of ranks.
+  /// Loads a checkpoint. With a communicator all ranks must call it, and rank 0 reads. The checkpoint may be of another number of ranks.
   /// @return the metadata that save_checkpoint() was given
   /// @throws Error(invalid_model) if the file is damaged or not a checkpoint; Error(invalid_argument) naming the first difference, if it is
   ///         of another model, optimizer or setting. Then nothing has changed
@@ -391,7 +392,7 @@ class TREADLE_API CheckpointFolder {
   CheckpointFolder(CheckpointFolder&&) noexcept;
   CheckpointFolder& operator=(CheckpointFolder&&) noexcept;
 
-  /// @return the file's path. @throws errors of writing; if asynchronous, at the next call
+  /// Saves a checkpoint. @return the file's path. @throws errors of writing; if asynchronous, at the next call
   std::string save(const Trainer& trainer, const Metadata& metadata = {});
   /// Waits until the last save() is on disk. @throws Error if it failed
   void wait();
@@ -438,10 +439,10 @@ struct TREADLE_API JointOptions {
   std::map<std::string, GradientRequest> gradient_requests;
   bool zero_gradients = true;  ///< gradients of `inputs` that the outputs do not depend on are zeros; false: absent
   bool forward_only = false;   ///< no backward pass, and nothing to train is required
-  /// With forward_only: BatchNormalization normalises by running statistics, and Dropout is the identity.
+  /// Used with forward_only. True: BatchNormalization normalises by running statistics, and Dropout is the identity.
   bool inference = false;
-  /// With forward_only: inputs and float initializers that each run reads from the caller's memory instead of a feed. Kernels pack them
-  /// again when they have changed, which each run detects by comparing all elements.
+  /// Used with forward_only. The inputs and float initializers that each run reads from the caller's memory instead of a feed. Kernels pack
+  /// them again when they have changed, which each run detects by comparing all elements.
   NamedTensors held;
   /// Like TrainerOptions::session. Backward nodes run on the devices of their forward nodes. A run that waits for its gradients does not
   /// count as running.
@@ -467,15 +468,15 @@ class TREADLE_API JointModule {
     ~Run();
     Run(Run&&) noexcept;
     Run& operator=(Run&&) noexcept;
-    /// For runs from begin(): executes this many steps of the forward pass. A step is a node or, on devices, a piece of work.
+    /// Used for runs from begin(). Executes this many steps of the forward pass. A step is a node or, on devices, a piece of work.
     /// @return steps_left() afterwards
     size_t advance_steps(size_t count = 1);
     /// Number of steps before the Yield.
     size_t steps_left() const;
     /// Returns the outputs in the order of output_names(). Empty before the run has reached its Yield.
     const std::vector<Tensor>& outputs() const;
-    /// As backward(), by position. @param grad_outputs  an undefined tensor means zeros
-    /// @return in the order of gradient_names(); undefined if the outputs do not depend on it
+    /// Does what backward() does, with values by position. @param grad_outputs  an undefined tensor means zeros
+    /// @return gradients in the order of gradient_names(); undefined if the outputs do not depend on the value
     std::vector<Tensor> backward_in_order(std::span<const Tensor> grad_outputs);
     /// Before the backward pass: declares that the value of input_names()[input] has moved; its old memory is not read any more.
     /// @throws Error(invalid_argument) for another dtype or shape
@@ -486,15 +487,15 @@ class TREADLE_API JointModule {
     /// @param gradients  indices in gradient_names(), such as one of gradient_groups(); each may be requested once
     /// @return one each; the run keeps none. The pass ends when all have been requested
     std::vector<Tensor> advance_backward(std::span<const size_t> gradients);
-    /// For a gradient of JointOptions::sparse_gradients that has been returned: the parameter's rows that the gradient's rows belong to,
-    /// int64, ascending. Undefined for others.
+    /// Returns, for a gradient of JointOptions::sparse_gradients that has been returned, the parameter's rows to which the gradient's rows
+    /// belong, int64, ascending. Undefined for others.
     const Tensor& rows(size_t gradient) const;
-    /// @param grad_outputs  gradients of the outputs, in their shapes
+    /// Runs the backward pass. @param grad_outputs  gradients of the outputs, in their shapes
     /// @return gradients of parameters and requested inputs. @throws Error if called twice, or for a module with gradients by rows
     NamedTensors backward(std::span<const Tensor> grad_outputs);
-    /// As backward(), with gradients by rows as sparse tensors: COO over the first axis.
+    /// Does what backward() does, with gradients by rows as sparse tensors: COO over the first axis.
     Feeds sparse_backward(std::span<const Tensor> grad_outputs);
-    /// For runs from begin_with_memory(): writes gradients to their memory, or adds them. After an error, some may be there.
+    /// Used for runs from begin_with_memory(). Writes gradients to their memory, or adds them. After an error, some may have been written.
     /// @return gradients by rows, as sparse tensors
     Feeds backward_to_memory(std::span<const Tensor> grad_outputs);
 
@@ -518,7 +519,8 @@ class TREADLE_API JointModule {
     bool update_states = true;
     const RunOptions* options = nullptr;  ///< options as in forward()
   };
-  /// As forward(), by position. Outputs that the backward pass reads are copies, so the caller may write to all outputs.
+  /// Does what forward() does, with feeds by position. Outputs that the backward pass reads are copies, so the caller may write to all
+  /// outputs.
   /// @param feeds  in the order of input_names()
   Run forward_in_order(std::vector<Datum> feeds, const Feeding& feeding);
   Run forward_in_order(std::vector<Datum> feeds) { return forward_in_order(std::move(feeds), Feeding()); }
@@ -538,8 +540,8 @@ class TREADLE_API JointModule {
   /// Frees what ended runs keep for later ones: an idle module then holds only its parameters. Thread-safe.
   void trim();
   std::string end_profiling();
-  /// As for Session. A forward pass is a run, as is a backward pass or each group of its gradients. Not while another thread uses the
-  /// module.
+  /// Begins profiling, as in Session. A forward pass is a run, as is a backward pass or each group of its gradients. Not while another
+  /// thread uses the module.
   void start_profiling();
   void pause_profiling();
   void resume_profiling();
@@ -548,11 +550,11 @@ class TREADLE_API JointModule {
   /// read parameters there, so do not change them in between. The forward pass writes states. Not while another thread begins a run.
   /// @throws Error(not_found) for another name; Error(invalid_argument) for another dtype or shape, and for strides
   void hold(const NamedTensors& tensors);
-  /// Names of JointOptions::held that any result depends on.
+  /// Returns the names in JointOptions::held that any result depends on.
   std::vector<std::string> held_names() const;
-  /// An additional profile. There may be any number at once (treadle/profile.h). It must not outlive the module.
+  /// Begins an additional profile. Any number may be active at once (treadle/profile.h). It must not outlive the module.
   Profiler profiler(const ProfilerOptions& options);
-  /// As Session::node_counters() and reset_node_counters(), if the `session` option is set.
+  /// These functions do what Session::node_counters() and reset_node_counters() do, if the `session` option is set.
   std::vector<NodeCounter> node_counters() const;
   void reset_node_counters() const;
   const std::vector<std::string>& output_names() const;
