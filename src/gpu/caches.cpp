@@ -1,4 +1,4 @@
-// Caches of keys and values in which each sample has its own length: positions in them, and their updates.
+// Computes positions in caches of keys and values in which each sample has its own length, and updates of such caches.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 struct CacheState final : PackedState {
   const vulkan::Shader *shader = nullptr, *present = nullptr;
   int64_t word_bytes = 4;
-  std::string node;  // for errors
+  std::string node;  // name of the node, for errors
 };
 
 vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
@@ -27,7 +27,7 @@ void push_site(Push& push, const vulkan::VulkanStream::FaultSite& site) {
 void push_sizes(Push& push, std::initializer_list<int64_t> sizes) {
   for (const int64_t size : sizes) push.word(static_cast<uint32_t>(size));
 }
-/// The words of a row, with which shaders count.
+/// Returns the number of words in a row. Shaders count in words.
 template <typename Plan>
 int64_t words_of_row(const Plan& plan, const CacheState& state) {
   return plan.size * (static_cast<int64_t>(plan.element) / state.word_bytes);
@@ -46,7 +46,7 @@ struct Positions {
     return checked({plan.batch, plan.length, plan.capacity, plan.window, true});
   }
   void run(RunContext& c) const {
-    using Plan = ops::WindowPositionsPlan;  // CachePositions has the same inputs
+    using Plan = ops::WindowPositionsPlan;  // the plan of WindowPositions also serves CachePositions, which has the same inputs
     Push push;
     for (const int output : {0, 1, 2, 3, 4}) push.pointer(c.out<void>(output));
     for (const int input : {Plan::kLengths, Plan::kTotal, Plan::kPositions, Plan::kCounts}) push.pointer(c.in<void>(input));

@@ -1,4 +1,4 @@
-// Operators that only move elements: runs the host's kernels, whose copies are executed by the GPU.
+// Computes operators that only move elements: runs the host's kernels, whose copies the GPU executes.
 #include "ops/tensor/movement.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ const vulkan::Shader& copy_shader(size_t element_bytes, int rank) {
   return vulkan::Shader::of(shader.finish(), {}, "copy");
 }
 
-/// Cached by element size (1, 2, 4 bytes) and rank - 1.
+/// Returns a shader that is cached by element size (1, 2, 4 bytes) and rank - 1.
 const vulkan::Shader& cached_copy_shader(size_t element_bytes, int rank) {
   static const auto shaders = [] {
     std::array<std::array<const vulkan::Shader*, kMaxSpaceRank>, 3> made{};
@@ -52,7 +52,7 @@ CopyPlan in_words(const CopyPlan& plan, int64_t words) {
 class GpuMover final : public kernels::Mover {
  public:
   void copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst) override {
-    // A Concat whose output begins with its first operand.
+    // This is a Concat whose output begins with its first operand.
     if (src == dst && std::equal(plan.strides[0], plan.strides[0] + plan.rank, plan.strides[1])) return;
     for (const int operand : {0, 1}) {
       int64_t reach = 1;
@@ -101,8 +101,8 @@ void run_with_mover(const void* state, RunContext& c) {
   own.host->run(state, c);
 }
 
-/// True if the host's kernel touches elements by strided_copy and copy_blocks only: what is not copied, such as a shape, is known before
-/// the run. The indices of a Gather are not.
+/// Returns true if the host's kernel accesses elements only by strided_copy and copy_blocks: everything else that it reads, such as a
+/// shape, is known before the run. This is not true of the indices of a Gather.
 bool touches_by_copying(const OpDef& op) {
   if (op.moves != Moves::in_order && op.moves != Moves::anywhere) return false;
   auto is_copied_or_known = [&](const Port& input) {

@@ -10,7 +10,7 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int kTries = 3;  // the best one counts, as other processes may use the device at the same time
+constexpr int kTries = 3;  // number of measurements, of which the best counts, because other processes may use the device at the same time
 constexpr double kLeastSeconds = 0.005;
 
 // Returns the seconds that the device takes for the stream's work.
@@ -58,7 +58,7 @@ std::vector<std::pair<double, double>> bytes_per_second(Device& device, Stream& 
       from = device.allocate(bytes);
       to = device.allocate(bytes);
     } catch (const Error&) {
-      break;  // the device is too full for larger copies
+      break;  // the device has no room for larger copies
     }
     const auto copy = [&](int times) {
       return best_of(stream, [&] {
@@ -70,7 +70,7 @@ std::vector<std::pair<double, double>> bytes_per_second(Device& device, Stream& 
     const int times = static_cast<int>(std::clamp(kLeastSeconds / seconds, 1.0, 100.0));
     if (times > 1) seconds = copy(times) / times;
     rates.emplace_back(static_cast<double>(touched), static_cast<double>(touched) / seconds);
-    if (seconds * kTries > 0.1) break;  // a slow device: larger copies would tell nothing new
+    if (seconds * kTries > 0.1) break;  // the device is slow, so larger copies would tell nothing new
   }
   return rates;
 }

@@ -1,4 +1,4 @@
-// The peak rates of a GPU, which profiles compare nodes with.
+// Measures the peak rates of a GPU, with which profiles compare nodes.
 #pragma once
 
 #include "core/devices/device_registry.h"

@@ -14,17 +14,17 @@ namespace {
 using ops::IntegerPlaces;
 using ops::QuantizationLines;
 
-constexpr int64_t kByteTile = 64;  // rows and columns computed by a work group
+constexpr int64_t kByteTile = 64;  // numbers of rows and columns that a work group computes
 
 int64_t byte_tiles(int64_t extent) { return (extent + kByteTile - 1) / kByteTile; }
 
-/// QuantizedMatMul: the sums become floats.
+/// Operands of QuantizedMatMul, whose sums become floats.
 constexpr IntegerPlaces kToFloat{.x = 0, .x_zero = 2, .w = 3, .w_zero = 5, .x_scale = 1, .w_scale = 4};
 
 struct IntegerState final : PackedState {
   const IntegerPlaces* at = nullptr;
-  const vulkan::Shader *sums = nullptr, *direct = nullptr;  ///< direct: for convolutions with few channels per group
-  const vulkan::Shader* requantize = nullptr;               ///< null: the result is the sums
+  const vulkan::Shader *sums = nullptr, *direct = nullptr;  ///< `direct` is used for convolutions with few channels per group
+  const vulkan::Shader* requantize = nullptr;               ///< null if the result is the sums themselves
 };
 
 // The flags of product_bytes.comp and requantize.comp.
@@ -38,7 +38,7 @@ uint32_t zero_flags(const QuantizationLines& x, const QuantizationLines& w) {
 
 /// Converts sums to codes. The sums are in scratch memory, unless they are the result.
 struct Requantizing {
-  int64_t rows = 1, columns = 1, count = 0;  // extents of a matrix, and number of all sums
+  int64_t rows = 1, columns = 1, count = 0;  // extents of a matrix, and the number of all sums
   uint32_t flags = 0;
 
   int32_t* sums(RunContext& c) const { return c.packed<IntegerState>().requantize ? c.scratch<int32_t>() : c.out<int32_t>(0); }
@@ -146,7 +146,7 @@ struct ByteConvolution : Requantizing {
   }
 
  private:
-  // Dispatches the work for `images` images from `first` on.
+  // Dispatches the work for `images` images, beginning with image `first`.
   void dispatch(RunContext& c, int64_t first, int64_t images) const {
     const auto& state = c.packed<IntegerState>();
     const kernels::Window& w = params.window;
@@ -187,7 +187,7 @@ struct DynamicQuantization {
 
 bool is_byte(DType dtype) { return dtype == DType::int8 || dtype == DType::uint8; }
 
-/// True if the operands are bytes, and the scales are float32 and shared by all matrices.
+/// Returns true if the operands are bytes, and the scales are float32 and shared by all matrices.
 bool takes_operands(const Graph& graph, const Node& node, const IntegerPlaces& at) {
   const auto type_of = [&](int input) -> const Type& { return graph.type(node.inputs[static_cast<size_t>(input)]); };
   for (const int input : {at.x_scale, at.w_scale, at.y_scale})

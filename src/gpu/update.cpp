@@ -1,4 +1,4 @@
-// Updates of parameters by optimizers, and of a trainer's other states.
+// Updates parameters by optimizers, and a trainer's other states.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 namespace treadle::gpu {
 namespace {
 
-// As in update.comp.
+// The kinds of updates, with their numbers in update.comp.
 enum class UpdateKind : uint32_t { momentum, adagrad, adam, adam_update, rmsprop, lion, accumulate, average, assign };
-constexpr std::string_view kLazy = "Lazy";  // the prefix of operators that update some rows
+constexpr std::string_view kLazy = "Lazy";  // prefix of the operators that update only some rows
 
 struct UpdateRow {
   std::string_view op_type;
   UpdateKind kind;
-  int num_states;  // of the parameter; -1: no optimizer, but an operator of one state and one value
+  int num_states;  // number of states of the parameter; -1: no optimizer, but an operator of one state and one value
 };
 constexpr UpdateRow kUpdates[] = {{"Momentum", UpdateKind::momentum, 1},
                                   {"Adagrad", UpdateKind::adagrad, 1},
@@ -38,13 +38,13 @@ struct UpdateState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   const UpdateRow* row = nullptr;
   bool of_rows = false;
-  std::string node;  // for errors
+  std::string node;  // name of the node, for errors
 };
 
 /// The shader update.comp. An optimizer's inputs are the rate, the number of the update, the parameter, its gradient, its states and, if
 /// it updates some rows only, their places.
 struct Update {
-  int64_t count, whole;  // elements of the gradient, and of the parameter
+  int64_t count, whole;  // numbers of elements of the gradient, and of the parameter
   int64_t width = 0, rows = 0;
   bool wide_rate;
   float values[5];
@@ -130,10 +130,10 @@ struct Update {
 
 struct LambState final : PackedState {
   const vulkan::Shader* passes[3] = {};
-  std::string node;  // for errors
+  std::string node;  // name of the node, for errors
 };
 
-/// The shader lamb.comp.
+/// The shader lamb.comp, with its arguments.
 struct Lamb {
   int64_t count, parts;
   bool wide_rate;
@@ -173,7 +173,7 @@ struct Lamb {
 
 struct UnscaleState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  OverflowReport* report = nullptr;  // the trainer's; null: none
+  OverflowReport* report = nullptr;  // the report of the trainer; null: there is none
 };
 
 /// With a report the host waits for each gradient, so that nothing is updated if one has overflowed.
@@ -196,7 +196,7 @@ struct Unscale {
     stream().dispatch(*state.shader, push.bytes(), groups_for(groups));
     if (!state.report) return;
     std::vector<uint32_t> overflows(static_cast<size_t>(groups));
-    float numbers[2];  // the scale and the loss
+    float numbers[2];  // the scale of the loss, and the loss
     stream().copy(overflows.data(), c.scratch<void>(), overflows.size() * sizeof(uint32_t), CopyKind::device_to_host);
     for (const int i : {0, 1}) stream().copy(&numbers[i], c.in<void>(i + 1), sizeof(float), CopyKind::device_to_host);
     stream().synchronize();

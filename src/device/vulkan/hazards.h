@@ -11,8 +11,8 @@
 
 namespace treadle::vulkan {
 
-/// What the commands since a stream's last barrier read and write. A command needs a barrier if it reads what one of them writes, or writes
-/// what one of them reads or writes; without a barrier the device may do them at the same time.
+/// The memory that the commands since a stream's last barrier read and write. A command needs a barrier if it reads what one of them
+/// writes, or writes what one of them reads or writes. Without a barrier, the device may do them at the same time.
 class Hazards {
  public:
   bool needs_barrier(std::span<const MemoryUse> uses) const {
@@ -20,22 +20,22 @@ class Hazards {
              return std::any_of(uses_.begin(), uses_.end(), [&](const MemoryUse& earlier) { return conflict(use, earlier); });
            });
   }
-  /// True if a command of which nothing is known needs a barrier.
+  /// Returns true if a command about which nothing is known needs a barrier.
   bool has_any() const { return is_unknown_ || !uses_.empty(); }
   void add(std::span<const MemoryUse> uses) {
     for (const MemoryUse& use : uses)
       if (use.size_bytes > 0) uses_.push_back(use);
   }
-  /// A command may have accessed anything.
+  /// Notes a command that may have accessed any memory.
   void add_unknown() { is_unknown_ = true; }
-  /// Called for a barrier.
+  /// Forgets all commands, because there is a barrier after them.
   void clear() {
     uses_.clear();
     is_unknown_ = false;
   }
 
  private:
-  static constexpr size_t kMost = 128;  // beyond that a barrier costs less than looking for one
+  static constexpr size_t kMost = 128;  // limit of the uses that are stored; beyond it, a barrier costs less than looking for a conflict
 
   static bool conflict(const MemoryUse& a, const MemoryUse& b) {
     if (a.access == Access::read && b.access == Access::read) return false;

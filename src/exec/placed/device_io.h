@@ -19,13 +19,14 @@ namespace treadle::exec {
 struct Crossings {
   explicit Crossings(const PlacedSteps& steps);
 
-  IdVector<SlotId, uint8_t> only_for_devices;     ///< by root slot: 1 if no step on the host reads it
-  IdVector<SlotId, LocationId> only_for_caller;   ///< by root slot: its location on the host, if one copy makes it and no step reads it
-  IdVector<LocationId, LocationId> copied_to;     ///< by location on a device: the one in only_for_caller that is copied from it
-  IdVector<LocationId, StepId> maker;             ///< the first step that writes a location; kNoStep: none
-  IdVector<SlotId, std::vector<StepId>> readers;  ///< by root slot of an input: all steps that read it, also by copies
-  /// By copy to the host: the first copy of the same bytes on the same stream, such as that of an output of which this one is a view.
-  /// kNoStep: there is no other. All but the first are only for the caller.
+  IdVector<SlotId, uint8_t> only_for_devices;  ///< for each root slot: 1 if no step on the host reads it
+  /// For each root slot: its location on the host, if one copy makes it and no step reads it.
+  IdVector<SlotId, LocationId> only_for_caller;
+  IdVector<LocationId, LocationId> copied_to;     ///< for each location on a device: the location in only_for_caller that is copied from it
+  IdVector<LocationId, StepId> maker;             ///< the first step that writes a location; kNoStep: there is none
+  IdVector<SlotId, std::vector<StepId>> readers;  ///< for each root slot of an input: all steps that read it, also by copies
+  /// For each copy to the host: the first copy of the same bytes on the same stream, such as that of an output of which this one is a view.
+  /// kNoStep: there is no other. All copies but the first are only for the caller.
   IdVector<StepId, StepId> first_of_same;
 
  private:
@@ -48,9 +49,9 @@ class DeviceIo {
   /// @param memory  one per output, or empty. Sets `made_in_run` for outputs that stay.
   void choose_outputs(std::span<const Datum> bound, std::vector<OutputMemory>& memory);
 
-  /// True if the copy to this location on the host is made within the device instead.
+  /// Returns true if the copy to this location on the host is made within the device instead.
   bool stays(LocationId at) const { return staying_.contains(at); }
-  /// True if the output that stays may lie in the memory where it was made, as the caller has bound no other.
+  /// Returns true if the output that stays may be in the memory in which it was made, because the caller has bound no other.
   bool takes_over(LocationId at, const Tensor& made) const {
     const auto found = staying_.find(at);
     return found != staying_.end() && (!found->second.is_bound || found->second.made.storage() == made.storage());
@@ -59,21 +60,21 @@ class DeviceIo {
   /// caller's if that is large enough and the device reaches it, though a feed's only where no step reads the feed any more, or where the
   /// output begins with the feed. Otherwise it is new. @throws Error(resource_exhausted)
   Tensor memory_to_make(LocationId made, DType dtype, const Shape& shape);
-  /// The same for an output that stays on a device after a copy there. @param maker  the device
+  /// Returns the memory for an output that stays on a device after a copy there. @param maker  the device that has made the value
   Tensor memory_to_copy_to(LocationId at, int maker, DType dtype, const Shape& shape);
-  /// Returns where the run's earlier copies to the host have put the bytes that this one copies; undefined: nowhere.
+  /// Returns the memory in which the run's earlier copies to the host have put the bytes that this copy copies; undefined if there is none.
   Tensor same_on_host(StepId copy) const;
   void note_on_host(StepId copy, const Tensor& tensor);
   void clear() noexcept;
 
  private:
   struct Stay {
-    Tensor given;                 // the caller's memory; undefined: none
-    bool is_bound = false;        // the output has to be there in the end
-    bool grows = false;           // the caller will offer its memory again, for an output that may be larger
+    Tensor given;                 // the memory that the caller has bound; undefined: none
+    bool is_bound = false;        // true if the output must be in that memory in the end
+    bool grows = false;           // true if the caller will offer its memory again, for an output that may be larger
     bool has_grown = false;       // as room_to_grow() has it
-    SlotId appends_to = kNoSlot;  // an input that the output begins with, whose memory may be written behind its end
-    Tensor made;                  // from memory_to_make()
+    SlotId appends_to = kNoSlot;  // an input with which the output begins, and after whose end the memory may be written
+    Tensor made;                  // the memory that memory_to_make() has returned
   };
 
   void watch(int device, const Tensor& tensor);
@@ -88,9 +89,9 @@ class DeviceIo {
   const PlacedMemory& memory_;
   const RunState& state_;
   const RunControl& control_;
-  std::unordered_map<LocationId, Stay> staying_;      // outputs that stay, by location on the host
-  std::unordered_map<StepId, Tensor> on_host_;        // by Crossings::first_of_same
-  std::vector<std::shared_ptr<const void>> watches_;  // handles that keep the caller's memory on devices known to the access checks
+  std::unordered_map<LocationId, Stay> staying_;      // outputs that stay on a device, by their location on the host
+  std::unordered_map<StepId, Tensor> on_host_;        // copies on the host, by Crossings::first_of_same
+  std::vector<std::shared_ptr<const void>> watches_;  // handles by which the access checks know the caller's memory on devices
 };
 
 }  // namespace treadle::exec

@@ -32,7 +32,7 @@ class PlacedRun final : public Run {
              std::span<const OutputMemory> memory) override {
     start(feeds, bound, control, memory, {});
   }
-  /// @param parent_values  for a body: the symbols' values of the surrounding run
+  /// @param parent_values  for a body: values of the symbols in the surrounding run
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const OutputMemory> memory,
              std::span<const int64_t> parent_values);
   void set_cache(std::shared_ptr<ValueCache> cache) override { nodes_.set_cache(std::move(cache)); }
@@ -58,7 +58,7 @@ class PlacedRun final : public Run {
   }
   const RunControl& control() const override { return control_; }
 
-  /// The size of a device's arena.
+  /// Returns the size of a device's arena.
   size_t arena_bytes(int device) const { return memory_.arenas().size_bytes(device); }
   Stream& stream(int i) const { return streams_.at(i); }
   const RecordedBulks& recorded() const { return issuing_.recorded(); }
@@ -75,7 +75,7 @@ class PlacedRun final : public Run {
   const PlacedSteps& steps_;
   const Program& program_;
   RunControl control_;
-  RunState state_;  // feeds, binding, and outputs on the host
+  RunState state_;  // the run's feeds, binding, and outputs on the host
   FeedBinder feeds_;
   OutputStore outputs_;
   NodeRunner nodes_;

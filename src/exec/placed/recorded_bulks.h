@@ -1,4 +1,4 @@
-// Work that devices have recorded for a run, so that later runs need not issue it node by node.
+// Keeps work that devices have recorded for a run, so that later runs need not issue it node by node.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ class RecordedBulks {
   /// All arguments must outlive this object, and this object must not outlive the streams.
   RecordedBulks(const PlacedMemory& memory, PlacedValues& values, const NodeRunner& nodes);
 
-  /// True if the bulk can be recorded on the stream in this run.
+  /// Returns true if the bulk can be recorded on the stream in this run.
   bool may_record(std::span<const StepId> bulk, const Stream& queue);
   /// Submits the bulk as it was recorded. Returns false if there is no such record. @pre may_record()
   bool submit_again(std::span<const StepId> bulk, Stream& queue);
-  /// Records what `issue` enqueues. @pre submit_again() has returned false for the bulk
-  /// @param issue  returns false if the work is not complete
+  /// Records the work that `issue` enqueues. @pre submit_again() has returned false for the bulk @param issue  returns false if the work is
+  /// not complete
   template <typename Issue>
   void record(std::span<const StepId> bulk, Stream& queue, Issue&& issue) {
     queue.begin_recorded();
@@ -44,14 +44,14 @@ class RecordedBulks {
     if (is_complete && work) keep(bulk, std::move(work));
   }
   void clear() noexcept { bulks_.clear(); }
-  /// How often recorded work was submitted again.
+  /// Returns the number of times that recorded work was submitted again.
   int64_t num_submitted_again() const { return num_submitted_again_; }
 
  private:
-  /// What recorded work depends on.
+  /// The facts on which recorded work depends.
   struct Key {
-    uint64_t binding = 0, arenas = 0;    // generations
-    std::vector<const void*> addresses;  // of Bulk::outside
+    uint64_t binding = 0, arenas = 0;    // generations of the binding and of the arenas
+    std::vector<const void*> addresses;  // addresses of the locations in Bulk::outside
     bool operator==(const Key&) const = default;
   };
   struct Record {
@@ -60,11 +60,11 @@ class RecordedBulks {
   };
   struct Bulk {
     bool is_recordable = false;
-    std::vector<LocationId> outside;  // locations outside of arenas that its kernels access
-    std::vector<StepId> makers;       // steps with outputs there
-    std::list<Record> records;        // the most recently used first
+    std::vector<LocationId> outside;  // locations outside of arenas that the kernels of the bulk access
+    std::vector<StepId> makers;       // steps whose outputs are at these locations
+    std::list<Record> records;        // records, the most recently used one first
   };
-  static constexpr size_t kMostRecords = 4;  // two and more states alternate between as many addresses
+  static constexpr size_t kMostRecords = 4;  // limit of the records: two or more states alternate between as many addresses
 
   Bulk& bulk_of(std::span<const StepId> bulk);
   bool is_recordable(const StreamPlan::Step& step) const;
@@ -75,9 +75,9 @@ class RecordedBulks {
   const PlacedMemory& memory_;
   PlacedValues& values_;
   const NodeRunner& nodes_;
-  std::unordered_map<StepId, Bulk> bulks_;  // by first step
+  std::unordered_map<StepId, Bulk> bulks_;  // bulks by their first step
   int64_t num_submitted_again_ = 0;
-  Key now_;  // of the bulk that submit_again() was called for last
+  Key now_;  // key of the bulk for which submit_again() was called last
 };
 
 }  // namespace treadle::exec

@@ -8,7 +8,7 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint OF_KEYS = 0;
-layout(constant_id = 1) const uint COLUMNS = 16;  // features of a head that an invocation sums up, every 16th
+layout(constant_id = 1) const uint COLUMNS = 16;  // number of features of a head that an invocation sums up: every 16th feature
 // Where the heads of operands and gradients are, as in attention.comp.
 layout(constant_id = 2) const uint Q_PARTS = 0;
 layout(constant_id = 3) const uint K_PARTS = 0;
@@ -23,19 +23,19 @@ layout(constant_id = 11) const uint EMPTY_ROWS = 0;
 layout(constant_id = 12) const uint SHOWS_SCORES = 0;
 
 const uint ROWS = 16, OTHERS = 64, DEPTH = 16;
-const uint KEEPS = 1, HIDES = 2, ADDS = 3;                                        // kinds of mask
-const uint MASK_BATCH = 2, MASK_HEADS = 4, MASK_ROWS = 8, MASK_COLUMNS = 16;      // flags
+const uint KEEPS = 1, HIDES = 2, ADDS = 3;                                        // the kinds of masks
+const uint MASK_BATCH = 2, MASK_HEADS = 4, MASK_ROWS = 8, MASK_COLUMNS = 16;      // the flags
 const float NEVER = -1.0 / 0.0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 1) readonly buffer Bytes { uint8_t at[]; };
 
 layout(push_constant, scalar) uniform Push {
   Elements dq, dk, dv;
-  Elements dscores;      // [batch, heads, queries, keys], with SHOWS_SCORES
+  Elements dscores;      // with the shape [batch, heads, queries, keys], with SHOWS_SCORES
   Elements dy, q, k, v;
-  Elements mask;         // of bytes unless it is added
-  Elements stats;        // three numbers of each row
-  uint batch, heads;     // heads: of queries in the upper half, of keys in the lower
+  Elements mask;         // elements are bytes unless the mask is added
+  Elements stats;        // three numbers for each row
+  uint batch, heads;     // heads: in the upper half the number of heads of queries, in the lower that of keys
   uint queries, keys;
   uint size, v_size;
   uint flags;
@@ -45,7 +45,7 @@ layout(push_constant, scalar) uniform Push {
 shared float a_tile[ROWS][DEPTH + 1], b_tile[OTHERS][DEPTH + 1], weights[ROWS][OTHERS + 1], score_weights[ROWS][OTHERS + 1];
 shared float parts[ROWS][17], more_parts[ROWS][17];
 
-uint batch, kv_head;  // of the group
+uint batch, kv_head;  // the batch and the head that the group computes
 uint q_heads() { return p.heads >> 16; }
 uint kv_heads() { return p.heads & 0xFFFFu; }
 uint num_rows() { return q_heads() / kv_heads() * p.queries; }
@@ -67,7 +67,8 @@ float of_key(uint key, uint feature, bool scores) {
   return scores ? p.k.at[key_place(key, p.size, K_PARTS) + feature] : p.v.at[key_place(key, p.v_size, V_PARTS) + feature];
 }
 
-// The products Q K^T or dY V^T of 16 rows or keys from a0 on with 64 of the others from b0 on: an invocation computes every 16th of a row.
+// Computes the products Q K^T or dY V^T of 16 rows or keys, from a0 on, with 64 of the others, from b0 on. An invocation computes every
+// 16th product of a row.
 float[4] products(uint a0, uint b0, bool scores) {
   const uint own_row = gl_LocalInvocationIndex / 16, lane = gl_LocalInvocationIndex % 16;
   float sums[4] = {0, 0, 0, 0};
@@ -87,7 +88,7 @@ float[4] products(uint a0, uint b0, bool scores) {
 
 bool has(uint flag) { return (p.flags & flag) != 0; }
 
-// @param is_hidden  whether a boolean mask replaces the score, which then has no gradient
+// Applies the mask to a score. @param is_hidden  receives true if a boolean mask replaces the score, which then has no gradient
 float masked(float score, uint row, uint key, out bool is_hidden) {
   is_hidden = false;
   if (MASK == 0) return score;

@@ -1,5 +1,5 @@
-// CachePositions and, with WINDOWED, WindowPositions: an invocation computes the position of one token, and that of a sample's first token
-// also what belongs to the sample. Without a fault, all numbers are below 2^31.
+// CachePositions and, with WINDOWED, WindowPositions. Each invocation computes the position of one token. That of a sample's first token
+// also computes the numbers that belong to the sample. Without a fault, all numbers are below 2^31.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -13,23 +13,23 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 
 layout(push_constant, scalar) uniform Push {
   Longs first, rows, positions;
-  Longs kept;             // without WINDOWED: one number, the length of the caches
-  Longs origin;           // WINDOWED
+  Longs kept;             // without WINDOWED, this is one number, the length of the caches
+  Longs origin;           // only with WINDOWED
   Numbers lengths, total;
   Longs ids;
   Numbers counts;
-  Fault fault;            // gets `site` where the numbers do not fit together
+  Fault fault;            // receives `site` if the numbers do not fit together
   uint site;
   int batch, tokens;
-  int past;               // rows of the cache
-  int window;             // WINDOWED
+  int past;               // number of rows of the cache
+  int window;             // only with WINDOWED
   uint has_ids, has_counts, causal;
-  uint outputs;           // bit i: the output i, in the order above, is wanted
+  uint outputs;           // bit i: output i, in the order above, is wanted
 } p;
 
 bool wanted(uint i) { return (p.outputs >> i & 1u) != 0; }
 
-// The keys, of `total`, that a window's cache holds. If it is full, it drops several at a time.
+// Returns how many of `total` keys the cache of a window holds. When it is full, it drops several at a time.
 int resident(int total) {
   if (total <= p.past) return total;
   const int gap = p.past - p.window + 1, over = total - p.past;
@@ -38,7 +38,7 @@ int resident(int total) {
 
 void main() {
   const uint item = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
-  const uint items = uint(max(p.tokens, 1));  // of a sample
+  const uint items = uint(max(p.tokens, 1));  // number of items of a sample
   if (item >= uint(p.batch) * items) return;
   const uint sample_index = item / items;
   const int token = int(item % items), total = p.total.at[0], last = p.lengths.at[sample_index];

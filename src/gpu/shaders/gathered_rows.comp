@@ -1,5 +1,5 @@
-// GatherGradRows in two passes over indices that are sorted with their positions: one group finds the rows, and where the addends of each
-// begin; an invocation adds up one element of a row.
+// GatherGradRows, in two passes over indices that are sorted with their positions. First, one group finds the rows, and where the addends
+// of each row begin. Then each invocation adds up one element of a row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "items.glsl"
@@ -13,17 +13,17 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Numbers { ui
 
 layout(push_constant, scalar) uniform Push {
   Floats rows, dy;
-  Longs places;   // the row of the table that each row belongs to; -1: none
+  Longs places;   // for each row, the row of the table to which it belongs; -1: none
   Items items;
-  Numbers firsts; // of each row, the first of its items, and the end of the last one; at [room + 1] the number of rows
-  uint count;     // indices
-  uint room;      // rows that the outputs have room for
-  uint inner;     // elements of a row
+  Numbers firsts; // for each row, its first item; then the end of the last row; at [room + 1] the number of rows
+  uint count;     // number of indices
+  uint room;      // number of rows for which the outputs have room
+  uint inner;     // number of elements of a row
 } p;
 
 shared uint ends[256];
 
-// Whether an item is the first one of its row. Indices outside of the table sort last, and are a fault already.
+// Returns true if an item is the first one of its row. Indices outside of the table sort last, and are reported as a fault already.
 bool begins_row(uint i) { return i < p.count && p.items.at[i].high != 0xFFFFFFFFu && (i == 0 || p.items.at[i - 1].high != p.items.at[i].high); }
 
 void main() {

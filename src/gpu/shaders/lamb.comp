@@ -1,4 +1,5 @@
-// LambUpdate in three passes: the states and, of parts of the elements, the squares of parameter and step; their sums; the parameter.
+// LambUpdate, in three passes. The first computes the states and, for each part of the elements, the sums of the squares of parameter and
+// step; the second adds up these sums; the third computes the parameter.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -14,13 +15,13 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 layout(push_constant, scalar) uniform Push {
   Elements x_new, v_new, h_new;  // the parameter and its states
   Elements x, g, v, h;
-  Elements sums;                 // scratch: of each part, the squares of the parameter, and of the step; at the end, what scales the rate
+  Elements sums;                 // for each part, sums of the squares of the parameter and of the step; at the end, the factor of the rate
   Bits rate, number;             // R, and T in 64 bits
-  Fault fault;                   // gets `site` where T is less than 1
+  Fault fault;                   // receives `site` if T is less than 1
   uint site;
   uint wide_rate;                // 1: R has 64 bits
-  uint count, parts;             // elements, and groups among which they are shared out
-  float a, b;                    // logarithms of the betas
+  uint count, parts;             // number of elements, and number of groups that share them
+  float a, b;                    // the logarithms of the betas
   float epsilon, decay;
 } p;
 

@@ -2,7 +2,7 @@
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Longs { ivec2 at[]; };
 
 ivec2 to_long(int x) { return ivec2(x, x >> 31); }
-// The number, or the nearest one of 32 bits.
+// Returns the number, or the nearest number of 32 bits.
 int to_int(ivec2 x) { return x.y == x.x >> 31 ? x.x : x.y < 0 ? int(0x80000000u) : 0x7FFFFFFF; }
 ivec2 plus(ivec2 a, int b) {
   uint carry;

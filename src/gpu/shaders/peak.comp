@@ -18,5 +18,5 @@ void main() {
     for (int i = 0; i < 8; ++i) sums[i] = fma(sums[i], vec4(p.factor), vec4(p.summand));
   vec4 sum = vec4(0);
   for (int i = 0; i < 8; ++i) sum += sums[i];
-  if (sum.x + sum.y + sum.z + sum.w == p.summand) p.y.at[0] = sum.x;  // almost never, but the compiler cannot know
+  if (sum.x + sum.y + sum.z + sum.w == p.summand) p.y.at[0] = sum.x;  // this is almost never true, but the compiler cannot know it
 }

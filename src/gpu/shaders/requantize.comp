@@ -18,7 +18,7 @@ layout(push_constant, scalar) uniform Push {
   Ints sums, bias;                  // one bias per row
   Floats x_scale, w_scale, y_scale;
   Words y_zero;
-  uint count, rows, columns;        // number of sums; extents of each of their matrices
+  uint count, rows, columns;        // number of sums, and extents of each of their matrices
   uint flags;
 } p;
 

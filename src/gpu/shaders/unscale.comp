@@ -1,4 +1,5 @@
-// UnscaleGradient: a group divides parts of the gradient by the loss's scale, and tells whether an element of it is infinite or NaN.
+// UnscaleGradient. Each group divides parts of the gradient by the scale of the loss, and reports whether one of their elements is infinite
+// or NaN.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -10,7 +11,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Flags { uint
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, scale;
-  Flags overflows;     // of each group
+  Flags overflows;     // one flag for each group
   uint count, groups;
 } p;
 

@@ -1,4 +1,4 @@
-// Updates of parameters and of a trainer's states: an invocation computes one element.
+// Updates of parameters and of a trainer's states. Each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -7,8 +7,8 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-layout(constant_id = 1) const uint OF_ROWS = 0;  // 1: the gradient has only some rows of the parameter, and others stay as they are
-// As in gpu/update.cpp.
+layout(constant_id = 1) const uint OF_ROWS = 0;  // 1: the gradient has only some rows of the parameter, and the other rows stay as they are
+// These numbers are those of UpdateKind in gpu/update.cpp.
 const uint MOMENTUM = 0, ADAGRAD = 1, ADAM = 2, ADAM_UPDATE = 3, RMSPROP = 4, LION = 5, ACCUMULATE = 6, AVERAGE = 7, ASSIGN = 8;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Bits { uint at[]; };
@@ -18,13 +18,13 @@ layout(push_constant, scalar) uniform Push {
   Elements x_new, v_new, h_new;  // the parameter and its states
   Elements x, g, v, h;
   Bits rate, number;             // R, and T in 64 bits
-  Fault fault;                   // gets `site` where T is less than 1, and has to be more, or a place is outside of the parameter
+  Fault fault;                   // receives `site` if T is less than 1 and has to be more, or if a place is outside of the parameter
   uint site;
   uint wide_rate;                // 1: R has 64 bits
   uint count;
-  float a, b, c, d, e;           // what the kind takes them for
-  Bits places;                   // with OF_ROWS: the gradient's rows in the parameter, in 64 bits; -1: none
-  uint width, rows;              // with OF_ROWS: elements of a row, and rows of the parameter
+  float a, b, c, d, e;           // numbers whose meaning depends on the kind
+  Bits places;                   // with OF_ROWS: for each row of the gradient, its row in the parameter, in 64 bits; -1: none
+  uint width, rows;              // with OF_ROWS: number of elements of a row, and number of rows of the parameter
 } p;
 
 float rate() { return p.wide_rate != 0 ? narrowed(p.rate.at[0], p.rate.at[1]) : uintBitsToFloat(p.rate.at[0]); }
@@ -46,7 +46,8 @@ void main() {
   if (KIND == ACCUMULATE) p.x_new.at[i] = p.x.at[i] + p.a * g;
   if (KIND == AVERAGE) p.x_new.at[i] = p.x.at[i] + p.a * (g - p.x.at[i]);
   if (KIND == ASSIGN) p.x_new.at[i] = g;
-  if (KIND == MOMENTUM) {  // a: of the old momentum, b: of the gradient after the first update, c: norm_coefficient, d: 1 for Nesterov
+  // a: factor of the old momentum, b: factor of the gradient after the first update, c: norm_coefficient, d: 1 for Nesterov.
+  if (KIND == MOMENTUM) {
     const float x = p.x.at[i], gradient = p.c * x + g;
     const float momentum = p.a * p.v.at[i] + (number() > 0 ? p.b : 1) * gradient;
     p.x_new.at[i] = x - rate() * (p.d != 0 ? gradient + p.a * momentum : momentum);
@@ -59,7 +60,7 @@ void main() {
   }
   if (KIND == LION) {  // a, b: betas, c: weight decay
     const float v = p.v.at[i], direction = p.a * v + (1 - p.a) * g;
-    const float turn = direction > 0 ? 1 : direction < 0 ? -1 : direction;  // a NaN stays one
+    const float turn = direction > 0 ? 1 : direction < 0 ? -1 : direction;  // a NaN stays a NaN
     p.x_new.at[i] = (1 - rate() * p.c) * p.x.at[i] - rate() * turn;
     p.v_new.at[i] = p.b * v + (1 - p.b) * g;
   }

@@ -1,4 +1,4 @@
-// UpdateCache: an invocation writes one word of the cache, or only of its new rows if these are written over the past.
+// UpdateCache. Each invocation writes one word of the cache, or only of its new rows if these are written over the past.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -13,10 +13,10 @@ layout(push_constant, scalar) uniform Push {
   Words present, update, past;
   Longs places;
   Numbers counts;
-  Fault fault;           // gets `site` where a place or a count is outside of the cache
+  Fault fault;           // receives `site` if a place or a count is outside of the cache
   uint site;
-  uint count;            // words to write
-  uint heads, size;      // size: words of a row
+  uint count;            // number of words to write
+  uint heads, size;      // `size` is the number of words of a row
   int added, past_rows, extent;
   uint has_counts, in_place;
 } p;

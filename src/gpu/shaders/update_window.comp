@@ -1,4 +1,4 @@
-// UpdateWindow: an invocation writes one word of the keys or, with PRESENT, of the rows that stay, which it takes from the keys.
+// UpdateWindow. Each invocation writes one word of the keys or, with PRESENT, of the rows that stay, which it takes from the keys.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -14,12 +14,12 @@ layout(push_constant, scalar) uniform Push {
   Words present, keys, update, past;
   Longs first, rows, kept;
   Numbers counts;
-  Fault fault;               // gets `site` where rows are outside of the cache
+  Fault fault;               // receives `site` if rows are outside of the cache
   uint site;
-  uint count;                // words to write
-  uint heads, size;          // size: words of a row
+  uint count;                // number of words to write
+  uint heads, size;          // `size` is the number of words of a row
   int added, capacity, extent;
-  uint has_counts, in_place;  // in_place: the present is written over the past
+  uint has_counts, in_place;  // in_place: 1 if the present is written over the past
 } p;
 
 void main() {
