@@ -1,5 +1,6 @@
 """Counts how often nodes run and how long they take, in all runs if `SessionOptions.node_counters` is set. Each node has a histogram of its times;
-single runs are not recorded."""
+single runs are not recorded.
+"""
 
 from __future__ import annotations
 

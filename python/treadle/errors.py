@@ -65,7 +65,8 @@ class RuntimeException(Error):
 
 class OutOfMemory(RuntimeException, MemoryError):
     """Memory ran out: an account's limit, an allocator or a device refused it. If another limit is exceeded, the error is a `RuntimeException`
-    with the same code."""
+    with the same code.
+    """
 
 
 class InvalidProtobuf(Error):

@@ -233,7 +233,8 @@ class Executor:
 
     def _hand_over(self, is_train: bool) -> None:
         """Binds the arrays that have replaced bound ones in the dicts since the last pass. Copies the arrays that cannot be read in
-        place."""
+        place.
+        """
         for name, value in self.arg_dict.items():
             if self._bound[name] is not value:
                 self._executor.set_argument(name, self._core.handed(name, value))

@@ -36,7 +36,8 @@ class PartialRun:
 
     def step(self, count: int = 1) -> int:
         """Runs `count` nodes of the optimised graph, or fewer up to the next Yield or the end. Returns how many nodes are left before that. On
-        devices, copies count as nodes."""
+        devices, copies count as nodes.
+        """
         return self._native.advance_steps(count)
 
     @property
@@ -51,7 +52,8 @@ class PartialRun:
 
     def resume(self, values: Sequence[Any]) -> list[Any] | None:
         """Gives the Yield at which the run has stopped a value for each of its outputs, and continues. Returns the run's outputs, or None
-        if the run stops at a further Yield."""
+        if the run stops at a further Yield.
+        """
         return self.outputs() if self._native.resume(list(values)) else None
 
     @property

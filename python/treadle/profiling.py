@@ -201,7 +201,8 @@ class LoadPhase:
 @dataclass(frozen=True)
 class MeasuredMemory:
     """Memory that was allocated during the profile (`memory=True`). Sizes are in bytes, by class: "weights", "packed", "activations",
-    "scratch", "io"; in training also "parameters", "gradients" and "optimizer_state"."""
+    "scratch", "io"; in training also "parameters", "gradients" and "optimizer_state".
+    """
 
     before: dict[str, int]
     """Bytes that were held when the profile began."""
@@ -410,7 +411,8 @@ class Profile:
     @property
     def graphs(self) -> list[Profile]:
         """If the client is a `treadle.torch.Module` or an executor, the profiles of its graphs that ran, the one with the most time first;
-        this object itself is the profile of the first one. If the profile is of the process, the profiles of its clients that ran."""
+        this object itself is the profile of the first one. If the profile is of the process, the profiles of its clients that ran.
+        """
         if self._graphs is None:
             self._graphs = sorted((part for part in self._parts if part._read().recorded), key=lambda part: -part._total_ms())
         return self._graphs
@@ -437,7 +439,8 @@ class Profile:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Loads a profile that was saved as .json or .json.gz, or that `stream_to` wrote. Only a profile that `stream_to` wrote has single
-        events."""
+        events.
+        """
         made = cls()
         with open(path, "rb") as file:
             if file.read(len(_RECORDING)) == _RECORDING:
@@ -490,7 +493,8 @@ class Profile:
     @property
     def layers(self) -> list[ProfiledLayer]:
         """Layers of the model in the order in which runs reach them, in training separately for each phase. Empty if the model's nodes name
-        no layers."""
+        no layers.
+        """
         return self._read().layers
 
     @property
@@ -506,7 +510,8 @@ class Profile:
     def memory(self) -> MemoryTimeline:
         """Returns the planned contents of the main graph's arena, per step and at the peak. Its `measured` are actual allocations.
 
-        The result has no steps if nothing was planned because nothing ran, no value is in the arena, or the nodes ran on a device."""
+        The result has no steps if nothing was planned because nothing ran, no value is in the arena, or the nodes ran on a device.
+        """
         return cast(MemoryTimeline, self._read().memory())
 
     def table(self, top: int = 25, sort: str = "time", memory: bool = False) -> str:
@@ -631,7 +636,8 @@ class _ProfileFunction:
     @staticmethod
     def range(name: str) -> _treadle.ProfileRange:
         """Marks a range of the program in all open profiles: `with treadle.profile.range("load batch"):`. Ranges may nest, and may be on any
-        thread."""
+        thread.
+        """
         made: _treadle.ProfileRange = _treadle.profile_range(name)
         return made
 

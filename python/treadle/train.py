@@ -274,7 +274,8 @@ class Trainer:
     @property
     def optimizer_state(self) -> dict[str, np.ndarray]:
         """The whole state of the optimizer, as arrays like those of `parameters`, by "PARAMETER/KIND". Kinds are momentum, mean, squares, average and
-        gradient (of accumulation)."""
+        gradient (of accumulation).
+        """
         return self._trainer.optimizer_state
 
     @property

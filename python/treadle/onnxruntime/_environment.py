@@ -41,7 +41,8 @@ def get_device() -> str:
 def onnxruntime_library() -> str:
     """Returns the path of libonnxruntime.so.1 in this package, for programs that load ONNX Runtime's library to use its C interface.
 
-    Raises FileNotFoundError if it was not built."""
+    Raises FileNotFoundError if it was not built.
+    """
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capi", "libonnxruntime.so.1")
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} is not part of this build (TREADLE_BUILD_ORT_API)")

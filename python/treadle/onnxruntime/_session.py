@@ -249,7 +249,8 @@ class Session(_session.Session):
         run_options: RunOptions | None = None,
     ) -> None:
         """Runs in another thread, and then calls `callback(results, user_data, error)` in that thread; `error` is empty if the run
-        succeeded."""
+        succeeded.
+        """
 
         def work() -> None:
             results: list[Any] = []
@@ -392,7 +393,8 @@ class IOBinding(_treadle.SessionIOBinding):
 
     def bind_input(self, name: str, *args: Any, **kwargs: Any) -> None:
         """Binds the caller's memory to an input. The arguments are the device's kind and number, the element type, the shape and the
-        address."""
+        address.
+        """
         try:
             super().bind_input(name, *args, **kwargs)
         except Error as error:

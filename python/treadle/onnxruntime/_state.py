@@ -23,7 +23,8 @@ from ._environment import CPU_PROVIDER
 
 class OrtCompiledModelCompatibility(_Named):
     """Says whether a device can run a model that was compiled for it. The CPU runs ONNX models, which are not compiled, so the answer is
-    always EP_NOT_APPLICABLE."""
+    always EP_NOT_APPLICABLE.
+    """
 
     EP_NOT_APPLICABLE = 0
     EP_SUPPORTED_OPTIMAL = 1
@@ -217,7 +218,8 @@ def quantize_qdq_matmul_4bits(codes: Any, weights: Any, scales: Any, zeros: Any,
 
 def quantize_qdq_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> bool:
     """Does what `quantize_qdq_matmul_4bits` does, in 2 bits. The same function of ONNX Runtime 1.31 writes 4-bit codes, beyond the end of
-    the given array."""
+    the given array.
+    """
     return bool(_treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 2, True))
 
 

@@ -77,7 +77,8 @@ class _Flat(nn.Module):
 @contextlib.contextmanager
 def _as_exported(module: nn.Module) -> Iterator[None]:
     """Sets PyTorch up for an export. Normalisations in training are exported in evaluation mode, since the joint module computes and keeps their
-    statistics."""
+    statistics.
+    """
     switched = [owner for owner in module.modules() if trains_statistics(owner)]
     fast_path = torch.backends.mha.get_fastpath_enabled()
     loggers = {name: logging.getLogger(name).level for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")}

@@ -92,7 +92,8 @@ def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 @contextmanager
 def _refuse_autocast_within() -> Iterator[None]:
     """Refuses autocast within the module. A graph has one precision, so values that the module computes in another one, mostly float32, would be
-    rounded."""
+    rounded.
+    """
     enter: Callable[[Any], Any] = torch.autocast.__enter__
     thread = threading.get_ident()
 
@@ -320,7 +321,8 @@ class Manager:
     @staticmethod
     def _dynamic(plans: Sequence[Plan], leaves: Sequence[torch.Tensor]) -> list[set[int]]:
         """Returns the axes whose extents may change in later calls: batch and sequence, for images only the batch, and all axes whose
-        extents have changed already."""
+        extents have changed already.
+        """
         axes = [set(range(min(leaf.dim(), 1 if leaf.dim() > 3 else 2))) for leaf in leaves]
         for plan in plans:
             for dynamic, leaf, shape in zip(axes, leaves, plan.description.shapes, strict=True):

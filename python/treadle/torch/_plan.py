@@ -215,7 +215,8 @@ class Plan:
 
     def groups(self) -> list[list[int]]:
         """Returns groups of indices into `wanted`. There are several if the option asks for them or several processes sum gradients, so that autograd
-        gets some gradients while others are being computed."""
+        gets some gradients while others are being computed.
+        """
         groups = self.description.groups
         if len(groups) > 1 and self.options.gradient_group_mb is None:
             distributed = torch.distributed
@@ -347,7 +348,8 @@ class _Call:
 
     def move_feeds(self, run: Any) -> None:
         """Tells the run new addresses of parameters: sharding (fully_shard) frees parameters after the forward pass, and gathers them again before
-        the backward pass."""
+        the backward pass.
+        """
         places = [place for place, (kind, _) in enumerate(self.plan.description.feeds) if kind == "state"]
         for place, tensor, address in zip(places, self.state, self.addresses, strict=False):
             if tensor.data_ptr() == address:
@@ -401,7 +403,8 @@ class _Step(torch.autograd.Function):
 
 class _LaterGradients(torch.autograd.Function):
     """The autograd function of a group of gradients that the backward pass computes after others. Its result is a dummy input of the step, or of the
-    preceding group, so that autograd first runs the hooks and all-reduces of those gradients."""
+    preceding group, so that autograd first runs the hooks and all-reduces of those gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, call: _Call, group: list[int], *tensors: torch.Tensor) -> torch.Tensor:
