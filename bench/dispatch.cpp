@@ -62,7 +62,7 @@ double bind_ns(int num_nodes) {
   return changing - steady;
 }
 
-// Returns the time of a run with `num_yields` stops, at which nothing is read.
+// Returns the time of a run that stops at `num_yields` Yield nodes and is resumed each time, without reading the yielded values.
 double stopping_ns(int num_yields) {
   Session session(chain(2 * num_yields + 1, false, true), plain_options());
   const std::map<std::string, Datum> feeds{{"v0", Tensor(DType::float32, {8})}};

@@ -1,4 +1,5 @@
-// Identifies random nodes of a graph by an attribute instead of their names, also in files: a reader renames nodes without names.
+// Identifies the nodes that draw random numbers (Dropout, RandomNormal …) by an attribute, which is written to files, too. Their names
+// would not do: a node without a name gets a new one each time a file is read.
 #pragma once
 
 #include <charconv>

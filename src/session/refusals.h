@@ -12,7 +12,7 @@ namespace treadle {
 struct Refusal {
   std::string_view where;    ///< the way in which the model is executed, such as "execution on devices"
   std::string_view what;     ///< a capability, or an option's name in SessionOptions
-  std::string_view instead;  ///< the reason why it has no effect there, or the alternative
+  std::string_view instead;  ///< the reason why the capability or option has no effect in that way of executing, or the alternative
 
   std::string message() const;
 };

@@ -337,7 +337,7 @@ void Turn::give_way() {
     // microseconds; a node that begins in such a gap would delay the next request.
     for (uint32_t word; ((word = state_.slot->word.load()) & kGivesWay) != 0;) {
       const bool runs = page.guaranteed_running.load() != 0;
-      if (runs && !must_give_way()) break;  // the policy lets this node run beside the job
+      if (runs && !must_give_way()) break;  // the policy lets this node run beside the guaranteed job
       const uint64_t now = now_ns(), ended = page.guaranteed_ended_ns.load();
       const int64_t quiet = runs || ended > now ? 0 : static_cast<int64_t>(now - ended);
       if (quiet >= kSettleNs) break;

@@ -297,11 +297,12 @@ class Recorder {
   mutable ForkMutex mutex_;
   std::vector<RecordWindow*> windows_;
   std::vector<std::shared_ptr<ThreadLog>> logs_;
-  std::vector<std::pair<int64_t, RecordEvent>> late_;  // events of record_for(), with the thread's system id; kept while there are windows
+  std::vector<std::pair<int64_t, RecordEvent>>
+      late_;  // events of record_for(), with the thread's system id; kept while any RecordWindow exists
   std::vector<RecordName> names_;
   std::unordered_map<std::string, uint32_t> ids_;
   std::atomic<uint64_t> anchor_due_{UINT64_MAX};  // in ticks, when the next anchor is due; never without windows
-  std::vector<ClockAnchor> anchors_;              // kept while there are windows
+  std::vector<ClockAnchor> anchors_;              // kept while any RecordWindow exists
   uint64_t anchor_seconds_ = 1;                   // seconds between two anchors
 };
 

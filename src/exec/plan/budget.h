@@ -48,7 +48,7 @@ struct BudgetedPlan {
   std::vector<InstructionId> order;
   size_t arena_bytes = 0;
   size_t spilled_bytes = 0, num_recomputed = 0;
-  double cost_ns = 0;                   ///< estimated time of all moves
+  double cost_ns = 0;                   ///< estimated time of all spills, reloads and recomputed nodes
   std::vector<size_t> operand_offsets;  ///< offset of each operand in the arena; kNowhere: the operand is not in the arena
   IdVector<InstructionId, size_t> scratch_offsets;
   std::vector<Move> moves;

@@ -42,8 +42,8 @@ bool restore(const Graph& graph, const ProgramOptions& options, Instruction& ins
   return true;
 }
 
-// Makes the packed state. A kernel that is bound during a run may pack then, which is charged to the run. So such kernels cannot share a
-// state.
+// Makes the packed state, shared with other programs if possible. A kernel that is bound during a run (Instruction::dynamic) may pack its
+// weights then, and the memory counts for that run alone; so it has a state of its own.
 void create(const Graph& graph, const ProgramOptions& options, Instruction& instruction, size_t& foreign_bytes) {
   if (options.share_weights && !instruction.dynamic) instruction.packed = shared_packed(graph, *instruction.node, *instruction.kernel);
   instruction.packed_is_shared = instruction.packed != nullptr;

@@ -56,8 +56,8 @@ struct DescribedPlan {
   struct Place {
     SlotId root = kNoSlot;  ///< the root whose bytes it has; kNoSlot: it is scratch
     Home home = Home::planned;
-    int32_t memory = 0;  ///< planned: index of the arena; other places have memory of their own
-    size_t offset = 0;   ///< planned: offset in the arena
+    int32_t memory = 0;  ///< index of the arena, if the home is Home::planned; 0 for other homes, which are not in an arena
+    size_t offset = 0;   ///< offset in the arena, if the home is Home::planned
     size_t size_bytes = 0;
     bool ready = false;   ///< the place has memory when the run starts
     bool filled = false;  ///< the place holds the root's elements when the run starts

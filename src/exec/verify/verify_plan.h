@@ -25,7 +25,8 @@ std::vector<std::string> find_faults(const DescribedPlan& plan, size_t most = 8)
 /// @throws Error(internal) with the faults, if find_faults() returns any
 void verify_plan(const DescribedPlan& plan);
 
-/// Verifies the schedules of a run on the host without a budgeted plan: in order and, if the program has it, by readiness.
+/// Verifies a run on the host that has no plan for a memory limit: the schedule that runs instructions in the program's order and, if the
+/// program has one, the schedule that starts each instruction as soon as its inputs are ready.
 void verify_binding(const Binding& binding);
 
 // Runs call these before they follow a plan. A plan is verified once (Proof), and only if the program verifies plans

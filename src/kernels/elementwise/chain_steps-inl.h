@@ -37,7 +37,7 @@ struct Step {
   Fn fn;
   uint8_t x, y;
   float a, b;
-  UnaryLoop function;  // function of a unary step without a map
+  UnaryLoop function;  // loop of a unary step whose function has no ChainStep::map
   const ChainStep* from;
   float whole = 0, divisor = 1;  // for a quantizing step: kWhole plus its zero point, and its scale
 };

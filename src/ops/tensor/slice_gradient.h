@@ -10,7 +10,8 @@ namespace treadle::ops {
 struct SlicedPlaces {
   int64_t starts[kMaxRank], strides[kMaxRank];  // for each axis of X
 
-  /// Returns the places. @throws Error(invalid_argument) if the gradient, input 0, does not have the shape of such a slice
+  /// Returns the places of X that the forward Slice has read.
+  /// @throws Error(invalid_argument) if input 0, the gradient, does not have the shape of the slice that the other inputs describe
   static SlicedPlaces of(const BindContext& c);
 };
 
