@@ -80,10 +80,11 @@ std::string SessionDevices::list_nodes(const exec::Program& program, const exec:
     const std::string_view value = output == exec::kNoSlot ? std::string_view() : program.name(output);
     const char* why = "";
     if (device == exec::DevicePlacement::kHost && device_or_default(*instruction.node) != exec::DevicePlacement::kHost)
-      why = !instruction.bodies.empty()                    ? "the host looks at the condition; the bodies' nodes follow"
-            : !exec::runs_on_devices(program, instruction) ? "strings and sequences are the host's"
-            : settings.contains(instruction.node)          ? "what it makes is read by the host only, such as extents"
-                                                           : "the device has no kernel for it with these types and attributes";
+      why = !instruction.bodies.empty()                      ? "the host looks at the condition; the bodies' nodes follow"
+            : !exec::runs_on_devices(program, instruction)   ? "strings and sequences are the host's"
+            : settings.contains(instruction.node)            ? "what it makes is read by the host only, such as extents"
+            : exec::reads_only_shapes(*instruction.node->op) ? "it reads an extent, which the host knows"
+                                                             : "the device has no kernel for it with these types and attributes";
     text += fmt::format("{}\t{}\t{}\t{}\t{}\n", devices_[static_cast<size_t>(device)]->name(), field_of(instruction.node->op_type),
                         field_of(instruction.node->name), field_of(value), why);
     for (size_t b = 0; b < instruction.bodies.size(); ++b)
