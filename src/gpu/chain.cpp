@@ -76,6 +76,14 @@ const OwnFormula kOwnFormulas[] = {
     {"BitwiseNot", 1, [](CodeWriter& s, std::span<const Value> x) { return s.op(spv::OpNot, x[0].type, {x[0]}); }},
 };
 
+Formula shrinking(const ElementwiseStep& step) {
+  const auto bound = static_cast<double>(step.attribute("lambd", 0.5F)), bias = static_cast<double>(step.attribute("bias", 0));
+  return [bound, bias](CodeWriter& s, std::span<const Value> x) {
+    const Value above = s.select(s.less(s.number(bound), x[0]), s.sub(x[0], s.number(bias)), s.number(0));
+    return s.select(s.less(x[0], s.number(-bound)), s.add(x[0], s.number(bias)), above);
+  };
+}
+
 Formula infinity_test(const ElementwiseStep& step) {
   const bool positive = step.attribute("detect_positive", 1) != 0, negative = step.attribute("detect_negative", 1) != 0;
   return [positive, negative](CodeWriter& s, std::span<const Value> x) {
@@ -178,14 +186,15 @@ std::optional<StepCode> code_of(const ElementwiseStep& step, std::span<const DTy
   for (const OwnFormula& own : kOwnFormulas)
     if (step.op_type == own.op_type && types.size() == own.num_operands) return StepCode{own.write, types.back()};
   if (const ScalarFunction* function = find_function(step.op_type)) return function_code(step, *function, types[0], in);
+  if (step.op_type == "Pow" && types.size() == 2 && in == Arithmetic::f32 && arithmetic[1] != Arithmetic::f64)
+    return StepCode{[](CodeWriter& s, std::span<const Value> x) { return write_pow(s, x[0], s.convert(x[1], Arithmetic::f32)); }, types[0]};
   if (!op || !alike) return std::nullopt;
-  // Integer division stays on the host, which can report a division by zero.
+  // Integer division has a kernel of its own, which reports a division by zero.
   if (op->chain.given && op->chain.forward == ChainOp::div && in != Arithmetic::f32 && in != Arithmetic::f64) return std::nullopt;
   if (op->chain.given) return StepCode{folded(op->chain.forward), gives_truth(op->chain.forward) ? DType::boolean : types[0]};
   if (in != Arithmetic::f32) return std::nullopt;
   if (step.op_type == "IsInf" && types.size() == 1) return StepCode{infinity_test(step), DType::boolean};
-  if (step.op_type == "Pow" && types.size() == 2)
-    return StepCode{[](CodeWriter& s, std::span<const Value> x) { return write_pow(s, x[0], x[1]); }, types[0]};
+  if (step.op_type == "Shrink") return StepCode{shrinking(step), types[0]};
   return std::nullopt;
 }
 
@@ -224,16 +233,20 @@ std::optional<Formula> chain_formula(std::span<const ElementwiseStep> steps, std
 }
 
 Formula quantization_formula(DType codes) {
-  Arithmetic code{};
+  if (!is_integer(codes))
+    return [](CodeWriter& s, std::span<const Value> v) {
+      const Value q = s.div(v[0], s.convert(v[1], Arithmetic::f32));
+      return v.size() > 2 ? s.add(q, v[2]) : q;
+    };
+  Arithmetic code = Arithmetic::f32;
   arithmetic_of(codes, code);
-  const bool is_signed = code == Arithmetic::i32;
-  const double lowest = is_signed ? -std::ldexp(1, static_cast<int>(bits_of(codes)) - 1) : 0;
-  const double highest = lowest + std::ldexp(1, static_cast<int>(bits_of(codes))) - 1;
+  const double highest = std::ldexp(1, static_cast<int>(bits_of(codes)) - (is_signed_integer(codes) ? 1 : 0)) - 1;
+  const double lowest = is_signed_integer(codes) ? -highest - 1 : 0;
   // The bounds are whole numbers, so clamping gives the same result before and after rounding.
   return [lowest, highest, code](CodeWriter& s, std::span<const Value> v) {
     const Value zero = v.size() > 2 ? s.convert(v[2], Arithmetic::f32) : s.number(0);
     const Value low = s.sub(s.number(lowest), zero), high = s.sub(s.number(highest), zero);
-    Value q = s.div(v[0], v[1]);
+    Value q = s.div(v[0], s.convert(v[1], Arithmetic::f32));
     q = s.select(s.less(low, q), q, low);
     q = s.select(s.less(q, high), q, high);
     return s.convert(s.add(s.ext(GLSLstd450RoundEven, Arithmetic::f32, {q}), zero), code);

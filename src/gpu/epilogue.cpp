@@ -1,5 +1,6 @@
 #include "gpu/epilogue.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "gpu/epilogue_writer.h"
@@ -35,6 +36,8 @@ std::optional<Epilogue> Epilogue::of(const Graph& graph, const Node& node) {
   epilogue.product = node.op_type;
   if (node.domain.empty()) return epilogue;
   if (!node.op || node.domain != "treadle" || !node.op_type.starts_with("Chained")) return std::nullopt;
+  const auto has_rank = [&](ValueId id) { return id == kNoValue || graph.type(id).has_rank(); };
+  if (!has_rank(node.outputs[0]) || !std::all_of(node.inputs.begin(), node.inputs.end(), has_rank)) return std::nullopt;
   epilogue.product.erase(0, std::string_view("Chained").size());
   epilogue.first_ = ops::first_chain_input(*node.op);
   const ValueId result = node.outputs[0];

@@ -1,5 +1,5 @@
 // Computes Gather, GatherElements, GatherND and ArrayFeatureExtractor. Only the GPU reads the indices.
-#include "kernels/movement/gather.h"
+#include "gpu/gather.h"
 
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@
 
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
+#include "kernels/movement/gather.h"
 #include "ops/tensor/gather.h"
 #include "ops/tensor/movement.h"
 
@@ -116,7 +117,27 @@ struct GatherElements : Gathering {
   }
 };
 
+/// True if the indices of a GatherElements have the data's extents beside the axis, so that the other dimensions join to at most two.
+bool joins_dimensions(const Node& node, const SymbolicShape& data, const SymbolicShape& indices) {
+  const auto rank = static_cast<int64_t>(data.size()), given = node.attributes.get_int("axis", 0), axis = given < 0 ? given + rank : given;
+  if (indices.size() != data.size()) return false;
+  for (int64_t i = 0; i < rank; ++i)
+    if (i != axis && data[static_cast<size_t>(i)] != indices[static_cast<size_t>(i)]) return false;
+  return true;
+}
+
 }  // namespace
+
+void gather_slices(const SliceGathering& g) {
+  const int64_t count = g.outer * g.num_indices * g.slice;
+  Push push;
+  push.pointer(g.y).pointer(g.x).pointer(g.indices).pointer(nullptr);
+  push_sizes(push, {count, g.slice, g.num_indices, 1, 2, 0});
+  push_sizes(push, {1, g.outer, g.num_indices, g.slice});                       // the index space
+  push_sizes(push, {0, g.extent * g.slice, 0, 1});                              // steps in x along it
+  push_sizes(push, {g.extent, 0, 0, 0}), push_sizes(push, {g.slice, 0, 0, 0});  // the axis of the indices
+  stream().dispatch(*find_moving_shader("gather", g.word_bytes), push.bytes(), groups_over(count32(count)));
+}
 
 DeviceKernel find_gather(const Graph& graph, const Node& node) {
   static const KernelDef gather = kernel<Gather>("gpu"), elements = kernel<GatherElements>("gpu"), nd = kernel<GatherNd>("gpu"),
@@ -127,7 +148,10 @@ DeviceKernel find_gather(const Graph& graph, const Node& node) {
   const Type &data = graph.type(node.inputs[0]), &indices = graph.type(node.inputs[1]);
   if (!ops::has_plain_bytes(data.dtype) || (indices.dtype != DType::int32 && indices.dtype != DType::int64)) return {};
   const int64_t bytes = ops::element_bytes(data.dtype), word = bytes < 4 ? bytes : 4;
-  if (by_element && data.shape->size() + (bytes > word ? 1 : 0) > size_t{kMaxGatheredRank}) return {};
+  if ((by_element && !data.has_rank()) || (by_tuple && !indices.has_rank())) return {};
+  if (by_element && data.shape->size() + (bytes > word ? 1 : 0) > size_t{kMaxGatheredRank} &&
+      !joins_dimensions(node, *data.shape, *indices.shape))
+    return {};
   if (by_tuple && (indices.shape->empty() || !indices.shape->back().is_const() || indices.shape->back().value() > kMaxGatheredRank))
     return {};
   auto state = std::make_shared<GatherState>();

@@ -60,9 +60,10 @@ std::shared_ptr<Device> make(const DeviceRequest& request) {
 class GpuKernels final : public KernelTable {
  public:
   DeviceKernel find(const Graph& graph, const Node& node) const override {
-    // These kernels do not support values captured for bodies, and all of them read input 0.
+    // These kernels do not support values captured for bodies, and all others than generators read input 0.
     const bool captures = node.inputs.size() != static_cast<size_t>(node.num_formal_inputs);
-    if (!node.op || captures || !node.has_input(0)) return {};
+    if (!node.op || captures) return {};
+    if (!node.has_input(0)) return node.inputs.empty() && !node.outputs.empty() ? find_random(graph, node) : DeviceKernel();
     // A recurrent layer may have only its last state as output, and a Split only some of its parts.
     if (node.outputs.empty() || node.outputs[0] == kNoValue) {
       const DeviceKernel moved = find_movement(graph, node);
@@ -71,7 +72,9 @@ class GpuKernels final : public KernelTable {
     const auto has_rank = [&](ValueId id) { return id == kNoValue || graph.type(id).has_rank(); };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), has_rank) ||
         !std::all_of(node.outputs.begin(), node.outputs.end(), has_rank)) {
-      for (const auto find : {find_pointwise, find_movement})
+      // These look at ranks when they are bound.
+      for (const auto find : {find_pointwise, find_movement, find_product, find_row_kernel, find_recurrent, find_gather, find_clip,
+                              find_integers, find_top_k, find_placing})
         if (const DeviceKernel found = find(graph, node); found.kernel) return found;
       return {};
     }
@@ -81,9 +84,10 @@ class GpuKernels final : public KernelTable {
       return {};
     }
     for (const auto find :
-         {find_pointwise, find_product,  find_row_kernel, find_movement, find_gather, find_resampling,   find_recurrent, find_quantized,
-          find_top_k,     find_found,    find_scatter,    find_placing,  find_volume, find_clip,         find_division,  find_blocked,
-          find_attention, find_gradient, find_update,     find_dropout,  find_cache,  find_gathered_rows})
+         {find_pointwise, find_product,     find_row_kernel, find_movement, find_gather,  find_resampling,   find_recurrent,
+          find_quantized, find_top_k,       find_found,      find_scatter,  find_placing, find_volume,       find_clip,
+          find_integers,  find_blocked,     find_attention,  find_gradient, find_update,  find_sampling,     find_fourier,
+          find_random,    find_determinant, find_narrow,     find_dropout,  find_cache,   find_gathered_rows})
       if (const DeviceKernel found = find(graph, node); found.kernel) return found;
     return {};
   }

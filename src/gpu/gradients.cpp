@@ -29,9 +29,6 @@ vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
   return stream().fault_site(c.packed<GradientState>().node + ": " + what);
 }
 
-void push_sizes(Push& push, std::initializer_list<int64_t> sizes) {
-  for (const int64_t size : sizes) push.word(static_cast<uint32_t>(size));
-}
 void push_planes(Push& push, const kernels::Window& w, std::initializer_list<const int64_t (kernels::Window::*)[3]> extents) {
   for (const auto member : extents)
     for (const int axis : {1, 2}) push.word(static_cast<int32_t>((w.*member)[axis]));

@@ -35,6 +35,10 @@ class Push {
   size_t size_ = 0;
 };
 
+inline void push_sizes(Push& push, std::initializer_list<int64_t> sizes) {
+  for (const int64_t size : sizes) push.word(static_cast<uint32_t>(size));
+}
+
 /// The stream on which the calling thread runs a kernel.
 inline vulkan::VulkanStream& stream() { return *vulkan::VulkanStream::current(); }
 
@@ -87,7 +91,7 @@ DeviceKernel find_quantized(const Graph& graph, const Node& node);  ///< product
 DeviceKernel find_blocked(const Graph& graph, const Node& node);    ///< products with weights of 4 or 8 bits
 DeviceKernel find_found(const Graph& graph, const Node& node);      ///< NonZero, NonMaxSuppression
 DeviceKernel find_clip(const Graph& graph, const Node& node);
-DeviceKernel find_division(const Graph& graph, const Node& node);  ///< of integers by a constant
+DeviceKernel find_integers(const Graph& graph, const Node& node);  ///< Div, Mod, BitShift
 DeviceKernel find_top_k(const Graph& graph, const Node& node);
 DeviceKernel find_scatter(const Graph& graph, const Node& node);
 DeviceKernel find_placing(const Graph& graph, const Node& node);        ///< running sums, OneHot, Trilu, functions of float64
@@ -95,6 +99,11 @@ DeviceKernel find_volume(const Graph& graph, const Node& node);         ///< con
 DeviceKernel find_attention(const Graph& graph, const Node& node);      ///< and RotaryEmbedding
 DeviceKernel find_cache(const Graph& graph, const Node& node);          ///< positions in caches of keys and values, and their updates
 DeviceKernel find_gathered_rows(const Graph& graph, const Node& node);  ///< gradients of the rows that a Gather read
+DeviceKernel find_sampling(const Graph& graph, const Node& node);       ///< GridSample, RoiAlign, DeformConv and the like
+DeviceKernel find_random(const Graph& graph, const Node& node);
+DeviceKernel find_determinant(const Graph& graph, const Node& node);
+DeviceKernel find_narrow(const Graph& graph, const Node& node);  ///< Cast from and to small floats and packed integers
+DeviceKernel find_fourier(const Graph& graph, const Node& node);
 DeviceKernel find_dropout(const Graph& graph, const Node& node);
 DeviceKernel find_gradient(const Graph& graph,
                            const Node& node);  ///< and what only training needs: losses, batch statistics, maxima's places

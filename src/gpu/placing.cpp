@@ -1,9 +1,16 @@
-// Computes CumSum, CumProd, OneHot, Trilu, and functions of float64.
-#include <algorithm>
-#include <iterator>
+// Computes CumSum, CumProd, OneHot, Trilu, EyeLike, ReverseSequence, BitCast, and functions of float64.
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <optional>
+
+#include "core/values/dispatch.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
+#include "graph/scalar_function.h"
+#include "kernels/elementwise/chain.h"
 #include "ops/math/axis_rows.h"
 #include "ops/tensor/index_plans.h"
 #include "ops/tensor/movement.h"
@@ -15,6 +22,9 @@ struct PlacingState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   int64_t words = 1;               // number of words of an element that is only copied
   DType index = DType::undefined;  // the type in which OneHot reads its indices
+  uint32_t one[2] = {};            // the last two words of EyeLike's 1
+  FunctionParameters parameters;   // of a function of float64
+  std::string node;                // for errors
 };
 
 struct Cumulative {
@@ -77,6 +87,56 @@ struct Trilu {
   }
 };
 
+struct EyeLike {
+  int64_t count, columns, k;
+
+  static EyeLike bind(BindContext& c) {
+    const Shape& y = c.output_shape(0);
+    return {count32(y.num_elements() * c.packed<PlacingState>().words), y[1], std::clamp(c.get_int("k"), -y[0], y[1])};
+  }
+  void run(RunContext& c) const {
+    const auto& state = c.packed<PlacingState>();
+    Push push;
+    push.pointer(c.out<void>(0));
+    push_sizes(push, {count, state.words, columns, k, state.one[0], state.one[1]});
+    stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
+  }
+};
+
+struct ReverseSequence {
+  int64_t count, time, time_stride, batch, batch_stride;
+
+  static ReverseSequence bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    const int64_t words = c.packed<PlacingState>().words, inner = x.product(2, x.rank()) * words;
+    const int batch = static_cast<int>(c.get_int("batch_axis", 1)), time = 1 - batch;
+    ops::check_equal(c.num_elements(1), x[batch], "elements of sequence_lens and the batch");
+    const int64_t strides[] = {x[1] * inner, inner};
+    return {count32(x.num_elements() * words), x[time], strides[time], x[batch], strides[batch]};
+  }
+  void run(RunContext& c) const {
+    if (count == 0) return;
+    const auto& state = c.packed<PlacingState>();
+    const auto site = stream().fault_site(fmt::format("{}: an element of sequence_lens is outside of [0, {}]", state.node, time));
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
+    push_sizes(push, {count, time, time_stride, batch, batch_stride, site.number});
+    stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
+  }
+};
+
+/// BitCast. Its output may be its input.
+struct Bits {
+  size_t bytes;
+
+  static Bits bind(BindContext& c) {
+    return {static_cast<size_t>((c.num_elements(0) * static_cast<int64_t>(bits_of(c.dtype(0))) + 7) / 8)};
+  }
+  void run(RunContext& c) const {
+    if (c.in<void>(0) != c.out<void>(0)) stream().copy(c.out<void>(0), c.in<void>(0), bytes, CopyKind::device_to_device);
+  }
+};
+
 struct WideFunction {
   int64_t count;
 
@@ -84,13 +144,27 @@ struct WideFunction {
   void run(RunContext& c) const {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).word(static_cast<uint32_t>(count));
+    const FunctionParameters& parameters = c.packed<PlacingState>().parameters;
+    push.word(parameters.a).word(parameters.b);
     stream().dispatch(*c.packed<PlacingState>().shader, push.bytes(), groups_over(count32(count)));
   }
 };
 
-// The functions, in the order of their numbers in unary.comp.
-constexpr std::string_view kWideFunctions[] = {"Exp",      "Log",  "Sqrt",  "Reciprocal", "Sigmoid", "Tanh",
-                                               "Softplus", "Relu", "Floor", "Ceil",       "Round"};
+/// Returns the number of a function in unary.comp: that of kernels::Unary, or one of its own; nullopt if the shader lacks it.
+std::optional<uint32_t> wide_function(const ScalarFunction& function) {
+  using kernels::ChainOp, kernels::Unary;
+  switch (function.step) {
+    case ChainOp::floor: return 100;
+    case ChainOp::ceil: return 101;
+    case ChainOp::round: return 102;
+    case ChainOp::unary: break;
+    default: return std::nullopt;
+  }
+  constexpr Unary kLacking[] = {Unary::none,  Unary::clip, Unary::scaled_tanh, Unary::affine, Unary::gelu_slope,
+                                Unary::rsqrt, Unary::abs,  Unary::neg,         Unary::square, Unary::scaled_hard_swish};
+  if (function.map || std::find(std::begin(kLacking), std::end(kLacking), function.code) != std::end(kLacking)) return std::nullopt;
+  return static_cast<uint32_t>(function.code);
+}
 
 DeviceKernel with(const KernelDef& kernel, std::shared_ptr<PlacingState> state) {
   return state->shader ? DeviceKernel{&kernel, std::move(state)} : DeviceKernel();
@@ -127,10 +201,33 @@ DeviceKernel find_one_hot(const Graph& graph, const Node& node, std::shared_ptr<
   return with(one_hot, std::move(state));
 }
 
+/// Sets the shader that copies whole elements. @return false if elements have no whole bytes
+bool set_moving_shader(PlacingState& state, const std::string& file, DType dtype) {
+  if (!ops::has_plain_bytes(dtype)) return false;
+  const int64_t bytes = ops::element_bytes(dtype), word = std::min<int64_t>(bytes, 4);
+  state.words = bytes / word;
+  state.shader = find_moving_shader(file, static_cast<size_t>(word));
+  return true;
+}
+
+DeviceKernel find_eye_like(DType dtype, std::shared_ptr<PlacingState> state) {
+  static const KernelDef eye_like = kernel<EyeLike>("gpu");
+  if (!set_moving_shader(*state, "eye", dtype)) return {};
+  uint64_t one = 0;  // its bits
+  visit_dtype<concat_t<NumericTypes, TypeList<bool>>>(dtype, [&]<typename T>() {
+    const T number = static_cast<T>(1);
+    std::memcpy(&one, &number, sizeof(T));
+  });
+  state->one[0] = static_cast<uint32_t>(one);
+  state->one[1] = static_cast<uint32_t>(state->words == 2 ? one >> 32 : one);
+  return {&eye_like, std::move(state)};
+}
+
 }  // namespace
 
 DeviceKernel find_placing(const Graph& graph, const Node& node) {
-  static const KernelDef cumulative = kernel<Cumulative>("gpu"), trilu = kernel<Trilu>("gpu"), wide = kernel<WideFunction>("gpu");
+  static const KernelDef cumulative = kernel<Cumulative>("gpu"), trilu = kernel<Trilu>("gpu"), wide = kernel<WideFunction>("gpu"),
+                         reverse = kernel<ReverseSequence>("gpu"), bits = kernel<Bits>("gpu");
   if (!node.domain.empty()) return {};
   const DType dtype = graph.type(node.inputs[0]).dtype;
   auto state = std::make_shared<PlacingState>();
@@ -139,16 +236,18 @@ DeviceKernel find_placing(const Graph& graph, const Node& node) {
     state->shader = find_shader("cumulative", summed_type(dtype), product);
     return with(cumulative, std::move(state));
   }
+  if (node.op_type == "BitCast") return {&bits, std::move(state)};
   if (node.op_type == "OneHot") return find_one_hot(graph, node, std::move(state));
-  if (node.op_type == "Trilu" && ops::has_plain_bytes(dtype)) {
-    const int64_t bytes = ops::element_bytes(dtype), word = std::min<int64_t>(bytes, 4);
-    state->words = bytes / word;
-    state->shader = find_moving_shader("trilu", static_cast<size_t>(word));
-    return with(trilu, std::move(state));
-  }
-  const auto* const function = std::find(std::begin(kWideFunctions), std::end(kWideFunctions), node.op_type);
-  if (dtype != DType::float64 || function == std::end(kWideFunctions)) return {};
-  const uint32_t code[] = {static_cast<uint32_t>(function - std::begin(kWideFunctions))};
+  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  if (node.op_type == "Trilu" && set_moving_shader(*state, "trilu", dtype)) return with(trilu, std::move(state));
+  if (node.op_type == "ReverseSequence" && set_moving_shader(*state, "reverse_sequence", dtype)) return with(reverse, std::move(state));
+  if (node.op_type == "EyeLike") return find_eye_like(graph.type(node.outputs[0]).dtype, std::move(state));
+  const ScalarFunction* const function = dtype == DType::float64 ? function_of(node) : nullptr;
+  const std::optional<uint32_t> number = function ? wide_function(*function) : std::nullopt;
+  const std::optional<FunctionParameters> parameters = number ? parameters_of(graph, node, *function) : std::nullopt;
+  if (!parameters) return {};
+  state->parameters = *parameters;
+  const uint32_t code[] = {*number};
   state->shader = find_shader("unary", DType::float64, code);
   return with(wide, std::move(state));
 }

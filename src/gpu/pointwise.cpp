@@ -1,4 +1,6 @@
 // Computes pointwise operators and chains of them. Writes a shader for each node, by the registry's description of its operators.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -7,11 +9,13 @@
 
 #include "gpu/chain.h"
 #include "gpu/launch.h"
+#include "gpu/narrow.h"
 #include "gpu/shader_writer.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/broadcast.h"
 #include "ops/checks.h"
 #include "ops/typed_step.h"
+#include "ops/widen.h"
 
 namespace treadle::gpu {
 namespace {
@@ -26,6 +30,9 @@ class PointwiseState final : public PackedState {
   DType output = DType::undefined;
   Formula formula;
   std::string name;
+  /// Of quantization with codes that shaders have no arithmetic for: converts an operand to float32, or the result from it; otherwise null.
+  const vulkan::Shader* readers[3] = {};
+  const vulkan::Shader* writer = nullptr;
 
   const vulkan::Shader& of_rank(int rank) const {
     std::lock_guard lock(mutex_);
@@ -53,8 +60,8 @@ struct Pointwise {
   int64_t dims[kMaxSpaceRank];
   uint8_t extends[kMaxInputs];  // bit i: the input extends along dimension i
 
-  static Pointwise over(const BindContext& c, const Shape& output, const Shapes& shapes) {
-    const auto plan = kernels::plan_broadcast<kMaxInputs>(output.dims(), shapes);
+  static Pointwise over(const BindContext& c, std::span<const int64_t> output, const Shapes& shapes) {
+    const auto plan = kernels::plan_broadcast<kMaxInputs>(output, shapes);
     if (plan.rank > kMaxSpaceRank) throw Error(ErrorCode::not_implemented, "operands that lie in more than 8 dimensions on the GPU");
     Pointwise k{&c.packed<PointwiseState>().of_rank(plan.rank), count32(plan.size), plan.rank, {}, {}};
     for (int axis = 0; axis < plan.rank; ++axis) {
@@ -67,13 +74,21 @@ struct Pointwise {
     const std::vector<int>& operands = c.packed<PointwiseState>().operands;
     Shapes shapes{};  // those beyond the last operand are scalars
     for (size_t i = 0; i < operands.size(); ++i) shapes[i] = c.shape(operands[i]).dims();
-    return over(c, c.output_shape(0), shapes);
+    return over(c, c.output_shape(0).dims(), shapes);
   }
   void run(RunContext& c) const {
+    std::array<const void*, kMaxInputs> operands{};
+    size_t count = 0;
+    for (const int operand : c.packed<PointwiseState>().operands) operands[count++] = c.in<void>(operand);
+    dispatch(c, c.out<void>(0), operands);
+  }
+
+ protected:
+  void dispatch(RunContext& c, void* result, const std::array<const void*, kMaxInputs>& operands) const {
     const auto& state = c.packed<PointwiseState>();
     Push push;
-    push.pointer(c.out<void>(0));
-    for (const int operand : state.operands) push.pointer(c.in<void>(operand));
+    push.pointer(result);
+    for (size_t i = 0; i < state.operands.size(); ++i) push.pointer(operands[i]);
     push.word(size);
     push_extents(push, rank, dims);
     for (size_t i = 0; i < state.operands.size(); i += 4) {
@@ -85,19 +100,80 @@ struct Pointwise {
   }
 };
 
-/// QuantizeLinear and DequantizeLinear, whose scales and zero points lie along an axis, or are one number.
+/// QuantizeLinear and DequantizeLinear, whose scales and zero points lie along an axis, in blocks along an axis, or are one number.
 struct Quantization : Pointwise {
   static Quantization bind(BindContext& c) {
     const Shape& x = c.shape(0);
     const int64_t scales = c.num_elements(1);
-    std::vector<int64_t> dims(static_cast<size_t>(x.rank()), 1);
-    if (scales != 1) {
+    std::vector<int64_t> whole(x.dims().begin(), x.dims().end()), dims(whole.size(), 1);
+    if (c.get_int("block_size") != 0) {
+      const auto axis = static_cast<size_t>(c.axis("axis", 1, x.rank()));
+      dims.assign(c.shape(1).dims().begin(), c.shape(1).dims().end());
+      const int64_t block = block_extent(c.get_int("block_size"), x, c.shape(1), axis);
+      // The axis becomes two: blocks, and elements of a block, which share a scale.
+      const auto behind = static_cast<std::ptrdiff_t>(axis) + 1;
+      whole[axis] = dims[axis], whole.insert(whole.begin() + behind, block);
+      dims.insert(dims.begin() + behind, 1);
+    } else if (scales != 1) {
       const int axis = c.axis("axis", 1, x.rank());
       ops::check_equal(scales, x[axis], "scales, and elements of the axis");
       dims[static_cast<size_t>(axis)] = scales;
     }
     if (c.has_input(2)) ops::check_equal(c.num_elements(2), scales, "zero points and scales");
-    return {over(c, x, {x.dims(), dims, dims})};
+    return {over(c, whole, {whole, dims, dims})};
+  }
+
+ private:
+  static int64_t block_extent(int64_t given, const Shape& x, const Shape& scales, size_t axis) {
+    for (size_t i = 0; i < x.dims().size(); ++i)
+      if (i != axis) ops::check_equal(scales.dims()[i], x.dims()[i], "an extent of the scales and of the input");
+    const int64_t blocks = scales.dims()[axis], extent = x.dims()[axis];
+    if (given < 1 || (extent + given - 1) / given != blocks)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} scales for {} elements in blocks of {}", blocks, extent, given));
+    if (blocks > 1 && extent % given != 0)
+      throw Error(ErrorCode::not_implemented, fmt::format("blocks of {} in an axis of {} elements, on the GPU", given, extent));
+    return blocks == 1 ? extent : given;
+  }
+};
+
+/// True if blocks of scales divide an axis evenly, as far as that is known before the run.
+bool has_even_blocks(const Graph& graph, const Node& node) {
+  const int64_t block = node.attributes.get_int("block_size"), axis = node.attributes.get_int("axis", 1);
+  const SymbolicShape &x = *graph.type(node.inputs[0]).shape, &scales = *graph.type(node.inputs[1]).shape;
+  const auto rank = static_cast<int64_t>(x.size());
+  if (block < 1 || axis < -rank || axis >= rank || scales.size() != x.size() || x.size() >= size_t{kMaxSpaceRank}) return false;
+  const Dim& extent = x[static_cast<size_t>(axis < 0 ? axis + rank : axis)];
+  return extent.is_const() && (extent.value() % block == 0 || extent.value() <= block);
+}
+
+/// The same with codes that are converted to float32 in scratch, or from it.
+struct NarrowQuantization : Quantization {
+  DType codes;
+  int64_t counts[3], places[3], result_count, result;  // numbers of an operand and of the result, and where they are in scratch
+
+  static NarrowQuantization bind(BindContext& c) {
+    const auto& state = c.packed<PointwiseState>();
+    NarrowQuantization k{Quantization::bind(c), c.output_dtype(0), {}, {}, count32(c.output_shape(0).num_elements()), 0};
+    ops::ScratchLayout layout;
+    for (size_t i = 0; i < state.operands.size(); ++i) {
+      k.counts[i] = count32(c.num_elements(state.operands[i]));
+      if (state.readers[i]) k.places[i] = layout.take(static_cast<size_t>(k.counts[i]) * sizeof(float));
+    }
+    if (state.writer) k.result = layout.take(static_cast<size_t>(k.result_count) * sizeof(float));
+    c.request_scratch(layout.total());
+    return k;
+  }
+  void run(RunContext& c) const {
+    const auto& state = c.packed<PointwiseState>();
+    std::array<const void*, kMaxInputs> operands{};
+    for (size_t i = 0; i < state.operands.size(); ++i) {
+      operands[i] = c.in<void>(state.operands[i]);
+      if (!state.readers[i]) continue;
+      read_narrow(*state.readers[i], operands[i], ops::scratch_at(c, places[i]), counts[i]);
+      operands[i] = ops::scratch_at(c, places[i]);
+    }
+    dispatch(c, state.writer ? ops::scratch_at(c, result) : c.out<void>(0), operands);
+    if (state.writer) write_narrow(*state.writer, codes, ops::scratch_at(c, result), c.out<void>(0), result_count);
   }
 };
 
@@ -122,6 +198,32 @@ DeviceKernel make(const Graph& graph, const Node& node, std::vector<int> operand
   return {&kernel, std::move(state)};
 }
 
+/// Quantization to and from codes that shaders have no arithmetic for.
+DeviceKernel find_narrow_quantization(const Graph& graph, const Node& node) {
+  static const KernelDef kernel = treadle::kernel<NarrowQuantization>("gpu");
+  const bool quantizes = node.op_type == "QuantizeLinear";
+  const DType x = graph.type(node.inputs[0]).dtype, y = graph.type(node.outputs[0]).dtype, codes = quantizes ? y : x;
+  Arithmetic number{};
+  if (!arithmetic_of(quantizes ? x : y, number) || number != Arithmetic::f32) return {};
+  auto state = std::make_shared<PointwiseState>();
+  for (const int i : {0, 1, 2}) {
+    if (!node.has_input(static_cast<size_t>(i))) continue;
+    const DType given = graph.type(node.inputs[static_cast<size_t>(i)]).dtype;
+    Arithmetic type{};
+    if (is_narrow(given))
+      state->readers[state->operands.size()] = narrow_reader(given);
+    else if (!arithmetic_of(given, type) || type != Arithmetic::f32)
+      return {};
+    state->inputs.push_back(is_narrow(given) ? DType::float32 : given);
+    state->operands.push_back(i);
+  }
+  state->output = quantizes ? DType::float32 : y;
+  state->formula = quantizes ? quantization_formula(codes) : write_dequantization;
+  state->name = node.op_type;
+  if (quantizes) state->writer = narrow_writer(codes, node.attributes);
+  return {&kernel, std::move(state)};
+}
+
 /// Quantization to and from integers of 8 and 16 bits, and from those of 32.
 DeviceKernel find_quantization(const Graph& graph, const Node& node) {
   const bool quantizes = node.op_type == "QuantizeLinear";
@@ -129,14 +231,16 @@ DeviceKernel find_quantization(const Graph& graph, const Node& node) {
   if (!graph.type(node.inputs[0]).has_rank() || !graph.type(node.inputs[1]).has_rank()) return {};
   const DType scale = graph.type(node.inputs[1]).dtype;
   const size_t rank = graph.type(node.inputs[1]).shape->size();
+  // A quotient may be asked for in 16 bits.
+  if (quantizes && (scale != DType::float32 || node.attributes.get_int("precision", static_cast<int64_t>(scale)) > 1)) return {};
+  const bool in_blocks = node.attributes.get_int("block_size") != 0;
+  if (in_blocks ? !has_even_blocks(graph, node) : rank > 1 || (rank == 1 && graph.type(node.inputs[0]).shape->size() < 2)) return {};
+  if (is_narrow(codes)) return find_narrow_quantization(graph, node);
   Arithmetic number{}, code{}, by{};
   if (!arithmetic_of(quantizes ? x : y, number) || !arithmetic_of(scale, by) || !arithmetic_of(codes, code)) return {};
   const bool is_wide = bits_of(codes) > 16;
   if (number != Arithmetic::f32 || by != Arithmetic::f32 || !is_integer(codes) || (is_wide && (quantizes || codes != DType::int32)))
     return {};
-  // A quotient may be asked for in 16 bits. Scales of blocks have the input's rank.
-  if (quantizes && (scale != DType::float32 || node.attributes.get_int("precision", static_cast<int64_t>(scale)) > 1)) return {};
-  if (node.attributes.get_int("block_size") != 0 || rank > 1 || (rank == 1 && graph.type(node.inputs[0]).shape->size() < 2)) return {};
   std::vector<int> operands{0, 1};
   if (node.has_input(2)) operands.push_back(2);
   return make<Quantization>(graph, node, std::move(operands), quantizes ? quantization_formula(codes) : write_dequantization);

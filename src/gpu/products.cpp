@@ -156,6 +156,9 @@ struct ConvTranspose {
   }
 };
 
+/// True for types of products without tiles in shared memory.
+bool is_wide(DType dtype) { return dtype == DType::float64 || (is_integer(dtype) && bits_of(dtype) >= 32); }
+
 bool are_alike(const Graph& graph, const Node& node) {
   const DType dtype = graph.type(node.outputs[0]).dtype;
   return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id == kNoValue || graph.type(id).dtype == dtype; });
@@ -209,14 +212,21 @@ DeviceKernel find_product(const Graph& graph, const Node& node) {
                                                               : nullptr;
   if (!found) return {};
   const bool is_convolution = found == &conv || found == &transposed;
-  // A kernel's depth is not among the push constants.
-  if (is_convolution && graph.type(node.inputs[0]).shape->size() > 4) return {};
+  // A kernel's depth is not among the push constants. The weights have the image's rank.
+  const Type &image = graph.type(node.inputs[0]), &weights = graph.type(node.inputs[1]);
+  const size_t rank = image.has_rank() ? image.shape->size() : weights.has_rank() ? weights.shape->size() : kMaxRank;
+  if (is_convolution && rank > 4) return {};
   const DType dtype = graph.type(node.outputs[0]).dtype;
   auto state = std::make_shared<ProductState>();
   state->epilogue = *epilogue;
   state->element_bytes = static_cast<int64_t>(bits_of(dtype) / 8);
   if (found == &transposed) {
     state->shader = find_shader("convolution_transposed", dtype);
+  } else if (is_wide(dtype)) {
+    // Sums of unsigned integers have the same bits.
+    if (is_convolution || !node.domain.empty() || (is_integer(dtype) && found == &gemm)) return {};
+    const DType computed = dtype == DType::uint32 ? DType::int32 : dtype == DType::uint64 ? DType::int64 : dtype;
+    state->shader = find_shader("product_wide", computed);
   } else {
     state->shader = epilogue->shader(found == &conv ? "convolution_tile" : "product", dtype);
     if (found == &conv) state->direct = epilogue->shader("convolution", dtype);

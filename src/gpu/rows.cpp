@@ -1,7 +1,11 @@
 // Operators on rows of elements: reductions, softmax, normalizations, pools.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
+#include <vector>
 
+#include "gpu/converted.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "kernels/conv/window.h"
@@ -19,6 +23,7 @@ using kernels::Reduce;
 
 struct RowState final : PackedState {
   const vulkan::Shader* shader = nullptr;
+  DType computed = DType::undefined;  // the elements' type in the shader
 };
 const vulkan::Shader& row_shader(RunContext& c) { return *c.packed<RowState>().shader; }
 
@@ -26,39 +31,59 @@ const vulkan::Shader& row_shader(RunContext& c) { return *c.packed<RowState>().s
 
 constexpr int kMaxReducedRank = 4;  // limit for the kept dimensions, and for the reduced ones
 
+void push_loop(Push& push, const kernels::StridedLoop<1>& loop) {
+  if (loop.rank > kMaxReducedRank)
+    throw Error(ErrorCode::not_implemented, "a reduction over axes that lie in more than 4 runs, on the GPU");
+  for (int i = loop.rank; i < kMaxReducedRank; ++i) push.word(uint32_t{1});
+  for (int i = 0; i < loop.rank; ++i) push.word(static_cast<uint32_t>(std::max<int64_t>(loop.dims[i], 1)));
+  for (int i = loop.rank; i < kMaxReducedRank; ++i) push.word(uint32_t{0});
+  for (int i = 0; i < loop.rank; ++i) push.word(static_cast<uint32_t>(loop.strides[0][i]));
+}
+
+/// The maximum or minimum of no integers.
+int64_t extreme_of_none(DType dtype, bool maximum) {
+  if (dtype == DType::boolean) return maximum ? 0 : 1;
+  if (!is_integer(dtype)) return 0;
+  const auto bits = static_cast<int>(bits_of(dtype));
+  if (!is_signed_integer(dtype)) return maximum ? 0 : static_cast<int64_t>(bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1);
+  const int64_t highest = static_cast<int64_t>(~uint64_t{0} >> (65 - bits));
+  return maximum ? -highest - 1 : highest;
+}
+
 struct Reduction {
   kernels::ReducePlan plan;
+  ConvertedOperand x, y;
+  int64_t otherwise;
 
-  static Reduction bind(BindContext& c) {
-    count32(c.num_elements(0));
-    return {kernels::plan_reduce(c.shape(0).dims(), ops::reduced_axes(c))};
-  }
+  static Reduction bind(BindContext& c) { return over(c, kernels::plan_reduce(c.shape(0).dims(), ops::reduced_axes(c))); }
   void run(RunContext& c) const {
     Push push;
-    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).word(count32(plan.kept.size)).word(count32(plan.reduced.size));
+    push.pointer(y.result(c, 0)).pointer(x.read(c, 0)).word(count32(plan.kept.size)).word(count32(plan.reduced.size));
     const bool group_computes = plan.reduced.size > 1 && plan.reduced.inner_stride(0) == 1;
     push.word(uint32_t{group_computes});
     push_loop(push, plan.kept);
     push_loop(push, plan.reduced);
+    push.word(static_cast<uint32_t>(otherwise)).word(static_cast<uint32_t>(static_cast<uint64_t>(otherwise) >> 32));
     stream().dispatch(row_shader(c), push.bytes(), group_computes ? groups_for(plan.kept.size) : groups_over(count32(plan.kept.size)));
+    y.store(c, 0);
   }
 
- private:
-  static void push_loop(Push& push, const kernels::StridedLoop<1>& loop) {
-    if (loop.rank > kMaxReducedRank)
-      throw Error(ErrorCode::not_implemented, "a reduction over axes that lie in more than 4 runs, on the GPU");
-    for (int i = loop.rank; i < kMaxReducedRank; ++i) push.word(uint32_t{1});
-    for (int i = 0; i < loop.rank; ++i) push.word(static_cast<uint32_t>(std::max<int64_t>(loop.dims[i], 1)));
-    for (int i = loop.rank; i < kMaxReducedRank; ++i) push.word(uint32_t{0});
-    for (int i = 0; i < loop.rank; ++i) push.word(static_cast<uint32_t>(loop.strides[0][i]));
+ protected:
+  static Reduction over(BindContext& c, const kernels::ReducePlan& plan) {
+    Reduction k{plan, {}, {}, extreme_of_none(c.dtype(0), c.node().op_type.ends_with("Max"))};
+    const DType computed = c.packed<RowState>().computed;
+    ops::ScratchLayout layout;
+    k.x = ConvertedOperand::reserve(layout, c.dtype(0), computed, c.num_elements(0));
+    k.y = ConvertedOperand::reserve(layout, c.output_dtype(0), computed, c.output_shape(0).num_elements());
+    c.request_scratch(layout.total());
+    return k;
   }
 };
 
 struct GlobalPool : Reduction {
   static GlobalPool bind(BindContext& c) {
     const int rank = c.shape(0).rank();
-    count32(c.num_elements(0));
-    return {{kernels::plan_reduce(c.shape(0).dims(), ((1U << rank) - 1U) & ~3U)}};
+    return {over(c, kernels::plan_reduce(c.shape(0).dims(), ((1U << rank) - 1U) & ~3U))};
   }
 };
 
@@ -86,15 +111,45 @@ constexpr ReductionRow kReductions[] = {{"ReduceSum", Reduce::sum},
                                         {"GlobalAveragePool", Reduce::mean},
                                         {"GlobalMaxPool", Reduce::max}};
 
+/// MeanVarianceNormalization.
+struct MeanVariance {
+  kernels::ReducePlan plan;
+
+  static MeanVariance bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    static const std::vector<int64_t> kDefaultAxes{0, 2, 3};
+    uint32_t reduced = 0;
+    for (const int64_t axis : c.node().attributes.has("axes") ? c.get_ints("axes") : kDefaultAxes)
+      reduced |= 1U << normalize_axis(axis, x.rank(), "axes");
+    count32(x.num_elements());
+    return {kernels::plan_reduce(x.dims(), reduced)};
+  }
+  void run(RunContext& c) const {
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).word(count32(plan.kept.size)).word(count32(plan.reduced.size));
+    push_loop(push, plan.kept);
+    push_loop(push, plan.reduced);
+    stream().dispatch(row_shader(c), push.bytes(), groups_for(plan.kept.size));
+  }
+};
+
+/// True if the axes lie in few enough runs; a run finds out if it alone tells the rank.
+bool is_reducible(const Type& x) { return !x.has_rank() || x.shape->size() <= 2 * kMaxReducedRank; }
+
+/// The type in which elements are reduced. Sums of uint64 have the same bits as those of int64.
+DType reduced_type(DType dtype, Reduce op) {
+  const bool adds = op == Reduce::sum || op == Reduce::prod || op == Reduce::sum_square;
+  return adds && dtype == DType::uint64 ? DType::int64 : compared_type(dtype);
+}
+
 // True for reductions whose result, for integers, is rounded or needs a 64-bit total.
 bool ends_in_float(Reduce op) { return op == Reduce::mean || op == Reduce::l2 || op == Reduce::log_sum || op == Reduce::log_sum_exp; }
 
-// Softmax.
-
-struct Softmax {
+/// Softmax, Hardmax and LpNormalization, along an axis.
+struct AlongAxis {
   ops::AxisRows rows;
 
-  static Softmax bind(BindContext& c) {
+  static AlongAxis bind(BindContext& c) {
     const int rank = c.shape(0).rank();
     count32(c.num_elements(0));
     return {rank == 0 ? ops::AxisRows{} : ops::AxisRows::of(c.shape(0), c.axis("axis", -1, rank))};
@@ -110,15 +165,17 @@ struct Softmax {
 // Normalizations of rows. Scale and bias have one element per row element, or one per channel.
 
 struct Normalization {
-  int64_t rows = 0, length = 0, channel_extent = 1, channels = 1;
+  int64_t rows = 0, length = 0, row_channels = 0, channel_extent = 1, channels = 1;
   float epsilon = 0;
   bool has_scale = false, has_bias = false;
+  bool has_statistics[2] = {};  // LayerNormalization's mean and inverse deviation of each row, in float32
 
   void run(RunContext& c) const {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(2));
-    push.word(uint32_t{has_scale}).word(uint32_t{has_bias});
-    for (const int64_t extent : {rows, length, channel_extent, channels}) push.word(static_cast<uint32_t>(extent));
+    for (const int i : {0, 1}) push.pointer(has_statistics[i] ? c.out<void>(i + 1) : nullptr);
+    for (const bool flag : {has_scale, has_bias, has_statistics[0], has_statistics[1]}) push.word(uint32_t{flag});
+    for (const int64_t extent : {rows, length, row_channels, channel_extent, channels}) push.word(static_cast<uint32_t>(extent));
     push.word(epsilon);
     stream().dispatch(row_shader(c), push.bytes(), groups_for(rows));
   }
@@ -135,6 +192,7 @@ struct RowNormalization : Normalization {
     k.epsilon = c.get_float("epsilon", 1e-5F);
     k.has_scale = c.has_input(1);
     k.has_bias = c.has_input(2);
+    for (const int i : {0, 1}) k.has_statistics[i] = c.has_output(i + 1) && c.output_dtype(i + 1) == DType::float32;
     count32(x.num_elements());
     for (const int i : {1, 2})
       if (c.has_input(i) && c.num_elements(i) != k.length)
@@ -143,18 +201,48 @@ struct RowNormalization : Normalization {
   }
 };
 
-struct InstanceNormalization : Normalization {
-  static InstanceNormalization bind(BindContext& c) {
+/// InstanceNormalization and GroupNormalization. A row has the channels of a group.
+struct GroupNormalization : Normalization {
+  static GroupNormalization bind(BindContext& c) {
     const Shape& x = c.shape(0);
-    InstanceNormalization k;
-    k.rows = x.product(0, 2);
-    k.length = x.product(2, x.rank());
-    k.channel_extent = 0;
-    k.channels = x[1];
+    const int64_t groups = c.node().op_type == "GroupNormalization" ? c.get_int("num_groups") : x[1];
+    if (groups < 1 ? x[1] != 0 : x[1] % groups != 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} channels cannot be split into {} groups", x[1], groups));
+    GroupNormalization k;
+    k.channels = std::max<int64_t>(x[1], 1);
+    k.rows = x[0] * groups;
+    k.row_channels = x[1] / std::max<int64_t>(groups, 1);
+    k.channel_extent = std::max<int64_t>(x.product(2, x.rank()), 1);
+    k.length = k.row_channels * x.product(2, x.rank());
     k.epsilon = c.get_float("epsilon", 1e-5F);
     k.has_scale = k.has_bias = true;
     count32(x.num_elements());
+    for (const int i : {1, 2}) ops::check_equal(c.num_elements(i), x[1], i == 1 ? "scale and channels" : "bias and channels");
     return k;
+  }
+};
+
+/// LRN.
+struct LocalResponse {
+  int64_t count, channels, inner, size;
+  float alpha, beta, bias;
+
+  static LocalResponse bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    if (x.rank() < 2) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}; it has a batch and channels", x.rank()));
+    const LocalResponse k{
+        x.num_elements(),      x[1], x.product(2, x.rank()), c.get_int("size"), c.get_float("alpha", 1e-4F), c.get_float("beta", 0.75F),
+        c.get_float("bias", 1)};
+    if (k.size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("size is {}", k.size));
+    count32(k.count), count32(k.size);
+    return k;
+  }
+  void run(RunContext& c) const {
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0));
+    for (const int64_t value : {count, channels, inner, (size - 1) / 2, size / 2}) push.word(static_cast<uint32_t>(value));
+    push.word(alpha).word(beta).word(bias);
+    stream().dispatch(row_shader(c), push.bytes(), groups_over(count32(count)));
   }
 };
 
@@ -185,15 +273,18 @@ struct BatchNormalization {
 struct ArgExtreme {
   ops::AxisRows rows;
   bool last;
+  ConvertedOperand x;
 
   static ArgExtreme bind(BindContext& c) {
-    count32(c.num_elements(0));
-    const ArgExtreme k{ops::arg_extreme_rows(c), c.get_int("select_last_index") != 0};
+    ArgExtreme k{ops::arg_extreme_rows(c), c.get_int("select_last_index") != 0, {}};
+    ops::ScratchLayout layout;
+    k.x = ConvertedOperand::reserve(layout, c.dtype(0), c.packed<RowState>().computed, c.num_elements(0));
+    c.request_scratch(layout.total());
     return k;
   }
   void run(RunContext& c) const {
     Push push;
-    push.pointer(c.out<void>(0)).pointer(c.in<void>(0));
+    push.pointer(c.out<void>(0)).pointer(x.read(c, 0));
     for (const int64_t extent : {rows.outer, rows.length, rows.inner}) push.word(static_cast<uint32_t>(extent));
     push.word(uint32_t{last});
     stream().dispatch(row_shader(c), push.bytes(), groups_for(rows.outer * rows.inner));
@@ -204,25 +295,44 @@ struct ArgExtreme {
 
 struct Pool {
   kernels::Window window;
-  int64_t count;
+  int64_t count, order;
+  ConvertedOperand x, y;
 
   static Pool bind(BindContext& c) {
+    const Shape& x = c.shape(0);
+    Pool k{};
+    k.order = c.get_int("p", 2);
+    if (k.order < 1) throw Error(ErrorCode::invalid_argument, fmt::format("p is {}, not a positive integer", k.order));
+    if (c.node().op_type == "GlobalLpPool") {  // a window of a plane's size
+      const int64_t plane[] = {x.product(2, x.rank())}, taps[] = {std::max<int64_t>(plane[0], 1)}, one[] = {1};
+      k.window = kernels::make_window(plane, one, taps, {}, {}, {});
+    } else {
+      k.window = ops::bind_window(c.node().attributes, ops::spatial(x), ops::spatial(c.output_shape(0)), c.get_ints("kernel_shape"));
+    }
+    k.count = count32(c.output_shape(0).num_elements());
     count32(c.num_elements(0));
-    return {ops::bind_window(c.node().attributes, ops::spatial(c.shape(0)), ops::spatial(c.output_shape(0)), c.get_ints("kernel_shape")),
-            c.output_shape(0).num_elements()};
+    const DType computed = c.packed<RowState>().computed;
+    ops::ScratchLayout layout;
+    k.x = ConvertedOperand::reserve(layout, c.dtype(0), computed, c.num_elements(0));
+    k.y = ConvertedOperand::reserve(layout, c.output_dtype(0), computed, k.count);
+    c.request_scratch(layout.total());
+    return k;
   }
   void run(RunContext& c) const {
     Push push;
-    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).word(count32(count));
+    push.pointer(y.result(c, 0)).pointer(x.read(c, 0)).word(count32(count));
     int64_t padded[3];
     for (int axis = 0; axis < 3; ++axis) padded[axis] = window.in[axis] + window.pad_end[axis];
     push_window(push, {&window.in, &window.out, &window.kernel, &window.stride, &window.dilation, &window.pad_begin, &padded});
+    push.word(static_cast<uint32_t>(order));
     stream().dispatch(row_shader(c), push.bytes(), groups_over(count32(count)));
+    y.store(c, 0);
   }
 };
 
 DeviceKernel with_shader(const KernelDef& kernel, const std::string& file, DType dtype, uint32_t constant) {
   auto state = std::make_shared<RowState>();
+  state->computed = dtype;
   const uint32_t constants[] = {constant};
   state->shader = find_shader(file, dtype, constants);
   return state->shader ? DeviceKernel{&kernel, std::move(state)} : DeviceKernel();
@@ -231,17 +341,19 @@ DeviceKernel with_shader(const KernelDef& kernel, const std::string& file, DType
 std::optional<uint32_t> pool_kind(const Node& node) {
   if (node.op_type == "MaxPool") return 0;
   if (node.op_type == "AveragePool") return node.attributes.get_int("count_include_pad", 0) != 0 ? 2 : 1;
+  if (node.op_type == "LpPool" || node.op_type == "GlobalLpPool") return 3;
   return std::nullopt;
 }
 
 }  // namespace
 
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
-  static const KernelDef reduction = kernel<Reduction>("gpu"), global_pool = kernel<GlobalPool>("gpu"), softmax = kernel<Softmax>("gpu"),
-                         row_normalization = kernel<RowNormalization>("gpu"), instance = kernel<InstanceNormalization>("gpu"),
+  static const KernelDef reduction = kernel<Reduction>("gpu"), global_pool = kernel<GlobalPool>("gpu"), along = kernel<AlongAxis>("gpu"),
+                         row_normalization = kernel<RowNormalization>("gpu"), group = kernel<GroupNormalization>("gpu"),
                          batch = kernel<BatchNormalization>("gpu"), extreme = kernel<ArgExtreme>("gpu"), pool = kernel<Pool>("gpu"),
+                         mean_variance = kernel<MeanVariance>("gpu"), response = kernel<LocalResponse>("gpu"),
                          broadcast_gradient = kernel<BroadcastGradient>("gpu");
-  // Statistics are not computed; what nothing reads may stay unwritten.
+  // Only LayerNormalization's statistics are written; what nothing reads may stay unwritten.
   const auto is_read = [&](ValueId id) {
     return id != kNoValue &&
            (!graph.value(id).uses.empty() || std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end());
@@ -250,17 +362,30 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   const Type& x = graph.type(node.inputs[0]);
   if (node.is("BroadcastGrad", "treadle") && x.shape->size() <= 2 * kMaxReducedRank)
     return with_shader(broadcast_gradient, "reduce", x.dtype, static_cast<uint32_t>(Reduce::sum));
-  if (!node.domain.empty() || has_more) return {};
+  const auto is_float32 = [&](ValueId id) { return id == kNoValue || graph.type(id).dtype == DType::float32; };
+  const bool writes_more = node.op_type == "LayerNormalization" && std::all_of(node.outputs.begin() + 1, node.outputs.end(), is_float32);
+  if (!node.domain.empty() || (has_more && !writes_more)) return {};
   for (const ReductionRow& row : kReductions)
-    if (node.op_type == row.op_type && !(is_integer(x.dtype) && ends_in_float(row.op)) && x.shape->size() <= 2 * kMaxReducedRank)
-      return with_shader(row.op_type.starts_with("Global") ? global_pool : reduction, "reduce", x.dtype, static_cast<uint32_t>(row.op));
+    if (node.op_type == row.op_type && !(is_integer(x.dtype) && ends_in_float(row.op)) && is_reducible(x))
+      return with_shader(row.op_type.starts_with("Global") ? global_pool : reduction, "reduce", reduced_type(x.dtype, row.op),
+                         static_cast<uint32_t>(row.op));
   if (node.op_type == "Softmax" || node.op_type == "LogSoftmax")
-    return with_shader(softmax, "softmax", x.dtype, node.op_type == "LogSoftmax");
-  if (node.op_type == "ArgMax" || node.op_type == "ArgMin") return with_shader(extreme, "arg_extreme", x.dtype, node.op_type == "ArgMax");
+    return with_shader(along, "softmax", x.dtype, node.op_type == "LogSoftmax");
+  if (node.op_type == "Hardmax") return with_shader(along, "row_operator", x.dtype, 2);
+  if (node.op_type == "LpNormalization") {
+    const int64_t order = node.attributes.get_int("p", 2);
+    return order == 1 || order == 2 ? with_shader(along, "row_operator", x.dtype, order == 2) : DeviceKernel();
+  }
+  if (node.op_type == "MeanVarianceNormalization" && is_reducible(x)) return with_shader(mean_variance, "mean_variance", x.dtype, 0);
+  if (node.op_type == "LRN") return with_shader(response, "lrn", x.dtype, 0);
+  if (node.op_type == "ArgMax" || node.op_type == "ArgMin")
+    return with_shader(extreme, "arg_extreme", compared_type(x.dtype), node.op_type == "ArgMax");
   const bool alike =
       std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id == kNoValue || graph.type(id).dtype == x.dtype; });
   if (!alike) return {};
   if (node.op_type == "LayerNormalization" || node.op_type == "RMSNormalization") {
+    const auto has_rank = [&](ValueId id) { return id == kNoValue || graph.type(id).has_rank(); };
+    if (!std::all_of(node.inputs.begin(), node.inputs.end(), has_rank)) return {};
     // Scale and bias may be smaller than a row, which is known before the run only where the ranks agree.
     const auto axis = node.attributes.get_int("axis", -1);
     const auto rank = static_cast<int64_t>(x.shape->size()), row_rank = axis < 0 ? -axis : rank - axis;
@@ -275,8 +400,11 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   }
   if (node.op_type == "BatchNormalization" && node.attributes.get_int("training_mode") == 0)
     return with_shader(batch, "batch_normalization", x.dtype, 0);
-  if (node.op_type == "InstanceNormalization") return with_shader(instance, "normalize", x.dtype, 1);
-  if (const std::optional<uint32_t> kind = pool_kind(node)) return with_shader(pool, "pool", x.dtype, *kind);
+  if (node.op_type == "InstanceNormalization" || node.op_type == "GroupNormalization") return with_shader(group, "normalize", x.dtype, 1);
+  if (const std::optional<uint32_t> kind = pool_kind(node)) {
+    const DType computed = is_integer(x.dtype) ? DType::float32 : x.dtype;  // of bytes, which MaxPool takes too
+    return with_shader(pool, "pool", computed, *kind);
+  }
   return {};
 }
 

@@ -1,5 +1,5 @@
-// Computes ScatterElements and ScatterND. Tuples of indices are sorted by the slices to which they refer, so that updates of the same slice
-// are applied in their order.
+// Computes ScatterElements, ScatterND and MaxUnpool. Tuples of indices are sorted by the slices to which they refer, so that updates of the
+// same slice are applied in their order.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,16 +37,7 @@ struct Scattering {
     if (c.in<void>(0) != c.out<void>(0))
       stream().copy(c.out<void>(0), c.in<void>(0), static_cast<size_t>(size_bytes), CopyKind::device_to_device);
     if (tuples * slice == 0) return;
-    const vulkan::VulkanStream::FaultSite site = stream().fault_site(fmt::format("{}: an index is outside of its axis", state.node));
-    const int64_t items = item_extent(tuples);
-    Push push;
-    push.pointer(c.scratch<void>()).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
-    for (const int64_t value : {tuples, items, int64_t{depth}, int64_t{index_words}, int64_t{site.number}})
-      push.word(static_cast<uint32_t>(value));
-    for (const auto* values : {&dims, &steps, &extents, &strides})
-      for (const int64_t value : *values) push.word(static_cast<uint32_t>(value));
-    stream().dispatch(*state.targets, push.bytes(), groups_over(count32(items)));
-    sort_items(c.scratch<void>(), 1, items);
+    sort_targets(c);
     Push write;
     write.pointer(c.out<void>(0)).pointer(c.in<void>(2)).pointer(c.scratch<void>());
     write.word(static_cast<uint32_t>(tuples)).word(static_cast<uint32_t>(slice * state.words));
@@ -54,6 +45,20 @@ struct Scattering {
   }
 
  protected:
+  // Makes the items of the tuples, sorted by their slices.
+  vulkan::VulkanStream::FaultSite sort_targets(RunContext& c) const {
+    const auto& state = c.packed<ScatterState>();
+    const vulkan::VulkanStream::FaultSite site = stream().fault_site(fmt::format("{}: an index is outside of its axis", state.node));
+    const int64_t items = item_extent(tuples);
+    Push push;
+    push.pointer(c.scratch<void>()).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
+    push_sizes(push, {tuples, items, depth, index_words, site.number});
+    for (const auto* values : {&dims, &steps, &extents, &strides})
+      for (const int64_t value : *values) push.word(static_cast<uint32_t>(value));
+    stream().dispatch(*state.targets, push.bytes(), groups_over(count32(items)));
+    sort_items(c.scratch<void>(), 1, items);
+    return site;
+  }
   void settle(BindContext& c) {
     const auto& state = c.packed<ScatterState>();
     size_bytes = c.num_elements(0) * state.element_bytes;
@@ -89,10 +94,50 @@ struct ScatterNd : Scattering {
   }
 };
 
+struct MaxUnpool : Scattering {
+  static MaxUnpool bind(BindContext& c) {
+    if (!(c.shape(1) == c.shape(0)))
+      throw Error(ErrorCode::invalid_argument, fmt::format("I is {}, X is {}", to_string(c.shape(1)), to_string(c.shape(0))));
+    MaxUnpool k;
+    k.tuples = c.num_elements(0);
+    k.index_words = 2;
+    k.dims[kMaxScatteredRank - 1] = std::max<int64_t>(k.tuples, 1);
+    k.extents[0] = c.output_shape(0).num_elements(), k.strides[0] = 1;
+    k.count = count32(k.extents[0] * c.packed<ScatterState>().words);
+    c.request_scratch(static_cast<size_t>(count32(item_extent(k.tuples))) * kItemBytes);
+    return k;
+  }
+  void run(RunContext& c) const {
+    const auto& state = c.packed<ScatterState>();
+    const vulkan::VulkanStream::FaultSite site = sort_targets(c);
+    Push push;
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.scratch<void>()).pointer(c.in<void>(1));
+    push.pointer(reinterpret_cast<const void*>(site.address));
+    push_sizes(push, {count, state.words, tuples, site.number});
+    stream().dispatch(*state.writes, push.bytes(), groups_over(count32(count)));
+  }
+
+ private:
+  int64_t count = 0;  // words of the output
+};
+
+DeviceKernel find_max_unpool(const Graph& graph, const Node& node, std::shared_ptr<ScatterState> state) {
+  static const KernelDef kernel = treadle::kernel<MaxUnpool>("gpu");
+  const DType dtype = graph.type(node.inputs[0]).dtype;
+  const int64_t bytes = ops::element_bytes(dtype), word = std::min<int64_t>(bytes, 4);
+  state->words = bytes / word;
+  state->targets = find_moving_shader("scatter_targets", 4);
+  state->writes = find_moving_shader("unpool", static_cast<size_t>(word));
+  return {&kernel, std::move(state)};
+}
+
 }  // namespace
 
 DeviceKernel find_scatter(const Graph& graph, const Node& node) {
   static const KernelDef by_element = kernel<ScatterElements>("gpu"), by_tuple = kernel<ScatterNd>("gpu");
+  auto state = std::make_shared<ScatterState>();
+  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  if (node.is("MaxUnpool", "")) return find_max_unpool(graph, node, std::move(state));
   const bool elements = node.is("ScatterElements", "");
   if (!elements && !node.is("ScatterND", "")) return {};
   const Type &data = graph.type(node.inputs[0]), &indices = graph.type(node.inputs[1]);
@@ -100,7 +145,6 @@ DeviceKernel find_scatter(const Graph& graph, const Node& node) {
   if (elements && data.shape->size() > size_t{kMaxScatteredRank}) return {};
   if (!elements && (indices.shape->empty() || !indices.shape->back().is_const() || indices.shape->back().value() > kMaxScatteredRank))
     return {};
-  auto state = std::make_shared<ScatterState>();
   state->element_bytes = ops::element_bytes(data.dtype);
   state->targets = find_moving_shader("scatter_targets", 4);
   if (const auto reduction = ops::scatter_reduction(node.attributes); reduction != ops::ScatterReduction::none) {
@@ -111,7 +155,6 @@ DeviceKernel find_scatter(const Graph& graph, const Node& node) {
     state->words = state->element_bytes / word;
     state->writes = find_moving_shader("scatter", static_cast<size_t>(word));
   }
-  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
   if (!state->writes) return {};
   return {elements ? &by_element : &by_tuple, std::move(state)};
 }

@@ -2,6 +2,7 @@
 #include "ops/math/top_k.h"
 
 #include "core/base/checked.h"
+#include "gpu/converted.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "gpu/sorting.h"
@@ -11,17 +12,22 @@ namespace {
 
 struct TopKState final : PackedState {
   const vulkan::Shader *keys = nullptr, *chosen = nullptr;
+  DType computed = DType::undefined;
 };
 
 struct TopK {
   ops::TopKRows rows;
   int64_t items;  // number of items in a row
+  ConvertedOperand x, values;
 
   static TopK bind(BindContext& c) {
-    TopK k{ops::TopKRows::bind(c), 0};
+    TopK k{ops::TopKRows::bind(c), 0, {}, {}};
     k.items = item_extent(k.rows.extent);
-    count32(c.num_elements(0));
-    c.request_scratch(static_cast<size_t>(count32(checked_mul(k.rows.outer * k.rows.inner, k.items))) * kItemBytes);
+    ops::ScratchLayout layout;
+    layout.take(static_cast<size_t>(count32(checked_mul(k.rows.outer * k.rows.inner, k.items))) * kItemBytes);
+    k.x = ConvertedOperand::reserve(layout, c.dtype(0), c.packed<TopKState>().computed, c.num_elements(0));
+    k.values = ConvertedOperand::reserve(layout, c.dtype(0), c.packed<TopKState>().computed, k.rows.outer * k.rows.inner * k.rows.k);
+    c.request_scratch(layout.total());
     return k;
   }
   void run(RunContext& c) const {
@@ -29,12 +35,13 @@ struct TopK {
     const auto& state = c.packed<TopKState>();
     const int64_t count = rows.outer * rows.inner;
     Push push;
-    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.out<void>(1)).pointer(c.scratch<void>());
+    push.pointer(values.result(c, 0)).pointer(x.read(c, 0)).pointer(c.out<void>(1)).pointer(c.scratch<void>());
     for (const int64_t value : {count, rows.extent, rows.inner, items, rows.k}) push.word(static_cast<uint32_t>(value));
     for (const int output : {0, 1}) push.word(uint32_t{c.out<void>(output) != nullptr});
     stream().dispatch(*state.keys, push.bytes(), groups_over(count32(count * items)));
     sort_items(c.scratch<void>(), count, items);
     stream().dispatch(*state.chosen, push.bytes(), groups_over(count32(count * rows.k)));
+    if (c.out<void>(0)) values.store(c, 0);
   }
 };
 
@@ -45,10 +52,12 @@ DeviceKernel find_top_k(const Graph& graph, const Node& node) {
   if (!node.is("TopK", "")) return {};
   auto state = std::make_shared<TopKState>();
   const DType dtype = graph.type(node.inputs[0]).dtype;
+  const bool is_unsigned = dtype == DType::uint64;
+  state->computed = is_unsigned ? dtype : compared_type(dtype);
   const uint32_t largest = node.attributes.get_int("largest", 1) != 0;
-  const uint32_t keys[] = {1, largest}, chosen[] = {0, largest};
-  state->keys = find_shader("top_k", dtype, keys);
-  state->chosen = find_shader("top_k", dtype, chosen);
+  const uint32_t keys[] = {1, largest, is_unsigned}, chosen[] = {0, largest, is_unsigned};
+  state->keys = find_shader("top_k", is_unsigned ? DType::int64 : state->computed, keys);
+  state->chosen = find_shader("top_k", is_unsigned ? DType::int64 : state->computed, chosen);
   return state->keys ? DeviceKernel{&kernel, std::move(state)} : DeviceKernel();
 }
 

@@ -2,6 +2,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
+#include "philox.glsl"
 #include "training.glsl"
 #extension GL_EXT_shader_8bit_storage : require
 
@@ -18,20 +19,6 @@ layout(push_constant, scalar) uniform Push {
   float scale;
 } p;
 
-// Philox 4x32 with ten rounds, see kernels/random/philox.h.
-uvec4 random_bits(uint index) {
-  uvec4 counter = uvec4(index, 0, p.stream);
-  uvec2 key = p.key;
-  for (int round = 0; round < 10; ++round) {
-    uint a_high, a_low, b_high, b_low;
-    umulExtended(0xD2511F53u, counter.x, a_high, a_low);
-    umulExtended(0xCD9E8D57u, counter.z, b_high, b_low);
-    counter = uvec4(b_high ^ counter.y ^ key.x, b_low, a_high ^ counter.w ^ key.y, a_low);
-    key += uvec2(0x9E3779B9u, 0xBB67AE85u);
-  }
-  return counter;
-}
-
 void write(uint element, uint high, uint low) {
   if (element >= p.count) return;
   const uint upper = high >> 11, lower = high << 21 | low >> 11;  // the 53 bits of the host's number
@@ -43,7 +30,7 @@ void write(uint element, uint high, uint low) {
 void main() {
   const uint pair = element_index();
   if (2 * pair >= p.count) return;
-  const uvec4 bits = random_bits(pair);
+  const uvec4 bits = random_bits(pair, p.stream, p.key);
   write(2 * pair, bits.x, bits.y);
   write(2 * pair + 1, bits.z, bits.w);
 }

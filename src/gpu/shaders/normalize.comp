@@ -6,12 +6,16 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint CENTERED = 1;  // 0: the mean is not subtracted (RMSNormalization)
 
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Floats { float at[]; };
+
 layout(push_constant, scalar) uniform Push {
   Elements y, x, scale, bias;  // scale and bias may be null
-  uint has_scale, has_bias;
+  Floats means, factors;       // of each row: the mean, and the inverse of the deviation; may be null
+  uint has_scale, has_bias, has_means, has_factors;
   uint rows, extent;
-  uint channel_extent;  // number of consecutive elements of a row that use one element of scale and bias; 0: a whole row does
-  uint channels;        // number of elements of scale and bias, which are used cyclically along a row, or by consecutive rows
+  // Scale and bias have `channels` elements, which are used cyclically: row r begins with r * row_channels, and so many consecutive elements
+  // of a row use the same one.
+  uint row_channels, channel_extent, channels;
   float epsilon;
 } p;
 
@@ -46,8 +50,10 @@ void main() {
     squares += x * x;
   }
   const float factor = 1 / sqrt(over_group(squares) / float(p.extent) + p.epsilon);
+  if (own == 0 && p.has_means != 0) p.means.at[row] = mean;
+  if (own == 0 && p.has_factors != 0) p.factors.at[row] = factor;
   for (uint k = own; k < p.extent; k += 256) {
-    const uint channel = p.channel_extent == 0 ? row % p.channels : k / p.channel_extent % p.channels;
+    const uint channel = (row * p.row_channels + k / p.channel_extent) % p.channels;
     float y = (to_number(p.x.at[start + k]) - mean) * factor;
     if (p.has_scale != 0) y *= to_number(p.scale.at[channel]);
     if (p.has_bias != 0) y += to_number(p.bias.at[channel]);

@@ -14,7 +14,7 @@ layout(push_constant, scalar) uniform Push {
 void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.count) return;
-#if defined(ELEMENT_F32)
+#if defined(ELEMENT_F32) || defined(ELEMENT_F64)
   precise NUMBER y = NUMBER(i) * p.delta;
   y = p.start + y;
   p.y.at[i] = to_element(y);

@@ -15,6 +15,7 @@ layout(push_constant, scalar) uniform Push {
   uint group_computes;   // 1: a group computes an element of the output; 0: one invocation does
   uvec4 kept, kept_step;        // extents of the axes that are kept, and their strides in x; innermost last
   uvec4 reduced, reduced_step;  // extents and strides of the axes that are reduced
+  uvec2 otherwise;              // of integers: the maximum or minimum of no elements, low word first
 } p;
 
 shared NUMBER parts[256];
@@ -30,9 +31,10 @@ uint offset_of(uint place, uvec4 extents, uvec4 steps) {
 // Returns the start value of a reduction. For LOG_SUM_EXP, `kind` is MAXIMUM in the first pass, which finds the largest element.
 NUMBER first(uint kind) {
 #if defined(ELEMENT_I32)
-  return kind == MAXIMUM ? -2147483647 - 1 : kind == MINIMUM ? 2147483647 : kind == PRODUCT ? 1 : 0;
+  return kind == MAXIMUM || kind == MINIMUM ? int(p.otherwise.x) : kind == PRODUCT ? 1 : 0;
 #elif defined(ELEMENT_I64)
-  return kind == MAXIMUM ? -9223372036854775807L - 1L : kind == MINIMUM ? 9223372036854775807L : kind == PRODUCT ? 1L : 0L;
+  const int64_t otherwise = int64_t(uint64_t(p.otherwise.y) << 32 | uint64_t(p.otherwise.x));
+  return kind == MAXIMUM || kind == MINIMUM ? otherwise : kind == PRODUCT ? 1L : 0L;
 #else
   return kind == MAXIMUM ? -1.0 / 0.0 : kind == MINIMUM ? 1.0 / 0.0 : kind == PRODUCT ? 1 : 0;
 #endif

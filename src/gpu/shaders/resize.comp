@@ -24,6 +24,13 @@ layout(push_constant, scalar) uniform Push {
   uint start_part, step_part;
   float cubic_a;
   uint exclude_outside;
+  uint reach;             // inputs on either side of a position that count
+  float distance_factor;  // below 1, the filter is wider than that of an image that does not shrink
+  uint normalizes;        // the weights are divided by their sum
+  uint extrapolates;      // positions outside of the input give `extrapolation`
+  float extrapolation;
+  uint bounds;            // the results are integers in [low, high]; 1: rounded towards zero, 2: to the nearest
+  float low, high;
 } p;
 
 float weight_of(float distance) {
@@ -49,16 +56,23 @@ void main() {
   if (MODE == PREFER_FLOOR && part > 0x80000000u || MODE == PREFER_CEIL && part >= 0x80000000u || MODE == CEIL && part > 0) ++whole;
   p.y.at[element] = p.x.at[row + uint(clamp(whole, 0, p.in_extent - 1)) * p.inner];
 #else
+  // The distance is rounded, so that a position may be beside the last input although it is that input.
+  const bool is_behind = whole > p.in_extent - 1 || whole == p.in_extent - 1 && part > 0x8000u;
+  if (p.extrapolates != 0 && (is_behind || whole < -1 || whole == -1 && part < 0xFFFF8000u)) {
+    p.y.at[element] = to_element(p.extrapolation);
+    return;
+  }
   const float fraction = float(part) * (1.0 / 4294967296.0);
-  const int reach = MODE == LINEAR ? 1 : 2;
   float sum = 0, weights = 0;
-  for (int k = 1 - reach; k <= reach; ++k) {
+  for (int k = 1 - int(p.reach); k <= int(p.reach); ++k) {
     const int i = whole + k;
     if (p.exclude_outside != 0 && (i < 0 || i >= p.in_extent)) continue;
-    const float weight = weight_of(float(k) - fraction);
+    const float weight = weight_of((float(k) - fraction) * p.distance_factor);
     weights += weight;
     sum = fma(weight, to_number(p.x.at[row + uint(clamp(i, 0, p.in_extent - 1)) * p.inner]), sum);
   }
-  p.y.at[element] = to_element(p.exclude_outside != 0 && weights != 0 ? sum / weights : sum);
+  if (p.normalizes != 0 && weights != 0) sum /= weights;
+  if (p.bounds != 0) sum = clamp(p.bounds == 1 ? trunc(sum) : roundEven(sum), p.low, p.high);
+  p.y.at[element] = to_element(sum);
 #endif
 }

@@ -7,6 +7,7 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KEYS = 0;
 layout(constant_id = 1) const uint LARGEST = 1;
+layout(constant_id = 2) const uint UNSIGNED = 0;  // the 64-bit integers have no sign
 
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // indices have 64 bits
 
@@ -24,7 +25,7 @@ uvec2 key_of(NUMBER x) {
 #if defined(ELEMENT_I32)
   return uvec2(uint(x) ^ 0x80000000u, 0);
 #elif defined(ELEMENT_I64)
-  return uvec2(uint(uint64_t(x) >> 32) ^ 0x80000000u, uint(uint64_t(x)));
+  return uvec2(uint(uint64_t(x) >> 32) ^ (UNSIGNED != 0 ? 0u : 0x80000000u), uint(uint64_t(x)));
 #elif defined(ELEMENT_F64)
   if (isnan(x)) return uvec2(0xFFFFFFFFu);
   const uvec2 words = x == 0 ? uvec2(0) : unpackDouble2x32(x).yx;

@@ -1,0 +1,18 @@
+// Gathers slices by indices that are certain to be inside.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace treadle::gpu {
+
+/// y[outer, num_indices, slice] from x[outer, extent, slice], in words. The indices have 64 bits.
+struct SliceGathering {
+  void* y = nullptr;
+  const void *x = nullptr, *indices = nullptr;
+  size_t word_bytes = 4;
+  int64_t outer = 1, extent = 0, num_indices = 0, slice = 1;
+};
+void gather_slices(const SliceGathering& gathering);
+
+}  // namespace treadle::gpu

@@ -1,0 +1,98 @@
+// Computes Div, Mod and BitShift of integers, and Mod of floats. The host reports a division by zero behind the run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "gpu/converted.h"
+#include "gpu/launch.h"
+#include "gpu/shaders.h"
+#include "kernels/elementwise/broadcast.h"
+#include "ops/checks.h"
+
+namespace treadle::gpu {
+namespace {
+
+/// The numbers of the operators in integers.comp.
+enum class IntegerOperator : uint32_t {
+  quotient,
+  floored_rest,
+  truncated_rest,
+  shift_left,
+  shift_right,
+  floored_float_rest,
+  truncated_float_rest
+};
+
+struct IntegerState final : PackedState {
+  const vulkan::Shader* shader = nullptr;
+  bool divides = false;
+  std::string fault;  // the error for a division by zero
+};
+
+struct IntegerBinary {
+  int64_t count;
+  int rank;
+  uint32_t extends[2];  // bit i: the operand extends along dimension i of the shader's index space
+  int64_t dims[kMaxSpaceRank];
+  ConvertedOperand a, b, y;
+
+  static IntegerBinary bind(BindContext& c) {
+    const auto plan = kernels::plan_broadcast<2>(c.output_shape(0).dims(), {c.shape(0).dims(), c.shape(1).dims()});
+    if (plan.rank > kMaxSpaceRank) throw Error(ErrorCode::not_implemented, "operands that lie in more than 8 dimensions on the GPU");
+    IntegerBinary k{count32(plan.size), plan.rank, {}, {}, {}, {}, {}};
+    const DType given = c.dtype(0), computed = wide_type(given);
+    ops::ScratchLayout layout;
+    k.a = ConvertedOperand::reserve(layout, given, computed, c.num_elements(0));
+    k.b = ConvertedOperand::reserve(layout, given, computed, c.num_elements(1));
+    k.y = ConvertedOperand::reserve(layout, given, computed, plan.size);
+    c.request_scratch(layout.total());
+    std::fill_n(k.dims, kMaxSpaceRank, 1);
+    const int missing = kMaxSpaceRank - plan.rank;
+    for (int axis = 0; axis < plan.rank; ++axis) {
+      k.dims[missing + axis] = std::max<int64_t>(plan.dims[axis], 1);
+      for (const int i : {0, 1}) k.extends[i] |= (plan.strides[i][axis] != 0 ? 1U : 0U) << (missing + axis);
+    }
+    return k;
+  }
+  void run(RunContext& c) const {
+    const auto& state = c.packed<IntegerState>();
+    vulkan::VulkanStream::FaultSite site;
+    if (state.divides) site = stream().fault_site(state.fault);
+    Push push;
+    push.pointer(y.result(c, 0)).pointer(a.read(c, 0)).pointer(b.read(c, 1)).pointer(reinterpret_cast<const void*>(site.address));
+    push.word(static_cast<uint32_t>(count)).word(site.number);
+    for (const uint32_t mask : extends) push.word(mask);
+    for (const int64_t extent : dims) push.word(static_cast<uint32_t>(extent));
+    stream().dispatch(*state.shader, push.bytes(), groups_over(static_cast<uint32_t>(count)));
+    y.store(c, 0);
+  }
+};
+
+std::optional<IntegerOperator> operator_of(const Node& node, DType dtype) {
+  if (node.is("Mod", "") && wide_type(dtype) == DType::float32)
+    return node.attributes.get_int("fmod") != 0 ? IntegerOperator::truncated_float_rest : IntegerOperator::floored_float_rest;
+  if (!is_integer(dtype) || bits_of(dtype) < 8) return std::nullopt;
+  if (node.is("Div", "")) return IntegerOperator::quotient;
+  if (node.is("Mod", "")) return node.attributes.get_int("fmod") != 0 ? IntegerOperator::truncated_rest : IntegerOperator::floored_rest;
+  if (node.is("BitShift", ""))
+    return node.attributes.get_string("direction") == "LEFT" ? IntegerOperator::shift_left : IntegerOperator::shift_right;
+  return std::nullopt;
+}
+
+}  // namespace
+
+DeviceKernel find_integers(const Graph& graph, const Node& node) {
+  static const KernelDef kernel = treadle::kernel<IntegerBinary>("gpu");
+  const DType dtype = wide_type(graph.type(node.inputs[0]).dtype);
+  const std::optional<IntegerOperator> found = operator_of(node, dtype);
+  if (!found) return {};
+  auto state = std::make_shared<IntegerState>();
+  const uint32_t constants[] = {static_cast<uint32_t>(*found), uint32_t{is_signed_integer(dtype)}};
+  state->shader = find_moving_shader("integers", bits_of(dtype) / 8, constants);
+  state->divides = *found < IntegerOperator::shift_left;
+  state->fault = fmt::format("{} node \"{}\": integer division by zero", node.op_type, node.name);
+  return {&kernel, std::move(state)};
+}
+
+}  // namespace treadle::gpu
