@@ -25,7 +25,17 @@ constexpr int64_t kMostFeatures = 256;   // of a head of V, which an invocation 
 enum AttentionInput : int { kQ, kK, kV, kMask, kPastKey, kPastValue, kValidLengths };
 enum AttentionOutput : int { kY, kPresentKey, kPresentValue, kScores };
 // As in attention.comp.
-enum AttentionFlag : uint32_t { is_causal = 1, mask_batch = 2, mask_heads = 4, mask_rows = 8, mask_columns = 16, counts_keys = 32 };
+enum AttentionFlag : uint32_t {
+  is_causal = 1,
+  mask_batch = 2,
+  mask_heads = 4,
+  mask_rows = 8,
+  mask_columns = 16,
+  counts_keys = 32,
+  one_batch = 64,
+  one_head = 128,
+  one_query = 256
+};
 enum class MaskKind : uint32_t { none, keeps, hides, adds };
 enum class EmptyRows : uint32_t { zero, formula, zero_for_nan };
 
@@ -68,6 +78,11 @@ uint32_t mask_flags(const kernels::AttentionParams& p) {
          (p.mask_column != 0 ? mask_columns : 0U);
 }
 
+/// The axes of Q along which the mask broadcasts it.
+uint32_t broadcast_flags(const kernels::AttentionParams& p) {
+  return (p.q.batch == 0 ? one_batch : 0U) | (p.q.head == 0 ? one_head : 0U) | (p.q.row == 0 ? one_query : 0U);
+}
+
 /// The operands of the shader attention.comp.
 struct AttentionOperands {
   void *y = nullptr, *shown = nullptr;
@@ -91,7 +106,7 @@ struct AttentionCall {
     vulkan::VulkanStream::FaultSite site;
     if (at.valid_lengths)
       site = stream().fault_site(fmt::format("{}: nonpad_kv_seqlen has a length outside of [0, {}]", state.node, p.kv_length));
-    const uint32_t flags = mask_flags(p) | (p.causal ? is_causal : 0U) | (at.valid_lengths ? counts_keys : 0U);
+    const uint32_t flags = mask_flags(p) | broadcast_flags(p) | (p.causal ? is_causal : 0U) | (at.valid_lengths ? counts_keys : 0U);
     Push push;
     push.pointer(at.y);
     for (const void* operand : {at.q, at.k, at.v, at.past_k, at.past_v, at.mask, at.valid_lengths}) push.pointer(operand);
@@ -149,7 +164,7 @@ struct FusedAttention {
   int64_t first[3];  // element of Q, K and V
 
   static FusedAttention bind(BindContext& c) {
-    const ops::AttentionCall host = ops::AttentionCall::bind(c, kQ);
+    const ops::AttentionCall host = ops::AttentionCall::bind(c, kQ, /*may_stretch=*/true);
     const FusedAttention k{{host.params}, {host.q, host.k, host.v}};
     if (host.any()) k.call.check();
     for (const int i : {kQ, kK, kV}) count32(c.num_elements(i));
@@ -311,14 +326,6 @@ DeviceKernel find_onnx_attention(const Graph& graph, const Node& node, DType dty
   return with_shader(attention, node, form, features_of_head(graph, node, kV, "kv_num_heads"), dtype);
 }
 
-/// False if an extent of the mask may differ from that of the scores, along which it would then broadcast them.
-bool mask_fits(const SymbolicShape& mask, const SymbolicShape& q_heads) {
-  if (mask.size() > 4) return false;
-  for (size_t i = 4 - mask.size(); i < 3; ++i)
-    if (const Dim& extent = mask[mask.size() + i - 4]; extent != Dim(1) && extent != q_heads[i]) return false;
-  return true;
-}
-
 /// The form of a FusedAttention or its gradient, whose operands begin at input `first`; nullopt if the shader has none.
 std::optional<AttentionForm> fused_form(const Graph& graph, const Node& node, size_t first) {
   const Attributes& a = node.attributes;
@@ -334,7 +341,7 @@ std::optional<AttentionForm> fused_form(const Graph& graph, const Node& node, si
   form.empty_rows = a.get_int("nan_to_zero", 0) != 0 ? EmptyRows::zero_for_nan : EmptyRows::formula;
   if (!node.has_input(first + kMask)) return form;
   const Type& mask = graph.type(node.inputs[first + kMask]);
-  if (!mask_fits(*mask.shape, ops::attention_heads(*graph.type(node.inputs[first]).shape, a, kQ))) return std::nullopt;
+  if (mask.shape->size() > 4) return std::nullopt;
   const bool is_boolean = mask.dtype == DType::boolean;
   form.mask = !is_boolean ? MaskKind::adds : a.get_int("mask_keeps", 1) != 0 ? MaskKind::keeps : MaskKind::hides;
   if (is_boolean) form.masked = a.get_float("masked_value", form.masked);

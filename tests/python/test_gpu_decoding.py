@@ -74,6 +74,28 @@ def test_lengths_that_do_not_fit_are_errors(lengths: list[int], total: int, toke
         assert np.isfinite(session.run(None, good)[0]).all()
 
 
+def test_caches_that_past_and_present_share_stay_on_the_device() -> None:
+    model, feeds = cached([0], 1, 1, past=6)
+    session, host = on_gpu(model), treadle.InferenceSession(model)
+    caches = {name: treadle.OrtValue.ortvalue_from_numpy(feeds[name], "gpu:0") for name in ("past_k", "past_v")}
+    expected = {name: feeds[name] for name in caches}
+    for step in range(4):
+        fed = {name: floats(*feeds[name].shape, seed=10 * step + i) for i, name in enumerate("qkv")}
+        fed |= {"lengths": np.array([step], np.int32), "total": np.array(step + 1, np.int32)}
+        binding = session.io_binding()
+        for name, value in fed.items():
+            binding.bind_cpu_input(name, value)
+        for name, output in (("past_k", "k_out"), ("past_v", "v_out")):
+            binding.bind_ortvalue_input(name, caches[name])
+            binding.bind_ortvalue_output(output, caches[name])
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        y, expected["past_k"], expected["past_v"] = host.run(None, {**fed, **expected})
+        np.testing.assert_allclose(binding.copy_outputs_to_cpu()[-1], y, rtol=2e-5, atol=2e-5)
+        for name, cache in caches.items():
+            np.testing.assert_array_equal(cache.numpy(), expected[name])
+
+
 WIDTH, HEADS, KV_HEADS, SIZE, WORDS, BLOCK = 64, 4, 2, 16, 50, 32
 
 

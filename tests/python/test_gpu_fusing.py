@@ -369,3 +369,22 @@ def test_rotary_embedding_that_is_written_out_is_one_node(interleaved: bool) -> 
     x = feeds["x"].astype(np.float64).swapaxes(1, 2)
     turned = np.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape) if interleaved else np.concatenate([-x[..., 4:], x[..., :4]], -1)
     np.testing.assert_allclose(session.run(None, feeds)[0], x * feeds["c"] + turned * feeds["s"], rtol=1e-5, atol=1e-5)
+
+
+# The extents are known in the run only, so that the mask may have more samples, heads or rows than the scores, which it then broadcasts.
+@pytest.mark.parametrize("mask", [(3, 1, 1, 5), (1, 4, 1, 5), (1, 1, 6, 5), (3, 4, 6, 5), (4, 6, 5), (6, 5), (3, 1, 1, 1), (1, 1, 1, 5)])
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("rows", [1, 6])
+def test_a_mask_that_broadcasts_the_scores(mask: tuple[int, ...], heads: int, rows: int) -> None:
+    feeds = {name: floats(1, heads, length, 8, seed=length) for name, length in (("q", rows), ("k", 5), ("v", 5))} | {"mask": floats(*mask, seed=7)}
+    inputs = [helper.make_tensor_value_info(name, FLOAT, ["n", "h", f"{name.replace('v', 'k')}_rows", 8]) for name in "qkv"]
+    inputs.append(helper.make_tensor_value_info("mask", FLOAT, [f"m{i}" for i in range(len(mask))]))
+    nodes = [op("Transpose", "k", "kt", perm=[0, 1, 3, 2]), op("MatMul", "q kt", "s"), op("Mul", "s half", "scaled"), op("Add", "scaled mask", "m")]
+    nodes += [op("Softmax", "m", "p", axis=-1), op("MatMul", "p v", "y")]
+    scale = numpy_helper.from_array(np.array(0.5, np.float32), "half")
+    graph = helper.make_graph(nodes, "stretched", inputs, [helper.make_tensor_value_info("y", FLOAT, None)], [scale])
+    session = on_gpu(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString())
+    assert kernels(session) == ["FusedAttention"]
+    scores = feeds["q"].astype(np.float64) @ feeds["k"].swapaxes(2, 3) / 2 + feeds["mask"]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(session.run(None, feeds)[0], weights / weights.sum(-1, keepdims=True) @ feeds["v"], rtol=2e-5, atol=2e-5)

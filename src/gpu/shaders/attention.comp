@@ -23,6 +23,7 @@ layout(constant_id = 11) const uint SHOWN = 0;       // the scores to output, in
 const uint ROWS = 16, KEYS = 64, DEPTH = 16;
 const uint KEEPS = 1, HIDES = 2, ADDS = 3;                                                       // kinds of mask
 const uint CAUSAL = 1, MASK_BATCH = 2, MASK_HEADS = 4, MASK_ROWS = 8, MASK_COLUMNS = 16, VALID = 32;  // flags
+const uint ONE_BATCH = 64, ONE_HEAD = 128, ONE_QUERY = 256;  // flags: Q has one, which the mask broadcasts; ONE_BATCH: K and V too
 const uint RAW = 1, CAPPED = 2, BIASED = 3, PROBABILITIES = 4;
 const float NEVER = -1.0 / 0.0;
 
@@ -102,7 +103,9 @@ void main() {
     const ivec2 other = visible(batch, int((first_row + r) % p.queries));
     if (other.x < other.y) begin = min(begin, other.x), end = max(end, other.y);
   }
-  const uint q_at = row_of(batch, head, query, q_heads, p.queries, p.size, Q_PARTS);
+  const uint own_batch = has(ONE_BATCH) ? 0 : batch;
+  const uint q_at = row_of(own_batch, has(ONE_HEAD) ? 0 : head, has(ONE_QUERY) ? 0 : query, has(ONE_HEAD) ? 1 : q_heads,
+                           has(ONE_QUERY) ? 1 : p.queries, p.size, Q_PARTS);
   const uint shown_at = ((batch * q_heads + head) * p.queries + query) * all;
   float sums[COLUMNS];
   for (uint c = 0; c < COLUMNS; ++c) sums[c] = 0;
@@ -118,7 +121,7 @@ void main() {
           float value = 0;
           if (key < all && d0 + lane < p.size)
             value = key < p.past ? to_number(p.past_k.at[((batch * kv_heads + kv_head) * p.past + key) * p.size + d0 + lane])
-                                 : to_number(p.k.at[row_of(batch, kv_head, key - p.past, kv_heads, p.keys, p.size, K_PARTS) + d0 + lane]);
+                                 : to_number(p.k.at[row_of(own_batch, kv_head, key - p.past, kv_heads, p.keys, p.size, K_PARTS) + d0 + lane]);
           k_tile[own_row + 16 * j][lane] = value;
         }
         barrier();
@@ -166,7 +169,7 @@ void main() {
         const float weight = weights[own_row][j];
         const bool is_past = key < p.past;
         const uint at = is_past ? ((batch * kv_heads + kv_head) * p.past + key) * p.v_size
-                                : row_of(batch, kv_head, key - p.past, kv_heads, p.keys, p.v_size, V_PARTS);
+                                : row_of(own_batch, kv_head, key - p.past, kv_heads, p.keys, p.v_size, V_PARTS);
         for (uint c = 0; c < COLUMNS; ++c) {
           const uint column = lane + 16 * c;
           if (column < p.v_size) sums[c] = fma(weight, is_past ? to_number(p.past_v.at[at + column]) : to_number(p.v.at[at + column]), sums[c]);
