@@ -106,10 +106,10 @@ TEST_P(JobMemory, ConstantsComeOverTheBusOnceARunWhereTheyDoNotFit) {
   auto job = std::make_shared<Job>(JobOptions{.name = "weights"});
   Session session(model, on(job));
   for (int i = 0; i < 2; ++i) session.run(feeds());
-  const uint64_t needed = job->status().peak_bytes;
-  ASSERT_GE(needed, static_cast<uint64_t>(8 * kWeightBytes + 2 * kFeedBytes));
+  constexpr uint64_t kNeeded = 8 * kWeightBytes + 2 * kFeedBytes;
+  ASSERT_GE(job->status().peak_bytes, kNeeded);
   for (const uint64_t missing : {1U, 2U, 4U}) {
-    job->set_memory_limit(needed - missing * kWeightBytes);
+    job->set_memory_limit(kNeeded - missing * kWeightBytes);
     session.run(feeds());
     const uint64_t before = job->status().moved_bytes;
     EXPECT_EQ(values_of(session.run(feeds())[0]), expected) << missing;
