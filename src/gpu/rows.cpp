@@ -360,7 +360,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   };
   const bool has_more = std::any_of(node.outputs.begin() + 1, node.outputs.end(), is_read);
   const Type& x = graph.type(node.inputs[0]);
-  if (node.is("BroadcastGrad", "treadle") && x.shape->size() <= 2 * kMaxReducedRank)
+  if (node.is("BroadcastGrad", "treadle") && x.has_rank() && is_reducible(x))
     return with_shader(broadcast_gradient, "reduce", x.dtype, static_cast<uint32_t>(Reduce::sum));
   const auto is_float32 = [&](ValueId id) { return id == kNoValue || graph.type(id).dtype == DType::float32; };
   const bool writes_more = node.op_type == "LayerNormalization" && std::all_of(node.outputs.begin() + 1, node.outputs.end(), is_float32);
