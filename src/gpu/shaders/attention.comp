@@ -17,7 +17,7 @@ layout(constant_id = 6) const int RIGHT = -1;
 layout(constant_id = 7) const float SOFTCAP = 0;
 layout(constant_id = 8) const uint MASK = 0;         // its kind
 layout(constant_id = 9) const float MASKED = 0;      // replaces a score that a boolean mask hides
-layout(constant_id = 10) const uint EMPTY_ROWS = 0;  // what a query gets that sees no key: 0: zeros; 1: NaN; 2: zeros, also where scores are NaN
+layout(constant_id = 10) const uint EMPTY_ROWS = 0;  // result of a query that sees no key: 0: zeros; 1: NaN; 2: zeros, also where scores are NaN
 layout(constant_id = 11) const uint SHOWN = 0;       // the scores to output, in the order of qk_matmul_output_mode, from 1; 0: none
 
 const uint ROWS = 16, KEYS = 64, DEPTH = 16;

@@ -1,6 +1,6 @@
 // The gradient of attention, from its operands alone, in two passes. A group of invocations computes dQ of 16 rows, the queries of heads
-// that share keys, in two rounds over the keys, and keeps what the second pass needs: of each row the largest score, the sum of exponentials
-// and the sum of P dP. With OF_KEYS, a group computes dK and dV of 16 keys in one round over the rows.
+// that share keys, in two rounds over the keys, and stores three numbers of each row for the second pass: the largest score, the sum of
+// exponentials and the sum of P dP. With OF_KEYS, a group computes dK and dV of 16 keys in one round over the rows.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"

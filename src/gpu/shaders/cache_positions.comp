@@ -1,5 +1,5 @@
-// CachePositions and, with WINDOWED, WindowPositions. Each invocation computes the position of one token. That of a sample's first token
-// also computes the numbers that belong to the sample. Without a fault, all numbers are below 2^31.
+// CachePositions and, with WINDOWED, WindowPositions: an invocation computes the position of one token. The invocation of a sample's first
+// token also computes the sample's numbers. Without a fault, all numbers are below 2^31.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"

@@ -15,7 +15,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 layout(push_constant, scalar) uniform Push {
   Elements x_new, v_new, h_new;  // the parameter and its states
   Elements x, g, v, h;
-  Elements sums;                 // for each part, sums of the squares of the parameter and of the step; at the end, the factor of the rate
+  Elements sums;                 // scratch: sums of squares of each part's parameter and step; after PASS 1, the first is the rate's factor
   Bits rate, number;             // R, and T in 64 bits
   Fault fault;                   // receives `site` if T is less than 1
   uint site;

@@ -1,4 +1,4 @@
-// What the shapes tell about calls of the cache operators, for kernels of every device.
+// Calls of the cache operators, as bound by the shapes of their operands, for kernels of every device.
 #pragma once
 
 #include <cstddef>
