@@ -432,10 +432,14 @@ class StreamOfCommands final : public VulkanStream {
     end_command();
   }
   Heap::Place place(const void* address, size_t size_bytes) const { return parts_->place(address, size_bytes); }
+  // The address that shaders have for memory which may move; kernels declare their uses by it.
+  const void* present(const void* data, size_t size_bytes) const {
+    return reinterpret_cast<const void*>(parts_->movable.find(reinterpret_cast<uint64_t>(data), size_bytes));
+  }
   void copy_within(void* dst, const void* src, size_t size_bytes) {
     if (size_bytes == 0) return;
     const Heap::Place to = place(dst, size_bytes), from = place(src, size_bytes);
-    const MemoryUse uses[] = {{dst, size_bytes, Access::write}, {src, size_bytes, Access::read}};
+    const MemoryUse uses[] = {{present(dst, size_bytes), size_bytes, Access::write}, {present(src, size_bytes), size_bytes, Access::read}};
     copy_buffer(to.buffer, to.offset, from.buffer, from.offset, size_bytes, uses);
     if (!kept_) return;
     kept_->copied.emplace_back(reinterpret_cast<uint64_t>(dst), to.buffer_id);
@@ -446,7 +450,7 @@ class StreamOfCommands final : public VulkanStream {
     std::byte* const staged = stage(size_bytes, Buffer::For::upload);
     std::memcpy(staged, src, size_bytes);
     const Heap::Place to = place(dst, size_bytes);
-    const MemoryUse use{dst, size_bytes, Access::write};
+    const MemoryUse use{present(dst, size_bytes), size_bytes, Access::write};
     copy_buffer(to.buffer, to.offset, staging_.buffer->handle(), static_cast<VkDeviceSize>(staged - staging_.buffer->mapped()), size_bytes,
                 std::span(&use, 1));
     if (uses_) hazards_.add_unknown();  // a kernel's constants, which it does not declare
@@ -456,7 +460,7 @@ class StreamOfCommands final : public VulkanStream {
     std::byte* const staged = stage(size_bytes, Buffer::For::download);
     const Heap::Place from = place(src, size_bytes);
     timeline_->when_done(submitted_ + 1, [dst, staged, size_bytes] { std::memcpy(dst, staged, size_bytes); });
-    const MemoryUse use{src, size_bytes, Access::read};
+    const MemoryUse use{present(src, size_bytes), size_bytes, Access::read};
     copy_buffer(staging_.buffer->handle(), static_cast<VkDeviceSize>(staged - staging_.buffer->mapped()), from.buffer, from.offset,
                 size_bytes, std::span(&use, 1));
   }

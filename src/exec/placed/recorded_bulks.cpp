@@ -62,8 +62,7 @@ void RecordedBulks::look_at_memory(Bulk& bulk) {
   now_.arenas = memory_.arenas().generation();
   now_.addresses.clear();
   for (const LocationId at : bulk.outside) {
-    const StreamPlan::Location& location = steps_.location(at);
-    const Datum found = location.memory == Memory::held ? values_.held(at) : values_.value(at, location.slot);
+    const Datum found = values_.value(at, steps_.location(at).slot);
     now_.addresses.push_back(found.is_tensor() ? found.tensor().raw() : nullptr);
   }
 }
