@@ -24,9 +24,6 @@ vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
 void push_site(Push& push, const vulkan::VulkanStream::FaultSite& site) {
   push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number);
 }
-void push_sizes(Push& push, std::initializer_list<int64_t> sizes) {
-  for (const int64_t size : sizes) push.word(static_cast<uint32_t>(size));
-}
 /// Returns the number of words in a row. Shaders count in words.
 template <typename Plan>
 int64_t words_of_row(const Plan& plan, const CacheState& state) {
