@@ -1,4 +1,5 @@
-// Attention in one kernel, with its caches, and rotary embedding; also as the optimizer fuses them.
+// Computes Attention, with its caches, in one kernel, and RotaryEmbedding. Also computes the fused operators that the optimizer makes for
+// both.
 #include "ops/nn/attention.h"
 
 #include <fmt/format.h>
@@ -19,12 +20,12 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kAttentionLanes = 16;  // invocations that share a row
-constexpr int64_t kMostFeatures = 256;   // of a head of V, which an invocation keeps in registers, every 16th
+constexpr int64_t kAttentionLanes = 16;  // number of invocations that compute one row together
+constexpr int64_t kMostFeatures = 256;   // limit of the features of a head of V; an invocation keeps every 16th in registers
 
 enum AttentionInput : int { kQ, kK, kV, kMask, kPastKey, kPastValue, kValidLengths };
 enum AttentionOutput : int { kY, kPresentKey, kPresentValue, kScores };
-// As in attention.comp.
+// The flags have the values of those in attention.comp.
 enum AttentionFlag : uint32_t {
   is_causal = 1,
   mask_batch = 2,
@@ -39,16 +40,16 @@ enum AttentionFlag : uint32_t {
 enum class MaskKind : uint32_t { none, keeps, hides, adds };
 enum class EmptyRows : uint32_t { zero, formula, zero_for_nan };
 
-/// The specialisation constants of attention.comp.
+/// The specialization constants of attention.comp.
 struct AttentionForm {
-  uint32_t columns = 1;    // of V that an invocation sums up
-  uint32_t parts[4] = {};  // of rows of Q, K, V and Y; 0: heads are before rows
+  uint32_t columns = 1;    // number of columns of V that an invocation sums up
+  uint32_t parts[4] = {};  // for Q, K, V and Y: number of operands that share a row; 0: the axis of heads is before that of rows
   int32_t left_window = -1, right_window = -1;
   float softcap = 0;
   MaskKind mask = MaskKind::none;
   float masked = -std::numeric_limits<float>::infinity();
   EmptyRows empty_rows = EmptyRows::zero;
-  uint32_t shown = 0;  // qk_matmul_output_mode + 1; 0: no scores
+  uint32_t shown = 0;  // qk_matmul_output_mode + 1 if the scores are an output, otherwise 0
 
   std::array<uint32_t, 12> constants() const {
     const auto bits = [](auto value) { return std::bit_cast<uint32_t>(value); };
@@ -69,16 +70,16 @@ struct AttentionForm {
 
 struct AttentionState final : PackedState {
   const vulkan::Shader *shader = nullptr, *cache = nullptr, *of_keys = nullptr;
-  std::string node;  // for errors
+  std::string node;  // name of the node, for error messages
 };
 
-/// The axes along which the mask is not broadcast.
+/// Returns the flags of the axes along which the mask is not broadcast.
 uint32_t mask_flags(const kernels::AttentionParams& p) {
   return (p.mask_batch != 0 ? mask_batch : 0U) | (p.mask_head != 0 ? mask_heads : 0U) | (p.mask_row != 0 ? mask_rows : 0U) |
          (p.mask_column != 0 ? mask_columns : 0U);
 }
 
-/// The axes of Q along which the mask broadcasts it.
+/// Returns the flags of the axes along which Q has one element and the mask has more, so that Q is broadcast.
 uint32_t broadcast_flags(const kernels::AttentionParams& p) {
   return (p.q.batch == 0 ? one_batch : 0U) | (p.q.head == 0 ? one_head : 0U) | (p.q.row == 0 ? one_query : 0U);
 }
@@ -158,10 +159,10 @@ struct Attention {
   }
 };
 
-/// The host's fusion of the operators that exporters write. Q, K and V may be parts of one value.
+/// FusedAttention, which the optimizer makes of the operators that exporters write for attention. Q, K and V may be parts of one value.
 struct FusedAttention {
   AttentionCall call;
-  int64_t first[3];  // element of Q, K and V
+  int64_t first[3];  // index of the first element of Q, K and V in the values that contain them
 
   static FusedAttention bind(BindContext& c) {
     const ops::AttentionCall host = ops::AttentionCall::bind(c, kQ, /*may_stretch=*/true);
@@ -179,7 +180,7 @@ struct FusedAttention {
   }
 };
 
-/// The shader attention_gradient.comp.
+/// The arguments of the shader attention_gradient.comp.
 struct FusedAttentionGradient {
   static constexpr int kDY = 0, kFirst = 1;  // the operands of attention follow dY
   ops::AttentionGradientCall host;
@@ -218,7 +219,7 @@ struct FusedAttentionGradient {
   }
 };
 
-/// The shader fused_rotary.comp.
+/// The arguments of the shader fused_rotary.comp.
 struct FusedRotary {
   kernels::RotaryParams params;
 
@@ -241,7 +242,7 @@ struct FusedRotary {
 
 struct RotaryState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  std::string node;  // for errors
+  std::string node;  // name of the node, for error messages
 };
 
 struct Rotary {
@@ -283,7 +284,7 @@ struct Rotary {
   }
 };
 
-/// The features of a head, if the type tells; -1: it does not.
+/// Returns the number of features of a head, or -1 if the input's type does not tell it.
 int64_t features_of_head(const Graph& graph, const Node& node, size_t input, std::string_view heads) {
   const SymbolicShape& shape = *graph.type(node.inputs[input]).shape;
   if (!shape.back().is_const()) return -1;
@@ -291,7 +292,7 @@ int64_t features_of_head(const Graph& graph, const Node& node, size_t input, std
   return parts < 1 ? -1 : shape.back().value() / parts;
 }
 
-/// Returns the kernel with the shader for a form. @param features  of a head of V
+/// Returns the kernel with the shader for a form. @param features  number of features of a head of V; -1 if it is unknown
 DeviceKernel with_shader(const KernelDef& kernel, const Node& node, AttentionForm form, int64_t features, DType dtype) {
   if (features < 0 || features > kMostFeatures) return {};
   form.columns = static_cast<uint32_t>(std::max<int64_t>((features + kAttentionLanes - 1) / kAttentionLanes, 1));
@@ -326,7 +327,8 @@ DeviceKernel find_onnx_attention(const Graph& graph, const Node& node, DType dty
   return with_shader(attention, node, form, features_of_head(graph, node, kV, "kv_num_heads"), dtype);
 }
 
-/// The form of a FusedAttention or its gradient, whose operands begin at input `first`; nullopt if the shader has none.
+/// Returns the form of a FusedAttention or its gradient, in which the operands of attention begin at input `first`; nullopt if the shader
+/// does not support the node.
 std::optional<AttentionForm> fused_form(const Graph& graph, const Node& node, size_t first) {
   const Attributes& a = node.attributes;
   AttentionForm form;

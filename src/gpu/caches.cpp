@@ -15,7 +15,7 @@ namespace {
 struct CacheState final : PackedState {
   const vulkan::Shader *shader = nullptr, *present = nullptr;
   int64_t word_bytes = 4;
-  std::string node;  // name of the node, for errors
+  std::string node;  // name of the node, for error messages
 };
 
 vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {

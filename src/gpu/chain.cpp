@@ -166,7 +166,7 @@ bool takes(const OpDef& op, std::span<const DType> types) {
   return true;
 }
 
-/// @param types  of the operands
+/// @param types  dtypes of the operands
 std::optional<StepCode> code_of(const ElementwiseStep& step, std::span<const DType> types) {
   std::vector<Arithmetic> arithmetic(types.size());
   for (size_t i = 0; i < types.size(); ++i)

@@ -21,8 +21,8 @@ using Formula = std::function<Value(CodeWriter&, std::span<const Value>)>;
 ///   `output`
 std::optional<Formula> chain_formula(std::span<const ElementwiseStep> steps, std::vector<DType> inputs, DType output);
 
-/// Returns the formula of QuantizeLinear for x, scale and, if given, zero point. If shaders have no arithmetic for the codes, the result is
-/// their number in float32, which is not yet rounded for floats, and so is the zero point.
+/// Returns the formula of QuantizeLinear for x, scale and, if given, zero point. If shaders have no arithmetic for the codes, the zero
+/// point is given as a float32, and the result is the code's number as a float32, which is not rounded yet if the codes are floats.
 Formula quantization_formula(DType codes);
 /// Writes the formula of DequantizeLinear for x, scale and, if given, zero point, in float32.
 Value write_dequantization(CodeWriter& code, std::span<const Value> operands);

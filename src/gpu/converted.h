@@ -1,4 +1,5 @@
-// Lets a kernel compute in another type than its operands have: they are converted to scratch memory, and the result from it.
+// Lets a kernel compute in another type than its operands have: the inputs are converted to scratch memory, and the result is converted
+// from there.
 #pragma once
 
 #include "gpu/launch.h"
@@ -9,7 +10,8 @@ namespace treadle::gpu {
 /// The type in which shaders without code for 16-bit floats compute.
 inline DType wide_type(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16 ? DType::float32 : dtype; }
 
-/// The type in which shaders compare: for integers that they have no code for, one that has all their numbers; uint64 has none.
+/// Returns the type in which shaders compare elements. For integers without code in shaders, it is a type that represents all their
+/// numbers. uint64 is returned unchanged, because there is no such type for it.
 inline DType compared_type(DType dtype) {
   switch (dtype) {
     case DType::boolean:
@@ -24,7 +26,7 @@ inline DType compared_type(DType dtype) {
 
 struct ConvertedOperand {
   DType given = DType::float32, computed = DType::float32;
-  int64_t count = 0, offset = 0;  ///< offset: in scratch, if the types differ
+  int64_t count = 0, offset = 0;  ///< `offset` in scratch memory is in bytes; it is used only if the types differ
 
   static ConvertedOperand reserve(ops::ScratchLayout& layout, DType given, DType computed, int64_t count) {
     ConvertedOperand operand{given, computed, count32(count), 0};

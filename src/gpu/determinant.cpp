@@ -16,7 +16,7 @@ struct DeterminantState final : PackedState {
 struct Determinant {
   DType given;
   int64_t matrices, extent;
-  int64_t results;  // in scratch, behind the matrices that the shader overwrites
+  int64_t results;  // offset of the results in scratch memory, behind the matrices, which the shader overwrites
 
   static Determinant bind(BindContext& c) {
     const Shape& x = c.shape(0);

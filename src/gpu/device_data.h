@@ -36,7 +36,7 @@ class DeviceData {
   struct Copy {
     std::shared_ptr<Storage> storage;
     std::shared_ptr<Event> copied;
-    std::byte* data = nullptr;  // its address for shaders
+    std::byte* data = nullptr;  // address of the data for shaders
   };
   std::vector<std::byte> host_;
   mutable std::mutex mutex_;

@@ -10,7 +10,7 @@ namespace {
 
 struct DropoutState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  double drop = 0;  // the part of the elements that is dropped
+  double drop = 0;  // the ratio of elements that are dropped
 };
 
 struct Dropout {
@@ -23,7 +23,7 @@ struct Dropout {
   }
   void run(RunContext& c) const {
     const auto& state = c.packed<DropoutState>();
-    // Numbers of 53 bits; those below the ratio are dropped.
+    // Each element has a random number of 53 bits. An element is dropped if its number is below the ratio times 2^53.
     const auto limit = static_cast<uint64_t>(std::ceil(std::ldexp(state.drop, 53)));
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.out<void>(1)).word(uint32_t{has_mask}).word(count32(count));
@@ -41,7 +41,7 @@ DeviceKernel find_dropout(const Graph& graph, const Node& node) {
   auto state = std::make_shared<DropoutState>();
   const auto constant = [&](size_t input) { return node.has_input(input) ? graph.constant_tensor(node.inputs[input]) : nullptr; };
   const Tensor *const ratio = constant(1), *const training = constant(2);
-  // What only the run knows is the host's.
+  // If the ratio or the mode is known only in the run, the host computes the node.
   if ((node.has_input(1) && !ratio) || (node.has_input(2) && !training)) return {};
   if ((ratio && ratio->num_elements() != 1) || (training && training->num_elements() != 1)) return {};
   if (training && *training->data<bool>()) {

@@ -20,11 +20,11 @@ namespace {
 
 struct FoundState final : PackedState {
   const vulkan::Shader *keys = nullptr, *counts = nullptr, *places = nullptr;
-  const vulkan::Shader* stages[5] = {};  // of unique.comp
+  const vulkan::Shader* stages[5] = {};  // the stages of unique.comp
   size_t word_bytes = 4;
   int64_t words = 1;                  // number of words of an element
   DType computed = DType::undefined;  // the type in which Unique compares
-  std::string node;                   // the node's name, for errors
+  std::string node;                   // name of the node, for error messages
 };
 
 /// Waits for the stream and returns the sum of counts in the device's memory.
@@ -35,9 +35,9 @@ int64_t total_of(const void* counts, int64_t num_counts) {
   return std::accumulate(read.begin(), read.end(), int64_t{0});
 }
 
-/// The shader nonzero.comp, over elements in parts.
+/// The arguments of the shader nonzero.comp, whose groups each search a part of the elements.
 struct Marked {
-  static constexpr int kMostAxes = 8;  // as in nonzero.comp
+  static constexpr int kMostAxes = 8;  // the limit of nonzero.comp
   int64_t count = 0, words = 1, part = 0, parts = 0;
   int rank = 1;
   int64_t dims[kMostAxes] = {};
@@ -96,14 +96,14 @@ Shape with_extent(const Shape& shape, int axis, int64_t extent) {
   return result;
 }
 
-/// Compress: finds the marked conditions, then gathers the slices there.
+/// Compress: finds the conditions that are true, then gathers the slices at their positions.
 struct Compress {
   static constexpr bool allocates = true;
   Shape shape;
   int axis;  // -1: the input is flattened
   int64_t outer, extent, slice;
   Marked marked;
-  int64_t places;  // in scratch
+  int64_t places;  // offset in scratch memory, in bytes
 
   static Compress bind(BindContext& c) {
     const Shape& shape = c.shape(0);
@@ -131,13 +131,13 @@ struct Compress {
   }
 };
 
-/// Unique numbers of a row: sorts them, and counts where the sorted ones change.
+/// Unique of the numbers of a row: sorts them, and counts the sorted numbers that differ from the one before.
 struct Unique {
   static constexpr bool allocates = true;
   int64_t count, items_extent, part, parts;
   bool sorted, has_output[4];
   ConvertedOperand x;
-  int64_t items, order, counts, groups, firsts, places;  // in scratch
+  int64_t items, order, counts, groups, firsts, places;  // offsets in scratch memory, in bytes
 
   static Unique bind(BindContext& c) {
     Unique k{};
@@ -248,7 +248,7 @@ void set_words(FoundState& state, DType dtype) {
   state.words = ops::element_bytes(dtype) / static_cast<int64_t>(state.word_bytes);
 }
 
-/// @param float_bytes  as in nonzero.comp
+/// @param float_bytes  the constant FLOATS of nonzero.comp
 void find_marked_shaders(FoundState& state, size_t word_bytes, uint32_t float_bytes) {
   const uint32_t counts[] = {1, float_bytes}, places[] = {0, float_bytes};
   state.counts = find_moving_shader("nonzero", word_bytes, counts);
@@ -271,7 +271,7 @@ DeviceKernel find_compress(const Graph& graph, const Node& node, std::shared_ptr
   const DType dtype = graph.type(node.inputs[0]).dtype;
   if (!ops::has_plain_bytes(dtype)) return {};
   set_words(*state, dtype);
-  find_marked_shaders(*state, 1, 0);  // of the conditions
+  find_marked_shaders(*state, 1, 0);  // the conditions are elements of one byte that are not floats
   return {&kernel, std::move(state)};
 }
 
@@ -282,7 +282,7 @@ DeviceKernel find_unique(const Graph& graph, const Node& node, std::shared_ptr<F
   if (!is_row || !ops::has_plain_bytes(x.dtype)) return {};
   const bool is_unsigned = x.dtype == DType::uint64;
   state->computed = is_unsigned ? x.dtype : compared_type(x.dtype);
-  const uint32_t keys[] = {1, 0, is_unsigned};  // ascending
+  const uint32_t keys[] = {1, 0, is_unsigned};  // sorts in ascending order
   state->keys = find_shader("top_k", is_unsigned ? DType::int64 : state->computed, keys);
   if (!state->keys) return {};
   set_words(*state, x.dtype);

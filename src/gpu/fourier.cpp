@@ -1,4 +1,4 @@
-// Computes DFT and STFT of any length, where a prime factor r of the length costs r products for each element; and windows.
+// Computes DFT and STFT of any length, and windows. A prime factor r of the length costs r products for each element.
 #include <algorithm>
 #include <string>
 
@@ -16,7 +16,7 @@ struct FourierState final : PackedState {
   const vulkan::Shader *roots = nullptr, *load = nullptr, *pass = nullptr, *store = nullptr;
 };
 
-/// Where lines of complex numbers lie in an operand, as in fourier.comp.
+/// Tells where the lines of complex numbers are in an operand. The members are those of the push constants of fourier.comp.
 struct Lines {
   int64_t within = 1, outer_step = 0, inner_step = 0, step = 1, parts = 1, extent = 0;
 };
@@ -29,7 +29,7 @@ struct Fourier {
   int num_passes = 0;
   int64_t radices[kMaxPasses] = {};
   ConvertedOperand x, window, y;
-  int64_t roots = 0, buffers[2] = {};  // in scratch
+  int64_t roots = 0, buffers[2] = {};  // offsets in scratch memory, in bytes
 
   static Fourier bind(BindContext& c) {
     Fourier k = c.node().op_type == "DFT" ? of_dft(c) : of_stft(c);

@@ -14,15 +14,15 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int kMaxGatheredRank = 4;  // dimensions of a place, and indices of a tuple
+constexpr int kMaxGatheredRank = 4;  // limit of the dimensions of a place, and of the indices in a tuple
 
 struct GatherState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  int64_t words = 1;  // of an element
-  std::string node;   // for errors
+  int64_t words = 1;  // number of words of an element
+  std::string node;   // name of the node, for error messages
 };
 
-/// The shader gather.comp. All counts are in words.
+/// The arguments of the shader gather.comp. All counts are in words.
 struct Gathering {
   int64_t count = 1, slice = 1, tuples = 1;
   int depth = 1;
@@ -44,7 +44,8 @@ struct Gathering {
   }
 
  protected:
-  /// Sets the index space, outermost first, with the step in the data of each dimension.
+  /// Sets the extents of the index space, outermost dimension first, and the step of each dimension: the distance in the data between
+  /// elements that are read for neighboring indices.
   void set_space(const BindContext& c, std::span<const int64_t> extents_of_space, std::span<const int64_t> steps_of_space) {
     count32(c.num_elements(0) * c.packed<GatherState>().words);
     index_words = c.dtype(1) == DType::int64 ? 2U : 1U;
@@ -117,7 +118,8 @@ struct GatherElements : Gathering {
   }
 };
 
-/// True if the indices of a GatherElements have the data's extents beside the axis, so that the other dimensions join to at most two.
+/// Returns true if the indices of a GatherElements have the data's extents along all axes but the node's. Then the axes before it can be
+/// joined to one, and those after it to another.
 bool joins_dimensions(const Node& node, const SymbolicShape& data, const SymbolicShape& indices) {
   const auto rank = static_cast<int64_t>(data.size()), given = node.attributes.get_int("axis", 0), axis = given < 0 ? given + rank : given;
   if (indices.size() != data.size()) return false;
@@ -134,8 +136,8 @@ void gather_slices(const SliceGathering& g) {
   push.pointer(g.y).pointer(g.x).pointer(g.indices).pointer(nullptr);
   push_sizes(push, {count, g.slice, g.num_indices, 1, 2, 0});
   push_sizes(push, {1, g.outer, g.num_indices, g.slice});                       // the index space
-  push_sizes(push, {0, g.extent * g.slice, 0, 1});                              // steps in x along it
-  push_sizes(push, {g.extent, 0, 0, 0}), push_sizes(push, {g.slice, 0, 0, 0});  // the axis of the indices
+  push_sizes(push, {0, g.extent * g.slice, 0, 1});                              // steps in x along each dimension of the index space
+  push_sizes(push, {g.extent, 0, 0, 0}), push_sizes(push, {g.slice, 0, 0, 0});  // extent and stride of the indices' axis
   stream().dispatch(*find_moving_shader("gather", g.word_bytes), push.bytes(), groups_over(count32(count)));
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 struct RowsState final : PackedState {
   const vulkan::Shader *targets = nullptr, *finds = nullptr, *sums = nullptr;
-  std::string node;  // name of the node, for errors
+  std::string node;  // name of the node, for error messages
 };
 
 struct GatheredRows {

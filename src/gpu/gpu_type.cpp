@@ -72,7 +72,7 @@ class GpuKernels final : public KernelTable {
     const auto has_rank = [&](ValueId id) { return id == kNoValue || graph.type(id).has_rank(); };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), has_rank) ||
         !std::all_of(node.outputs.begin(), node.outputs.end(), has_rank)) {
-      // These look at ranks when they are bound.
+      // The kernels of these families check ranks when they are bound, so a rank may be unknown here.
       for (const auto find : {find_pointwise, find_movement, find_product, find_row_kernel, find_recurrent, find_gather, find_clip,
                               find_integers, find_top_k, find_placing})
         if (const DeviceKernel found = find(graph, node); found.kernel) return found;

@@ -1,4 +1,5 @@
-// Gradients that are operators of their own: of rows, convolutions, pools, losses and movement. Others are graphs of ordinary operators.
+// Computes the gradients that are operators of their own: those of operators on rows, convolutions, pools, losses and operators that move
+// elements. Other gradients are graphs of ordinary operators.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,8 +22,8 @@ namespace treadle::gpu {
 namespace {
 
 struct GradientState final : PackedState {
-  const vulkan::Shader* shaders[4] = {};  // the passes
-  std::string node;                       // for errors
+  const vulkan::Shader* shaders[4] = {};  // the shaders of the node's passes, in the order in which they run
+  std::string node;                       // name of the node, for error messages
 };
 const vulkan::Shader& pass(RunContext& c, size_t index) { return *c.packed<GradientState>().shaders[index]; }
 vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
@@ -34,9 +35,9 @@ void push_planes(Push& push, const kernels::Window& w, std::initializer_list<con
     for (const int axis : {1, 2}) push.word(static_cast<int32_t>((w.*member)[axis]));
 }
 
-// Of rows: softmax and normalizations.
+// Gradients of operators on rows: softmax and normalizations.
 
-enum RowPass : uint32_t { softmax_rows, statistics, columns, normalization };  // as in row_gradient.comp
+enum RowPass : uint32_t { softmax_rows, statistics, columns, normalization };  // the numbers of the passes in row_gradient.comp
 
 struct RowGradient {
   int64_t rows = 0, length = 0;
@@ -74,7 +75,7 @@ struct RowGradient {
   }
 };
 
-/// BatchNormalization by the batch's statistics, and its gradient.
+/// BatchNormalization with the statistics of the batch, and its gradient.
 struct BatchStatistics {
   int64_t images = 0, channels = 1, inner = 1;
   bool is_gradient = false, has_mean = false, has_variance = false;
@@ -111,9 +112,9 @@ struct BatchStatistics {
   }
 };
 
-// Of convolutions.
+// Gradients of convolutions.
 
-/// The shader convolution_transposed.comp, as the image's gradient is the transposed convolution of dY.
+/// The arguments of the shader convolution_transposed.comp, because the gradient of the image is the transposed convolution of dY.
 struct ConvolutionInputGradient {
   kernels::ConvParams params;
 
@@ -134,7 +135,8 @@ struct ConvolutionInputGradient {
   }
 };
 
-/// The shader weights_gradient.comp. The sums are divided into parts where there are few weights, so that the device is busy.
+/// The arguments of the shader weights_gradient.comp. If there are few weights, the sums are divided into parts, so that there are enough
+/// work groups for the device.
 struct ConvolutionWeightsGradient {
   kernels::ConvParams params;
   int64_t part, num_parts;
@@ -167,7 +169,7 @@ struct ConvolutionWeightsGradient {
 
  private:
   int64_t num_weights() const { return params.M * (params.C / params.group) * params.window.kernel_size(); }
-  void add_parts(RunContext& c) const {  // by reduce.comp: the parts are the reduced axis
+  void add_parts(RunContext& c) const {  // adds the parts with reduce.comp, which reduces along the axis of the parts
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.scratch<void>());
     push_sizes(push, {num_weights(), num_parts, 0});
@@ -177,11 +179,11 @@ struct ConvolutionWeightsGradient {
   }
 };
 
-// Of pools.
+// Gradients of pools, and MaxPool in training.
 
 struct PoolGradient {
   kernels::Window window;
-  int64_t count;  // invocations
+  int64_t count;  // number of invocations
   bool of_maxima;
 
   static PoolGradient bind(BindContext& c) {
@@ -220,7 +222,7 @@ struct PoolGradient {
   }
 };
 
-/// MaxPool with the places of the maxima, which its gradient reads.
+/// MaxPool that also outputs the positions of the maxima, which its gradient reads.
 struct PoolWithIndices {
   kernels::Window window;
   int64_t count;
@@ -241,7 +243,7 @@ struct PoolWithIndices {
 
 // NegativeLogLikelihoodLoss and its gradient.
 
-enum LossPass : uint32_t { whole_loss, each_loss, sum_of_weights, loss_gradient };  // as in loss.comp
+enum LossPass : uint32_t { whole_loss, each_loss, sum_of_weights, loss_gradient };  // the numbers of the passes in loss.comp
 
 struct Loss {
   int64_t targets = 0, classes = 0, positions = 0, ignored = 0;
@@ -255,7 +257,7 @@ struct Loss {
     const std::string_view reduction = c.get_string("reduction", "mean");
     k.each = reduction == "none", k.mean = reduction == "mean";
     k.ignored = c.get_int("ignore_index"), k.ignores = c.node().attributes.has("ignore_index");
-    if (k.ignored != static_cast<int32_t>(k.ignored)) k.ignores = false;  // no class, and found to be outside where it occurs
+    if (k.ignored != static_cast<int32_t>(k.ignored)) k.ignores = false;  // no class has this number, so labels with it are errors
     k.has_weights = c.has_input(weights), k.wide = c.dtype(1) == DType::int64;
     if (x.rank() < 2) throw Error(ErrorCode::invalid_argument, fmt::format("a loss over {}", to_string(x)));
     count32(x.num_elements());
@@ -281,7 +283,7 @@ struct Loss {
   }
 };
 
-// Of movement.
+// Gradients of operators that move elements.
 
 struct GatherGradient : ops::GatherExtents {
   bool wide = false;
@@ -346,7 +348,7 @@ DeviceKernel with_passes(const KernelDef& kernel, const Node& node, std::initial
   return {&kernel, std::move(state)};
 }
 
-/// True if all float operands are float32.
+/// Returns true if all float operands are float32.
 bool is_float32(const Graph& graph, const Node& node) {
   const auto fits = [&](ValueId id) { return id == kNoValue || !is_float(graph.type(id).dtype) || graph.type(id).dtype == DType::float32; };
   return std::all_of(node.inputs.begin(), node.inputs.end(), fits) && std::all_of(node.outputs.begin(), node.outputs.end(), fits);
@@ -360,7 +362,7 @@ DeviceKernel find_loss(const Node& node) {
   return with_passes(loss, node, {{"loss", sum_of_weights}, {"loss", loss_gradient}});
 }
 
-uint32_t pool_gradient_kind(const Node& node) {  // as in pool_gradient.comp
+uint32_t pool_gradient_kind(const Node& node) {  // returns the number of the kind in pool_gradient.comp
   if (node.op_type == "MaxPoolGrad") return 0;
   if (node.attributes.get_int("sums", 0) != 0) return 3;
   return node.attributes.get_int("count_include_pad", 0) != 0 ? 2 : 1;

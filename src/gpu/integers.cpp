@@ -1,4 +1,4 @@
-// Computes Div, Mod and BitShift of integers, and Mod of floats. The host reports a division by zero behind the run.
+// Computes Div, Mod and BitShift of integers, and Mod of floats. The host reports a division by zero when it waits for the stream.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -39,7 +39,7 @@ inline void push_sizes(Push& push, std::initializer_list<int64_t> sizes) {
   for (const int64_t size : sizes) push.word(static_cast<uint32_t>(size));
 }
 
-/// The stream on which the calling thread runs a kernel.
+/// Returns the stream on which the calling thread runs a kernel.
 inline vulkan::VulkanStream& stream() { return *vulkan::VulkanStream::current(); }
 
 /// Returns the work groups for a dispatch over so many elements: groups of kGroupSize invocations, in rows of kGroupsInRow.
@@ -51,14 +51,16 @@ std::array<uint32_t, 3> groups_for(int64_t count);
 /// Shaders count elements in 32 bits. @throws Error(not_implemented) if there are more
 uint32_t count32(int64_t num_elements);
 
-/// Y = alpha A B + beta C in strides of elements, `batch` products of them with steps from one to the next.
+/// The arguments of `batch` products Y = alpha A B + beta C. `a_row` is the distance in elements from one row of A to the next, and
+/// `a_column` from one column to the next; likewise for B and C. `a_step` and `b_step` are the distances in elements from the matrix of one
+/// product to that of the next.
 struct ProductCall {
   void* y = nullptr;
   const void *a = nullptr, *b = nullptr, *c = nullptr;  ///< c only if has_c
   bool has_c = false;
   int64_t rows = 0, columns = 0, terms = 0;
   int64_t a_row = 0, a_column = 1, b_row = 1, b_column = 0, c_row = 0, c_column = 0;
-  int64_t batch = 1, a_step = 0, b_step = 0;  ///< at most as many as a dispatch has in its third dimension
+  int64_t batch = 1, a_step = 0, b_step = 0;  ///< `batch` is at most the limit of a dispatch's third dimension
   float alpha = 1, beta = 1;
   std::array<const void*, 3> operands = {};  ///< the epilogue's operands
 };
@@ -68,16 +70,16 @@ void dispatch_product(const vulkan::Shader& shader, const ProductCall& call);
 /// Converts elements like Cast. @return the address of the result: `dst`, or `src` if the types are equal
 const void* convert_elements(DType from, const void* src, DType to, void* dst, int64_t count);
 
-/// Dimensions of the index space of a shader that is written for its node.
+/// Limit of the dimensions of the index space of shaders that ShaderWriter writes.
 inline constexpr int kMaxSpaceRank = 8;
-/// Appends the extents of a window, or other numbers for its three axes.
+/// Appends arrays of three numbers each, one number for each axis of a window, such as its extents.
 void push_window(Push& push, std::initializer_list<const int64_t (*)[3]> numbers);
 /// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond kMaxSpaceRank
 void push_extents(Push& push, int rank, const int64_t* dims);
 
-/// Each returns the kernel for a node of its family; empty if the node is of another family or not supported.
+/// Each function returns the kernel for a node of its family of operators; an empty one if the node is of another family or not supported.
 DeviceKernel find_pointwise(const Graph& graph, const Node& node);
-DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm, Conv, also with chains behind them; ConvTranspose
+DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm and Conv, also with chains behind them; ConvTranspose
 DeviceKernel find_movement(const Graph& graph, const Node& node);  ///< Transpose, Slice, Concat and the like
 DeviceKernel find_gather(const Graph& graph, const Node& node);
 DeviceKernel find_recurrent(const Graph& graph, const Node& node);
@@ -96,7 +98,7 @@ DeviceKernel find_top_k(const Graph& graph, const Node& node);
 DeviceKernel find_scatter(const Graph& graph, const Node& node);
 DeviceKernel find_placing(const Graph& graph, const Node& node);        ///< running sums, OneHot, Trilu, functions of float64
 DeviceKernel find_volume(const Graph& graph, const Node& node);         ///< convolutions of three dimensions
-DeviceKernel find_attention(const Graph& graph, const Node& node);      ///< and RotaryEmbedding
+DeviceKernel find_attention(const Graph& graph, const Node& node);      ///< Attention and RotaryEmbedding
 DeviceKernel find_cache(const Graph& graph, const Node& node);          ///< positions in caches of keys and values, and their updates
 DeviceKernel find_gathered_rows(const Graph& graph, const Node& node);  ///< gradients of the rows that a Gather read
 DeviceKernel find_sampling(const Graph& graph, const Node& node);       ///< GridSample, RoiAlign, DeformConv and the like
@@ -106,8 +108,8 @@ DeviceKernel find_narrow(const Graph& graph, const Node& node);  ///< Cast from 
 DeviceKernel find_fourier(const Graph& graph, const Node& node);
 DeviceKernel find_dropout(const Graph& graph, const Node& node);
 DeviceKernel find_gradient(const Graph& graph,
-                           const Node& node);  ///< and what only training needs: losses, batch statistics, maxima's places
-DeviceKernel find_update(const Graph& graph, const Node& node);      ///< optimizers and states
+                           const Node& node);                    ///< gradients; losses and normalizations of training; MaxPool with indices
+DeviceKernel find_update(const Graph& graph, const Node& node);  ///< updates of parameters by optimizers, and of a trainer's states
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node);  ///< reductions, softmax, normalizations, pools
 
 }  // namespace treadle::gpu

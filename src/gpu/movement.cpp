@@ -90,7 +90,7 @@ class GpuMover final : public kernels::Mover {
 struct MovementState final : PackedState {
   const KernelDef* host = nullptr;
   KernelDef on_gpu;
-  bool copies_apart = false;  // its copies write different elements, and read none that another one writes
+  bool copies_apart = false;  // true if no two copies write the same element, and no copy reads an element that another one writes
 };
 
 void run_with_mover(const void* state, RunContext& c) {

@@ -42,7 +42,7 @@ std::optional<NarrowFormat> narrow_format(DType dtype) {
 
 struct NarrowState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  DType computed = DType::float32;  // of the numbers outside of codes: float32, or int32 for the low bits of integers
+  DType computed = DType::float32;  // type in which the shader reads numbers to encode: float32, or int32 to keep low bits
 };
 
 const vulkan::Shader* narrow_shader(DType dtype, bool writes, bool from_ints, const Attributes& attributes) {
@@ -101,7 +101,8 @@ struct Narrow {
   void run(RunContext& c) const { write_narrow(*c.packed<NarrowState>().shader, to, x.read(c, 0), c.out<void>(0), x.count); }
 };
 
-/// True if float32 has all numbers of the type, or those beyond saturate in every small float.
+/// Returns true if numbers of the type can be converted by way of float32: either float32 represents all of them, or those that it rounds
+/// are beyond the range of the small float.
 bool converts_to_small_floats(DType from, DType to) {
   Arithmetic type{};
   if (!arithmetic_of(from, type) || from == DType::float64) return false;
@@ -136,7 +137,7 @@ DeviceKernel find_narrow(const Graph& graph, const Node& node) {
   auto state = std::make_shared<NarrowState>();
   Arithmetic other{};
   if (source) {
-    // Integers of NaN and of numbers beyond them differ between devices.
+    // NaN, and numbers outside of an integer type, are converted to different integers on different devices.
     if (!arithmetic_of(to, other) || (source->kind != NarrowKind::integer && other != Arithmetic::f32 && other != Arithmetic::f64))
       return {};
     state->shader = narrow_reader(from);

@@ -23,8 +23,8 @@ struct PlacingState final : PackedState {
   int64_t words = 1;               // number of words of an element that is only copied
   DType index = DType::undefined;  // the type in which OneHot reads its indices
   uint32_t one[2] = {};            // the last two words of EyeLike's 1
-  FunctionParameters parameters;   // of a function of float64
-  std::string node;                // for errors
+  FunctionParameters parameters;   // parameters of a function of float64
+  std::string node;                // name of the node, for error messages
 };
 
 struct Cumulative {
@@ -213,7 +213,7 @@ bool set_moving_shader(PlacingState& state, const std::string& file, DType dtype
 DeviceKernel find_eye_like(DType dtype, std::shared_ptr<PlacingState> state) {
   static const KernelDef eye_like = kernel<EyeLike>("gpu");
   if (!set_moving_shader(*state, "eye", dtype)) return {};
-  uint64_t one = 0;  // its bits
+  uint64_t one = 0;  // the bits of the number 1 in the type of the elements
   visit_dtype<concat_t<NumericTypes, TypeList<bool>>>(dtype, [&]<typename T>() {
     const T number = static_cast<T>(1);
     std::memcpy(&one, &number, sizeof(T));

@@ -30,7 +30,8 @@ class PointwiseState final : public PackedState {
   DType output = DType::undefined;
   Formula formula;
   std::string name;
-  /// Of quantization with codes that shaders have no arithmetic for: converts an operand to float32, or the result from it; otherwise null.
+  /// For quantization with codes that shaders have no arithmetic for: the shaders that convert each operand to float32, and the result from
+  /// float32. Otherwise null.
   const vulkan::Shader* readers[3] = {};
   const vulkan::Shader* writer = nullptr;
 
@@ -136,7 +137,7 @@ struct Quantization : Pointwise {
   }
 };
 
-/// True if blocks of scales divide an axis evenly, as far as that is known before the run.
+/// Returns true if blocks of scales divide an axis evenly, as far as that is known before the run.
 bool has_even_blocks(const Graph& graph, const Node& node) {
   const int64_t block = node.attributes.get_int("block_size"), axis = node.attributes.get_int("axis", 1);
   const SymbolicShape &x = *graph.type(node.inputs[0]).shape, &scales = *graph.type(node.inputs[1]).shape;
@@ -146,10 +147,10 @@ bool has_even_blocks(const Graph& graph, const Node& node) {
   return extent.is_const() && (extent.value() % block == 0 || extent.value() <= block);
 }
 
-/// The same with codes that are converted to float32 in scratch, or from it.
+/// Quantization with codes that are converted to float32 in scratch memory, or from float32 there.
 struct NarrowQuantization : Quantization {
   DType codes;
-  int64_t counts[3], places[3], result_count, result;  // numbers of an operand and of the result, and where they are in scratch
+  int64_t counts[3], places[3], result_count, result;  // numbers of elements, and their offsets in scratch memory
 
   static NarrowQuantization bind(BindContext& c) {
     const auto& state = c.packed<PointwiseState>();

@@ -22,7 +22,7 @@ int64_t tiles(int64_t extent) { return (extent + kTile - 1) / kTile; }
 struct ProductState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   int64_t element_bytes = 4;
-  const vulkan::Shader* direct = nullptr;  // for convolutions with few channels per group
+  const vulkan::Shader* direct = nullptr;  // the shader of convolutions with few channels per group
   Epilogue epilogue;
 
   /// Returns the addresses of the epilogue's operands for a part of the result that begins with this element and row.
@@ -31,7 +31,7 @@ struct ProductState final : PackedState {
   }
 };
 
-/// The shader product.comp over all matrices of a batch.
+/// The arguments of the shader product.comp for all matrices of a batch.
 struct MatrixProduct {
   kernels::GemmShape shape;
   kernels::BatchStrides batch;
@@ -132,9 +132,9 @@ struct Conv {
   }
 };
 
-/// The shader convolution_transposed.comp.
+/// The arguments of the shader convolution_transposed.comp.
 struct ConvTranspose {
-  kernels::ConvParams params;  // of a convolution from Y to X
+  kernels::ConvParams params;  // the parameters of the convolution from Y to X
   bool has_bias;
 
   static ConvTranspose bind(BindContext& c) {
@@ -156,7 +156,7 @@ struct ConvTranspose {
   }
 };
 
-/// True for types of products without tiles in shared memory.
+/// Returns true for the types whose products are computed by product_wide.comp.
 bool is_wide(DType dtype) { return dtype == DType::float64 || (is_integer(dtype) && bits_of(dtype) >= 32); }
 
 bool are_alike(const Graph& graph, const Node& node) {
@@ -181,8 +181,8 @@ void dispatch_product(const vulkan::Shader& shader, const ProductCall& call) {
 }
 
 namespace {
-/// Products of a training step in a lower precision: operands are rounded, sums stay float32. Three bfloat16 products would be less exact
-/// than the float32 that they stand for.
+/// Finds the kernel for a product that a training step computes in a lower precision: operands are rounded, and sums stay float32. Does not
+/// round them if the precision is three bfloat16 products in place of float32, because float32 itself is more exact.
 DeviceKernel find_rounded(const Graph& graph, const Node& node, const KernelDef& kernel) {
   const std::string_view precision = ops::precision_of(node);
   const uint32_t constants[] = {0, 0, 0,
@@ -223,7 +223,7 @@ DeviceKernel find_product(const Graph& graph, const Node& node) {
   if (found == &transposed) {
     state->shader = find_shader("convolution_transposed", dtype);
   } else if (is_wide(dtype)) {
-    // Sums of unsigned integers have the same bits.
+    // Sums of products of unsigned integers have the same bits as those of signed integers.
     if (is_convolution || !node.domain.empty() || (is_integer(dtype) && found == &gemm)) return {};
     const DType computed = dtype == DType::uint32 ? DType::int32 : dtype == DType::uint64 ? DType::int64 : dtype;
     state->shader = find_shader("product_wide", computed);

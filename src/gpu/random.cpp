@@ -1,5 +1,5 @@
-// Computes random numbers: RandomUniform, RandomNormal, Bernoulli, Multinomial. In float64, which gives the host's numbers but for the last
-// bit of functions; in float32 if the device has no float64.
+// Computes random numbers: RandomUniform, RandomNormal, Bernoulli, Multinomial. Computes in float64, which gives the host's numbers except
+// for the last bit of functions, or in float32 if the device has no float64.
 #include <cstring>
 #include <optional>
 
@@ -87,7 +87,7 @@ struct Multinomial {
   bool is_long;
   uint64_t key;
   ConvertedOperand x;
-  int64_t sums;  // in scratch
+  int64_t sums;  // offset in scratch memory, in bytes
 
   static Multinomial bind(BindContext& c) {
     Multinomial k{c.shape(0)[0], c.shape(0)[1], c.output_shape(0)[1], c.output_dtype(0) == DType::int64, ops::random_key(c), {}, 0};
@@ -120,7 +120,7 @@ std::optional<RandomKind> random_kind(const Node& node) {
   return std::nullopt;
 }
 
-/// @param is_wide  the operands are float64, which float32 cannot stand for
+/// @param is_wide  true if the operands are float64, which float32 cannot represent, so `narrow` is null
 void find_shaders(RandomKind kind, bool is_wide, const vulkan::Shader*& wide, const vulkan::Shader*& narrow) {
   const uint32_t constants[] = {static_cast<uint32_t>(kind), uint32_t{is_wide}};
   wide = find_shader("random", DType::float64, constants);

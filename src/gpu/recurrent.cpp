@@ -1,4 +1,4 @@
-// RNN, GRU and LSTM: the products with W for all steps at once, then a dispatch for each step.
+// Computes RNN, GRU and LSTM: first the products with W for all steps at once, then one step after the other, each by a dispatch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using kernels::RnnKind;
 using kernels::RnnParams;
 using kernels::Unary;
 
-// As in recurrent.comp.
+// The flags have the values of those in recurrent.comp.
 enum Flag : uint32_t {
   has_bias = 1,
   has_lengths = 2,
@@ -39,14 +39,14 @@ enum Flag : uint32_t {
 struct RecurrentState final : PackedState {
   RnnKind kind = RnnKind::rnn;
   const vulkan::Shader* product = nullptr;
-  const vulkan::Shader* steps[2] = {};  // by direction
-  std::string node;                     // for errors
+  const vulkan::Shader* steps[2] = {};  // the shader of a step, by direction
+  std::string node;                     // name of the node, for error messages
 };
 
 struct Recurrent {
   RnnParams params;
   bool has_input[8];
-  int64_t gates, states[2], cell;  // in scratch
+  int64_t gates, states[2], cell;  // offsets in scratch memory, in bytes
   ConvertedOperand inputs[8], outputs[3];
 
   static Recurrent bind(BindContext& c) {
@@ -57,7 +57,8 @@ struct Recurrent {
     ops::ScratchLayout layout;
     const auto take = [&layout](int64_t elements) { return layout.take(count32(elements) * sizeof(float)); };
     k.gates = take(p.steps * p.batch * p.gates() * p.hidden);
-    // The last step writes with the strides of the outputs, also where there is no output.
+    // The last step writes its states with the strides of the outputs, even if the node does not have these outputs. So the states in
+    // scratch memory have room for all directions.
     for (int64_t& state : k.states) state = take(p.num_directions() * p.batch * p.hidden);
     k.cell = take(p.num_directions() * p.batch * p.hidden);
     for (const int i : {ops::kX, ops::kW, ops::kR}) count32(c.num_elements(i));
@@ -71,7 +72,7 @@ struct Recurrent {
     return k;
   }
   void run(RunContext& c) const {
-    void* operands[11] = {};  // in float32
+    void* operands[11] = {};  // addresses of the operands, as float32
     for (int i = 0; i < 8; ++i)
       if (has_input[i]) operands[i] = const_cast<void*>(inputs[i].read(c, i));
     for (int i = 0; i < 3; ++i)
@@ -156,7 +157,7 @@ struct Recurrent {
   }
 };
 
-/// True if the shader has the function.
+/// Returns true if the shader has the function.
 bool is_known(Unary function) {
   constexpr Unary kKnown[] = {Unary::none,        Unary::relu,     Unary::leaky_relu, Unary::thresholded_relu,
                               Unary::sigmoid,     Unary::tanh,     Unary::elu,        Unary::hard_sigmoid,

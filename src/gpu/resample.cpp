@@ -1,5 +1,5 @@
-// Operators that take elements from places which follow from their own place: Pad, CenterCropPad, Resize. And Range, whose elements follow
-// from it too.
+// Computes Pad, CenterCropPad and Resize, in which the position of an output element determines the input elements that it depends on, and
+// Range, in which the position determines the element.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,7 +20,7 @@ constexpr int kMaxPaddedRank = 4;
 
 struct ResampleState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  int64_t word_bytes = 4, words = 1;  // of an element
+  int64_t word_bytes = 4, words = 1;  // number of bytes of a word, and number of words of an element
   bool filters = false;               // a Resize computes weighted sums, in float32
 };
 
@@ -51,7 +51,7 @@ struct Pad {
   }
 };
 
-/// The bounds of integers of up to 16 bits; 0 for other types.
+/// Return the bounds of integer types of up to 16 bits; 0 for other types.
 double highest_of(DType dtype) {
   if (!is_integer(dtype)) return 0;
   return std::exp2(static_cast<double>(bits_of(dtype)) - (is_signed_integer(dtype) ? 1 : 0)) - 1;
@@ -65,7 +65,7 @@ int64_t in_parts(double place) {
   return std::llround(place * 4294967296.0);
 }
 
-/// An axis after the other, by way of scratch.
+/// Resizes one axis after the other. The results of all passes but the last are in scratch memory.
 struct Resize {
   ops::ResizePlan plan;
   int64_t buffers[2];
@@ -123,7 +123,7 @@ struct Resize {
     for (const int64_t value : {axis.in, axis.out, inner, start >> 32, step >> 32}) push.word(static_cast<int32_t>(value));
     push.word(static_cast<uint32_t>(start)).word(static_cast<uint32_t>(step));
     push.word(static_cast<float>(plan.options.cubic_a)).word(uint32_t{plan.options.exclude_outside});
-    // An antialiasing filter is as much wider as the image shrinks.
+    // An antialiasing filter is wider by the factor by which the image shrinks.
     const double factor = plan.options.antialias ? std::min(axis.scale, 1.0) : 1.0;
     push.word(static_cast<uint32_t>(kernels::resize_taps(axis, plan.options) / 2)).word(static_cast<float>(factor));
     push.word(uint32_t{plan.options.antialias || plan.options.exclude_outside});

@@ -1,4 +1,4 @@
-// Operators on rows of elements: reductions, softmax, normalizations, pools.
+// Computes operators on rows of elements: reductions, softmax, normalizations, pools.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void push_loop(Push& push, const kernels::StridedLoop<1>& loop) {
   for (int i = 0; i < loop.rank; ++i) push.word(static_cast<uint32_t>(loop.strides[0][i]));
 }
 
-/// The maximum or minimum of no integers.
+/// Returns the result of a maximum or minimum of integers over no elements.
 int64_t extreme_of_none(DType dtype, bool maximum) {
   if (dtype == DType::boolean) return maximum ? 0 : 1;
   if (!is_integer(dtype)) return 0;
@@ -133,16 +133,17 @@ struct MeanVariance {
   }
 };
 
-/// True if the axes lie in few enough runs; a run finds out if it alone tells the rank.
+/// Returns true if the rank is small enough for the shader. A rank that is known only in the run counts as small enough, and is checked
+/// when the kernel is bound.
 bool is_reducible(const Type& x) { return !x.has_rank() || x.shape->size() <= 2 * kMaxReducedRank; }
 
-/// The type in which elements are reduced. Sums of uint64 have the same bits as those of int64.
+/// Returns the type in which elements are reduced. Sums of uint64 have the same bits as those of int64.
 DType reduced_type(DType dtype, Reduce op) {
   const bool adds = op == Reduce::sum || op == Reduce::prod || op == Reduce::sum_square;
   return adds && dtype == DType::uint64 ? DType::int64 : compared_type(dtype);
 }
 
-// True for reductions whose result, for integers, is rounded or needs a 64-bit total.
+// Returns true for reductions whose result, for integers, is rounded or needs a 64-bit total.
 bool ends_in_float(Reduce op) { return op == Reduce::mean || op == Reduce::l2 || op == Reduce::log_sum || op == Reduce::log_sum_exp; }
 
 /// Softmax, Hardmax and LpNormalization, along an axis.
@@ -201,7 +202,7 @@ struct RowNormalization : Normalization {
   }
 };
 
-/// InstanceNormalization and GroupNormalization. A row has the channels of a group.
+/// InstanceNormalization and GroupNormalization. A row consists of the channels of one group of one image.
 struct GroupNormalization : Normalization {
   static GroupNormalization bind(BindContext& c) {
     const Shape& x = c.shape(0);
@@ -303,7 +304,7 @@ struct Pool {
     Pool k{};
     k.order = c.get_int("p", 2);
     if (k.order < 1) throw Error(ErrorCode::invalid_argument, fmt::format("p is {}, not a positive integer", k.order));
-    if (c.node().op_type == "GlobalLpPool") {  // a window of a plane's size
+    if (c.node().op_type == "GlobalLpPool") {  // the window has the size of a plane
       const int64_t plane[] = {x.product(2, x.rank())}, taps[] = {std::max<int64_t>(plane[0], 1)}, one[] = {1};
       k.window = kernels::make_window(plane, one, taps, {}, {}, {});
     } else {
@@ -353,7 +354,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
                          batch = kernel<BatchNormalization>("gpu"), extreme = kernel<ArgExtreme>("gpu"), pool = kernel<Pool>("gpu"),
                          mean_variance = kernel<MeanVariance>("gpu"), response = kernel<LocalResponse>("gpu"),
                          broadcast_gradient = kernel<BroadcastGradient>("gpu");
-  // Only LayerNormalization's statistics are written; what nothing reads may stay unwritten.
+  // Of the outputs after the first, the shader writes only LayerNormalization's statistics. So nothing may read the others.
   const auto is_read = [&](ValueId id) {
     return id != kNoValue &&
            (!graph.value(id).uses.empty() || std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end());
@@ -402,7 +403,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
     return with_shader(batch, "batch_normalization", x.dtype, 0);
   if (node.op_type == "InstanceNormalization" || node.op_type == "GroupNormalization") return with_shader(group, "normalize", x.dtype, 1);
   if (const std::optional<uint32_t> kind = pool_kind(node)) {
-    const DType computed = is_integer(x.dtype) ? DType::float32 : x.dtype;  // of bytes, which MaxPool takes too
+    const DType computed = is_integer(x.dtype) ? DType::float32 : x.dtype;  // MaxPool also takes bytes, which are computed in float32
     return with_shader(pool, "pool", computed, *kind);
   }
   return {};

@@ -19,7 +19,7 @@ namespace {
 struct SamplingState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   DType computed = DType::float32;
-  std::string node;  // for errors
+  std::string node;  // name of the node, for error messages
 };
 DType computed_in(const BindContext& c) { return c.packed<SamplingState>().computed; }
 
@@ -133,7 +133,7 @@ struct DeformConv {
 };
 
 struct Col2Im {
-  int64_t extents[6][3];  // in the order of the push constants
+  int64_t extents[6][3];  // six arrays of one number per axis, in the order of the push constants
   ConvertedOperand x, y;
 
   static Col2Im bind(BindContext& c) {
@@ -194,7 +194,7 @@ DeviceKernel find_sampling(const Graph& graph, const Node& node) {
   if (node.op_type == "MaxRoiPool") return sampling_kernel(regions, std::move(state), "regions", {2});
   if (node.op_type == "DeformConv" && x.shape->size() == 4) return sampling_kernel(deform_conv, std::move(state), "deform_conv", {});
   if (node.op_type == "Col2Im" && graph.type(node.outputs[0]).shape->size() <= 5) {
-    if (is_integer(x.dtype)) state->computed = bits_of(x.dtype) == 64 ? DType::int64 : DType::int32;  // which wrap like the others
+    if (is_integer(x.dtype)) state->computed = bits_of(x.dtype) == 64 ? DType::int64 : DType::int32;  // sums have the same low bits
     return sampling_kernel(col2im, std::move(state), "col2im", {});
   }
   return {};

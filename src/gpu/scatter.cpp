@@ -21,7 +21,7 @@ struct ScatterState final : PackedState {
   const vulkan::Shader *targets = nullptr, *writes = nullptr;
   int64_t element_bytes = 4;
   int64_t words = 1;  // number of words of an element that is only copied
-  std::string node;   // the node's name, for errors
+  std::string node;   // name of the node, for error messages
 };
 
 struct Scattering {

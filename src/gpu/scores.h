@@ -37,7 +37,7 @@ struct ScoreShader {
 /// Returns the type in which a node computes: float64 if X has it, otherwise float32.
 inline DType numbers_of(DType x) { return x == DType::float64 ? DType::float64 : DType::float32; }
 
-/// True for types that convert_elements() can convert to float32 and float64.
+/// Returns true for types that convert_elements() can convert to float32 and float64.
 inline bool is_ml_number(DType dtype) {
   return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::int32 || dtype == DType::int64;
 }

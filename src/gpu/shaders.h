@@ -9,7 +9,7 @@
 
 namespace treadle::gpu {
 
-/// Returns the shader that is compiled from a file for elements of `dtype`, with its specialisation constants. Null if the file is not
+/// Returns the shader that is compiled from a file for elements of `dtype`, with its specialization constants. Null if the file is not
 /// compiled for this type.
 const vulkan::Shader* find_shader(const std::string& file, DType dtype, std::span<const uint32_t> constants = {});
 /// Returns the words of a compiled shader; empty if it is not compiled for that type.

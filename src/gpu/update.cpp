@@ -38,11 +38,11 @@ struct UpdateState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   const UpdateRow* row = nullptr;
   bool of_rows = false;
-  std::string node;  // name of the node, for errors
+  std::string node;  // name of the node, for error messages
 };
 
-/// The shader update.comp. An optimizer's inputs are the rate, the number of the update, the parameter, its gradient, its states and, if
-/// it updates some rows only, their places.
+/// The shader update.comp. An optimizer's inputs are the rate, the number of the update, the parameter, its gradient, its states and, if it
+/// updates some rows only, the places of these rows.
 struct Update {
   int64_t count, whole;  // numbers of elements of the gradient, and of the parameter
   int64_t width = 0, rows = 0;
@@ -130,7 +130,7 @@ struct Update {
 
 struct LambState final : PackedState {
   const vulkan::Shader* passes[3] = {};
-  std::string node;  // name of the node, for errors
+  std::string node;  // name of the node, for error messages
 };
 
 /// The shader lamb.comp, with its arguments.
@@ -237,7 +237,7 @@ DeviceKernel find_update(const Graph& graph, const Node& node) {
   const auto* const row = std::find_if(std::begin(kUpdates), std::end(kUpdates), [&](const UpdateRow& r) { return r.op_type == name; });
   if (row == std::end(kUpdates) || (of_rows && row->num_states < 0)) return {};
   const size_t parameter = row->num_states < 0 ? 0 : 2, operands = row->num_states < 0 ? 2 : 4 + static_cast<size_t>(row->num_states);
-  if (node.inputs.size() != operands + (of_rows ? 1 : 0)) return {};  // of several parameters
+  if (node.inputs.size() != operands + (of_rows ? 1 : 0)) return {};  // the node updates several parameters
   if (!is_float32(graph, node, parameter, operands)) return {};
   if (of_rows &&
       (!node.has_input(operands) || graph.type(node.inputs[operands]).dtype != DType::int64 || graph.type(node.inputs[2]).shape->empty()))

@@ -9,7 +9,7 @@ layout(push_constant, scalar) uniform Push {
   Elements grid, theta;  // [images, points, rank] and [images, rank, rank + 1]
   uint count, points, rank;
   uint align_corners;
-  uvec3 extents;         // of the grid; 1 in front of its axes
+  uvec3 extents;         // extents of the grid, innermost last; if it has two axes, the first extent is 1
 } p;
 
 void main() {

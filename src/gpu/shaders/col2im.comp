@@ -7,7 +7,7 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;  // x is [planes, elements of a block, blocks]
-  uint count;     // elements of y
+  uint count;     // number of elements of y
   ivec3 image, blocks, kernel, stride, dilation, pad;  // kernel: extents of a block
 } p;
 

@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, offset, bias, mask;  // bias and mask may be null
   uint has_bias, has_mask;
-  uint count;                            // elements of y
+  uint count;                            // number of elements of y
   int channels, filters, groups, offset_groups;  // numbers of input channels and of output channels of an image
   ivec2 in_size, out_size, kernel, stride, dilation, pad;  // height and width
 } p;
@@ -33,7 +33,7 @@ void main() {
   const int pixel = int(element) % pixels, filter_number = int(element) / pixels % p.filters, image = int(element) / (pixels * p.filters);
   const ivec2 place = ivec2(pixel / p.out_size.y, pixel % p.out_size.y) * p.stride - p.pad;
   const int depth = p.channels / p.groups, first = filter_number / (p.filters / p.groups) * depth;
-  const int sharing = p.channels / p.offset_groups;  // channels that share offsets
+  const int sharing = p.channels / p.offset_groups;  // number of input channels that share offsets
   NUMBER sum = NUMBER(0);
   for (int c = 0; c < depth; ++c) {
     const int channel = first + c;

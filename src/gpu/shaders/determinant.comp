@@ -45,7 +45,7 @@ void main() {
     const NUMBER pivot = p.x.at[start + row * m + step];
     wait();
     result *= row == step ? pivot : -pivot;
-    if (pivot == NUMBER(0)) break;  // for the whole group
+    if (pivot == NUMBER(0)) break;  // all invocations of the group leave the loop together
     if (row != step)
       for (uint k = step + own; k < m; k += 256) {
         const NUMBER upper = p.x.at[start + step * m + k];

@@ -1,4 +1,4 @@
-// Dropout in training: an invocation for each pair of elements, which share a block of random bits, the same as on the host.
+// Dropout in training. Each invocation computes a pair of elements, which share a block of random bits. The bits are those of the host.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -14,8 +14,8 @@ layout(push_constant, scalar) uniform Push {
   Elements y, x;
   Mask mask;          // null if it is not wanted
   uint has_mask, count;
-  uvec2 key, stream;  // low word first, as the limit
-  uvec2 limit;        // of 53 bits: elements below it are dropped
+  uvec2 key, stream;  // the low word comes first, as in `limit`
+  uvec2 limit;        // an element is dropped if its random number of 53 bits is below this limit
   float scale;
 } p;
 

@@ -1,5 +1,5 @@
-// DFT and STFT in stages: roots of unity, lines of complex numbers from the input, Stockham's self-sorting passes, and the output. And
-// windows that are sums of cosines.
+// DFT and STFT in stages: roots of unity, lines of complex numbers from the input, Stockham's self-sorting passes, and the output. Also
+// computes windows that are sums of cosines.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -10,7 +10,7 @@ const uint ROOTS = 0, LOAD = 1, PASS = 2, STORE = 3, WINDOW = 4;
 
 #if defined(ELEMENT_F64)
 #define COMPLEX dvec2
-#define EIGHTH 0.785398163397448309615660845819876LF  // of a turn
+#define EIGHTH 0.785398163397448309615660845819876LF  // an eighth of a turn, in radians
 #else
 #define COMPLEX vec2
 #define EIGHTH 0.785398163397448
@@ -25,16 +25,16 @@ layout(push_constant, scalar) uniform Push {
   uint count, size;
   // Element k of line i lies in memory at i / within * outer_step + i % within * inner_step + k * step.
   uint within, outer_step, inner_step, step;
-  uint parts;                   // of an element in memory: 1 (real) or 2
+  uint parts;                   // numbers of which an element in memory consists: 1 (real) or 2 (complex)
   uint has_window;
-  uint extent;                  // LOAD: given elements of a line, others are 0; STORE: elements of a line that are written
+  uint extent;                  // LOAD: number of elements of a line that are given, the others are 0; STORE: number that is written
   uint mirrored;                // LOAD: the elements are the first half of the spectrum of a real signal
   uint radix, rest, done;       // PASS: done * radix * rest = size; `done` is the product of the radices of earlier passes
   uint inverse;
   vec3 cosines;                 // WINDOW: factors of cosines of 0, 1 and 2 turns in `size` elements
 } p;
 
-// exp(2 pi i m / n). The angle is reduced to an eighth of a turn in integers, where Taylor's series are as accurate as the numbers.
+// Returns exp(2 pi i m / n). The angle is reduced to an eighth of a turn in integers, where Taylor's series are as accurate as the numbers.
 COMPLEX root_of_unity(uint m, uint n) {
   const uint octant = 8 * m / n, left = 8 * m - octant * n;
   const NUMBER angle = EIGHTH * NUMBER((octant & 1u) != 0 ? n - left : left) / NUMBER(n);
@@ -69,7 +69,7 @@ void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.count) return;
   if (STAGE == WINDOW) {
-    // Of a window of one element, its center.
+    // A window of one element (size 0) has only its center, half a turn after the start.
     const NUMBER once = p.size == 0 ? NUMBER(-1) : root_of_unity(i % p.size, p.size).x;
     const NUMBER twice = p.size == 0 ? NUMBER(1) : root_of_unity(2 * i % p.size, p.size).x;
     p.memory.at[i] = to_element(NUMBER(p.cosines.x) + NUMBER(p.cosines.y) * once + NUMBER(p.cosines.z) * twice);

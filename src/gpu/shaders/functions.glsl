@@ -33,7 +33,7 @@ double log_of(double x) {
   const double e = double(exponent);
   return fma(e, 6.93147180369123816490e-01LF, fma(2 * s * z, sum, fma(e, 1.90821492927058770002e-10LF, 2 * s)));
 }
-double power_of(double x, double y) { return x == 0 ? (y == 0 ? 1 : 0) : exp_of(y * log_of(x)); }  // for x >= 0
+double power_of(double x, double y) { return x == 0 ? (y == 0 ? 1 : 0) : exp_of(y * log_of(x)); }  // x must be at least 0
 #else
 #define power_of(x, y) pow(x, y)
 #define exp_of(x) exp(x)

@@ -9,7 +9,7 @@ layout(push_constant, scalar) uniform Push {
   Elements y, x, cosines, sines;
   uint count;                // number of pairs
   uint heads, rows, size;    // `size` is the number of features of a row
-  uint interleaved;          // 1: the features of a pair are neighbours; 0: they are half of the features apart
+  uint interleaved;          // 1: the features of a pair are neighbors; 0: they are half of the features apart
   uint y_steps[3], x_steps[3], cosine_steps[3], sine_steps[3];  // distances from one batch to the next, from one head, and from one row
 } p;
 

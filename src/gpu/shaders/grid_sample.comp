@@ -5,16 +5,16 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint MODE = 0;
-const uint NEAREST = 0, LINEAR = 1, CUBIC = 2;  // as kernels::GridMode
+const uint NEAREST = 0, LINEAR = 1, CUBIC = 2;  // the numbers of kernels::GridMode
 layout(constant_id = 1) const uint PADDING = 0;
-const uint ZEROS = 0, BORDER = 1, REFLECTION = 2;  // as kernels::GridPadding
+const uint ZEROS = 0, BORDER = 1, REFLECTION = 2;  // the numbers of kernels::GridPadding
 layout(constant_id = 2) const uint ALIGN_CORNERS = 0;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, grid;
   uint count, channels, points;  // count: elements of y, [batch, channels, points]
   uint rank;
-  ivec3 extents;                 // of the image; 1 in front of its axes
+  ivec3 extents;                 // extents of the image, innermost last; if it has fewer axes, the first ones are 1
 } p;
 
 const uint MOST = MODE == NEAREST ? 1 : MODE == LINEAR ? 2 : 4;
@@ -30,7 +30,7 @@ NUMBER reflected(NUMBER x, NUMBER low, NUMBER high) {
   return below == is_even ? low + rest : high - rest;
 }
 
-// Returns the element that counts at a place of an axis; -1 for none.
+// Returns the index of the element that the padding puts at index i of an axis; -1 if the padding puts 0 there.
 int index_at(int i, int extent, NUMBER low, NUMBER high) {
   if (i >= 0 && i < extent) return i;
   if (PADDING == ZEROS) return -1;
@@ -57,7 +57,7 @@ void main() {
     NUMBER x = ALIGN_CORNERS != 0 ? (given + NUMBER(1)) / NUMBER(2) * (size - NUMBER(1))
                                   : ((given + NUMBER(1)) * size - NUMBER(1)) / NUMBER(2);
     if (MODE == NEAREST) x = roundEven(x);
-    // Keeps conversions to integers defined, also for NaN, and changes nothing for points that far outside.
+    // Bounds x, so that its conversion to an integer is defined, also for NaN. Points that far outside of the image have the same result.
     x = x > NUMBER(-1e9) ? min(x, NUMBER(1e9)) : NUMBER(-1e9);
     // Cubic filters apply the padding to each element, other filters to the place.
     if (MODE != CUBIC && (x < low || x > high)) {

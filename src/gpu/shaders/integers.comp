@@ -27,7 +27,7 @@ const uint BITS = 32;
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
 const uint QUOTIENT = 0, FLOORED_REST = 1, TRUNCATED_REST = 2, LEFT = 3, RIGHT = 4;
-const uint FLOORED_FLOAT_REST = 5, TRUNCATED_FLOAT_REST = 6;  // of the bits of float32
+const uint FLOORED_FLOAT_REST = 5, TRUNCATED_FLOAT_REST = 6;  // the operands are the bits of float32
 layout(constant_id = 1) const uint SIGNED = 0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
@@ -37,7 +37,7 @@ layout(push_constant, scalar) uniform Push {
   Fault fault;         // receives `site` if a divisor is 0
   uint count, site;
   uint a_extends, b_extends;  // bit i: the operand extends along dimension i; otherwise it has one element there
-  uint dims[8];        // of the result, innermost last
+  uint dims[8];        // extents of the result, innermost last
 } p;
 
 WIDE extended(WIDE word) {

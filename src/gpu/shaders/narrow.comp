@@ -5,7 +5,7 @@
 #extension GL_EXT_shader_8bit_storage : require
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint WRITES = 0;  // 0: an invocation for each number that is read; 1: for the bytes of some whole codes
+layout(constant_id = 0) const uint WRITES = 0;  // 0: each invocation reads one code; 1: each writes the codes that fill whole bytes
 layout(constant_id = 1) const uint BITS = 8;
 layout(constant_id = 2) const uint KIND = 0;
 const uint INTEGER = 0, FLOAT = 1, SCALE = 2;  // SCALE: float8e8m0
@@ -15,9 +15,9 @@ layout(constant_id = 5) const uint BIAS = 0;
 layout(constant_id = 6) const uint SPECIALS = 0;  // a number of treadle::Specials
 const uint IEEE = 0, NAN_ALL_ONES = 1, NAN_NEGATIVE_ZERO = 2, NONE = 3;
 layout(constant_id = 7) const uint SATURATES = 1;
-layout(constant_id = 8) const uint ROUNDING = 0;  // of SCALE; a number of treadle::ScaleRounding
+layout(constant_id = 8) const uint ROUNDING = 0;  // with SCALE: a number of treadle::ScaleRounding
 const uint UP = 0, DOWN = 1;
-layout(constant_id = 9) const uint SIGNED = 0;    // of INTEGER
+layout(constant_id = 9) const uint SIGNED = 0;    // with INTEGER: 1 if the codes have a sign
 layout(constant_id = 10) const uint FROM_INTS = 0;  // the numbers to write are 32-bit integers, whose low bits are kept
 
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer Bytes { uint8_t at[]; };
@@ -26,7 +26,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Words { uint
 layout(push_constant, scalar) uniform Push {
   Bytes codes;
   Words numbers;
-  uint count;  // numbers
+  uint count;  // number of codes
 } p;
 
 const uint SIGN = 1u << (EXPONENT_BITS + MANTISSA_BITS), INFINITY = ((1u << EXPONENT_BITS) - 1u) << MANTISSA_BITS;

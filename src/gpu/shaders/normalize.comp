@@ -10,7 +10,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Fl
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, scale, bias;  // scale and bias may be null
-  Floats means, factors;       // of each row: the mean, and the inverse of the deviation; may be null
+  Floats means, factors;       // for each row, the mean and the inverse of the deviation; may be null
   uint has_scale, has_bias, has_means, has_factors;
   uint rows, extent;
   // Scale and bias have `channels` elements, which are used cyclically: row r begins with r * row_channels, and so many consecutive elements

@@ -16,7 +16,7 @@ layout(push_constant, scalar) uniform Push {
   Elements operands[3];    // the epilogue's operands
   uint has_bias;
   uint rows, columns, terms;
-  uint groups;                          // of channels
+  uint groups;                          // number of groups of channels
   ivec2 in_size;                        // height and width, as in all ivec2 below
   ivec2 out_size, kernel, stride, dilation, pad;
 } p;

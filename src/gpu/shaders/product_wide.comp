@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, a, b, c;   // c may be null
-  Elements operands[3];  // unused: in the order of product.comp
+  Elements operands[3];  // unused; the push constants have the same layout as in product.comp
   uint has_c;
   uint rows, columns, terms;
   uvec2 a_step, b_step, c_step;  // distances in elements between rows, and between columns

@@ -28,8 +28,8 @@ layout(push_constant, scalar) uniform Push {
   Elements r, bias;
   Lengths lengths;
   Fault fault;       // receives `site` if a length is not in [0, steps]
-  Elements h_in, h_out, c_in, c_out, y;  // without RESET_LAST, a GRU's c is the reset state, which ONLY_RESET writes
-  Elements peepholes;  // of an LSTM, for the gates i, o and f
+  Elements h_in, h_out, c_in, c_out, y;  // with ONLY_RESET, a GRU writes reset * h to c_out; the next dispatch reads it as c_in
+  Elements peepholes;  // weights of an LSTM's peepholes, for the gates i, o and f
   uint flags, site;
   uint step, steps, batch, hidden;
   uint y_step;                 // distance in elements between steps of y

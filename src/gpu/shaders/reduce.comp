@@ -15,7 +15,7 @@ layout(push_constant, scalar) uniform Push {
   uint group_computes;   // 1: a group computes an element of the output; 0: one invocation does
   uvec4 kept, kept_step;        // extents of the axes that are kept, and their strides in x; innermost last
   uvec4 reduced, reduced_step;  // extents and strides of the axes that are reduced
-  uvec2 otherwise;              // of integers: the maximum or minimum of no elements, low word first
+  uvec2 otherwise;              // for integers: the maximum or minimum over no elements, low word first
 } p;
 
 shared NUMBER parts[256];

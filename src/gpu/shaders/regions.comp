@@ -12,12 +12,12 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, regions;
-  Images images;  // of RoiAlign; MaxRoiPool's regions begin with their image
+  Images images;  // with RoiAlign: the image of each region; a region of MaxRoiPool begins with its image
   Fault fault;    // receives `image_site` if there is no such image, and `span_site` if a part has too many samples
   uint image_site, span_site;
-  uint count;     // elements of y
+  uint count;     // number of elements of y
   int batch, channels, height, width, out_height, out_width;
-  int samples;    // samples of a part along an axis; 0: as many as elements that it spans
+  int samples;    // number of samples of a part along an axis; 0: as many as elements that the part spans
   uint half_pixel;
   float scale;
 } p;
@@ -45,7 +45,8 @@ NUMBER sampled(uint plane, NUMBER h, NUMBER w, inout NUMBER largest, inout bool 
   return sum;
 }
 
-// The samples of a part along an axis that may lie inside the image: a region far larger than the image costs no more than the image.
+// Returns the range of a part's samples along an axis that may be inside the image. So a region far larger than the image costs no more
+// than the image.
 ivec2 samples_inside(NUMBER start, NUMBER extent_of_part, int samples, int extent) {
   if (!(extent_of_part > NUMBER(0))) return ivec2(0, samples);
   const NUMBER each = extent_of_part / NUMBER(samples), most = NUMBER(samples);

@@ -24,8 +24,8 @@ layout(push_constant, scalar) uniform Push {
   uint start_part, step_part;
   float cubic_a;
   uint exclude_outside;
-  uint reach;             // inputs on either side of a position that count
-  float distance_factor;  // below 1, the filter is wider than that of an image that does not shrink
+  uint reach;             // number of inputs on either side of a position that the filter uses
+  float distance_factor;  // factor of the distances that the filter gets; below 1, it makes the filter wider
   uint normalizes;        // the weights are divided by their sum
   uint extrapolates;      // positions outside of the input give `extrapolation`
   float extrapolation;

@@ -19,7 +19,7 @@ layout(push_constant, scalar) uniform Push {
   uint rows;             // number of rows of the tables
   uint has_ids;
   uint heads_first;      // order of x: 1: [batch, heads, tokens, size]; 0: [batch, tokens, heads, size]
-  uint interleaved;      // 1: the elements of a pair are neighbours; 0: they are half of the turned features apart
+  uint interleaved;      // 1: the elements of a pair are neighbors; 0: they are half of the turned features apart
 } p;
 
 void main() {

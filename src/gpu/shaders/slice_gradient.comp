@@ -1,4 +1,4 @@
-// The gradient of Slice: dy at the places that Slice has read, 0 elsewhere.
+// The gradient of Slice. Each invocation computes one element: the element of dy if Slice has read from there, otherwise 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"

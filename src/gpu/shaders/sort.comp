@@ -10,7 +10,8 @@ layout(constant_id = 0) const uint LOCAL = 0;
 layout(push_constant, scalar) uniform Push {
   Items items;
   uint count, extent;       // number of items of all rows, and number of items of a row
-  // With LOCAL, sorts runs of `first` to `last` items; without LOCAL, compares pairs of items that are `reach` apart, for runs of `last`.
+  // With LOCAL, sorts runs of `first` to `last` items; without LOCAL, compares items that are `reach` apart, as one step of sorting runs of
+  // `last` items.
   uint first, last, reach;
 } p;
 

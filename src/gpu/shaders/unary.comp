@@ -28,7 +28,7 @@ double expm1_of(double x) {
   for (int i = 16; i > 1; --i) sum = fma(sum, x / double(i), 1.0LF);
   return x * sum;
 }
-double log1p_of(double x) {  // without the rounding of the sum
+double log1p_of(double x) {  // corrects the rounding of the sum 1 + x
   precise double one_more = 1 + x, rounded = one_more - 1;
   return rounded == 0 || isinf(x) ? x : log_of(one_more) * (x / rounded);
 }
@@ -79,7 +79,7 @@ double sine(double x, int turned) {
   const double y = (quadrant & 1) != 0 ? c : s * r;
   return (quadrant & 2) != 0 ? -y : y;
 }
-double exp_half(double x) {  // exp(x) / 2, also where exp(x) is no number
+double exp_half(double x) {  // exp(x) / 2, also if exp(x) is too large for a number
   const double root = exp_of(x / 2);
   return root / 2 * root;
 }

@@ -16,13 +16,13 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { uint 
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // 64-bit numbers
 
 layout(push_constant, scalar) uniform Push {
-  Items items, order;             // order: of groups, null if they stay in the order of their values
-  Ints counts;                    // COUNT, GROUPS: of parts
-  Ints groups, firsts, places;    // of items; of groups
+  Items items, order;             // order: items of the groups; null if the groups stay in the order of their values
+  Ints counts;                    // for each part, the number of groups that begin in it
+  Ints groups, firsts, places;    // `groups` has a number for each item, the other two for each group
   Words y, x;                     // y may be null, as the three outputs below
   Places indices, inverse, numbers;
-  uint count, words;              // numbers of the row, and words of each
-  uint parts, part;               // number of parts, and of items in each, a multiple of 256
+  uint count, words;              // number of elements of the row, and number of words of each
+  uint parts, part;               // number of parts, and number of items in each, a multiple of 256
   uint total, padded;             // number of groups, and of items for them
   uint is_ordered;                // 1: `order` is used
   uint outputs;                   // bit i: output i exists
