@@ -11,8 +11,9 @@
 
 namespace treadle::vulkan {
 
-/// The memory that the commands since a stream's last barrier read and write. A command needs a barrier if it reads what one of them
-/// writes, or writes what one of them reads or writes. Without a barrier, the device may do them at the same time.
+/// Stores which memory a stream's commands since its last barrier read and write. The next command needs a barrier before it if it reads
+/// memory that one of these commands writes, or writes memory that one of them reads or writes. Without a barrier, the device may execute
+/// it at the same time as these commands.
 class Hazards {
  public:
   bool needs_barrier(std::span<const MemoryUse> uses) const {
@@ -35,7 +36,7 @@ class Hazards {
   }
 
  private:
-  static constexpr size_t kMost = 128;  // limit of the uses that are stored; beyond it, a barrier costs less than looking for a conflict
+  static constexpr size_t kMost = 128;  // if more uses than this are stored, a barrier costs less than looking for a conflict
 
   static bool conflict(const MemoryUse& a, const MemoryUse& b) {
     if (a.access == Access::read && b.access == Access::read) return false;

@@ -14,7 +14,7 @@ namespace treadle::vulkan {
 namespace {
 
 constexpr size_t kLargestSlabBytes = size_t{32} << 20;
-constexpr size_t kSlabsInMemory = 64;  // the device's memory holds at least so many slabs
+constexpr size_t kSlabsInMemory = 64;  // a slab, a buffer for small blocks, is at most 1/64 of the device's memory
 
 size_t rounded(size_t size_bytes) { return (std::max<size_t>(size_bytes, 1) + Heap::kAlignment - 1) / Heap::kAlignment * Heap::kAlignment; }
 
@@ -139,7 +139,7 @@ uint64_t Heap::allocate(size_t size_bytes) {
 }
 
 void Heap::free(uint64_t address, size_t size_bytes) noexcept {
-  if (!connection_.is_of_this_process()) return;  // a thread that is not here may have held the mutex
+  if (!connection_.is_of_this_process()) return;  // a thread that the fork has not copied may have held the mutex
   std::lock_guard lock(mutex_);
   const auto at = std::prev(slabs_.upper_bound(address));
   Slab& slab = at->second;

@@ -1,4 +1,4 @@
-// Memory of a Vulkan device, by addresses.
+// Allocates memory that the shaders of a Vulkan device access by its address.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,9 @@ namespace treadle::vulkan {
 class Buffer {
  public:
   enum class For : uint8_t { device, upload, download, shared, host };
-  /// @param use  device: memory of the device; the others: mapped memory of the host, for uploads, downloads, or shaders as well (shared:
-  ///   read by the host; host: large, apart from the device's memory if it has its own)
+  /// @param use  `device` is memory of the device. The others are memory that the host can access, too: `upload` and `download` for copies
+  ///   to and from the device, `shared` for a few bytes that shaders write and the host reads, and `host` for values that shaders use in
+  ///   the host's memory.
   /// @throws OutOfMemory
   Buffer(const Connection& connection, size_t size_bytes, For use);
   ~Buffer();
@@ -26,9 +27,9 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
   VkBuffer handle() const { return handle_; }
-  uint64_t id() const { return id_; }  ///< no other buffer of the process has ever had it
+  uint64_t id() const { return id_; }  ///< a number that no other buffer of the process has ever had
   size_t size_bytes() const { return size_bytes_; }
-  uint64_t address() const { return address_; }  ///< on the device; for device, shared and host memory only
+  uint64_t address() const { return address_; }  ///< the address for shaders; 0 for upload and download
   std::byte* mapped() const { return mapped_; }  ///< null for device memory
 
  private:
@@ -45,8 +46,8 @@ class Buffer {
   std::byte* mapped_ = nullptr;
 };
 
-/// Blocks of memory that shaders reach. Small blocks share a buffer, because drivers support only some thousand allocations. A buffer is
-/// freed with its last block. Thread-safe.
+/// Allocates blocks of memory that shaders can access. Small blocks share a buffer, because drivers support only a few thousand
+/// allocations. A buffer is freed when its last block is freed. Thread-safe.
 class Heap {
  public:
   static constexpr size_t kAlignment = 64;
@@ -65,17 +66,18 @@ class Heap {
     VkDeviceSize offset;
     uint64_t buffer_id;
   };
-  /// Returns nothing unless all `size_bytes` from the address on lie in one block's buffer.
+  /// Returns the place of `size_bytes` bytes from the address on, or nothing if no buffer contains all of them.
   std::optional<Place> find(uint64_t address, size_t size_bytes) const;
-  /// Returns how many bytes the device has free for this process, as far as is known. Large blocks may find less.
+  /// Returns how many bytes are free, by the driver's report, the device's size and the unused ranges of buffers. A large block may need
+  /// more than the largest free range.
   size_t room_bytes() const;
-  /// True if the address still lies in this buffer (Place::buffer_id).
+  /// Returns true if the address is in the buffer with this id (Place::buffer_id), which then has not been freed.
   bool is_in(uint64_t address, uint64_t buffer_id) const;
 
  private:
   struct Slab {
     std::unique_ptr<Buffer> buffer;
-    std::map<size_t, size_t> free;  ///< offset → bytes of free ranges; neighbours are merged
+    std::map<size_t, size_t> free;  ///< free ranges: their sizes in bytes by their offsets; adjacent ranges are merged
   };
   static uint64_t take(Slab& slab, size_t size_bytes);
   std::string held() const;  ///< describes the memory in use, for errors
@@ -86,7 +88,7 @@ class Heap {
   const Buffer::For use_;
   const size_t slab_bytes_;  // size of a buffer for small blocks
   mutable std::mutex mutex_;
-  std::map<uint64_t, Slab> slabs_;  ///< by address of the first byte
+  std::map<uint64_t, Slab> slabs_;  ///< the slabs by the address of their first byte
 };
 
 }  // namespace treadle::vulkan

@@ -10,8 +10,8 @@
 
 namespace treadle::vulkan {
 
-/// Gives out addresses that no memory has, and remembers in which memory the contents of each part lie. A part is what reserve() and
-/// reach() name: its contents move as a whole. Thread-safe.
+/// Gives out addresses without memory, and stores for each part of them in which memory its contents are. A part is a range of addresses
+/// that reserve(), reach() or keep_on_host() is called with; its contents move as a whole. Thread-safe.
 ///
 /// Shaders need the addresses of buffers. Sparse buffers would let contents keep such an address when they move, but few drivers can bind
 /// them to the host's memory. So the executor asks for the present address before each step (Bus::reach).
@@ -30,40 +30,44 @@ class MovableMemory {
   /// Frees the addresses and the memory of all contents.
   void free(uint64_t address, size_t size_bytes) noexcept;
 
-  /// Makes memory on the device for the part. @return false if there is too little
+  /// Allocates memory on the device for the part. @return false if there is too little
   bool reserve(uint64_t address, size_t size_bytes);
   void unreserve(uint64_t address, size_t size_bytes) noexcept;
-  /// Counts bytes that have no address. @return false if the device does not have so many
+  /// Reserves bytes on the device for memory that has no address here, such as packed weights. Only counts them. @return false if the
+  /// device has too few free bytes
   bool reserve(size_t size_bytes);
   void unreserve(size_t size_bytes) noexcept;
-  /// Frees the host's memory of the part, or (forget) all of it. Does nothing if the part is not known.
+  /// discard() frees the part's memory on the host, forget() its memory on the host and on the device. Both do nothing if there is no such
+  /// part.
   void discard(uint64_t address, size_t size_bytes) noexcept;
   void forget(uint64_t address, size_t size_bytes) noexcept;
   /// See Bus::keep_on_host.
   void keep_on_host(uint64_t address, size_t size_bytes);
 
-  /// Returns where the contents are: on the device if the part has memory there, otherwise in the host's memory, which is made if need be.
-  /// Other addresses are returned as they are. @throws OutOfMemory
+  /// Returns the address at which shaders find the contents: in the device's memory if the part has memory there, otherwise in the host's
+  /// memory, which is allocated if the part has none. Returns addresses that allocate() has not given out unchanged. @throws OutOfMemory
   uint64_t reach(uint64_t address, size_t size_bytes);
-  /// The same for any bytes of a part that has memory. @throws Error(internal) if it has none
+  /// Like reach(), for any bytes within a part, but allocates nothing.
+  /// @throws Error(internal) if the part has no memory
   uint64_t find(uint64_t address, size_t size_bytes);
 
-  /// What has to be copied for a move. Addresses are 0 if nothing has.
+  /// The copy that a move needs. If it needs none, all addresses are 0.
   struct Copy {
     uint64_t to = 0, from = 0;
     size_t size_bytes = 0;
-    uint64_t free_on_host = 0;  ///< to be freed when the copy is done
+    uint64_t free_on_host = 0;  ///< address of host memory to free when the copy is done; 0: none
   };
   /// @pre reserve() has been called for the part
   Copy move_to_device(uint64_t address, size_t size_bytes);
-  /// The part keeps its memory on the device until unreserve(). @param unchanged  a copy that the host has kept is valid
+  /// The part keeps its memory on the device until unreserve(). @param unchanged  true if a copy that the host has kept is valid, so that
+  /// nothing has to be copied
   /// @throws OutOfMemory
   Copy move_to_host(uint64_t address, size_t size_bytes, bool unchanged);
 
  private:
   struct Part {
     size_t size_bytes = 0;
-    uint64_t device = 0, host = 0;  // addresses of its memory; 0: none
+    uint64_t device = 0, host = 0;  // addresses of the part's memory on the device and on the host; 0: none
     bool keeps_host = false;
   };
   using Parts = std::map<uint64_t, Part>;
@@ -76,9 +80,9 @@ class MovableMemory {
   const Connection& connection_;
   Heap &on_device_, &on_host_;
   std::mutex mutex_;
-  Parts parts_;  // by address
+  Parts parts_;  // the parts by their first address
   uint64_t next_ = kFirst;
-  size_t counted_bytes_ = 0;  // without an address
+  size_t counted_bytes_ = 0;  // bytes that reserve() has counted without an address
 };
 
 }  // namespace treadle::vulkan

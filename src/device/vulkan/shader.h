@@ -18,7 +18,7 @@ namespace treadle::vulkan {
 /// Bytes that a dispatch can pass to its shader; all Vulkan devices support this many.
 inline constexpr size_t kMaxPushBytes = 128;
 
-/// The code of a shader, with the values of its specialisation constants 0, 1, ... Equal shaders share one object, which lives as long as
+/// The code of a shader, with the values of its specialization constants 0, 1, ... Equal shaders share one object, which lives as long as
 /// the process, so that kernels and devices can refer to them by address.
 class Shader {
  public:

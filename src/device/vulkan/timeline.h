@@ -1,4 +1,4 @@
-// Tracks how much of a stream's work is done, and holds what a device's streams share.
+// Tracks how much of a stream's work is done, and defines the objects that a device's streams share.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 
 namespace treadle::vulkan {
 
-/// Parts shared by a device and everything that belongs to it.
+/// The objects that a device shares with its streams and its memory.
 struct Parts {
   explicit Parts(const PhysicalDevice& physical)
       : connection(physical),
@@ -29,7 +29,7 @@ struct Parts {
         movable(connection, heap, host_heap),
         pipelines(connection) {}
 
-  /// The buffer with these bytes. @throws Error(internal) if they are not the device's
+  /// Returns the buffer that contains these bytes, and their offset in it. @throws Error(internal) if they are not in the device's heaps
   Heap::Place place(const void* data, size_t size_bytes) {
     const uint64_t address = movable.find(reinterpret_cast<uint64_t>(data), size_bytes);
     for (const Heap* in : {&heap, &host_heap})
@@ -60,12 +60,12 @@ class Timeline {
 
   VkSemaphore semaphore() const { return semaphore_; }
 
-  /// Calls `work` when submission `value` is done: in the next look() or wait().
+  /// Stores `work` until submission `value` is done. The first look(), wait() or finish_all() after that calls it.
   void when_done(uint64_t value, Stream::Work work) {
     std::lock_guard lock(mutex_);
     waiting_.emplace_back(value, std::move(work));
   }
-  /// Returns how many submissions are done, after calling the functions that waited for them.
+  /// Calls the functions that wait for submissions that are done, and returns how many submissions are done.
   uint64_t look() {
     connection().check_process();
     uint64_t done = 0;
@@ -80,9 +80,9 @@ class Timeline {
     connection().check(connection()->WaitSemaphores(connection().handle(), &info, UINT64_MAX), "do its work");
     finish(value);
   }
-  /// Calls the waiting host functions, when no work is left that they could wait for.
+  /// Calls all waiting host functions. @pre there is no work for which they would have to wait
   void finish_all() { finish(UINT64_MAX); }
-  /// Drops the host functions that still wait.
+  /// Destroys the waiting host functions without calling them.
   void drop_all() {
     std::lock_guard lock(mutex_);
     waiting_.clear();

@@ -20,7 +20,7 @@ namespace treadle::vulkan {
 namespace {
 
 constexpr size_t kCopyBytes = size_t{16} << 20;         // larger copies are divided into parts of this size
-constexpr size_t kMaxInFlightBytes = size_t{64} << 20;  // staging memory of a stream
+constexpr size_t kMaxInFlightBytes = size_t{64} << 20;  // limit of the staging memory that a stream uses at the same time
 constexpr uint32_t kCommandsInBuffer = 64;              // a buffer with this many commands is submitted
 
 thread_local VulkanStream* current_stream = nullptr;
@@ -72,18 +72,18 @@ class StreamOfCommands final : public VulkanStream {
     } catch (...) {  // ignored: the caller has not asked for the error
     }
     connection().wait_idle();
-    timeline_->drop_all();  // of a lost device
-    commands_.clear();      // their time stamps
+    timeline_->drop_all();  // drops the functions that are left if the device is lost
+    commands_.clear();      // destroys the time stamps of the buffers
     connection()->DestroyCommandPool(connection().handle(), pool_, nullptr);
   }
 
   Device& device() const override { return *device_; }
   const Features& features() const override { return connection().features(); }
 
-  // Kernels record commands when called. The objects that they own are kept until these commands are done.
+  // Kernels record commands when they are called. `work` owns objects that the commands use, so it is kept until they are done.
   void enqueue(Work work, std::string_view) override {
     connection().check_process();
-    struct Current {  // also if the work fails
+    struct Current {  // restores the thread's stream and clears the uses, also if the work fails
       StreamOfCommands& stream;
       VulkanStream* const before = std::exchange(current_stream, &stream);
       ~Current() {
@@ -132,7 +132,7 @@ class StreamOfCommands final : public VulkanStream {
   }
   void declare_apart() override { are_apart_ = true; }
 
-  // Recorded commands may follow anything and be followed by anything, so that there are barriers around them.
+  // Recorded commands may be submitted again before and after any other commands, so there are barriers around them.
   void begin_recorded() override {
     if (recording_) close_recording();
     hazards_.add_unknown();
@@ -157,7 +157,7 @@ class StreamOfCommands final : public VulkanStream {
       ready_.push_back(commands);
     }
     hazards_.add_unknown();
-    if (kept.buffers.size() > 1) submit();  // fewer wait for what follows them
+    if (kept.buffers.size() > 1) submit();  // a single buffer waits and is submitted together with the work that follows
     return true;
   }
 
@@ -192,7 +192,7 @@ class StreamOfCommands final : public VulkanStream {
     } catch (...) {  // the device is lost
       if (!failed) failed = std::current_exception();
     }
-    if (failed) {  // what was recorded will not be done, and nothing may wait for it
+    if (failed) {  // the recorded work will never be done, so the functions that wait for it are dropped
       timeline_->drop_all();
       sites_.clear();
       std::rethrow_exception(failed);
@@ -207,7 +207,7 @@ class StreamOfCommands final : public VulkanStream {
     began_.reset();
   }
   void end_timed(Told told) override {
-    if (!began_) began_ = stamp();  // nothing was recorded
+    if (!began_) began_ = stamp();  // the timed work has recorded no command
     const TimeStamps::Stamp ended = stamp();
     timeline_->when_done(submitted_ + 1, [clock = &parts_->clock, began = *began_, ended, told = std::move(told)] {
       if (began.is_known() && ended.is_known()) told(clock->steady_ns(began.ticks()), clock->steady_ns(ended.ticks()));
@@ -227,14 +227,14 @@ class StreamOfCommands final : public VulkanStream {
 
  private:
   static constexpr uint64_t kNotSubmitted = UINT64_MAX;
-  static constexpr uint32_t kFirstKeptSite = 1U << 31;  // numbers of the sites of recorded work
+  static constexpr uint32_t kFirstKeptSite = 1U << 31;  // the least number of a fault site of recorded work
 
   struct Commands {
     VkCommandBuffer handle = VK_NULL_HANDLE;
-    uint64_t submission = 0;  // it may be recorded again when this submission is done, unless it is kept
+    uint64_t submission = 0;  // the last submission that contains the buffer
     bool is_kept = false;
     std::unique_ptr<TimeStamps> stamps;
-    bool is_stamped = false;  // the commands that are being recorded contain time stamps
+    bool is_stamped = false;  // true if the buffer has a time stamp since its recording began
   };
 
   struct KeptCommands final : RecordedWork {
@@ -253,7 +253,7 @@ class StreamOfCommands final : public VulkanStream {
 
     StreamOfCommands& stream;
     std::vector<Commands*> buffers;
-    std::vector<std::pair<uint64_t, uint64_t>> copied;  // addresses in copies, and the ids of the buffers that these name
+    std::vector<std::pair<uint64_t, uint64_t>> copied;  // addresses in copies, each with the id of its buffer
     std::vector<uint32_t> sites;
     bool serves_again = true;
   };
@@ -275,7 +275,7 @@ class StreamOfCommands final : public VulkanStream {
     throw Error(ErrorCode::invalid_argument, kept != kept_sites_.end() ? kept->second : sites.at(number - 1));
   }
 
-  // The submission of the last command so far.
+  // Returns the number of the submission that contains the last command so far.
   uint64_t current_submission() const { return recording_ || !ready_.empty() ? submitted_ + 1 : submitted_; }
 
   void keep(Work work) {
@@ -315,11 +315,12 @@ class StreamOfCommands final : public VulkanStream {
     return commands.stamps->stamp(commands.handle);
   }
 
-  // @param own  what the command uses, if the work has not declared it
+  // Begins a command, behind a barrier if it needs one. @param own  the memory that the command uses; ignored if the work has declared its
+  // uses
   VkCommandBuffer begin_command(std::span<const MemoryUse> own = {}) {
     recording();
     if (is_timed_ && !began_) began_ = stamp();
-    const bool has_barrier = is_timed_ || needs_barrier(own);  // what runs at the same time has no times of its own
+    const bool has_barrier = is_timed_ || needs_barrier(own);  // commands that overlap cannot be timed separately
     if (has_barrier) {
       put_barrier();
       hazards_.clear();
@@ -343,7 +344,7 @@ class StreamOfCommands final : public VulkanStream {
     connection()->CmdPipelineBarrier(recording_->handle, kStages, kStages, 0, 1, &barrier, 0, nullptr, 0, nullptr);
   }
   void end_command() {
-    if (++num_commands_ >= kCommandsInBuffer && !is_timed_) submit();  // a timed piece's last stamp belongs behind its last command
+    if (++num_commands_ >= kCommandsInBuffer && !is_timed_) submit();  // end_timed() submits timed work, behind its last time stamp
   }
 
   Commands* free_commands() {
@@ -357,7 +358,7 @@ class StreamOfCommands final : public VulkanStream {
     return commands_.emplace_back(std::move(made)).get();
   }
 
-  // Ends the command buffer that is being recorded; the next submission has it.
+  // Ends the command buffer that is being recorded. The next submission contains it.
   void close_recording() {
     Commands* const recorded = std::exchange(recording_, nullptr);
     const VkMemoryBarrier to_host{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT,
@@ -381,7 +382,7 @@ class StreamOfCommands final : public VulkanStream {
     for (const auto& [timeline, value] : waits) {
       semaphores.push_back(timeline->semaphore());
       values.push_back(value);
-      timeline_->when_done(submitted_ + 1, [timeline = timeline] {});  // a semaphore lives as long as submissions use it
+      timeline_->when_done(submitted_ + 1, [timeline = timeline] {});  // keeps the semaphore until the submission that waits for it is done
     }
     const std::vector<VkPipelineStageFlags> stages(semaphores.size(), VK_PIPELINE_STAGE_ALL_COMMANDS_BIT);
     const uint64_t signal = submitted_ + 1;
@@ -424,7 +425,7 @@ class StreamOfCommands final : public VulkanStream {
     timeline_->when_done(current_submission(), [pool = staging_pool_, used] { pool->give_back(std::move(*used)); });
   }
 
-  // @param uses  of device memory
+  // @param uses  the device memory that the copy reads and writes
   void copy_buffer(VkBuffer to, VkDeviceSize to_offset, VkBuffer from, VkDeviceSize from_offset, size_t size_bytes,
                    std::span<const MemoryUse> uses) {
     const VkBufferCopy region{from_offset, to_offset, size_bytes};
@@ -432,7 +433,7 @@ class StreamOfCommands final : public VulkanStream {
     end_command();
   }
   Heap::Place place(const void* address, size_t size_bytes) const { return parts_->place(address, size_bytes); }
-  // The address that shaders have for memory which may move; kernels declare their uses by it.
+  // Returns the address at which shaders find memory that may move. Kernels declare their uses with this address, so copies do, too.
   const void* present(const void* data, size_t size_bytes) const {
     return reinterpret_cast<const void*>(parts_->movable.find(reinterpret_cast<uint64_t>(data), size_bytes));
   }
@@ -453,7 +454,7 @@ class StreamOfCommands final : public VulkanStream {
     const MemoryUse use{present(dst, size_bytes), size_bytes, Access::write};
     copy_buffer(to.buffer, to.offset, staging_.buffer->handle(), static_cast<VkDeviceSize>(staged - staging_.buffer->mapped()), size_bytes,
                 std::span(&use, 1));
-    if (uses_) hazards_.add_unknown();  // a kernel's constants, which it does not declare
+    if (uses_) hazards_.add_unknown();  // a kernel uploads constants, and does not declare that it uses them
   }
   void download(std::byte* dst, const std::byte* src, size_t size_bytes) {
     cannot_serve_again();
@@ -472,22 +473,22 @@ class StreamOfCommands final : public VulkanStream {
   std::vector<std::unique_ptr<Commands>> commands_;
   Commands* recording_ = nullptr;  // null: nothing has been recorded for the next submission
   uint32_t num_commands_ = 0;
-  std::vector<Commands*> ready_;                // ended, and not submitted yet
-  std::unique_ptr<KeptCommands> kept_;          // between begin_recorded() and end_recorded()
-  std::optional<std::vector<MemoryUse>> uses_;  // of the part of the current work; absent: not declared
-  bool has_begun_uses_ = false;                 // that part has a command
-  bool are_apart_ = false;                      // its commands do not depend on each other
+  std::vector<Commands*> ready_;                // buffers that have been recorded, and not submitted yet
+  std::unique_ptr<KeptCommands> kept_;          // the work that is being recorded; null except between begin_recorded() and end_recorded()
+  std::optional<std::vector<MemoryUse>> uses_;  // the uses that declare_uses() was called with; absent: it was not called
+  bool has_begun_uses_ = false;                 // true if a command has been recorded since declare_uses()
+  bool are_apart_ = false;                      // true if the commands since declare_uses() do not depend on each other
   Hazards hazards_;
-  bool is_timed_ = false;                                              // between begin_timed() and end_timed()
-  std::optional<TimeStamps::Stamp> began_;                             // first stamp of the timed piece, once it has a command
+  bool is_timed_ = false;                                              // true between begin_timed() and end_timed()
+  std::optional<TimeStamps::Stamp> began_;                             // time stamp before the first timed command, if there is one
   uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done
   std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // timelines and values that the next submission waits for
   const std::shared_ptr<StagingPool> staging_pool_;
   std::unique_ptr<Buffer> fault_;               // word to which shaders write a site's number; created with the first site
   std::vector<std::string> sites_;              // error texts by number, from 1
-  std::map<uint32_t, std::string> kept_sites_;  // those of recorded work
+  std::map<uint32_t, std::string> kept_sites_;  // error texts of the sites of recorded work, by number
   uint32_t last_kept_site_ = 0;
-  StagingPool::Staging staging_;  // of the copies that are being recorded
+  StagingPool::Staging staging_;  // staging memory of the copies that are being recorded
 };
 
 class OpenDevice final : public VulkanDevice, private Bus {

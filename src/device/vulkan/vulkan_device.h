@@ -30,8 +30,8 @@ class VulkanDevice : public Device {
   explicit VulkanDevice(std::string name) : Device(std::move(name)) {}
 };
 
-/// Records work after all earlier work of the stream: a dispatch sees everything that earlier work has written, unless the kernel says that
-/// it need not.
+/// Records work behind all earlier work of the stream. A dispatch sees everything that earlier work has written, unless the work has
+/// declared which memory it uses (declare_uses) or that its commands do not depend on each other (declare_apart).
 class VulkanStream : public Stream {
  public:
   /// Returns the stream that runs the calling thread's kernel, if the thread is inside Stream::enqueue(). Otherwise null.
@@ -40,7 +40,7 @@ class VulkanStream : public Stream {
   /// @param push    the shader's push constants, at most kMaxPushBytes
   /// @param groups  work groups per dimension; nothing is dispatched if one of them is 0
   virtual void dispatch(const Shader& shader, std::span<const std::byte> push, std::array<uint32_t, 3> groups) = 0;
-  /// Called by a kernel before its first dispatch or copy: none of them depends on another one of the kernel.
+  /// A kernel calls this before its first dispatch or copy if none of its dispatches and copies depends on another one of them.
   virtual void declare_apart() = 0;
   virtual const Features& features() const = 0;
 

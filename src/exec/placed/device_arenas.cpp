@@ -22,7 +22,7 @@ std::vector<size_t> DeviceArenas::sizes_in(const Arena& arena, IdSpan<BufferId, 
   return sizes;
 }
 
-// Plans offsets such that no locations share bytes, for arenas that are addresses only.
+// Plans offsets such that no locations share bytes, for arenas that consist of addresses without memory.
 memory::ArenaPlan DeviceArenas::plan_apart(std::span<const size_t> sizes) {
   memory::ArenaPlan made;
   for (const size_t size : sizes) {

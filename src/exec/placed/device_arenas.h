@@ -19,11 +19,12 @@ class DeviceArenas {
  public:
   explicit DeviceArenas(const PlacedSteps& steps);
 
-  /// Gives every planned location an address. A large enough arena is used again; if no value has grown, its offsets are, too.
+  /// Gives every planned location an address. An arena that is large enough is used again. If no value has grown, its offsets are used
+  /// again, too.
   /// @return true if the binding is another one than at the last call
   /// @throws Error(resource_exhausted)
   bool place(const Binding& binding, Room room);
-  /// A number that changes if a location may get another address with the same binding.
+  /// Returns a number that changes if a location may get another address with the same binding.
   uint64_t generation() const { return renewals_; }
   /// Frees all arenas.
   void trim() noexcept;
@@ -41,7 +42,7 @@ class DeviceArenas {
     std::vector<LocationId> locations;   // all planned locations of the device
     std::vector<size_t> sizes, offsets;  // per location, in bytes: planned size, and offset in the arena
     std::shared_ptr<Storage> storage;
-    bool planned_before = false;  // an earlier binding has been planned
+    bool planned_before = false;  // true if offsets have been planned for an earlier binding
   };
 
   void renew(int device, std::vector<size_t> sizes, Room room);

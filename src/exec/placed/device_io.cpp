@@ -56,7 +56,7 @@ void Crossings::find_readers(const PlacedSteps& steps) {
 
 void Crossings::find_same_bytes(const PlacedSteps& steps) {
   const Program& program = steps.program();
-  IdVector<SlotId, SlotId> same_as(program.slots().size(), kNoSlot);  // by root: the root whose bytes a kernel repeats
+  IdVector<SlotId, SlotId> same_as(program.slots().size(), kNoSlot);  // by root slot: the root slot of which it is a view, made by a kernel
   IdVector<SlotId, int> writers(program.slots().size(), 0);
   IdVector<SlotId, StepId> first_copy(program.slots().size(), kNoStep);
   first_of_same.assign(steps.plan().steps.size(), kNoStep);
@@ -81,7 +81,7 @@ void Crossings::find_same_bytes(const PlacedSteps& steps) {
     if (to.device != DevicePlacement::kHost || to.memory != StreamPlan::Location::Memory::held) continue;
     SlotId bytes = to.slot;
     while (same_as[bytes] != kNoSlot && writers[bytes] == 1) bytes = same_as[bytes];
-    if (writers[bytes] > 1) continue;  // it is written over in place
+    if (writers[bytes] > 1) continue;  // a kernel overwrites the bytes in place
     StepId& first = first_copy[bytes];
     if (first == kNoStep) {
       first = s;
@@ -129,7 +129,7 @@ void DeviceIo::choose_outputs(std::span<const Datum> bound, std::vector<OutputMe
     const SlotId root = steps_.slot(outputs[k]).root;
     const LocationId at = crossings_.only_for_caller[root];
     if (at == kNoLocation || !is_wanted(k)) continue;
-    // Outputs that share bytes, or are views, need memory that the run makes.
+    // An output that is a view, or shares its bytes with another output, can stay only in memory that the run makes.
     bool stays = outputs[k] == root || !has_memory(k);
     for (size_t other = 0; other < outputs.size(); ++other)
       if (other != k && steps_.slot(outputs[other]).root == root) stays &= is_wanted(other) && !has_memory(k) && !has_memory(other);
@@ -160,7 +160,7 @@ Tensor DeviceIo::new_memory(const Stay& stay, int maker, DType dtype, const Shap
   const size_t bytes = size_bytes(dtype, shape.num_elements());
   const size_t with_room = stay.grows ? bytes + room_to_grow(bytes, stay.has_grown) : bytes;
   Tensor made(dtype, shape, memory_.allocate(maker, with_room));
-  memory_.reach(maker, made.raw(), with_room);  // copies find memory there
+  memory_.reach(maker, made.raw(), with_room);  // makes the memory that copies find at these addresses
   return made;
 }
 
@@ -181,7 +181,7 @@ Tensor DeviceIo::memory_to_make(LocationId made, DType dtype, const Shape& shape
   stay.made = behind_feed(stay, made, dtype, shape);
   if (stay.made.defined()) return stay.made;
   stay.made = given_memory(stay, maker, dtype, shape);
-  if (stay.made.defined() && stay.made.storage()->device().get() != &steps_.device(maker)) {  // a copy gets there, a kernel may not
+  if (stay.made.defined() && stay.made.storage()->device().get() != &steps_.device(maker)) {  // a copy can get there
     stay.made = Tensor();
     return {};
   }
@@ -197,8 +197,8 @@ Tensor DeviceIo::memory_to_make(LocationId made, DType dtype, const Shape& shape
   return stay.made;
 }
 
-// Returns the memory of the input that the output begins with, if there is enough. Nothing overwrites the input's elements, but steps that
-// read them have to be ordered with the one that writes behind them, as that declares to write all.
+// Returns the memory of the input that the output begins with, if there is enough. The step that makes the output leaves the input's
+// elements as they are. But it declares that it writes the whole output, so it must be ordered with all steps that read the input.
 Tensor DeviceIo::behind_feed(const Stay& stay, LocationId made, DType dtype, const Shape& shape) const {
   if (stay.appends_to == kNoSlot) return {};
   const Datum& feed = state_.held(stay.appends_to);
@@ -230,7 +230,7 @@ bool DeviceIo::may_write_over_feeds(LocationId made, const Tensor& memory) const
     const Datum& feed = state_.held(input);
     if (!feed.is_tensor() || is_apart(feed.tensor())) return true;
     if (steps_.slot(input).is_output) return false;
-    const auto is_handed_over = [&](const StreamPlan::Step& step) {  // to the device, where it lies
+    const auto is_handed_over = [&](const StreamPlan::Step& step) {  // the step hands the feed over to the device on which it is
       return step.is_copy() && steps_.location(step.source).memory == StreamPlan::Location::Memory::given &&
              steps_.location(step.target).device == steps_.location(made).device;
     };

@@ -15,7 +15,8 @@
 
 namespace treadle::exec {
 
-/// Tells which inputs and outputs of a program need not go through the host. The same for all runs.
+/// Tells which inputs and outputs of a program need not go through the host. It is the same for all runs. A root slot is a value with bytes
+/// of its own; other slots are views of a root slot.
 struct Crossings {
   explicit Crossings(const PlacedSteps& steps);
 
@@ -24,9 +25,9 @@ struct Crossings {
   IdVector<SlotId, LocationId> only_for_caller;
   IdVector<LocationId, LocationId> copied_to;     ///< for each location on a device: the location in only_for_caller that is copied from it
   IdVector<LocationId, StepId> maker;             ///< the first step that writes a location; kNoStep: there is none
-  IdVector<SlotId, std::vector<StepId>> readers;  ///< for each root slot of an input: all steps that read it, also by copies
-  /// For each copy to the host: the first copy of the same bytes on the same stream, such as that of an output of which this one is a view.
-  /// kNoStep: there is no other. All copies but the first are only for the caller.
+  IdVector<SlotId, std::vector<StepId>> readers;  ///< for each root slot of an input: all steps that read it, including copies
+  /// For each copy to the host: the first copy of the same bytes on the same stream, for example if one output is a view of another.
+  /// kNoStep: no other copy has the same bytes. No step reads the results of the copies after the first one; only the caller does.
   IdVector<StepId, StepId> first_of_same;
 
  private:
@@ -44,8 +45,9 @@ class DeviceIo {
   /// otherwise this copies it to the host.
   Datum take_feed(size_t input, const Datum& feed);
   static Datum from_device(Datum value);
-  /// Decides at the start of a run which outputs stay on the device that makes them: those that the caller wants or accepts there, and
-  /// whose bytes only one copy to the host would read. That copy is then made within the device. All other outputs go to the host.
+  /// Decides at the start of a run which outputs stay on the device that makes them. An output stays if the caller wants or accepts it
+  /// there and no step reads its copy on the host. The step that would copy it to the host copies it within the device instead. All other
+  /// outputs go to the host.
   /// @param memory  one per output, or empty. Sets `made_in_run` for outputs that stay.
   void choose_outputs(std::span<const Datum> bound, std::vector<OutputMemory>& memory);
 
@@ -56,9 +58,10 @@ class DeviceIo {
     const auto found = staying_.find(at);
     return found != staying_.end() && (!found->second.is_bound || found->second.made.storage() == made.storage());
   }
-  /// Returns the memory in which a kernel makes a value at a location on a device, if an output stays there; otherwise undefined. It is the
-  /// caller's if that is large enough and the device reaches it, though a feed's only where no step reads the feed any more, or where the
-  /// output begins with the feed. Otherwise it is new. @throws Error(resource_exhausted)
+  /// Returns the memory in which a kernel makes the value at a location on a device. Undefined if no output stays there, or if the caller's
+  /// memory is on another device, into which only a copy may write. The memory is the caller's if it is large enough. If a feed lies in it,
+  /// either no step may read the feed after the output is made, or the output must begin with the feed. Otherwise the memory is new.
+  /// @throws Error(resource_exhausted)
   Tensor memory_to_make(LocationId made, DType dtype, const Shape& shape);
   /// Returns the memory for an output that stays on a device after a copy there. @param maker  the device that has made the value
   Tensor memory_to_copy_to(LocationId at, int maker, DType dtype, const Shape& shape);
@@ -69,10 +72,10 @@ class DeviceIo {
 
  private:
   struct Stay {
-    Tensor given;                 // the memory that the caller has bound; undefined: none
+    Tensor given;                 // the caller's memory for the output; undefined if there is none
     bool is_bound = false;        // true if the output must be in that memory in the end
     bool grows = false;           // true if the caller will offer its memory again, for an output that may be larger
-    bool has_grown = false;       // as room_to_grow() has it
+    bool has_grown = false;       // an argument of room_to_grow(): true if the caller has given memory or the output begins with an input
     SlotId appends_to = kNoSlot;  // an input with which the output begins, and after whose end the memory may be written
     Tensor made;                  // the memory that memory_to_make() has returned
   };

@@ -12,7 +12,7 @@
 namespace treadle::exec {
 namespace {
 
-constexpr size_t kMostInGroup = 16;  // a changed limit is kept after at most so many steps
+constexpr size_t kMostInGroup = 16;  // limit of the steps in a group; a changed memory limit is kept from the next group on
 
 }  // namespace
 
@@ -161,7 +161,8 @@ void Issuing::issue(std::span<const StepId> bulk) {
 void Issuing::issue_kernels(std::span<const StepId> bulk, Stream& queue) {
   const Instruction& instruction = steps_.instruction(steps_[bulk.front()]);
   if (!instruction.bodies.empty()) {
-    // The runs of bodies are issued from here, after what the instruction waits for.
+    // This thread issues the runs of the bodies. So it first waits for the stream, which waits for all steps on which the instruction
+    // depends.
     const Stream::Work work = work_.kernel(bulk.front(), queue);
     queue.synchronize();
     return work();
@@ -178,7 +179,8 @@ void Issuing::issue_kernels(std::span<const StepId> bulk, Stream& queue) {
   for (const StepId s : bulk) values_.keep(steps_.operands(steps_[s]), queue);
 }
 
-// Kernels check before each of them whether the run is to stop; recorded ones are checked for here.
+// Work of single kernels checks whether the run is to stop. Recorded work does not, so this function checks it before the work is
+// submitted.
 bool Issuing::submit_again(std::span<const StepId> bulk, Stream& queue) {
   try {
     control_.stop.check();

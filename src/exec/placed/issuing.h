@@ -18,18 +18,19 @@
 
 namespace treadle::exec {
 
-/// Steps are normally issued in bulks, before the devices have finished earlier ones. They are issued one by one, each after the step
-/// before has ended, if an observer or a cache looks at single nodes, or a job decides when a node may run. Under a memory limit, groups of
-/// steps are issued before the host waits, if their values have room together.
+/// A bulk is a sequence of steps that is issued as one piece of work (PlacedSteps::bulk_from). Normally the host issues bulks without
+/// waiting for earlier ones. It issues single steps, each after the step before has ended, if an observer or a cache reads the outputs of
+/// each node, or if the job decides when a node may run. Under a memory limit, the host issues a group of steps whose values fit into the
+/// memory together, and then waits for all of them.
 class Issuing {
  public:
-  /// All parts belong to one run and must outlive this object.
+  /// All arguments belong to one run and must outlive this object.
   Issuing(RunStreams& streams, PlacedMemory& memory, PlacedValues& values, StepWork& work, const NodeRunner& nodes, FirstError& error);
 
   /// Issues the steps from the cursor to `end`, and waits until all devices have done them. If a step fails, the error is noted in `error`
   /// and the cursor stops before `end`.
   void run(StepCursor& cursor, size_t end);
-  /// Called between runs, when the arenas are freed.
+  /// Called between runs, when the arenas are freed. Destroys the recorded work, which contains addresses in the arenas.
   void trim() noexcept { recorded_.clear(); }
   const RecordedBulks& recorded() const { return recorded_; }
 
@@ -57,7 +58,7 @@ class Issuing {
   const RunControl& control_;
   FirstError& error_;
   RecordedBulks recorded_;
-  std::vector<StepId> group_;  // steps that are under way within a memory limit
+  std::vector<StepId> group_;  // the steps of the present group, issued under a memory limit, that may be under way
 };
 
 }  // namespace treadle::exec

@@ -39,7 +39,8 @@ void PlacedMemory::begin(const Binding& binding) {
   renew_arenas();
 }
 
-// Places everything in the devices' own memory. @return false if a device has too little, but reaches the host's memory
+// Places arenas and constants in the devices' own memory. @return false if a device has too little memory and a device has a bus to the
+// host's memory
 bool PlacedMemory::begin_without_limits(const Binding& binding) {
   try {
     const bool is_new = arenas_.place(binding, Room::on_device);

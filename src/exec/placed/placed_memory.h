@@ -1,4 +1,4 @@
-// The memory of one run on its devices: arenas, constants, and separate memory for other values; with or without a limit.
+// Manages the memory of one run on its devices, with or without a limit: arenas, constants, and separate blocks for other values.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace treadle::exec {
 class PlacedMemory {
  public:
   /// @param of_program  holds the constants, which all runs without a limit share
-  /// @param control     the run's.
+  /// @param control     the control of the run
   PlacedMemory(ProgramMemory& of_program, const RunStreams& streams, const RunControl& control);
 
   const ProgramMemory& of_program() const { return of_program_; }
@@ -30,10 +30,10 @@ class PlacedMemory {
   /// Frees the arenas. Called between runs.
   void trim() noexcept { arenas_.trim(); }
 
-  /// Null if the run keeps to no limit.
+  /// Returns null if the run keeps to no limit.
   Residency* residency() const { return residency_.get(); }
   const DeviceArenas& arenas() const { return arenas_; }
-  /// The device's copy of a constant; undefined for other locations. @pre has_constants()
+  /// Returns the device's copy of a constant; undefined for other locations. @pre has_constants()
   const Tensor& constant(LocationId at) const { return constants_->at(at); }
   bool has_constants() const { return constants_ != nullptr; }
   /// Allocates new memory on a device. @throws Error(resource_exhausted)
@@ -41,10 +41,11 @@ class PlacedMemory {
   /// Returns the address at which work enqueued now finds memory of a device (Bus::reach). @throws Error(resource_exhausted)
   std::byte* reach(int device, std::byte* data, size_t size_bytes) const;
 
-  /// The session's allocator if it must be told when an arena's bytes are reused; null if the session has none, or if values move between
-  /// memories.
+  /// Returns the session's allocator, which must be told when bytes of an arena are reused; null if the session has none, or if values move
+  /// between memories.
   Allocator* allocator() const;
-  /// The ranges of the arena that no step of the run has used before this one. The allocator is told before the step writes them.
+  /// Returns the ranges of the arena for values and scratch memory that this step is the first one to use. The allocator is told before the
+  /// step writes them. Empty if there is no allocator to tell, or if the host cannot write to the device's memory.
   std::vector<std::span<std::byte>> newly_used(StepId step, const Binding& binding) const;
 
  private:

@@ -70,7 +70,8 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   error_.reset();
 }
 
-// Rethrows the current exception, with what the run holds if memory has run out. The surrounding run describes that of a body.
+// Rethrows the current exception. If memory has run out, adds a description of the memory that the run holds. In the run of a body, the
+// surrounding run adds the description.
 template <typename Describe>
 void PlacedRun::rethrow_with_memory(Describe&& describe) {
   if (program_.is_body()) throw;

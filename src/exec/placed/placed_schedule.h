@@ -25,7 +25,7 @@ class PlacedSchedule {
   ~PlacedSchedule();
 
   Plans& plans() const { return plans_; }
-  /// Runs the program, and its bodies, on the host.
+  /// Returns the pool of frames that run the program and its bodies on the host.
   FramePool& frames() const { return frames_; }
   const PlacedSteps& steps() const { return steps_; }
   const Crossings& crossings() const { return crossings_; }
@@ -45,7 +45,7 @@ class PlacedSchedule {
   RunPool<PlacedRun> runs_;
 };
 
-/// Runs bodies on the devices, between which their values need not go over the host, unless a limit is kept.
+/// Runs bodies of If, Loop and Scan on the devices. If no limit has to be kept, their operands and results need not go through the host.
 class PlacedBodies final : public BodyRunner {
  public:
   /// @param memory  the surrounding run's. Both must outlive this object.

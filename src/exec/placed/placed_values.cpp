@@ -141,7 +141,7 @@ Tensor PlacedValues::allocate_reached(int device, DType dtype, const Shape& shap
 // Undoes allocate_reached(): returns the tensor at the address that it keeps when it moves.
 Tensor PlacedValues::movable(const Tensor& made) const {
   const auto found = blocks_.find(made.storage().get());
-  // An entry may be of an earlier storage that had the same address.
+  // An entry may belong to an earlier storage object that had the same address.
   const bool is_known = found != blocks_.end() && found->second.storage.lock() == made.storage();
   const std::shared_ptr<Storage> owner = is_known ? found->second.reached_for.lock() : nullptr;
   if (!owner) return made;
@@ -161,8 +161,8 @@ void PlacedValues::keep(std::span<const LocationId> locations, Stream& queue) co
   if (!kept.empty()) queue.enqueue_release([kept = std::move(kept)] {});
 }
 
-// Counts the steps that still access each location. The order of steps would not tell the last one, as a bulk is issued before other steps
-// that lie between its own.
+// Counts the steps that access each location and have not been issued. The plan's order does not tell which of them is issued last, because
+// a bulk is issued as a whole, before steps of other streams that the plan has between the bulk's steps.
 void PlacedValues::let_go(StepId s, Stream& queue) {
   const StreamPlan::Step& step = steps_[s];
   if (step.is_copy()) {
@@ -186,7 +186,7 @@ void PlacedValues::drop(LocationId at, Stream& queue) {
     try {
       queue.enqueue_release([datum] { *datum = Datum(); });
     } catch (...) {
-      place.datum = std::move(*datum);  // keeps the value: work issued earlier still uses it until the run has waited for that
+      place.datum = std::move(*datum);  // keeps the value, because earlier work may use it until the run has waited for that work
       throw;
     }
   }

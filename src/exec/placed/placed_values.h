@@ -1,4 +1,4 @@
-// The values of a run on devices: the bytes of each location, from the step that makes it to the last step that reads it.
+// Stores the values of a run on devices. A location has a value from the step that makes it to the last step that reads it.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,9 @@
 
 namespace treadle::exec {
 
+/// A location (StreamPlan::Location) is the place of a value on one device. A slot is a value of the program; several slots may share the
+/// bytes of one slot, their root, as views of it. The memory of a location is planned (in an arena), held (allocated in the run), given (a
+/// feed, or a value known before the run, in the host's memory) or that of a constant.
 class PlacedValues {
  public:
   /// @param state  has the run's binding and feeds, and its outputs on the host.
@@ -26,46 +29,47 @@ class PlacedValues {
 
   /// Returns a slot's value at a location, undefined if no step has made it. The tensor may refer to the run's memory without owning it.
   Datum value(LocationId at, SlotId slot) const;
-  /// The root's value at a held location.
+  /// Returns the value at a held location, with the type and shape of the root slot.
   const Datum& held(LocationId at) const { return places_[at].datum; }
   /// Returns the value on the host, copied from the device if need be. @pre the host has waited for the step that makes it
   Datum on_host(LocationId at, SlotId slot) const;
-  /// True if accesses to the location's memory can be checked (AccessChecks).
+  /// Returns true if accesses to the location's memory can be checked (AccessChecks).
   bool is_tracked(LocationId at) const;
 
-  /// Makes memory for the outputs of a step, if their shapes are known and they have none yet.
+  /// Makes memory for the held outputs of a step that have none yet. Does nothing if the shapes of its outputs depend on data.
   /// @throws Error(resource_exhausted)
   void make_outputs(const StreamPlan::Step& step);
   /// Makes memory for a held location. Outputs on the host get the memory that the caller receives. @throws Error(resource_exhausted)
   void make(LocationId at, DType dtype, const Shape& shape);
-  /// Gives a held location memory that was made elsewhere on a device.
+  /// Makes a tensor on a device the memory of a held location, without a copy.
   void make_in(LocationId at, Tensor memory) { set(at, std::move(memory), /*tracked=*/true, /*from_host=*/false); }
-  /// The location has no value in this run.
+  /// Notes that the location has no value in this run.
   void leave_out(LocationId at) { places_[at].is_absent = true; }
   /// Sets the value of a held location, copying it to the location's device if needed. @throws Error(resource_exhausted)
   void hold(LocationId at, Datum made);
-  /// Allocates on a device. hold() recognises the memory and does not copy from it. @throws Error(resource_exhausted)
+  /// Allocates on a device. hold() recognizes the memory and does not copy from it. @throws Error(resource_exhausted)
   Tensor allocate(int device, DType dtype, const Shape& shape);
   /// Keeps the values of held locations until the stream has done its work so far.
   void keep(std::span<const LocationId> locations, Stream& queue) const;
-  /// Like allocate(), at the address at which a kernel finds the memory now.
+  /// Like allocate(), but the tensor has the address at which a kernel finds the memory now, which changes when the memory moves
+  /// (Bus::reach).
   Tensor allocate_reached(int device, DType dtype, const Shape& shape);
   /// Called when the step has been issued. Values that no further step touches are freed once the stream has done its work so far.
   void let_go(StepId step, Stream& queue);
 
  private:
   struct Place {
-    Datum datum;             // the root's value; undefined until it is made
-    bool tracked = false;    // AccessChecks knows the memory
-    bool is_absent = false;  // a feed that was left out, since only a branch reads it
-    int32_t steps_left = 0;  // steps that touch the location and have not been issued
+    Datum datum;             // the value of the root slot; undefined until a step makes it
+    bool tracked = false;    // true if AccessChecks knows the memory
+    bool is_absent = false;  // true if the location is that of a feed that was left out, since only a branch reads it
+    int32_t steps_left = 0;  // number of steps that access the location and have not been issued
     std::shared_ptr<const void> watch;
   };
 
   struct Block {
     std::weak_ptr<Storage> storage;
     int device = 0;
-    std::weak_ptr<Storage> reached_for;  // of allocate_reached(): the memory whose present address this is
+    std::weak_ptr<Storage> reached_for;  // set by allocate_reached(): the movable memory whose present address `storage` has
   };
 
   Datum as_slot(LocationId at, SlotId slot, const Datum& root) const;
@@ -81,7 +85,7 @@ class PlacedValues {
   const RunState& state_;
   DeviceIo& io_;
   IdVector<LocationId, Place> places_;
-  std::unordered_map<const Storage*, Block> blocks_;  // what allocate() made
+  std::unordered_map<const Storage*, Block> blocks_;  // the memory that allocate() and allocate_reached() have made
 };
 
 }  // namespace treadle::exec

@@ -13,14 +13,16 @@ using Memory = StreamPlan::Location::Memory;
 RecordedBulks::RecordedBulks(const PlacedMemory& memory, PlacedValues& values, const NodeRunner& nodes)
     : steps_(memory.steps()), memory_(memory), values_(values), nodes_(nodes) {}
 
-// Recorded work has no times of single nodes. A single node is not worth a submission of its own.
+// Returns false if the times of single nodes are wanted, because recorded work does not have them, and for a bulk of one step, which is not
+// worth a submission of its own.
 bool RecordedBulks::may_record(std::span<const StepId> bulk, const Stream& queue) {
   const RunControl& control = nodes_.control();
   if (bulk.size() < 2 || !queue.device().records_work() || control.recording.recorder || control.counts_nodes) return false;
   return steps_.bulk_from(steps_.position_of(bulk.front())).size() == bulk.size() && bulk_of(bulk).is_recordable;
 }
 
-// A kernel is recorded with what it has read on the host. That stays the same if it depends on extents only; random numbers do not.
+// A recorded kernel uses again what it has read on the host when it was recorded. So its inputs on the host must be constants or follow
+// from the extents. Random operators are not recorded, because each run needs new numbers.
 bool RecordedBulks::is_recordable(const StreamPlan::Step& step) const {
   const Instruction& instruction = steps_.instruction(step);
   if (instruction.dynamic || !instruction.bodies.empty() || !instruction.node->op || !instruction.node->op->deterministic) return false;
@@ -55,7 +57,7 @@ RecordedBulks::Bulk& RecordedBulks::bulk_of(std::span<const StepId> bulk) {
   return made;
 }
 
-// Makes memory for the bulk's outputs, and notes where its values lie.
+// Makes memory for the bulk's outputs, and stores in now_ the addresses of its values outside of arenas.
 void RecordedBulks::look_at_memory(Bulk& bulk) {
   for (const StepId s : bulk.makers) values_.make_outputs(steps_[s]);
   now_.binding = nodes_.state().binding().generation();

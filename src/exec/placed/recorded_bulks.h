@@ -16,15 +16,17 @@
 
 namespace treadle::exec {
 
-/// Belongs to one run object, whose streams have recorded the work. Recorded work has fixed addresses and extents, so that it serves runs
-/// with the same binding whose values lie where they lay when it was recorded. Values in arenas do; inputs and outputs mostly do, as each
-/// run allocates the same blocks in the same order. Otherwise the work is recorded anew, while it is issued.
+/// A bulk is a sequence of steps that is issued as one piece of work (PlacedSteps::bulk_from). This object belongs to one run object, whose
+/// streams have recorded the work. Recorded work contains fixed addresses and extents. So it can be submitted again only if the binding is
+/// the same and all its values have the same addresses as when it was recorded. Values in arenas keep their addresses. Inputs and outputs
+/// usually have the same ones in each run, because it allocates the same blocks in the same order. If an address differs, the bulk is
+/// issued step by step and recorded again.
 class RecordedBulks {
  public:
   /// All arguments must outlive this object, and this object must not outlive the streams.
   RecordedBulks(const PlacedMemory& memory, PlacedValues& values, const NodeRunner& nodes);
 
-  /// Returns true if the bulk can be recorded on the stream in this run.
+  /// Returns true if the bulk may be recorded on the stream in this run.
   bool may_record(std::span<const StepId> bulk, const Stream& queue);
   /// Submits the bulk as it was recorded. Returns false if there is no such record. @pre may_record()
   bool submit_again(std::span<const StepId> bulk, Stream& queue);
@@ -64,7 +66,7 @@ class RecordedBulks {
     std::vector<StepId> makers;       // steps whose outputs are at these locations
     std::list<Record> records;        // records, the most recently used one first
   };
-  static constexpr size_t kMostRecords = 4;  // limit of the records: two or more states alternate between as many addresses
+  static constexpr size_t kMostRecords = 4;  // limit of the records of a bulk; a state that alternates between two addresses needs two
 
   Bulk& bulk_of(std::span<const StepId> bulk);
   bool is_recordable(const StreamPlan::Step& step) const;

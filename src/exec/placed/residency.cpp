@@ -27,7 +27,8 @@ struct Residency::Guard {
   const std::lock_guard<std::mutex> lock;
 };
 
-// The rule by which a value is chosen for eviction: of the units in `from`, the one with the farthest next use after `used_after`.
+// Says which unit is evicted: of the units in the memory `from`, the one whose next use has the highest position, if that position is above
+// `used_after`.
 struct Residency::Choice {
   Place from;
   size_t position;  // the present step's position, from which next uses are counted
@@ -158,7 +159,7 @@ bool Residency::joins(StepId s) {
   return all_there;
 }
 
-// Brings in the values of a further step, if that needs no other value to move.
+// Brings the values of a step into the device's memory while earlier steps are under way. @return false if the step has to wait for those
 bool Residency::join(OnDevice& on, size_t position, bool in_place) {
   const auto is_under_way = [&](UnitId u) { return on.uses.next_use(u, first_position_ - 1, false) < static_cast<int64_t>(position); };
   for (const UnitId u : on.uses.at(position)) {
@@ -176,7 +177,8 @@ bool Residency::join(OnDevice& on, size_t position, bool in_place) {
   return true;
 }
 
-// Gives a planned unit its memory. @return false if a unit at the same addresses is under way
+// Registers the memory of a unit that lies in an arena. Does nothing for other units. @return false if a step under way uses another unit
+// at the same addresses
 bool Residency::appear(OnDevice& on, UnitId u) {
   if (on.uses.is_packed(u) || on.uses.location(u).memory != StreamPlan::Location::Memory::planned) return true;
   const size_t size_bytes = on.uses.size_bytes(u, *binding_);
@@ -194,11 +196,13 @@ void Residency::note_under_way(OnDevice& on, size_t position) {
       on.used_last.push_back(u);
 }
 
-// Copies find their values in either memory. So do If, Loop and Scan, whose bodies' runs copy what they read.
+// Returns true if the step can use values in the host's memory as well as in the device's. Copies can. So can If, Loop and Scan, because
+// the runs of their bodies copy the values that they read.
 bool Residency::reads_in_place(const StreamPlan::Step& step) const { return step.is_copy() || !steps_.instruction(step).bodies.empty(); }
 
 void Residency::prepare(OnDevice& on, bool in_place) {
-  // The account is over its limit: evicts units. If that does not suffice, other sessions of the job hold the rest, and the run goes on.
+  // Evicts units if the account is over its limit. If it is still over its limit then, other sessions of the job hold the rest, and the run
+  // goes on.
   if (const MemoryAccount* full = account_without_room(memory_->account, 0))
     make_room(on, full, [this] { return !account_without_room(memory_->account, 0); },
               {.from = Place::device, .position = on.position, .keeps_step = false});
@@ -206,7 +210,7 @@ void Residency::prepare(OnDevice& on, bool in_place) {
     if (on.units[u].place == Place::nowhere) appear(on, u);
     on.units.await_arrival(u);
     if (in_place)
-      on.units.read_back(u);  // from the spill file to the host, where the copy finds it: it crosses the bus anyway
+      on.units.read_back(u);  // the step can use the unit in the host's memory, so it need not move to the device
     else
       bring(on, u);
   }
@@ -217,12 +221,12 @@ void Residency::prepare(OnDevice& on, bool in_place) {
   fetch_ahead(on);
 }
 
-// Brings a unit into the device's memory, and evicts others if there is too little. Under a session's limit all units that the step does
-// not use may be evicted; otherwise only those that are used later than this one is used next.
+// Brings a unit into the device's memory, and evicts others if there is too little room. Under a session's limit all units that the step
+// does not use may be evicted; otherwise only those whose next use comes after this unit's next use.
 void Residency::bring(OnDevice& on, UnitId u) {
   const ResidentUnit& unit = on.units[u];
   if (unit.place == Place::nowhere || unit.place == Place::device || unit.size_bytes == 0)
-    return;  // a unit that is nowhere gets its memory from the step
+    return;  // a unit that has no memory yet gets it from the step
   on.units.read_back(u);
   const bool must = memory_->has_limit;
   if (make_room(on, account_without_room(memory_->account, unit.size_bytes), [&] { return on.units.reserve(u); },
@@ -237,7 +241,8 @@ void Residency::bring(OnDevice& on, UnitId u) {
   }
 }
 
-// Fetches constants for the next steps. Evicts nothing, and leaves memory free for values that steps before their use will allocate.
+// Begins to move the constants of the next steps to the device. Evicts nothing. Leaves enough memory free for the other values of all steps
+// up to the one that uses the constant.
 void Residency::fetch_ahead(OnDevice& on) {
   size_t others = 0;
   const size_t end = std::min(on.position + 1 + kFetchAhead, steps_.size());
@@ -299,8 +304,8 @@ bool Residency::let_one_go(OnDevice& on, const Choice& choice) {
   return true;
 }
 
-// Evicts units until there is enough: first those of idle runs, then this run's on the device. If an account is full, also this run's on
-// other devices.
+// Evicts units until enough() returns true: first those of other runs (Governor::make_room), then this run's on the device. If an account
+// is full, evicts this run's units on other devices, too.
 // @param full  the account at its limit; null if the device itself is full.
 bool Residency::make_room(OnDevice& on, const MemoryAccount* full, const std::function<bool()>& enough, const Choice& choice) {
   if (enough() || memory_->governor().make_room(full ? *full : memory_->account, enough, this)) return true;
@@ -345,7 +350,8 @@ void Residency::check_limit(const OnDevice& on) const {
                       fmt::format(", for what {} uses on {}", describe(node), on.units.device().name()));
 }
 
-// Throws if the step's own values exceed the job's limit for the host. If other runs exceed it, they will free memory at their next step.
+// Throws if the present step's values on the host exceed the job's limit for the host by themselves. If the limit is exceeded only together
+// with values of other runs, those runs free memory at their next steps.
 void Residency::check_room(const OnDevice& on) const {
   const JobMemory& job = *memory_->job;
   uint64_t needed = 0;

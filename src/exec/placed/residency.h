@@ -18,20 +18,24 @@
 
 namespace treadle::exec {
 
-/// Works for devices that reach the host's memory over a bus (Device::bus). The addresses of values do not change when they move; work gets
-/// the address at which it finds them from Bus::reach. One Residency serves one run, or several one after the other.
+/// Works for devices that reach the host's memory over a bus (Device::bus). A value keeps its address in the plan when it moves. Before
+/// work is enqueued, Bus::reach tells the address at which the work finds the value. One Residency serves one run, or several one after the
+/// other.
 ///
-/// - Before a step, the values that it uses are brought into the device's memory. To make room, values move out whose next use is the
-///   farthest away, if it comes after the next use of the value that comes in. Without room, the step uses the value over the bus.
-/// - The plan tells the next use of every value, for any limit. So a new limit holds from the next step on, and a smaller one costs the
-///   fewest moves (Belady's rule).
-/// - If the session has a limit, every step has all its values in the device's memory. A run that needs more does not begin.
+/// - Before a step, the values that it uses are brought into the device's memory. If a value does not fit, other values move out to the
+///   host: first the one whose next use is the farthest away, and only values whose next use comes after the next step that uses this value
+///   again. If the value still does not fit, the step uses it in the host's memory, over the bus.
+/// - The plan tells when each value is used next, whatever the limit is. So a changed limit is kept from the next step on. It costs the
+///   fewest moves to evict the value whose next use is the farthest away (Belady's rule).
+/// - If the session has a limit, every step needs all its values in the device's memory. A run does not begin if one of its steps needs
+///   more than the limit.
 /// - Constants for the next steps are fetched while earlier steps run, if there is free room.
 /// - If the job limits the host's memory, values there move on to a file, and come back before their step.
-/// - Bodies of If, Loop and Scan have runs with a Residency of their own. While one is under way, the values of the run around it may be
-///   evicted, except those that its step uses.
+/// - Bodies of If, Loop and Scan have runs with a Residency of their own. While the run of a body is under way, values of the surrounding
+///   run may be evicted, except those that its present step uses.
 ///
-/// The governor's mutex guards all Residencies that share limits. Under it, a run moves its own values and those of idle runs.
+/// The governor's mutex guards all Residencies that share limits. A run that holds it moves its own values, and those of runs that are idle
+/// or wait for a body.
 class Residency final : MemoryKeeper {
  public:
   /// @param steps  must outlive this object.
@@ -41,20 +45,22 @@ class Residency final : MemoryKeeper {
   Residency& operator=(const Residency&) = delete;
 
   /// Called at the start of a run.
-  /// @param planned  addresses of planned locations, which must stay valid until end().
-  /// @throws Error(resource_exhausted) if the largest step needs more than the session's limit, with the bytes that it needs.
+  /// @param planned  for each location that is planned into an arena, its address; must stay valid until end().
+  /// @throws Error(resource_exhausted) if the largest step needs more than the session's limit; the message says how many bytes it needs.
   void begin(const Binding& binding, IdSpan<LocationId, std::byte* const> planned);
   void end();
-  /// Registers the memory of a held location or a constant. Does nothing for devices without a bus.
-  /// @param from_host  the memory is a copy of a feed or constant that the host still has
+  /// Registers the memory of a constant, or of a location whose memory the run has allocated outside of the arenas (held). Does nothing for
+  /// devices without a bus.
+  /// @param from_host  true if the memory is a copy of a feed or constant that the host still has
   void add(LocationId location, std::byte* data, size_t size_bytes, bool from_host);
   /// Called before and after each step.
   /// @throws Error(resource_exhausted) if the limits leave no room for the step's values, Error(io_error) if a file cannot be written.
   void before(StepId step);
   void after(StepId step);
-  /// Called in place of before(), for a step that is issued while the steps from the last before() on may still be under way. after() is
-  /// called for each when all are done.
-  /// @return false if the step has to wait for them, because values would have to move that they use, or be evicted
+  /// Called instead of before(), for a step that is issued while the steps since the last before(), including that one, may still be under
+  /// way. When all of them are done, after() is called for each.
+  /// @return false if the step has to wait for them, because a value that they use would have to move, its memory would be needed for
+  ///   another value, a value would have to be evicted, or a limit is exceeded
   bool joins(StepId step);
 
   /// Marks the run as active while this object lives. No other run may evict the values of an active run. If the session has a limit, only
@@ -72,7 +78,7 @@ class Residency final : MemoryKeeper {
     Residency* const residency_;
   };
 
-  /// Lives while a body of the run's present step runs.
+  /// Exists while a body of the run's present step runs. Meanwhile the run's values may be evicted, except those that the step uses.
   class BodyUnderWay {
    public:
     /// @param around  null if the surrounding run keeps to no limit
@@ -91,8 +97,8 @@ class Residency final : MemoryKeeper {
     OnDevice(const PlacedSteps& steps, int device, DeviceMemory& memory) : uses(steps, device), units(steps.device(device), memory, uses) {}
     const DeviceUses uses;
     ResidentUnits units;
-    size_t position = 0;                 // the last step that uses the device and has begun
-    std::vector<UnitId> used_last = {};  // planned units whose last use is in a step that is under way
+    size_t position = 0;                 // position of the last step that has begun and uses the device
+    std::vector<UnitId> used_last = {};  // units in the arena whose last use is in a step that is under way
   };
   struct Guard;
   struct Choice;
@@ -122,9 +128,9 @@ class Residency final : MemoryKeeper {
   const PlacedSteps& steps_;
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<std::unique_ptr<OnDevice>> devices_;  // null for the host and for devices without a bus
-  const Binding* binding_ = nullptr;                // the binding of the run in flight, also while the run is stopped
+  const Binding* binding_ = nullptr;                // the binding of the run; null except between begin() and end()
   IdSpan<LocationId, std::byte* const> planned_;
-  size_t first_position_ = 0;  // of the steps that are under way
+  size_t first_position_ = 0;  // position of the first step that is under way
   bool goes_on_ = false;
   int bodies_under_way_ = 0;
 };

@@ -6,15 +6,16 @@
 namespace treadle::exec {
 namespace {
 
-constexpr size_t kBounceBytes = size_t{1} << 20;  // size of the buffer between the device's address space and a file
+constexpr size_t kBounceBytes = size_t{1} << 20;  // size of the host's buffer through which units go to a file and back
 
 }  // namespace
 
 ResidentUnits::ResidentUnits(Device& device, DeviceMemory& memory, const DeviceUses& uses)
     : device_(device), memory_(memory), uses_(uses), transfers_(device.create_stream("bus")), units_(uses.num_units()) {}
 
-// Returns the job's account for the place; null if there is nothing to charge. reserve() charges the device's memory, and packed blocks
-// have been charged to the session, as they always stay on the host.
+// Returns the job's account to which a unit in this place is charged; null if it is not charged here. Device memory is not, because
+// reserve() charges the session for it. Packed blocks are not, because they always stay on the host as well, and the session has been
+// charged for them.
 MemoryAccount* ResidentUnits::account_of(UnitId index, Place place) const {
   JobMemory* const job = memory_.job.get();
   if (!job || uses_.is_packed(index)) return nullptr;
@@ -33,7 +34,8 @@ void ResidentUnits::appear(UnitId index, ResidentUnit as) {
   drop(index);
   units_[index] = std::move(as);
   put(index, Place::host);
-  // A job's host memory is counted: there a value lies in one place only.
+  // In a job, the host's copy of a constant that is on the device would count against the job's limit for the host. So no copy is kept
+  // there.
   if (const ResidentUnit& unit = units_[index]; unit.lasting && unit.data && unit.size_bytes > 0 && !memory_.job)
     bus().keep_on_host(unit.data, unit.size_bytes);
 }
@@ -76,8 +78,8 @@ void ResidentUnits::count_move(size_t size_bytes, uint64_t since_ns) const {
   if (memory_.job) memory_.job->moved(size_bytes, sharing::now_ns() - since_ns);
 }
 
-// Moves a unit over the bus, and waits for the end, as its memory may be freed next. A constant that moves out is not waited for, as its
-// memory stays.
+// Moves a unit over the bus and waits until it has arrived, because the memory that it leaves may be freed next. Does not wait for a
+// constant that goes back to the host, because its memory is not freed.
 void ResidentUnits::move(const ResidentUnit& unit, Bus::Move where) {
   const uint64_t start = sharing::now_ns();
   bus().move(*transfers_, unit.data, unit.size_bytes, where);
@@ -123,7 +125,8 @@ void ResidentUnits::use_over_bus(UnitId index) {
   count_move(units_[index].size_bytes, start);
 }
 
-// Calls piece(host buffer, address, offset in the unit, bytes) for each part of the unit.
+// Divides the unit into pieces that fit into a buffer on the host, and calls piece(buffer, address, offset in the unit, number of bytes)
+// for each.
 template <typename Piece>
 void ResidentUnits::exchange(const ResidentUnit& unit, Piece&& piece) const {
   const uint64_t start = sharing::now_ns();
@@ -148,7 +151,7 @@ void ResidentUnits::spill(UnitId index) {
     where.end += unit.size_bytes;
     unit.in_file = true;
   }
-  transfers_->synchronize();  // the unit may still be on its way from the device
+  transfers_->synchronize();  // a copy of the unit from the device may still be under way
   bus().discard(unit.data, unit.size_bytes);
   put(index, Place::file);
 }

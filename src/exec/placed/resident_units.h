@@ -17,17 +17,18 @@ struct ResidentUnit {
   enum class Place : uint8_t { nowhere, device, host, file };
   size_t size_bytes = 0;
   Place place = Place::nowhere;
-  bool written = false;  // a step, a copy or a kernel's packing has filled it
-  bool on_host = false;  // the host has the same contents: moving out costs nothing
-  bool lasting = false;  // a constant, kept from run to run
-  bool in_file = false;  // the file has the same contents
+  bool written = false;  // true once a step, a copy or a kernel's packing has filled the unit's memory
+  bool on_host = false;  // true if the contents have not changed since the host had them
+  bool lasting = false;  // true for a constant or a packed block, which is kept from run to run
+  bool in_file = false;  // true if the file has the same contents
   std::byte* data = nullptr;
   size_t file_offset = 0;
-  std::shared_ptr<Event> arrival;  // completes when a fetch has ended; null if none is under way
+  std::shared_ptr<Event> arrival;  // completes when fetch() has copied the unit; null if no fetch is under way
 };
 
-/// Moves units, and charges the account of the place where each one lies: the session's for the device, the job's for the host and for
-/// files. Residency decides what moves. Callers hold the governor's mutex.
+/// Moves units between a device's memory, the host's memory and a file. A unit is a location of the plan or a block that kernels have
+/// packed (UnitId). Its bytes are charged to an account: the session's while the unit is in the device's memory, the job's while it is in
+/// the host's memory or in a file. Residency decides which units move. Callers must hold the governor's mutex.
 class ResidentUnits {
  public:
   using Place = ResidentUnit::Place;
@@ -39,29 +40,31 @@ class ResidentUnits {
   IdRange<UnitId> ids() const { return units_.ids(); }
   const Device& device() const { return device_; }
 
-  /// Called at the start of a run: discards the contents of the run's file. Constants have a file of their own.
+  /// Called at the start of a run. Discards the contents of the run's file. Constants are in another file, which this call does not change.
   void begin_run() { of_run_.end = 0; }
-  /// Gives a unit its memory, which is on the host at first.
+  /// Registers the memory of a unit. The unit is in the host's memory until it is moved.
   void appear(UnitId unit, ResidentUnit as);
-  /// Called when a step has written the unit. @param by_host  the host has the same contents.
+  /// Called when a step has written the unit. @param by_host  true if the host has the same contents
   void note_written(UnitId unit, bool by_host);
   void drop(UnitId unit);
 
-  /// Charges the limits and reserves the device's memory for the unit. @return false if there is too little
+  /// Charges the unit to the session's account and reserves device memory for it. @return false if the limit or the device has too little
+  /// room
   bool reserve(UnitId unit);
-  /// True if so many bytes could be reserved now.
+  /// Returns true if this many bytes could be reserved now.
   bool has_room(size_t size_bytes);
   /// Moves the unit to the device's memory. @pre reserve() has been called for it
   void bring(UnitId unit);
   /// Begins to move the unit to the device's memory, in parallel with other work. @pre the unit has been written
   void fetch(UnitId unit);
-  /// Waits for what fetch() has begun.
+  /// Waits until the move that fetch() has begun is done. Returns at once if there is none.
   void await_arrival(UnitId unit);
   /// Moves the unit from the device's memory to the host's.
   void move_out(UnitId unit);
-  /// Accounts for a step that uses the unit in the host's memory.
+  /// Counts the bytes and the time that it costs a step to use the unit in the host's memory, over the bus.
   void use_over_bus(UnitId unit);
-  /// Moves the unit from the host's memory to the file. If the file cannot be written, the unit stays. @throws Error(io_error)
+  /// Moves the unit from the host's memory to the file. If the file cannot be written, the unit stays in the host's memory. @throws
+  /// Error(io_error)
   void spill(UnitId unit);
   /// Moves the unit from the file to the host's memory, if it is in the file.
   void read_back(UnitId unit);

@@ -21,7 +21,7 @@ using Memory = StreamPlan::Location::Memory;
 
 namespace {
 
-// Operands that were looked up when the step was issued.
+// Gives a kernel the operands that were looked up when its step was issued.
 class GivenOperands final : public OperandSource {
  public:
   explicit GivenOperands(std::span<const Datum> values) : values_(values) {}
@@ -93,7 +93,7 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
                  });
 }
 
-// The host issues no more before this work has been called, so that the work may use evaluator_ and made_.
+// The host issues no further step before this work has been called, so that the work may use evaluator_ and made_.
 Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   const StreamPlan::Step& step = steps_[s];
   const Instruction& instruction = steps_.instruction(step);
@@ -120,7 +120,8 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   });
 }
 
-// An operand on a device that bodies read. Planned memory is lent; the storage says where it lies.
+// Returns an operand as bodies read it. If the operand is in planned memory of a device, its storage does not name the device, so the
+// result has a storage that does.
 Datum StepWork::for_bodies(LocationId at, Datum value) {
   Device& device = steps_.device(steps_.location(at).device);
   if (!value.is_tensor() || device.host_accessible() || value.tensor().storage()->device()) return value;
@@ -129,7 +130,8 @@ Datum StepWork::for_bodies(LocationId at, Datum value) {
   return Tensor(tensor.dtype(), tensor.shape(), lent_.back());
 }
 
-// A value that bodies have made, or handed through: then it is copied out of memory that the run reuses.
+// Returns a value that bodies have made. If they have only passed on an operand of for_bodies(), it is copied, because the run reuses the
+// operand's memory.
 Datum StepWork::kept(Datum made) const {
   if (!made.is_tensor() || std::find(lent_.begin(), lent_.end(), made.tensor().storage()) == lent_.end()) return made;
   const Tensor& tensor = made.tensor();
@@ -187,7 +189,7 @@ void StepWork::copy(StepId s, Stream& queue) {
   Tensor written = target.tensor();
   const Tensor same = to_host ? io_.same_on_host(s) : Tensor();
   times_.time(s, queue, tensor.size_bytes(), [&] {
-    if (same.defined())  // the bytes cross once
+    if (same.defined())  // an earlier copy has brought the same bytes to the host
       queue.enqueue_release([same, written]() mutable {
         if (written.size_bytes() > 0) std::memcpy(written.raw(), same.raw(), written.size_bytes());
       });
@@ -204,8 +206,8 @@ void StepWork::copy(StepId s, Stream& queue) {
     state.put(to.slot, target);
 }
 
-// Does without a copy where the memory can be handed over: a feed that lies on the device that reads it, and an output that stays on the
-// device that has made it.
+// Hands over the memory of the source instead of copying it, if a feed is on the device that reads it already, or if an output stays on the
+// device that has made it. @return false if the step has to copy
 bool StepWork::hand_over(const StreamPlan::Step& step, const Tensor& source) {
   if (memory_.residency()) return false;
   const StreamPlan::Location &from = steps_.location(step.source), &to = steps_.location(step.target);

@@ -21,7 +21,7 @@ namespace treadle::exec {
 /// Operands are looked up when a step is issued. The work itself runs later, and does nothing once the run has failed.
 class StepWork {
  public:
-  /// All parts belong to one run and must outlive this object. @param error  gets the first error of the work.
+  /// All arguments belong to one run and must outlive this object. @param error  gets the first error of the work.
   StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, BodyRunner& bodies, FirstError& error);
 
   void begin();
@@ -64,8 +64,8 @@ class StepWork {
   BodyRunner& bodies_;
   FirstError& error_;
   WorkTimes times_;
-  Evaluator evaluator_;                         // for kernels whose output shapes depend on data; the host waits for each
-  std::vector<Datum> made_;                     // outputs of the kernel that it waits for
+  Evaluator evaluator_;                         // computes kernels whose output shapes depend on data; the host waits for each
+  std::vector<Datum> made_;                     // outputs of the kernel for which the host waits
   std::vector<std::shared_ptr<Storage>> lent_;  // planned memory that the bodies of the If, Loop or Scan read
 };
 
