@@ -37,7 +37,8 @@ OrtValue* output_at(OrtKernelContext& context, size_t index, const int64_t* dims
 }
 
 void expect_allocator_of(const OrtMemoryInfo* info) {
-  if (required(info, "mem_info").device != OrtMemoryInfoDeviceType_CPU || info->vendor_id != 0)
+  const OrtMemoryInfo& wanted = required(info, "mem_info");
+  if (wanted.device != OrtMemoryInfoDeviceType_CPU || wanted.vendor_id != 0 || wanted.device_mem_type != OrtDeviceMemoryType_DEFAULT)
     throw Error(ErrorCode::invalid_argument, "No requested allocator available: of \"" + info->name + "\", the memory here is \"Cpu\"");
 }
 
