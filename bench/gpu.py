@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks and times everything on a GPU within ten minutes, and prints tables: models beside other engines, products, small nodes, start, training.
 
-    PYTHONPATH=build/python/python bench/gpu.py [--device gpu] [--seconds 600] [--only REGEX] [--batches 1,32] [--types float32,float16]
+    PYTHONPATH=build/python/python bench/gpu.py [--device gpu] [--seconds 600] [--only REGEX] [--batches 1,32] [--types float32,float16] [--parts models]
 
 Engines whose package or GPU is absent have no column: PyTorch (eager, and compiled with graphs that are submitted again) needs CUDA, ncnn its Vulkan,
 ONNX Runtime its WebGPU provider. Engines take turns, and a figure is the median. Errors are relative to the largest output of the same model in
@@ -164,7 +164,7 @@ def measure_products(args: argparse.Namespace, budget: Budget) -> None:
             print(f"| {size} x {size} x {size} | {type_} | {rate:,.0f} | {share} |", flush=True)
 
 
-def measure_start_and_nodes(args: argparse.Namespace) -> None:
+def measure_start_and_nodes(args: argparse.Namespace, _: Budget) -> None:
     print("\n| what | figure |\n|---|---|")
     few, many = 10, 110
     took = {}
@@ -217,12 +217,14 @@ def main() -> None:
     parser.add_argument("--types", type=lambda text: text.split(","), default=list(TYPES))
     parser.add_argument("--sizes", type=lambda text: [int(part) for part in text.split(",")], default=[1024, 4096])
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "treadle-bench")
+    parts = {"products": measure_products, "start": measure_start_and_nodes, "training": measure_training, "models": measure_models}
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(parts), help=f"of {', '.join(parts)}")
     args = parser.parse_args()
+    if unknown := set(args.parts) - set(parts):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
     budget = Budget(args.seconds)
-    measure_products(args, budget)
-    measure_start_and_nodes(args)
-    measure_training(args, budget)
-    measure_models(args, budget)
+    for name in args.parts:
+        parts[name](args, budget)
 
 
 if __name__ == "__main__":
