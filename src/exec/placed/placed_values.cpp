@@ -179,8 +179,12 @@ void PlacedValues::drop(LocationId at, Stream& queue) {
   if (at == kNoLocation || steps_.location(at).memory != Memory::held) return;
   Place& place = places_[at];
   if (--place.steps_left > 0) return;
+  const int device = steps_.location(at).device;
   // Outputs are kept until the run's end.
-  if (steps_.location(at).device == DevicePlacement::kHost && steps_.slot(steps_.location(at).slot).is_output) return;
+  if (device == DevicePlacement::kHost && steps_.slot(steps_.location(at).slot).is_output) return;
+  // So is a device's value whose last reader is control flow on the host: the host's stream does not wait for copies of the value that the
+  // device may still be doing.
+  if (device != DevicePlacement::kHost && &queue.device() == &steps_.device(DevicePlacement::kHost)) return;
   if (place.datum.defined()) {
     auto datum = std::make_shared<Datum>(std::move(place.datum));
     try {
