@@ -29,7 +29,8 @@ TEST(Structure, WhatTheAncestorsPageNamesExists) {
     const std::string tests = contents(match[3]);
     const bool found = dot == std::string::npos
                            ? tests.find("def " + test + "(") != std::string::npos
-                           : tests.find("TEST" + in_suite) != std::string::npos || tests.find("TEST_F" + in_suite) != std::string::npos;
+                           : tests.find("TEST" + in_suite) != std::string::npos || tests.find("TEST_F" + in_suite) != std::string::npos ||
+                                 tests.find("TEST_P" + in_suite) != std::string::npos;
     EXPECT_TRUE(found) << match[3] << " has no test " << test;
     EXPECT_FALSE(contents(match[5]).empty()) << match[5];
   }
