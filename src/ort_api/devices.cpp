@@ -143,8 +143,7 @@ void add_pairs(OrtApi& table) {
 void compatibility_of(const onnx::ModelDef& model, const char* provider, OrtAllocator* allocator, char** out) {
   const std::map<std::string, std::string> custom = metadata_of(model).custom;
   const auto found = custom.find(std::string("ep_compatibility_info.") + provider);
-  required(allocator, "allocator");
-  required(out, "compatibility_info") = found != custom.end() ? copy_text(allocator, found->second) : nullptr;
+  *out = found != custom.end() ? copy_text(allocator, found->second) : nullptr;
 }
 
 void add_compatibility(OrtApi& table) {
@@ -159,6 +158,7 @@ void add_compatibility(OrtApi& table) {
   table.GetCompatibilityInfoFromModel = [](const char* path, const char* provider, OrtAllocator* allocator, char** out) {
     return guarded([&] {
       chars_of(path, "model_path");
+      required(allocator, "allocator"), required(out, "compatibility_info");
       if (*chars_of(provider, "ep_type") == '\0')
         throw Error(ErrorCode::invalid_argument, "Invalid argument provided: the provider has no name");
       compatibility_of(onnx::parse_model_file(path, {.load_external = false}), provider, allocator, out);
@@ -167,6 +167,7 @@ void add_compatibility(OrtApi& table) {
   table.GetCompatibilityInfoFromModelBytes = [](const void* data, size_t size, const char* provider, OrtAllocator* allocator, char** out) {
     return guarded([&] {
       const auto* bytes = &required(static_cast<const std::byte*>(data), "model_data");
+      required(allocator, "allocator"), required(out, "compatibility_info");
       if (size == 0 || *chars_of(provider, "ep_type") == '\0')
         throw Error(ErrorCode::invalid_argument, "Invalid argument provided: the model has no bytes, or the provider no name");
       compatibility_of(onnx::parse_model_bytes({bytes, size}, nullptr, {}, {.load_external = false}), provider, allocator, out);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <sstream>
@@ -170,6 +171,11 @@ void assign(const onnx::GraphDef& graph, const std::map<std::string, std::string
   }
   for (const onnx::NodeDef& node : graph.nodes) {
     if (node.op_type == "Constant" && node.domain.empty()) continue;
+    // The exporter's way to make an output of a constant. In onnxruntime such an output is the constant itself.
+    const auto is_input = [&](const onnx::TensorDef& constant) { return constant.name == node.inputs[0]; };
+    if (node.op_type == "Identity" && node.name.empty() && !node.inputs.empty() &&
+        std::any_of(graph.initializers.begin(), graph.initializers.end(), is_input))
+      continue;
     const auto found = node.outputs.empty() ? devices.end() : devices.find(field_of(node.outputs[0]));
     nodes.push_back({node.name, node.domain, node.op_type, found != devices.end() ? found->second : "cpu"});
   }
