@@ -404,7 +404,7 @@ def test_the_cpu_is_described_alike(ours: Api, theirs: Api) -> None:
             api.made("GetHardwareDeviceEpIncompatibilityDetails", api.env, b"NoSuch", hardware)
         assert error.value.code == 2
         with pytest.raises(StatusError) as error:
-            api.made("GetHardwareDeviceEpIncompatibilityDetails", None, b"CPUExecutionProvider", hardware)
+            api.made("GetHardwareDeviceEpIncompatibilityDetails", c_void_p(), b"CPUExecutionProvider", hardware)
         assert error.value.code == 2
         assert api.number("GetModelCompatibilityForEpDevices", (c_void_p * 1)(device.value), c_size_t(1), b"said", kind=c_int) == 0
     assert said[0] == said[1]
