@@ -96,6 +96,8 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"^editor SessionGetOpsetForDomain$", r"", r'\["ok", ', "domains that a model does not import have no opset"),
     (r"^editor CreateValueInfo$", r"", r"Only tensor types are supported", "values of every type can be declared"),
     (r"CreateSession", r"", r'^\[\["ok".*Failed to find existing initializer', "a value for an initializer that is not there is left out"),
+    (r"^ModelMetadataGetGraphName$", r"", r'^\[\["ok", "graph"\], \["ok", ""\]', "a graph that was put together has a name, as ONNX wants it"),
+    (r"^(GetSessionOptionsConfigEntries|GetSessionConfigEntry|HasSessionConfigEntry)$", r"", r'ep\.\w+executionprovider\.', "a provider that is refused leaves no options behind"),
     (r"^SessionGetModelMetadata$", r"", r'"graph", "", "", "".*\["", "", "", "", ""', "a graph that was put together has a name, as ONNX wants it"),
     (r"^Run", r"", r'^\[\["failed", 1, "Missing Input: w.*\["ok"', "a custom operator's inputs are fed, whether its kernel reads them or not"),
     (r"^editor CreateSessionFromModel$", r"", r'ValidateOpsetForDomain', "what is wrong is looked for in another order"),
