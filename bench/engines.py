@@ -71,15 +71,18 @@ def version(engine: str) -> str:
 GPU_PROVIDERS = {"treadle": "VulkanExecutionProvider", "onnxruntime": "WebGpuExecutionProvider"}
 
 
-def make_gpu_runner(engine: str, case: Case, compiled: bool = False) -> Callable[[], list]:
-    """As make_runner(), on the first GPU. `compiled`: PyTorch compiles the module, with graphs that are submitted again."""
+def make_gpu_runner(engine: str, case: Case, index: int | None = None, compiled: bool = False) -> Callable[[], list]:
+    """Works like make_runner(), on a GPU, in the model's type. `index`: the engine's number of the GPU; none: its first one. `compiled`: PyTorch
+    compiles the module, with graphs that are submitted again."""
     if engine in CONVERTED and not (state := prepare(engine, case))["ok"]:
         raise RuntimeError(state["reason"])
     if engine == "ncnn":
-        return _ncnn(case, 1, vulkan=True)
+        return _ncnn(case, 1, gpu=index or 0)
     if engine == "pytorch":
-        return _pytorch_cuda(case, compiled)
-    return _session(engine, case, 1, GPU_PROVIDERS[engine])
+        return _pytorch_cuda(case, index or 0, compiled)
+    if engine == "onnxruntime" and index:
+        raise RuntimeError("its provider runs on the first GPU only")
+    return _session(engine, case, 1, GPU_PROVIDERS[engine], {} if index is None else {"device_id": index})
 
 
 def make_runner(engine: str, case: Case, threads: int, openvino_precision: str = "f32") -> Callable[[], list]:
@@ -94,14 +97,14 @@ def make_runner(engine: str, case: Case, threads: int, openvino_precision: str =
     return makers[engine](case, threads) if engine in makers else _session(engine, case, threads)
 
 
-def _session(engine: str, case: Case, threads: int, provider: str = "CPUExecutionProvider"):
+def _session(engine: str, case: Case, threads: int, provider: str = "CPUExecutionProvider", provider_options: dict | None = None):
     """Runs treadle or ONNX Runtime, which have the same interface."""
     module = __import__(engine)
     options = module.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
     if provider not in module.get_available_providers():
         raise RuntimeError(f"it has no {provider}")
-    session = module.InferenceSession(str(case.path), options, providers=list(dict.fromkeys([provider, "CPUExecutionProvider"])))
+    session = module.InferenceSession(str(case.path), options, providers=[(provider, provider_options or {})])
     return lambda: session.run(None, case.feeds)
 
 
@@ -122,17 +125,20 @@ def _openvino(case: Case, threads: int, precision: str):
     return run
 
 
-def _ncnn(case: Case, threads: int, vulkan: bool = False):
+def _ncnn(case: Case, threads: int, gpu: int | None = None):
     """Runs a batch's samples one after the other, as ncnn has no batches."""
     import ncnn
 
     net = ncnn.Net()
     net.opt.num_threads = threads
-    net.opt.use_vulkan_compute = vulkan
-    if vulkan and ncnn.get_gpu_count() == 0:
-        raise RuntimeError("ncnn finds no GPU")
+    net.opt.use_vulkan_compute = gpu is not None
+    if gpu is not None:
+        if ncnn.get_gpu_count() <= gpu:
+            raise RuntimeError(f"ncnn finds {ncnn.get_gpu_count()} GPUs")
+        net.set_vulkan_device(gpu)
+    has_halves = case.exact[0].dtype == np.float16  # 16-bit storage and arithmetic then keep their defaults
     for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage"):
-        if hasattr(net.opt, option):
+        if hasattr(net.opt, option) and not has_halves:
             setattr(net.opt, option, False)
     folder = case.converted("ncnn")
     if net.load_param(str(folder / "model.param")) or net.load_model(str(folder / "model.bin")):
@@ -223,18 +229,19 @@ def _pytorch(case: Case, threads: int):
     return runner(module, x)
 
 
-def _pytorch_cuda(case: Case, compiled: bool):
+def _pytorch_cuda(case: Case, index: int, compiled: bool):
     import torch
 
     if not case.is_architecture:
         raise RuntimeError("there is no module of it")
-    if not torch.cuda.is_available():
-        raise RuntimeError("PyTorch finds no GPU")
+    if torch.cuda.device_count() <= index:
+        raise RuntimeError(f"PyTorch finds {torch.cuda.device_count()} GPUs")
     import architectures
 
-    x = torch.from_numpy(next(iter(case.feeds.values()))).cuda()
-    module = architectures.make(case.name, 1)[0].cuda()
-    module = module.to(x.dtype) if x.is_floating_point() else module.half() if case.exact[0].dtype == np.float16 else module
+    x = torch.from_numpy(next(iter(case.feeds.values()))).cuda(index)
+    module = architectures.make(case.name, 1)[0].cuda(index)
+    if case.exact[0].dtype == np.float16:
+        module = module.half()
     if compiled:
         module = torch.compile(module, mode="reduce-overhead")
 

@@ -5,7 +5,7 @@
 
 Engines whose package or GPU is absent have no column: PyTorch (eager, and compiled with graphs that are submitted again) needs CUDA, ncnn its Vulkan,
 ONNX Runtime its WebGPU provider. Engines take turns, and a figure is the median. Errors are relative to the largest output of the same model in
-float64 (architectures of bench/architectures.py). The peak is the device's own, by the loop that profiles use. A software GPU is measured only by its
+float64 (architectures of bench/architectures.py). `--device gpu:1` means the second GPU of each engine. The peak is the device's own, by the loop that profiles use. A software GPU is measured only by its
 number (`gpu:0`) with TREADLE_SOFTWARE_GPU=1; its figures say nothing about GPUs.
 """
 
@@ -39,7 +39,7 @@ TYPES = {"float32": (TensorProto.FLOAT, np.float32), "float16": (TensorProto.FLO
 
 
 class Budget:
-    """The seconds that are left for all measurements together."""
+    """Counts the seconds that are left for all measurements together."""
 
     def __init__(self, seconds: float) -> None:
         self.end = time.perf_counter() + seconds
@@ -57,7 +57,7 @@ def options_for(device: str, **more: Any) -> treadle.SessionOptions:
 
 
 def in_float16(case: Case) -> Case:
-    """The model with weights, inputs and outputs of 16 bits."""
+    """Returns the model with weights, inputs and outputs of 16 bits."""
     import onnx
 
     model = onnx.load(str(case.path))
@@ -84,7 +84,7 @@ def in_float16(case: Case) -> Case:
 
 
 def product(type_: int, rows: int, terms: int, columns: int, times: int) -> bytes:
-    """A chain of products with square weights, so that each one's result is the next one's operand."""
+    """Returns a model that is a chain of products. Each multiplies the result of the one before by the same square matrix."""
     dtype = np.float16 if type_ == TensorProto.FLOAT16 else np.float32
     weight = numpy_helper.from_array((np.eye(terms, columns) * 0.5).astype(dtype), "w")
     nodes = [helper.make_node("MatMul", [f"x{i}", "w"], [f"x{i + 1}"]) for i in range(times)]
@@ -94,7 +94,7 @@ def product(type_: int, rows: int, terms: int, columns: int, times: int) -> byte
 
 
 def nodes(count: int) -> bytes:
-    """Small nodes that no fusion joins."""
+    """Returns a model of small nodes that no fusion joins."""
     made = [helper.make_node("Softmax", [f"x{i}"], [f"x{i + 1}"]) for i in range(count)]
     graph = helper.make_graph(made, "g", [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, 8])],
                               [helper.make_tensor_value_info(f"x{count}", TensorProto.FLOAT, [1, 8])])
@@ -111,6 +111,11 @@ def median_ms(run: Any, seconds: float, least: int = 3) -> float:
     return statistics.median(times)
 
 
+def nodes_on_host(case: Case, device: str) -> str:
+    devices = [line.split("\t")[0] for line in treadle.InferenceSession(str(case.path), options_for(device)).to_text("devices").splitlines()]
+    return f"{devices.count('cpu')} of {len(devices)}"
+
+
 def measure_models(args: argparse.Namespace, budget: Budget) -> None:
     print("\n| model | batch | type | " + " | ".join(f"{column}, ms" for column in COLUMNS) + " | error | nodes on the host |")
     print("|---|---|---|" + "---|" * (len(COLUMNS) + 2))
@@ -123,23 +128,20 @@ def measure_models(args: argparse.Namespace, budget: Budget) -> None:
             continue
         case = models.load(name, batch, args.cache)
         case = in_float16(case) if type_ == "float16" else case
-        runners = {}
+        runners, error, on_host = {}, "", ""
         for column, (engine, compiled) in COLUMNS.items():
             try:
-                runners[column] = make_gpu_runner(engine, case, compiled)
+                runners[column] = make_gpu_runner(engine, case, args.index, compiled)
                 outputs = runners[column]()
-                if column == "treadle":
-                    error = models.error(outputs, case.exact)
+                if engine == "treadle":
+                    error, on_host = f"{models.error(outputs, case.exact):.1e}", nodes_on_host(case, args.device)
             except Exception as e:  # an engine that cannot is a blank
                 runners.pop(column, None)
                 reasons.setdefault(column, str(e).splitlines()[0])
         share = (budget.left() - 60) / (len(cases) - number) / 2
         blocks = models.measure_here(runners, min(args.seconds_each, share / max(len(runners), 1)), time.perf_counter)
-        session = treadle.InferenceSession(str(case.path), options_for(args.device))
-        lines = [line.split("\t") for line in session.to_text("devices").splitlines()]
-        on_host = sum(line[0] == "cpu" for line in lines if len(line) > 3)
         figures = [f"{statistics.median(blocks[column]):.3f}" if column in blocks else "" for column in COLUMNS]
-        print(f"| {name} | {batch} | {type_} | " + " | ".join(figures) + f" | {error:.1e} | {on_host} of {len(lines)} |", flush=True)
+        print(f"| {name} | {batch} | {type_} | " + " | ".join(figures) + f" | {error} | {on_host} |", flush=True)
     for column, reason in reasons.items():
         print(f"\n{column} is not measured everywhere: {reason}")
 
@@ -202,8 +204,8 @@ def measure_training(args: argparse.Namespace, budget: Budget) -> None:
                 ours = median_ms(step, 2.0)
         theirs = ""
         if torch.cuda.is_available():
-            on_gpu = module.cuda()
-            theirs = f"{median_ms(training.torch_steps(on_gpu, on_gpu, x.cuda(), labels.cuda(), loss_of), 2.0):.2f}"
+            on_gpu = module.cuda(args.index or 0)
+            theirs = f"{median_ms(training.torch_steps(on_gpu, on_gpu, x.cuda(args.index or 0), labels.cuda(args.index or 0), loss_of), 2.0):.2f}"
         print(f"| {name} | {training.CASES[name]} | {ours:.2f} | {theirs} | {losses[args.device]:.5g} | {losses['cpu']:.5g} |", flush=True)
 
 
@@ -222,6 +224,8 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := set(args.parts) - set(parts):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+    _, _, number = args.device.partition(":")
+    args.index = int(number) if number else None
     budget = Budget(args.seconds)
     for name in args.parts:
         parts[name](args, budget)
