@@ -51,7 +51,7 @@ ProfileReport planned_profile(Session& session, const ExplainRequest& a, const M
   });
   ProfileReport report = report_profile(profile, {.model = a.name, .peaks = peaks, .assumed_extents = joined(feeds.assumed)});
   for (NodeReport& node : report.nodes) {
-    if (!node.flops || !node.bytes) continue;
+    if (!node.flops || !node.bytes || !node.device.empty()) continue;               // the peaks are the host's
     const bool peaks_hold = profile.float32 && profile::computes_in_float32(node);  // for lower precision, only the peak of memory applies
     node.estimated_ms = peaks.bound_ns(peaks_hold ? *node.flops : 0, *node.bytes) / 1e6;
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -108,10 +109,11 @@ void measure_peaks_for(const Profile& profile, ProfileContext& context) {
   if (profile.num_threads <= 0 || profile.cpu != cpu_info().model_name) return;
   context.peaks = measure_machine_peaks(std::min(profile.num_threads, kMostThreads));
   context.peaks_hold = profile.float32;
-  for (const ProfiledNode& node : profile.nodes) {
-    if (node.device.empty() || context.device_peaks.contains(node.device)) continue;
-    if (MachinePeaks peaks = measure_device(node.device); peaks.flops_per_second > 0) context.device_peaks[node.device] = std::move(peaks);
-  }
+  std::set<std::string> devices;
+  for (const ProfiledNode& node : profile.nodes)
+    if (!node.device.empty()) devices.insert(node.device);
+  for (const std::string& device : devices)
+    if (MachinePeaks peaks = measure_device(device); peaks.flops_per_second > 0) context.device_peaks[device] = std::move(peaks);
 }
 
 }  // namespace treadle

@@ -412,6 +412,14 @@ def test_explain_estimates_no_more_than_other_numbers_take(model):
     assert conv["estimated_ms"] > 0
 
 
+def test_explain_does_not_estimate_nodes_on_devices_by_the_peaks_of_the_host(model):
+    options = treadle.SessionOptions()
+    options.device = "sim"
+    nodes = treadle.explain(model, sess_options=options, dimensions={"batch": 2}).data["nodes"]
+    on_device = [node for node in nodes if node.get("device") == "sim"]
+    assert on_device and not any("estimated_ms" in node for node in on_device)
+
+
 def test_explain_counts_nodes_of_bodies():
     def branch(name, count):
         nodes = [helper.make_node("Sin", ["x" if i == 0 else f"{name}{i - 1}"], [f"{name}{i}"], name=f"{name}{i}") for i in range(count)]

@@ -165,7 +165,7 @@ class ReportBuilder {
     if (bound_ns == 0) return Kind::unknown;
     const MachinePeaks& peaks = peaks_of(node);
     if (*node.flops / peaks.flops_per_second < *node.bytes / peaks.bandwidth(*node.bytes)) return Kind::memory;
-    const bool peaks_hold = context_.peaks_hold || !node.device.empty();  // a session's precision is the host's alone
+    const bool peaks_hold = context_.peaks_hold || !node.device.empty();  // devices compute in float32 with every `precision`
     return peaks_hold && computes_in_float32(node) ? Kind::compute : Kind::other_numbers;
   }
 
