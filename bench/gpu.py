@@ -35,6 +35,7 @@ import treadle
 MODELS = ["resnet50", "mobilenet_v2", "efficientnet_b0", "vit_tiny", "bert_base", "unet"]
 # Column of the table -> the engine and whether it compiles the module.
 COLUMNS = {"treadle": ("treadle", False), "PyTorch": ("pytorch", False), "compiled": ("pytorch", True), "ncnn": ("ncnn", False), "WebGPU": ("onnxruntime", False)}
+PASSING = Path(__file__).parent.parent / "tests" / "onnx" / "passing.txt"
 TYPES = {"float32": (TensorProto.FLOAT, np.float32), "float16": (TensorProto.FLOAT16, np.float16)}
 
 
@@ -114,6 +115,25 @@ def median_ms(run: Any, seconds: float, least: int = 3) -> float:
 def nodes_on_host(case: Case, device: str) -> str:
     devices = [line.split("\t")[0] for line in treadle.InferenceSession(str(case.path), options_for(device)).to_text("devices").splitlines()]
     return f"{devices.count('cpu')} of {len(devices)}"
+
+
+# Reasons for nodes on the host that cost no copy: see SessionDevices::list_nodes().
+OF_THE_HOST = ("the host looks at the condition", "what it makes is read by the host only", "it reads an extent")
+
+
+def count_whole(args: argparse.Namespace, _: Budget) -> None:
+    """Counts the models, and the cases of ONNX, that run on the GPU whole: what the host computes are extents and the like."""
+    print("\n| models | on the GPU whole | others |\n|---|---|---|")
+    trained = sorted(Path(os.environ.get("TREADLE_TEST_DATA", ".")).glob("models/*.onnx"))
+    cases = [args.cases / name / "model.onnx" for name in PASSING.read_text().splitlines()[1:]] if args.cases else []
+    for what, paths in (("trained models", trained), ("ONNX's own cases that pass", cases)):
+        others = []
+        for path in paths:
+            lines = treadle.InferenceSession(str(path), options_for(args.device)).to_text("devices").splitlines()
+            fields = [line.split("\t") for line in lines]
+            if any(field[0] == "cpu" and (field[1] == "Scan" or not field[4].startswith(OF_THE_HOST)) for field in fields):
+                others.append(path.stem)
+        print(f"| {what} | {len(paths) - len(others)} of {len(paths)} | {', '.join(others) if paths is trained else len(others)} |", flush=True)
 
 
 def measure_models(args: argparse.Namespace, budget: Budget) -> None:
@@ -230,7 +250,8 @@ def main() -> None:
     parser.add_argument("--types", type=lambda text: text.split(","), default=list(TYPES))
     parser.add_argument("--sizes", type=lambda text: [int(part) for part in text.split(",")], default=[1024, 4096])
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "treadle-bench")
-    parts = {"products": measure_products, "start": measure_start_and_nodes, "training": measure_training, "models": measure_models}
+    parser.add_argument("--cases", type=Path, help="folder of ONNX's own cases, as scripts/write_onnx_cases.py writes them")
+    parts = {"whole": count_whole, "products": measure_products, "start": measure_start_and_nodes, "training": measure_training, "models": measure_models}
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(parts), help=f"of {', '.join(parts)}")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(parts):
