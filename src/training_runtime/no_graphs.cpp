@@ -46,7 +46,7 @@ void set_loss(TrainerOptions&, const std::string&) { throw_missing("a trainer of
 void add_group(TrainerOptions&, const std::string&) { throw_missing("a trainer of a model"); }
 void add_initialization(TrainerOptions&, const std::string&) { throw_missing("a trainer of a model"); }
 
-void optimize(Graph&, const SessionOptions&, std::vector<std::string>) { throw_missing("an optimiser"); }
+void optimize(Graph&, const SessionOptions&, const SessionDevices*, std::vector<std::string>) { throw_missing("an optimiser"); }
 void Trainer::write_artifacts(const std::string&) const { throw_missing("writing artifacts"); }
 
 }  // namespace treadle::train
