@@ -25,7 +25,7 @@ using GradientRequests = std::map<std::string, GradientRequest>;
 class TREADLE_API ExecutorGraphs {
  public:
   /// @param session         options of all passes; for an option that trainers do not have, training passes throw
-  ///                        Error(not_implemented). Nullopt: the default options; passes that are not for training then read parameters
+  ///                        Error(invalid_argument). Nullopt: the default options; passes that are not for training then read parameters
   ///                        and states where they are bound. With options, a session runs these passes, and is fed the values
   /// @param row_gradients   parameters whose gradients are by rows, as JointOptions::sparse_gradients
   /// @param make_session    makes the session for passes that are not for training, with this model and these options, if one is

@@ -148,7 +148,7 @@ struct NodeStatistics {
   int64_t start_ns = 0, end_ns = 0;
   uint64_t thread = 0;  ///< the system's id of the thread
   size_t output_bytes = 0;
-  std::vector<NodeMemory> memory;  ///< the memory that contains the bytes of each output
+  std::vector<NodeMemory> memory;  ///< bytes of the tensors among the outputs, one entry per device and allocator
 };
 
 struct RunMetadata {

@@ -36,8 +36,8 @@ struct JobStatus {
   std::string name;
   int64_t pid = 0;
   JobClass job_class = JobClass::guaranteed;
-  double share_percent = 100;    ///< the share that the job has been given
-  double granted_percent = 100;  ///< the setting, or the limit of the coordinator's policy if that is smaller
+  double share_percent = 100;    ///< the share that was set
+  double granted_percent = 100;  ///< the share that the coordinator's policy allows; the smaller of both applies
   bool suspended = false;
   uint32_t running = 0;  ///< number of runs that are under way
   uint32_t active = 0;   ///< threads of running runs that compute now; in a suspended job, those whose node has not ended yet
