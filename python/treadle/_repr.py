@@ -11,7 +11,7 @@ _MOST = 12  # of a collection with more items than this, only the number of item
 
 
 def _readable(value: object) -> str | None:
-    """Returns the text of a number, a name or a short collection; None for values whose text would be too long."""
+    """Returns the text of a value, or the number of items of a long collection; None for other values whose text would be too long."""
     if callable(value) or "__repr__" not in _inherited(type(value)):
         return None
     if isinstance(value, Mapping):

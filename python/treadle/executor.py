@@ -480,7 +480,7 @@ def bind(
         graph is used too. The new executor has its options, devices and storage types.
     :param shared_arg_names: the parameters and states that are shared; by default all that both models have.
     :param options: options of the forward pass and of training; training refuses some of them (docs/sessions.md).
-    :param device: default device: "cpu" (if empty), "gpu", "gpu:N" or "sim".
+    :param device: default device: "cpu" (if empty), "gpu", "gpu:N", "sim" or "sim:NAME".
     :param group2ctx: devices by group. A node names its group by the key "ctx_group" of its metadata (`NodeProto.metadata_props`).
     :param argument_devices: devices of inputs and parameters, by name; nodes without a group follow their operands.
     :param storage: storage types of inputs and parameters, by name: "csr", "row_sparse" or "default". Those of other values are inferred; a

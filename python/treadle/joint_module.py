@@ -62,7 +62,7 @@ class JointModule:
     :param inputs: names of inputs whose gradients are wanted too.
     :param sparse_gradients: names or patterns of tables whose gradients are returned by rows: parameters that only Gather along the first axis
         reads, or by which an input in CSR (config entry treadle.storage) is multiplied. Other parameters that match have ordinary gradients.
-    :param device: default device: "cpu" (if empty), "gpu", "gpu:N" or "sim".
+    :param device: default device: "cpu" (if empty), "gpu", "gpu:N", "sim" or "sim:NAME".
     :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
     :param argument_devices: devices of inputs and parameters; nodes that read them run there.
     :param job: as in `Trainer`; a run that waits for its gradients does not count as running.

@@ -71,7 +71,7 @@ class UnusedKernel:
 
     name: str
     why: str
-    """The reason: the kernel declines the node, or the kernel before it in the list accepts the node."""
+    """The reason: the kernel declines the node, or comes after the kernel that computes it."""
 
 
 @dataclass(frozen=True)

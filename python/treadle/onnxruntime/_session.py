@@ -210,11 +210,11 @@ class Session(_session.Session):
             self._provider_options = {VULKAN_PROVIDER: {}, CPU_PROVIDER: {}} | self._provider_options
 
     def disable_fallback(self) -> None:
-        """Does nothing: there is one execution provider, so a run cannot fall back to another."""
+        """Has no effect: a run that fails is never repeated with another execution provider."""
         self._enable_fallback = False
 
     def enable_fallback(self) -> None:
-        """Does nothing: there is one execution provider, so a run cannot fall back to another."""
+        """Has no effect: a run that fails is never repeated with another execution provider."""
         self._enable_fallback = True
 
     def run(  # type: ignore[override]
@@ -322,7 +322,7 @@ class Session(_session.Session):
             raise of_binding(error) from None
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Does nothing: there is one execution provider, and it has no options that can change."""
+        """Does nothing: no execution provider has options that can change after the session was made."""
 
     def get_tuning_results(self) -> list[Any]:
         """Returns no results, as nothing is tuned at run time."""
