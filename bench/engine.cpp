@@ -1,8 +1,9 @@
 // Measures a guaranteed job that shares the single engine of a simulated device with an opportunistic job:
-//   bench_engine MODEL OTHER_MODEL [--slices 10] [--seconds 2] [--period-ms 20] [--pace 1] [--same-class] Slices of requests every
-//   --period-ms run alone and beside the other job, in turn, so that other work on the machine affects both. Printed are p50 and p99 alone
-//   and together, their ratios with the 5th and 95th percentile over resampled slices, and the other job's runs relative to those alone.
-//   With --pace P the engine takes P times the host's time, so that its times do not depend on the host's caches.
+//   bench_engine MODEL OTHER_MODEL [--slices 10] [--seconds 2] [--period-ms 20] [--pace 1] [--same-class]
+//
+// Slices of requests every --period-ms run alone and beside the other job, in turn, so that other work on the machine affects both. Printed
+// are p50 and p99 alone and together, their ratios with the 5th and 95th percentile over resampled slices, and the other job's runs
+// relative to those alone. With --pace P the engine takes P times the host's time, so that its times do not depend on the host's caches.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -14,8 +14,8 @@ namespace treadle::autodiff {
 /// @param grad_ys  the gradient of each y (a value of y's shape); kNoValue: ones.
 /// @param xs       values whose gradients are wanted.
 /// @param until    this node and all after it are ignored; kNoNode: the whole graph is differentiated
-/// @return one value per x; kNoValue where no y depends on it. The graph must be upgraded and inferred. Fused and layout operators have no
-/// gradient. The gradients of several uses of a value are summed.
+/// @pre the graph is upgraded and inferred
+/// @return one value per x, the sum of the gradients of all its uses; kNoValue where no y depends on it
 /// @throws Error(not_implemented) naming every node between ys and xs that has no gradient rule.
 std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs,
                                    NodeId until = kNoNode);

@@ -218,7 +218,8 @@ struct KernelDef {
 
 /// Makes a KernelDef from a struct K, an object of which is the node's state after bind():
 ///   static K bind(BindContext&);           // settles everything that depends on shapes
-///   void run(RunContext&) const;           // computes and optionally
+///   void run(RunContext&) const;           // computes
+/// and optionally
 ///   static std::string declines(const CreateContext&);
 ///   static std::unique_ptr<PackedState> create(const CreateContext&);
 ///   static std::unique_ptr<PackedState> restore(const CreateContext&, std::span<const PackedPart>);

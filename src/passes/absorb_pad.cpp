@@ -1,9 +1,10 @@
 // Moves a Pad into the `pads` of the convolution or pool that reads it, so that no padded copy of the image is written:
 //   Conv: if the padding is zero, like Conv's own.
 //   AveragePool: if the padding is zero and its windows count pads (or it has no pads, in which case it will count them).
-//   MaxPool: if the padding is -infinity; or zero, if the image is never negative and each window contains an image element. Applies only
-//   if all readers of the padded image are such nodes, because otherwise the copy is needed anyway. Declines for other padding values,
-//   modes that repeat the image, negative pads (crops), pads of batch or channels, windows placed by `auto_pad`, and ceil_mode.
+//   MaxPool: if the padding is -infinity; or zero, if the image is never negative and each window contains an image element.
+//
+// Applies only if all readers of the padded image are such nodes, because otherwise the copy is needed anyway. Declines for other padding
+// values, modes that repeat the image, negative pads (crops), pads of batch or channels, windows placed by `auto_pad`, and ceil_mode.
 #include <fmt/format.h>
 
 #include <algorithm>

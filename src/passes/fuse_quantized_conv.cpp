@@ -2,11 +2,11 @@
 //   Quantize(Relu(Conv(Dequantize(x), Dequantize(w), b)))      -> QLinearConv(x, w, b), if the zero point is the lowest code
 //   Quantize(f(Dequantize(x))), f a function of one number     -> ByteTable(x): a table of the function's 256 values
 //   Quantize(Concat(a, b ...)), Quantize(MaxPool(a)), Quantize(Reshape(a)) ... of such a, b
-//                                                              -> Concat(Quantize(a), Quantize(b) ...) ..., as Quantize is monotonic The
-//                                                              last two are exact. The first has exact sums where floats round, so a result
-//                                                              close to a rounding boundary may differ by one. A bias must be a multiple of
-//                                                              the sums' unit, except for float rounding. Scales and zero points are
-//                                                              constants, one per image. Applies only if the CPU has fast byte products.
+//                                                              -> Concat(Quantize(a), Quantize(b) ...) ..., as Quantize is monotonic
+//
+// The last two are exact. The first has exact sums where floats round, so a result close to a rounding boundary may differ by one. A bias
+// must be a multiple of the sums' unit, except for float rounding. Scales and zero points are constants, one per image. Applies only if the
+// CPU has fast byte products.
 #include <fmt/format.h>
 
 #include <algorithm>

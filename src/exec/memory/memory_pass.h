@@ -33,9 +33,8 @@ class MemoryPass {
   /// Waits until this many more bytes are free. While the caller holds the returned lock, no other run can take them.
   /// @param later_bytes   bytes that the run's nodes will allocate; runs admitted later leave them free.
   /// @param interruption  ends this wait, and later waits of the run's nodes; its context must live as long as the run.
-  /// @param let_go          frees the memory that the run holds, so that other runs need not wait for it. Called before waiting; returns
-  /// how
-  ///   many more bytes the run then needs.
+  /// @param let_go        frees the memory that the run holds, so that other runs need not wait for it. Called before waiting; returns
+  ///   how many more bytes the run then needs.
   /// @throws Error(resource_exhausted) if no other run will free memory, or the error of `interruption`
   virtual std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const sharing::Interruption& interruption,
                                              const std::function<size_t()>& let_go) = 0;

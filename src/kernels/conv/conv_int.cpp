@@ -14,7 +14,8 @@ namespace {
 
 /// Describes the image as the tiles read it, in place of im2col: int16 values less the zero point, with borders, and channels in pairs. A
 /// stride of s splits an axis into s phases, so that adjacent outputs read adjacent elements and a tap is an offset. Layout:
-///      channel pair, phase, rows of the grid of pairs
+///
+///     channel pair, phase, rows of the grid of pairs
 struct PairsImage {
   int64_t channel_pairs;  // number of channel pairs of a group
   int64_t phases[3];      // number of phases of each axis that taps read

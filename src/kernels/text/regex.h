@@ -37,8 +37,7 @@ class CharSet {
 class Regex {
  public:
   /// Compiles a pattern. @throws Error(invalid_model) with the position of a syntax error, Error(not_implemented) for Unicode properties
-  /// (\p) and \C, or
-  ///     Error(resource_exhausted) for a pattern with more than 2^16 states
+  /// (\p) and \C, or Error(resource_exhausted) for a pattern with more than 2^16 states
   explicit Regex(std::string_view pattern);
 
   enum class Op : uint8_t { set, split, jump, assertion, match };

@@ -231,7 +231,7 @@ void prelu_channel_slopes(Graph& graph, NodeId id) {
   const ValueId x = graph.node(id).inputs[0], slope = graph.node(id).inputs[1];
   const int x_rank = writer.rank(x), slope_rank = writer.rank(slope);
   if ((slope_rank >= 0 && slope_rank != 1) || writer.extent(slope, 0) == 1 || (x_rank >= 0 && x_rank <= 2)) return;
-  // If only the run determines the ranks, so does it the number of axes behind the channels.
+  // If only the run determines the ranks, it also determines the number of axes behind the channels.
   ValueId missing = writer.op("Max", {writer.op("Sub", {writer.rank_of(x), writer.ints({2})}), writer.ints({0})});
   if (slope_rank < 0) {
     const ValueId is_vector = writer.op("Equal", {writer.rank_of(slope), writer.ints({1})});

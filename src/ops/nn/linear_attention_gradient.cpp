@@ -37,8 +37,10 @@ Differentiated differentiated_attention(GradientContext& g, std::span<const Valu
 }
 
 // Goes from the last token to the first. With S' the state after the decay and r the row added under the key:
-//   S = S' + k r^T, r = beta (v - S'^T k) or v, y = scale S^T q. The backward pass needs the states in reverse order. It keeps the state at
-//   the beginning of each chunk of tokens, and recomputes the other states of a chunk.
+//   S = S' + k r^T, r = beta (v - S'^T k) or v, y = scale S^T q.
+//
+// The backward pass needs the states in reverse order. It keeps the state at the beginning of each chunk of tokens, and recomputes the
+// other states of a chunk.
 struct LinearAttentionGrad {
   LinearAttentionPlan plan;
   int64_t chunk, groups, floats;  // number of tokens per chunk; number of tasks per batch element; floats of scratch per task
