@@ -72,7 +72,7 @@ ConvParams params_of(const Layer& l) {
 
 struct Times {
   NhwcMethod method;
-  double warm, cold;  // in microseconds: with weights from memory, and with weights in the caches
+  double warm, cold;  // in microseconds; warm: with weights in the caches, cold: with weights from memory
 };
 
 std::vector<Times> times_of(const Layer& l) {

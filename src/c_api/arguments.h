@@ -26,7 +26,7 @@ std::unique_ptr<T> make(Parts&&... parts) {
   return std::unique_ptr<T>(new T{{}, std::forward<Parts>(parts)...});
 }
 
-/// Every handle begins with a number that says its kind, so the number can be read from any handle.
+/// Every handle begins with the address that identifies its kind, so this address can be read from any handle.
 template <typename T>
 bool is_of_kind(const T* handle) noexcept {
   const void* kind = nullptr;

@@ -156,7 +156,7 @@ enum class Moves : uint8_t {
 enum class HalfFloats : uint8_t {
   as_they_are,       ///< decides by rounded values, or gains nothing; an operator that only moves elements follows its operands
   float32,           ///< computes in float32, next to other operators in float32
-  float32_by_itself  ///< computes float32, as it is expensive enough to justify conversions
+  float32_by_itself  ///< computes in float32, as it is expensive enough to justify conversions
 };
 
 /// Says how an operator relates to quantized values.

@@ -75,7 +75,7 @@ class RunFeeds {
 struct ChosenProgram {
   std::shared_ptr<const Monitor> monitor;  ///< the session's monitor, for which the program was compiled; null: none
   std::shared_ptr<const Executable> executable;
-  std::vector<Datum> feeds;  ///< sorted by the order of the executable's inputs
+  std::vector<Datum> feeds;  ///< in the order of the executable's inputs
   bool compiled = false;     ///< the executable was compiled for this run, not taken from the cache
 };
 
@@ -154,7 +154,7 @@ struct Session::Impl : Runtime {
   // Programs for other sets of feeds and fetches, the most recently used first.
   static constexpr size_t kMaxExecutables = 8;
   struct Entry {
-    std::vector<std::string> fetches, fed, targets;  // sorted, since their order does not matter
+    std::vector<std::string> fetches, fed, targets;  // compared as sets: their order does not matter
     bool all_constants = false, own_symbols = false;
     uint64_t monitor = 0;  // number of the monitor that it was compiled for; 0: none
     struct Made {

@@ -60,7 +60,7 @@ class Properties {
     } else if (entries_.use_count() > 1) {
       entries_ = std::make_shared<Entries>(*entries_);
     } else {
-      std::atomic_thread_fence(std::memory_order_acquire);  // waits for reads by copies that shared the entries and have been released
+      std::atomic_thread_fence(std::memory_order_acquire);  // former sharers have read the entries before they are changed here
     }
     return *entries_;
   }

@@ -17,7 +17,7 @@ size_t end_of_ascii(std::string_view text, size_t at) {
     if (kPrintable && stops == 0) stops = (~(eight + 0x6060606060606060U) | (eight + 0x0101010101010101U)) & kHigh;
     if (stops != 0) break;
   }
-  // The last eight bytes may overlap with the previous eight.
+  // Checks the last eight bytes at once; some of them have been checked already.
   if (!kPrintable && at > 0 && at < text.size() && text.size() - at < sizeof(uint64_t)) {
     uint64_t eight;
     std::memcpy(&eight, text.data() + text.size() - sizeof eight, sizeof eight);

@@ -277,10 +277,11 @@ class Recorder {
   void open(RecordWindow& window);
   void close(RecordWindow& window);
   std::vector<DrainedThread> drain(RecordWindow& window, uint64_t& dropped);
-  void follow_windows();                       // drops or keeps blocks as the windows need; @pre the caller holds the mutex
-  void give_back();                            // frees blocks that no window needs; @pre the caller holds the mutex
-  bool is_needed(const ThreadLog& log) const;  // returns true if a window needs the log's first block; @pre the caller holds the mutex
-  uint64_t wanted_from() const;                // returns the earliest time that a window needs; @pre the caller holds the mutex
+  void follow_windows();  // sets max_blocks_ and keeps_last_ to what the windows allow; @pre the caller holds the mutex
+  void give_back();       // frees blocks that no window needs; @pre the caller holds the mutex
+  // Returns true if a window needs the first block of the log. @pre the block is full or the last; the caller holds the mutex
+  bool is_needed(const ThreadLog& log) const;
+  uint64_t wanted_from() const;  // returns the earliest time that a window needs; @pre the caller holds the mutex
   template <typename Take>
   void visit(Recording& recording, const Take& take) const;
   void start_of(Recording& recording, uint64_t start_ticks) const;

@@ -29,7 +29,7 @@ class HighestLimits {
   bool leave_room_for(size_t size_bytes) const;
 
  private:
-  static constexpr size_t kMostAccounts = 8;  // maximum number of parents in a chain
+  static constexpr size_t kMostAccounts = 8;  // maximum length of a chain of accounts, from the session's own to the outermost parent
 
   const MemoryAccount& account_;
   // The account's own limit first, then its parents'; 0: not recorded yet, SIZE_MAX: no limit.

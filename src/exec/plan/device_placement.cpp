@@ -34,8 +34,9 @@ namespace {
 constexpr int kUnplaced = -1;
 static_assert(kUnplaced == ControlFlowPlacement::kAnywhere);
 
-// Marks a body's input that is no operand of the instruction that the body belongs to, but a number that the host makes.
+// A body's input that is no operand of the instruction that the body belongs to, but a number that the host makes.
 constexpr size_t kNone = SIZE_MAX;
+// Returns the index of the operand that a body reads as this input, or kNone.
 size_t operand_of_body_input(const Instruction& instruction, size_t body, size_t input) {
   const Node& node = *instruction.node;
   const auto& captures = node.bodies[body].captures;

@@ -231,7 +231,8 @@ void run_loop(ControlFlowRun& instruction) {
     instruction.set_output(static_cast<int>(num_carried + i), scans[i].result(slice_shape(instruction, 1 + num_carried + i)));
 }
 
-// Returns a slice along an axis. If all axes before it have extent 1, the slice is a view of the sequence's memory.
+// Returns a slice along an axis. It is a view of the sequence's memory if all axes before that one have extent 1 and elements are whole
+// bytes.
 Tensor take_slice(const Tensor& sequence, int axis, int64_t index) {
   Shape shape = sequence.shape();
   const int64_t outer = shape.product(0, axis), length = shape[axis], inner = shape.product(axis + 1, shape.rank());

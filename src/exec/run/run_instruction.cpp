@@ -42,7 +42,7 @@ Cost cost_of(const Program& program, const Instruction& instruction, std::span<c
     pointers.push_back(&shapes[k]);
     if (slots[k] == kNoSlot) continue;
     const bool there = operands[k].is_tensor() && operands[k].tensor().defined();
-    // The value is missing: a packed constant may have been released. Its type is known, however.
+    // A value may be missing because it is a packed constant that has been released; its type is known.
     if (!there && !program.type(slots[k]).is_static()) return {};
     shapes[k] = there ? operands[k].tensor().shape() : program.type(slots[k]).static_shape();
     dtypes[k] = there ? operands[k].tensor().dtype() : program.type(slots[k]).dtype;

@@ -13,7 +13,7 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kPointsPerBlock = 32 * 36;    // number of floats of transformed tiles that stay in L2
+constexpr int64_t kPointsPerBlock = 32 * 36;    // points of the tiles of a block (tiles times matrices), which stay in L2 for all channels
 constexpr int64_t kPointsInOneBlock = 49 * 36;  // up to this size there is only one block, since each block reads all weights
 // Number of channels that are summed in one chain of additions. The rounding of longer chains dominates the error. If there would be few
 // chains, they are shorter.
@@ -299,8 +299,9 @@ bool winograd_applies(const ConvParams& p) {
   return p.C >= 16 && p.M >= 16 && p.N > 0 && w.out_size() > 0;
 }
 
-// Estimates the time in microseconds from the measured rates. Products run near the peak; transforms are bound by L2; loading weights from
-// L3 or memory overlaps half of the products. Outputs that do not fill tiles waste work, which favours the direct method.
+// Estimates the time in microseconds from the measured rates. Products run near the peak; transforms are bound by L2; products
+// and the loading of weights from L3 or memory overlap for half of the shorter of both times. Outputs that do not fill tiles waste work,
+// which favours the direct method.
 double winograd_estimate(const ConvParams& p, int side, const ConvRates& rates, bool from_memory) {
   const double C = static_cast<double>(p.C), M = static_cast<double>(p.M);
   const double stream = static_cast<double>(from_memory ? rates.memory : rates.cached);

@@ -102,7 +102,7 @@ class Gathered {
     if (begin != nullptr) std::fill_n(begin, kAhead * block, 0.0F);
     return begin;
   }
-  static constexpr int64_t kAhead = 8;  // number of blocks that are computed ahead
+  static constexpr int64_t kAhead = 8;  // number of blocks that are gathered ahead
 
  private:
   static constexpr int64_t kRoom = 8192, kAlignment = 16;  // numbers of floats

@@ -29,7 +29,7 @@ HWY_INLINE V nearest_integer(D d, V x, float factor, int32_t bias, hn::Vec<hn::R
   return hn::Sub(shifted, magic);
 }
 
-/// Returns a number of which exp(x) is 2^n times; the low bits of `bits` contain n + 127.
+/// Returns exp(x) / 2^n, where n is an integer; the low bits of `bits` contain n + 127.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   const V n = nearest_integer(d, x, 1.44269504088896341f, 127, bits);

@@ -142,7 +142,7 @@ inline float round_small(float v) { return (v + 12582912.0f) - 12582912.0f; }
 
 /// Maps elements to scales: one scale for all, one per index along an axis, or one per block along an axis.
 struct Granularity {
-  /// Elements of all indices; extent of the axis; elements per index; number of indices that share a scale.
+  /// Elements of the tensor; extent of the axis; elements per index; number of indices that share a scale.
   int64_t total = 0, extent = 1, inner = 1, block = 1;
   int64_t outer_step = 0, axis_step = 0, inner_step = 0;  ///< strides in the tensor of scales
   int64_t num_scales = 1;

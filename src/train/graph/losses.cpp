@@ -98,8 +98,8 @@ class LossBuilder {
   ValueId ints(const std::vector<int64_t>& values) { return g_.add_constant(g_.unique_name("loss/ints"), Tensor::vector<int64_t>(values)); }
   ValueId mean(ValueId value) { return op("ReduceMean", {value}, {{"keepdims", int64_t{0}}}); }
 
-  /// Moves the classes of scores (or log-probabilities) and labels to axis 1, as NegativeLogLikelihoodLoss requires. If classes are the
-  /// last axis, flattens to [M, classes] instead. Adds the labels as an input.
+  /// Brings scores (or log-probabilities) and labels into the layout of NegativeLogLikelihoodLoss: classes at axis 1. If the classes are
+  /// the last axis, flattens scores to [M, classes] and labels to [M] instead. Adds the labels as an input.
   void bring_classes_forward(ValueId& labels) {
     Type type = g_.type(x_);
     if (!type.has_rank() || type.rank() < 2)

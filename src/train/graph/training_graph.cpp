@@ -379,7 +379,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   });
   for (size_t i = 0; i < more.size(); ++i) {
     const ValueId gradient = grads[xs.size() - more.size() + i];
-    // There is no gradient if the outputs do not depend on the input, or only through operators such as Sign; then it is zero.
+    // If the outputs do not depend on the input, or only through operators such as Sign, no node computes the gradient: it is zero.
     kept.push_back(gradient != kNoValue || !with_zeros ? gradient : zeros_like(graph, more[i]));
   }
   return kept;
