@@ -131,7 +131,7 @@ class TREADLE_API CancelToken {
   std::shared_ptr<std::atomic<bool>> flag_;
 };
 
-/// Checks floating-point outputs of nodes; a value that is not finite ends the run.
+/// Says which values end a run if a node has one in a floating-point output.
 enum class FiniteCheck : int { off = 0, nan = 1, nan_and_infinity = 2 };
 
 /// The bytes that values use in the memory of one device, by allocator.

@@ -71,7 +71,7 @@ struct TREADLE_API Schedule {
 };
 TREADLE_API Schedule::Kind schedule_named(std::string_view name);
 
-/// Settings for some of the parameters, which replace the trainer's.
+/// Settings for some of the parameters: a factor of the trainer's rate, and a weight decay in place of the trainer's.
 struct TREADLE_API ParameterGroup {
   std::vector<std::string> parameters;  ///< names or patterns; a parameter belongs to the first group that matches
   double rate_factor = 1;
