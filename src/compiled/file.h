@@ -23,8 +23,8 @@ std::string machine_identity();
 /// Returns true if the file starts with the magic bytes of a compiled model; false also if it cannot be read.
 bool is_compiled(const std::string& path);
 
-/// Writes a program's graph with the weights that its kernels have packed. The file is complete or, if the function fails, is not
-/// there or is still the old one. Other processes may read or write it at the same time.
+/// Writes a program's graph with the weights that its kernels have packed. The file appears
+/// complete. If the function fails, there is no file, or the old one stays. Other processes may read or write it at the same time.
 /// @param key        identifies the model and the options that the program was made of; empty: none.
 /// @param interface  stored for the reader.
 /// @return the file's size in bytes.

@@ -138,8 +138,8 @@ void add_pairs(OrtApi& table) {
   };
 }
 
-// Returns the compatibility information that the model's metadata contain for the provider; null if there is none. For these providers, a
-// compiled model is an ONNX model, which any build can run.
+// Sets *out to the compatibility information that the model's metadata contain for the provider, in memory of the allocator; null if there
+// is none. For these providers, a compiled model is an ONNX model, which any build can run.
 void compatibility_of(const onnx::ModelDef& model, const char* provider, OrtAllocator* allocator, char** out) {
   const std::map<std::string, std::string> custom = metadata_of(model).custom;
   const auto found = custom.find(std::string("ep_compatibility_info.") + provider);

@@ -41,7 +41,7 @@ void expect_extents(const MatmulBlocks& b, const Tensor& weights) {
 // Truncates to an integer and clamps it to 0 .. highest. NaN becomes 0.
 int code_of(float value, int highest) { return value > 0 ? static_cast<int>(std::min(value, static_cast<float>(highest))) : 0; }
 
-/// Returns the scale and zero point of one block of a column. Codes are computed with the stored scale, which may be rounded to float16.
+/// The scale and zero point of one block of a column. Codes are computed with the stored scale, which may be rounded to float16.
 template <typename T>
 struct Scale {
   T stored{};

@@ -117,7 +117,7 @@ class Operators final : public Policy {
   std::string_view name() const override { return "operators"; }
 
   Decision decide(std::span<const JobView> jobs, double, int num_cpus) override {
-    // KTolerance: accepted slowdown; kLongest: longest node, as a fraction of the guaranteed job's step.
+    // kTolerance: the accepted slowdown; kLongest: the longest node, as a fraction of the guaranteed job's step.
     constexpr double kTolerance = 0.03, kLongest = 0.025;
     constexpr int kRetryLooks = 50;
     const double slower = slowdown_.observe(jobs);

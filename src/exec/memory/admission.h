@@ -4,7 +4,7 @@
 //
 //   state      the run …                                                     a queued run expects it    a waiting node expects it
 //   nested     is a node of another run on this thread                       never                      never
-//   stoppable  may stop at any time, until its caller continues it             never                      never
+//   stoppable  may stop at any time, until its caller continues it           never                      never
 //   arriving   has begun, and its frame may hold memory that it can free     yes                        yes
 //   queued     waits to be admitted, and holds nothing                       never                      never
 //   inside     is admitted, and ends by itself                               yes                        yes

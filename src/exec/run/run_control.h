@@ -177,7 +177,7 @@ struct OutputMemory {
   std::shared_ptr<Storage> storage;      ///< memory to use if it is large enough
   bool reusable = false;                 ///< allocate headroom: the caller will offer the memory again for an output that grows
   std::shared_ptr<Allocator> allocator;  ///< allocator for new memory; null: the run's own
-  int appends_to = -1;                   ///< index of a feed to which the output appends elements, in the feed's memory; -1: none
+  int appends_to = -1;                   ///< index of a feed with which the output begins, and whose memory it may continue; -1: none
   std::shared_ptr<Device> device;        ///< device that the output is to be on after the run; null: the host
   bool stays = false;                    ///< the output may remain on the device that makes it
   bool made_in_run = false;              ///< the run makes the memory when it makes the output, instead of place() before the run

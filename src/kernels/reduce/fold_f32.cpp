@@ -55,7 +55,7 @@ struct ProductOf {
   }
   static double join(double a, double b) { return a * b; }
 };
-// Returns the maximum of two vectors. at_least() and at_most() return the second operand if one is NaN, which keeps a NaN in `b`; the
+// Computes the maximum of two vectors. at_least() and at_most() return the second operand if one is NaN, which keeps a NaN in `b`; the
 // selection keeps a NaN in `a`.
 struct MaxOf {
   static constexpr float kIdentity = -std::numeric_limits<float>::infinity();

@@ -86,8 +86,8 @@ To converted(const From& value) {
     return static_cast<To>(value);
 }
 
-// Returns the values of a map with integer keys: dense, in the order of the keys; or sparse, each at the index given by its key, with zeros
-// elsewhere.
+// Computes CastMap, the values of a map with integer keys: dense, in the order of the keys; or sparse, each at the index given by its key,
+// with zeros elsewhere.
 struct CastMap {
   static constexpr bool allocates = true;
   DType to;
@@ -130,7 +130,7 @@ void infer_cast_map(InferContext& c) {
   c.set_output(0, cast_target(c.get_string("cast_to", "TO_FLOAT")), {Dim(1), count});
 }
 
-// Returns the map's value for each key of the vocabulary; zero (or an empty string) if the map does not have the key.
+// Computes DictVectorizer, the map's value for each key of the vocabulary; zero (or an empty string) if the map does not have the key.
 struct DictVectorizer {
   static constexpr bool allocates = true;
 

@@ -134,7 +134,7 @@ struct End {
   }
 };
 
-// Returns one number: this rank's share of the joint mean, which differs between ranks.
+// The kernel outputs one number: this rank's share of the joint mean, which differs between ranks.
 struct ExchangeState final : PackedState {
   explicit ExchangeState(const CreateContext& c) : exchange(Exchange::find(c.attributes().get_int("exchange"))) {}
   Exchange& exchange;
