@@ -9,7 +9,7 @@
 
 namespace treadle::autodiff {
 
-/// Appends the backward pass of `ys` to the graph. Fused and layout operators have no gradient.
+/// Appends the backward pass of `ys` to the graph. Many fused and layout operators have no gradient rule.
 /// @param ys       values to differentiate; floating-point tensors.
 /// @param grad_ys  the gradient of each y (a value of y's shape); kNoValue: ones.
 /// @param xs       values whose gradients are wanted.

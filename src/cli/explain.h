@@ -19,8 +19,8 @@ struct ExplainRequest {
 
 /// Explains a model. Also measures this machine's peak speeds.
 profile::Explanation explain_model(const Model& model, const ExplainRequest& request);
-/// Describes what the optimiser did to a node of the original model, or from which nodes a node of the optimised model was made. @throws
-/// Error(not_found)
+/// Describes what the optimiser did to a node of the original model, or from which nodes a node of the optimised model was made.
+/// @throws Error(not_found)
 profile::NodeHistory explain_node(const profile::Explanation& explanation, const std::string& node);
 /// Formats the explanation for people. @param top  number of nodes shown; 0: all
 std::string explanation_text(const profile::Explanation& explanation, int top);

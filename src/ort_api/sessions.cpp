@@ -69,8 +69,8 @@ void tell_assignment(OrtSession& session) {
   session.tells_assignment = true;
 }
 
-// Lets the client choose among the devices, or applies its policy. If there is neither, the options already contain the providers. @throws
-// Error if the client does not choose devices of one provider
+// Lets the client choose among the devices, or applies its policy. If there is neither, the options already contain the providers.
+// @throws Error if the client does not choose devices of one provider
 OrtSessionOptions with_devices(const OrtSessionOptions& given) {
   OrtSessionOptions options = given;
   if (options.provider != nullptr || !options.options.device.empty()) return options;

@@ -84,8 +84,8 @@ class SessionDevices {
 /// there is none
 passes::DeviceForms forms_of(const DeviceType& type, const Graph& graph, std::function<DeviceKernel(const Graph&, const Node&)> kernel_for);
 
-/// Returns the device that sessions call by this name; null: the host. For values that do not come from a run. @throws
-/// Error(invalid_argument) if there is no such device.
+/// Returns the device that sessions call by this name; null: the host. For values that do not come from a run.
+/// @throws Error(invalid_argument) if there is no such device.
 std::shared_ptr<Device> device_named(std::string_view name);
 
 /// Returns the node's group: the metadata entry "ctx_group", or "__ctx_group__" as MXNet writes it. Empty: the node is in no group.

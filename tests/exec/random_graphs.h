@@ -15,8 +15,8 @@
 
 namespace treadle::testing {
 
-/// Makes a random graph of cheap and expensive nodes, views, in-place updates, data-dependent shapes, and several outputs. @param
-/// data_dependent  false: all extents are known before the run
+/// Makes a random graph of cheap and expensive nodes, views, in-place updates, data-dependent shapes, and several outputs.
+/// @param data_dependent  false: all extents are known before the run
 inline std::shared_ptr<Graph> random_graph(uint32_t seed, bool data_dependent = true) {
   std::mt19937 random(seed);
   auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };

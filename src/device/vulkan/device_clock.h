@@ -23,8 +23,8 @@ class DeviceClock {
 
   /// Returns false if the device has no time stamps.
   bool exists() const { return connection_.time_stamps().bits > 0; }
-  /// Converts a time stamp to a time of the host's steady clock, in ns. Compares the clocks again if the last comparison is old. @pre
-  /// exists()
+  /// Converts a time stamp to a time of the host's steady clock, in ns. Compares the clocks again if the last comparison is old.
+  /// @pre exists()
   int64_t steady_ns(uint64_t ticks);
   /// Returns a bound of the last comparison's error: half of the time that it took.
   int64_t error_ns() const;

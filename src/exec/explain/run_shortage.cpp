@@ -156,7 +156,7 @@ class HostMemory {
                        run_.by_readiness ? "may be in use" : "in use", free);
   }
 
-  // a node in the layer that the text names; null: the layer is not known
+  // @param of  a node in the layer that the text names; null: the layer is not known
   void add(const std::string& name, std::string_view what, size_t bytes, const Node* maker, const Node* of) {
     if (bytes > 0)
       live_.push_back(

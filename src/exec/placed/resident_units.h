@@ -63,8 +63,8 @@ class ResidentUnits {
   void move_out(UnitId unit);
   /// Counts the bytes and the time that it costs a step to use the unit in the host's memory, over the bus.
   void use_over_bus(UnitId unit);
-  /// Moves the unit from the host's memory to the file. If the file cannot be written, the unit stays in the host's memory. @throws
-  /// Error(io_error)
+  /// Moves the unit from the host's memory to the file. If the file cannot be written, the unit stays in the host's memory.
+  /// @throws Error(io_error)
   void spill(UnitId unit);
   /// Moves the unit from the file to the host's memory, if it is in the file.
   void read_back(UnitId unit);

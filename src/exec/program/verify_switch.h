@@ -3,7 +3,8 @@
 
 namespace treadle::exec {
 
-/// Returns whether programs made from now on verify their plans. True in debug builds, and if the environment has TREADLE_VERIFY_PLANS=1.
+/// Returns whether programs made from now on verify their plans. By default they do in debug builds; the environment variable
+/// TREADLE_VERIFY_PLANS (1 or 0) sets another default.
 bool verifies_plans();
 void set_verifies_plans(bool on);
 

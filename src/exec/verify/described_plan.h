@@ -56,7 +56,7 @@ struct DescribedPlan {
   struct Place {
     SlotId root = kNoSlot;  ///< the root whose bytes it has; kNoSlot: it is scratch
     Home home = Home::planned;
-    int32_t memory = 0;  ///< index of the arena, if the home is Home::planned; 0 for other homes, which are not in an arena
+    int32_t memory = 0;  ///< index of the arena, if the home is Home::planned; other homes are not in an arena
     size_t offset = 0;   ///< offset in the arena, if the home is Home::planned
     size_t size_bytes = 0;
     bool ready = false;   ///< the place has memory when the run starts

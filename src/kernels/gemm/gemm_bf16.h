@@ -55,8 +55,8 @@ void gemm_bf16_unpacked(const GemmShape& shape, const float* A, const float* B, 
                         void* scratch);
 size_t gemm_bf16_unpacked_scratch_bytes(const GemmShape& shape, Bf16Form form);
 
-/// Like gemm_batched(), in bfloat16: rounds both operands and packs B during the run. A may be transposed. @param scratch
-/// gemm_bf16_batched_scratch_bytes(shape, form, max_threads), aligned to 64 bytes
+/// Like gemm_batched(), in bfloat16: rounds both operands and packs B during the run. A may be transposed.
+/// @param scratch  gemm_bf16_batched_scratch_bytes(shape, form, max_threads), aligned to 64 bytes
 void gemm_bf16_batched(const GemmShape& shape, const BatchStrides& batch, const float* A, const float* B, float* C,
                        const Epilogue<float>& epilogue, Bf16Form form, void* scratch, int max_threads, ThreadPool* pool);
 size_t gemm_bf16_batched_scratch_bytes(const GemmShape& shape, Bf16Form form, int max_threads);

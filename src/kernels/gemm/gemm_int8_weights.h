@@ -34,8 +34,9 @@ bool are_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool tr
 /// @param data, scales  packed_int8_size(K, N) bytes and packed_int8_scales(N) floats
 PackedInt8Weights pack_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed, int8_t* data, float* scales);
 
-/// Computes C (M x N, row stride ldc) = f(A B + beta bias + residual). The result does not depend on the number of threads. @pre
-/// epilogue.alpha == 1 @param A  rows of K contiguous elements, lda apart
+/// Computes C (M x N, row stride ldc) = f(A B + beta bias + residual). The result does not depend on the number of threads.
+/// @pre epilogue.alpha == 1
+/// @param A  rows of K contiguous elements, lda apart
 void gemm_int8_weights(int64_t M, const float* A, int64_t lda, const PackedInt8Weights& B, float* C, int64_t ldc,
                        const Epilogue<float>& epilogue, ThreadPool* pool);
 

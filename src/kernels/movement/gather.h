@@ -70,8 +70,8 @@ void gather(int64_t outer, int64_t extent, int64_t inner_bytes, const void* src,
   });
 }
 
-/// The loop over the index array of GatherElements or ScatterElements. Its operand 0 is the data, with stride 0 along `axis`. @param
-/// data_dims, index_dims  of equal rank; both arrays are contiguous
+/// The loop over the index array of GatherElements or ScatterElements. Its operand 0 is the data, with stride 0 along `axis`.
+/// @param data_dims, index_dims  of equal rank; both arrays are contiguous
 struct ElementsPlan {
   StridedLoop<1> loop;
   int64_t axis_extent = 0, axis_stride = 0;

@@ -16,8 +16,8 @@ struct LegacyTrees {
   bool in_double = false;  // true if an attribute is a tensor of float64
 };
 
-/// Reads the attributes of the two operators. @param prefix  prefix of the attributes that contain the votes: "class" or "target" @throws
-/// Error(invalid_model) if lengths differ, a mode is unknown, or a node or target does not exist
+/// Reads the attributes of the two operators. @param prefix  prefix of the attributes that contain the votes: "class" or "target"
+/// @throws Error(invalid_model) if lengths differ, a mode is unknown, or a node or target does not exist
 LegacyTrees describe_legacy_trees(const Attributes& attributes, std::string_view prefix, int64_t num_targets);
 
 /// Reads the attributes of TreeEnsemble, version 5. @throws Error(invalid_model) as describe_legacy_trees()

@@ -16,8 +16,8 @@ namespace treadle::profile {
 
 using Document = nlohmann::ordered_json;
 
-/// Parses JSON. @param throws  false: invalid JSON gives a discarded document instead of Document::parse_error. @throws
-/// Error(invalid_argument) for text whose lists are nested too deeply
+/// Parses JSON. @param throws  false: invalid JSON gives a discarded document instead of Document::parse_error.
+/// @throws Error(invalid_argument) for text whose lists are nested too deeply
 Document parse_json(std::string_view text, bool throws = true);
 /// Formats the document; on one line by default. Replaces bytes that are not UTF-8.
 std::string to_text(const Document& document, int indent = -1);

@@ -22,8 +22,8 @@ ValueId join_parameters(Graph& graph, const std::vector<std::string>& names, std
 
 Tensor zeros(const Shape& shape);
 
-/// Copies the parameters, and each part of the optimizer's state, into one tensor each. The tensors by name become views of these. @return
-/// the joined tensors, by their names as inputs.
+/// Copies the parameters, and each part of the optimizer's state, into one tensor each. The tensors by name become views of these.
+/// @return the joined tensors, by their names as inputs.
 NamedTensors lay_side_by_side(NamedTensors& parameters, NamedTensors& optimizer_state, const std::vector<std::string>& names,
                               const std::vector<std::string>& state_names, const std::string& joined_name);
 

@@ -33,11 +33,11 @@ struct TrainerGraphs {
 
   // The graphs that a trainer runs. Graphs from artifacts are optimised already, so `simplified` has no effect on them.
 
-  /// Returns the first graph of a step. Building it selects the trained parameters and creates the values that steps change. @param nodes
-  /// set to TrainingGraph::nodes
+  /// Returns the first graph of a step. Building it selects the trained parameters and creates the values that steps change.
+  /// @param nodes  set to TrainingGraph::nodes
   std::unique_ptr<Graph> first_step_graph(const SessionOptions& session, std::vector<std::string>& nodes);
-  /// Returns the graph of a step. It computes the loss, running statistics, and either sums of gradients or updates. @param simplified
-  /// false: keep every value of the model, for monitors.
+  /// Returns the graph of a step. It computes the loss, running statistics, and either sums of gradients or updates.
+  /// @param simplified  false: keep every value of the model, for monitors.
   std::unique_ptr<Graph> step_graph(const SessionOptions& session, bool simplified) const;
   /// Returns the graph that only updates the parameters, from accumulated gradients, which are fed.
   std::unique_ptr<Graph> update_graph() const;
@@ -54,8 +54,8 @@ struct TrainerGraphs {
 
   // Parts from which the graphs are built.
 
-  /// Returns the selection of parameters: by the options for the first graph, and by the names chosen then for later graphs. @param
-  /// training  false: parameters are values of kind parameter instead of inputs.
+  /// Returns the selection of parameters: by the options for the first graph, and by the names chosen then for later graphs.
+  /// @param training  false: parameters are values of kind parameter instead of inputs.
   Selection selection(bool training = true) const;
   /// Returns the model's graph with the loss added. @param weight  null, or set to the weight of this rank's loss in the mean over ranks.
   TrainingGraph with_loss(bool training, ValueId& loss, ValueId* weight = nullptr) const;

@@ -26,8 +26,8 @@ struct Trainer::Impl : Runtime {
   profile::ProfilePlan profile_plan(const Profiling& of) const override;
 
   double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options);
-  /// Runs a graph that changes no values. It sees the parameters either before or after a concurrent step, never in between. @param
-  /// exchange  null: the run involves no other ranks.
+  /// Runs a graph that changes no values. It sees the parameters either before or after a concurrent step, never in between.
+  /// @param exchange  null: the run involves no other ranks.
   std::vector<Datum> read(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
                           Exchange* exchange = nullptr);
   const Runner& gradients();
