@@ -47,7 +47,7 @@ struct Caller {
   std::mutex mutex;         ///< held while the run accesses the caller's flags and callbacks
   bool left = false;        ///< the caller has returned: the run no longer accesses them
   bool committing = false;  ///< updates of state have begun: the caller now waits until the run ends, so that none of them is missing
-  std::atomic<const Node*> under_way{nullptr};  ///< a node that is running, if several are: one of them; null: none
+  std::atomic<const Node*> under_way{nullptr};  ///< a node that is running (one of them, if there are several); null: none
 };
 
 /// Sets Caller::under_way while a node runs. @param caller  null: the caller waits until the run's end
