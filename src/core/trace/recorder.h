@@ -298,8 +298,8 @@ class Recorder {
   mutable ForkMutex mutex_;
   std::vector<RecordWindow*> windows_;
   std::vector<std::shared_ptr<ThreadLog>> logs_;
-  std::vector<std::pair<int64_t, RecordEvent>>
-      late_;  // events of record_for(), with the thread's system id; kept while any RecordWindow exists
+  // Events of record_for(), with the system's id of their thread. They are kept while any RecordWindow exists.
+  std::vector<std::pair<int64_t, RecordEvent>> late_;
   std::vector<RecordName> names_;
   std::unordered_map<std::string, uint32_t> ids_;
   std::atomic<uint64_t> anchor_due_{UINT64_MAX};  // in ticks, when the next anchor is due; never without windows
