@@ -70,6 +70,31 @@ def test_an_index_outside_in_a_later_run_is_an_error_that_names_the_node() -> No
         expect_hosts(host, session, feeds)
 
 
+def test_an_index_outside_in_a_run_that_also_uploads_constants() -> None:
+    """Work that uploads a constant cannot be submitted again. Its record is dropped before the device has done it."""
+    nodes = [
+        helper.make_node("Gather", ["x", "i"], ["g"], "rows"),
+        helper.make_node("Tanh", ["g"], ["t"]),
+        helper.make_node("Shape", ["t"], ["extents"]),
+        helper.make_node("ConstantOfShape", ["extents"], ["filled"], value=numpy_helper.from_array(np.array([2.5], np.float32))),
+        helper.make_node("Concat", ["t", "filled"], ["y"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH]), helper.make_tensor_value_info("i", TensorProto.INT64, ["k"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["k", 2 * WIDTH])],
+    )
+    session = on_gpu(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString())
+    for seed in range(3):
+        feeds = feeds_for(8, seed)
+        with pytest.raises(treadle.Error, match="rows"):
+            session.run(None, feeds | {"i": np.array([0, 8, 1, 2, 3, 4, 5])})
+        gathered = np.tanh(feeds["x"][feeds["i"]])
+        (y,) = session.run(None, feeds)
+        np.testing.assert_allclose(y, np.concatenate([gathered, np.full_like(gathered, 2.5)], axis=1), rtol=1e-5, atol=1e-6)
+
+
 def test_threads_that_share_a_session() -> None:
     session, host = on_gpu(network()), treadle.InferenceSession(network())
     failed: list[BaseException] = []

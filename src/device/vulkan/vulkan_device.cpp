@@ -241,7 +241,7 @@ class StreamOfCommands final : public VulkanStream {
     explicit KeptCommands(StreamOfCommands& stream) : stream(stream) {}
     ~KeptCommands() override {
       for (Commands* const commands : buffers) commands->is_kept = false;
-      for (const uint32_t number : sites) stream.kept_sites_.erase(number);
+      for (const uint32_t number : sites) stream.dropped_sites_.insert(stream.kept_sites_.extract(number));
     }
     uint32_t add_site(std::string text) {
       uint32_t& number = stream.last_kept_site_;
@@ -269,10 +269,12 @@ class StreamOfCommands final : public VulkanStream {
     uint32_t number = 0;
     if (fault_) std::memcpy(&number, fault_->mapped(), sizeof(number));
     const std::vector<std::string> sites = std::exchange(sites_, {});
+    std::map<uint32_t, std::string> dropped = std::exchange(dropped_sites_, {});
     if (number == 0) return;
     std::memset(fault_->mapped(), 0, sizeof(number));
-    const auto kept = kept_sites_.find(number);
-    throw Error(ErrorCode::invalid_argument, kept != kept_sites_.end() ? kept->second : sites.at(number - 1));
+    for (const auto* recorded : {&kept_sites_, &dropped})
+      if (const auto found = recorded->find(number); found != recorded->end()) throw Error(ErrorCode::invalid_argument, found->second);
+    throw Error(ErrorCode::invalid_argument, sites.at(number - 1));
   }
 
   // Returns the number of the submission that contains the last command so far.
@@ -484,9 +486,10 @@ class StreamOfCommands final : public VulkanStream {
   uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done
   std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // timelines and values that the next submission waits for
   const std::shared_ptr<StagingPool> staging_pool_;
-  std::unique_ptr<Buffer> fault_;               // word to which shaders write a site's number; created with the first site
-  std::vector<std::string> sites_;              // error texts by number, from 1
-  std::map<uint32_t, std::string> kept_sites_;  // error texts of the sites of recorded work, by number
+  std::unique_ptr<Buffer> fault_;                  // word to which shaders write a site's number; created with the first site
+  std::vector<std::string> sites_;                 // error texts by number, from 1
+  std::map<uint32_t, std::string> kept_sites_;     // error texts of the sites of recorded work, by number
+  std::map<uint32_t, std::string> dropped_sites_;  // those of records that were destroyed, whose work may still be under way
   uint32_t last_kept_site_ = 0;
   StagingPool::Staging staging_;  // staging memory of the copies that are being recorded
 };
