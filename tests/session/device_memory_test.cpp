@@ -4,7 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <optional>
 
+#include "core/devices/device.h"
+#include "session/devices.h"
 #include "tests/session/faults.h"
 #include "tests/session/models.h"
 
@@ -159,6 +162,49 @@ TEST(DeviceMemory, TheHostHasNoArenaForWhatADeviceComputes) {
   EXPECT_EQ(seen, std::vector<float>{6});
   on_device.set_monitor({});
   expect_right(on_device);
+}
+
+// Later runs submit what an earlier one has recorded. A recorded kernel reads a feed at the address in the memory where the feed was.
+TEST(DeviceMemory, AFeedIsFoundWhereItHasMoved) {
+  ModelBuilder b;
+  b.input("x", {kElements}).output("y", {kElements});
+  b.node("Tanh", {"x"}, {"t"}).node("Softmax", {"t"}, {"s"}).node("Mul", {"s", "x"}, {"y"});
+  for (const char* name : {"sim", "gpu:0"}) {
+    SCOPED_TRACE(name);
+    std::optional<Session> session;
+    try {
+      session.emplace(b.model(), options_for(name));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::not_implemented) throw;
+      GTEST_SKIP() << error.what();  // no GPU
+    }
+    const Session host(b.model(), options_for(""));
+    const std::shared_ptr<Device> device = device_named(name);
+    Bus& bus = *device->bus();
+    constexpr size_t kBytes = size_t{20} << 20;  // large enough for a buffer of its own, so that moves do not change the output's address
+    const std::shared_ptr<Storage> block = bus.allocate_anywhere(kBytes);
+    bus.reach(block->data(), kBytes);
+    bus.keep_on_host(block->data(), kBytes);
+    Tensor x(DType::float32, Shape{kElements}, block);
+    const auto stream = device->create_stream("moves");
+    Tensor values(DType::float32, Shape{kElements});
+    for (int round = 0; round < 9; ++round) {
+      if (round % 3 == 2) {
+        const bool to_device = round % 2 == 0;
+        if (to_device) {
+          ASSERT_TRUE(bus.reserve(block->data(), kBytes));
+        }
+        bus.move(*stream, block->data(), kBytes, to_device ? Bus::Move::to_device : Bus::Move::to_host);
+        stream->synchronize();
+        if (!to_device) bus.unreserve(block->data(), kBytes);
+      }
+      for (int64_t i = 0; i < kElements; ++i) values.data<float>()[i] = std::sin(static_cast<float>(i * (round + 1)));
+      x.copy_from(values);
+      const Datum y = session->run({{"x", x}})[0], expected = host.run({{"x", values}})[0];
+      for (int64_t i = 0; i < kElements; ++i)
+        ASSERT_NEAR(y.tensor().data<float>()[i], expected.tensor().data<float>()[i], 1e-8F) << "round " << round << ", element " << i;
+    }
+  }
 }
 
 }  // namespace
