@@ -11,6 +11,7 @@
 #include <fstream>
 #include <numeric>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,26 @@ TEST_F(VulkanDeviceTest, AnEventOfOneStreamOrdersTheWorkOfAnother) {
     read->synchronize();  // waiting for the event suffices: the copy to the host has ended
     EXPECT_TRUE(read->complete());
     EXPECT_EQ(back, sent);
+  }
+}
+
+// A release may free memory that the other stream still writes, and must wait for it even if the stream has enqueued nothing else.
+TEST_F(VulkanDeviceTest, AReleaseComesAfterTheEventForWhichItsStreamWaits) {
+  const size_t size = 16 << 20;
+  const auto a = device_->allocate(size), b = device_->allocate(size);
+  auto first = device_->create_stream("first"), second = device_->create_stream("second");
+  for (int round = 0; round < 10; ++round) {
+    const auto written = device_->create_event();
+    for (int i = 0; i < 20; ++i) first->copy(b->data(), a->data(), size, CopyKind::device_to_device);
+    first->record(*written);
+    second->wait(written);
+    bool is_written = false;
+    second->enqueue_release([&] { is_written = written->complete(); });
+    const auto released = device_->create_event();
+    second->record(*released);
+    while (!released->complete()) std::this_thread::yield();
+    EXPECT_TRUE(is_written);
+    first->synchronize();
   }
 }
 

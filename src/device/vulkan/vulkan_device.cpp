@@ -277,8 +277,8 @@ class StreamOfCommands final : public VulkanStream {
     throw Error(ErrorCode::invalid_argument, sites.at(number - 1));
   }
 
-  // Returns the number of the submission that contains the last command so far.
-  uint64_t current_submission() const { return recording_ || !ready_.empty() ? submitted_ + 1 : submitted_; }
+  // Returns the number of the submission that contains the last command or wait so far.
+  uint64_t current_submission() const { return recording_ || !ready_.empty() || !waits_.empty() ? submitted_ + 1 : submitted_; }
 
   void keep(Work work) {
     // Adds an empty function, which owns the memory that the work uses until the work is done.
