@@ -1,6 +1,8 @@
 // Tests programs on one device within memory limits: they run step by step, also with values that do not fit on the host.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
 #include "exec/placed/placed_program.h"
@@ -78,6 +80,28 @@ TEST_P(ResidentProgramTest, BadFeedsAndErrorsOfKernelsLeaveItUsable) {
     EXPECT_NE(std::string(error.what()).find("Gather"), std::string::npos) << error.what();
   }
   EXPECT_EQ(run(at(3)), 13);
+}
+
+// The extents of x, which has no elements, are those of the other values. A run for which memory lacks may have freed an earlier run's
+// arena.
+TEST_P(ResidentProgramTest, ExtentsThatFitComeBackAfterSomeThatDoNot) {
+  GraphBuilder b;
+  ValueId x = b.input("x", DType::int64, {b.symbol("n"), 0});
+  ValueId extents = b.node("Shape", {x}, {{"end", int64_t{1}}});
+  ValueId twos = b.node("Expand", {b.constant("two", Tensor::scalar(2.0F)), extents});
+  ValueId sines = b.node("Sin", {twos});
+  b.output(b.node("ReduceSum", {b.node("Mul", {sines, twos})}, {{"keepdims", int64_t{0}}}), "y");
+  const exec::Program program(b.finish());
+  const auto placed = place(program, device_);
+  const auto run = [&](int64_t n) {
+    std::vector<Datum> outputs(1);
+    placed->run(std::vector<Datum>{Tensor(DType::int64, Shape{n, 0})}, outputs, {});
+    return outputs[0].tensor().data<float>()[0];
+  };
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_NEAR(run(100), 200 * std::sin(2.0F), 1e-3F);
+    EXPECT_THROW(run(int64_t{1} << 44), Error);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, ResidentProgramTest, ::testing::Bool());

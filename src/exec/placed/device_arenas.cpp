@@ -48,6 +48,7 @@ size_t DeviceArenas::planned_bytes(int device, IdSpan<BufferId, const size_t> bu
 
 bool DeviceArenas::place(const Binding& binding, Room room) {
   if (generation_ == binding.generation()) return false;
+  generation_ = 0;  // if memory runs out below, addresses_ is wrong for the earlier binding, too
   for (size_t d = 0; d < arenas_.size(); ++d) {
     const Arena& arena = arenas_[d];
     std::vector<size_t> sizes = sizes_in(arena, binding.buffer_sizes());
