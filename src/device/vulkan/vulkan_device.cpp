@@ -317,11 +317,17 @@ class StreamOfCommands final : public VulkanStream {
     return commands.stamps->stamp(commands.handle);
   }
 
+  // Begins to record, with the first time stamp if the command is timed. May submit earlier commands, so it comes before the command takes
+  // staging memory and adds functions for the next submission.
+  void stamp_begin() {
+    recording();
+    if (is_timed_ && !began_) began_ = stamp();
+  }
+
   // Begins a command, behind a barrier if it needs one. @param own  the memory that the command uses; ignored if the work has declared its
   // uses
   VkCommandBuffer begin_command(std::span<const MemoryUse> own = {}) {
-    recording();
-    if (is_timed_ && !began_) began_ = stamp();
+    stamp_begin();
     const bool has_barrier = is_timed_ || needs_barrier(own);  // commands that overlap cannot be timed separately
     if (has_barrier) {
       put_barrier();
@@ -450,6 +456,7 @@ class StreamOfCommands final : public VulkanStream {
   }
   void upload(std::byte* dst, const std::byte* src, size_t size_bytes) {
     cannot_serve_again();
+    stamp_begin();
     std::byte* const staged = stage(size_bytes, Buffer::For::upload);
     std::memcpy(staged, src, size_bytes);
     const Heap::Place to = place(dst, size_bytes);
@@ -460,6 +467,7 @@ class StreamOfCommands final : public VulkanStream {
   }
   void download(std::byte* dst, const std::byte* src, size_t size_bytes) {
     cannot_serve_again();
+    stamp_begin();
     std::byte* const staged = stage(size_bytes, Buffer::For::download);
     const Heap::Place from = place(src, size_bytes);
     timeline_->when_done(submitted_ + 1, [dst, staged, size_bytes] { std::memcpy(dst, staged, size_bytes); });
