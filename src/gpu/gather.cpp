@@ -152,7 +152,7 @@ DeviceKernel find_gather(const Graph& graph, const Node& node) {
   const int64_t bytes = ops::element_bytes(data.dtype), word = bytes < 4 ? bytes : 4;
   if ((by_element && !data.has_rank()) || (by_tuple && !indices.has_rank())) return {};
   if (by_element && data.shape->size() + (bytes > word ? 1 : 0) > size_t{kMaxGatheredRank} &&
-      !joins_dimensions(node, *data.shape, *indices.shape))
+      !(indices.has_rank() && joins_dimensions(node, *data.shape, *indices.shape)))
     return {};
   if (by_tuple && (indices.shape->empty() || !indices.shape->back().is_const() || indices.shape->back().value() > kMaxGatheredRank))
     return {};

@@ -475,6 +475,16 @@ def test_gathers_elements_of_many_dimensions() -> None:
     np.testing.assert_array_equal(got, np.take_along_axis(x, places, 3))
 
 
+def test_gathers_elements_by_indices_of_unknown_rank() -> None:
+    x, places = floats(2, 3, 2, 3, 4), np.random.default_rng(1).integers(-4, 4, (2, 3, 2, 3, 6))
+    nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("GatherElements", ["n", "i"], ["g"], axis=4), helper.make_node("Neg", ["g"], ["y"])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape), helper.make_tensor_value_info("i", TensorProto.INT64, None)]
+    graph = helper.make_graph(nodes, "graph", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    session = on_gpu(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10).SerializeToString())
+    (got,) = session.run(None, {"x": x, "i": places})
+    np.testing.assert_array_equal(got, np.take_along_axis(x, places, 4))
+
+
 WIDE = [
     *["Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"],
     *["Log", "Mish", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"],
