@@ -30,11 +30,6 @@ vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
   return stream().fault_site(c.packed<GradientState>().node + ": " + what);
 }
 
-void push_planes(Push& push, const kernels::Window& w, std::initializer_list<const int64_t (kernels::Window::*)[3]> extents) {
-  for (const auto member : extents)
-    for (const int axis : {1, 2}) push.word(static_cast<int32_t>((w.*member)[axis]));
-}
-
 // Gradients of operators on rows: softmax and normalizations.
 
 enum RowPass : uint32_t { softmax_rows, statistics, columns, normalization };  // the numbers of the passes in row_gradient.comp
@@ -129,8 +124,7 @@ struct ConvolutionInputGradient {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(nullptr).word(uint32_t{0});
     push_sizes(push, {count, params.M / params.group, params.C / params.group, params.group});
-    using kernels::Window;
-    push_planes(push, w, {&Window::in, &Window::out, &Window::kernel, &Window::stride, &Window::dilation, &Window::pad_begin});
+    push_plane(push, w);
     stream().dispatch(pass(c, 0), push.bytes(), groups_over(count32(count)));
   }
 };
@@ -159,8 +153,7 @@ struct ConvolutionWeightsGradient {
     Push push;
     push.pointer(num_parts > 1 ? c.scratch<void>() : c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1));
     push_sizes(push, {rows, columns, params.N * params.window.out_size(), params.group, part});
-    using kernels::Window;
-    push_planes(push, params.window, {&Window::in, &Window::out, &Window::kernel, &Window::stride, &Window::dilation, &Window::pad_begin});
+    push_plane(push, params.window);
     std::array<uint32_t, 3> groups = groups_for(((rows + 63) / 64) * ((columns + 63) / 64));
     groups[2] = count32(params.group * num_parts);
     stream().dispatch(pass(c, 0), push.bytes(), groups);
@@ -215,9 +208,8 @@ struct PoolGradient {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(of_maxima ? c.in<void>(1) : nullptr);
     push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number).word(count32(count));
-    using kernels::Window;
-    push_planes(push, window, {&Window::in, &Window::out, &Window::kernel, &Window::stride, &Window::dilation, &Window::pad_begin});
-    for (const int axis : {1, 2}) push.word(static_cast<int32_t>(window.in[axis] + window.pad_end[axis]));
+    push_plane(push, window);
+    for (const int axis : {1, 2}) push.word(signed32(window.in[axis] + window.pad_end[axis]));
     stream().dispatch(pass(c, 0), push.bytes(), groups_over(count32(count)));
   }
 };
@@ -235,8 +227,7 @@ struct PoolWithIndices {
   void run(RunContext& c) const {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.out<void>(1)).word(count32(count));
-    using kernels::Window;
-    push_planes(push, window, {&Window::in, &Window::out, &Window::kernel, &Window::stride, &Window::dilation, &Window::pad_begin});
+    push_plane(push, window);
     stream().dispatch(pass(c, 0), push.bytes(), groups_over(count32(count)));
   }
 };

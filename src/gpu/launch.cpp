@@ -25,9 +25,21 @@ uint32_t count32(int64_t num_elements) {
   return static_cast<uint32_t>(num_elements);
 }
 
+int32_t signed32(int64_t number) {
+  const auto result = static_cast<int32_t>(number);
+  if (result != number)
+    throw Error(ErrorCode::not_implemented, fmt::format("the GPU's kernels have numbers of 32 bits; there is {}", number));
+  return result;
+}
+
 void push_window(Push& push, std::initializer_list<const int64_t (*)[3]> numbers) {
   for (const int64_t(*const of_axes)[3] : numbers)
-    for (const int64_t value : *of_axes) push.word(static_cast<int32_t>(value));
+    for (const int64_t value : *of_axes) push.word(signed32(value));
+}
+
+void push_plane(Push& push, const kernels::Window& w) {
+  for (const auto* const of_axes : {&w.in, &w.out, &w.kernel, &w.stride, &w.dilation, &w.pad_begin})
+    for (const int axis : {1, 2}) push.word(signed32((*of_axes)[axis]));
 }
 
 void push_extents(Push& push, int rank, const int64_t* dims) {

@@ -10,6 +10,7 @@
 
 #include "device/vulkan/vulkan_device.h"
 #include "graph/kernel_table.h"
+#include "kernels/conv/window.h"
 
 namespace treadle::gpu {
 
@@ -51,6 +52,9 @@ std::array<uint32_t, 3> groups_for(int64_t count);
 /// Shaders count elements in 32 bits. @throws Error(not_implemented) if there are more
 uint32_t count32(int64_t num_elements);
 
+/// Returns a number, such as a stride or a pad, with the 32 bits that it has in shaders. @throws Error(not_implemented) if it has more
+int32_t signed32(int64_t number);
+
 /// The arguments of `batch` products Y = alpha A B + beta C. `a_row` is the distance in elements from one row of A to the next, and
 /// `a_column` from one column to the next; likewise for B and C. `a_step` and `b_step` are the distances in elements from the matrix of one
 /// product to that of the next.
@@ -72,8 +76,10 @@ const void* convert_elements(DType from, const void* src, DType to, void* dst, i
 
 /// Limit of the dimensions of the index space of shaders that ShaderWriter writes.
 inline constexpr int kMaxSpaceRank = 8;
-/// Appends arrays of three numbers each, one number for each axis of a window, such as its extents.
+/// Appends arrays of three numbers each, one number for each axis of a window, such as its extents. @throws Error as signed32() does
 void push_window(Push& push, std::initializer_list<const int64_t (*)[3]> numbers);
+/// Appends a window's extents, kernel, strides, dilations and begin pads, for shaders whose windows have two axes.
+void push_plane(Push& push, const kernels::Window& window);
 /// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond kMaxSpaceRank
 void push_extents(Push& push, int rank, const int64_t* dims);
 

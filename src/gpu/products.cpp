@@ -103,7 +103,7 @@ struct Conv {
   static Conv bind(BindContext& c) {
     Conv k{ops::bind_convolution(c, {}), c.has_input(2)};
     count32(c.output_shape(0).num_elements());
-    count32(c.shape(0).num_elements());
+    for (const int i : {0, 1}) count32(c.num_elements(i));
     return k;
   }
   void run(RunContext& c) const {
@@ -123,8 +123,7 @@ struct Conv {
     for (const void* operand : state.operands(c, first * params.M * columns, first * params.M)) push.pointer(operand);
     push.word(uint32_t{has_bias});
     for (const int64_t extent : {rows, columns, terms, params.group}) push.word(static_cast<uint32_t>(extent));
-    for (const auto* extents : {&w.in, &w.out, &w.kernel, &w.stride, &w.dilation, &w.pad_begin})
-      for (const int axis : {1, 2}) push.word(static_cast<int32_t>((*extents)[axis]));
+    push_plane(push, w);
     const bool is_direct = rows < 8;
     std::array<uint32_t, 3> groups = is_direct ? groups_over(count32(rows * columns)) : groups_for(tiles(rows) * tiles(columns));
     groups[2] = static_cast<uint32_t>(images * params.group);
@@ -150,8 +149,7 @@ struct ConvTranspose {
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(2)).word(uint32_t{has_bias});
     for (const int64_t extent : {count, params.C / params.group, params.M / params.group, params.group})
       push.word(static_cast<uint32_t>(extent));
-    for (const auto* extents : {&w.in, &w.out, &w.kernel, &w.stride, &w.dilation, &w.pad_begin})
-      for (const int axis : {1, 2}) push.word(static_cast<int32_t>((*extents)[axis]));
+    push_plane(push, w);
     stream().dispatch(*c.packed<ProductState>().shader, push.bytes(), groups_over(count32(count)));
   }
 };

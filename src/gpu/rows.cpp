@@ -325,7 +325,7 @@ struct Pool {
     int64_t padded[3];
     for (int axis = 0; axis < 3; ++axis) padded[axis] = window.in[axis] + window.pad_end[axis];
     push_window(push, {&window.in, &window.out, &window.kernel, &window.stride, &window.dilation, &window.pad_begin, &padded});
-    push.word(static_cast<uint32_t>(order));
+    push.word(signed32(order));
     stream().dispatch(row_shader(c), push.bytes(), groups_over(count32(count)));
     y.store(c, 0);
   }

@@ -124,9 +124,7 @@ struct DeformConv {
     push.pointer(y.result(c, 0));
     for (int i = 0; i < 5; ++i) push.pointer(operands[i].read(c, i));
     push_sizes(push, {c.in<void>(3) != nullptr, c.in<void>(4) != nullptr, y.count, conv.C, conv.M, conv.group, params.offset_group});
-    const kernels::Window& w = conv.window;
-    for (const auto* extents : {&w.in, &w.out, &w.kernel, &w.stride, &w.dilation, &w.pad_begin})
-      for (const int axis : {1, 2}) push.word(static_cast<int32_t>((*extents)[axis]));
+    push_plane(push, conv.window);
     stream().dispatch(*c.packed<SamplingState>().shader, push.bytes(), groups_over(count32(y.count)));
     y.store(c, 0);
   }

@@ -485,6 +485,31 @@ def test_gathers_elements_by_indices_of_unknown_rank() -> None:
     np.testing.assert_array_equal(got, np.take_along_axis(x, places, 4))
 
 
+FAR = 2**31 - 1  # as a dilation of five taps, it makes pads of more than 32 bits, where pads keep the extents
+
+
+@pytest.mark.parametrize(
+    ("op_type", "feeds", "constants", "attributes"),
+    [
+        ("Conv", {"x": floats(1, 1, 3, 3), "w": floats(1, 1, 5, 5)}, {}, {"auto_pad": "SAME_UPPER", "dilations": [FAR, FAR]}),
+        ("MaxPool", {"x": floats(1, 1, 3, 3)}, {}, {"auto_pad": "SAME_UPPER", "dilations": [FAR, FAR], "kernel_shape": [5, 5]}),
+        ("LpPool", {"x": floats(1, 1, 3, 3)}, {}, {"kernel_shape": [2, 2], "p": 2**32}),
+        (
+            "Col2Im",
+            {"x": floats(1, 4, 1)},
+            {"image": np.array([3, 3]), "block": np.array([2, 2])},
+            {"dilations": [2**32, 2**32], "pads": [0, 0, 2**32 - 2, 2**32 - 2]},
+        ),
+    ],
+    ids=["Conv", "MaxPool", "LpPool", "Col2Im"],
+)
+def test_attributes_beyond_32_bits_are_refused(op_type: str, feeds: dict[str, Any], constants: dict[str, Any], attributes: dict[str, Any]) -> None:
+    session = on_gpu(build(op_type, feeds, constants, [TensorProto.FLOAT], 22, attributes))
+    assert "no kernel" not in session.to_text("devices")
+    with pytest.raises(treadle.Error, match="the GPU's kernels have numbers of 32 bits"):
+        session.run(None, feeds)
+
+
 WIDE = [
     *["Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"],
     *["Log", "Mish", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"],
