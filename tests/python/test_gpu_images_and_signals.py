@@ -109,6 +109,22 @@ def test_a_region_of_no_image_is_told() -> None:
         session.run(None, feeds)
 
 
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+def test_regions_with_nan_are_those_of_the_host(mode: str, coordinates: str) -> None:
+    x, images = floats(1, 2, 6, 5), np.zeros(6, np.int64)
+    x[0, 0, 2, 2] = np.nan
+    regions = -np.abs(floats(6, 4)) * 3
+    regions[np.arange(4), np.arange(4)] = np.nan
+    options = {"mode": mode, "coordinate_transformation_mode": coordinates, "output_height": 3, "output_width": 2}
+    (got,), (expected,) = run_both("RoiAlign", {"x": x, "r": regions, "b": images}, sampling_ratio=2, **options)
+    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=2e-6)
+    feeds = {"x": x, "r": regions, "b": images}
+    session = on_gpu(build("RoiAlign", feeds, {}, [TensorProto.FLOAT], 22, options))  # a region's extent determines the number of its samples
+    with pytest.raises(treadle.Error, match="a part of a region spans"):
+        session.run(None, feeds)
+
+
 def test_pools_maxima_of_regions() -> None:
     regions = -np.array([[0, 1, 2, 9, 8], [1, 0, 0, 3, 30], [1, -4, -4, 2, 2], [0, 20, 20, 30, 30]], np.float32)
     check("MaxRoiPool", {"x": floats(2, 3, 12, 10), "r": regions}, pooled_shape=[3, 4], spatial_scale=0.5)

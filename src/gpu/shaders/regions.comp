@@ -34,14 +34,15 @@ NUMBER sampled(uint plane, NUMBER h, NUMBER w, inout NUMBER largest, inout bool 
   if (h0 >= p.height - 1) h0 = h1 = p.height - 1, dh = NUMBER(0);
   if (w0 >= p.width - 1) w0 = w1 = p.width - 1, dw = NUMBER(0);
   const NUMBER up = NUMBER(1) - dh, left = NUMBER(1) - dw;
-  NUMBER sum = NUMBER(0);
+  NUMBER sum = NUMBER(0), largest_part = NUMBER(0);
   for (int i = 0; i < 4; ++i) {
     const NUMBER weight = (i < 2 ? up : dh) * ((i & 1) == 0 ? left : dw);
     const NUMBER part = weight * to_number(p.x.at[plane + uint((i < 2 ? h0 : h1) * p.width + ((i & 1) == 0 ? w0 : w1))]);
-    if (is_first || part > largest) largest = part;
-    is_first = false;
+    if (i == 0 || part > largest_part) largest_part = part;
     sum += part;
   }
+  if (is_first || largest_part > largest) largest = largest_part;
+  is_first = false;
   return sum;
 }
 
@@ -70,8 +71,11 @@ NUMBER aligned(uint region, int image, int channel, ivec2 bin) {
   NUMBER corner[4];
   for (uint i = 0; i < 4; ++i) corner[i] = to_number(p.regions.at[4 * region + i]) * scale - offset;
   NUMBER width = corner[2] - corner[0], height = corner[3] - corner[1];
-  // Without half pixels, a malformed region counts as one element.
-  if (p.half_pixel == 0) width = max(width, NUMBER(1)), height = max(height, NUMBER(1));
+  // Without half pixels, a malformed region counts as one element. NaN stays, which max() does not promise.
+  if (p.half_pixel == 0) {
+    if (width < NUMBER(1)) width = NUMBER(1);
+    if (height < NUMBER(1)) height = NUMBER(1);
+  }
   const NUMBER part_height = height / NUMBER(p.out_height), part_width = width / NUMBER(p.out_width);
   const int rows = samples_along(part_height), columns = samples_along(part_width);
   const NUMBER top = corner[1] + NUMBER(bin.x) * part_height, left = corner[0] + NUMBER(bin.y) * part_width;
@@ -106,7 +110,10 @@ NUMBER pooled(uint region, int image, int channel, ivec2 bin) {
   const uint plane = uint(image * p.channels + channel) * uint(p.height * p.width);
   NUMBER largest = NUMBER(-1.0 / 0.0);
   for (int h = first.x; h < last.x; ++h)
-    for (int w = first.y; w < last.y; ++w) largest = max(largest, to_number(p.x.at[plane + uint(h * p.width + w)]));
+    for (int w = first.y; w < last.y; ++w) {
+      const NUMBER x = to_number(p.x.at[plane + uint(h * p.width + w)]);
+      if (x > largest) largest = x;  // NaN does not count, as on the host
+    }
   return largest;
 }
 
