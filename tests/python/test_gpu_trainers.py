@@ -240,3 +240,6 @@ def test_modules_of_pytorch(pack_weights: bool) -> None:
         with torch.no_grad():
             for _ in range(3):
                 torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-4)
+            with torch.autocast("cpu", torch.bfloat16):
+                for _ in range(3):
+                    torch.testing.assert_close(ours(x).float(), theirs(x).float(), rtol=0.02, atol=0.02)

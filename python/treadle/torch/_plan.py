@@ -461,6 +461,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         held = {f"state:{name}": index for index, (name, tensor) in enumerate(tensors) if f"state:{name}" in present and _may_be_held(tensor)}
     session = SessionOptions()
     session.intra_op_num_threads = options.num_threads
+    session.device = options.device
     session.precision = precision
     session.memory_fraction = options.memory_fraction
     if options.recompute_fraction is not None:
@@ -472,7 +473,6 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         [],
         ["*"] if model.graph.initializer else [],
         options.num_threads,
-        options.device,
         session=session,
         plain_outputs=plain,
         states=statistics,
@@ -497,8 +497,9 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         random=joint.is_random,
     )
     plan = Plan(description, joint, state, exported, options)
-    if options.pack_weights and not differentiable and not statistics and not joint.is_random:
-        session.device = options.device
+    # Sessions refuse a precision on a GPU, which the joint module has there.
+    may_pack = not precision or options.device in ("", "cpu")
+    if options.pack_weights and may_pack and not differentiable and not statistics and not joint.is_random:
         plan.packing = Packing(exported, session)
     plan.bind(state)
     return plan
