@@ -20,8 +20,9 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kAttentionLanes = 16;  // number of invocations that compute one row together
-constexpr int64_t kMostFeatures = 256;   // limit of the features of a head of V; an invocation keeps every 16th in registers
+constexpr int64_t kAttentionLanes = 16;          // number of invocations that compute one row together
+constexpr int64_t kMostRows = int64_t{1} << 29;  // limit of queries, of keys and of a window; the shader adds one of each in 32 bits
+constexpr int64_t kMostFeatures = 256;           // limit of the features of a head of V; an invocation keeps every 16th in registers
 
 enum AttentionInput : int { kQ, kK, kV, kMask, kPastKey, kPastValue, kValidLengths };
 enum AttentionOutput : int { kY, kPresentKey, kPresentValue, kScores };
@@ -98,6 +99,8 @@ struct AttentionCall {
     const kernels::AttentionParams& p = params;
     count32(p.batch * p.q_heads * p.q_length * std::max(p.head_size, p.v_head_size));
     count32(p.batch * p.kv_heads * p.kv_length * std::max(p.head_size, p.v_head_size));
+    if (p.q_length >= kMostRows || p.kv_length >= kMostRows)
+      throw Error(ErrorCode::not_implemented, fmt::format("attention of {} queries and {} keys, on the GPU", p.q_length, p.kv_length));
     if (p.q_heads > UINT16_MAX || p.v_head_size > kMostFeatures)
       throw Error(ErrorCode::not_implemented, fmt::format("attention of {} heads with {} features, on the GPU", p.q_heads, p.v_head_size));
   }
@@ -316,7 +319,7 @@ DeviceKernel find_onnx_attention(const Graph& graph, const Node& node, DType dty
     form.mask = mask == DType::boolean ? MaskKind::keeps : MaskKind::adds;
   }
   if (graph.type(node.inputs[kQ]).shape->size() == 3) std::fill(std::begin(form.parts), std::end(form.parts), 1);
-  const auto window = [&a](std::string_view name) { return static_cast<int32_t>(std::clamp<int64_t>(a.get_int(name, -1), -1, INT32_MAX)); };
+  const auto window = [&a](std::string_view name) { return static_cast<int32_t>(std::clamp<int64_t>(a.get_int(name, -1), -1, kMostRows)); };
   form.left_window = window("left_window_size"), form.right_window = window("right_window_size");
   form.softcap = std::max(a.get_float("softcap", 0), 0.0F);
   if (node.has_output(kScores)) {

@@ -318,6 +318,14 @@ TEST(Attention, AMaskOfOneColumnSaysNothingOfFurtherKeys) {
     EXPECT_EQ(values<float>(run_op({"Attention", 25, {q, k, v, mask}})[0]), (std::vector<float>{5, 5}));
 }
 
+TEST(Attention, AWindowMayBeLargerThanEveryLength) {
+  const Tensor q = floats({1, 1, 2, 2}, {0, 0, 0, 0}), k = floats({1, 1, 3, 2}, {1, 0, 0, 1, 1, 1}), v = floats({1, 1, 3, 1}, {5, 7, 9});
+  for (const int64_t large : {int64_t{INT32_MAX}, INT64_MAX}) {
+    expect_near(run_op({"Attention", 25, {q, k, v}, {{"left_window_size", int64_t{0}}, {"right_window_size", large}}})[0], {7, 8});
+    expect_near(run_op({"Attention", 25, {q, k, v}, {{"left_window_size", large}, {"right_window_size", int64_t{0}}}})[0], {5, 6});
+  }
+}
+
 TEST(Attention, OfManyQueriesEqualsItsDefinition) {
   // Tests more than one tile of queries, operands with three axes, and a past.
   const int64_t L = 70, P = 5, H = 2, D = 4, S = L + P;

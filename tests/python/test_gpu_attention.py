@@ -104,6 +104,14 @@ def test_masks_broadcast(extents: tuple[int, ...], boolean: bool) -> None:
     np.testing.assert_allclose(y, attention(q, k, v, mask), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("windows", [(2, 0), (0, 3), (-1, 2), (2, 2**31 - 1), (2**31 - 1, 1), (2**63 - 1, 2**63 - 1)])
+def test_windows(windows: tuple[int, int]) -> None:
+    q, k, v = floats(2, 2, 20, 8), floats(2, 2, 90, 8, seed=2), floats(2, 2, 90, 8, seed=3)
+    (y,) = run("Attention", {"q": q, "k": k, "v": v}, opset=25, left_window_size=windows[0], right_window_size=windows[1])
+    left, right = (min(window, 90) for window in windows)  # the sums in attention() must not overflow
+    np.testing.assert_allclose(y, attention(q, k, v, windows=(left, right)), rtol=2e-5, atol=2e-5)
+
+
 def test_a_query_that_sees_no_key_has_zeros() -> None:
     q, k, v = floats(1, 1, 3, 8), floats(1, 1, 4, 8, seed=2), floats(1, 1, 4, 8, seed=3)
     mask = np.array([[True] * 4, [False] * 4, [False, True, False, True]])

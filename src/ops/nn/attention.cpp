@@ -139,7 +139,9 @@ AttentionParams bind_params(const BindContext& c) {
                                              : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(p.head_size, 1)));
   p.softcap = static_cast<double>(c.get_float("softcap"));
   p.causal = c.get_int("is_causal") != 0;
-  p.left_window = c.get_int("left_window_size", -1), p.right_window = c.get_int("right_window_size", -1);
+  constexpr int64_t kLargestWindow = int64_t{1} << 62;  // sums of a window and a position do not overflow
+  p.left_window = std::min(c.get_int("left_window_size", -1), kLargestWindow);
+  p.right_window = std::min(c.get_int("right_window_size", -1), kLargestWindow);
   if (p.left_window < -1 || p.right_window < -1)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the window sizes are {} and {}; -1 is the smallest", p.left_window, p.right_window));
