@@ -80,9 +80,10 @@ uint32_t mask_flags(const kernels::AttentionParams& p) {
          (p.mask_column != 0 ? mask_columns : 0U);
 }
 
-/// Returns the flags of the axes along which Q has one element and the mask has more, so that Q is broadcast.
+/// Returns the flags of the axes along which Q has one element and the mask has more, so that Q is broadcast. Q without elements, which has
+/// the stride 0 too, is not read.
 uint32_t broadcast_flags(const kernels::AttentionParams& p) {
-  return (p.q.batch == 0 ? one_batch : 0U) | (p.q.head == 0 ? one_head : 0U) | (p.q.row == 0 ? one_query : 0U);
+  return (p.k.batch == 0 && p.v.batch == 0 ? one_batch : 0U) | (p.q.head == 0 ? one_head : 0U) | (p.q.row == 0 ? one_query : 0U);
 }
 
 /// The operands of the shader attention.comp.
@@ -101,7 +102,7 @@ struct AttentionCall {
     count32(p.batch * p.kv_heads * p.kv_length * std::max(p.head_size, p.v_head_size));
     if (p.q_length >= kMostRows || p.kv_length >= kMostRows)
       throw Error(ErrorCode::not_implemented, fmt::format("attention of {} queries and {} keys, on the GPU", p.q_length, p.kv_length));
-    if (p.q_heads > UINT16_MAX || p.v_head_size > kMostFeatures)
+    if (std::max(p.q_heads, p.kv_heads) > UINT16_MAX || p.v_head_size > kMostFeatures)
       throw Error(ErrorCode::not_implemented, fmt::format("attention of {} heads with {} features, on the GPU", p.q_heads, p.v_head_size));
   }
   void run(const AttentionState& state, const AttentionOperands& at) const {
@@ -131,6 +132,7 @@ struct Attention {
   static Attention bind(BindContext& c) {
     const Attention k{{ops::bind_attention(c)}, c.shape(kQ).rank() == 3, {c.has_output(kPresentKey), c.has_output(kPresentValue)}};
     k.call.check();
+    if (c.has_input(kMask)) count32(c.num_elements(kMask));
     if (c.has_output(kScores)) count32(c.output_shape(kScores).num_elements());
     return k;
   }
@@ -171,7 +173,8 @@ struct FusedAttention {
     const ops::AttentionCall host = ops::AttentionCall::bind(c, kQ, /*may_stretch=*/true);
     const FusedAttention k{{host.params}, {host.q, host.k, host.v}};
     if (host.any()) k.call.check();
-    for (const int i : {kQ, kK, kV}) count32(c.num_elements(i));
+    for (const int i : {kQ, kK, kV, kMask})
+      if (c.has_input(i)) count32(c.num_elements(i));
     return k;
   }
   void run(RunContext& c) const {
@@ -196,13 +199,14 @@ struct FusedAttentionGradient {
     if (p.head_size > kMostFeatures)
       throw Error(ErrorCode::not_implemented, fmt::format("the gradient of attention with {} features, on the GPU", p.head_size));
     if (k.host.shows_scores) count32(p.batch * p.q_heads * p.q_length * p.kv_length);
-    for (int i = 0; i < 4; ++i) count32(c.num_elements(i));
+    for (int i = 0; i < c.num_inputs(); ++i)
+      if (c.has_input(i)) count32(c.num_elements(i));
     c.request_scratch(static_cast<size_t>(count32(p.batch * p.q_heads * p.q_length * 3)) * sizeof(float));
     return k;
   }
   void run(RunContext& c) const {
+    if (!host.call.any()) return;
     const kernels::AttentionParams& p = host.call.params;
-    if (p.q_heads == 0 || p.kv_heads == 0) return;
     const auto& state = c.packed<AttentionState>();
     const int64_t first[] = {host.call.q, host.call.k, host.call.v};
     Push push;

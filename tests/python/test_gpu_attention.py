@@ -112,6 +112,12 @@ def test_windows(windows: tuple[int, int]) -> None:
     np.testing.assert_allclose(y, attention(q, k, v, windows=(left, right)), rtol=2e-5, atol=2e-5)
 
 
+def test_heads_without_features_weigh_all_values_alike() -> None:
+    q, k, v = floats(2, 2, 3, 0), floats(2, 2, 5, 0), floats(2, 2, 5, 8)
+    (y,) = run("Attention", {"q": q, "k": k, "v": v})
+    np.testing.assert_allclose(y, np.broadcast_to(v.mean(2, keepdims=True), y.shape), rtol=2e-5, atol=2e-5)
+
+
 def test_a_query_that_sees_no_key_has_zeros() -> None:
     q, k, v = floats(1, 1, 3, 8), floats(1, 1, 4, 8, seed=2), floats(1, 1, 4, 8, seed=3)
     mask = np.array([[True] * 4, [False] * 4, [False, True, False, True]])
