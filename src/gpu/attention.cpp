@@ -12,7 +12,7 @@
 
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
-#include "ops/checks.h"
+#include "ops/nn/rotary_embedding.h"
 #include "ops/treadle/fused_attention.h"
 #include "ops/treadle/fused_rotary.h"
 #include "treadle/error.h"
@@ -253,40 +253,25 @@ struct RotaryState final : PackedState {
 };
 
 struct Rotary {
-  int64_t count, heads, tokens, size, turned, rows;
-  bool has_ids, heads_first, interleaved;
+  ops::RotaryEmbeddingPlan plan;
+  bool heads_first;
 
   static Rotary bind(BindContext& c) {
-    const Shape &x = c.shape(0), &table = c.shape(1);
-    Rotary k{count32(x.num_elements()),    0, 0, 0, c.get_int("rotary_embedding_dim"), table[0], c.has_input(3), x.rank() == 4,
-             c.get_int("interleaved") != 0};
-    k.heads = k.heads_first ? x[1] : c.get_int("num_heads");
-    if (k.heads < 1 || (!k.heads_first && x[2] % k.heads != 0))
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} features cannot be split into {} heads", x.back(), k.heads));
-    k.tokens = x[k.heads_first ? 2 : 1], k.size = k.heads_first ? x[3] : x[2] / k.heads;
-    if (k.turned == 0) k.turned = k.size;
-    if (k.turned < 0 || k.turned > k.size || k.turned % 2 != 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} of {} features cannot be rotated in pairs", k.turned, k.size));
-    if (!(table == c.shape(2)) || table.rank() != (k.has_ids ? 2 : 3))
-      throw Error(ErrorCode::invalid_argument, fmt::format("cos_cache is {}, sin_cache {}; their rank has to be {}", to_string(table),
-                                                           to_string(c.shape(2)), k.has_ids ? 2 : 3));
-    ops::check_equal(table.back(), k.turned / 2, "the last extent of cos_cache, and half of the rotated features");
-    if (k.has_ids)
-      ops::check_equal(c.num_elements(3), x[0] * k.tokens, "elements of position_ids and tokens");
-    else
-      ops::check_equal(table[0] * table[1], x[0] * k.tokens, "rows of cos_cache and tokens");
-    return k;
+    for (const int i : {0, 1}) count32(c.num_elements(i));
+    return {ops::RotaryEmbeddingPlan::bind(c), c.shape(0).rank() == 4};
   }
   void run(RunContext& c) const {
     const auto& state = c.packed<RotaryState>();
+    const ops::RotaryEmbeddingPlan& k = plan;
+    const int64_t count = k.batch * k.heads * k.length * k.size;
     vulkan::VulkanStream::FaultSite site;
-    if (has_ids) site = stream().fault_site(fmt::format("{}: position_ids has a number outside of [0, {})", state.node, rows));
+    if (k.has_positions)
+      site = stream().fault_site(fmt::format("{}: position_ids has a number outside of [0, {})", state.node, k.positions));
     Push push;
     push.pointer(c.out<void>(0));
     for (const int input : {0, 1, 2, 3}) push.pointer(c.in<void>(input));
     push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number);
-    for (const int64_t value : {count, heads, tokens, size, turned, rows, int64_t{has_ids}, int64_t{heads_first}, int64_t{interleaved}})
-      push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, k.heads, k.length, k.size, k.rotated, k.positions, k.has_positions, heads_first, k.interleaved});
     stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
   }
 };

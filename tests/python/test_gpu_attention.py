@@ -224,6 +224,17 @@ def test_an_id_outside_of_the_tables_is_an_error() -> None:
         run("RotaryEmbedding", {"x": floats(1, 2, 8), "cos": table, "sin": table, "ids": np.array([[1, 4]])}, num_heads=1)
 
 
+def test_tables_that_do_not_fit_the_tokens_are_errors() -> None:
+    x, table = floats(3, 2, 4, 8), floats(4, 3, 4)  # 12 rows, as there are tokens, but 4 samples of 3 tokens
+    with pytest.raises(treadle.Error, match="cos_cache"):
+        run("RotaryEmbedding", {"x": x, "cos": table, "sin": table})
+
+
+def test_rotary_embedding_of_no_heads() -> None:
+    (y,) = run("RotaryEmbedding", {"x": floats(3, 0, 4, 8), "cos": floats(3, 4, 4), "sin": floats(3, 4, 4)})
+    assert y.shape == (3, 0, 4, 8)
+
+
 def test_rotary_embedding_and_attention_of_com_microsoft() -> None:
     x, table = floats(2, 5, 24), np.random.default_rng(2).uniform(-3, 3, (40, 4))
     ids = np.random.default_rng(3).integers(0, 40, (2, 5))

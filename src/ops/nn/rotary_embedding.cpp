@@ -1,4 +1,6 @@
 // Implements RotaryEmbedding (ONNX, opset 23).
+#include "ops/nn/rotary_embedding.h"
+
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -19,54 +21,17 @@ void infer_rotary(InferContext& c) {
 }
 
 template <typename T>
-struct RotaryEmbedding {
+struct RotaryEmbedding : RotaryEmbeddingPlan {
   using C = compute_type_t<T>;
-  int64_t batch, heads, length, size, rotated, positions;
-  int64_t batch_stride, head_stride, row_stride;
-  int64_t cache_batch, cache_row;  // strides of the caches, for nodes without positions
-  bool interleaved, has_positions;
 
-  static RotaryEmbedding bind(BindContext& c) {
-    const Shape &x = c.shape(0), &cos = c.shape(1), &sin = c.shape(2);
-    RotaryEmbedding k{};
-    k.batch = x[0];
-    if (x.rank() == 4) {
-      k.heads = x[1], k.length = x[2], k.size = x[3];
-      k.batch_stride = k.heads * k.length * k.size, k.head_stride = k.length * k.size, k.row_stride = k.size;
-    } else {
-      k.heads = c.get_int("num_heads"), k.length = x[1];
-      if (k.heads < 1 || x[2] % k.heads != 0)
-        throw Error(ErrorCode::invalid_argument, fmt::format("{} features cannot be split into {} heads", x[2], k.heads));
-      k.size = x[2] / k.heads;
-      k.batch_stride = k.length * x[2], k.head_stride = k.size, k.row_stride = x[2];
-    }
-    k.rotated = c.get_int("rotary_embedding_dim");
-    if (k.rotated == 0) k.rotated = k.size;
-    if (k.rotated < 0 || k.rotated > k.size || k.rotated % 2 != 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} of {} features cannot be rotated in pairs", k.rotated, k.size));
-    k.interleaved = c.get_int("interleaved") != 0;
-    k.has_positions = c.has_input(3);
-    if (!(cos == sin))
-      throw Error(ErrorCode::invalid_argument, fmt::format("cos_cache is {}, sin_cache {}", to_string(cos), to_string(sin)));
-    const int rank = k.has_positions ? 2 : 3;
-    if (cos.rank() != rank) throw Error(ErrorCode::invalid_argument, fmt::format("cos_cache is of rank {}, not {}", cos.rank(), rank));
-    check_equal(cos.back(), k.rotated / 2, "the last extent of cos_cache, and half of the rotated features");
-    if (k.has_positions) {
-      k.positions = cos[0];
-      check_equal(c.num_elements(3), k.batch * k.length, "elements of position_ids and tokens");
-    } else {
-      check_equal(cos[0], k.batch, "batches of cos_cache and X"), check_equal(cos[1], k.length, "lengths of cos_cache and X");
-    }
-    k.cache_row = k.rotated / 2, k.cache_batch = k.length * k.cache_row;
-    return k;
-  }
+  static RotaryEmbedding bind(BindContext& c) { return {RotaryEmbeddingPlan::bind(c)}; }
 
   int64_t cache_offset(const int64_t* position_ids, int64_t b, int64_t s) const {
-    if (!has_positions) return b * cache_batch + s * cache_row;
+    if (!has_positions) return (b * length + s) * (rotated / 2);
     const int64_t position = position_ids[b * length + s];
     if (position < 0 || position >= positions)
       throw Error(ErrorCode::invalid_argument, fmt::format("position_ids contains {}; the caches hold {} positions", position, positions));
-    return position * cache_row;
+    return position * (rotated / 2);
   }
 
   void run(RunContext& c) const {
@@ -104,6 +69,39 @@ Gradients rotary_embedding_gradient(GradientContext& g) {
 }
 
 }  // namespace
+
+RotaryEmbeddingPlan RotaryEmbeddingPlan::bind(const BindContext& c) {
+  const Shape &x = c.shape(0), &cos = c.shape(1), &sin = c.shape(2);
+  RotaryEmbeddingPlan k{};
+  k.batch = x[0];
+  if (x.rank() == 4) {
+    k.heads = x[1], k.length = x[2], k.size = x[3];
+    k.batch_stride = k.heads * k.length * k.size, k.head_stride = k.length * k.size, k.row_stride = k.size;
+  } else {
+    k.heads = c.get_int("num_heads"), k.length = x[1];
+    if (k.heads < 1 || x[2] % k.heads != 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} features cannot be split into {} heads", x[2], k.heads));
+    k.size = x[2] / k.heads;
+    k.batch_stride = k.length * x[2], k.head_stride = k.size, k.row_stride = x[2];
+  }
+  k.rotated = c.get_int("rotary_embedding_dim");
+  if (k.rotated == 0) k.rotated = k.size;
+  if (k.rotated < 0 || k.rotated > k.size || k.rotated % 2 != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} of {} features cannot be rotated in pairs", k.rotated, k.size));
+  k.interleaved = c.get_int("interleaved") != 0;
+  k.has_positions = c.has_input(3);
+  if (!(cos == sin)) throw Error(ErrorCode::invalid_argument, fmt::format("cos_cache is {}, sin_cache {}", to_string(cos), to_string(sin)));
+  const int rank = k.has_positions ? 2 : 3;
+  if (cos.rank() != rank) throw Error(ErrorCode::invalid_argument, fmt::format("cos_cache is of rank {}, not {}", cos.rank(), rank));
+  check_equal(cos.back(), k.rotated / 2, "the last extent of cos_cache, and half of the rotated features");
+  if (k.has_positions) {
+    k.positions = cos[0];
+    check_equal(c.num_elements(3), k.batch * k.length, "elements of position_ids and tokens");
+  } else {
+    check_equal(cos[0], k.batch, "batches of cos_cache and X"), check_equal(cos[1], k.length, "lengths of cos_cache and X");
+  }
+  return k;
+}
 
 std::vector<OpDef> rotary_embedding_ops() {
   constexpr TypeSet kTypes{DType::float32, DType::float16, DType::bfloat16};
