@@ -74,6 +74,14 @@ def test_lengths_that_do_not_fit_are_errors(lengths: list[int], total: int, toke
         assert np.isfinite(session.run(None, good)[0]).all()
 
 
+def test_a_batch_without_new_tokens_keeps_its_caches() -> None:
+    model, feeds = cached([1, 2], 3, 0, past=4)
+    y, key, value = on_gpu(model).run(None, feeds)
+    assert y.shape == (2, 0, 32)
+    np.testing.assert_array_equal(key, feeds["past_k"])
+    np.testing.assert_array_equal(value, feeds["past_v"])
+
+
 def test_caches_that_past_and_present_share_stay_on_the_device() -> None:
     model, feeds = cached([0], 1, 1, past=6)
     session, host = on_gpu(model), treadle.InferenceSession(model)

@@ -48,7 +48,7 @@ void main() {
   const int end = fits ? last + 1 : 1;
   int first = prompt && WINDOWED == 0 ? 0 : end - added;
   fits = fits && first >= 0;
-  if (!counted) fits = fits && (p.tokens == 1 || prompt || p.batch == 1);
+  if (!counted) fits = fits && (p.tokens <= 1 || prompt || p.batch == 1);
   if (WINDOWED == 0) {
     fits = fits && total >= p.tokens;
     if (counted)
