@@ -30,6 +30,12 @@ int64_t words_of_row(const Plan& plan, const CacheState& state) {
   return plan.size * (static_cast<int64_t>(plan.element) / state.word_bytes);
 }
 
+/// @throws Error(not_implemented) if the buffers, which have so many rows of each head, have more words than shaders count
+template <typename Plan>
+void check_words(const Plan& plan, const CacheState& state, std::initializer_list<int64_t> rows) {
+  for (const int64_t rows_of_head : rows) count32(plan.batch * plan.heads * rows_of_head * words_of_row(plan, state));
+}
+
 struct Positions {
   int64_t batch, tokens, rows, window;
   bool causal;
@@ -70,8 +76,7 @@ struct UpdateCache {
 
   static UpdateCache bind(BindContext& c) {
     const UpdateCache k{ops::UpdateCachePlan::bind(c)};
-    const int64_t words = words_of_row(k.plan, c.packed<CacheState>());
-    for (const int64_t rows : {k.plan.added, k.plan.past, k.plan.length}) count32(k.plan.batch * k.plan.heads * rows * words);
+    check_words(k.plan, c.packed<CacheState>(), {k.plan.added, k.plan.past, k.plan.length});
     return k;
   }
   void run(RunContext& c) const {
@@ -117,8 +122,7 @@ struct UpdateWindow {
 
   static UpdateWindow bind(BindContext& c) {
     const UpdateWindow k{ops::UpdateWindowPlan::bind(c)};
-    const int64_t words = words_of_row(k.plan, c.packed<CacheState>());
-    for (const int64_t rows : {k.plan.added, k.plan.capacity, k.plan.length}) count32(k.plan.batch * k.plan.heads * rows * words);
+    check_words(k.plan, c.packed<CacheState>(), {k.plan.added, k.plan.capacity, k.plan.length});
     return k;
   }
   void run(RunContext& c) const {
