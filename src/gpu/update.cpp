@@ -10,6 +10,7 @@
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "ops/checks.h"
+#include "ops/training/optimizers.h"
 #include "treadle/error.h"
 
 namespace treadle::gpu {
@@ -44,7 +45,7 @@ struct UpdateState final : PackedState {
 /// The shader update.comp. An optimizer's inputs are the rate, the number of the update, the parameter, its gradient, its states and, if it
 /// updates some rows only, the places of these rows.
 struct Update {
-  int64_t count, whole;  // numbers of elements of the gradient, and of the parameter
+  int64_t count = 0, whole = 0;  // numbers of elements of the gradient, and of the parameter
   int64_t width = 0, rows = 0;
   bool wide_rate;
   float values[5];
@@ -52,20 +53,18 @@ struct Update {
   static Update bind(BindContext& c) {
     const auto& state = c.packed<UpdateState>();
     const UpdateRow& row = *state.row;
-    const int parameter = row.num_states < 0 ? 0 : 2;
-    Update k{
-        .count = c.num_elements(parameter), .whole = 0, .wide_rate = row.num_states >= 0 && c.dtype(0) == DType::float64, .values = {}};
-    count32(k.whole = k.count);
-    for (int i = 0; i < parameter; ++i) ops::check_equal(c.num_elements(i), 1, "elements of R and T");
-    if (state.of_rows) {
-      const Shape &x = c.shape(2), &g = c.shape(3);
-      k.rows = x[0], k.width = x.product(1, x.rank()), k.count = count32(g.num_elements());
-      ops::check_equal(k.count, c.num_elements(4 + row.num_states) * k.width, "elements of the rows, and of places times their width");
-      for (int i = 4; i < 4 + row.num_states; ++i) ops::check_equal(c.num_elements(i), k.whole, "elements of a parameter and its states");
+    Update k{.wide_rate = row.num_states >= 0 && c.dtype(0) == DType::float64, .values = {}};
+    if (row.num_states >= 0) {
+      const auto updated = ops::UpdatedElements::bind(c, row.num_states);
+      k.whole = updated.n, k.rows = updated.extent, k.width = updated.width;
+      k.count = state.of_rows ? updated.rows * updated.width : updated.n;
     } else {
-      for (int i = parameter; i < c.num_inputs(); ++i)
-        ops::check_equal(c.num_elements(i), k.count, "elements of a parameter, its gradient and its states");
+      if (!(c.shape(0) == c.shape(1)))
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("the state is {}, the value that updates it {}", to_string(c.shape(0)), to_string(c.shape(1))));
+      k.whole = k.count = c.num_elements(0);
     }
+    count32(k.whole), count32(k.count);
     k.take_attributes(c, row.kind);
     return k;
   }
@@ -141,10 +140,7 @@ struct Lamb {
 
   static Lamb bind(BindContext& c) {
     constexpr int64_t kMostParts = 1024, kGroup = 256;
-    for (const int i : {0, 1}) ops::check_equal(c.num_elements(i), 1, "elements of R and T");
-    for (const int i : {3, 4, 5})
-      ops::check_equal(c.num_elements(i), c.num_elements(2), "elements of a parameter, its gradient and its states");
-    const int64_t count = count32(c.num_elements(2));
+    const int64_t count = count32(ops::UpdatedElements::bind(c, 2).n);
     const auto logarithm = [&](std::string_view name, float otherwise) {
       return static_cast<float>(std::log(static_cast<double>(c.get_float(name, otherwise))));
     };

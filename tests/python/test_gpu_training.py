@@ -227,6 +227,26 @@ def test_optimizers_are_pytorchs(optimizer: str, given: dict[str, Any], theirs: 
         np.testing.assert_allclose(ours.parameters[name], parameter.detach().numpy(), rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+def updated(op_type: str, feeds: dict[str, np.ndarray], device: str, **attributes: Any) -> list[np.ndarray]:
+    """Runs one of ONNX's optimizers on a parameter, whose extents are known in the run only."""
+    states = list(feeds)[4:]
+    domain = "ai.onnx.preview.training"
+    node = helper.make_node(op_type, list(feeds), ["new_x", *(f"new_{name}" for name in states)], "node", domain=domain, **attributes)
+    inputs = [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), [f"{k}{i}" for i in range(v.ndim)]) for k, v in feeds.items()]
+    graph = helper.make_graph([node], "one", inputs, [helper.make_tensor_value_info(name, FLOAT, None) for name in node.output])
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid(domain, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString()
+    return treadle.InferenceSession(model, options(device)).run(None, feeds)
+
+
+@pytest.mark.parametrize("device", ["gpu:0", "cpu"])
+def test_a_gradient_of_another_shape_is_an_error(device: str) -> None:
+    trainer(network()[0])  # skips the test where there is no device
+    feeds = {"r": np.float32(0.1), "t": np.int64(1), "x": floats(2, 3), "g": floats(3, 2), "v": floats(2, 3)}
+    with pytest.raises(treadle.Error, match="same type"):
+        updated("Momentum", {k: np.asarray(v) for k, v in feeds.items()}, device, alpha=0.9, beta=1.0, mode="standard", norm_coefficient=0.0)
+
+
 def image_network() -> bytes:
     weights = {
         "w1": floats(8, 1, 3, 3) / 3, "b1": floats(8, seed=2) / 9, "s": np.ones(8, np.float32), "o": np.zeros(8, np.float32),

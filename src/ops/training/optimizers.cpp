@@ -2,6 +2,8 @@
 // (gradients) and the states; outputs: all new X and new states. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) have the
 // same form, with PyTorch's formulas. Lazy… (treadle) updates one X for which only some rows have a gradient, as GatherGradRows returns it:
 // other rows of X and of its state stay unchanged, without decay.
+#include "ops/training/optimizers.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -93,28 +95,8 @@ void check_operands(const BindContext& c, bool lazy = false) {
                               i, short_name_of(c.dtype(i)), to_string(c.shape(i))));
 }
 
-// The elements of X that an update changes: all elements, or the rows that have a gradient. Row indices ascend; -1 marks unused rows at the
-// end.
-struct Touched {
-  int64_t n;  // number of elements of X
-  int num_states;
-  bool lazy = false;
-  int64_t rows = 0, width = 0, extent = 0;  // rows and width of G, and number of rows of X; only if lazy
-
-  static Touched bind(const BindContext& c, int num_states) {
-    const bool lazy = c.num_inputs() == 5 + num_states && c.dtype(4 + num_states) == DType::int64;
-    check_operands(c, lazy);
-    Touched t{c.num_elements(2), num_states, lazy};
-    if (!lazy) return t;
-    const Shape &x = c.shape(2), &g = c.shape(3);
-    bool fits = x.rank() >= 1 && g.rank() == x.rank() && c.num_elements(4 + num_states) == g[0];
-    for (int axis = 1; fits && axis < x.rank(); ++axis) fits = g[axis] == x[axis];
-    if (!fits)
-      throw Error(ErrorCode::invalid_argument, fmt::format("X is {}, its gradient has rows {} at {} places", to_string(x), to_string(g),
-                                                           c.num_elements(4 + num_states)));
-    t.rows = g[0], t.width = x.product(1, x.rank()), t.extent = x[0];
-    return t;
-  }
+struct Touched : UpdatedElements {
+  static Touched bind(const BindContext& c, int num_states) { return {UpdatedElements::bind(c, num_states)}; }
 
   /// Calls fn(i, gradient) for each touched element.
   template <typename T, typename Fn>
@@ -423,6 +405,21 @@ std::vector<KernelDef> by_parameter() {
 }
 
 }  // namespace
+
+UpdatedElements UpdatedElements::bind(const BindContext& c, int num_states) {
+  const bool lazy = c.num_inputs() == 5 + num_states && c.dtype(4 + num_states) == DType::int64;
+  check_operands(c, lazy);
+  UpdatedElements t{c.num_elements(2), num_states, lazy};
+  if (!lazy) return t;
+  const Shape &x = c.shape(2), &g = c.shape(3);
+  bool fits = x.rank() >= 1 && g.rank() == x.rank() && c.num_elements(4 + num_states) == g[0];
+  for (int axis = 1; fits && axis < x.rank(); ++axis) fits = g[axis] == x[axis];
+  if (!fits)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("X is {}, its gradient has rows {} at {} places", to_string(x), to_string(g), c.num_elements(4 + num_states)));
+  t.rows = g[0], t.width = x.product(1, x.rank()), t.extent = x[0];
+  return t;
+}
 
 std::vector<OpDef> training_optimizers_ops() {
   using Required = AttributeDef::Required;
