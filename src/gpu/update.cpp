@@ -35,6 +35,11 @@ constexpr UpdateRow kUpdates[] = {{"Momentum", UpdateKind::momentum, 1},
                                   {"AverageParameter", UpdateKind::average, -1},
                                   {"Assign", UpdateKind::assign, -1}};
 
+/// Returns the logarithm of an attribute, such as a beta.
+float logarithm(const BindContext& c, std::string_view name, float otherwise) {
+  return static_cast<float>(std::log(static_cast<double>(c.get_float(name, otherwise))));
+}
+
 struct UpdateState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   const UpdateRow* row = nullptr;
@@ -101,9 +106,6 @@ struct Update {
   }
   void take_attributes(const BindContext& c, UpdateKind kind) {
     const auto set = [this](std::initializer_list<float> given) { std::copy(given.begin(), given.end(), values); };
-    const auto logarithm = [&](std::string_view name, float otherwise) {
-      return static_cast<float>(std::log(static_cast<double>(c.get_float(name, otherwise))));
-    };
     switch (kind) {
       case UpdateKind::momentum:
         return set({c.get_float("alpha"), c.get_float("beta"), c.get_float("norm_coefficient", 0),
@@ -111,11 +113,11 @@ struct Update {
       case UpdateKind::adagrad:
         return set({c.get_float("decay_factor", 0), c.get_float("epsilon", 1e-6F), c.get_float("norm_coefficient", 0)});
       case UpdateKind::adam:
-        return set({c.get_float("alpha", 0.9F), c.get_float("beta", 0.999F), c.get_float("epsilon", 1e-6F),
+        return set({logarithm(c, "alpha", 0.9F), logarithm(c, "beta", 0.999F), c.get_float("epsilon", 1e-6F),
                     c.get_float("norm_coefficient", 0), c.get_float("norm_coefficient_post", 0)});
       case UpdateKind::adam_update:
-        return set({logarithm("beta1", 0.9F), logarithm("beta2", 0.999F), c.get_float("epsilon", 1e-8F), c.get_float("weight_decay", 0),
-                    c.get_int("decoupled") != 0 ? 1.0F : 0.0F});
+        return set({logarithm(c, "beta1", 0.9F), logarithm(c, "beta2", 0.999F), c.get_float("epsilon", 1e-8F),
+                    c.get_float("weight_decay", 0), c.get_int("decoupled") != 0 ? 1.0F : 0.0F});
       case UpdateKind::rmsprop:
         return set(
             {c.get_float("smoothing", 0.99F), c.get_float("momentum", 0), c.get_float("epsilon", 1e-8F), c.get_float("weight_decay", 0)});
@@ -141,13 +143,11 @@ struct Lamb {
   static Lamb bind(BindContext& c) {
     constexpr int64_t kMostParts = 1024, kGroup = 256;
     const int64_t count = count32(ops::UpdatedElements::bind(c, 2).n);
-    const auto logarithm = [&](std::string_view name, float otherwise) {
-      return static_cast<float>(std::log(static_cast<double>(c.get_float(name, otherwise))));
-    };
-    const Lamb k{count,
-                 std::clamp<int64_t>((count + kGroup - 1) / kGroup, 1, kMostParts),
-                 c.dtype(0) == DType::float64,
-                 {logarithm("beta1", 0.9F), logarithm("beta2", 0.999F), c.get_float("epsilon", 1e-6F), c.get_float("weight_decay", 0)}};
+    const Lamb k{
+        count,
+        std::clamp<int64_t>((count + kGroup - 1) / kGroup, 1, kMostParts),
+        c.dtype(0) == DType::float64,
+        {logarithm(c, "beta1", 0.9F), logarithm(c, "beta2", 0.999F), c.get_float("epsilon", 1e-6F), c.get_float("weight_decay", 0)}};
     c.request_scratch(static_cast<size_t>(k.parts) * 2 * sizeof(float));
     return k;
   }

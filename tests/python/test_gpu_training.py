@@ -239,6 +239,19 @@ def updated(op_type: str, feeds: dict[str, np.ndarray], device: str, **attribute
     return treadle.InferenceSession(model, options(device)).run(None, feeds)
 
 
+@pytest.mark.parametrize("count", [0, 1, 3, 2000])
+def test_adam_of_onnx(count: int) -> None:
+    trainer(network()[0])  # skips the test where there is no device
+    x, g, v, h = floats(64), floats(64, seed=2), floats(64, seed=3), np.abs(floats(64, seed=4))
+    a, b = float(np.float32(0.9)), float(np.float32(0.999))
+    mean, squares = a * v.astype(np.float64) + (1 - a) * g, b * h.astype(np.float64) + (1 - b) * g.astype(np.float64) ** 2
+    rate = np.sqrt(1 - b**count) / (1 - a**count) if count > 0 else 1
+    feeds = {"r": np.array(1, np.float32), "t": np.array(count), "x": x, "g": g, "v": v, "h": h}
+    got = updated("Adam", feeds, "gpu:0", alpha=0.9, beta=0.999)
+    for ours, theirs in zip(got, (x - rate * mean / (np.sqrt(squares) + 1e-6), mean, squares)):
+        np.testing.assert_allclose(ours, theirs, rtol=4e-6, atol=4e-6)
+
+
 @pytest.mark.parametrize("device", ["gpu:0", "cpu"])
 def test_a_gradient_of_another_shape_is_an_error(device: str) -> None:
     trainer(network()[0])  # skips the test where there is no device

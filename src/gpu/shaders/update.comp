@@ -71,11 +71,14 @@ void main() {
     p.v_new.at[i] = squares;
     p.h_new.at[i] = velocity;
   }
-  if (KIND == ADAM) {  // a, b: alpha and beta, c: epsilon, d: norm_coefficient, e: norm_coefficient_post
+  // a, b: logarithms of alpha and beta, c: epsilon, d: norm_coefficient, e: norm_coefficient_post. The host computes the logarithms, because
+  // devices may compute those of numbers near 1 with few right digits.
+  if (KIND == ADAM) {
     const float x = p.x.at[i], gradient = p.d * x + g;
-    const float mean = p.a * p.v.at[i] + (1 - p.a) * gradient, squares = p.b * p.h.at[i] + (1 - p.b) * gradient * gradient;
+    const float mean = p.v.at[i] + complement(p.a) * (gradient - p.v.at[i]);
+    const float squares = p.h.at[i] + complement(p.b) * (gradient * gradient - p.h.at[i]);
     const float n = number();
-    const float scale = n > 0 ? sqrt(complement(n * log(p.b))) / complement(n * log(p.a)) : 1;
+    const float scale = n > 0 ? sqrt(complement(n * p.b)) / complement(n * p.a) : 1;
     p.x_new.at[i] = (1 - p.e) * (x - rate() * scale * mean / (sqrt(squares) + p.c));
     p.v_new.at[i] = mean;
     p.h_new.at[i] = squares;
