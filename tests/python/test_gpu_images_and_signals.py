@@ -501,6 +501,21 @@ def test_gathers_elements_by_indices_of_unknown_rank() -> None:
     np.testing.assert_array_equal(got, np.take_along_axis(x, places, 4))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_powers_keep_nan_and_infinity(dtype: Any) -> None:
+    x = floats(1, 4, 5, 6).astype(dtype)
+    x[0, 0, 1, 1], x[0, 1, 2, 2], x[0, 2, 3, 3] = np.nan, np.inf, -np.inf
+    x[0, 3] = 0
+    for op_type, attributes in (
+        ("LpPool", {"p": 3, "kernel_shape": [2, 2]}),
+        ("LRN", {"size": 3}),
+        ("LRN", {"size": 1, "bias": 0.0, "beta": 0.5}),
+        ("LRN", {"size": 1, "bias": 0.0, "beta": -0.5}),
+    ):
+        (got,), (expected,) = run_both(op_type, {"x": x}, **attributes)
+        np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), rtol=2e-3 if dtype == np.float16 else 1e-5, atol=1e-6)
+
+
 FAR = 2**31 - 1  # as a dilation of five taps, it makes pads of more than 32 bits, where pads keep the extents
 
 

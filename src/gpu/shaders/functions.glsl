@@ -33,9 +33,21 @@ double log_of(double x) {
   const double e = double(exponent);
   return fma(e, 6.93147180369123816490e-01LF, fma(2 * s * z, sum, fma(e, 1.90821492927058770002e-10LF, 2 * s)));
 }
-double power_of(double x, double y) { return x == 0 ? (y == 0 ? 1 : 0) : exp_of(y * log_of(x)); }  // x must be at least 0
 #else
-#define power_of(x, y) pow(x, y)
 #define exp_of(x) exp(x)
 #define log_of(x) log(x)
+#endif
+
+#if !defined(ELEMENT_I32) && !defined(ELEMENT_I64)
+// Returns x to the power y; x must not be negative. GLSL's pow() may return anything for NaN and infinity, and for 0 with some y.
+NUMBER power_of(NUMBER x, NUMBER y) {
+  if (y == NUMBER(0)) return NUMBER(1);
+  if (isnan(x)) return x;
+  if (x == NUMBER(0) || isinf(x)) return y > NUMBER(0) ? x : NUMBER(1) / x;
+#if defined(ELEMENT_F64)
+  return exp_of(y * log_of(x));
+#else
+  return pow(x, y);
+#endif
+}
 #endif
