@@ -279,10 +279,10 @@ struct OrtSession {
   std::vector<treadle::ValueInfo> inputs, outputs, overridable;
   std::shared_ptr<treadle::onnx::ModelDef> editing;  // the model that the client is editing, until it is finalised
   std::shared_ptr<const OrtSessionOptions> editing_options;
-  // With session.record_ep_graph_assignment_info: one per node.
+  // One per node, if `tells_assignment`, and none while the model is being edited.
   std::vector<std::unique_ptr<OrtEpAssignedSubgraph>> assigned;
   std::vector<const OrtEpAssignedSubgraph*> assigned_pointers;
-  bool tells_assignment = false;
+  bool tells_assignment = false;            // value of session.record_ep_graph_assignment_info
   bool cpu_mem_arena = true;                // value of the session's options
   std::shared_ptr<OrtAllocator> allocator;  // the environment's allocator that it uses; null: none, or one of this library
 
@@ -425,6 +425,8 @@ void check_model_bytes(size_t length);
 void check_severity(int level, const char* option);
 /// Makes the session, and fills in the model's inputs and outputs. @throws Error, StatusError
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
+/// Returns whether session.record_ep_graph_assignment_info is on.
+bool tells_assignment(const OrtSessionOptions& options);
 
 /// Runs the session. Outputs for which the client has memory are written there, others (null in `outputs`) are allocated.
 /// @param memory  for allocated outputs; null: ours

@@ -113,6 +113,7 @@ OrtSession* new_editing(onnx::ModelDef def, const OrtSessionOptions* options) {
   made->editing = std::make_shared<onnx::ModelDef>(std::move(def));
   made->editing_options = std::make_shared<const OrtSessionOptions>(options != nullptr ? *options : default_session_options());
   check_severity(made->editing_options->log_severity_level, "session_log_severity_level");
+  made->tells_assignment = tells_assignment(*made->editing_options);
   describe(*made);
   return made.release();
 }

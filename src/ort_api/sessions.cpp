@@ -66,7 +66,6 @@ void tell_assignment(OrtSession& session) {
     session.assigned_pointers.push_back(assigned.get());
     session.assigned.push_back(std::move(assigned));
   }
-  session.tells_assignment = true;
 }
 
 // Lets the client choose among the devices, or applies its policy. If there is neither, the options already contain the providers.
@@ -466,8 +465,13 @@ void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSess
   session.inputs = session.session->inputs();
   session.outputs = session.session->outputs();
   session.overridable = session.session->overridable_initializers();
+  session.tells_assignment = session.tells_assignment || tells_assignment(options);
+  if (session.tells_assignment) tell_assignment(session);
+}
+
+bool tells_assignment(const OrtSessionOptions& options) {
   const auto record = options.options.config.find("session.record_ep_graph_assignment_info");
-  if (record != options.options.config.end() && record->second == "1") tell_assignment(session);
+  return record != options.options.config.end() && record->second == "1";
 }
 
 void add_sessions(OrtApi& table) {

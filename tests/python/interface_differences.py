@@ -60,6 +60,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     # Differences of values.
     (r"^AddInitializer$|^AddExternalInitializers$", r"", r'^\[\["ok".*must be owned by the user', "values may be strings, and in the library's memory"),
     (r"^Add(External)?Initializers?$", r"", r'^\[\["failed", 2, "An OrtValue for this name has already.*\["ok"', "values in the library's memory were added before"),
+    (r"Create\w*Session", r"", r'^\[\["failed", 1, "Trying to replace non-external.*\["ok"', "values in the library's memory were added before"),
     (r"^CopyTensors$", r"", r'^\[\["ok".*All OrtValue instances must have', "each value is copied from where it is to where the other one is"),
     (r"^CopyTensors$", r"", r'\["failed", 9, "Data transfer implementation', "onnxruntime's package copies nothing from the CPU to the CPU"),
     (r"^Create(Sparse)?Tensor", r", 1[45], ", r'\["failed", 9, "(sparse )?tensor type 1[45] is not', "complex elements are taken"),

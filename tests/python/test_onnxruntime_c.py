@@ -447,6 +447,21 @@ def test_nodes_are_assigned_to_the_cpu(ours: Api, theirs: Api) -> None:
         assert [text(api, f"EpAssignedNode_Get{what}", node) for what in ("Name", "Domain", "OperatorType")] == [b"a relu", b"", b"Relu"]
 
 
+def test_nodes_of_a_session_under_edit_are_assigned_at_its_end(ours: Api, theirs: Api) -> None:
+    data = affine()
+    for api in (ours, theirs):
+        subgraphs, count = c_void_p(), c_size_t(7)
+        options = api.options()
+        api.call("AddSessionConfigEntry", options, b"session.record_ep_graph_assignment_info", b"1")
+        editor = Part(api, "GetModelEditorApi", EDITOR)
+        session = editor.made("CreateModelEditorSessionFromArray", api.env, data, c_size_t(len(data)), options)
+        api.call("Session_GetEpGraphAssignmentInfo", session, byref(subgraphs), byref(count))
+        assert count.value == 0
+        editor.call("FinalizeModelEditorSession", session, c_void_p(), c_void_p())  # keeps the options of the session
+        api.call("Session_GetEpGraphAssignmentInfo", session, byref(subgraphs), byref(count))
+        assert count.value >= 1
+
+
 def test_an_environment_is_made_with_options(ours: Api, theirs: Api) -> None:
     class Options(ctypes.Structure):
         _fields_ = [("version", c_uint32), ("level", c_int32), ("id", c_char_p), ("function", c_void_p), ("param", c_void_p), ("threading", c_void_p), ("entries", c_void_p)]
