@@ -49,6 +49,7 @@ typedef struct treadle_joint_run treadle_joint_run;
 typedef struct treadle_executor treadle_executor;
 typedef struct treadle_shared_buffer treadle_shared_buffer;
 typedef struct treadle_precision_choice treadle_precision_choice;
+typedef struct treadle_metrics_reporter treadle_metrics_reporter;
 
 typedef enum treadle_code {
   TREADLE_OK = 0,
@@ -196,6 +197,21 @@ TREADLE_C_API treadle_status* treadle_session_save_profile(treadle_session* sess
    "treadle.node_counters" = "1". */
 TREADLE_C_API treadle_status* treadle_session_save_node_counters(const treadle_session* session, const char* path);
 TREADLE_C_API treadle_status* treadle_session_reset_node_counters(const treadle_session* session);
+
+/* Metrics of the process: runs, times, errors, caches and memory of all sessions, trainers and modules (docs/metrics.md). */
+/* Begins (1) or stops (0) to count the runs of the whole process. */
+TREADLE_C_API treadle_status* treadle_count_metrics(int on);
+/* Called with the metrics in Prometheus' text format, from a thread of the reporter. The text ends with a zero byte. */
+typedef void (*treadle_metrics_report)(void* context, const char* text, size_t size_bytes);
+/* Calls the function once, on this thread, with the metrics of now. */
+TREADLE_C_API treadle_status* treadle_metrics_read(treadle_metrics_report report, void* context);
+/* Counts metrics, and writes them to a file every `seconds` (at least 0.01) and when the reporter is released. The file is replaced in one
+   step. */
+TREADLE_C_API treadle_status* treadle_metrics_report_to_file(const char* path, double seconds, treadle_metrics_reporter** out);
+/* The same, but calls a function. */
+TREADLE_C_API treadle_status* treadle_metrics_report_to(treadle_metrics_report report, void* context, double seconds,
+                                                        treadle_metrics_reporter** out);
+TREADLE_C_API void treadle_metrics_reporter_release(treadle_metrics_reporter* reporter);
 
 /* An additional profile; there may be any number at once. Zero-initialise the options and set struct_size; zero is the default. */
 typedef struct treadle_profiler treadle_profiler;

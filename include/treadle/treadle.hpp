@@ -14,6 +14,7 @@
 #include "treadle/executor.h"
 #include "treadle/hooks.h"
 #include "treadle/memory.h"
+#include "treadle/metrics.h"
 #include "treadle/model.h"
 #include "treadle/out_of_memory.h"
 #include "treadle/precision.h"

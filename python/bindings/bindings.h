@@ -96,6 +96,7 @@ void register_profile(nb::module_& module);
 void register_python_calls(nb::module_& module);
 void register_explain(nb::module_& module);
 void register_sharing(nb::module_& module);
+void register_metrics(nb::module_& module);
 
 /// Returns the bytes in use and the peak, by class of memory.
 nb::dict memory_dict(const MemoryStatistics& statistics);

@@ -13,6 +13,7 @@ NB_MODULE(_treadle, module) {
   module.def("version", [] { return std::string(treadle::version()); });
   register_errors(module);
   register_sharing(module);
+  register_metrics(module);
   register_memory(module);
   register_options(module);
   register_model(module);

@@ -14,7 +14,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import _treadle, errors, hooks, memory, mxnet, onnxruntime, train
+from . import _treadle, errors, hooks, memory, metrics, mxnet, onnxruntime, train
 from ._repr import describe_all as _describe_all
 from ._treadle import (
     CancelToken,
@@ -89,6 +89,7 @@ __all__ = [
     "list_jobs",
     "load_plugin",
     "memory",
+    "metrics",
     "mxnet",
     "onnxruntime",
     "profile",

@@ -35,6 +35,8 @@ class SessionDevices {
   /// @throws Error(invalid_argument) for an unknown device.
   SessionDevices(const SessionOptions& options, const std::shared_ptr<Job>& job);
 
+  /// Returns the devices, the host first.
+  std::span<const std::shared_ptr<Device>> all() const { return devices_; }
   /// True if any node may run on a device other than the host.
   bool any() const { return devices_.size() > 1; }
   /// Returns the first device whose memory the host cannot access; null: there is none.

@@ -19,6 +19,10 @@ constexpr EnvironmentVariable kVariables[] = {
     {"TREADLE_JOB_HOST_MEMORY", "size such as 512MiB", "the job's limit for memory of the host"},
     {"TREADLE_JOB_IDLE_PRIORITY", "0 or 1",
      "1: threads of opportunistic runs take the system's idle priority, where they may leave it again"},
+    {"TREADLE_METRICS", "path",
+     "file to which the process writes its metrics every TREADLE_METRICS_SECONDS, from its first session on; %p stands for the number of "
+     "the process. Forked children write nothing (docs/metrics.md)"},
+    {"TREADLE_METRICS_SECONDS", "number of at least 0.01", "interval of TREADLE_METRICS; default: 15"},
     {"TREADLE_SHARING_DIR", "path", "folder in which jobs meet"},
     {"ORT_LOAD_CONFIG_FROM_MODEL", "0 or 1",
      "1: sessions of Python and of ONNX Runtime's C interface take the options that the model's metadata has, in `ort_config`"},

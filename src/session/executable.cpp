@@ -370,6 +370,7 @@ std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Reque
     const std::unique_lock idle(evicted->mutex, std::try_to_lock);
     if (!idle) continue;
     if (options.node_counters && evicted->executable) keep_counters(evicted->executable->executor->plans(), kept_counters);
+    if (evicted->executable) add_bindings(std::array{evicted->executable}, kept_bindings);
     others.erase(oldest);
     cache_evictions.fetch_add(1, std::memory_order_relaxed);
     break;
@@ -385,21 +386,14 @@ std::vector<std::shared_ptr<const Executable>> Session::Impl::compiled_now() con
   return all;
 }
 
-CacheStatistics Session::cache_statistics() const {
-  CacheStatistics result;
-  result.hits = impl_->cache_hits;
-  result.misses = impl_->cache_misses;
-  result.evictions = impl_->cache_evictions;
-  auto add = [&](const Executable& executable) {
-    exec::BindingCache::Statistics bindings = executable.executor->plans().bindings().statistics();
-    result.binding_hits += bindings.hits;
-    result.binding_misses += bindings.misses;
-    result.memory_plans += bindings.plans;
-    ++result.size;
-  };
-  std::lock_guard lock(impl_->mutex);
-  for (const auto& executable : impl_->compiled_now()) add(*executable);
+CacheStatistics Session::Impl::cache_statistics() const {
+  std::lock_guard lock(mutex);
+  CacheStatistics result = kept_bindings;
+  result.hits = cache_hits, result.misses = cache_misses, result.evictions = cache_evictions, result.size = 0;
+  add_bindings(compiled_now(), result);
   return result;
 }
+
+CacheStatistics Session::cache_statistics() const { return impl_->cache_statistics(); }
 
 }  // namespace treadle

@@ -1,6 +1,7 @@
 // The runs of a session that are in progress, which close() cancels and waits for.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -11,13 +12,29 @@
 #include <vector>
 
 #include "core/base/fork_mutex.h"
+#include "core/trace/node_counters.h"
 #include "core/trace/recorder.h"
+#include "treadle/error.h"
 #include "treadle/session.h"
 
 namespace treadle {
 
+/// What runs have done while they were counted (treadle/metrics.h).
+struct RunCounts {
+  static constexpr size_t kForeign = 0;  ///< index in `errors` of exceptions of the program's own functions, which are no Error
+  TickHistogram times;                   ///< durations of ended runs
+  uint64_t input_bytes = 0, output_bytes = 0;
+  std::array<int64_t, static_cast<size_t>(ErrorCode::internal) + 1> errors{};  ///< number of failures, by ErrorCode
+
+  void add(const RunCounts& more);
+};
+
 class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
  public:
+  /// True if the runs of all clients are counted.
+  static bool counts_runs() noexcept { return counting_.load(std::memory_order_relaxed); }
+  static void count_runs(bool on) noexcept { counting_.store(on, std::memory_order_relaxed); }
+
   /// Registers one run for the lifetime of this object, which usually lives on the stack of the thread that runs.
   class Entry {
    public:
@@ -32,6 +49,8 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
     /// Must be called when the thread that made the entry stops waiting for the run: if it then closes the session, close() waits for this
     /// run too.
     void caller_left();
+    /// Counts the bytes of the values that the run was fed and that it returned, at its end.
+    void note_bytes(size_t inputs, size_t outputs) { input_bytes_ = inputs, output_bytes_ = outputs; }
 
    private:
     friend class RunsInFlight;
@@ -40,6 +59,7 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
     std::string_view tag_;
     std::thread::id thread_ = std::this_thread::get_id(), helper_;
     uint64_t start_;  // from read_ticks(), which is cheaper than reading the clock
+    size_t input_bytes_ = 0, output_bytes_ = 0;
     uint32_t fork_generation_;
     Entry *previous_ = nullptr, *next_ = nullptr;
   };
@@ -54,7 +74,25 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
   const std::atomic<bool>& closing() const { return closing_; }
   size_t count() const;
 
+  /// Counts values of a run that are fed or returned apart from an entry.
+  void count_bytes(size_t inputs, size_t outputs);
+  /// Calls work(), and counts the error if it throws one.
+  template <typename Work>
+  decltype(auto) counting_errors(Work&& work) {
+    try {
+      return work();
+    } catch (const Error& error) {
+      count_error(static_cast<size_t>(error.code()));
+      throw;
+    } catch (...) {
+      count_error(RunCounts::kForeign);
+      throw;
+    }
+  }
+  RunCounts counts() const;
+
  private:
+  void count_error(size_t code) noexcept;
   std::vector<UnfinishedRun> list(bool all) const;  // @pre the caller holds mutex_
 
   const std::chrono::steady_clock::time_point first_time_ = std::chrono::steady_clock::now();
@@ -63,6 +101,8 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
   std::condition_variable_any ended_;
   std::atomic<bool> closing_{false};
   Entry* first_ = nullptr;
+  std::unique_ptr<RunCounts> counts_;  // null until a run begins that is counted
+  static inline std::atomic<bool> counting_{false};
 };
 
 }  // namespace treadle

@@ -27,6 +27,10 @@ const Datum* RunFeeds::find(const std::string& name) const {
 }
 
 ChosenProgram Session::Impl::choose_program(const Wanted& wanted, const RunFeeds& feeds) const {
+  return in_flight->counting_errors([&] { return find_program(wanted, feeds); });
+}
+
+ChosenProgram Session::Impl::find_program(const Wanted& wanted, const RunFeeds& feeds) const {
   const std::vector<std::string> fed = feeds.names([this](const std::string& name) { return is_fed_apart(name); });
   std::vector<std::string> targets(wanted.kept.begin(), wanted.kept.end());
   if (wanted.options) targets.insert(targets.end(), wanted.options->targets.begin(), wanted.options->targets.end());

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "core/threads/float_mode.h"
 #include "exec/memory/shortage.h"
+#include "exec/plan/plans.h"
 #include "exec/program/load_shortage.h"
 #include "exec/run/trace_marks.h"
+#include "session/clients.h"
 #include "session/deadline.h"
 #include "session/hooks.h"
 #include "session/model.h"
@@ -185,10 +188,25 @@ std::shared_ptr<Executable> Runtime::make_executable(std::shared_ptr<const Graph
   return made;
 }
 
-void Runtime::keep_limits(std::function<void()> trim) {
+void Runtime::enlist(const Model& model, std::function<void()> trim) {
   if ((options.memory_limit_bytes > 0 && !devices.any()) || options.memory_fraction > 0 || recompute_fraction() > 0 || job_memory)
     gate = std::make_unique<exec::MemoryGate>(memory, options.spill_folder, std::move(trim), job_memory);
   if (job_memory) job_memory->report();
+  Clients::of_process().add(*this, model.metadata().graph_name);
+}
+
+void Runtime::delist() noexcept {
+  Clients::of_process().remove(*this);
+  attached.end();
+  gate.reset();
+}
+
+void Runtime::add_bindings(std::span<const std::shared_ptr<const Executable>> executables, CacheStatistics& sum) {
+  for (const auto& executable : executables) {
+    const exec::BindingCache::Statistics bindings = executable->executor->plans().bindings().statistics();
+    sum.binding_hits += bindings.hits, sum.binding_misses += bindings.misses, sum.memory_plans += bindings.plans;
+    ++sum.size;
+  }
 }
 
 void Runtime::set_memory_limit(size_t limit_bytes) {
@@ -248,6 +266,31 @@ void Runtime::set_recorder(exec::RunControl& control) const {
   control.recording.kernel_phases = phases_wanted();
 }
 
+namespace {
+
+size_t bytes_of(const Datum& datum) {
+  switch (datum.kind()) {
+    case Datum::Kind::tensor: return datum.tensor().defined() ? datum.tensor().size_bytes() : 0;
+    case Datum::Kind::sparse_tensor: {
+      size_t bytes = 0;
+      for (const Tensor* part : {&datum.sparse_tensor().values, &datum.sparse_tensor().indices, &datum.sparse_tensor().row_offsets})
+        if (part->defined()) bytes += part->size_bytes();
+      return bytes;
+    }
+    case Datum::Kind::sequence: return bytes_of(std::span<const Datum>(datum.sequence().elements));
+    case Datum::Kind::optional: return datum.optional().value ? bytes_of(*datum.optional().value) : 0;
+    case Datum::Kind::map: return bytes_of(datum.map().values);
+    case Datum::Kind::none: return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+size_t bytes_of(std::span<const Datum> values) {
+  return std::accumulate(values.begin(), values.end(), size_t{0}, [](size_t sum, const Datum& value) { return sum + bytes_of(value); });
+}
+
 // Removes the value's memory from the session's account, because the value now belongs to the caller.
 void hand_over_all(const Datum& datum) {
   switch (datum.kind()) {
@@ -267,10 +310,13 @@ void hand_over_all(const Datum& datum) {
   }
 }
 
-void Runtime::call(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work) const {
+void Runtime::call(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work,
+                   RunValues values) const {
   if (!control.stop.deadline) {
     RunsInFlight::Entry entry(*in_flight, hooked.run_id, hooked.tag);
-    return with_hooks(hooked, [&] { compute_around(control, work); });
+    in_flight->counting_errors([&] { with_hooks(hooked, [&] { compute_around(control, work); }); });
+    if (RunsInFlight::counts_runs()) entry.note_bytes(bytes_of(values.feeds), bytes_of(values.results));
+    return;
   }
   struct Outcome {
     std::function<void()> work;
@@ -280,7 +326,7 @@ void Runtime::call(const exec::RunControl& control, exec::Caller& caller, Hooked
   auto outcome = std::make_shared<Outcome>();
   outcome->work = std::move(work);
   outcome->entry = in_flight->enter(hooked.run_id, hooked.tag);
-  with_hooks(hooked, [&] {
+  const auto wait = [&] {
     auto entry = outcome->entry;
     const bool ended = run_until(*control.stop.deadline, caller, [this, &control, outcome]() mutable {
       outcome->entry->runs_on_this_thread();
@@ -299,7 +345,9 @@ void Runtime::call(const exec::RunControl& control, exec::Caller& caller, Hooked
       throw_left(caller);
     }
     if (outcome->failure) std::rethrow_exception(outcome->failure);
-  });
+  };
+  in_flight->counting_errors([&] { with_hooks(hooked, wait); });
+  if (RunsInFlight::counts_runs()) in_flight->count_bytes(bytes_of(values.feeds), bytes_of(values.results));
 }
 
 template <typename Work>
@@ -362,7 +410,8 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
       if (observer) observer->finish(request.compiled);
     };
     exec::Caller stays;
-    call(run_control, stays, hooked, std::ref(on_this_thread));  // std::ref, because copying it into a std::function would allocate
+    // std::ref, because copying the function into a std::function would allocate.
+    call(run_control, stays, hooked, std::ref(on_this_thread), {feeds, results});
     return;
   }
   auto detached = std::make_shared<DetachedRun>();
@@ -383,10 +432,12 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   detached->pool = run_options->thread_pool;
   if (observed)
     detached->control.observer = &detached->observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id, memory);
-  call(detached->control, detached->caller, hooked, [this, run = detached, compiled = request.compiled] {
-    compute(*run->executable, run->feeds, run->results, run->bound, run->control, run->memory);
-    if (run->observer) run->control.stop.call([&] { run->observer->finish(compiled); });
-  });
+  call(detached->control, detached->caller, hooked,
+       [this, run = detached, compiled = request.compiled] {
+         compute(*run->executable, run->feeds, run->results, run->bound, run->control, run->memory);
+         if (run->observer) run->control.stop.call([&] { run->observer->finish(compiled); });
+       },
+       {detached->feeds, detached->results});
   for (size_t k = 0; k < results.size(); ++k) {
     results[k] = std::move(detached->results[k]);
     if (k < request.bound.size() && is_lent(request.bound[k])) copy_to_bound(*executable, k, request.bound[k], results[k]);

@@ -43,6 +43,13 @@ struct RunRequest {
   std::shared_ptr<const void> held = nullptr;        ///< is released when the run has ended, which may be after its caller has returned
 };
 
+/// What a run is fed and what it returns.
+struct RunValues {
+  std::span<const Datum> feeds, results;
+};
+/// Returns the bytes of the elements of all tensors in the values, without the texts of strings.
+size_t bytes_of(std::span<const Datum> values);
+
 /// The environment of a client's runs: threads, devices, memory, job, recorder, and the list of runs in progress. It makes a run's
 /// RunControl, and adds hooks, checks and accounting to the run. So a capability added here works for all kinds of runs.
 struct Runtime {
@@ -58,13 +65,11 @@ struct Runtime {
   double recompute_fraction() const;
   /// Lowers the graph to a program for its own inputs and outputs.
   std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& lowering) const;
-  /// Applies the memory limit, if there is one. From then on other threads may call `trim`, so it must be the last step in making a client.
-  void keep_limits(std::function<void()> trim);
-  /// Must be the first step in a client's destructor: afterwards no other thread calls `trim` or profile_plan().
-  void let_limits_go() {
-    attached.end();
-    gate.reset();
-  }
+  /// Applies the memory limit, if there is one, and lists the client among those of the process. From then on other threads may call `trim`
+  /// and const methods, so it must be the last step in making a client.
+  void enlist(const Model& model, std::function<void()> trim);
+  /// Must be the first step in a client's destructor: afterwards no other thread calls `trim`, profile_plan() or cache_statistics().
+  void delist() noexcept;
   /// Changes the limit. @throws Error(invalid_argument) if the client was made without a memory limit.
   void set_memory_limit(size_t limit_bytes);
   using Executables = std::vector<std::shared_ptr<const Executable>>;  // all programs of a client, the main one first
@@ -74,6 +79,10 @@ struct Runtime {
   Profiling& profiling() const;
   /// Collects nodes, runs, times, buffers and memory for a profile.
   profile::ProfilePlan profile_plan(const Executables& executables, const Profiling& profiling) const;
+  /// Returns what the caches of the client's programs have done. Thread-safe.
+  virtual CacheStatistics cache_statistics() const = 0;
+  /// Adds what the caches of bindings have done, and the number of programs.
+  static void add_bindings(std::span<const std::shared_ptr<const Executable>> executables, CacheStatistics& sum);
   virtual profile::ProfilePlan profile_plan(const Profiling& profiling) const = 0;  ///< returns the plan for all graphs of the client
   /// Names nodes as onnxruntime's profiles do: a node without a name in the model is named by its operator and its position in the graph
   /// ("Relu_3").
@@ -104,7 +113,9 @@ struct Runtime {
   /// another thread, so that the caller can return in time.
   /// @param work  copyable; with a deadline it must own what it uses.
   /// @throws Error(timed_out) if the caller returned before `work` ended; `caller.left` is then true.
-  void call(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work) const;
+  /// @param values  counted as the run's inputs and outputs, if it ends without an error
+  void call(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work,
+            RunValues values = {}) const;
 
   /// Sets up this thread for `work`: allocation context, pool, the job's share, limit of threads per node, denormals, and the run's record.
   template <typename Work>

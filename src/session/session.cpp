@@ -233,7 +233,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
   sparse_outputs = treadle::sparse_outputs(model);
   for (const std::string& input : main->input_names) known_inputs.emplace(input, known_inputs.size());
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
-  keep_limits([this] { trim(); });
+  enlist(model, [this] { trim(); });
 }
 
 void Session::Impl::make() {
@@ -261,7 +261,7 @@ onnx::ModelDef Session::Impl::optimized() const {
 }
 
 Session::Impl::~Impl() {
-  let_limits_go();
+  delist();
   leave_profile(compiled_now(), TraceFormat::onnxruntime);
   main.reset();
   others.clear();

@@ -96,6 +96,7 @@ struct Session::Impl : Runtime {
   /// symbols; the first time, a warning is given.
   /// @throws Error(invalid_argument) for a missing input, or a name that the model does not have
   ChosenProgram choose_program(const Wanted& wanted, const RunFeeds& feeds) const;
+  ChosenProgram find_program(const Wanted& wanted, const RunFeeds& feeds) const;  // the same, but counts no errors
   /// True if the feeds contradict the model's symbols and the options permit it.
   /// @param feeds  in the order of the executable's inputs
   bool needs_own_symbols(const Executable& executable, std::span<const Datum> feeds) const;
@@ -143,6 +144,7 @@ struct Session::Impl : Runtime {
   void trim() const;  // frees the frames that no run uses
   MemoryReport memory_report() const;
   profile::ProfilePlan profile_plan(const Profiling& of) const override;
+  CacheStatistics cache_statistics() const override;
   void name_as_onnxruntime(std::vector<ProfiledNode>& nodes) const override;
 
   Model model;
@@ -169,7 +171,8 @@ struct Session::Impl : Runtime {
   std::vector<std::shared_ptr<const Executable>> compiled_now() const;
   mutable std::mutex mutex;  // guards the programs in `others`
   mutable std::list<Entry> others;
-  mutable CountedNodes kept_counters;  // counters of programs that were evicted
+  mutable CountedNodes kept_counters;     // counters of programs that were evicted
+  mutable CacheStatistics kept_bindings;  // what the caches of bindings of those programs did
   mutable std::atomic<bool> warned_of_symbols{false};
   mutable std::atomic<int64_t> cache_hits{0}, cache_misses{0}, cache_evictions{0};
 

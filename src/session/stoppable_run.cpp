@@ -44,6 +44,11 @@ void StoppableRun::start(std::vector<Datum> feeds, std::span<const Datum> bound,
     throw;
   }
   run_->set_cache(std::move(cache));
+  count(feeds, {});
+}
+
+void StoppableRun::count(std::span<const Datum> inputs, std::span<const Datum> outputs) const {
+  if (RunsInFlight::counts_runs()) runtime_->in_flight->count_bytes(bytes_of(inputs), bytes_of(outputs));
 }
 
 exec::Run& StoppableRun::run() const {
@@ -80,6 +85,7 @@ void StoppableRun::feed(size_t input, Datum value) {
   if (control_.stop.deadline && value.is_tensor() && value.tensor().storage()->lent()) value = value.tensor().clone();
   AllocationScope scope(&runtime_->memory, MemoryClass::activations);
   run().feed(input, value);
+  count({&value, 1}, {});
 }
 
 bool StoppableRun::has_output(size_t k) const { return run().has_output(k); }
@@ -88,6 +94,7 @@ Datum StoppableRun::output(size_t k) const {
   AllocationScope scope(&runtime_->memory, MemoryClass::activations);
   Datum value = run().output(k);
   hand_over_all(value);
+  count({}, {&value, 1});
   return value;
 }
 
@@ -95,6 +102,7 @@ Datum StoppableRun::take_output(size_t k) {
   AllocationScope scope(&runtime_->memory, MemoryClass::activations);
   Datum value = run().take_output(k);
   hand_over_all(value);
+  count({}, {&value, 1});
   return value;
 }
 
@@ -105,6 +113,7 @@ std::vector<Datum> StoppableRun::take_outputs() {
   run_->take_outputs(results);
   results.resize(executable_->num_fetched);
   for (const Datum& result : results) hand_over_all(result);
+  count({}, results);
   return results;
 }
 

@@ -53,6 +53,9 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
   const Executable& executable() const { return *executable_; }
 
  private:
+  /// Counts the bytes of values for the process's metrics.
+  void count(std::span<const Datum> inputs, std::span<const Datum> outputs) const;
+
   const std::shared_ptr<const Runtime> runtime_;
   const std::shared_ptr<const Executable> executable_;
   const std::shared_ptr<const Monitor> monitor_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -172,6 +173,8 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual Bus* bus() noexcept { return nullptr; }
   virtual SharedEngine* shared_engine() noexcept { return nullptr; }
   virtual AccessChecks* access_checks() noexcept { return nullptr; }
+  /// Returns how many bytes of the device's memory this process has allocated; nullopt if the device does not count them.
+  virtual std::optional<size_t> bytes_in_use() const { return std::nullopt; }
   /// True if host code may access the device's memory.
   virtual bool host_accessible() const noexcept = 0;
   /// True if the memory is actually the host's, as for simulated devices.

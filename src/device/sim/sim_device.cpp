@@ -430,6 +430,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
   }
 
   size_t allocated_bytes() const override { return allocated_; }
+  std::optional<size_t> bytes_in_use() const override { return allocated_; }
   uint64_t engine_wait_ns() const override { return engine_.waited_ns(); }
   size_t peak_bytes() const override { return peak_; }
   const std::shared_ptr<AccessChecker>& checker() const override { return checker_; }

@@ -110,6 +110,11 @@ size_t Heap::room_bytes() const {
   return std::min<uint64_t>(connection_.free_bytes(), own > held ? own - held : 0) + unused_bytes();
 }
 
+size_t Heap::used_bytes() const {
+  std::lock_guard lock(mutex_);
+  return buffer_bytes() - unused_bytes();
+}
+
 uint64_t Heap::allocate(size_t size_bytes) {
   connection_.check_process();
   std::lock_guard lock(mutex_);

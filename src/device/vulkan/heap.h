@@ -71,6 +71,8 @@ class Heap {
   /// Returns how many bytes are free, by the driver's report, the device's size and the unused ranges of buffers. A large block may need
   /// more than the largest free range.
   size_t room_bytes() const;
+  /// Returns how many bytes are in use by blocks.
+  size_t used_bytes() const;
   /// Returns true if the address is in the buffer with this id (Place::buffer_id), which then has not been freed.
   bool is_in(uint64_t address, uint64_t buffer_id) const;
 

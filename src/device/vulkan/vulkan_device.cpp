@@ -520,6 +520,7 @@ class OpenDevice final : public VulkanDevice, private Bus {
   std::shared_ptr<Event> create_event() override { return std::make_shared<VulkanEvent>(); }
   Bus* bus() noexcept override { return this; }
   bool host_accessible() const noexcept override { return false; }
+  std::optional<size_t> bytes_in_use() const override { return parts_->heap.used_bytes(); }
   bool tells_times() const noexcept override { return parts_->clock.exists(); }
   bool calls_work_at_once() const noexcept override { return true; }
   bool records_work() const noexcept override { return true; }

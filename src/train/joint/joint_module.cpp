@@ -54,7 +54,7 @@ JointModule::Impl::Impl(const Model& source, const JointOptions& given)
       forward_only(given.forward_only) {
   const Making scope(*this, source);
   making(name, [&] { make(given); });
-  keep_limits([this] { runner->trim(); });
+  enlist(model, [this] { runner->trim(); });
 }
 
 void JointModule::Impl::make(const JointOptions& given) {
@@ -96,7 +96,7 @@ void JointModule::Impl::make(const JointOptions& given) {
 }
 
 JointModule::Impl::~Impl() {
-  let_limits_go();
+  delist();
   leave_profile(runner->executables(), TraceFormat::chrome);
 }
 
@@ -381,6 +381,12 @@ Profile JointModule::profile() const { return recorded_profile(impl_->profile_pl
 Profiler JointModule::profiler(const ProfilerOptions& options) {
   auto plan = [impl = impl_.get()](const Profiling& of) { return impl->profile_plan(of); };
   return Profiler(std::make_unique<Profiler::Impl>(impl_, *impl_, options, std::move(plan)));
+}
+
+CacheStatistics JointModule::Impl::cache_statistics() const {
+  CacheStatistics statistics;
+  add_bindings(runner->executables(), statistics);
+  return statistics;
 }
 
 profile::ProfilePlan JointModule::Impl::profile_plan(const Profiling& of) const {

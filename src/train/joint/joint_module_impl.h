@@ -34,6 +34,7 @@ struct JointModule::Impl : Runtime {
   ~Impl();
 
   profile::ProfilePlan profile_plan(const Profiling& of) const override;
+  CacheStatistics cache_statistics() const override;
 
   /// The graph with its outputs: results first, then running statistics.
   struct Joint {

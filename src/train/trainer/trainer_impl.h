@@ -24,6 +24,7 @@ struct Trainer::Impl : Runtime {
   ~Impl() override;
 
   profile::ProfilePlan profile_plan(const Profiling& of) const override;
+  CacheStatistics cache_statistics() const override;
 
   double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options);
   /// Runs a graph that changes no values. It sees the parameters either before or after a concurrent step, never in between.

@@ -44,7 +44,7 @@ Trainer::Impl::Impl(std::unique_ptr<const Artifacts> artifacts)
 
 Trainer::Impl::~Impl() {
   in_flight->close(-1);  // waits for abandoned runs, which still use the members
-  let_limits_go();
+  delist();
   leave_profile(runners.executables(), TraceFormat::chrome);
   values.leave_devices();
 }
@@ -63,7 +63,7 @@ void Trainer::Impl::begin(const Model& source) {
     if (!graphs.options.shard_optimizer) shared.push_back(&values.optimizer_state);
     graphs.ranks->begin(graphs.description(), shared);
   }
-  keep_limits([this] { runners.trim(); });
+  enlist(source, [this] { runners.trim(); });
 }
 
 void Trainer::Impl::make_step() {
@@ -226,6 +226,12 @@ NamedTensors Trainer::Impl::merged_parameters() const {
   values.bring_to_host();
   if (graphs.adapters.empty()) return values.parameters;
   return merge_adapters(graphs.model, graphs.adapters, factor_of(graphs.options.lora), values.parameters);
+}
+
+CacheStatistics Trainer::Impl::cache_statistics() const {
+  CacheStatistics statistics;
+  add_bindings(runners.executables(), statistics);
+  return statistics;
 }
 
 profile::ProfilePlan Trainer::Impl::profile_plan(const Profiling& of) const {
