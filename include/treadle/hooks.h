@@ -38,4 +38,16 @@ enum class LogSeverity : int { verbose = 0, info = 1, warning = 2, error = 3, fa
 TREADLE_API void set_log_callback(std::function<void(LogSeverity severity, std::string_view message)> callback,
                                   LogSeverity lowest = LogSeverity::warning);
 
+/// Which messages a callback gets, and in which form.
+struct LogFilter {
+  LogSeverity lowest = LogSeverity::warning;
+  /// Categories, or patterns of them (* and ?), separated by commas: session, run, program, placement, fusion, memory, general. Of other
+  /// categories, warnings and worse are still sent.
+  std::string categories = "*";
+  /// Sends each message as an object of JSON on one line: time (ISO 8601), severity, category, message, and its values by name.
+  bool json = false;
+};
+/// Like the function above. @throws Error(invalid_argument) for a pattern that fits no category
+TREADLE_API void set_log_callback(std::function<void(LogSeverity severity, std::string_view message)> callback, const LogFilter& filter);
+
 }  // namespace treadle

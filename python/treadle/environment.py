@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 from collections.abc import Callable
@@ -14,6 +15,7 @@ _logger = logging.getLogger("treadle")
 # ONNX Runtime's severities (verbose, info, warning, error, fatal) as levels of Python's logging.
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _default_severity = 2
+_tells_all = False  # whether messages below warnings are handed to Python's logging
 _callback: logging.Handler | None = None
 
 
@@ -24,13 +26,30 @@ def _warn(text: str, severity: int) -> None:
         _logger.warning(text)
 
 
+def _deliver(severity: int, line: str) -> None:
+    """Hands a message of the library to the logger of its category."""
+    values = json.loads(line)
+    category = values["category"]
+    logger = _logger if category == "general" else _logger.getChild(category)
+    logger.log(_LEVELS[severity], "%s", values["message"], extra={"treadle": values})
+
+
 def set_default_logger_severity(severity: int) -> None:
-    """Sets the lowest severity that is logged: 0 verbose, 1 info, 2 warning (the default), 3 error, 4 fatal."""
-    global _default_severity
+    """Sets the lowest severity that is logged: 0 verbose, 1 info, 2 warning (the default), 3 error, 4 fatal.
+
+    Messages go to the loggers "treadle.CATEGORY" of Python's logging: session, run, program, placement, fusion, memory. Their records have the
+    values of a message in the attribute `treadle`, a dict.
+    """
+    global _default_severity, _tells_all
     if not 0 <= severity < len(_LEVELS):
         raise ValueError(f"the severity is {severity}, outside [0, 4]")
     _default_severity = severity
     _logger.setLevel(_LEVELS[severity])
+    if severity < 2:
+        _treadle.set_log_callback(_deliver, severity, json=True)
+    elif _tells_all:
+        _treadle.set_log_callback(None)
+    _tells_all = severity < 2
 
 
 class _Callback(logging.Handler):

@@ -58,6 +58,8 @@ class PassTrace {
   std::vector<NodeChange> result() const;
   /// Returns, for each pass, the reasons why it did not change the node of this name when it last examined it.
   std::vector<Refusal> refusals(const std::string& node) const;
+  /// Returns these reasons for every node that has any, by the node's name.
+  const std::map<std::string, std::vector<Refusal>>& all_refusals() const { return refusals_; }
   /// Returns the passes that made or changed nodes representing these nodes of the model, each once, in order.
   std::vector<std::string> passes_of(const std::vector<std::string>& sources) const;
 

@@ -19,6 +19,10 @@ constexpr EnvironmentVariable kVariables[] = {
     {"TREADLE_JOB_HOST_MEMORY", "size such as 512MiB", "the job's limit for memory of the host"},
     {"TREADLE_JOB_IDLE_PRIORITY", "0 or 1",
      "1: threads of opportunistic runs take the system's idle priority, where they may leave it again"},
+    {"TREADLE_LOG", "verbose, info, warning, error or fatal; then `:` and categories",
+     "lowest severity of messages, and the categories that are told: session, run, program, placement, fusion, memory, or patterns, "
+     "separated by commas; for programs that set no callback of their own (docs/log.md)"},
+    {"TREADLE_LOG_FILE", "path", "file that messages are appended to instead of standard error; lines of JSON if the name ends in .jsonl"},
     {"TREADLE_METRICS", "path",
      "file to which the process writes its metrics every TREADLE_METRICS_SECONDS, from its first session on; %p stands for the number of "
      "the process. Forked children write nothing (docs/metrics.md)"},

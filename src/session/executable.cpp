@@ -3,12 +3,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <map>
 
 #include "core/base/nearest.h"
 #include "core/base/pattern.h"
 #include "exec/plan/plans.h"
 #include "graph/dead_nodes.h"
+#include "session/log.h"
 #include "session/run_names.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
@@ -339,7 +342,10 @@ std::shared_ptr<const Executable> Session::Impl::executable(const Request& reque
   }
   cache_misses.fetch_add(1, std::memory_order_relaxed);
   try {
+    const auto start = std::chrono::steady_clock::now();
     made->executable = compile(request, monitor);
+    if (log_enabled(LogLevel::info, LogCategory::program))
+      log_compiled(*this, request.fetches, request.fed, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   } catch (...) {
     lock.unlock();  // the list's mutex must be locked before an entry's
     const std::lock_guard list_lock(mutex);
@@ -371,6 +377,7 @@ std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Reque
     if (!idle) continue;
     if (options.node_counters && evicted->executable) keep_counters(evicted->executable->executor->plans(), kept_counters);
     if (evicted->executable) add_bindings(std::array{evicted->executable}, kept_bindings);
+    if (log_enabled(LogLevel::info, LogCategory::program)) log_evicted(*this, oldest->fetches, oldest->fed, kMaxExecutables);
     others.erase(oldest);
     cache_evictions.fetch_add(1, std::memory_order_relaxed);
     break;

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/logging.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -71,18 +70,6 @@ void hooks::call(HookPoint point, const HookedRun& run) {
     entries = registry().points[static_cast<size_t>(point)];
   }
   for (const auto& entry : *entries) entry->hook(run);
-}
-
-void set_log_callback(std::function<void(LogSeverity, std::string_view)> callback, LogSeverity lowest) {
-  if (!callback) {
-    set_log_sink({});
-    set_log_level(LogLevel::warning);
-    return;
-  }
-  set_log_sink([callback = std::move(callback)](LogLevel level, std::string_view message, std::string_view, int) {
-    callback(static_cast<LogSeverity>(level), message);
-  });
-  set_log_level(static_cast<LogLevel>(lowest));
 }
 
 }  // namespace treadle

@@ -16,6 +16,7 @@
 #include "session/clients.h"
 #include "session/deadline.h"
 #include "session/hooks.h"
+#include "session/log.h"
 #include "session/model.h"
 #include "session/observe.h"
 #include "session/options.h"
@@ -93,6 +94,7 @@ Runtime::Runtime(const SessionOptions& session_options, std::string owner)
       job(options.job ? options.job : environment_job()),
       devices(options, job),
       memory{options.allocator, nullptr} {
+  apply_log_environment();
   if (job && !devices.any() && !options.memory_account) job_memory = exec::JobMemory::of(job->state());
   const std::pair<const char*, double> fractions[] = {{"memory_fraction", options.memory_fraction},
                                                       {"recompute_fraction", options.recompute_fraction}};
@@ -193,9 +195,11 @@ void Runtime::enlist(const Model& model, std::function<void()> trim) {
     gate = std::make_unique<exec::MemoryGate>(memory, options.spill_folder, std::move(trim), job_memory);
   if (job_memory) job_memory->report();
   Clients::of_process().add(*this, model.metadata().graph_name);
+  if (log_enabled(LogLevel::info, LogCategory::session)) log_ready(*this, model.metadata().graph_name);
 }
 
 void Runtime::delist() noexcept {
+  if (log_enabled(LogLevel::info, LogCategory::session)) log_end(*this);
   Clients::of_process().remove(*this);
   attached.end();
   gate.reset();
@@ -312,6 +316,22 @@ void hand_over_all(const Datum& datum) {
 
 void Runtime::call(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work,
                    RunValues values) const {
+  if (!log_enabled(LogLevel::info, LogCategory::run)) [[likely]]
+    return call_untold(control, caller, hooked, std::move(work), values);
+  if (log_enabled(LogLevel::verbose, LogCategory::run)) log_run(*this, hooked);
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  try {
+    call_untold(control, caller, hooked, std::move(work), values);
+  } catch (...) {
+    log_run_end(*this, hooked, seconds(), message_of(std::current_exception()));
+    throw;
+  }
+  log_run_end(*this, hooked, seconds(), {});
+}
+
+void Runtime::call_untold(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work,
+                          RunValues values) const {
   if (!control.stop.deadline) {
     RunsInFlight::Entry entry(*in_flight, hooked.run_id, hooked.tag);
     in_flight->counting_errors([&] { with_hooks(hooked, [&] { compute_around(control, work); }); });

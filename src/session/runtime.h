@@ -188,6 +188,9 @@ struct Runtime {
   uint64_t last_monitor_number_ = 0;
 
   void choose_threads();
+  // call() without messages for the log.
+  void call_untold(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work,
+                   RunValues values) const;
   [[noreturn]] void rethrow_with_memory(std::string_view made) const;  // must be called in a catch clause
   std::unique_ptr<exec::Executor> make_executor(const exec::Program& program) const;
   void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,

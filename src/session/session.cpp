@@ -21,6 +21,8 @@
 #include "onnx/unnamed.h"
 #include "passes/infer_storage.h"
 #include "passes/pipeline.h"
+#include "passes/trace.h"
+#include "session/log.h"
 #include "session/options.h"
 #include "session/refusals.h"
 #include "session/run_names.h"
@@ -208,7 +210,14 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimize(Graph& graph, bool for_
   pipeline.log = options.on_pass;
   pipeline.warn = options.on_warning;
   try {
-    passes::optimize(graph, pipeline);
+    if (log_enabled(LogLevel::verbose, LogCategory::fusion) && !passes::PassTrace::current()) {
+      passes::PassTrace trace;
+      const passes::PassTrace::Scope scope(trace);
+      passes::optimize(graph, pipeline);
+      log_refusals(*this, trace);
+    } else {
+      passes::optimize(graph, pipeline);
+    }
   } catch (const OutOfMemory&) {
     exec::rethrow_with_graph(graph);
   }
@@ -244,6 +253,7 @@ void Session::Impl::make() {
                                                   static_cast<size_t>(std::max<int64_t>(options.optimized_model_data_threshold, 0))));
   devices.read_groups(model);
   main = make_main();
+  if (devices.any() && log_enabled(LogLevel::info, LogCategory::placement)) log_placement(*this, devices.list_nodes(*main->program));
   try {
     weight_charges.emplace_back(memory.account, MemoryClass::weights, main->program->weights().foreign_constant_bytes());
     weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->weights().foreign_packed_bytes());

@@ -4,25 +4,61 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <initializer_list>
+#include <source_location>
+#include <span>
 #include <string_view>
+#include <variant>
 
 namespace treadle {
 
 enum class LogLevel : uint8_t { verbose = 0, info = 1, warning = 2, error = 3, fatal = 4 };
 std::string_view log_level_name(LogLevel level) noexcept;
 
-/// Called for one message at a time, from any thread. It must not log. `file` is relative to the source folder.
-using LogSink = std::function<void(LogLevel level, std::string_view message, std::string_view file, int line)>;
+/// What a message is about.
+enum class LogCategory : uint8_t {
+  general,
+  session,    ///< sessions, trainers and modules: their begin and end
+  run,        ///< begins and ends of runs, and their errors
+  program,    ///< programs that are compiled, and extents that are new
+  placement,  ///< on which device nodes run, and why not where they were asked to
+  fusion,     ///< why passes left nodes alone
+  memory,     ///< memory that is planned, given back and moved
+};
+inline constexpr size_t kNumLogCategories = 7;
+std::string_view log_category_name(LogCategory category) noexcept;
+
+/// A value of a message under a name, for programs that read logs.
+struct LogField {
+  std::string_view name;
+  std::variant<int64_t, double, std::string_view> value;
+};
+
+struct LogRecord {
+  LogLevel level;
+  LogCategory category;
+  std::string_view text;
+  std::span<const LogField> fields;
+  std::string_view file;  ///< relative to the source folder
+  int line;
+};
+
+/// Called for one message at a time, from any thread. It must not log.
+using LogSink = std::function<void(const LogRecord& record)>;
 
 /// An empty sink restores the default.
 void set_log_sink(LogSink sink);
 /// Messages below this level are not formatted. Default: `warning`.
-void set_log_level(LogLevel level) noexcept;
+/// @param categories  bit k stands for category k. Of the others, warnings and worse are still logged
+void set_log_level(LogLevel level, uint32_t categories = UINT32_MAX) noexcept;
 
 namespace detail {
-extern std::atomic<LogLevel> lowest_log_level;
+extern std::array<std::atomic<LogLevel>, kNumLogCategories> lowest_log_levels;
 void log(LogLevel level, const char* file, int line, fmt::string_view format, fmt::format_args arguments) noexcept;
 
 /// Formats a message; the compiler checks the format string.
@@ -32,7 +68,13 @@ void log_checked(LogLevel level, const char* file, int line, fmt::format_string<
 }
 }  // namespace detail
 
-inline bool log_enabled(LogLevel level) noexcept { return level >= detail::lowest_log_level.load(std::memory_order_relaxed); }
+inline bool log_enabled(LogLevel level, LogCategory category = LogCategory::general) noexcept {
+  return level >= detail::lowest_log_levels[static_cast<size_t>(category)].load(std::memory_order_relaxed);
+}
+
+/// Logs a message with named values. Call it only if log_enabled(), so that nothing is formatted in vain.
+void log_event(LogLevel level, LogCategory category, std::initializer_list<LogField> fields, std::string_view text,
+               std::source_location where = std::source_location::current()) noexcept;
 
 }  // namespace treadle
 

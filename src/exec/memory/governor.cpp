@@ -1,5 +1,9 @@
 #include "exec/memory/governor.h"
 
+#include <fmt/format.h>
+
+#include "core/base/logging.h"
+
 namespace treadle::exec {
 
 bool counts_for(const MemoryAccount& account, const MemoryAccount& full) {
@@ -37,6 +41,9 @@ void Governor::set_limit(MemoryAccount& account, size_t limit_bytes) {
   if (limit_bytes == account.limit_bytes()) return;
   account.set_limit(limit_bytes);
   generation_.fetch_add(1);
+  if (log_enabled(LogLevel::info, LogCategory::memory))
+    log_event(LogLevel::info, LogCategory::memory, {{"account", account.name()}, {"limit_bytes", static_cast<int64_t>(limit_bytes)}},
+              fmt::format("the memory limit of {} becomes {} bytes; {} are in use", account.name(), limit_bytes, account.bytes()));
 }
 
 void Governor::keep_limit(const MemoryAccount& account) {

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <utility>
 
+#include "core/base/logging.h"
+
 namespace treadle::exec {
 
 std::shared_ptr<JobMemory> JobMemory::of(const std::shared_ptr<sharing::JobState>& job) {
@@ -78,6 +80,12 @@ void JobMemory::report() {
   uint64_t peak = slot.peak_bytes.load();
   while (most > peak && !slot.peak_bytes.compare_exchange_weak(peak, most)) {
   }
+}
+
+void tell_move(std::string_view where, size_t size_bytes, uint64_t took_ns) {
+  const double ms = static_cast<double>(took_ns) * 1e-6;
+  log_event(LogLevel::verbose, LogCategory::memory, {{"bytes", static_cast<int64_t>(size_bytes)}, {"ms", ms}},
+            fmt::format("{} bytes move {} in {:.3f} ms", size_bytes, where, ms));
 }
 
 void JobMemory::moved(size_t size_bytes, uint64_t took_ns) {

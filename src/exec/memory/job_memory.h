@@ -14,6 +14,9 @@
 
 namespace treadle::exec {
 
+/// Logs that bytes moved. @param where  between which memories
+void tell_move(std::string_view where, size_t size_bytes, uint64_t took_ns);
+
 class JobMemory final : public sharing::MemoryWatch::Client {
  public:
   /// Returns the job's object. All sessions of the job in this process share it.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/logging.h"
+
 namespace treadle::exec {
 namespace {
 
@@ -49,7 +51,13 @@ MemoryGate::~MemoryGate() { governor().remove(*this); }
 
 bool MemoryGate::give_way(const MemoryAccount& full, const std::function<bool()>& enough) {
   if (!counts_for(account(), full)) return false;
+  const size_t before = account().bytes();
   trim_();
+  if (log_enabled(LogLevel::verbose, LogCategory::memory)) {
+    const size_t freed = before - std::min(before, account().bytes());
+    log_event(LogLevel::verbose, LogCategory::memory, {{"account", account().name()}, {"bytes", static_cast<int64_t>(freed)}},
+              fmt::format("{} gives back {} bytes of idle arenas to other runs", account().name(), freed));
+  }
   return enough();
 }
 
@@ -89,6 +97,7 @@ uint64_t MemoryGate::Pass::generation() const {
 
 void MemoryGate::Pass::moved(size_t size_bytes, uint64_t took_ns) {
   if (gate_.job_) gate_.job_->moved(size_bytes, took_ns);
+  if (log_enabled(LogLevel::verbose, LogCategory::memory)) tell_move("between memory and file", size_bytes, took_ns);
 }
 
 size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {

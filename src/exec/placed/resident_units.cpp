@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/logging.h"
+
 namespace treadle::exec {
 namespace {
 
@@ -76,6 +78,8 @@ bool ResidentUnits::has_room(size_t size_bytes) {
 
 void ResidentUnits::count_move(size_t size_bytes, uint64_t since_ns) const {
   if (memory_.job) memory_.job->moved(size_bytes, sharing::now_ns() - since_ns);
+  if (log_enabled(LogLevel::verbose, LogCategory::memory))
+    tell_move("between device, host and file", size_bytes, sharing::now_ns() - since_ns);
 }
 
 // Moves a unit over the bus and waits until it has arrived, because the memory that it leaves may be freed next. Does not wait for a

@@ -1,7 +1,11 @@
 // The cache of bindings by the values of their program's symbols, and the offset plans that they share.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 #include <utility>
 
+#include "core/base/logging.h"
 #include "exec/plan/plans.h"
 
 namespace treadle::exec {
@@ -44,6 +48,20 @@ Bindings::iterator choose_free(Bindings& bindings, const Binding* preferred) {
     if (it->get() == preferred) break;
   }
   return found;
+}
+
+// Tells of extents that no kept binding had.
+void tell_binding(const Binding& binding) {
+  const Program& program = binding.program();
+  std::string extents;
+  for (const SlotId slot : program.input_slots())
+    if (program.slots()[slot].static_shape)
+      extents += fmt::format("{}{}{}", extents.empty() ? "" : ", ", program.name(slot), to_string(binding.shape(slot)));
+  const size_t bytes = binding.offsets().arena_bytes;
+  log_event(
+      LogLevel::verbose, LogCategory::program,
+      {{"extents", extents}, {"nodes", static_cast<int64_t>(program.instructions().size())}, {"arena_bytes", static_cast<int64_t>(bytes)}},
+      fmt::format("a program of {} nodes is bound to new extents, {}: {} bytes of arena", program.instructions().size(), extents, bytes));
 }
 
 }  // namespace
@@ -98,6 +116,7 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
   // are not rounded then.
   const bool bucketed = !first && program.planning().recompute_fraction == 0;
   spare.front()->bind(symbol_values, max_threads, bucketed, pool, parameters);
+  if (log_enabled(LogLevel::verbose, LogCategory::program)) tell_binding(*spare.front());
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), spare);
   return recent_.front();

@@ -12,9 +12,9 @@ namespace {
 class LoggingTest : public testing::Test {
  protected:
   void SetUp() override {
-    set_log_sink([this](LogLevel level, std::string_view message, std::string_view file, int) {
-      messages_.push_back(std::string(log_level_name(level)) + ": " + std::string(message));
-      file_ = file;
+    set_log_sink([this](const LogRecord& record) {
+      messages_.push_back(std::string(log_level_name(record.level)) + ": " + std::string(record.text));
+      file_ = record.file;
     });
   }
   void TearDown() override {
@@ -44,8 +44,28 @@ TEST_F(LoggingTest, TheLevelCanBeLoweredAndRaised) {
   EXPECT_EQ(messages_, (std::vector<std::string>{"verbose: now"}));
 }
 
+TEST_F(LoggingTest, CategoriesThatAreLeftOutStillWarn) {
+  set_log_level(LogLevel::verbose, 1U << static_cast<unsigned>(LogCategory::run));
+  EXPECT_TRUE(log_enabled(LogLevel::verbose, LogCategory::run));
+  EXPECT_FALSE(log_enabled(LogLevel::info, LogCategory::program));
+  EXPECT_TRUE(log_enabled(LogLevel::warning, LogCategory::program));
+  set_log_level(LogLevel::error, 0);
+  EXPECT_FALSE(log_enabled(LogLevel::warning, LogCategory::program));
+}
+
+TEST_F(LoggingTest, EventsHaveNamedValues) {
+  std::vector<std::string> fields;
+  set_log_sink([&](const LogRecord& record) {
+    EXPECT_EQ(record.category, LogCategory::run);
+    EXPECT_EQ(record.file, "tests/core/base/logging_test.cpp");
+    for (const LogField& field : record.fields) fields.emplace_back(field.name);
+  });
+  log_event(LogLevel::info, LogCategory::run, {{"run", int64_t{3}}, {"ms", 0.5}, {"tag", std::string_view("a")}}, "run 3");
+  EXPECT_EQ(fields, (std::vector<std::string>{"run", "ms", "tag"}));
+}
+
 TEST_F(LoggingTest, ASinkThatThrowsHarmsNobody) {
-  set_log_sink([](LogLevel, std::string_view, std::string_view, int) { throw std::runtime_error("sink"); });
+  set_log_sink([](const LogRecord&) { throw std::runtime_error("sink"); });
   EXPECT_NO_THROW(TREADLE_LOG(error, "x"));
 }
 
@@ -54,6 +74,9 @@ TEST(Logging, TheDefaultSinkWritesToStandardError) {
   TREADLE_LOG(info, "unseen");
   TREADLE_LOG(warning, "shape {} against {}", "[1,2]", "[2,1]");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "treadle warning: shape [1,2] against [2,1]\n");
+  testing::internal::CaptureStderr();
+  log_event(LogLevel::error, LogCategory::memory, {}, "text");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "treadle error memory: text\n");
 }
 
 }  // namespace
