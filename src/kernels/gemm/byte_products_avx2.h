@@ -14,8 +14,8 @@ namespace treadle::kernels {
 template <bool kVnni>
 inline constexpr int kMaxByteRows = kVnni ? 6 : 4;
 
-/// Adds to `sums` the dot products of rows of A with 16 columns of B. Each step takes four bytes of K; its columns begin at b + step *
-/// b_step.
+/// Adds to `sum` the dot products of kRows rows of A with 16 columns of B. Each of the `quads` steps multiplies four consecutive k; the
+/// bytes of B for step i begin at b + i * b_step.
 template <bool kVnni, int kRows>
 TREADLE_AVX2 inline void add_byte_quads(const uint8_t* a, int64_t lda, const int8_t* b, int64_t b_step, int64_t quads,
                                         __m256i (&sum)[kRows][2]) {

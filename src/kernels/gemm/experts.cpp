@@ -35,7 +35,7 @@ struct Layout {
     x = take(p.tokens * p.first.K), first = take(p.tokens * p.first.N), third = take(p.tokens * p.third.N);
     inner = take(p.tokens * p.inner()), y = take(p.tokens * p.hidden());
     matrix = take(matrices), work = take(packed);
-    shares = take(p.tokens * p.k), chosen = take(2 * p.tokens * p.k);  // an int64_t is two floats
+    shares = take(p.tokens * p.k), chosen = take(2 * p.tokens * p.k);  // an int64_t occupies two floats
     row_shares = take(p.tokens), rows = take(2 * p.tokens), total = at;
   }
 };
@@ -80,7 +80,7 @@ void apply_layer(const ExpertLayer& layer, int64_t expert, int64_t rows, const f
   gemm<float>(rows, {x, layer.K, 1}, packed, y, layer.N, epilogue, pool);
 }
 
-/// Computes inner[i] = f(gate) * (linear + beta). ExpertsParams::gate selects the columns of `gate` and `linear`.
+/// Computes inner[i] = f(gate) * (linear + beta). ExpertsParams::gate says where in `first` and `third` the two factors are.
 void apply_gate(const ExpertsParams& p, int64_t rows, const float* first, const float* third, float* inner, ThreadPool* pool) {
   const int64_t columns = p.inner();
   const PhaseScope phase(KernelPhase::epilogue);

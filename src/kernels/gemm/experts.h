@@ -11,7 +11,7 @@ namespace treadle::kernels {
 
 enum class Unary : uint8_t;  // defined in kernels/elementwise/unary_f32.h
 
-/// One linear layer of all experts: y = x W^T + bias. W [N, K] is stored as floats, or as codes of 2, 4 or 8 bits with one scale a block.
+/// One linear layer of all experts: y = x W^T + bias. W [N, K] is stored as floats, or as codes of 2, 4 or 8 bits with one scale per block.
 struct ExpertLayer {
   int64_t N = 0, K = 0;
   const float* weights = nullptr;  ///< [experts, N, K]; null if `codes` is used
@@ -21,8 +21,8 @@ struct ExpertLayer {
   int64_t block = 0;                     ///< number of elements of a row that share a scale
   const uint8_t* codes = nullptr;        ///< [experts, N, K * bits / 8], the first code in the lowest bits
   const float* scales = nullptr;         ///< [experts, N, K / block]
-  const uint8_t* zero_points = nullptr;  ///< packed like the codes, see zeros_per_row; null: zero is the middle of the code range
-  /// True: a row's zero points are padded to whole bytes. False: there is one code per row, and an expert's codes are packed together.
+  const uint8_t* zero_points = nullptr;  ///< packed like the codes, see zeros_per_row; null: the middle of the code range
+  /// True: each row's zero points are padded to whole bytes. False: there is one zero point per row, and an expert's are packed together.
   bool zeros_per_row = false;
 };
 
@@ -30,8 +30,8 @@ struct ExpertActivation {
   Unary code{};
   float a = 0, b = 0;  ///< parameters of the activation
 };
-/// Says where the linear factor of a gated activation comes from: nowhere, the odd columns of the first layer, its second half, or a third
-/// layer.
+/// Says where the linear factor of a gated activation comes from: there is none, the odd columns of the first layer, its second half, or a
+/// third layer.
 enum class ExpertGate : uint8_t { none, interleaved, halves, third_layer };
 
 struct ExpertsParams {
@@ -42,7 +42,7 @@ struct ExpertsParams {
   ExpertGate gate = ExpertGate::none;
   bool normalize = false;  ///< divide the k weights of a token by their sum
   float alpha = 1, beta = 0;
-  float limit = 0;                ///< clamp of SwiGLU's operands; infinity: no clamp
+  float limit = 0;                ///< magnitude to which SwiGLU's operands are clamped; infinity: no clamp
   bool limits_activated = false;  ///< clamp the gate after its activation, not before
 
   int64_t hidden() const { return second.N; }
@@ -52,8 +52,8 @@ struct ExpertsParams {
 size_t experts_scratch_bytes(const ExpertsParams& params, int max_threads);
 
 /// Computes y [tokens, hidden] from x [tokens, hidden].
-/// @param scores   [tokens, experts]; choose the experts, and weight them by the softmax of a row if `weights` is null
-/// @param weights  [tokens, experts]; weights of the experts' results, or null
+/// @param scores   [tokens, experts]: the router's scores; without `weights`, their softmax over a row weights the results too
+/// @param weights  [tokens, experts]: weights of the experts' results, or null
 void run_experts(const ExpertsParams& params, const float* x, const float* scores, const float* weights, float* y, void* scratch,
                  int max_threads, ThreadPool* pool);
 

@@ -1,5 +1,5 @@
-// The values of the 16 codes in the 4-bit types of bitsandbytes. FP4 has sign, exponent and mantissa; NF4 has quantiles of the normal
-// distribution (Dettmers et al. 2023, arXiv:2305.14314, appendix E).
+// The values of the 16 codes in the 4-bit types of bitsandbytes. FP4 codes consist of sign, exponent and mantissa; NF4 codes stand for
+// quantiles of the normal distribution (Dettmers et al. 2023, arXiv:2305.14314, appendix E).
 #pragma once
 
 namespace treadle::kernels {

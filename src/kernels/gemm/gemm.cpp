@@ -1,4 +1,4 @@
-// The GEMM driver: packs B, splits a product into tiles and threads, and runs batches.
+// The GEMM driver: packs B, splits a product into tiles, distributes them over threads, and runs batches.
 #include "kernels/gemm/gemm.h"
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kRowsPerChunk = 96;  // a multiple of both tile heights, 6 and 8; with 64 columns, the block of C stays in L1
-// Number of rows if there are at least kManyPanels panels, which give all threads work; panels are loaded less often.
+// Number of rows per chunk if at least kManyPanels panels give all threads work. Larger chunks load each panel less often.
 constexpr int64_t kRowsOfManyPanels = 192;
 constexpr int64_t kManyPanels = 8;
-constexpr int64_t kMinMacsPerChunk = 100'000;  // multiplications; they take about 2 us, and starting a parallel region takes 0.1 us
+constexpr int64_t kMinMacsPerChunk = 100'000;  // minimum number of multiplications per chunk: 2 us, 20 times the cost of a parallel region
 constexpr int64_t kPanelBytes = 192 * 1024;    // size of a panel that stays in L2 (1 MB) beside the rows of A
 constexpr int64_t kFewRows = 4;                // up to this number of rows, packing B would cost as much as the product
 
@@ -62,7 +62,7 @@ struct ReadableA : MatrixA<T> {
   int64_t rows = 0, step = 0;  // rows of a block, and number of elements from block to block; 0: A is strided
 };
 
-/// Describes a tile job for one panel. The caller sets B and the rows.
+/// Returns a job for one panel, in which the caller still has to set B and the row range.
 template <typename T>
 TileJob<T> job_for(const ReadableA<T>& A, int64_t K, const Panels& panels, int64_t panel, T* C, int64_t ldc, const Epilogue<T>& epilogue) {
   const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel);
@@ -84,7 +84,7 @@ TileJob<T> job_for(const ReadableA<T>& A, int64_t K, const Panels& panels, int64
           .epilogue = &epilogue};
 }
 
-/// Computes one panel of an unpacked B. If the last panel ends within a vector, it is packed into `tail`, so that no load passes B's end.
+/// Computes one panel of an unpacked B. A last panel that ends within a vector is packed into `tail`, so that no load reads past B's end.
 template <typename T>
 void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
                    T* tail) {
@@ -105,16 +105,16 @@ void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, cons
 bool is_plain(const auto& e) { return e.alpha == 1 && e.bias == nullptr && e.residual == nullptr && e.activation == Unary::none; }
 
 enum class Method { pack, in_place, row, dot };
-// Chooses the method by the shape only: dot products sum in another order, so the epilogue, applied afterwards, must not influence it.
+// Chooses the method from the shape alone: methods sum in different orders, and the sums of a product must not change with its epilogue.
 Method method_of(const GemmShape& s) {
   if (s.M > kFewRows || s.K == 0) return Method::pack;  // if K == 0, B may be null, which only the packing method allows
   if (!s.b_transposed) return s.M == 1 ? Method::row : Method::in_place;
   return s.a_col == 1 ? Method::dot : Method::pack;
 }
 
-// The micro-kernel reads a transposed A in place. If its rows are long, the elements of a tile's column lie in different pages and compete
-// for few cache sets, so A is copied first if enough columns of B reuse it. If all panels have the maximum width, A is copied into the
-// tile's blocks of rows; otherwise it is transposed.
+// The micro-kernel can read a transposed A in place. But if A's rows are long, the elements of one column of a tile lie in different pages
+// and compete for few cache sets. So A is copied first if enough columns of B reuse the copy: as blocks of the tiles' rows if all panels
+// have the maximum width, otherwise as a transposed matrix.
 constexpr int64_t kFewestTurned = 64, kFewestColumns = 192, kLineElements = 16;
 template <typename T>
 bool turns_a(const GemmShape& s) {
@@ -144,7 +144,7 @@ void copy_blocks(const float* A, int64_t lda, int64_t K, int64_t M, int64_t rows
         const int64_t count = std::min(rows, M - block * rows);
         const float* from = A + block * rows;
         float* at = to + block * rows * K;
-        if (count == 6) {  // the compiler turns a constant length into two moves
+        if (count == 6) {  // a copy of constant length compiles to two moves
           for (int64_t k = k0; k < k1; ++k) std::memcpy(at + k * rows, from + k * lda, 6 * sizeof(float));
         } else {
           for (int64_t k = k0; k < k1; ++k) std::memcpy(at + k * rows, from + k * lda, static_cast<size_t>(count) * sizeof(float));
@@ -182,7 +182,7 @@ bool splits(const GemmShape& s) {
   return std::is_same_v<T, float> && method_of(s) == Method::pack && pays_to_split(s);
 }
 
-/// Returns true if each product of a batch runs on one thread.
+/// Returns true if there are so many products that each runs on one thread.
 bool are_many(int64_t products, int max_threads) { return products >= 2 * static_cast<int64_t>(max_threads); }
 
 template <typename T>
@@ -230,7 +230,7 @@ void plain_products(const GemmShape& s, const T* A, const T* B, T* C, int64_t ld
   gemm_row_product(A, s.a_col, B + n_begin, s.ldb, C + n_begin, n_end - n_begin, s.K);
 }
 
-// The residual may be C itself. So products are computed into a buffer, and the residual is read before C is written.
+// The residual may be C itself. So the products are first computed into a buffer, and the residual is read before C is written.
 template <typename T>
 void products_with_residual(const GemmShape& s, const T* A, const T* B, T* C, const Epilogue<T>& epilogue, int64_t n_begin, int64_t n_end) {
   constexpr int64_t kBlock = 64;
@@ -277,7 +277,7 @@ void product(int64_t M, const ReadableA<T>& A, const PackedB<T>& B, T* C, int64_
   });
 }
 
-/// Runs products of a batch in one scratch slot. Consecutive products with the same B pack it once.
+/// Runs products of a batch with the memory of one scratch slot. Consecutive products with the same B pack it only once.
 template <typename T>
 class PackingProducts {
  public:

@@ -3,8 +3,8 @@
 // B is packed into panels: the N columns, rounded up to whole vectors, are split evenly into panels of at most four vectors. A panel stores
 // its K rows one after the other, so that the micro-kernel reads it as one stream. A is read with any strides.
 //
-// The sum over k is in order, in chains of at most Epilogue::longest_sum terms (and in parts of a deep K) that are then added up. A tile of
-// a single row alternates between two accumulators. Neither depends on the number of threads.
+// Terms are summed in the order of k, in chains of at most Epilogue::longest_sum terms (shorter where a deep K is split), and the sums of
+// the chains are added. A tile of a single row alternates between two accumulators. The order does not depend on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -43,8 +43,8 @@ struct PackedB {
   int64_t K = 0, N = 0;
   const T* data = nullptr;
   const T* next = nullptr;  ///< the memory that is read after this matrix, to be prefetched; null if unknown
-  /// Process the panels from last to first. If consecutive products alternate in direction, each finds in L1 the panels that the previous
-  /// one used last.
+  /// True: the panels are processed from last to first. If consecutive products alternate in direction, each finds in L1 the panels that
+  /// the previous one used last.
   bool backwards = false;
 };
 
@@ -55,7 +55,7 @@ struct OwnedPackedB {
   std::shared_ptr<Storage> storage;
 };
 
-/// Returns the number of elements that pack_b writes: K rows of N, rounded up to whole vectors of this machine.
+/// Returns the number of elements that pack_b writes: K rows of N elements, with N rounded up to whole vectors of this machine.
 template <typename T>
 int64_t packed_b_size(int64_t K, int64_t N);
 

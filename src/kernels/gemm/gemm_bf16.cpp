@@ -15,12 +15,12 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kRowsPerChunk = 96;          // number of rows, as in gemm.cpp: the block of C stays in L1
-constexpr int64_t kTiledRowsPerChunk = 128;    // number of rows with AMX, whose sums stay in L2
-constexpr int64_t kTileGain = 8;               // factor by which AMX is faster than vectors
-constexpr int64_t kMinMacsPerChunk = 200'000;  // minimum of multiplications per chunk; they take about 2 us
+constexpr int64_t kTiledRowsPerChunk = 128;    // number of rows with AMX; their sums stay in L2
+constexpr int64_t kTileGain = 8;               // AMX is this many times as fast as vectors
+constexpr int64_t kMinMacsPerChunk = 200'000;  // minimum number of multiplications per chunk: about 2 us
 constexpr int64_t kMinConverted = 16'384;      // minimum number of elements to convert per chunk
 
-// Returns the pairs of a row with K elements. For AMX, the row is padded until tiles of one depth divide the pairs.
+// Returns the number of pairs of adjacent elements in a row of K. For AMX, rows are padded so that tiles of equal depth divide the pairs.
 int64_t pairs_of(int64_t K) {
   const int64_t pairs = (K + 1) / 2;
   return cpu_info().features.amx_bf16 ? amx_even_pairs(pairs) : pairs;
@@ -28,7 +28,7 @@ int64_t pairs_of(int64_t K) {
 int64_t terms_of(Bf16Form form) { return form == Bf16Form::three ? 3 : 1; }
 int64_t parts_of(Bf16Form form) { return form == Bf16Form::three ? 2 : 1; }  // Returns the number of bfloat16 parts of each operand.
 
-// Rounds rows [begin, end) of A. Each row stores its high part, padded to an even length, and with three terms its low part behind it.
+// Rounds rows [begin, end) of A. Each row stores its high parts, padded to an even length; in the three-term form, its low parts follow.
 void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t begin, int64_t end, uint16_t* to) {
   const int64_t length = 2 * pairs_of(K), row = length * parts_of(form);
   for (int64_t m = begin; m < end; ++m) {
@@ -42,8 +42,8 @@ void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t b
   }
 }
 
-// Packs a panel of B. With three terms it contains the high and then the low parts, which are multiplied in the order high, low, high by
-// A's high, high and low parts.
+// Packs a panel of B. In the three-term form, the high parts come first, then the low parts. They are multiplied in the order high, low,
+// high by A's high, high and low parts.
 // @param room  working memory of wide_floats(K, width) floats
 int64_t wide_floats(int64_t K, int64_t width) { return 2 * pairs_of(K) * width; }
 void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64_t ldb, bool transposed, Bf16Form form, float* room,
@@ -61,7 +61,7 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
     }
     return;
   }
-  // Columns of B are contiguous. After rounding, a pair is one word, so that pairs are transposed like floats.
+  // Columns of B are contiguous. Two rounded numbers fit one 32-bit word, so that pairs are transposed as if they were floats.
   auto* narrow = reinterpret_cast<uint16_t*>(room);
   round_rows(B, ldb, K, form, 0, columns, narrow);
   const int64_t words = pairs * parts_of(form);
@@ -71,13 +71,13 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
   }
 }
 
-// Describes the layout of the rounded A: rows as round_rows() writes them, or AMX tiles, the high parts before the low parts.
+// Describes the layout of the rounded A: rows as round_rows() writes them, or AMX tiles, with the high parts' tiles before the low parts'.
 struct RoundedA {
   Bf16Form form;
   int64_t M, K, row;      // row stride in elements
   int64_t tile_rows = 0;  // number of elements from one 16-row band of tiles to the next; 0: A is in rows
   int64_t depth = 0;
-  int64_t offsets[3];  // offsets of the runs of a row that are multiplied by B's parts
+  int64_t offsets[3];  // offsets in a row of the parts (high, high, low) for the three products with B's parts
 
   RoundedA(int64_t rows, int64_t columns, Bf16Form in_form, bool emulated) : form(in_form), M(rows), K(columns) {
     const int64_t parts = parts_of(form), pairs = pairs_of(K);
@@ -105,7 +105,7 @@ struct RoundedA {
   }
 };
 
-// Describes a tile job for one panel. The caller sets B and the rows.
+// Returns a job for one panel, in which the caller still has to set B and the row range.
 Bf16Tile job_for(const uint16_t* A, const RoundedA& layout, const Panels& panels, int64_t panel, float* C, int64_t ldc,
                  const Epilogue<float>& epilogue) {
   const int64_t n0 = panels.first_column(panel);
@@ -161,7 +161,7 @@ void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, floa
   layout.round(A, lda, narrow, pool);
   const PhaseScope phase(KernelPhase::compute);
   const Panels panels(B.N, panel_shape<float>());
-  // Number of rows that must not be split between chunks.
+  // Chunks consist of whole units of this number of rows.
   const int64_t unit = layout.depth != 0 ? kAmxRows : 1, units = (M + unit - 1) / unit;
   const int64_t per_chunk = layout.depth != 0 ? kTiledRowsPerChunk : kRowsPerChunk;
   const int64_t chunks = (M + per_chunk - 1) / per_chunk, width = (panels.vectors + 1) * panels.lanes;

@@ -1,7 +1,7 @@
 // Products of float32 matrices computed in bfloat16 or float16, with float32 sums, row-major: C = f(alpha A B + beta bias + residual).
 //
-// B is packed once, in pairs of k. A is rounded at the beginning of each product. The order of the sums over k does not depend on the
-// number of threads.
+// B is packed once, in pairs of adjacent k. A is rounded at the beginning of each product. The order of the sums over k does not depend on
+// the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct PackedBf16 {
   const uint32_t* data = nullptr;
 };
 
-/// Returns the number of words that pack_bf16 writes.
+/// Returns the number of 32-bit words that pack_bf16 writes.
 int64_t packed_bf16_size(int64_t K, int64_t N, Bf16Form form);
 
 /// Packs B.

@@ -32,11 +32,11 @@ using BlockedTag = hn::ScalableTag<float>;
 using BlockedVec = hn::Vec<BlockedTag>;
 using BlockedWordTag = hn::RebindToSigned<BlockedTag>;
 
-/// Decodes code `kPlace` of each word to float.
+/// Decodes the code at position kPlace of each word to a float.
 template <int kBits, int kPlace>
 HWY_INLINE BlockedVec decode(BlockedTag d, hn::Vec<BlockedWordTag> words, [[maybe_unused]] BlockedVec table) {
 #if HWY_TARGET <= HWY_AVX3
-  // The permutation uses only four bits of each index, so a table lookup needs neither masks nor conversion.
+  // The permutation instruction uses only four bits of each index, so this lookup needs neither masks nor conversion.
   if constexpr (kBits == 4) return hn::TableLookupLanes(table, hn::Indices512<float>{hn::ShiftRight<4 * kPlace>(words).raw});
 #endif
   return hn::ConvertTo(d, hn::ShiftRight<32 - kBits>(hn::ShiftLeft<32 - kBits*(kPlace + 1)>(words)));
@@ -286,7 +286,7 @@ void gemm_blocked(int64_t M, const float* A, const PackedBlocked& B, float* C, v
   int64_t lda = s.K;
   auto* room = static_cast<std::byte*>(scratch);
   PhaseScope phase(KernelPhase::pack);
-  if (padded_depth(s) != s.K) {  // multiplies codes beyond K, in the last word, by zeros
+  if (padded_depth(s) != s.K) {  // pads A, so that the last word's codes beyond K are multiplied by zeros
     lda = padded_depth(s);
     auto* padded = reinterpret_cast<float*>(room);
     for (int64_t m = 0; m < M; ++m) {

@@ -23,8 +23,8 @@ struct BlockedShape {
   int64_t codes_per_word() const { return 32 / bits; }
 };
 
-/// Block-quantized weights in panels of 64 columns. A panel stores rows of words; a word contains 8 (4 bits) or 4 (8 bits) consecutive
-/// codes along K of one column. Scales and zero points are panels of [blocks, 64].
+/// Block-quantized weights in panels of 64 columns. A panel stores rows of 32-bit words; a word has consecutive codes of one column along
+/// K: 8 codes of 4 bits, or 4 codes of 8 bits. Scales and zero points are stored in panels of shape [blocks, 64].
 struct PackedBlocked {
   BlockedShape shape;
   const uint32_t* codes = nullptr;

@@ -14,11 +14,11 @@ namespace {
 constexpr int64_t kLongestBlock = 256;
 
 int64_t words_of(const BlockedShape& s) { return (s.K + s.codes_per_word() - 1) / s.codes_per_word(); }
-// Returns the bytes of a row of A in the order of the steps: one per code place, rounded up to whole words.
+// Returns the number of bytes of a rounded row of A: one per code, rounded up to whole words of B's codes.
 int64_t depth_of(const BlockedShape& s) { return words_of(s) * s.codes_per_word(); }
 size_t code_bytes(int64_t M, const BlockedShape& s) { return static_cast<size_t>((M * depth_of(s) + 63) / 64 * 64); }
 
-// Reorders eight places for nibble codes: the even places first, then the odd ones.
+// Reorders eight bytes for words of 4-bit codes: first the bytes at even positions, then those at odd positions.
 uint64_t even_first(uint64_t codes) {
   const auto gathered = [](uint64_t x) {
     x &= 0x00FF00FF00FF00FF;

@@ -9,14 +9,14 @@
 
 namespace treadle::kernels {
 
-/// Returns true if this CPU supports these products, and blocks are short enough for one scale of the activations per block to be precise.
+/// Returns true if this CPU supports these products, and one activation scale per block is precise, because the blocks are short enough.
 bool takes_blocked_bytes(const BlockedShape& shape);
 size_t gemm_blocked_bytes_scratch(int64_t M, const BlockedShape& shape);
 /// Like gemm_blocked(). @pre takes_blocked_bytes(B.shape)
 void gemm_blocked_bytes(int64_t M, const float* A, const PackedBlocked& B, float* C, void* scratch, ThreadPool* pool);
 
-/// Rounded rows of A, ordered for the dot products. For each word of B's codes: the bytes of its even places and then of its odd places (4
-/// bits), or of its places in order (8 bits).
+/// Rounded rows of A, with one byte for each code of B, ordered for the dot products. For each word of 4-bit codes, the bytes for the even
+/// positions precede those for the odd ones; for 8-bit codes, the bytes are in order.
 struct BlockedBytesRows {
   const int8_t* codes = nullptr;  ///< with the shape [rows, depth]
   const float* scales = nullptr;  ///< with the shape [rows, blocks]

@@ -20,7 +20,7 @@ ByteInstructions byte_instructions();
 /// Returns true if byte products are faster than float products on this machine.
 inline bool has_fast_byte_products() { return byte_instructions() != ByteInstructions::plain; }
 
-/// The packed B: panels of 64 columns with groups of four rows interleaved, as signed bytes (unsigned ones less 128), and its column sums.
+/// Packed B: panels of 64 columns of signed bytes (unsigned bytes minus 128), with groups of four rows interleaved; and B's column sums.
 struct PackedBytesB {
   int64_t K = 0, N = 0;
   const int8_t* data = nullptr;

@@ -11,13 +11,13 @@
 
 namespace treadle::kernels {
 
-/// An 8-bit matrix, signed or unsigned. `zero` has the same type: null (zero point 0), one value, or one per line (row of A, column of B).
+/// An 8-bit matrix, signed or unsigned. `zero` has the same type: null (zero point 0), one value, or one for each row of A or column of B.
 struct ByteMatrix {
   const void* data = nullptr;
   bool is_signed = false;
   const void* zero = nullptr;
   bool zero_per_line = false;
-  /// Numbers of elements and zero points per matrix, for a stack whose matrices have separate zero points; 0: all matrices share them.
+  /// Number of elements and of zero points per matrix, for stacks of matrices with separate zero points; 0: all matrices share them.
   int64_t elements = 0, lines = 0;
 };
 int32_t zero_of(const ByteMatrix& matrix, int64_t line);
@@ -27,7 +27,7 @@ inline int64_t packed_a_i16_size(int64_t M, int64_t K) { return M * ((K + 1) / 2
 /// Packs A. @param lda  row stride of A in elements
 void pack_a_i16(const ByteMatrix& A, int64_t M, int64_t K, int64_t lda, int16_t* data, ThreadPool* pool = nullptr);
 
-/// The packed B: the panels of PackedB, with pairs of rows interleaved.
+/// B packed in panels like PackedB's, with each two rows interleaved.
 struct PackedI16 {
   int64_t K = 0, N = 0;
   const int16_t* data = nullptr;

@@ -107,7 +107,7 @@ void panel_ranges(const float* rows, int64_t K, int64_t width, float* least, flo
   }
 }
 
-// Sets wrong(n) to 0 if all elements of column n are q * scales(n), up to rounding, with q from -128 to 127. inverses(n) may be 0.
+// Sets wrong(n) to 0 if all elements of column n are -128 to 127 times scales(n), up to rounding. inverses(n) is 1 / scales(n), or 0.
 void panel_fits(const float* rows, int64_t K, int64_t width, const float* scales, const float* inverses, float* wrong) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -155,14 +155,14 @@ HWY_EXPORT(round_panel);
 namespace {
 
 constexpr int64_t kRowsPerChunk = 96;          // number of rows, as in gemm.cpp: the block of C stays in L1
-constexpr int64_t kMinMacsPerChunk = 100'000;  // minimum of multiplications per chunk; they take about 2 us
+constexpr int64_t kMinMacsPerChunk = 100'000;  // minimum number of multiplications per chunk: about 2 us
 constexpr int64_t kBlockFloats = 96 * 64;      // number of floats in a block of expanded weights, which stays in L1
 constexpr int64_t kFewRows = 4, kMaxPanel = 64;
-constexpr float kMostSteps = 128.5F;  // maximum ratio of the largest to the smallest magnitude, in steps
+constexpr float kMostSteps = 128.5F;  // maximum of the largest magnitude in steps, with a tolerance of half a step
 constexpr float kLargest = 127, kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Returns the step of which all numbers with magnitudes in [least, most] could be multiples if the smallest one is `times` steps; 0 if
-// there is no such step. It is derived from the largest number, whose relative rounding error is the smallest.
+// Returns a candidate for a column's quantization step: the number of which `least` is `times` multiples and `most` is a whole multiple; 0
+// if `most` needs too many steps. It is derived from `most`, whose relative rounding error is the smallest.
 float step_of(float least, float most, float times) {
   if (most == 0 || !std::isfinite(most) || !(times * most <= kMostSteps * least)) return 0;
   return most / std::nearbyint(times * most / least);
@@ -173,7 +173,7 @@ bool is_multiple(float value, float step) {
   return q >= -128 && q <= kLargest && std::abs(q * step - value) <= std::abs(value) * 0x1p-21F;
 }
 
-// A panel of B in contiguous rows, and the scale of each of its columns.
+// A panel of B, copied to contiguous rows, with a scale for each column.
 class PanelScales {
  public:
   PanelScales(const float* B, int64_t K, int64_t ldb, bool transposed, const Panels& panels, int64_t panel)
@@ -192,11 +192,11 @@ class PanelScales {
     }
   }
 
-  /// Returns true if each column consists of multiples, from -128 to 127, of one number.
+  /// Returns true if each column has a step such that all its elements are -128 to 127 steps.
   bool all_fit() const {
     return std::all_of(wrong_, wrong_ + width_, [](float wrong) { return wrong == 0; });
   }
-  /// Rounds the panel and writes each column's scale: the step of which its weights are multiples; without such a step, the largest
+  /// Rounds the panel and writes each column's scale: the step of which all elements are multiples; if there is no such step, the largest
   /// magnitude / 127; NaN if the column has an infinite or NaN element.
   void pack(int8_t* data, float* scales) {
     for (int64_t n = 0; n < width_; ++n) {
@@ -220,8 +220,8 @@ class PanelScales {
   float wrong_[kMaxPanel];  // nonzero for a column whose elements are not multiples of its scale
 };
 
-// Returns true if 16 elements of the first column show that the weights cannot be 8-bit numbers. This rejects nearly all other weights,
-// while reading little of a file that need not be loaded otherwise.
+// Returns true if 16 elements of the first column show that the weights cannot be 8-bit numbers. This rejects nearly all other weights, and
+// reads only a small part of a memory-mapped file.
 bool first_numbers_cannot_fit(const float* B, int64_t K, int64_t step) {
   float first[16], least = std::numeric_limits<float>::infinity(), most = 0;
   const int64_t count = std::min<int64_t>(16, K);

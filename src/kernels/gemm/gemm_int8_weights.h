@@ -1,8 +1,8 @@
 // Products with weights stored in 8 bits: C = f(A B + beta bias + residual), with B(k, n) = scale(n) q(k, n), q from -128 to 127.
 //
-// Only weights are rounded, to multiples of 1/127 of their column's largest magnitude; columns that are multiples of 8-bit numbers stay
-// exact. Up to four rows of A are multiplied by the bytes directly, which reads a quarter of float32's memory. For more rows, blocks of a
-// panel are expanded to float32 in L1 and multiplied from there, as fast as float32.
+// Only weights are rounded, to multiples of 1/127 of their column's largest magnitude; columns of dequantized 8-bit numbers stay exact. Up
+// to four rows of A are multiplied by the bytes directly, which reads a quarter as much memory as float32 weights. For more rows, blocks of
+// a panel are expanded to float32 in L1 and multiplied from there, as fast as float32.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct PackedInt8Weights {
 int64_t packed_int8_size(int64_t K, int64_t N);
 int64_t packed_int8_scales(int64_t N);
 
-/// Returns true if each column of B consists of multiples of one number, from -128 to 127, as 8-bit weights that were scaled do: packing
-/// then does not round. Other weights are usually rejected after a few elements.
+/// Returns true if the elements of each column of B are -128 to 127 times one number, as in dequantized 8-bit weights: packing them is then
+/// exact. Other weights are usually rejected after a few elements.
 /// @param B  as for pack_int8_weights(); may be unaligned if it is not transposed
 bool are_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed);
 

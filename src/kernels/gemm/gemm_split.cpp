@@ -14,7 +14,7 @@ constexpr int64_t kBlock = 32;                                      // number of
 constexpr int64_t kBlockTiles = kBlock / kSplitRows * kSplitTiles;  // number of bfloat16 numbers in a block of A or B for one step of K
 constexpr int64_t kMostTerms = 512;   // maximum number of terms that are summed before the partial sum is added to C
 constexpr int64_t kMostBlocks = 8;    // maximum number of blocks of A that are split together; with kMostTerms they stay in L2
-constexpr int64_t kFewestPanels = 8;  // minimum number of panels per column range; each range splits the rows of A again
+constexpr int64_t kFewestPanels = 8;  // minimum number of panels per column range, as each range splits the rows of A again
 constexpr int64_t kLeastExtent = 32;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -28,8 +28,8 @@ struct Chunks {
   int64_t most_steps() const { return divide_up(steps, count); }
 };
 
-/// Divides C into ranges of rows by ranges of columns, one of each per task. Each task splits its rows of A itself, so that no task waits
-/// for data in another core's caches. B is read once for each range of rows.
+/// Divides C into row ranges times column ranges; each task computes one range of rows and columns. A task splits its rows of A itself, so
+/// that it need not wait for data in another core's caches. B is read once for each range of rows.
 struct Division {
   int64_t blocks, panels, row_ranges, column_ranges = 1;
   Division(const GemmShape& s, int64_t threads) : blocks(divide_up(s.M, kBlock)), panels(divide_up(s.N, kBlock)) {
@@ -49,7 +49,7 @@ size_t slot_bytes(const GemmShape& s) {
   return std::max(aligned_bytes<uint16_t>(tiles), aligned_bytes<float>(packed_b_size<float>(s.K, kBlock)));
 }
 
-/// Computes one range of rows by one range of columns of C.
+/// Computes the part of C in one row range and one column range.
 class Range {
  public:
   Range(const GemmShape& s, const float* A, const SplitB& B, float* C, const Epilogue<float>& epilogue, const Division& division,
@@ -65,8 +65,8 @@ class Range {
 
   void compute() {
     PhaseScope phase(KernelPhase::pack);
-    // A block whose A proves out of range can be recomputed, unless its residual is C itself, which holds partial sums by then. So check
-    // all rows first.
+    // If A turns out to be out of range, a block is recomputed without splitting. That is impossible if the residual is C itself, which
+    // holds partial sums by then. So all rows are checked first in this case.
     if (chunks_.count > 1 && epilogue_.residual == C_) look_at_rows();
     for (int64_t chunk = 0; chunk < chunks_.count; ++chunk) {
       const int64_t first_step = chunks_.first_step(chunk), steps = chunks_.first_step(chunk + 1) - first_step;
@@ -116,12 +116,12 @@ class Range {
         largest_[block] = std::max(largest_[block], split_a(from, s_.a_row, s_.a_col, std::min(kSplitRows, last_row_ - row), terms, tiles));
       }
     }
-    // Only after the last chunk is it known whether all magnitudes are too small, as other terms may be larger.
+    // Whether all magnitudes are too small is known only after the last chunk, as later terms may be larger.
     for (int64_t block = 0; block < blocks_; ++block)
       beyond_[block] |= are_last ? !can_split(largest_[block], B_.largest) : !have_parts(largest_[block]) || !have_parts(B_.largest);
   }
 
-  /// Also prefetches the next panel, which has the same size, into L2.
+  /// Multiplies one panel and prefetches the next one, which has the same size, into L2.
   void multiply_panel(int64_t panel, int64_t first_step, int64_t steps, const Epilogue<float>& epilogue) {
     alignas(64) float sums[kBlock * kBlock];
     const int64_t panel_tiles = chunks_.steps * kBlockTiles, first_column = panel * kBlock;
@@ -152,7 +152,7 @@ class Range {
     }
   }
 
-  /// Multiplies a block without splitting. B is packed for each such block, as numbers out of the range of parts are rare.
+  /// Multiplies a block without splitting it. B is packed anew for each such block, as numbers that cannot be split are rare.
   void multiply_by_vectors(int64_t row) {
     for (int64_t column = first_panel_ * kBlock; column < last_column(); column += kBlock) {
       const PackedB<float> packed = packed_columns(column, std::min(kBlock, s_.N - column));
@@ -192,9 +192,9 @@ class Range {
 bool pays_to_split(const GemmShape& s, bool b_is_split) {
   if (!has_split_tiles() || (s.a_row != 1 && s.a_col != 1)) return false;
   if (std::min({s.M, s.N, s.K}) < kLeastExtent) return false;
-  // Costs in picoseconds, measured on one core of a Xeon 6. Per M N K: kTiles for AMX tiles, edges included, and kVectors for vectors.
-  // kSplit: to split an element of A, shared by N columns, or of B, shared by M rows. kRead: to read a split element of B. kWrite: to write
-  // an element of C.
+  // Costs in picoseconds, measured on one core of a Xeon 6. A multiply-add costs kTiles with AMX tiles (times `edges`, for padding) and
+  // kVectors with vectors. Splitting an element of A (once per N columns) or of B (once per M rows) costs kSplit; reading a split element
+  // of B costs kRead, and writing an element of C costs kWrite.
   constexpr double kTiles = 4.8, kSplit = 500, kRead = 250, kWrite = 100, kVectors = 12;
   const double edges = static_cast<double>(round_up(s.M, kSplitRows) * round_up(s.N, kSplitRows)) / static_cast<double>(s.M * s.N) *
                        static_cast<double>(round_up(s.K, kSplitTerms)) / static_cast<double>(s.K);

@@ -10,13 +10,13 @@
 
 namespace treadle::kernels {
 
-/// Returns true if the CPU supports it and it is faster for a product of this shape. Depends only on the shape. @param b_is_split  B has
-/// been split already
+/// Returns true if the CPU supports gemm_split() and it is faster than vectors for a product of this shape. Depends only on the shape.
+/// @param b_is_split  B has been split already
 bool pays_to_split(const GemmShape& shape, bool b_is_split = false);
 
 /// The matrix B, split into parts. This is a view: the owner keeps the memory.
 struct SplitB {
-  const float* whole = nullptr;  ///< the original B; null: rows out of the parts' range use the sums of B's parts
+  const float* whole = nullptr;  ///< the original B; null: rows that cannot be split use the sums of B's parts
   const uint16_t* parts = nullptr;
   Magnitude largest = 0;
 };
@@ -24,11 +24,11 @@ struct SplitB {
 /// Splits B. @param data  split_b_bytes(shape), aligned to 64 bytes
 SplitB split_b(const GemmShape& shape, const float* B, void* data, ThreadPool* pool);
 size_t split_b_bytes(const GemmShape& shape);
-/// Writes `columns` columns of B, from `first` on, as the sums of their parts: exact except for numbers below 2^-102.
+/// Restores `columns` columns of B, beginning with `first`, by adding their parts: exact except for numbers below 2^-102.
 void join_b(const GemmShape& shape, const SplitB& B, int64_t first, int64_t columns, float* to, int64_t ld);
 
-/// Computes C = f(alpha A B + beta bias + residual). If a number of A is out of the parts' range, its block of 32 rows is computed by
-/// vectors. @param scratch  gemm_split_scratch_bytes(shape, max_threads), aligned to 64 bytes
+/// Computes C = f(alpha A B + beta bias + residual). If a number of A cannot be split into parts, its block of 32 rows is computed by
+/// vector instructions. @param scratch  gemm_split_scratch_bytes(shape, max_threads), aligned to 64 bytes
 void gemm_split(const GemmShape& shape, const float* A, const SplitB& B, float* C, const Epilogue<float>& epilogue, void* scratch,
                 int max_threads, ThreadPool* pool);
 size_t gemm_split_scratch_bytes(const GemmShape& shape, int max_threads);

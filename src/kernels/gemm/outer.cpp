@@ -10,7 +10,7 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kFewTerms = 4, kFewestRows = 5;
-constexpr int64_t kFewestColumns = 256;  // if there are fewer columns, a tile writes whole rows as well
+constexpr int64_t kFewestColumns = 256;  // with fewer columns, the tiles of the GEMM are as fast
 
 }  // namespace
 

@@ -9,7 +9,7 @@ namespace treadle::kernels {
 template <typename T>
 bool is_outer(const GemmShape& shape, const Epilogue<T>& epilogue);
 
-/// Like gemm_batched(), row by row: CPUs write fastest if whole rows of C follow each other, whereas a tile writes pieces of several rows.
+/// Like gemm_batched(), but computes C row by row: CPUs write memory fastest in order, whereas a tile alternates between several rows of C.
 /// @pre is_outer()
 template <typename T>
 void outer_products(const GemmShape& shape, const BatchStrides& batch, const T* A, const T* B, T* C, ThreadPool* pool);

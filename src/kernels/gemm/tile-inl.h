@@ -180,7 +180,7 @@ HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, NextLines next) {
   const T* b = job.B;
   const int64_t longest = job.epilogue->longest_sum;
   HWY_ALIGN T sums[kRows * kVectors * hn::MaxLanes(d)];
-  T* before = nullptr;  // the sum of earlier chains
+  T* before = nullptr;  // the sums of earlier chains; null: this is the first
   int64_t k = job.K;
   for (; k > longest; k -= longest) {
     V sum[kRows][kVectors];
@@ -204,7 +204,7 @@ HWY_INLINE void tile_of(int64_t rows, const TileJob<T>& job, int64_t row, NextLi
   tile<kFromL2 && (kRows > 1), T, kRows, kVectors>(job, row, next);
 }
 
-// Splits rows evenly: 7 rows are 4 + 3, never 6 + 1. If A is in blocks of rows, the tiles are those blocks.
+// Splits rows evenly: 7 rows are 4 + 3, never 6 + 1. If A was copied into blocks of rows, these blocks are the tiles.
 template <bool kFromL2, typename T, int kVectors>
 void rows_of(const TileJob<T>& job) {
   const int64_t rows = job.row_end - job.row_begin;
@@ -270,8 +270,8 @@ void dot_rows(const T* A, int64_t a_row, const T* B, int64_t ldb, T* C, int64_t 
   }
 }
 
-// Multiplies one row of A by all of B, whose rows are read in memory order. Panel by panel, B would be read in pieces of a line or two,
-// which the hardware prefetcher does not follow. The sums stay in L1.
+// Multiplies one row of A by all of B. B's rows are read in memory order: if B were read panel by panel, each row would be read in pieces
+// of one or two cache lines, which the hardware prefetcher does not follow. The sums stay in L1.
 template <typename T>
 void row_product(const T* A, int64_t a_col, const T* B, int64_t ldb, T* C, int64_t N, int64_t K) {
   const hn::ScalableTag<T> d;

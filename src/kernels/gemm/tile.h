@@ -7,14 +7,14 @@
 
 namespace treadle::kernels {
 
-/// The vector length and panel limits of this machine, for packing.
+/// The vector length of this machine and the limits of panels, for packing.
 struct PanelShape {
   int64_t lanes = 1;        // number of elements of a vector
-  int64_t max_vectors = 1;  // width of the widest panel
+  int64_t max_vectors = 1;  // width of the widest panel in vectors
   int64_t rows = 1;         // number of rows of a tile of the widest panel
 };
 
-/// The panels of N columns: the first `wide` of `count` have `vectors + 1` vectors, the others `vectors`.
+/// The division of N columns into `count` panels: the first `wide` panels have `vectors + 1` vectors each, the others `vectors`.
 struct Panels {
   int64_t N, lanes, count, vectors, wide;
 
@@ -29,7 +29,7 @@ struct Panels {
   int64_t padded_columns() const { return first_column(count); }
 };
 
-/// Computes rows [row_begin, row_end) and the `columns` columns of one panel of C.
+/// A job of the micro-kernel: to compute rows [row_begin, row_end) of one panel of C, which has `columns` columns.
 template <typename T>
 struct TileJob {
   const T* A;
@@ -46,12 +46,12 @@ struct TileJob {
   const void* next = nullptr;  // the memory that is read after this panel and has its size; it is prefetched into L2. May be null
 };
 
-/// Returns true if micro-kernels apply the activation in registers; others need one more pass over C.
+/// Returns true if micro-kernels apply the activation in registers. Other activations need one more pass over C.
 inline bool is_clamp(Unary activation) { return activation == Unary::none || activation == Unary::relu || activation == Unary::clip; }
 
 template <typename T>
 PanelShape panel_shape();
-/// Runs gemm_tile_rows(), then applies an activation that is not a clamp to pieces that stay in L1.
+/// Runs gemm_tile_rows(), then applies an activation that is not a clamp, in blocks of C that are still in L1.
 template <typename T>
 void run_tile(const TileJob<T>& job);
 template <typename T>

@@ -14,7 +14,7 @@ namespace treadle::kernels {
 namespace {
 constexpr int64_t kTileRows = 16, kTilePairs = 16;
 constexpr int64_t kPartBytes = 24 * 1024;  // size of a part of a panel that stays in L1 while all rows use it
-constexpr int64_t kLeastPairs = 6;         // minimum depth of a tile; loading a smaller one takes longer than vectors would
+constexpr int64_t kLeastPairs = 6;         // minimum number of pairs per tile; loading a smaller tile takes longer than vectors would
 }  // namespace
 
 int64_t amx_even_pairs(int64_t pairs) {
@@ -34,7 +34,7 @@ int64_t amx_depth(int64_t pairs) {
 
 namespace {
 
-// Tells the compiler that `memory` is read, which GCC 12's tile intrinsics do not tell it.
+// Tells the compiler that `memory` is read, because GCC 12's tile intrinsics do not declare their reads.
 inline void written_before(const void* memory) { __asm__ volatile("" : : "r"(memory) : "memory"); }
 
 // Copies rows that are unevenly spaced into contiguous rows of a tile.
@@ -42,14 +42,14 @@ TREADLE_AMX void gather(const uint16_t* A, const int64_t* pixels, int64_t rows, 
   for (int64_t r = 0; r < rows; ++r) _mm512_store_si512(to + r * kTilePairs, _mm512_maskz_loadu_epi32(words, A + pixels[r]));
 }
 
-// Prefetches one share of the lines that are read next. Inlined, because GCC drops calls of functions that only prefetch.
+// Prefetches one share of the lines of B that are used next. Inlined, because GCC drops calls of functions that only prefetch.
 __attribute__((always_inline)) inline void fetch(const AmxBlock& b, const uint32_t* B, int64_t lines, int64_t share, int64_t shares) {
   const uintptr_t next = reinterpret_cast<uintptr_t>(B) + static_cast<uintptr_t>(b.fetch_distance);
   for (int64_t line = lines * share / shares; line < lines * (share + 1) / shares; ++line)
     __builtin_prefetch(reinterpret_cast<const void*>(next + static_cast<uintptr_t>(64 * line)), 0, 2);
 }
 
-/// A position in A and B. A step is one tile's depth of a segment.
+/// A position in A and B, in steps. A step covers as many pairs of a segment as a tile is deep.
 struct Steps {
   const AmxBlock& b;
   int64_t depth, width, per_segment, a_step, segment, step;
@@ -85,7 +85,7 @@ struct Steps {
       _tile_dpbf16ps(sum, a, b);        \
   } while (false)
 
-// Multiplies a block. kTall: there are more than 16 rows; kWide: there are two vectors of columns. Tiles 0-3 contain sums, 4-5 A, 6-7 B.
+// Multiplies a block. kTall: it has more than 16 rows; kWide: two vectors of columns. Tiles 0-3 hold sums, 4-5 hold A, 6-7 hold B.
 template <bool kBytes, bool kTall, bool kWide>
 TREADLE_AMX void multiply_columns(const AmxBlock& b, int64_t depth, int64_t vector) {
   Steps at(b, depth);
@@ -136,7 +136,7 @@ TREADLE_AMX void multiply_block(const AmxBlock& b, int64_t depth) {
 
 #undef TREADLE_TILE_PRODUCT
 
-// Multiplies gathered rows by all vectors of the panel at once. Tiles 0-3 contain their sums, 4 contains A, 5-7 contain B.
+// Multiplies rows gathered from separate addresses by all vectors of the panel. Tiles 0-3 hold sums, 4 holds A, 5-7 hold B.
 template <int kVectors>
 TREADLE_AMX void multiply_apart(const AmxBlock& b, int64_t depth) {
   alignas(64) uint32_t rows[kTileRows * kTilePairs];
@@ -182,8 +182,8 @@ TREADLE_AMX void multiply_apart(const AmxBlock& b, int64_t depth) {
   if constexpr (kVectors > 3) _tile_stored(3, b.sums + 3 * kTilePairs, b_stride);
 }
 
-// Multiplies split matrices. Tiles 0-3 contain sums, 4-5 parts of A, 6-7 parts of B. The order of products changes only one operand at a
-// time.
+// Multiplies split matrices. Tile registers 0-3 hold sums, 4-5 parts of A, 6-7 parts of B. The products are ordered so that each one loads
+// a new part of only one matrix.
 template <bool kTall, bool kWide>
 TREADLE_AMX void multiply_parts(const SplitBlock& b) {
   constexpr int64_t kRowBytes = 64, kPart = kSplitRows * kSplitTerms, kStep = 2 * kSplitTiles;

@@ -64,7 +64,7 @@ enum class By { pairs, bfloat16, float16 };
 
 // Converts float16 numbers, each in the lower half of a word.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-// Portable targets have no such instruction, and Highway's emulation does not handle infinity.
+// Portable targets have no conversion instruction, and Highway's emulation does not handle infinity.
 HWY_INLINE V from_float16(VU halves) {
   uint32_t bits[hn::MaxLanes(DU())];
   float values[hn::MaxLanes(D())];
@@ -85,7 +85,7 @@ HWY_INLINE V from_float16(VU halves) { return hn::PromoteTo(D(), hn::BitCast(DF1
 HWY_INLINE VU to_float16(V numbers) { return hn::PromoteTo(DU(), hn::BitCast(DH(), hn::DemoteTo(DF16(), numbers))); }
 #endif
 
-// Widens one number of each pair.
+// Widens one number of each pair to float32.
 template <By kBy, bool kOdd>
 HWY_INLINE V widened(VU pairs) {
   const D d;
@@ -104,7 +104,7 @@ HWY_INLINE V broadcast(uint32_t pair) {
     return hn::BitCast(d, hn::Set(DU(), kOdd ? pair & 0xFFFF0000U : pair << 16));
 }
 
-// kApart: rows are at job.pixels; otherwise job.a_row apart, beginning with `row` at A.
+// kApart: rows of A are at the offsets job.pixels; otherwise they are job.a_row apart, and row number `row` is at A.
 template <By kBy, int kRows, int kVectors, bool kApart>
 HWY_NOINLINE void bf16_rows(const Bf16Tile& job, const uint16_t* A, int64_t row, [[maybe_unused]] int64_t ahead) {
   const D d;
@@ -188,7 +188,7 @@ void bf16_any(const Bf16Tile& job) {
   return job.pixels != nullptr ? bf16_blocks<kBy, kVectors, true>(job) : bf16_blocks<kBy, kVectors, false>(job);
 }
 
-// Pixels of one line are evenly spaced, like rows of a matrix. Others are gathered in blocks of 16.
+// Pixels of one image row are evenly spaced, like rows of a matrix. Pixels with other distances are gathered in blocks of 16.
 [[maybe_unused]] void multiply_pixels(AmxTiles& tiles, const int64_t* pixels, AmxBlock block) {
   const int64_t step = block.rows > 1 ? pixels[1] - pixels[0] : 0;
   bool even = true;
@@ -205,7 +205,7 @@ void bf16_any(const Bf16Tile& job) {
   }
 }
 
-// A part of the panel's depth stays in L1 while all rows pass; their sums stay in L2.
+// Multiplies one part of the panel's depth by all rows before the next part: the part stays in L1, and the rows' sums stay in L2.
 template <int kVectors = kMaxVectors>
 void amx_any(const Bf16Tile& job) {
   if constexpr (kVectors > 1) {
@@ -218,8 +218,8 @@ void amx_any(const Bf16Tile& job) {
   AmxTiles tiles;
   const int64_t depth = amx_depth(job.length / 2), steps = job.num_segments * (job.length / 2 / depth);
   const int64_t parts = std::max<int64_t>(1, (steps * depth * row_bytes + kPartBytes / 2) / kPartBytes);
-  // If there are gaps, rows include the unwanted pixels in them: `line` of each `pitch` pixels are wanted, and the first pixel is number
-  // `first_in_line` of its line.
+  // If there are gaps between image rows, the pixels in the gaps are computed too. Of every `pitch` pixels, the first `line` are wanted;
+  // the first pixel computed has the index `first_in_line` within its image row.
   const bool lined = job.line != 0;
   const int64_t line = lined ? job.line : job.to.row_end - job.to.row_begin, pitch = lined ? line + job.gap : line;
   const int64_t first_in_line = lined ? job.first_in_line : 0;
@@ -417,7 +417,7 @@ constexpr int64_t kFewRows = 4;              // up to this number of rows, a pan
 }  // namespace
 
 void bf16_tile([[maybe_unused]] const Bf16Tile& job) {
-  if constexpr (kIsBuilt<BFloat16>) {  // in builds without it, bf16_form() refuses, so this is not reached
+  if constexpr (kIsBuilt<BFloat16>) {  // in builds without bfloat16, bf16_form() declines
     if (job.to.row_end > job.to.row_begin) HWY_DYNAMIC_DISPATCH(bf16_tile_here)(job);
   }
 }
@@ -445,7 +445,7 @@ void run_bf16_tile(const Bf16Tile& job) {
   if (whole) {
     bf16_tile(job);
   } else {
-    // Processes whole segments, or pieces of one; C contains the partial sum.
+    // Each pass multiplies whole segments or a piece of one; between passes, C contains the partial sum.
     const int64_t pieces = pairs <= depth + depth / 2 ? 1 : (pairs + depth - 1) / depth;
     const int64_t each = pieces > 1 ? 1 : std::max<int64_t>(1, depth / std::max<int64_t>(1, pairs));
     Epilogue<float> own = e;

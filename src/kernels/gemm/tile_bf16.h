@@ -13,16 +13,16 @@ struct Bf16Tile {
   const uint16_t* A;        ///< bits of bfloat16 or float16
   int64_t a_row;            ///< row stride: pixel(r) = r * a_row, if `pixels` is null
   const int64_t* pixels;    ///< offset of each row in elements from A, or null
-  const int64_t* segments;  ///< offsets of a row's runs in elements
+  const int64_t* segments;  ///< offsets of a row's segments in elements
   int64_t num_segments;
-  int64_t b_segments;  ///< number of runs of B: run s of a row is multiplied by run (b_first + s) % b_segments
+  int64_t b_segments;  ///< number of segments of B: segment s of a row is multiplied by segment (b_first + s) % b_segments
   int64_t b_first;
-  int64_t length;     ///< number of elements of a run; even
+  int64_t length;     ///< number of elements of a segment; even
   const uint32_t* B;  ///< the panel: one row for each pair of k, one word for each column, with the even k in its lower half
   /// Contains vectors, C, ldc, rows, columns and the epilogue, as for float32. Its A, B and K are ignored.
   TileJob<float> to;
-  /// If nonzero, pixels are a_row apart within lines of `line` pixels, and `gap` pixels separate the lines; A is readable there too. The
-  /// first pixel is number first_in_line of its line. AMX computes the pixels in the gaps as well and drops them.
+  /// If `line` is not 0, pixels are a_row apart in image rows of `line` pixels, with gaps of `gap` readable pixels between the rows. The
+  /// first pixel has the index first_in_line within its row. AMX computes the pixels in the gaps too and drops them.
   int64_t line = 0, gap = 0, first_in_line = 0;
   /// If nonzero, A is stored as AMX tiles (tile_amx.h), and this is the number of elements from one band of 16 rows to the next. The first
   /// row of a band is a multiple of 16. @pre the CPU has AMX
@@ -47,7 +47,7 @@ void run_bf16_tile(const Bf16Tile& job);
 /// bits of mantissa. The remainder is 0 if a number is not finite or becomes infinite.
 void to_bf16(const float* src, int64_t n, uint16_t* dst, uint16_t* rest);
 
-/// Rounds up to 16 rows of K numbers, lda apart, into tiles of 2 * depth columns (tile_amx.h), padded with zeros behind K.
+/// Rounds up to 16 rows of K numbers, lda apart, into tiles of 2 * depth columns (tile_amx.h), padded with zeros after K.
 /// @param hi  memory for tiles of even_columns columns, a multiple of 2 * depth
 /// @param lo  memory for tiles of the remainders, as in to_bf16(); or null
 void to_bf16_tiles(const float* rows, int64_t lda, int64_t count, int64_t K, int64_t even_columns, int64_t depth, uint16_t* hi,

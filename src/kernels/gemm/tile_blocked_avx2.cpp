@@ -49,7 +49,7 @@ struct Codes<8> {
   TREADLE_AVX2 __m256i times(int, __m256i a) const { return _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(a, codes)); }
 };
 
-// Sums `words` words, at most kWordsAtOnce, from `first` on in 16 bits and adds the result to the 32-bit sums.
+// Sums the products of `words` words (at most kWordsAtOnce), beginning with word `first`, in 16 bits; adds the result to the 32-bit sums.
 template <int kBits, int kRows, int kVectors>
 TREADLE_AVX2 inline void add_words(const Job& job, int64_t row, const uint32_t* codes, int64_t first, int64_t words,
                                    __m256i (&sums)[kRows][kVectors]) {

@@ -56,7 +56,7 @@ HWY_NOINLINE void tile(const TileJobI16& job, int64_t row) {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::ReorderWidenMulAccumulate(d, av, bv[v], sum[r][v], unused);
     }
   }
-  // Unrolled too: an accumulator with a variable index would live in memory, even in the loop above.
+  // This loop is unrolled too: accumulators that any loop indexes by a variable live in memory, even during the loop above.
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -151,8 +151,8 @@ HWY_INLINE void widen(const Byte* src, int32_t zero, int64_t n, int16_t* dst) {
   for (; i < n; ++i) dst[i] = static_cast<int16_t>(src[i] - zero);
 }
 
-/// Interleaves whole vectors of `d`; the last vector may overlap the previous one. Does nothing if n is less than a vector. @return  number
-/// of elements done: 0 or n
+/// Interleaves `even` and `odd` in vectors of tag `d`; the last vector may overlap the previous one. Does nothing if n is less than a
+/// vector. @return  number of elements done: 0 or n
 template <class D16, typename Byte>
 HWY_INLINE int64_t pair_vectors(D16 d, const Byte* even, const Byte* odd, int32_t zero, int64_t n, int16_t* dst) {
   const hn::Rebind<Byte, D16> bytes;
@@ -170,7 +170,7 @@ HWY_INLINE int64_t pair_vectors(D16 d, const Byte* even, const Byte* odd, int32_
 template <typename Byte>
 HWY_INLINE void pair(const Byte* even, const Byte* odd, int64_t step, int32_t zero, int64_t n, int16_t* dst) {
   int64_t done = 0;
-  if (step == 1) {  // tries shorter vectors as well, since rows of images are short
+  if (step == 1) {  // also tries shorter vectors, since rows of images are short
     done = pair_vectors(hn::ScalableTag<int16_t>(), even, odd, zero, n, dst);
     if (done == 0) done = pair_vectors(hn::CappedTag<int16_t, 8>(), even, odd, zero, n, dst);
     if (done == 0) done = pair_vectors(hn::CappedTag<int16_t, 4>(), even, odd, zero, n, dst);

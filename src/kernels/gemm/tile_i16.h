@@ -19,7 +19,7 @@ void gemm_tile_rows_i16(const TileJobI16& job);
 /// Computes dst[i] = src[i] - zero, for signed or unsigned bytes.
 void widen_to_i16(const void* src, bool is_signed, int32_t zero, int64_t n, int16_t* dst);
 
-/// Two lines of signed or unsigned bytes whose elements are `step` apart.
+/// Two rows of signed or unsigned bytes whose elements are `step` apart.
 struct BytePairs {
   const void* even;
   const void* odd;  // null means zeros

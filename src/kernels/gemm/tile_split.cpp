@@ -55,7 +55,7 @@ TREADLE_BF16 Magnitude split_rows(const float* rows, int64_t ld, int64_t count, 
   return _mm512_reduce_max_epu32(largest);
 }
 
-/// Splits rows of up to 16 columns; two rows of terms become a tile row of 16 pairs.
+/// Splits rows of up to 16 columns; each two rows become one tile row of 16 pairs.
 TREADLE_BF16 Magnitude split_pairs(const float* rows, int64_t ld, int64_t terms, int64_t columns, uint16_t* to) {
   alignas(64) static constexpr uint16_t kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                            8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -78,14 +78,14 @@ TREADLE_BF16 Magnitude split_pairs(const float* rows, int64_t ld, int64_t terms,
   return _mm512_reduce_max_epu32(largest);
 }
 
-// Transposes tiles by words: A's layout has rows of terms, B's has rows of pairs, and a pair is one word.
+// Transposes three tiles of 32-bit words, each a pair of terms: turns A's layout (rows of terms) into B's (rows of pairs), or back.
 void turn(const uint16_t* from, uint16_t* to) {
   for (int64_t i = 0; i < 3; ++i)
     transpose_plane(kSplitRows, kSplitTerms / 2, reinterpret_cast<const uint32_t*>(from) + i * kWords, kSplitTerms / 2,
                     reinterpret_cast<uint32_t*>(to) + i * kWords, kSplitRows);
 }
 
-/// Calls split(), which writes tiles in the layout of the other operand, and transposes these tiles.
+/// Calls split(), which writes tiles in the layout of the other matrix, and transposes these tiles.
 template <typename Split>
 Magnitude split_turned(const Split& split, uint16_t* to) {
   alignas(64) uint16_t tiles[kSplitTiles];
@@ -141,8 +141,8 @@ bool have_parts(Magnitude largest) {
 }
 
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b) {
-  // Splitting loses up to 2^-126 of a number, which is multiplied by the other matrix's largest. Within this bound, the error is below
-  // 2^-50 of the product of the largest magnitudes.
+  // Splitting a number has an error of up to 2^-126, which is then multiplied by at most the other matrix's largest magnitude. Within this
+  // bound, the error is below 2^-50 of the product of the largest magnitudes.
   constexpr float kLeastProduct = 0x1p-40F;
   const float a = std::bit_cast<float>(largest_of_a), b = std::bit_cast<float>(largest_of_b);
   return have_parts(largest_of_a) && have_parts(largest_of_b) && (a == 0 || b == 0 || a * b >= kLeastProduct);

@@ -6,8 +6,8 @@
 // float32. Intel and NVIDIA call the method BF16x3 and BF16x9 (Henry, Tang, Heinecke: "Leveraging the bfloat16 artificial intelligence
 // datatype for higher-precision computations", 2019).
 //
-// The CPU flushes numbers below 2^-126 to zero, which loses parts of numbers below 2^-102, and parts of infinity are NaN. can_split() tells
-// from the largest magnitudes of both matrices if neither matters.
+// The CPU flushes numbers below 2^-126 to zero, which loses parts of numbers below 2^-102, and parts of infinity are NaN. can_split()
+// returns true if, given the largest magnitudes of both matrices, neither effect matters.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace treadle::kernels {
 
-/// A tile of one part has 16 rows of A (or columns of B) by 32 terms. The tiles of the high, middle and low parts are one behind the other.
-/// Edges are padded with zeros.
+/// A tile of one part has 16 rows of A (or columns of B) by 32 terms. The tiles of the high, middle and low parts follow each other. Edges
+/// are padded with zeros.
 constexpr int64_t kSplitRows = 16, kSplitTerms = 32;
 constexpr int64_t kSplitTiles = 3 * kSplitRows * kSplitTerms;  ///< bfloat16 elements of a high, a middle and a low tile together
 
