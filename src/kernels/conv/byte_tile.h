@@ -8,7 +8,7 @@
 
 namespace treadle::kernels {
 
-/// Converts 32-bit sums to bytes. The arrays have one element per column, rounded up to 16.
+/// How 32-bit sums are converted to bytes. The arrays have one element per column, rounded up to 16.
 struct ByteEpilogue {
   const int32_t* offsets;
   const float* scales;
@@ -48,15 +48,15 @@ struct ByteDepthwiseRow {
   uint8_t* y;
   int32_t* sums = nullptr;  ///< if not null: receives the sums plus offsets, and y is not written
 };
-/// Calls some(down, along, ow) for groups of kPixels outputs, from ow on, whose windows are inside the image along the row, and one(down,
-/// along, ow) for each other output.
+/// Divides a row of outputs. Calls some(down, along, ow) for groups of kPixels outputs, the first at ow, whose windows are inside the image
+/// along the row; calls one(down, along, ow) for each other output.
 template <int kPixels, typename Some, typename One>
 void each_of_row(const ByteDepthwiseRow& row, Some some, One one) {
   const Window& w = *row.window;
   const Taps down = taps_inside(w, 1, row.oh);
   for (int64_t ow = 0; ow < w.out[2];) {
     const Taps along = taps_inside(w, 2, ow);
-    // If the first tap of the first window and the last tap of the last are inside, so are all between.
+    // If the first tap of the first window and the last tap of the last window are inside, all taps between them are inside too.
     const int64_t last = along.start + (kPixels - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2];
     if (along.start >= 0 && last < w.in[2] && ow + kPixels <= w.out[2]) {
       some(down, along, ow);

@@ -97,7 +97,7 @@ void all_rows(const ByteConvTile& tile) {
     }
 }
 
-// Iterates over the taps of a window, for the channels from c on.
+// Iterates over the taps of a window, for a group of channels that begins with channel c.
 struct TapWalk {
   const ByteDepthwiseRow& row;
   const Taps &down, &along;
@@ -148,7 +148,7 @@ TREADLE_AVX2 inline void store_depthwise(const ByteDepthwiseRow& row, const Sums
   for (int p = 0; p < kPixels; ++p) store_bytes(scaling.to_bytes(sum[p]), count, row.y + (ow + p) * row.C + c);
 }
 
-// Computes pixels [ow, ow + kPixels) for 16 channels from c on. One 16-bit multiply-add handles two taps.
+// Computes pixels [ow, ow + kPixels) for the 16 channels that begin with c. One 16-bit multiply-add handles two taps.
 template <bool kSigned, int kPixels>
 TREADLE_AVX2 void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c) {
   const int64_t step = row.window->stride[2] * row.C;
@@ -242,8 +242,8 @@ TREADLE_AVX2 void byte_max_row_avx2(const ByteMaxRow& row) {
 
 TREADLE_AVX2 void map_bytes_avx2(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
   constexpr int64_t kBytes = 64;  // two vectors at a time share the loads of table rows
-  // A shuffle looks up 16 bytes by the lowest four bits of an index and gives 0 if its sign bit is set. The index decreases by 16 for each
-  // row and stays negative once it is. So all rows up to the wanted one contribute, and each stores its XOR with the row before.
+  // A shuffle looks up a table row of 16 bytes by an index's lowest four bits, and gives 0 if the index is negative. The index decreases by
+  // 16 per row and stays negative then. All rows up to the wanted one contribute, so each row is stored XORed with the row before.
   __m256i rows[16];
   for (int half = 0; half < 2; ++half) {
     __m256i before = _mm256_setzero_si256();

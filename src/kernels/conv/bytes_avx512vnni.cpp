@@ -93,7 +93,7 @@ TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], bytes, columns[v]);
     }
   }
-  // Stores the sums to memory first: with the epilogue unrolled here, GCC would keep them in memory during the loop above too.
+  // Stores the sums to memory first: if the epilogue were unrolled here, GCC would keep the sums in memory during the loop above too.
   alignas(64) int32_t sums[kRows * kVectors * 16];
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r)
@@ -128,7 +128,7 @@ TREADLE_VNNI inline __m512i load_bytes(const uint8_t* src, int64_t count) {
   return kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
 }
 
-// Computes pixels [ow, ow + kPixels) for `count` channels from c on, at most 16 * kVectors.
+// Computes pixels [ow, ow + kPixels) for `count` channels (at most 16 * kVectors), beginning with channel c.
 template <bool kSigned, int kVectors, int kPixels>
 TREADLE_VNNI inline void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c,
                                           int64_t count) {

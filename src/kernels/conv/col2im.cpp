@@ -1,5 +1,5 @@
-// Sums the plane row by row. Along a row, outputs of one phase (position modulo the stride) receive contiguous columns, so vectors add them
-// up. Then the phases are interleaved.
+// Sums a plane row by row. Outputs of a row whose positions are equal modulo the stride are called a phase. An output phase receives
+// contiguous columns, so vectors add them up; then the phases are interleaved.
 #include "kernels/conv/col2im.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,7 +20,7 @@ using D = hn::ScalableTag<float>;
 constexpr int64_t kPiece = 1024;   // number of sums of one phase that are computed at a time
 constexpr int64_t kMostRows = 64;  // maximum number of rows of columns per row of the plane for which sums are kept in registers
 
-// A number as quotient and nonnegative remainder by the stride. Adding two such numbers needs no division.
+// A number as quotient and nonnegative remainder by the stride. Two such numbers can be added without a division.
 struct Places {
   int64_t quotient, rest;
   Places(int64_t number, int64_t stride) : quotient(number / stride), rest(number % stride) {
@@ -32,7 +32,7 @@ struct Places {
   }
 };
 
-// Adds x[i] to sums[i]. `sums` has space for one more vector behind its end.
+// Adds x[i] to sums[i]. `sums` has space for one more vector after its end.
 HWY_INLINE void add_run(const float* x, int64_t n, float* sums) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -45,13 +45,13 @@ HWY_INLINE void add_run(const float* x, int64_t n, float* sums) {
 #endif
 }
 
-// Sets all sums to `value`; may also write the space behind their end.
+// Sets all sums to `value`; may also write to the space after their end.
 HWY_INLINE void start_sums(float value, int64_t n, float* sums) {
   const D d;
   for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d))) hn::StoreU(hn::Set(d, value), d, sums + i);
 }
 
-// Adds one row of columns of every kw to the sums of `phases` phases from `phase` on, positions [begin, begin + n).
+// For each kw, adds one row of columns to the sums of the phases [phase, phase + phases), at positions [begin, begin + n).
 HWY_INLINE void add_taps(const Window& w, const float* columns, int64_t phase, int64_t phases, int64_t begin, int64_t n,
                          float (*sums)[kPiece + hn::MaxLanes(D())]) {
   const int64_t stride = w.stride[2];
@@ -65,7 +65,7 @@ HWY_INLINE void add_taps(const Window& w, const float* columns, int64_t phase, i
   }
 }
 
-// Sets dst[i * stride + p] = sums[p][i], but writes nothing beyond `end`.
+// Sets dst[i * stride + p] = sums[p][i], but writes nothing at or after `end`.
 HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t phases, int64_t stride, int64_t n, float* dst,
                            const float* end) {
   int64_t i = 0;
@@ -85,8 +85,8 @@ HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t ph
     for (int64_t p = 0; p < phases && dst + i * stride + p < end; ++p) dst[i * stride + p] = sums[p][i];
 }
 
-// For rows with stride 1: adds all taps of a vector of sums in a register. The lanes that a tap contributes to are the same in every row,
-// so they are computed once.
+// For rows with stride 1: keeps a vector of sums in a register while all taps are added. The lanes to which a tap contributes are the same
+// in every row, so they are computed once.
 struct RowTaps {
   static constexpr int64_t kMost = 256;
   struct Tap {
@@ -97,8 +97,8 @@ struct RowTaps {
   int32_t begins[kMost + 1];  // first tap of each vector
   int64_t vectors = 0;
 
-  // Returns false if there are too many taps or masked loads are slow. The taps of a vector are ordered by kw, so that the sums are the
-  // same as without registers.
+  // Returns false if there are too many taps or masked loads are slow. The taps of a vector are ordered by kw, so that the terms are added
+  // in the same order as without registers.
   bool make(const Window& w) {
     const auto lanes = static_cast<int64_t>(hn::Lanes(D()));
     vectors = (w.in[2] + lanes - 1) / lanes;
@@ -116,7 +116,7 @@ struct RowTaps {
     return true;
   }
 
-  // Returns sums + the contribution of one row of columns of every kw to this vector.
+  // Returns `sums` plus what one row of columns of each kw contributes to this vector.
   HWY_INLINE hn::Vec<D> add(int64_t vector, const float* rows, hn::Vec<D> sums) const {
     const D d;
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -130,7 +130,7 @@ struct RowTaps {
   }
 };
 
-// Returns true if windows have two taps along a row, without gaps or overlap, as in doubling an image: each element receives just one tap.
+// Returns true if windows have two taps along a row without gaps or overlap, as when an image is doubled: each output has just one tap.
 bool tiles_pairs(const Window& w) {
   for (int axis = 0; axis < 3; ++axis)
     if (w.kernel[axis] > w.stride[axis] || (w.dilation[axis] != 1 && w.kernel[axis] != 1)) return false;
@@ -150,7 +150,7 @@ HWY_INLINE void put_pairs(const float* even, const float* odd, float bias, int64
   for (; i < n; ++i) dst[2 * i] = even[i] + bias, dst[2 * i + 1] = odd[i] + bias;
 }
 
-// Calls fn(row of columns of kw = 0) for each kd and kh that contributes to the plane's row at position `depth`, `height`.
+// Calls fn(row of columns for kw = 0) for each kd and kh that contributes to the plane's row at position `depth`, `height`.
 template <typename Fn>
 HWY_INLINE void for_each_row(const Window& w, const float* columns, const Places& depth, const Places& height, Fn fn) {
   const Places depth_step(w.dilation[0], w.stride[0]), height_step(w.dilation[1], w.stride[1]);

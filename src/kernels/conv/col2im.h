@@ -1,4 +1,4 @@
-// The second half of a transposed convolution: adds the products of each tap to the outputs that the tap reaches.
+// The second half of a transposed convolution: adds the product for each tap to the output that the tap reaches.
 #pragma once
 
 #include "kernels/conv/window.h"

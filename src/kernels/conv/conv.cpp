@@ -14,8 +14,8 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kEnoughPanels = 12;          // with at least this many panels, panels alone keep the threads busy
-constexpr int64_t kMinMacsPerChunk = 100'000;  // minimum of multiplications per chunk; takes about 2 us
+constexpr int64_t kEnoughPanels = 12;          // with at least this many panels, a division by panels alone keeps the threads busy
+constexpr int64_t kMinMacsPerChunk = 100'000;  // minimum number of multiplications per chunk: about 2 us
 
 /// Returns true for a 1x1 convolution without strides and pads. Its columns are the pixels of the image.
 bool is_pointwise(const Window& w) {
@@ -24,7 +24,7 @@ bool is_pointwise(const Window& w) {
   }
   return true;
 }
-/// Returns the window of a pointwise convolution, with the image as a single row.
+/// Returns the window of a pointwise convolution that treats the image as a single row.
 Window flattened(const Window& w) {
   Window flat = w;
   flat.in[0] = flat.in[1] = flat.out[0] = flat.out[1] = 1;

@@ -1,8 +1,8 @@
 // float32 convolution in NCHW: x[N, C, in], W[M, C / group, kernel], y[N, M, out], one to three spatial axes.
 //
 // For one image, y is the product of W (M x C*kernel) and the image's columns (C*kernel x out), by implicit im2col: the columns of 64
-// outputs at a time are written straight into a GEMM panel, which stays in L2 while all rows of W pass. W is read in place. Depthwise
-// convolutions are computed directly. For constant weights the layout pass selects the kernels of nhwc.h instead.
+// outputs at a time are written straight into a GEMM panel, which stays in L2 while all rows of W are multiplied by it. W is read in place.
+// Depthwise convolutions are computed directly. If weights are constant, the layout pass selects the kernels of nhwc.h instead.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace treadle::kernels {
 struct ConvParams {
   int64_t N = 1, C = 1, M = 1, group = 1;  ///< C and M are totals over all groups
   Window window;
-  int64_t x_pixel = 0, y_pixel = 0;  ///< NHWC only: stride of pixels in floats, if x or y is part of a wider image; 0: C or M
-  bool x_planes = false;             ///< NHWC kernels only: x is stored in NCHW nevertheless
+  int64_t x_pixel = 0, y_pixel = 0;  ///< NHWC only: pixel stride in floats, if x or y is part of a wider image; 0: C or M
+  bool x_planes = false;             ///< NHWC kernels only: x is nevertheless stored in NCHW
   int64_t x_step() const { return x_pixel > 0 ? x_pixel : C; }
   int64_t y_step() const { return y_pixel > 0 ? y_pixel : M; }
 };
@@ -33,7 +33,7 @@ struct ConvEpilogue {
   float a = 0, b = 0;
 };
 
-/// Checks the number of groups. @throws Error(invalid_argument) if it divides neither C nor M.
+/// Checks the number of groups. @throws Error(invalid_argument) if it does not divide both C and M.
 void check_conv(const ConvParams& params);
 
 /// Returns the scratch bytes of conv() for a call on at most `max_threads` threads.
@@ -43,8 +43,8 @@ size_t conv_scratch_bytes(const ConvParams& params, int max_threads);
 void conv(const ConvParams& params, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue, void* scratch,
           int max_threads, ThreadPool* pool);
 
-/// Transposed convolution: x[N, C, in], W[C, M / group, kernel], y[N, M, out]. `window` describes the forward convolution of which it is
-/// the gradient: window.in is y's extent and window.out is x's.
+/// Transposed convolution: x[N, C, in], W[C, M / group, kernel], y[N, M, out]. `window` describes the forward convolution whose gradient
+/// this is: window.in is the extent of y, and window.out is the extent of x.
 size_t conv_transpose_scratch_bytes(const ConvParams& params, int max_threads);
 void conv_transpose(const ConvParams& params, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue, void* scratch,
                     int max_threads, ThreadPool* pool);

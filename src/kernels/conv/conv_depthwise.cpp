@@ -13,16 +13,16 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kPixelsAtOnce = 64;      // number of pixels that share one read of a row of the first convolution's weights
-constexpr int64_t kRowsPerBand = 8;        // minimum number of rows of a band, since rows at a band's border are computed for both sides
-constexpr int64_t kFewestRows = 3;         // minimum number of rows of a band if some threads would get none otherwise
-constexpr int64_t kRingFloats = 9 * 1024;  // the part of the ring that stays in L1 beside the weights
-constexpr int64_t kMostTwice = 16;  // at most one in this many columns may be computed twice, because both strips at a border need it
+constexpr int64_t kRowsPerBand = 8;        // minimum number of rows of a band, since rows at a border are computed once for each side
+constexpr int64_t kFewestRows = 3;         // minimum number of rows of a band if some threads would otherwise get none
+constexpr int64_t kRingFloats = 9 * 1024;  // size of the part of the ring that stays in L1 beside the weights
+constexpr int64_t kMostTwice = 16;         // at most one column in this many is computed twice, because both strips at a border need it
 
-/// y is computed in steps of some rows; a ring buffer holds the rows of the intermediate image that a step reads. With several threads, y
-/// is cut into bands of rows. If whole rows exceed L1, y is also cut into strips of columns with rings of their own, provided that they
-/// overlap little. The input of the first convolution is padded as in nhwc_conv, one image at a time.
+/// y is computed in steps of a few rows. A ring buffer holds the rows of the intermediate image (the first convolution's output) that a
+/// step reads. With several threads, y is cut into bands of rows. If whole rows exceed L1, y is also cut into strips of columns with their
+/// own rings, provided that strips overlap little. The input is padded as in nhwc_conv, one image at a time.
 struct Plan {
-  int64_t reach;  // rows that a window spans
+  int64_t reach;  // number of rows that a window spans
   int64_t rows_per_step, ring_rows, bands = 1, strips = 1;
   size_t slot_bytes, padded_bytes;
 
@@ -45,7 +45,7 @@ struct Plan {
     slot_bytes = aligned_bytes<float>(ring_rows * widest * p.depthwise.C);
   }
 
-  /// Returns the number of columns that the windows on both sides of a border read.
+  /// Returns the number of columns that are read by windows on both sides of a border between strips.
   static int64_t shared_columns(const Window& w) { return std::max<int64_t>(0, (w.kernel[2] - 1) * w.dilation[2] + 1 - w.stride[2]); }
   /// Describes a strip as a separate image: its window, and its first column in y and in the intermediate image.
   struct Strip {
@@ -64,7 +64,7 @@ struct Plan {
   }
 };
 
-/// Computes rows of the first convolution.
+/// Computes rows of the first convolution's output.
 class FirstRows {
  public:
   FirstRows(const ConvParams& p, const ConvStage& stage)
@@ -76,7 +76,7 @@ class FirstRows {
         flat_(direct::is_flat(p.window)),
         clamp_(clamp_of(stage.epilogue)) {}
 
-  /// Computes columns [first, first + columns) of rows [from, to), contiguous in y. A 1x1 convolution treats whole rows as one line.
+  /// Computes columns [first, first + columns) of rows [from, to), contiguous in y. A 1x1 convolution treats several whole rows as one row.
   void compute(const float* x, int64_t from, int64_t to, int64_t first, int64_t columns, float* y) const {
     if (columns <= 0) return;  // the strip is within the padding
     const Window& w = p_.window;

@@ -1,5 +1,5 @@
-// Fuses a convolution with the depthwise convolution that reads its result, channels innermost, a few rows at a time. So the intermediate
-// image, often the widest of a mobile network, is never written to memory as a whole.
+// Fuses a convolution with the depthwise convolution that reads its result, in NHWC, a few rows at a time. The image between them, often
+// the widest of a mobile network, is thus never written to memory as a whole.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace treadle::kernels {
 
-/// `depthwise` has C = M = group, and its window's input is the intermediate image. `first` has C channels of x, M channels of the
-/// intermediate image, one group and two spatial axes.
+/// The two convolutions. `depthwise` has C = M = group, and its input is the intermediate image. `first` maps the C channels of x to the M
+/// channels of the intermediate image; it has one group and two spatial axes.
 struct ConvDepthwise {
   ConvParams first, depthwise;
   int max_threads;
@@ -26,7 +26,7 @@ struct ConvStage {
 
 size_t conv_depthwise_scratch_bytes(const ConvDepthwise& params);
 
-/// x[N, high, wide, first.C], or NCHW; y[N, out, depthwise.C]. Equals the two convolutions one after the other, bit for bit if the first
+/// Computes y[N, out, depthwise.C] from x[N, high, wide, first.C] (or NCHW). Equals the two separate convolutions, bit for bit if the first
 /// has few weights. The residual must not be y.
 void conv_depthwise(const ConvDepthwise& params, const float* x, const ConvStage& first, const ConvStage& depthwise, float* y,
                     void* scratch, ThreadPool* pool);

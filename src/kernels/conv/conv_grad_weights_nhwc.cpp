@@ -1,6 +1,6 @@
-// dW = dY^T X over all pixels: rows of the product are filters, its columns the elements of a window, channel by channel for each tap.
-// Pixels are processed in blocks. The columns of a block are gathered into GEMM panels, and all filters pass over a panel while it is in
-// L1.
+// dW = dY^T X, summed over all pixels. A row of the product is a filter; a column is an element of the window, ordered by tap and channel.
+// Pixels are processed in blocks. The columns of a block are gathered into GEMM panels, and all filters are multiplied by a panel while it
+// is in L1.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kDepth = 128;         // number of pixels of a block; a panel of 64 columns takes 32 KB
 constexpr int64_t kMaxFilters = 512;    // maximum number of filters of a block of dy, which takes 256 KB
 constexpr int64_t kPanelsTogether = 4;  // number of panels that share a copied block of dy
-constexpr int64_t kEnoughItems = 16;    // number of items that keep the threads busy; if there are fewer, the pixels are divided too
+constexpr int64_t kEnoughItems = 16;    // number of work items that keep the threads busy; if there are fewer, the pixels are divided too
 constexpr int64_t kLeastBlocks = 8;     // minimum number of blocks of pixels in a part
 constexpr int64_t kLineFloats = 16;     // padding of rows in floats, since rows whose size is a power of two would share cache sets
 constexpr int64_t kImageGroups = 8;     // number of partial sums of a depthwise convolution that are summed separately
@@ -29,11 +29,11 @@ int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool is_depthwise(const ConvParams& p) { return p.group == p.C && p.group == p.M; }
 
-/// The division of the product of one group. It depends only on the sizes.
+/// How the product of one group is divided into panels, filters and cuts (parts of the pixels). It depends only on the sizes.
 struct WeightsPlan {
   int64_t channels, filters, columns, pixels;
   bool whole_rows;  // a row of the window is contiguous in the image
-  bool in_place;    // true if there is one tap: then the first part is summed directly into dw, because the layout is the same
+  bool in_place;    // true if there is one tap: dw then has the layout of the sums, and the first cut is summed directly into it
   int64_t runs, run_length;
   Panels panels;
   int64_t panel_ranges, filter_ranges, filters_each, cuts, cut_pixels;
@@ -74,7 +74,7 @@ struct WeightsPlan {
 /// A block of pixels, with the positions of their windows in x.
 struct PixelBlock {
   int64_t count = 0;
-  int64_t image[kDepth], line[kDepth], along[kDepth];  // offset of the image in floats; first row and column of the window
+  int64_t image[kDepth], line[kDepth], along[kDepth];  // offset of the image in floats; first row and first column of the window
 
   PixelBlock(const ConvParams& p, int64_t begin, int64_t end) : count(end - begin) {
     const Window& w = p.window;
@@ -89,8 +89,8 @@ struct PixelBlock {
   }
 };
 
-/// Gathers elements [begin, end) of a run for all pixels of the block into columns of a panel. @param alone  no other run has columns in
-/// the panel
+/// Gathers elements [begin, end) of a run (contiguous elements of a window) for all pixels of a block into columns of a panel. @param alone
+/// true if no other run has columns in the panel
 void gather_run(const ConvParams& p, const WeightsPlan& plan, const PixelBlock& block, int64_t run, int64_t group, int64_t begin,
                 int64_t end, const float* x, float* to, int64_t width, bool alone) {
   const Window& w = p.window;
@@ -199,7 +199,7 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
   }
 }
 
-/// Adds up the parts and transposes the sums from [filter][tap][channel] to [filter][channel][tap].
+/// Adds up the sums of all cuts and transposes them from [filter][tap][channel] to [filter][channel][tap].
 void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float* dw, ThreadPool* pool) {
   if (plan.in_place && plan.cuts == 1) return;
   const int64_t taps = p.window.kernel_size();
@@ -216,8 +216,8 @@ void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float*
   });
 }
 
-/// The plan for few channels, as in a network's first convolution. The rows of the product are the elements of one line of the window, its
-/// columns are filters. Both operands are read in place; only lines whose windows cross the border are copied.
+/// The plan for few channels, as in a network's first convolution. A row of the product is an element of one line (row) of the window, a
+/// column is a filter. Both operands are read in place, but lines of x whose windows cross the border are copied.
 struct LinesPlan {
   int64_t rows, columns;  // number of elements in a line of the window; number of filters, rounded up to whole vectors
   int64_t lines, groups;  // number of lines of all outputs; number of partial sums
@@ -258,7 +258,7 @@ void sum_lines(const ConvParams& p, const LinesPlan& plan, int64_t begin, int64_
   std::fill_n(sums, plan.sums(p), 0.0F);
   std::vector<int64_t> held(static_cast<size_t>(plan.kept_lines), -1);
   const bool inside = w.pad_begin[2] == 0 && plan.x_line <= w.in[2] * p.C;
-  // Returns a line with zeros on both sides: in place if windows are inside, otherwise a copy that is kept while windows use it.
+  // Returns a line of x with zeros on both sides: in place if no window crosses the border, otherwise a copy, kept while windows use it.
   const auto padded = [&](int64_t image, int64_t ih) {
     const int64_t number = image * w.in[1] + ih;
     const float* line = x + number * w.in[2] * p.C;

@@ -15,12 +15,12 @@
 namespace treadle::kernels {
 namespace {
 
-/// The inputs of one axis whose index plus the pad is `rest` modulo the stride. Their gradient is a convolution of dy with the taps
-/// first_tap, first_tap + tap_step ..., in reverse order.
+/// A phase of one axis: the inputs whose index plus the pad is `rest` modulo the stride. Their gradient is a convolution of dy with the
+/// taps first_tap, first_tap + tap_step ..., in reverse order.
 struct AxisPhase {
   int64_t first = 0, count = 0;  ///< the inputs are first, first + stride ...
   int64_t first_tap = 0, tap_step = 1, taps = 0;
-  /// Parameters of the convolution of dy; a negative pad means that as many pixels of dy are before the window.
+  /// Parameters of the convolution of dy. A negative pad means that the first window begins that many pixels after dy's first pixel.
   int64_t dilation = 1, pad = 0;
 
   AxisPhase(const Window& w, int axis, int64_t rest) {
@@ -36,11 +36,11 @@ struct AxisPhase {
   }
 };
 
-/// A phase of the inputs: one AxisPhase for each axis.
+/// A phase of the image's pixels: one AxisPhase for each axis.
 struct Phase {
   AxisPhase axes[3];
-  ConvParams conv;               // convolution of dy whose output contains the phase's inputs side by side
-  int64_t zeros[3] = {0, 0, 0};  // number of taps with weight zero that are prepended where a window does not begin at dy's first pixel
+  ConvParams conv;               // convolution of dy whose output contains the phase's inputs contiguously
+  int64_t zeros[3] = {0, 0, 0};  // number of zero taps that are prepended if the first window begins after dy's first pixel
 
   Phase(const ConvParams& p, int64_t d, int64_t h, int64_t w) : axes{{p.window, 0, d}, {p.window, 1, h}, {p.window, 2, w}} {
     conv.N = p.N, conv.C = p.M, conv.M = p.C, conv.group = p.group;
@@ -70,7 +70,7 @@ void each_phase(const ConvParams& p, Visit visit) {
 
 bool is_whole(const Window& w) { return w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1; }
 
-/// Sets to[m][k] = from[m * pitch][taps[k]], or 0 if taps[k] < 0. If kBackwards > 0, taps[k] is kBackwards - 1 - k.
+/// Sets to[m][k] = from[m * pitch][taps[k]], or 0 if taps[k] < 0. If kBackwards > 0, there are kBackwards taps in reverse order.
 template <int kBackwards>
 void turn_taps(int64_t count, const float* from, int64_t pitch, std::span<const int64_t> taps, float* to) {
   for (int64_t m = 0; m < count; ++m, from += pitch, to += taps.size()) {
@@ -126,7 +126,7 @@ void turn_weights(const ConvParams& p, const Phase& phase, const float* weights,
   });
 }
 
-/// Writes a phase's pixels to their strided positions in dx; zeros if `phase_dx` is null.
+/// Writes a phase's pixels to their strided positions in dx. If `phase_dx` is null, writes zeros.
 void scatter_phase(const ConvParams& p, const Phase& phase, const float* phase_dx, float* dx, ThreadPool* pool) {
   const Window& w = p.window;
   const AxisPhase* a = phase.axes;

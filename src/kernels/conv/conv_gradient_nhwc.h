@@ -1,7 +1,7 @@
 // Gradients of NHWC convolutions, and convolutions whose weights are packed in every run. They are computed in float32, or in bfloat16 with
 // float32 sums if that is faster. ConvParams are those of the forward convolution: x[N, in, C], W[M, C / group, kernel], y[N, out, M]. The
-// input's gradient is one convolution of dy for each phase of the strides, by the methods of nhwc.h. The weights' gradient is one product
-// over all pixels, or is computed by Winograd's method (winograd_gradient.h).
+// input's gradient is computed by the methods of nhwc.h, with one convolution of dy per phase (position modulo the strides). The weights'
+// gradient is one product over all pixels, or is computed by Winograd's method (winograd_gradient.h).
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ size_t nhwc_conv_unpacked_scratch_bytes(const ConvParams& params, NhwcMethod met
 void nhwc_conv_unpacked(const ConvParams& params, NhwcMethod method, const float* x, const float* weights, float* y,
                         const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool, Bf16Choice bf16 = {});
 
-/// Returns false if conv_grad_input_nhwc() does not support the window: strides combined with dilations, and pads that the window does not
-/// reach.
+/// Returns false if conv_grad_input_nhwc() does not support the window: with three spatial axes, or with dilations and pads that exceed the
+/// reach of the window's taps.
 bool conv_grad_input_nhwc_fits(const ConvParams& params);
 size_t conv_grad_input_nhwc_scratch_bytes(const ConvParams& params, const ConvChoice& choice, int max_threads, Bf16Choice bf16 = {});
 /// Computes dx[N, in, C] from dy[N, out, M].

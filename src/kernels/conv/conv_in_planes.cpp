@@ -19,7 +19,7 @@ bool has_few_pixels(const ConvParams& p) {
          p.C > 0 && p.M > 0;
 }
 
-/// Returns parameters for the plain kernels, whose planes are contiguous.
+/// Returns parameters for the plain kernels, which need contiguous planes.
 ConvParams plain(ConvParams p) {
   p.x_pixel = p.y_pixel = 0;
   p.x_planes = false;

@@ -1,5 +1,5 @@
-// NHWC convolutions of one small image with computed weights, where packing the weights would take longer than the products. The kernels of
-// conv.h read weights in place, so x is transposed to NCHW for them, and the result is transposed back.
+// NHWC convolutions of one small image with weights that are computed in the run, if packing them would take longer than the products. The
+// kernels of conv.h read weights in place, so x is transposed to NCHW for them, and the result is transposed back.
 //
 // ConvParams, operands and results are as in conv_gradient_nhwc.h.
 #pragma once

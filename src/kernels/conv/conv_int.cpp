@@ -12,14 +12,14 @@
 namespace treadle::kernels {
 namespace {
 
-/// Describes the image as the tiles read it, in place of im2col: int16 values less the zero point, with borders, and channels in pairs. A
-/// stride of s splits an axis into s phases, so that adjacent outputs read adjacent elements and a tap is an offset. Layout:
+/// Describes the copy of the image that tiles read instead of im2col columns: int16 values minus the zero point, with borders, channels in
+/// pairs. A stride of s splits an axis into s phases. Then adjacent outputs read adjacent elements, and a tap is a fixed offset. Layout:
 ///
 ///     channel pair, phase, rows of the grid of pairs
 struct PairsImage {
   int64_t channel_pairs;  // number of channel pairs of a group
   int64_t phases[3];      // number of phases of each axis that taps read
-  int64_t grid[3];        // extent of the grid for each axis: the outputs, and what taps read behind the last output
+  int64_t grid[3];        // extent of the grid for each axis: the outputs, and what taps read after the last output
   int64_t phase_pairs, channel_size;
 
   explicit PairsImage(const ConvParams& p) : channel_pairs((p.C / p.group + 1) / 2) {
@@ -42,8 +42,8 @@ constexpr int64_t kRowsBytes = 256 << 10;  // bytes of weights that stay in L2 w
 
 int64_t taps_of(const ConvParams& p) { return (p.C / p.group + 1) / 2 * p.window.kernel_size(); }
 
-/// Describes the runs of the grid that are computed together: rows of outputs, or the whole grid with the gaps between rows if that has
-/// fewer columns.
+/// The runs (contiguous positions) of the grid that are computed together: either rows of outputs, or the whole grid including the gaps
+/// between rows if that takes fewer columns.
 struct Runs {
   int64_t count, length;
   bool gaps;  // the run is the whole grid, including positions that are not outputs
@@ -61,7 +61,7 @@ struct Runs {
   int64_t widest() const { return (panels.vectors + (panels.wide > 0 ? 1 : 0)) * panels.lanes; }
 };
 
-/// Fills the phases of one channel pair. Positions outside the image are zero.
+/// Fills the phases of one channel pair with pixels. Positions outside the image become zero.
 struct PairsFiller {
   const Window& w;
   const PairsImage& image;
@@ -96,7 +96,7 @@ struct PairsFiller {
   }
 };
 
-/// Writes the offset of each tap of the weights in a group's image, in int16 elements.
+/// Writes each tap's offset in a group's image, in int16 elements.
 void write_offsets(const Window& w, const PairsImage& image, int64_t* offsets) {
   for (int64_t c = 0; c < image.channel_pairs; ++c)
     for (int64_t d = 0; d < w.kernel[0]; ++d)
@@ -108,7 +108,7 @@ void write_offsets(const Window& w, const PairsImage& image, int64_t* offsets) {
         }
 }
 
-/// Copies the outputs among columns [first, first + columns) of the grid from rows of `width` elements to planes of `plane` elements.
+/// Copies those columns [first, first + columns) of the grid that are outputs, from rows of `width` elements to planes of `plane` elements.
 void copy_outputs(const Window& w, const PairsImage& image, int64_t first, int64_t columns, const int32_t* from, int64_t width,
                   int64_t rows, int32_t* to, int64_t plane) {
   for (int64_t column = 0; column < columns;) {
@@ -124,8 +124,8 @@ void copy_outputs(const Window& w, const PairsImage& image, int64_t first, int64
   }
 }
 
-/// The sizes of the scratch: images of all groups (with a panel behind the last image, which tiles may read), offsets, and buffers for
-/// tiles with gaps.
+/// The sizes of the scratch: images of all groups (with a panel after the last image, which tiles may read), offsets, and buffers for tiles
+/// with gaps.
 struct Room {
   size_t image_bytes, offsets_bytes, slot_bytes;
   int slots;

@@ -9,7 +9,7 @@
 namespace treadle::kernels {
 namespace {
 
-// Returns the shape of the product for one group of one image: columns (M / group * kernel x in) = W' x. col2im() then adds the taps of
+// Returns the shape of the product for one group of one image: columns (M / group * kernel x in) = W^T x. Then col2im() adds up the taps of
 // each output.
 GemmShape product_of(const ConvParams& p) {
   const int64_t columns = p.window.out_size(), rows = p.M / p.group * p.window.kernel_size();

@@ -32,7 +32,7 @@ T sample(const T* plane, int64_t H, int64_t W, T h, T w) {
   return (1 - dh) * ((1 - dw) * at(h0, w0) + dw * at(h0, w0 + 1)) + dh * ((1 - dw) * at(h0 + 1, w0) + dw * at(h0 + 1, w0 + 1));
 }
 
-// Calls fn(index of the tap in the offsets, output, position) for each element of row (channel, tap) of image n's columns.
+// Calls fn(index of the tap in the offsets, output, row, column) for each element of row (channel, tap) of image n's im2col columns.
 template <typename T, typename Fn>
 void for_each_place(const DeformParams& p, int64_t n, int64_t row, const T* offset, Fn&& fn) {
   const Window& w = p.conv.window;
@@ -47,7 +47,7 @@ void for_each_place(const DeformParams& p, int64_t n, int64_t row, const T* offs
   }
 }
 
-// Samples `count` outputs from `first` on at one tap, for all channels that share its offsets.
+// Samples one tap for `count` outputs, beginning with output `first`, for all channels that share its offsets.
 template <typename T>
 void sample_points(const DeformParams& p, int64_t n, int64_t group, int64_t tap, int64_t first, int64_t count, const T* x, const T* offset,
                    const T* mask, T* columns) {
@@ -144,7 +144,7 @@ GemmShape weights_shape(const DeformParams& p) {
   return s;
 }
 
-// Propagates the gradient of image n's columns to x, the offsets and the mask. One thread handles each offset group, and so all its
+// Propagates the gradient of image n's columns to x, the offsets and the mask. Each thread handles whole offset groups with all their
 // channels.
 template <typename T>
 void scatter_columns(const DeformParams& p, int64_t n, const T* x, const T* offset, const T* mask, const T* flow,

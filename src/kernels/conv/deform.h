@@ -22,7 +22,7 @@ void deform_conv(const DeformParams& params, const T* x, const T* weights, const
 
 template <typename T>
 struct DeformGradients {
-  T *x = nullptr, *weights = nullptr, *offset = nullptr, *mask = nullptr;  ///< gradients, with the shapes of the operands; mask may be null
+  T *x = nullptr, *weights = nullptr, *offset = nullptr, *mask = nullptr;  ///< gradients in the operands' shapes; the mask's may be null
 };
 
 template <typename T>

@@ -1,5 +1,5 @@
-// A channel is copied with a border of zeros, its columns split into phases (index modulo the stride). Then each tap of a vector of
-// adjacent outputs is one contiguous load at a fixed offset, without bounds checks.
+// A channel is copied with a border of zeros. Its columns are split into phases (index modulo the stride). Each tap of a vector of adjacent
+// outputs is then one contiguous load at a fixed offset, without bounds checks.
 #include "kernels/conv/depthwise.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct PaddedChannel {
       }
     }
   }
-  /// The columns of a phase that are inside the input; column c is input column c * stride + phase - pad.
+  /// The range of a phase's columns that are inside the input. Column c of the phase is input column c * stride + phase - pad.
   struct Columns {
     int64_t first, last;
   };
@@ -52,7 +52,7 @@ struct PaddedChannel {
   }
 
   int64_t row() const { return phases * columns; }
-  // Vectors at the end of a row read into the next row, or beyond the last; these lanes are not stored.
+  // Vectors at the end of a row also read the next row, or 16 elements after the last; the results in these lanes are not stored.
   int64_t size() const { return depth * height * row() + 16; }
 };
 }  // namespace treadle::kernels
@@ -67,7 +67,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 
-// Computes one vector of kRows output rows, which share the broadcast of a weight. kTaps is 0 if the number of taps is not a constant.
+// Computes a vector of each of kRows output rows, which share the broadcast of a weight. kTaps: number of taps; 0: not a constant.
 template <int kRows, int kTaps>
 HWY_INLINE void outputs(const PaddedChannel& padded, const float* src, int64_t row_step, const float* weights, float bias, int64_t columns,
                         const float* residual, float low, float high, float* dst, int64_t dst_row) {

@@ -20,22 +20,22 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
 struct Row {
-  int64_t C, row, pixel;          // strides from tap to tap in floats, vertical and horizontal
+  int64_t C, row, pixel;          // strides from tap to tap in floats: row (vertical) and pixel (horizontal)
   int64_t step;                   // stride in x from the pixel of one output to that of the next
   int64_t y_step;                 // stride in y from one output to the next
   int64_t taps_down, taps_along;  // number of taps inside the image
   int64_t start;                  // number of floats from the row's first pixel to the first tap's; negative before the image
-  Taps inside;          // range of the pixels under the windows computed together, counted from the first tap, that are inside the image
-  int64_t weights_row;  // row stride of the weights in floats
-  int64_t begin, end;   // the range of channels
-  int64_t before_wrap, wrap;  // number of vertical taps before the ring wraps around, and number of floats to go back then
+  Taps inside;                    // range of pixels inside the image, among those that kOutputs windows cover; 0 is the first tap
+  int64_t weights_row;            // row stride of the weights in floats
+  int64_t begin, end;             // the range of channels
+  int64_t before_wrap, wrap;      // number of vertical taps before the ring's end, and number of floats to go back after them
   const float *bias, *residual;
   float low, high;
   bool clamped;
 };
 
-// Computes kOutputs adjacent outputs by kVectors vectors of channels. kCut: the last vector is partial. kTaps: horizontal taps, if windows
-// are one pixel apart and so share the loads of pixels; otherwise 0. kBorder: some pixels are outside the image.
+// Computes kOutputs adjacent outputs by kVectors vectors of channels. kCut: the last vector is partial. kTaps: number of horizontal taps if
+// adjacent windows are one tap apart and share loads of pixels; otherwise 0. kBorder: some pixels are outside the image.
 template <int kOutputs, int kVectors, bool kCut, int kTaps, bool kBorder>
 HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t c, const float* residual,
                         float* y) {
@@ -120,7 +120,7 @@ constexpr int kNeighbors = 6;
 #endif
 constexpr int kFewestNeighbors = 3;  // minimum number of outputs for which sharing pixels pays
 
-// Computes adjacent outputs with whole windows; each output reads its pixels separately.
+// Computes adjacent outputs whose windows are inside the image. Each output reads its pixels separately.
 template <int kOutputs>
 HWY_INLINE void apart(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
   if constexpr (kOutputs > 1) {
@@ -177,7 +177,7 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
         .clamped = low > -std::numeric_limits<float>::infinity() || high < std::numeric_limits<float>::infinity()};
   const float* row = x.data + slot * row_floats;
   const float* row_weights = weights + down.first * r.weights_row;
-  // Computes `count` outputs from ow on, with horizontal taps [first, last).
+  // Computes `count` outputs, beginning with output ow, with the horizontal taps [along.first, along.last).
   auto run = [&](Neighbors neighbors, int64_t ow, int64_t count, const Taps& along) {
     r.taps_along = along.last - along.first;
     r.start = (along.start + along.first * w.dilation[2]) * x.step;
@@ -196,7 +196,7 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
   if (const Neighbors neighbors = shared_by(w.kernel[2]);
       neighbors != nullptr && w.stride[2] == w.dilation[2] && w.out[2] >= kFewestNeighbors)
     return run_blocks(neighbors, 0, w.out[2]);
-  // Outputs whose whole window is inside: those for which both the first and the last tap are.
+  // The outputs whose whole window is inside the image: both the first and the last tap are inside.
   const int64_t first = std::min(outputs_inside(w, 2, 0).first, w.out[2]);
   const int64_t last = std::max(first, outputs_inside(w, 2, w.kernel[2] - 1).last);
   for (int64_t ow = 0; ow < first; ++ow) run(apart<1>, ow, 1, taps_inside(w, 2, ow));
@@ -210,8 +210,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 namespace {
-constexpr int64_t kLargeWindow = 25;        // windows with at least this many taps have rows that, with all channels, exceed L1
-constexpr int64_t kBlockFloats = 8 * 1024;  // number of floats, of these rows and of the weights, that stay in L1
+constexpr int64_t kLargeWindow = 25;        // windows with at least this many taps span rows that exceed L1 if all channels are used
+constexpr int64_t kBlockFloats = 8 * 1024;  // number of floats of these rows and the weights that stay in L1
 constexpr int64_t kFewestChannels = 32, kMostChannels = 256;
 }  // namespace
 

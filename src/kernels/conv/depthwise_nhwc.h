@@ -8,7 +8,7 @@
 namespace treadle::kernels {
 
 /// Ring buffer of image rows [width][C]: row r is stored at index r % count. All rows that a window reads must be present. A whole image is
-/// such a ring, too.
+/// a ring that holds all its rows.
 struct RowRing {
   const float* data;
   int64_t count;
@@ -23,7 +23,7 @@ struct RowRing {
 void depthwise_nhwc_row(const Window& window, int64_t C, const RowRing& x, const float* weights, const float* bias, const float* residual,
                         float low, float high, int64_t oh, int64_t begin, int64_t end, float* y, int64_t y_step);
 
-/// Returns the number of channels to compute over several rows at a time, so that input rows shared by successive output rows stay in L1.
+/// Returns the number of channels of a block. A block is computed for several rows, so that input rows shared by windows stay in L1.
 int64_t depthwise_nhwc_block(const Window& window);
 
 }  // namespace treadle::kernels

@@ -17,7 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-/// Adds outputs [first, last) of a row, for which `count` taps from `tap` on are inside, for one or two vectors of channels.
+/// Adds the gradients of kTaps taps, beginning with `tap`. Of the row's outputs, it uses [first, last), which have all these taps inside.
 template <int kTaps, int kVectors, bool kCut>
 HWY_INLINE void add_taps(const Window& w, int64_t C, const float* HWY_RESTRICT dy, const float* HWY_RESTRICT x, int64_t tap, int64_t first,
                          int64_t last, int64_t c, int64_t channels, float* HWY_RESTRICT dw) {
@@ -75,7 +75,7 @@ void gather(const float* x, const int64_t* offsets, int64_t count, int64_t colum
   }
 }
 
-// Handles three taps at a time for outputs inside with all three, and outputs at the borders one by one.
+// Handles three taps at a time for the outputs that have all three inside the image, and outputs at the borders one by one.
 void gradient_row(const Window& w, int64_t C, const float* dy, const float* x, int64_t begin, int64_t end, float* dw) {
   constexpr int64_t kTogether = 3;
   int64_t tap = 0;

@@ -1,4 +1,4 @@
-// Inner loops of the gradients of NHWC convolutions: they gather rows of an image, and sum over rows per channel.
+// Inner loops of the gradients of NHWC convolutions: they gather rows of an image, or sum over a row per channel.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 namespace treadle::kernels {
 namespace {
 
-/// The outputs of one output row that lie in the panel.
+/// The part of an output row that lies in the panel.
 struct Segment {
   int64_t id, ih;  // input row of tap 0
   int64_t ow, length, column;
@@ -14,7 +14,7 @@ struct Segment {
 
 constexpr int64_t kMaxPlanned = 512;  // number of copies of a channel that are planned once and reused for all channels
 
-/// The elements of a segment for one tap of the last axis: `count` elements of an input row from `offset` on, between two padded borders.
+/// The copy of a segment for one tap of the last axis: `count` elements of an input row, from `offset`, between `before` and `after` pads.
 struct Copy {
   int64_t offset, before, count, after;
 };

@@ -19,14 +19,14 @@
 namespace treadle::kernels {
 namespace {
 
-using namespace direct;  // NOLINT(google-build-using-namespace): names of this subject
+using namespace direct;  // NOLINT(google-build-using-namespace): this file implements these names
 
-constexpr int64_t kBandFloats = 64 * 1024;  // number of floats of a depthwise convolution's output that stay in L2 for the activation
+constexpr int64_t kBandFloats = 64 * 1024;  // number of floats of a depthwise output that stay in L2 until the activation
 constexpr int64_t kPackedTaps = 64;         // number of taps of each filter that are packed together, so that the written lines stay in L1
 
-/// Divides the work into items: a band of rows by a group of channels. Channels are divided only if there are few bands and several
-/// threads. Each output is computed alone, so results do not depend on the division. Within an item, blocks of channels are computed one
-/// after the other, so that weights and the rows shared by windows stay in L1.
+/// Divides the work into items: a band of rows by a range of channels. Channels are divided only if there are few bands and several
+/// threads. Each output is computed independently, so results do not depend on the division. An item computes blocks of channels one after
+/// the other, so that weights and the rows shared by windows stay in L1.
 void depthwise(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, ThreadPool* pool) {
   const Window& w = p.window;
   const Clamp clamp = clamp_of(e);
@@ -79,7 +79,7 @@ void activate(const ConvEpilogue& e, float* y, int64_t pixels, int64_t channels,
 }
 
 const ConvRates& built_in_rates() {
-  // Intel values: a 2023 Xeon measured by bench_conv --calibrate, except `cached`, as the benchmark's data is nearer in L3 than a model's.
+  // Intel's values were measured on a 2023 Xeon by bench_conv --calibrate, except `cached`: models find less of their weights in L3.
   static const ConvRates rates =
       cpu_info().model_name.starts_with("Intel")
           ? ConvRates{.direct = 164e3F, .winograd = 183e3F, .transforms = 28e3F, .cached = 15.7e3F, .memory = 15.7e3F}
@@ -126,8 +126,8 @@ int64_t nhwc_packed_size(const ConvParams& p, NhwcMethod method) {
 
 namespace {
 
-/// A block of a direct convolution's weights: `columns` filters by the taps of channels [c0, c1). In the source, filters are `depth` apart,
-/// and the first is at `from`. Packed, they are side by side, [tap][channel][filter], in rows of `width` elements that begin at `to`.
+/// A block of a direct convolution's weights: `columns` filters with the taps of channels [c0, c1). In the source, the first filter is at
+/// `from`, and filters are `depth` apart. Packed, the order is [tap][channel][filter], in rows of `width` elements that begin at `to`.
 struct PackedBlock {
   int64_t from, to, depth, columns, width, channels, c0, c1, taps;
 };
@@ -177,8 +177,8 @@ void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
 
 namespace {
 
-// Transposes a block at a time in registers; rows of several taps are then moved to their places. Weights in a file may not be aligned for
-// float; such weights are copied first.
+// Transposes one block at a time in registers; if there are several taps, its rows are then moved to the packed order. Weights in a file
+// may not be aligned for float; such weights are copied first.
 void pack_items(const ConvParams& p, int64_t begin, int64_t end, const float* weights, float* packed) {
   const bool aligned = reinterpret_cast<uintptr_t>(weights) % alignof(float) == 0;
   std::vector<float> copied, transposed;
@@ -192,7 +192,7 @@ void pack_items(const ConvParams& p, int64_t begin, int64_t end, const float* we
         std::memcpy(copied.data() + n * num_rows, src + n * stride, static_cast<size_t>(num_rows) * sizeof(float));
       src = copied.data(), stride = num_rows;
     }
-    for (int64_t t = 0; b.columns < b.width && t < b.taps; ++t) {  // padding behind the filters of a row
+    for (int64_t t = 0; b.columns < b.width && t < b.taps; ++t) {  // zeros the padding after the filters of a row
       float* first = packed + b.to + (t * b.channels + b.c0) * b.width;
       std::fill(first, first + (b.c1 - b.c0) * b.width, 0.0f);
     }
@@ -220,7 +220,7 @@ void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, flo
     case NhwcMethod::winograd2: return winograd_pack(p, 2, weights, packed, pool);
     case NhwcMethod::direct:
       if (direct_fold(p) == 1) return pack_rows(p, weights, packed, pool);
-      std::fill_n(packed, nhwc_packed_size(p, method), 0.0f);  // cleared first, as few of the elements are used
+      std::fill_n(packed, nhwc_packed_size(p, method), 0.0f);  // cleared first, since the weights fill only a few of the elements
       [[fallthrough]];
     case NhwcMethod::depthwise:
       return each_packed(p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); });
@@ -257,7 +257,7 @@ bool nhwc_transposed_fits(const ConvParams& p) {
   return p.group == 1 && w.kernel[0] == 1;
 }
 
-// A transposed convolution computes, for each tap, one product of a row of pixels by the tap's weights, which it writes to every
+// A transposed convolution computes one product for each tap: a row of pixels times the tap's weights. It writes the result to every
 // kernel[2]-th pixel of a row of y.
 int64_t nhwc_transposed_packed_size(const ConvParams& p) { return p.window.kernel_size() * packed_b_size<float>(p.C, p.M); }
 

@@ -1,8 +1,8 @@
 // float32 NHWC convolution with constant weights: x[N, in, C], W[M, C / group, kernel], y[N, out, M].
 //
 // Depthwise convolutions are computed directly; 3x3 convolutions with enough channels use Winograd's method. All others read the image in
-// place with the GEMM's register tile, a run of C channels (or of a whole row of the window) at a time. A 1x1 convolution is a plain
-// product.
+// place with the GEMM's register tile: C channels, or a whole row of the window with all its channels, at a time. A 1x1 convolution is a
+// plain product.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@
 
 namespace treadle::kernels {
 
-/// The clamp that micro-kernels apply in registers. `complete`: the clamp is the whole activation.
+/// The clamp that micro-kernels apply in registers. If `complete` is true, the activation consists only of this clamp.
 struct Clamp {
   float low, high;
   bool complete;
 };
 Clamp clamp_of(const ConvEpilogue& epilogue);
-/// Applies the activation in place to `pixels` runs of `channels` floats, `step` apart.
+/// Applies the activation in place to `pixels` pixels of `channels` floats each, `step` floats apart.
 void activate(const ConvEpilogue& epilogue, float* y, int64_t pixels, int64_t channels, int64_t step, ThreadPool* pool = nullptr);
 
 enum class NhwcMethod : uint8_t { depthwise, winograd4, winograd2, direct };
@@ -42,14 +42,14 @@ struct ConvRates {
 };
 /// Returns the built-in rates for this CPU's vendor. L3 of an Intel core is about as slow as memory.
 const ConvRates& built_in_rates();
-/// Data for the choice of a method, in addition to the shapes.
+/// Data for the choice of a method, in addition to the convolution's shapes.
 struct ConvChoice {
   ConvRates rates = built_in_rates();
   double max_weight_expansion = std::numeric_limits<double>::infinity();  ///< largest ratio of transformed to original weight bytes
-  bool packs_in_run = false;  ///< weights are computed, so packing them adds to the time of each run
+  bool packs_in_run = false;  ///< the weights are computed in the run, so each run also spends the time to pack them
 };
 
-/// Returns the method with the least estimated time; depends on the extents of the image.
+/// Returns the method with the least estimated time. It depends on the extents of the image.
 NhwcMethod nhwc_method(const ConvParams& params, const ConvChoice& choice = {});
 
 /// Returns all methods that support the convolution.
@@ -62,7 +62,7 @@ int64_t nhwc_packed_size(const ConvParams& params, NhwcMethod method);
 /// @param packed  nhwc_packed_size(params, method) floats, aligned to 64 bytes
 /// @param weights  may be unaligned
 void nhwc_pack(const ConvParams& params, NhwcMethod method, const float* weights, float* packed, ThreadPool* pool = nullptr);
-/// Returns the number of k's that share a row of the weights packed for the direct method (nhwc_tile.h).
+/// Returns the number of consecutive k that share a row of the weights packed for the direct method (see nhwc_tile.h).
 int direct_fold(const ConvParams& params);
 /// Restores the weights that nhwc_pack() read. @param method  not a Winograd method, as Winograd's transforms round
 void nhwc_unpack(const ConvParams& params, NhwcMethod method, const float* packed, float* weights);

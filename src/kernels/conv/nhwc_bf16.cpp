@@ -21,8 +21,8 @@ using direct::kMaxPieceRows;
 using direct::Segments;
 using direct::Source;
 
-constexpr int64_t kMinMacsPerItem = 200'000;  // minimum number of multiplications per item; they take about 1 us
-constexpr int64_t kLeastTiledRows = 128;      // minimum with AMX; for fewer rows, rereading the weights costs more than reading the image
+constexpr int64_t kMinMacsPerItem = 200'000;  // minimum number of multiplications per item: about 1 us
+constexpr int64_t kLeastTiledRows = 128;      // minimum with AMX; with fewer, rereading the weights costs more than reading the image
 constexpr int64_t kMinConverted = 16'384;     // minimum number of elements to convert per chunk
 
 int64_t terms_of(Bf16Form form) { return form == Bf16Form::three ? 3 : 1; }
@@ -38,7 +38,7 @@ Source rounded_source(ConvParams p) {
   return Source(p);
 }
 
-/// Rounds the image and pads it with zeros. With three terms, the remainders of rounding come after the image.
+/// Rounds the image and pads it with zeros. In the three-term form, the remainders of rounding are stored after the image.
 void round_padded(const ConvParams& p, Bf16Form form, const Source& source, const float* x, uint16_t* to, ThreadPool* pool) {
   const Window& w = p.window;
   const int64_t row = source.extent[2] * p.C;
@@ -69,7 +69,7 @@ void round_padded(const ConvParams& p, Bf16Form form, const Source& source, cons
                });
 }
 
-/// The data that all items of an image share.
+/// The data shared by all work items of an image.
 struct Shared {
   const ConvParams& p;
   Bf16Form form;
@@ -77,7 +77,7 @@ struct Shared {
   Segments segments;
   DirectPlan plan;
   bool flat, uniform;  // uniform: pixels within a line are evenly spaced
-  bool even_lines;     // pixels are evenly spaced also across lines, counting positions between them that are not outputs
+  bool even_lines;     // pixels are evenly spaced across lines too, if unwanted positions between lines are counted
   int64_t num_offsets;
   const int64_t* offsets;
   const uint16_t* image;
@@ -104,8 +104,8 @@ struct Shared {
       offsets = to = many_.data();
     }
     segments.offsets(p, source, to);
-    // With three terms the panel holds the high and then the low parts of the weights, which are multiplied in the order high, low, high by
-    // the image's high, high and low parts.
+    // In the three-term form, the panel holds the high and then the low parts of the weights. They are multiplied in the order high, low,
+    // high by the image's high, high and low parts.
     for (int64_t i = segments.count; i < num_offsets; ++i)
       to[i] = to[i % segments.count] + (i >= 2 * segments.count ? source.pixels() * p.C : 0);
   }

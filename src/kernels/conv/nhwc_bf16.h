@@ -12,13 +12,13 @@
 
 namespace treadle::kernels {
 
-/// Returns true if runs of a window have even length, so that a pair never spans two runs. Does not depend on the image.
+/// Returns true if the contiguous runs of a window have even length, so that a pair never spans two runs. Does not depend on the image.
 bool nhwc_bf16_fits(const ConvParams& params);
-/// Returns true if the convolution fits and is faster than float32 by `method`. One bfloat16 product is faster even than Winograd's method;
-/// three are faster only than the direct method. Depthwise convolutions are bound by memory.
+/// Returns true if the convolution fits and is faster than `method` in float32. One bfloat16 product is faster even than Winograd's method;
+/// three are faster only than the direct method. Depthwise convolutions never gain, as memory limits their speed.
 bool nhwc_bf16_pays(const ConvParams& params, NhwcMethod method, Bf16Form form);
 
-/// Returns the number of words of the packed weights.
+/// Returns the number of 32-bit words of the packed weights.
 int64_t nhwc_bf16_packed_size(const ConvParams& params, Bf16Form form);
 /// Packs the weights.
 /// @param weights  [M, C / group, kernel]; may be unaligned

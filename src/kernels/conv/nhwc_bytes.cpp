@@ -16,8 +16,8 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kPanel = 64;
-constexpr int64_t kGathered = 48, kInPlace = 96;  // number of rows of a chunk whose windows stay in L1 or L2
-// Returns the rows of a chunk. AMX multiplies a few rows faster than the next weights arrive from memory, so its chunks are larger.
+constexpr int64_t kGathered = 48, kInPlace = 96;  // rows of a chunk: the gathered windows stay in L1, those in place in L2
+// Returns the number of rows of a chunk. AMX multiplies a few rows before the next weights arrive from memory, so its chunks are larger.
 int64_t gathered_rows() { return cpu_info().features.amx_int8 ? kInPlace : kGathered; }
 constexpr int64_t kSmallCopy = 16;
 
@@ -32,7 +32,7 @@ bool is_pointwise(const ConvParams& p) {
   return w.kernel_size() == 1 && w.stride[1] == 1 && w.stride[2] == 1 && w.in[1] == w.out[1] && w.in[2] == w.out[2] && p.C % 4 == 0;
 }
 
-// Adds the offset. Sums wrap around as in the vector instructions.
+// Adds the offset to a sum, which wraps around as in the vector instructions.
 int32_t total(uint32_t sum, const ByteEpilogue& e, int64_t column) {
   return static_cast<int32_t>(sum + static_cast<uint32_t>(e.offsets[column]));
 }
@@ -63,7 +63,7 @@ class Gather {
       ow = 0;
       if (++oh == w_.out[1]) oh = 0, ++n;
     }
-    // Flips the bytes behind a window's end as well; they are multiplied by zero weights.
+    // Also flips the bytes after a window's end; they are multiplied by zero weights.
     if (flip_ != 0) flipped(dst, (end - begin) * lda, dst);
   }
 
@@ -89,7 +89,7 @@ class Gather {
       if (along.last < w_.kernel[2]) std::memset(dst + along.last * C, fill_, static_cast<size_t>((w_.kernel[2] - along.last) * C));
     }
   }
-  // May copy a few bytes too many: the next copy overwrites them, and the scratch has space behind the last row.
+  // May copy a few bytes too many: the next copy overwrites them, and the scratch has space after the last row.
   void copy(const uint8_t* src, int64_t n, uint8_t* dst) const {
     if (n <= kSmallCopy && x_end_ - src >= kSmallCopy) {
       std::memcpy(dst, src, kSmallCopy);
@@ -126,7 +126,7 @@ int num_slots(const ConvParams& p, int max_threads) { return ScratchSlots::count
 void map_some(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
   if (map_bytes_avx512vbmi(n, table, x, y)) return;
   static const bool has_avx2 = cpu_info().features.avx2;
-  // With few bytes, setting up the vector table does not pay.
+  // For few bytes, setting up the vector table would cost more than it saves.
   const auto map = has_avx2 && n >= 256 ? map_bytes_avx2 : map_bytes_plain;
   map(n, table, x, y);
 }
@@ -309,7 +309,7 @@ void nhwc_bytes_pack(const ConvParams& p, const int8_t* weights, int8_t* packed,
       transpose_plane(columns, depth / 4, quads, depth / 4, reinterpret_cast<uint32_t*>(panel), width);
       continue;
     }
-    // Writes in order. Each filter is read tap by tap, in steps of `taps` bytes.
+    // Writes the packed weights in order. Consecutive channels of one tap are `taps` bytes apart in a filter.
     for (int64_t k = 0; k < depth; k += 4) {
       int64_t places[4];
       const int64_t count = std::min<int64_t>(4, depth - k);
@@ -341,8 +341,8 @@ void nhwc_bytes(const ConvParams& p, const ByteConv& conv, const int8_t* packed,
   auto* offsets = reinterpret_cast<int32_t*>(room);
   auto* scales = reinterpret_cast<float*>(room += aligned_bytes<int32_t>(columns));
   room += aligned_bytes<float>(columns);
-  // The zero point relative to unsigned x; 0 for depthwise kernels, which subtract it from x themselves. Arithmetic wraps around as int32
-  // does.
+  // x's zero point if x is read as unsigned bytes; 0 for depthwise kernels, which subtract the zero point from x themselves. Arithmetic
+  // wraps around as int32 does.
   const auto zero = static_cast<uint32_t>(is_depthwise(p) ? 0 : conv.x_zero + (conv.x_signed ? 128 : 0));
   for (int64_t m = 0; m < columns; ++m) {
     const bool exists = m < p.M;

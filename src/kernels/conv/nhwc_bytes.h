@@ -1,6 +1,6 @@
 // NHWC convolutions and pools of bytes: x[N, in, C] to y[N, out, M], one or two spatial axes.
 //
-// A convolution is a product of gathered windows (im2col), a few pixels at a time, by the weights, four bytes of K per step. Sums are exact
+// A convolution multiplies the gathered windows (im2col) of a few pixels at a time by the weights, four bytes of K per step. Sums are exact
 // in 32 bits and are converted to bytes in registers. Depthwise convolutions are computed directly.
 #pragma once
 
@@ -18,7 +18,7 @@ struct ByteConv {
   int32_t x_zero = 0, y_zero = 0;
   const int32_t* bias = nullptr;   ///< M values, or null
   const float* scales = nullptr;   ///< M values; may be null if sums_only
-  bool sums_only = false;          ///< y is int32 and gets the sums, including the bias
+  bool sums_only = false;          ///< y is int32 and receives the sums, including the bias
   const uint8_t* table = nullptr;  ///< 256 bytes that map each result byte; null: no mapping
 };
 
@@ -35,7 +35,7 @@ size_t nhwc_bytes_scratch_bytes(const ConvParams& params, int max_threads);
 void nhwc_bytes(const ConvParams& params, const ByteConv& conv, const int8_t* packed, const int32_t* sums, void* y, void* scratch,
                 int max_threads, ThreadPool* pool);
 
-/// Sets y to the maximum of each window. If a window is outside of the image, it is the type's least value.
+/// Sets y to the maximum of each window. A window that is completely outside the image has the type's least value.
 void max_pool_bytes(const Window& window, int64_t N, int64_t C, bool is_signed, const void* x, void* y, ThreadPool* pool);
 
 /// Sets y[i] = table[x[i]]; y may be x.

@@ -11,10 +11,10 @@
 namespace treadle::kernels::direct {
 namespace {
 
-// Number of floats in a part of a panel; two parts and the rows that pass over them stay in L2 (1 MB).
+// Number of floats in a part of a panel. Two parts, and the rows that are multiplied by them, stay in L2 (1 MB).
 constexpr int64_t kPartFloats = 64 * 1024;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kCopiedFloats = 32 * 1024;  // number of floats of padded images that are kept together
+constexpr int64_t kCopiedFloats = 32 * 1024;  // number of floats of padded images that are copied and computed together
 
 /// Sets to[i * channels + c] = planes[c * plane + i].
 void interleave(int64_t channels, int64_t count, const float* planes, int64_t plane, float* to) {
@@ -24,8 +24,8 @@ void interleave(int64_t channels, int64_t count, const float* planes, int64_t pl
   transpose_plane(channels, count, planes, plane, to, channels);
 }
 
-/// Splits the depth of a convolution into nearly equal parts: whole segments, or pieces of one. The part of a panel in use and the part
-/// being prefetched stay in L2 while all pixels of a block pass.
+/// Splits the depth K of a convolution into nearly equal parts: whole segments, or pieces of one segment. The part of a panel in use and
+/// the part being prefetched stay in L2 while all pixels of a block are multiplied by it.
 struct DepthParts {
   int64_t pieces, segments_each, segment_count, length, fold, count;
 
@@ -66,7 +66,7 @@ struct DirectConv {
   const DirectPlan plan;
   const SegmentOffsets offsets;
   const Clamp clamp;
-  const bool flat, uniform;  // pixels within a line are evenly spaced
+  const bool flat, uniform;  // uniform: the pixels of a line are evenly spaced
   const int64_t channels, filters, depth, out_size;
   const int fold;
 
@@ -97,7 +97,7 @@ struct DirectConv {
     return packed + depth * (group * plan.panels.padded_columns() + plan.panels.first_column(panel));
   }
 
-  /// @param from  the image as `source` describes it
+  /// @param from  the image, laid out as `source` describes
   /// @param next  the item computed after this one, whose weights are prefetched
   void run(int64_t image, const float* from, int64_t item, int64_t next) const {
     const int64_t group = item / plan.panel_ranges % p.group, block = item / plan.panel_ranges / p.group % plan.blocks;
@@ -129,7 +129,7 @@ struct DirectConv {
     activate(e, y + (image * out_size + first_pixel) * p.y_step() + c0, last_pixel - first_pixel, c1 - c0, p.y_step());
   }
 
-  /// Multiplies `rows` outputs from `pixel` on by one panel. @param weights_of_next  prefetched; null: the panel behind this one
+  /// Multiplies `rows` outputs, beginning with `pixel`, by one panel. @param weights_of_next  prefetched; null: the panel after this one
   void multiply(const float* first_window, const int64_t* pixels, int64_t pixel, int64_t rows, int64_t group, int64_t panel,
                 const float* weights_of_next) const {
     const int64_t column = plan.panels.first_column(panel), vectors = plan.panels.width_vectors(panel), width = vectors * plan.panels.lanes;

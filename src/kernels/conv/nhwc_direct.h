@@ -10,11 +10,11 @@
 
 namespace treadle::kernels::direct {
 
-// Number of floats of the image that a block of rows reads; they stay in L2 with a panel of weights.
+// Number of floats of the image that a block of rows reads. They stay in L2 together with a panel of weights.
 inline constexpr int64_t kBlockFloats = 48 * 1024;
 inline constexpr int64_t kMaxBlockRows = 192;        // maximum number of rows of a block, so that there are enough blocks for the threads
 inline constexpr int64_t kEnoughItems = 8;           // number of items that keeps the threads busy
-inline constexpr int64_t kMinMacsPerItem = 100'000;  // minimum number of multiplications per item; they take about 1 us
+inline constexpr int64_t kMinMacsPerItem = 100'000;  // minimum number of multiplications per item: about 1 us
 inline constexpr int64_t kMaxPieceRows = 192;        // maximum number of pixels whose offsets are listed on the stack
 inline constexpr int64_t kMaxSegments = 128;         // maximum number of segments whose offsets are listed on the stack
 
@@ -27,14 +27,14 @@ inline bool is_padded(const Window& w) {
   return false;
 }
 
-/// Returns true if image and output are the same contiguous pixels. (A phase of a gradient may omit the last pixels.)
+/// Returns true if output i reads only pixel i of a contiguous image. (False for a gradient's phase that omits the last pixels.)
 inline bool is_flat(const Window& w) {
   return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w) &&
          std::equal(w.in, w.in + 3, w.out);
 }
 
-/// Describes the image as the direct method reads it. It is copied if it needs padding, is in NCHW, or if its pixels are not contiguous and
-/// windows have several.
+/// Describes the image as the direct method reads it. The image is copied if it needs padding or is in NCHW, or if its pixels are not
+/// contiguous and windows have several pixels.
 struct Source {
   int64_t extent[3];
   bool copied;
@@ -50,10 +50,10 @@ struct Source {
   int64_t pixels() const { return extent[0] * extent[1] * extent[2]; }
 };
 
-/// A window as runs of contiguous floats.
+/// A window as segments of contiguous floats.
 struct Segments {
   int64_t count, length;
-  bool whole_rows;  // true if each row of the window, with all channels, is one run
+  bool whole_rows;  // true if each row of the window, with all channels, is one segment
   explicit Segments(const ConvParams& p) {
     const Window& w = p.window;
     whole_rows = p.group == 1 && (w.dilation[2] == 1 || w.kernel[2] == 1);
@@ -91,7 +91,7 @@ class SegmentOffsets {
   int64_t* data_;
 };
 
-/// Copies one image with padding, as `source` describes it, to to[source.pixels() * p.C]. @pre source.copied
+/// Copies one image with padding to to[source.pixels() * p.C], laid out as `source` describes. @pre source.copied
 void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool);
 
 /// Packs the weights for the direct method, without folding.
@@ -113,14 +113,14 @@ struct DirectPlan {
   Panels panels;
   int64_t panel_ranges, panels_per_range;
 
-  /// @param least_rows  a block has at least this many pixels if possible, even if their inputs exceed the cache
+  /// @param least_rows  minimum number of pixels of a block, if possible, even if the inputs of these pixels exceed the cache
   explicit DirectPlan(const ConvParams& p, int64_t least_rows = 24) : panels(p.M / p.group, panel_shape<float>()) {
     const Window& w = p.window;
     lines = w.out[0] * w.out[1];
     line = w.out[2];
-    // A 1x1 convolution treats all its pixels as one line, which is cut into lines of one block each.
+    // A 1x1 convolution treats all its pixels as one line, which is then divided so that each block is a line.
     const bool flat = is_flat(w);
-    // Number of floats that an output reads and its neighbours do not. If the stride exceeds the kernel, only the window counts.
+    // Number of floats that each additional output makes a block read. If the stride exceeds the kernel, only the window counts.
     const int64_t pixel_floats = p.C / p.group * std::min(w.stride[1], w.kernel[1]) * std::min(w.stride[2], w.kernel[2]);
     int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), least_rows, kMaxBlockRows);
     // Each block reads all weights. If the weights are larger than the image, fewer blocks are better, even if the image then comes from a
@@ -129,8 +129,8 @@ struct DirectPlan {
     if (weights > kBlockFloats * 4) rows = std::clamp<int64_t>(weights / std::max<int64_t>(1, pixel_floats), rows, kMaxBlockRows);
     if (flat) {
       const int64_t pixels = w.out_size();
-      // Two threads get half of the pixels each, in this layer and the next, unless reading all weights costs more than reading half of the
-      // image from another core.
+      // Divides the pixels in half for two threads, in this layer as in the next, so that each thread reads what it wrote. But not if
+      // reading all weights twice costs more than reading half of the image from another core.
       if (weights <= pixels * (p.C + p.M)) rows = std::clamp(divide_up(pixels, 2), std::min(least_rows, rows), rows);
       lines = std::max<int64_t>(1, divide_up(pixels, rows));
       line = divide_up(pixels, lines);

@@ -38,14 +38,14 @@ constexpr int kMaxFold = 1;
 constexpr int kMaxFold = 4;
 #endif
 
-// Wide panels compute rows of several lines together, with a pointer for each row. For narrow ones, tiles are too short to pay for the
-// pointers, so lines are computed one by one.
+// For wide panels, rows from several image lines are computed together, with a pointer for each row. Tiles of narrow panels do too little
+// work to pay for the pointers, so their lines are computed one by one.
 constexpr bool takes_lines_together(int vectors) { return vectors > 2; }
 
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 12") for (int r = 0; r < kRows; ++r)
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
 
-// Repeats the next kFold floats across the vector, one for each lane of a column.
+// Repeats the next kFold floats of A across the vector: each column of a folded panel has kFold lanes.
 template <int kFold>
 HWY_INLINE V broadcast(D d, const float* from) {
   if constexpr (kFold == 1) {
@@ -59,7 +59,7 @@ HWY_INLINE V broadcast(D d, const float* from) {
   }
 }
 
-// Sums the kFold lanes of each column into the first lanes.
+// Sums the kFold lanes of each column. The sums are in the first lanes of the result.
 template <int kFold>
 HWY_INLINE V unfolded([[maybe_unused]] D d, V sum) {
 #if HWY_TARGET != HWY_SCALAR
@@ -68,8 +68,8 @@ HWY_INLINE V unfolded([[maybe_unused]] D d, V sum) {
   return sum;
 }
 
-// Adds to `sum` the product of `length` columns of A (a run of each row's window) and as many rows of the panel. kApart: each row has a
-// pointer in `a`; otherwise rows are a_row apart from `first`.
+// Adds to `sum` the product of `length` columns of A (a segment of each row's window) and as many rows of the panel. kApart: each row has a
+// pointer in `a`; otherwise the rows begin at `first` and are a_row apart.
 template <bool kFromL2, int kRows, int kVectors, bool kApart, int kFold>
 HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] const float* const (&a)[kRows], int64_t a_row,
                         int64_t length, [[maybe_unused]] NextLines& next, const float*& panel, V (&sum)[kRows][kVectors]) {
@@ -92,7 +92,7 @@ HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] c
   panel = b;
 }
 
-// kApart: rows are at job.pixels; otherwise a_row apart, beginning with `row` at A.
+// kApart: rows are at the offsets job.pixels; otherwise they are a_row apart, and row number `row` is at A.
 template <int kRows, int kVectors, bool kApart, int kFold>
 HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, NextLines next) {
   const D d;
@@ -178,7 +178,7 @@ void blocks_of(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, 
   }
 }
 
-// Splits the rows into groups of evenly spaced ones and computes group by group.
+// Splits the rows into groups of evenly spaced rows, and computes one group after the other.
 template <int kVectors, int kFold>
 void lines_of(const NhwcTile& job) {
   const int64_t* p = job.pixels;

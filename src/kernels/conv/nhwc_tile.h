@@ -7,13 +7,13 @@ namespace treadle::kernels {
 
 /// C(r, m) = clamp(bias(m) + sum over s, k of A[pixel(r) + segments[s] + k] * B[(s * length + k) * panel width + m] + residual(r, m))
 ///
-/// A panel with few columns may be folded: a row contains the weights of `fold` k's, side by side for each column, so that no lanes of a
-/// vector are idle.
+/// A panel with few columns may be folded, so that no lanes of a vector are idle: a row then contains, for each column, the weights of
+/// `fold` consecutive k in adjacent lanes.
 struct NhwcTile {
   const float* A;
   int64_t a_row;            ///< row stride: pixel(r) = r * a_row, if `pixels` is null
-  const int64_t* pixels;    ///< offset of each pixel in floats from A, or null; adjacent rows of C may be in different lines of A
-  const int64_t* segments;  ///< offsets of the runs of a window in floats from the pixel
+  const int64_t* pixels;    ///< offset of each pixel in floats from A, or null; adjacent rows of C may be in different lines of the image
+  const int64_t* segments;  ///< offsets of a window's segments in floats from the pixel
   int64_t num_segments, length;
   const float* B;   ///< address of the panel
   int64_t vectors;  ///< width of the panel in vectors
@@ -27,10 +27,10 @@ struct NhwcTile {
   const float* next = nullptr;  ///< the memory that is read after this panel and has its size; it is prefetched into L2
 };
 
-/// Returns the number of k's that share a row of a panel: 1, or 2 or 4 if the columns fill at most a half or a quarter of one vector.
+/// Returns how many consecutive k share a row of a panel: 1, or 2 or 4 if the columns fill at most a half or a quarter of one vector.
 int nhwc_fold(int64_t columns, int64_t length);
 
-/// Computes the tile. Sums each element in the order of its segments, whatever the number of rows; if folded, in `fold` partial sums.
+/// Computes the tile. Sums each element in the order of its segments, whatever the number of rows; a folded panel has `fold` partial sums.
 void nhwc_tile(const NhwcTile& job);
 
 }  // namespace treadle::kernels

@@ -7,8 +7,8 @@
 namespace treadle::kernels {
 namespace {
 
-/// Calls fn(input offset, output offset, number of outputs, tap) for each tap and each output row that it reaches. Output i of the row
-/// corresponds to the input at offset + i * stride.
+/// Calls fn(input offset, output offset, number of outputs, tap) for each tap and each output row that the tap reaches. Output i of the row
+/// reads the input at the input offset + i * stride.
 template <typename Fn>
 void for_each_tap_row(const Window& w, Fn fn) {
   int64_t tap = 0;
@@ -29,7 +29,7 @@ void for_each_tap_row(const Window& w, Fn fn) {
   }
 }
 
-/// Computes a convolution or its transpose, in which x and y have exchanged roles. Each thread writes whole planes of y.
+/// Computes a convolution or its transpose, which exchanges the roles of x and y. Each thread writes whole planes of y.
 template <bool kTransposed, typename T>
 void convolve(const ConvParams& p, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool) {
   const Window& w = p.window;

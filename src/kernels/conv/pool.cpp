@@ -11,8 +11,8 @@ namespace {
 
 int64_t plane_grain(const Window& w) { return std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, w.out_size() * w.kernel_size())); }
 
-/// Calls tap(input offset of output 0, output row, outputs that the tap reaches) for each tap of each output row. Calls `start` before and
-/// `finish` after a row.
+/// Calls tap(input offset of output 0, output row, range of outputs) for each tap of each output row; the tap is inside the input for this
+/// range. Calls `start` before and `finish` after each row.
 template <typename Start, typename Tap, typename Finish>
 void for_each_row(const Window& w, Start start, Tap tap, Finish finish) {
   for (int64_t od = 0; od < w.out[0]; ++od) {
@@ -63,7 +63,7 @@ void max_plane(const Window& w, const T* x, T* y) {
       [](int64_t, int64_t, int64_t) {});
 }
 
-// Sums each window, without the division.
+// Computes the sum of each window; does not divide it by the number of elements.
 template <typename T>
 void sum_plane(const Window& w, const T* x, T* y) {
   for_each_row(

@@ -10,20 +10,20 @@
 namespace treadle::kernels {
 
 /// Returns the extent of one axis of a pool's output.
-/// @param ceil_mode  round up, except for a window that would start behind the input and its begin pad (as ONNX and PyTorch do)
+/// @param ceil_mode  round up, but omit a window that would start after the input (as ONNX and PyTorch do)
 int64_t pool_out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t pad_begin, int64_t pad_end, bool ceil_mode);
 
-/// Returns how many elements of output o's window along one axis count for the mean: those in the input, or (include_pad) in the input and
-/// pads.
+/// Returns how many elements of output o's window along one axis are counted for the mean: those in the input or, with include_pad, in the
+/// input and its pads.
 int64_t pool_elements(const Window& window, int axis, int64_t o, bool include_pad);
 
 /// Sets y to the maximum of each window; NaN counts as the largest number.
-/// @param indices       null, or receives the index of each maximum in the whole of x, all planes counted
+/// @param indices       null, or receives the index of each maximum in x, counted over all planes
 /// @param column_major  indices are column-major (ONNX: storage_order = 1)
 template <typename T>
 void max_pool(const Window& window, int64_t planes, const T* x, T* y, int64_t* indices, bool column_major, ThreadPool* pool);
 
-/// Sets y to the mean of each window: over elements in the input, or (count_include_pad) in the input and its pads.
+/// Sets y to the mean of each window over its elements in the input or, with count_include_pad, in the input and its pads.
 template <typename T>
 void average_pool(const Window& window, int64_t planes, const T* x, T* y, bool count_include_pad, ThreadPool* pool);
 

@@ -17,7 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-/// Handles one window of one vector of channels: adds dy to the first maximum, or to the first NaN.
+/// For one window and one vector of channels: adds dy to the gradient of the first maximum in the window, or of the first NaN.
 template <bool kCut, class Rest>
 HWY_INLINE void add_to_maximum(const Window& w, int64_t C, const Taps& down, const Taps& along, const float* x, const float* dy,
                                const Rest& rest, float* dx) {
@@ -59,7 +59,7 @@ HWY_INLINE void add_to_maximum(const Window& w, int64_t C, const Taps& down, con
 
 }  // namespace
 
-// Computes channels [begin, end) of one image.
+// Computes the gradient for channels [begin, end) of one image.
 void max_pool_gradient_of(const Window& w, int64_t C, const float* dy, const float* x, int64_t begin, int64_t end, float* dx) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   for (int64_t oh = 0; oh < w.out[1]; ++oh) {

@@ -25,7 +25,7 @@ struct Place {
   float scale;
 };
 
-// Computes one output pixel, kVectors vectors of channels at a time to hide latency. `count`: number of channels of the last vector.
+// Computes one output pixel, kVectors vectors of channels at a time to hide latency. The last vector has `count` channels.
 template <NhwcPool kKind, int kVectors>
 HWY_INLINE void pixel(const Window& w, int64_t step, const Place& p, const float* x, int64_t c, int64_t count, float* y) {
   const D d;
@@ -69,7 +69,7 @@ void row_of(const Window& w, int64_t C, bool include_pad, PixelSteps steps, cons
   const int64_t high = pool_elements(w, 1, oh, include_pad), reach = (w.kernel[2] - 1) * w.dilation[2];
   const Taps down = taps_inside(w, 1, oh);
   for (int64_t ow = 0; ow < w.out[2]; ++ow, y += steps.y) {
-    // Windows inside the image, the majority, skip the divisions of taps_inside().
+    // Most windows are inside the image; they skip the divisions of taps_inside().
     const int64_t start = ow * w.stride[2] - w.pad_begin[2];
     const bool inside = start >= 0 && start + reach < w.in[2];
     const Place p{down, inside ? Taps{0, w.kernel[2], start} : taps_inside(w, 2, ow),
@@ -88,7 +88,7 @@ void pool_row(NhwcPool kind, const Window& w, int64_t C, bool include_pad, Pixel
   row(w, C, include_pad, steps, x, oh, y);
 }
 
-// Sets y[c] to the sum of x[pixel, c] / divisor. Reads four pixels at a time from the first channel to the last, in memory order.
+// Sets y[c] to the sum of x[pixel, c] / divisor. Reads in memory order: all channels of four pixels, then of the next four.
 void sum_pixels(int64_t pixels, int64_t step, int64_t C, float divisor, const float* x, float* y) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -154,7 +154,7 @@ size_t mean_nhwc_scratch_bytes(int64_t N, int64_t pixels, int64_t line, int64_t 
   return static_cast<size_t>(N * num_lines(pixels, line) * C) * sizeof(float);
 }
 
-// Divides lines among threads as the kernels that produce images do, so that a core finds its lines in its cache.
+// Divides lines of pixels among threads as the kernels do that write the image, so that a core finds its lines in its own cache.
 void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, int64_t step, const float* x, float* y, void* scratch,
                ThreadPool* pool) {
   auto* sums = static_cast<float*>(scratch);

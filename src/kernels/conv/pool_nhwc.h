@@ -15,13 +15,13 @@ struct PixelSteps {
   int64_t x, y;
 };
 
-/// Pools x[N, in, C] to y[N, out, C] over one or two spatial axes (window.kernel[0] is 1). The mean is over the elements in the input, or
-/// (include_pad) in the input and its pads. NaN counts as the largest number.
+/// Pools x[N, in, C] to y[N, out, C] over one or two spatial axes (window.kernel[0] is 1). A mean is over the elements in the input or,
+/// with include_pad, in the input and its pads. NaN counts as the largest number.
 void pool_nhwc(NhwcPool kind, const Window& window, int64_t N, int64_t C, bool include_pad, PixelSteps steps, const float* x, float* y,
                ThreadPool* pool);
 
-/// Sets y[n, c] to the mean of x[n, pixel, c] over all pixels, which are `step` floats apart. Sums `line` pixels at a time, so that
-/// rounding errors do not grow with the image.
+/// Sets y[n, c] to the mean of x[n, pixel, c] over all pixels, which are `step` floats apart. Sums `line` pixels at a time and then adds
+/// these sums, so that rounding errors grow less with the image.
 void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, int64_t step, const float* x, float* y, void* scratch, ThreadPool* pool);
 size_t mean_nhwc_scratch_bytes(int64_t N, int64_t pixels, int64_t line, int64_t C);
 

@@ -1,7 +1,7 @@
-// Pools are separable: a window is folded (reduced) over its contiguous rows first, then along the folded row, which takes a few operations
-// per input rather than one per tap. Narrow windows inside the input keep folded rows in registers (`narrow_planes`). For others, rows are
-// folded into memory (`pool_planes`). Vectors there may pass a row's end: the folded row is corrected, and writes behind an output row are
-// overwritten by the next. Only the last rows of all finish element by element.
+// Pools are separable: the rows of a window are first folded (reduced) into one row, and that row is then folded along its length. This
+// takes a few operations per input rather than one per tap. For narrow windows inside the input, folded rows stay in registers
+// (`narrow_planes`). For others, they are in memory (`pool_planes`). Vectors of `pool_planes` may pass a row's end: the folded row is
+// corrected, and the next output row overwrites what is written too far. Only the last rows of all are finished element by element.
 #include "kernels/conv/pool_planes.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -43,7 +43,7 @@ struct SumOf {
   }
 };
 
-// Sets folded[i] to the reduction of kRows rows (0: `rows` rows), and of the previous folded[i] if `continues`.
+// Sets folded[i] to the reduction of element i of kRows rows (if 0: `rows` rows) and, if `continues`, of the previous folded[i].
 template <class F, int kRows, typename T>
 void fold_rows(const T* x, int64_t rows, int64_t pitch, int64_t n, const T* x_end, bool continues, T* folded) {
   const hn::ScalableTag<T> whole;
@@ -62,7 +62,7 @@ void fold_rows(const T* x, int64_t rows, int64_t pitch, int64_t n, const T* x_en
   for (; i < n; ++i) fold(one, i);
 }
 
-// Computes the n outputs of a folded row. May write beyond them, up to y_end.
+// Computes the n outputs of a folded row. May also write after them, up to y_end.
 template <class F, int kStride, typename T>
 void fold_along(const Window& w, const T* folded, int64_t n, const T* divisors, T outer, T* y, const T* y_end) {
   const hn::ScalableTag<T> whole;
@@ -120,7 +120,7 @@ void pool_planes(const Window& w, int64_t begin, int64_t end, int64_t planes, bo
   if (w.out_size() == 0) return;
   const int64_t s = w.stride[2], reach = (w.kernel[2] - 1) * w.dilation[2] + 1;
   const int64_t piece = std::min(w.out[2], (kFolded - reach) / s + 1);  // number of outputs of a row that are computed together
-  // Several rows together, if they fit: the stores of a row reach the cache before unaligned loads read them.
+  // Folds several rows together if they fit the buffer: a row's stores then reach the cache before unaligned loads read the row.
   const int64_t pitch = ((piece - 1) * s + reach + kBehind) / kLanes * kLanes + kLanes;
   const int64_t group = piece < w.out[2] ? 1 : std::clamp<int64_t>(kFolded / pitch, 1, kRows);
   const T *x_end = x + planes * w.in_size(), *y_end = y + end * w.out_size();
@@ -165,8 +165,8 @@ void pool_planes(const Window& w, int64_t begin, int64_t end, int64_t planes, bo
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// The plan of an output row with windows of 2 or 3 taps and stride 2. Vectors of inputs are reduced over rows in registers; their even and
-// odd lanes are taps, so each input is loaded once. Outputs whose windows reach into the pads are computed one by one.
+// The plan of an output row if windows have 2 or 3 taps along it, and stride 2. The input rows are reduced in registers; even and odd lanes
+// of the result are different taps, so each input is loaded once. Outputs whose windows reach into the pads are computed one by one.
 struct NarrowRow {
   struct Edge {
     int64_t column, count;  // first column of the output, and divisor of its mean
@@ -176,7 +176,7 @@ struct NarrowRow {
   Edge edges[4];
   int64_t num_edges = 0;
 
-  /// @returns true if the windows are of this kind, each reads a row of the input, and a row of outputs fills a vector of `lanes`
+  /// @returns true if windows are of this kind, each window reads a row of the input, and a row of outputs fills a vector of `lanes` lanes
   bool plan(const Window& w, int64_t lanes, bool include_pad) {
     if (w.rank > 2 || w.kernel[2] < 2 || w.kernel[2] > 3 || w.dilation[2] > 1 || w.stride[2] != 2) return false;
     const int64_t room = w.in[2] + w.pad_begin[2] - w.kernel[2];
@@ -196,7 +196,7 @@ struct NarrowRow {
   }
 };
 
-// Reduces column x of `rows` rows, broadcast to all lanes.
+// Reduces column x of `rows` rows, and broadcasts the result to all lanes.
 template <class F, class D, typename T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> join_column(D d, const T* x, int64_t rows, int64_t pitch) {
   const hn::CappedTag<T, 1> one;
@@ -205,7 +205,7 @@ HWY_INLINE hn::Vec<D> join_column(D d, const T* x, int64_t rows, int64_t pitch) 
   return hn::Set(d, hn::GetLane(total));
 }
 
-// Computes n outputs, at least a vector, whose windows begin at x and have kRows rows (0: `rows` rows).
+// Computes n outputs (at least one vector). The first window begins at x; windows have kRows rows (if 0: `rows` rows).
 template <class F, int kTaps, int kRows, typename T>
 void pool_row(const T* x, int64_t rows, int64_t pitch, int64_t n, T divisor, T* y) {
   const hn::ScalableTag<T> d;

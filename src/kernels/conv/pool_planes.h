@@ -7,7 +7,7 @@
 
 namespace treadle::kernels {
 
-/// Maximum number of elements of a row that a window may span.
+/// Maximum number of elements of an input row from the first to the last tap of a window.
 inline constexpr int64_t kLongestReach = 512;
 inline bool fits_pool_planes(const Window& w) { return (w.kernel[2] - 1) * w.dilation[2] + 1 <= kLongestReach; }
 

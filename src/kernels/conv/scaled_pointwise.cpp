@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Multiplies each row of `width` floats, a multiple of the vector length of packed weights, by one scale per row.
+// Multiplies each row of `width` floats by its own scale. `width` is a multiple of the vector length of packed weights.
 void scale_rows(const float* from, const float* scale, int64_t rows, int64_t width, float* to) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

@@ -9,8 +9,8 @@
 namespace treadle::kernels {
 
 size_t scaled_pointwise_scratch_bytes(const ConvParams& params);
-/// The window is 1x1 with stride 1, no pads and one group. Scales the weights or the image, whichever is smaller. Usually the image is
-/// larger, and is then read only once.
+/// Scales the weights or the image, whichever is smaller; usually the image is larger, and is then read only once. The window must be 1x1
+/// with stride 1, no pads and one group.
 /// @param x  [N, pixels, C]
 /// @param scale  [N, C]
 /// @param packed  weights packed by nhwc_pack() for NhwcMethod::direct

@@ -17,12 +17,12 @@ struct Window {
   int64_t kernel_size() const { return kernel[0] * kernel[1] * kernel[2]; }
 };
 
-/// @param pads  begins, then ends, as in ONNX. Empty pads, strides and dilations mean 0, 1 and 1.
+/// @param pads  all begins, then all ends, as in ONNX. Empty pads, strides and dilations mean 0, 1 and 1.
 /// @throws Error(invalid_argument) if the rank is not 1 to 3, an extent is negative, or a kernel, stride or dilation is not positive.
 Window make_window(std::span<const int64_t> in, std::span<const int64_t> out, std::span<const int64_t> kernel,
                    std::span<const int64_t> strides, std::span<const int64_t> pads, std::span<const int64_t> dilations);
 
-/// The range [first, last) of the `count` values of k for which start + k * step is inside an axis of `in` elements.
+/// The range [first, last) of those k, out of `count`, for which index start + k * step is inside an axis of `in` elements.
 struct Taps {
   int64_t first, last, start;  ///< start: index for k = 0, which may be negative
 };

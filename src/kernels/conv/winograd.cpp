@@ -13,10 +13,10 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kPointsPerBlock = 32 * 36;    // points of the tiles of a block (tiles times matrices), which stay in L2 for all channels
+constexpr int64_t kPointsPerBlock = 32 * 36;    // maximum of tiles times matrices of a block, whose inputs stay in L2 for all channels
 constexpr int64_t kPointsInOneBlock = 49 * 36;  // up to this size there is only one block, since each block reads all weights
-// Number of channels that are summed in one chain of additions. The rounding of longer chains dominates the error. If there would be few
-// chains, they are shorter.
+// Number of channels that are summed in one chain of additions. The rounding errors of longer chains would dominate the result's error.
+// Chains are shorter if there would otherwise be fewer than kFewChains.
 constexpr int64_t kLongestSum = 128, kShortestSum = 16, kFewChains = 4;
 // The number of channels is padded to a multiple of this; larger multiples would waste products with zeros.
 constexpr int64_t kChannelsTogether = 8;
@@ -28,7 +28,7 @@ int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 
 /// Divides the tiles of one image into blocks of whole tile rows. If images have few tiles, a block has several images.
 struct Plan {
-  int64_t out, points;  // number of outputs of a tile's side; number of matrices
+  int64_t out, points;  // number of outputs along a tile's side; number of points of a tile, which is the number of matrices
   int64_t C, M;         // numbers of channels, rounded up
   int64_t high, wide;   // numbers of tiles along height and width
   int64_t rows_per_block, images_per_block;
@@ -61,12 +61,12 @@ struct Plan {
   bool by_block() const { return items >= kEnoughBlocks; }
 };
 
-/// Returns the floats from point to point of the transformed weights. They include one cache line of padding, since powers of two would
-/// share cache sets.
+/// Returns the number of floats of one point's transformed weights. It includes one cache line of padding, since sizes of a power of two
+/// would make points share cache sets.
 int64_t point_size(const ConvParams& p, int64_t padded_columns) { return p.C * padded_columns + kWinogradLanes; }
 
 /// Divides the channels into parts of nearly equal length that are summed separately. A point's weights are packed part by part, so that a
-/// panel of a part stays in L1. Within a part, sums are cut into chains of longest_sum.
+/// panel of a part stays in L1. Within a part, sums are cut into chains of at most longest_sum terms.
 struct Parts {
   int64_t C, count, longest_sum;
   explicit Parts(int64_t channels) : C(channels), count(std::max(int64_t{1}, divide_up(C, kLongestSum))) {
@@ -76,7 +76,7 @@ struct Parts {
   int64_t begin(int64_t part) const { return C * part / count; }
 };
 
-/// The transformed weights of some panels of columns: point by point, and part by part within a point.
+/// The transformed weights of a range of panels, ordered by point, and within a point by part of the channels.
 struct PackedPanels {
   int64_t begin, end;     // the range of panels
   int64_t first, padded;  // first column, and number of columns including the padding of the last panel
@@ -92,7 +92,7 @@ struct PackedPanels {
         data(packed) {}
 };
 
-/// @param to  receives the packed weights
+/// Transforms and packs the weights of some panels. @param to  receives the packed weights
 void pack_panels(const ConvParams& p, int out, const Panels& panels, const PackedPanels& some, const float* weights, float* to,
                  ThreadPool* pool) {
   const PhaseScope phase(KernelPhase::pack);
@@ -109,8 +109,8 @@ void pack_panels(const ConvParams& p, int out, const Panels& panels, const Packe
   });
 }
 
-/// Returns how many panels are packed together if weights are packed in the run. If the tiles are one block, the panels stay in cache while
-/// the tiles pass; otherwise it is all panels, as each block needs them.
+/// Returns how many panels are packed together if weights are packed in the run. If there is only one block of tiles, as many as stay in
+/// cache while the tiles are multiplied by them; otherwise all panels, as each block needs them.
 int64_t panels_at_once(const ConvParams& p, const Plan& plan, const Panels& panels, int max_threads) {
   constexpr int64_t kInCache = int64_t{6} << 20;  // bytes that stay in the cache
   if (plan.items > 1) return panels.count;
@@ -151,7 +151,7 @@ struct Block {
     }
   }
 
-  /// Multiplies point by point, and part by part of the channels: a panel of a part stays in L1 while all tiles pass.
+  /// Multiplies point by point and, within a point, part by part of the channels: a panel of a part stays in L1 for all tiles.
   void multiply(const Panels& panels, const PackedPanels& some) const {
     const Parts parts(p.C);
     const int64_t ahead = chunks_ahead(pool);
@@ -227,7 +227,7 @@ struct Block {
     }
   }
 
-  /// Calls part(image within the block, begin and end of its tiles) for tiles [begin, end) of the block.
+  /// Calls part(image within the block, begin and end of its tiles) for each image that has tiles in [begin, end) of the block.
   template <typename Part>
   void each_image(int64_t begin, int64_t end, Part part) const {
     const int64_t each = tiles_of_image();
@@ -299,8 +299,8 @@ bool winograd_applies(const ConvParams& p) {
   return p.C >= 16 && p.M >= 16 && p.N > 0 && w.out_size() > 0;
 }
 
-// Estimates the time in microseconds from the measured rates. Products run near the peak; transforms are bound by L2; products
-// and the loading of weights from L3 or memory overlap for half of the shorter of both times. Outputs that do not fill tiles waste work,
+// Estimates the time in microseconds from the measured rates. Products run near the peak rate; L2 limits the transforms; products overlap
+// with the loading of weights from L3 or memory for half of the shorter of both times. Tiles that extend beyond the outputs waste work,
 // which favours the direct method.
 double winograd_estimate(const ConvParams& p, int side, const ConvRates& rates, bool from_memory) {
   const double C = static_cast<double>(p.C), M = static_cast<double>(p.M);
@@ -325,7 +325,7 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
     const double matrices = side == 0 ? 9 : (side + 2) * (side + 2);
     const double transformed = matrices * static_cast<double>(p.C * Panels(p.M, panel_shape<float>()).padded_columns());
     if (side != 0 && transformed > choice.max_weight_expansion * 9 * weights) continue;
-    constexpr double kLastCache = 16e6;  // bytes of the last cache, which the model's other weights share
+    constexpr double kLastCache = 16e6;  // size of the last cache in bytes, which the model's other weights share
     double us = winograd_estimate(p, side, choice.rates, matrices * weights * sizeof(float) >= kLastCache);
     if (choice.packs_in_run) us += (9 + matrices) * weights * sizeof(float) / static_cast<double>(choice.rates.memory);
     if (us < least) least = us, best = side;
@@ -341,7 +341,7 @@ void winograd_pack(const ConvParams& p, int out, const float* weights, float* pa
   const Panels panels(p.M, panel_shape<float>());
   const PackedPanels all(p, panels, 0, panels.count, packed);
   pack_panels(p, out, panels, all, weights, packed, pool);
-  for (int64_t end = all.point; end <= (out + 2) * (out + 2) * all.point; end += all.point)  // set to zero, as they may be saved to a file
+  for (int64_t end = all.point; end <= (out + 2) * (out + 2) * all.point; end += all.point)  // zeros, as they may be saved to a file
     std::fill_n(packed + end - kWinogradLanes, kWinogradLanes, 0.0F);
 }
 

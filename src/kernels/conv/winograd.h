@@ -22,7 +22,7 @@ double winograd_estimate(const ConvParams& params, int out, const ConvRates& rat
 /// Returns the tile side in outputs, 4 or 2, if Winograd is estimated to be the fastest method within the choice's limits; otherwise 0.
 int winograd_choice(const ConvParams& params, const ConvChoice& choice = {});
 
-/// Functions for one of the two methods. Here and below, `out` is the tile side in outputs, 4 or 2.
+/// Functions for one of the two methods. In this file, `out` is the tile side in outputs, 4 or 2.
 int64_t winograd_weights_size(const ConvParams& params, int out);
 /// Packs the weights.
 /// @param weights  may be unaligned
@@ -31,13 +31,13 @@ void winograd_pack(const ConvParams& params, int out, const float* weights, floa
 
 size_t winograd_scratch_bytes(const ConvParams& params, int out, int max_threads);
 
-/// x[N, high, wide, C] to y[N, high, wide, M].
-/// @param weights  the original ones [M, C, 3, 3], may be unaligned. A tile with a result that is not finite is recomputed directly from
-///     them, as the transforms spread an infinity as NaN.
+/// Computes y[N, high, wide, M] from x[N, high, wide, C].
+/// @param weights  the original weights [M, C, 3, 3]; may be unaligned. A tile with a result that is not finite is recomputed directly from
+///     these weights, as the transforms turn one infinity into NaN in other outputs too.
 void winograd(const ConvParams& params, int out, const float* x, const float* weights, const float* packed, float* y,
               const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool);
 
-/// Like winograd() with unpacked weights, bit for bit. For small images, packs a few panels at a time, which needs little memory.
+/// Like winograd() with unpacked weights, bit for bit. For small images, it packs a few panels at a time, which needs little memory.
 size_t winograd_unpacked_scratch_bytes(const ConvParams& params, int out, int max_threads);
 void winograd_unpacked(const ConvParams& params, int out, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue,
                        void* scratch, int max_threads, ThreadPool* pool);

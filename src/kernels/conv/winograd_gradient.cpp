@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kOut = 4;  // number of outputs of a tile's side
 constexpr int64_t kPoints = int64_t{kOut + 2} * (kOut + 2);
-// Size of a block of transformed tiles, 1 to 12 MB. Each block reads and writes all sums, which should take less time than the products.
+// Floats of a block of transformed tiles (1 to 12 MB). A block reads and writes all sums, which should take less time than its products.
 constexpr int64_t kLeastTransformed = int64_t{1} << 18, kMostTransformed = int64_t{3} << 20, kTransformedToSums = 2;
 // Number of sums of a range of filters (1 MB), which stay in L2 until they are transformed.
 constexpr int64_t kSumFloats = int64_t{1} << 18;
@@ -26,7 +26,7 @@ int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 /// Returns the row stride: whole vectors plus a cache line, since rows a power of two apart would share cache sets.
 int64_t row_of(int64_t channels) { return divide_up(channels, kWinogradLanes) * kWinogradLanes + kWinogradLanes; }
 
-/// Divides the tiles into blocks of whole images, or of tile rows of one, and the filters into ranges.
+/// Divides the tiles into blocks (whole images, or some tile rows of one image), and the filters into ranges.
 struct Plan {
   int64_t high, wide;  // numbers of tiles of an image
   int64_t rows_per_block, images_per_block, blocks_of_image, blocks;
@@ -46,12 +46,12 @@ struct Plan {
     blocks = blocks_of_image * divide_up(p.N, images_per_block);
     const int64_t tiles = images_per_block * rows_per_block * wide;
     v_matrix = tiles * v_row, z_matrix = tiles * z_row;
-    // If there is one block, each range's sums are transformed immediately; with several blocks, after the last one.
+    // With one block, the sums of each range of filters are transformed immediately; with several, all sums after the last block.
     filters_each = blocks > 1 ? p.M : std::min(p.M, std::max(kLeastFilters, kSumFloats / (kPoints * v_row)));
     ranges = divide_up(p.M, filters_each);
     s_matrix = filters_each * v_row;
   }
-  // Returns the size, including the columns that panels read beyond the last row of a matrix.
+  // Returns the size in bytes, including the columns that panels read after the last row of a matrix.
   size_t v_bytes() const { return aligned_bytes<float>(kPoints * v_matrix + 4 * kWinogradLanes); }
   size_t z_bytes() const { return aligned_bytes<float>(kPoints * z_matrix); }
   size_t s_bytes() const { return aligned_bytes<float>(kPoints * s_matrix); }
@@ -77,7 +77,7 @@ struct Gradient {
   Memory memory;
   ThreadPool* pool;
 
-  /// Transforms both operands of a block. @return the number of its tiles
+  /// Transforms both operands of a block. @return the number of the block's tiles
   int64_t transform(int64_t block) const {
     const Window& w = p.window;
     const int64_t image = block / plan.blocks_of_image * plan.images_per_block, images = std::min(plan.images_per_block, p.N - image);

@@ -8,12 +8,12 @@
 
 namespace treadle::kernels {
 
-/// Returns true if the method applies, is estimated to be faster than the direct method, and is within the choice's limits.
+/// Returns true if the method applies, its estimated time is less than the direct method's, and it is within the limits of `choice`.
 bool winograd_gradient_pays(const ConvParams& params, const ConvChoice& choice);
 
 size_t winograd_gradient_scratch_bytes(const ConvParams& params);
 /// Computes dw[M, C, 3, 3] from dy[N, high, wide, M] and x[N, in, C]. The order of the sums depends on the sizes only.
-/// @return false if dw has a number that is not finite: the transforms spread an infinity as NaN, so recompute it directly
+/// @return false if dw has a number that is not finite. Then compute it directly, as the transforms spread an infinity as NaN
 bool winograd_gradient(const ConvParams& params, const float* dy, const float* x, float* dw, void* scratch, ThreadPool* pool);
 
 }  // namespace treadle::kernels

@@ -24,7 +24,7 @@ constexpr float kRootHalf = 0.70710678118654752f, kRootTwo = 1.4142135623730950f
 
 // kOut, the outputs of a tile's side, selects F(4x4, 3x3) or F(2x2, 3x3). A tile has kOut + 2 inputs per side.
 
-// Computes B^T d, which evaluates the data polynomial at the interpolation points; the points a and -a share even and odd terms.
+// Computes B^T d: evaluates the polynomial of the data at the interpolation points. The points a and -a share their even and odd terms.
 template <int kOut>
 HWY_INLINE void input_line(D d, const V (&x)[kOut + 2], V (&v)[kOut + 2]) {
   if constexpr (kOut == 2) {
@@ -60,7 +60,7 @@ HWY_INLINE void output_line(D d, const V (&m)[kOut + 2], V (&y)[kOut]) {
   }
 }
 
-// Computes G g: row j of G is 1, a, a^2 at point a, divided by the product of a's differences to the other finite points.
+// Computes G g: row j of G is 1, a, a^2 at point a, divided by the product of the differences between a and the other finite points.
 template <int kOut, class DD, class VD = hn::Vec<DD>>
 HWY_INLINE void weight_line(DD d, VD g0, VD g1, VD g2, VD (&u)[kOut + 2]) {
   if constexpr (kOut == 2) {
@@ -90,7 +90,7 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
   const hn::Rebind<float, decltype(d)> narrow;
   using VD = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int64_t kBlock = 4;  // number of channels; the taps of a wide panel take 9 KB for them
+  constexpr int64_t kBlock = 4;  // number of channels; the taps of so many channels for a wide panel take 9 KB
   constexpr int64_t kMaxWidth = 64;
   HWY_ALIGN float taps[kBlock * 9 * kMaxWidth];
   // Weights in a file may not be aligned for float; such weights are copied first.
@@ -209,7 +209,7 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
     const int64_t row = tile / o.tiles_wide * kOut, column = tile % o.tiles_wide * kOut;
     const int64_t rows = std::min<int64_t>(o.rows - row, kOut), columns = std::min<int64_t>(o.columns - column, kOut);
     const int64_t corner = row * o.columns + column;
-    V check = zero;  // sum of 0 * y: NaN if any y is not finite
+    V check = zero;  // sum of 0 * y; it is NaN if any y is not finite
     for (int64_t c = 0; c < o.channels; c += lanes) {
       const bool cut = o.channels - c < lanes;
       const FirstLanes first(d, cut ? o.channels - c : lanes);
@@ -346,7 +346,7 @@ bool weights_gradient(const float* s, int64_t s_matrix, int64_t channels, float*
   constexpr int64_t kBlock = 64;  // number of channels whose taps are transposed together
   static_assert(kBlock % hn::MaxLanes(D()) == 0);
   HWY_ALIGN float taps[9 * kBlock];
-  V check = hn::Zero(d);  // sum of 0 * dw: NaN if any dw is not finite
+  V check = hn::Zero(d);  // sum of 0 * dw; it is NaN if any dw is not finite
   for (int64_t c0 = 0; c0 < channels; c0 += kBlock) {
     const int64_t block = std::min(kBlock, channels - c0);
     for (int64_t c = 0; c < block; c += lanes) {

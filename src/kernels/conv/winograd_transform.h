@@ -1,5 +1,5 @@
 // Transforms of F(4x4, 3x3) and F(2x2, 3x3) on blocks of tiles, NHWC. `out`, 4 or 2, is the tile side in outputs. A tile has (out + 2)^2
-// points, with one matrix for each.
+// points, and there is one matrix per point.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ void winograd_output_gradient(int out, int64_t begin, int64_t end, const Winogra
 
 /// Computes G^T s G, the gradient of the weights of one filter for `channels` channels.
 /// @param s  (out + 2)^2 rows `s_matrix` floats apart
-/// @param dw  9 floats a channel @return true if all of them are finite
+/// @param dw  9 floats per channel @return true if all of them are finite
 bool winograd_weights_gradient(int out, const float* s, int64_t s_matrix, int64_t channels, float* dw);
 
 }  // namespace treadle::kernels
