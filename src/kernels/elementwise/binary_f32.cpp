@@ -43,7 +43,7 @@ struct Div : WholeVectors {
     return hn::Div(x, y);
   }
 };
-// at_least() and at_most() return the second operand if one is NaN; a NaN in the first must be returned too.
+// at_least() and at_most() return the second operand if either is NaN, so a NaN in the first operand is handled separately.
 struct Max : WholeVectors {
   template <class D, class V>
   HWY_INLINE V operator()(D, V x, V y) const {
@@ -62,7 +62,7 @@ struct InDouble {
   using Tag = hn::Rebind<float, hn::ScalableTag<double>>;
 };
 
-// Returns y, except fn(a, b) of the C library in lanes where `rare` is set.
+// Returns y, but fn(a, b) of the C library in lanes where `rare` is set.
 template <class D, class Fn, class V = hn::Vec<D>>
 HWY_INLINE V replace_rare(D d, hn::Mask<D> rare, V a, V b, V y, Fn fn) {
   if (hn::AllFalse(d, rare)) return y;
@@ -76,8 +76,8 @@ HWY_INLINE V replace_rare(D d, hn::Mask<D> rare, V a, V b, V y, Fn fn) {
   return hn::Load(d, ys);
 }
 
-// Computes |x|^y = 2^(y log2 |x|) in double, so that rounding to float is nearly the only error. The polynomials are Remez fits made for
-// this library, with relative errors 5e-12 and 2e-9. The C library handles zero, infinity and NaN.
+// Computes |x|^y = 2^(y log2 |x|) in double, so that nearly all of the error comes from rounding to float. The polynomials are Remez fits
+// made for this library, with relative errors 5e-12 and 2e-9. The C library handles zero, infinity and NaN.
 struct Pow : InDouble {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V x, V y) const {
@@ -86,7 +86,7 @@ struct Pow : InDouble {
     const V infinity = hn::Set(d, std::numeric_limits<float>::infinity()), magnitude = hn::Abs(x);
     const auto usual = hn::And(hn::And(hn::Gt(magnitude, hn::Zero(d)), hn::Lt(magnitude, infinity)), hn::Lt(hn::Abs(y), infinity));
 
-    // log2 |x| = e + log2 m, with m between sqrt(1/2) and sqrt(2). Subnormal floats are normal doubles.
+    // log2 |x| = e + log2 m, with m between sqrt(1/2) and sqrt(2). Numbers that are subnormal as floats are normal as doubles.
     const auto bits = hn::BitCast(di, hn::PromoteTo(dd, magnitude));
     const auto e = hn::ShiftRight<52>(hn::Sub(bits, hn::Set(di, 0x3fe6a09e667f3bcd)));
     const auto m = hn::BitCast(dd, hn::Sub(bits, hn::ShiftLeft<52>(e)));
@@ -102,7 +102,7 @@ struct Pow : InDouble {
     const auto integer = hn::Sub(hn::BitCast(dd, hn::Add(e, hn::BitCast(di, magic))), magic);
     const auto log2 = hn::MulAdd(q, s, integer);
 
-    // As a float, 2^w is 0 or infinity before the clamp takes effect.
+    // Where this clamp changes w, 2^w is 0 or infinity as a float anyway.
     const auto power = hn::PromoteTo(dd, y);
     const auto w = at_most(hn::Set(dd, 200.0), at_least(hn::Set(dd, -200.0), hn::Mul(power, log2)));
     const auto shifted = hn::Add(w, magic);
@@ -117,7 +117,7 @@ struct Pow : InDouble {
     const auto result = hn::BitCast(dd, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<52>(hn::BitCast(di, shifted))));
     V z = to_float(d, result);
 
-    // A negative base has real powers for integer exponents only; odd ones give a negative result.
+    // Powers of a negative base are real only for integer exponents; odd exponents give a negative result.
     const auto negative = hn::Lt(x, hn::Zero(d));
     if (!hn::AllFalse(d, negative)) {
       const V half = hn::Mul(y, hn::Set(d, 0.5f));
@@ -129,7 +129,7 @@ struct Pow : InDouble {
   }
 };
 
-// Computes a - trunc(a / b) b. In double, a quotient below 2^28 never rounds up to the next integer, and its product with b and the
+// Computes a - trunc(a / b) b. In double, a quotient below 2^28 never rounds up to the next integer, and both the product and the
 // difference are exact. The C library handles larger quotients, zero, infinity and NaN.
 struct Fmod : InDouble {
   template <class D, class V>
@@ -144,7 +144,7 @@ struct Fmod : InDouble {
   }
 };
 
-// Uses vectors for strides 0 and 1, and single elements at the end. Operators round the same either way.
+// Uses vectors for strides 0 and 1, and single elements for the remainder. Operators round equally for vectors and single elements.
 template <class Op>
 void run(const float* a, int64_t sa, const float* b, int64_t sb, float* dst, int64_t n) {
   const typename Op::Tag d;
@@ -193,7 +193,7 @@ void binary_f32(Binary op, const float* a, int64_t stride_a, const float* b, int
 
 namespace {
 
-// Handles operands with short runs: elements of a block are gathered first, unless they are contiguous.
+// Handles operands with short contiguous runs: gathers the elements of a block before the operation, unless they are contiguous.
 void short_runs_f32(Binary op, const BroadcastPlan<2>& plan, const float* a, const float* b, float* dst, ThreadPool* pool) {
   constexpr int64_t kBlock = 512;
   const float* const operands[2] = {a, b};

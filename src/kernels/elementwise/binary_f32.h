@@ -17,7 +17,7 @@ enum class Binary : uint8_t {
   fmod,  // computes the C library's fmodf: exact, with a's sign
 };
 
-/// Computes dst = a op b. dst may be an input that is not broadcast.
+/// Computes dst = a op b. dst may be one of the inputs if that input is not broadcast.
 void binary_f32(Binary op, const BroadcastPlan<2>& plan, const float* a, const float* b, float* dst, ThreadPool* pool);
 
 /// Computes dst[i] = a[i * stride_a] op b[i * stride_b] for i in [0, n), on the calling thread.

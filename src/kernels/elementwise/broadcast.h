@@ -15,14 +15,14 @@ namespace treadle::kernels {
 /// Number of elements per chunk of a threaded elementwise loop. They take some microseconds and fit the caches.
 inline constexpr int64_t kElementwiseGrain = 16 * 1024;
 
-/// The plan of a loop. Its operands are the inputs. The output is contiguous, so element i of the loop is element i of the output.
+/// The plan of a loop, whose operands are the inputs. The output is contiguous, so element i of the loop is element i of the output.
 template <int kInputs>
 using BroadcastPlan = StridedLoop<kInputs>;
 
 /// Plans the loop.
 /// @param out  shape of the output
 /// @param in   shapes of contiguous inputs; each must broadcast to `out` by NumPy's rules
-/// @throws Error(invalid_argument) if one does not
+/// @throws Error(invalid_argument) if an input does not broadcast to `out`
 template <int kInputs>
 BroadcastPlan<kInputs> plan_broadcast(std::span<const int64_t> out, const std::array<std::span<const int64_t>, kInputs>& in) {
   int64_t strides[kInputs][kMaxLoopRank] = {};
@@ -48,7 +48,7 @@ BroadcastPlan<kInputs> plan_broadcast(std::span<const int64_t> out, const std::a
   return collapse<kInputs>(out, views);
 }
 
-/// Computes dst[i] = fn(a at i, b at i). dst may be an input that is not broadcast.
+/// Computes dst[i] = fn(element i of a, element i of b), both broadcast. dst may be one of the inputs if that input is not broadcast.
 template <typename Out, typename A, typename B, typename Fn>
 void broadcast_binary(const BroadcastPlan<2>& plan, const A* a, const B* b, Out* dst, ThreadPool* pool, Fn fn) {
   parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) {

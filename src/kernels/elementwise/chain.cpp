@@ -37,7 +37,7 @@ void read_elements(DType dtype, const void* src, int64_t first, int64_t n, int64
     default: return widen_elements<float>(src, first, n, stride, dst);
   }
 }
-// Returns the n elements of a block as the steps read them: in place, or copied to `buffer`. @param place  at % period, for periodic inputs
+// Returns n elements from `at` on, as steps read them: in place, or copied to `buffer`. @param place  at % period, for periodic inputs
 const float* block_of(const ChainInput& input, DType dtype, const void* src, int64_t at, int64_t place, int64_t n, int64_t block,
                       float* buffer) {
   const auto* floats = static_cast<const float*>(src);
@@ -62,19 +62,19 @@ const float* block_of(const ChainInput& input, DType dtype, const void* src, int
   return buffer;
 }
 
-// For arrays beyond L2, prefetches the block after the next one: otherwise, a block's many steps would leave too few loads in flight.
+// For arrays that exceed L2, prefetches two blocks ahead: the many steps of a block would otherwise leave too few loads in flight.
 constexpr int64_t kFarElements = int64_t{1} << 18, kBlocksAhead = 2;
 template <bool kToWrite>
 HWY_INLINE void fetch_ahead(const char* block_begin, int64_t block_bytes) {
   for (int64_t i = 0; i < block_bytes; i += 64)
     __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block_begin) + kBlocksAhead * block_bytes + i),
-                       kToWrite);  // an integer, not a pointer, as the address may be beyond the array
+                       kToWrite);  // an integer instead of a pointer, as the address may be after the array
 }
 
-/// Memory for inputs that are gathered for more than one block.
+/// Memory for inputs of which more than one block is gathered at a time.
 class Gathered {
  public:
-  /// Takes memory for `length` floats; null if there is not enough.
+  /// Returns memory for `length` floats; null if there is not enough.
   float* take(int64_t length) {
     const int64_t begin = used_, end = begin + (length + kAlignment - 1) / kAlignment * kAlignment;
     if (end > kRoom) return nullptr;
@@ -82,8 +82,8 @@ class Gathered {
     return memory_ + begin;
   }
 
-  /// Repeats a short periodic input until a block that starts anywhere in the first period is contiguous. Returns the copy; null if the
-  /// input is not periodic or there is not enough memory.
+  /// Copies a short periodic input repeatedly, so that a block that starts anywhere in the first period is contiguous. Returns the copy;
+  /// null if the input is not periodic or there is not enough memory.
   const float* add(const ChainInput& input, DType dtype, const void* src, int64_t block) {
     const int64_t length = input.period + block;
     if (input.kind != ChainInput::Kind::periodic || dtype != DType::float32) return nullptr;
@@ -94,8 +94,8 @@ class Gathered {
     return begin;
   }
 
-  /// Takes memory to gather several blocks of an input with short runs. A vector load right after the scalar stores of its elements would
-  /// wait until all have reached the cache. Returns null if the input has no short runs or memory is short.
+  /// Returns memory for several gathered blocks of an input with short runs; null if runs are long or memory is short. Several blocks,
+  /// since a vector load right after the scalar stores of its elements would wait until all of them have reached the cache.
   float* take_ahead(const ChainInput& input, DType dtype, int64_t block) {
     if (input.kind != ChainInput::Kind::strided || dtype != DType::float32 || input.strides.inner() >= kShortRun) return nullptr;
     float* begin = take(kAhead * block);
@@ -117,12 +117,12 @@ struct Moved {
   DType dtype = DType::float32;
   const void* src = nullptr;
   float* buffer = nullptr;         // memory for one block
-  int64_t place = 0, stride = 0;   // position in the period, and its increment per block, which saves a slow division
+  int64_t place = 0, stride = 0;   // position in the period, and its increment per block (precomputed to avoid a slow division)
   const float* wrapped = nullptr;  // a copy with repeated periods, or null
   float* ahead = nullptr;          // gathered elements [first, last), or null
   int64_t first = 0, last = 0;
 
-  /// Returns the n elements of the next block. @param end  end of all blocks
+  /// Returns the n elements of the block that begins at element `at`. @param end  end of all blocks
   const float* next(int64_t at, int64_t n, int64_t block, int64_t end) {
     if (ahead != nullptr) {
       if (at >= last) {
@@ -138,7 +138,7 @@ struct Moved {
   }
 };
 
-/// Returns true if only load steps read the input.
+/// Returns true if no step other than loads reads the input.
 bool only_loaded(const ChainProgram& program, size_t input) {
   return std::ranges::none_of(program.steps, [&](const ChainStep& s) {
     return (s.x == input && s.op != ChainOp::load && reads_x(s.op)) || (s.y == input && s.op == ChainOp::select);
@@ -167,7 +167,7 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
   Gathered gathered;
   size_t num_lying = 0, num_moved = 0;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
-    // The padding of a last, short block is computed too, and its results are dropped. It should contain valid numbers.
+    // The lanes of a last, short block beyond its elements are computed too; their results are dropped. They should be valid numbers.
     std::fill_n(buffers[i], block, 0.0f);
     const ChainInput& input = plan.inputs[i];
     const bool is_flat = input.kind == ChainInput::Kind::flat;
@@ -213,9 +213,9 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
     if (n != block) std::memcpy(results, result, static_cast<size_t>(n * result_size));
   }
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  // Compilers clear the upper halves of vector registers at the end of functions that use them, but not of those that get vector arguments,
-  // as steps do. Until then, each SSE instruction depends on the previous value of its register: an optimizer's update after a chain took
-  // 3.7 times as long.
+  // Compilers emit this instruction, which clears the upper halves of vector registers, at the end of functions that use them, but not if
+  // these have vector arguments, as steps do. Without it, each SSE instruction depends on the old value of its register: an optimizer's
+  // update after a chain took 3.7 times as long.
   _mm256_zeroupper();
 #endif
 }
@@ -246,7 +246,7 @@ ChainInput plan_chain_input(std::span<const int64_t> out, std::span<const int64_
 }
 
 void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, ThreadPool* pool) {
-  constexpr int64_t kBlock = 128;  // the block of the widest vectors, so that threads write separate blocks
+  constexpr int64_t kBlock = 128;  // the block size of the widest vectors, so that threads write to separate blocks
   const int64_t blocks = (plan.size + kBlock - 1) / kBlock;
   parallel_for(pool, blocks, kElementwiseGrain / kBlock, [&](int64_t begin, int64_t end) {
     run_chain(program, plan, inputs, begin * kBlock, std::min(plan.size, end * kBlock),

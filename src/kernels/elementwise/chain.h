@@ -1,6 +1,6 @@
-// Fused chains of pointwise operators, in one pass over memory. A chain is a program for one accumulator of eight vectors. Each step is a
-// function that takes the accumulator in registers, applies its operator, possibly with an operand from memory, and tail-calls the next
-// step, which compiles to a jump. Nothing is written between steps, so a chain costs about as much as one compiled loop.
+// Fused chains of pointwise operators, in one pass over memory. A chain is a program for an accumulator of eight vectors. Each step is a
+// function that takes the accumulator in registers, applies its operator (possibly with an operand from memory), and calls the next step in
+// tail position, which compiles to a jump. Nothing is written between steps, so a chain costs about as much as one compiled loop.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr size_t kMaxChainSteps = 256;
 /// Operation of a step on the accumulator `acc`; `x` and `y` are its operands from memory. Truth values are 0 and 1.
 enum class ChainOp : uint8_t {
   load,  // sets acc = x
-  keep,  // also writes acc to slot x
+  keep,  // also writes acc to the temporary slot x
   add,
   sub,
   reverse_sub,
@@ -50,10 +50,10 @@ enum class ChainOp : uint8_t {
 
 struct ChainStep {
   ChainOp op;
-  uint8_t x = 0, y = 0;  // index of an input, or kMaxChainInputs plus the index of a slot
+  uint8_t x = 0, y = 0;  // index of an input, or kMaxChainInputs plus the index of a temporary slot
   Unary function = Unary::none;
   float a = 0, b = 0;
-  /// For unary: if not null, it is called instead of `function`; dst may be src.
+  /// For unary: if not null, this function is called instead of `function`; dst may be src.
   void (*map)(const void* context, const float* src, float* dst, int64_t n) = nullptr;
   const void* context = nullptr;
 };
@@ -79,7 +79,7 @@ struct ChainPlan {
 /// Plans an input. @throws Error(invalid_argument) if it does not broadcast to `out`.
 ChainInput plan_chain_input(std::span<const int64_t> out, std::span<const int64_t> in);
 
-/// Runs the chain on all threads of the pool. dst may be a flat float32 input if the output is float32; otherwise it must not overlap
+/// Runs the chain on all threads of the pool. dst may be a flat float32 input if the output is float32; otherwise dst must not overlap
 /// inputs. Denormals, NaN and infinities have no special treatment: each step computes the operator's formula.
 void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, ThreadPool* pool);
 /// Computes only elements [begin, end), into dst, on the calling thread.

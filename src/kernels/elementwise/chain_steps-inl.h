@@ -1,5 +1,5 @@
-// The steps of a chain (chain.h) on vectors in registers, compiled for each instruction set (Highway's foreach_target), and the assembly of
-// a program from them.
+// The steps of a chain (chain.h) on vectors in registers, compiled for each instruction set (Highway's foreach_target), and the translation
+// of a program into these steps.
 #if defined(TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_
 #undef TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_
@@ -39,7 +39,7 @@ struct Step {
   float a, b;
   UnaryLoop function;  // loop of a unary step whose function has no ChainStep::map
   const ChainStep* from;
-  float whole = 0, divisor = 1;  // for a quantizing step: kWhole plus its zero point, and its scale
+  float whole = 0, divisor = 1;  // for a quantizing step: kWhole plus the zero point, and the scale by which it divides
 };
 
 constexpr int kVectors = 8;
@@ -80,7 +80,7 @@ TREADLE_BINARY(DivOf, hn::Div(acc, x));
 TREADLE_BINARY(ReverseDiv, hn::Div(x, acc));
 TREADLE_BINARY(MaxOf, keep_nan(acc, at_least(acc, x)));
 TREADLE_BINARY(MinOf, keep_nan(acc, at_most(acc, x)));
-// Computes the same as above if x is not NaN: returns acc if acc is NaN, and x if both are equal.
+// Like MaxOf and MinOf, but for an x that is not NaN: they return acc if acc is NaN, and x if both are equal.
 TREADLE_BINARY(MaxOfNumber, hn::IfThenElse(hn::Le(acc, x), x, acc));
 TREADLE_BINARY(MinOfNumber, hn::IfThenElse(hn::Ge(acc, x), x, acc));
 TREADLE_BINARY(Less, Truth::of(d, hn::Lt(acc, x)));
@@ -146,7 +146,7 @@ TREADLE_STEP(binary_step) {
 #undef TREADLE_ONE
   TREADLE_NEXT;
 }
-// Like binary_step for a scalar x, which stays in a register instead of being loaded as a block of eight vectors.
+// Like binary_step, for a scalar x: x stays in a register instead of being loaded as a block of eight vectors.
 template <class F>
 TREADLE_STEP(scalar_step) {
   const D d;
@@ -182,7 +182,7 @@ TREADLE_STEP(keep_step) {
   TREADLE_EACH(TREADLE_ONE);
   TREADLE_NEXT;
 }
-// Calls a long function with a block in memory, as the function needs all registers.
+// Calls a long function with a block that was stored to memory, as the function needs all registers.
 HWY_INLINE void call_function(const Step* pc, const float* src, float* dst) {
   const int64_t n = kVectors * static_cast<int64_t>(hn::Lanes(D()));
   if (pc->from->map)
@@ -201,7 +201,7 @@ TREADLE_STEP(function_step) {
 #undef TREADLE_ONE
   TREADLE_NEXT;
 }
-// A step that is a function and the last one of the chain.
+// The last step of a chain if it calls a function: the function writes the result.
 TREADLE_STEP(function_last_step) {
   const D d;
   float* HWY_RESTRICT slot = m->spill;
@@ -230,12 +230,12 @@ TREADLE_STEP(last_step) {
   TREADLE_EACH(TREADLE_ONE);
 #undef TREADLE_ONE
 }
-// Stores the lowest byte, plus `bias`, of numbers to which 1.5 * 2^23 was added: it is the two's complement of an integer that fits a byte.
+// The inputs are integers plus 1.5 * 2^23, so that their lowest byte is the integer's two's complement. Stores this byte plus `bias`.
 HWY_INLINE void store_lowest_bytes(D d, V v0, V v1, V v2, V v3, V v4, V v5, V v6, V v7, [[maybe_unused]] uint8_t bias,
                                    uint8_t* HWY_RESTRICT dst) {
 #if HWY_TARGET != HWY_SCALAR
   // Packing works within blocks of 16 bytes. Four vectors become interleaved bytes (a c a c .. b e b e ..), are reordered to a, b, c, e
-  // within each block, and then the blocks of each vector are put side by side.
+  // within each block, and then the blocks of each vector are put next to each other.
   const hn::Repartition<int32_t, D> ints;
   const hn::Repartition<int16_t, D> halves;
   const hn::Repartition<uint8_t, D> bytes;
@@ -274,8 +274,8 @@ TREADLE_STEP(last_bytes_step) {
 #undef TREADLE_ONE
   store_lowest_bytes(d, v0, v1, v2, v3, v4, v5, v6, v7, 0, static_cast<uint8_t*>(m->dst));
 }
-// Quantizes to bytes from a to b and stores them. Bounds are relative to the zero point; kDivides: divides by the scale first. One addition
-// rounds, ties to even, and adds the zero point less its lowest bit y, as an odd number would change which ties are even.
+// Quantizes to bytes and stores them. The bounds a and b are relative to the zero point; kDivides: first divides by the scale. One addition
+// rounds (ties to even) and adds the zero point without its lowest bit y: an odd number would change which ties are even.
 template <bool kDivides>
 TREADLE_STEP(quantize_last_step) {
   const D d;
@@ -288,7 +288,7 @@ TREADLE_STEP(quantize_last_step) {
 }
 
 #if TREADLE_QUANTIZES_BY_SATURATION
-// Like the previous step, for a range that covers all bytes.
+// Like quantize_last_step, for a range that covers all bytes.
 template <typename Code, bool kDivides>
 TREADLE_STEP(quantize_whole_range_last_step) {
   const D d;
@@ -379,7 +379,7 @@ bool reads_x(ChainOp op) {
 }
 constexpr size_t kBlock = kVectors * hn::MaxLanes(D());
 
-/// Assembles a program's steps. Dequantization of inputs and quantization of the output are each merged into one step.
+/// Translates a program into steps. Merges the dequantization of an input into its load, and the quantization of the output into one step.
 struct Assembly {
   const ChainProgram& program;
   const ChainPlan& plan;
@@ -438,7 +438,7 @@ struct Assembly {
   }
   void assemble(Step* steps) const {
     for (size_t i = 0; i < program.steps.size(); ++i) *steps++ = take(i);
-    // This closing step is not used if a step before it has written the result.
+    // If the previous step has written the result, this last one is never called.
     *steps = {bits_of(program.output) == 8 ? last_bytes_step : last_step, 0, 0, 0, 0, nullptr, nullptr};
   }
 };

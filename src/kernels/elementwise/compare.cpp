@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sets dst[i] to holds(i) for whole vectors of indices, and to one(i) for the rest.
+// Sets dst[i] to holds(d, i) for whole vectors of indices, and to one(i) for the remaining indices.
 template <class Vectors, class Scalars>
 void write_bools(bool* dst, int64_t n, Vectors holds, Scalars one) {
   const hn::ScalableTag<int64_t> d;
@@ -54,8 +54,8 @@ void nonzero_rows(const int64_t* x, bool* dst, int64_t n) {
       dst, n, [&](auto d, int64_t i) { return hn::Ne(hn::LoadU(d, x + i), hn::Zero(d)); }, [&](int64_t i) { return x[i] != 0; });
 }
 
-// Sets dst[i] to holds(i) for whole vectors of 32-bit lanes, and to one(i) for the rest. Packs the bools of four vectors into the bytes of
-// one, as [block, lane, vector], and reorders them to [vector, block, lane].
+// Sets dst[i] to holds(d, i) for whole vectors of 32-bit lanes, and to one(i) for the rest. The bools of four vectors are packed into one,
+// which has the order [16-byte block, lane, vector]; they are then reordered to [vector, block, lane].
 template <class Vectors, class Scalars>
 void write_bools_of_words(bool* dst, int64_t n, [[maybe_unused]] Vectors holds, Scalars one) {
   int64_t i = 0;
@@ -81,7 +81,7 @@ void write_bools_of_words(bool* dst, int64_t n, [[maybe_unused]] Vectors holds, 
   for (; i < n; ++i) dst[i] = one(i);
 }
 
-// NaN counts as nonzero, which Ne() would not give.
+// NaN counts as nonzero. Ne() would give false for it.
 void nonzero_floats(const float* x, bool* dst, int64_t n) {
   const hn::ScalableTag<float> floats;
   write_bools_of_words(
@@ -89,7 +89,7 @@ void nonzero_floats(const float* x, bool* dst, int64_t n) {
       [&](int64_t i) { return x[i] != 0; });
 }
 
-// Compares bits: an infinity has exponent bits of ones and a zero mantissa.
+// Compares bits: the exponent bits of an infinity are all ones, and its mantissa is zero.
 void infinite_floats(const float* x, bool negative, bool positive, bool* dst, int64_t n) {
   constexpr uint32_t kInfinity = 0x7F800000, kSign = 0x80000000;
   if (!negative && !positive) return (void)std::fill_n(dst, n, false);
@@ -105,7 +105,7 @@ void shift_rows(const T* x, const T* by, T* dst, int64_t n) {
   constexpr T kWidth = sizeof(T) * 8;
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto width = hn::Set(d, kWidth), highest = hn::Set(d, static_cast<T>(kWidth - 1));  // the range for which shifts are defined
+  const auto width = hn::Set(d, kWidth), highest = hn::Set(d, static_cast<T>(kWidth - 1));  // shifts are defined up to `highest`
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     const auto value = hn::LoadU(d, x + i), bits = hn::LoadU(d, by + i);

@@ -20,7 +20,7 @@ void truncate_plain(const float* src, int64_t* dst, int64_t n) {
     dst[i] = src[i] >= -kLimit && src[i] < kLimit ? static_cast<int64_t>(src[i]) : std::numeric_limits<int64_t>::min();
 }
 
-// Portable targets have no such instruction; Float16's own conversion is as fast as Highway's there.
+// Portable targets have no conversion instruction, and Float16's own conversion is as fast as Highway's emulation.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
 void widen_f16(const Float16* src, float* dst, int64_t n) {
@@ -54,8 +54,8 @@ void narrow_f16(const float* src, Float16* dst, int64_t n) {
   for (; i < n; ++i) dst[i] = Float16(src[i]);
 }
 
-// If all numbers of a vector fit 32 bits, which is nearly always so, converts them as 32-bit integers: there is no 64-bit conversion before
-// AVX-512.
+// Converts the numbers of a vector as 32-bit integers if all fit, which is nearly always so, because there is no instruction to convert
+// 64-bit integers before AVX-512.
 void round_integers(const int64_t* src, float* dst, int64_t n) {
   const hn::ScalableTag<int32_t> words;
   const hn::ScalableTag<float> d;
@@ -104,7 +104,7 @@ void narrow_bf16(const float* src, BFloat16* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = BFloat16(src[i]);
 }
 
-// Floats of 2^31 and more are multiples of 256, so their lowest byte is 0.
+// Floats of magnitude 2^31 or more are multiples of 256, so the lowest byte of such an integer is 0.
 void narrow_bytes(const float* src, uint8_t* dst, int64_t n) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> words;

@@ -13,7 +13,7 @@ void widen(const BFloat16* src, float* dst, int64_t n);
 /// Convert dst[i] = src[i], rounded to nearest even; NaN stays NaN. dst must not overlap src.
 void narrow(const float* src, Float16* dst, int64_t n);
 void narrow(const float* src, BFloat16* dst, int64_t n);
-/// Sets dst[i] to the lowest byte of src[i], truncated towards zero; 0 for NaN and if int64 cannot represent it.
+/// Sets dst[i] to the lowest byte of src[i] truncated to an integer; 0 for NaN and for numbers that int64 cannot represent.
 void narrow(const float* src, uint8_t* dst, int64_t n);
 /// Converts dst[i] = src[i], rounded to nearest even.
 void to_float(const int64_t* src, float* dst, int64_t n);

@@ -1,6 +1,6 @@
 // Transcendental functions on float32 vectors, compiled for each instruction set (Highway's foreach_target). Errors are relative to the
-// exact value. The polynomials and rational functions are minimax fits made for this library (relative error, by Remez and Lawson
-// iterations).
+// exact value. The polynomials and rational functions are minimax fits of the relative error, made for this library by Remez and Lawson
+// iterations.
 #if defined(TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_
 #undef TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_
@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Rounds x * factor to the nearest integer, returned as a float and in the low bits of `bits`: adding 1.5 * 2^23 drops the fraction.
-/// `bias` is added to the bits only. @pre |x * factor| < 2^22
+/// Rounds x * factor to the nearest integer. Returns it as a float, and in the low bits of `bits`: adding 1.5 * 2^23 drops the fraction.
+/// `bias` is added only to the bits. @pre |x * factor| < 2^22
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V nearest_integer(D d, V x, float factor, int32_t bias, hn::Vec<hn::RebindToSigned<D>>& bits) {
   const V magic = hn::Set(d, 12582912.0f + static_cast<float>(bias));
@@ -29,11 +29,11 @@ HWY_INLINE V nearest_integer(D d, V x, float factor, int32_t bias, hn::Vec<hn::R
   return hn::Sub(shifted, magic);
 }
 
-/// Returns exp(x) / 2^n, where n is an integer; the low bits of `bits` contain n + 127.
+/// Returns exp(x) / 2^n for the integer n that is nearest to x / ln 2. The low bits of `bits` contain n + 127.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   const V n = nearest_integer(d, x, 1.44269504088896341f, 127, bits);
-  V r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);  // ln 2 in two parts; the first ends in zero bits, so that n * it is exact
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);  // ln 2 in two parts; the first ends in zero bits, so n times it is exact
   r = hn::NegMulAdd(n, hn::Set(d, 1.42860682030941723e-6f), r);
   V p = hn::Set(d, 0.0013814467059326511f);
   p = hn::MulAdd(p, r, hn::Set(d, 0.0083687804111805336f));
@@ -48,11 +48,11 @@ HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
 template <int kExponent = 0, class D, class V = hn::Vec<D>>
 HWY_INLINE V exp(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // Beyond these bounds the result is 0 or infinity anyway. Clamping keeps the exponent in range, and NaN.
+  // Beyond these bounds, the result is 0 or infinity anyway. The clamp keeps the exponent in range, and it keeps NaN.
   x = at_most(hn::Set(d, 90.0f), at_least(hn::Set(d, -104.5f), x));
   hn::Vec<decltype(di)> bits;
   const V p = exp_mantissa(d, x, bits);
-  // Multiplies by 2^n in two factors, as 2^128 and 2^-150 are not normal numbers. `bits` is the magic number's 0x4b400000 plus n + 127.
+  // Multiplies by 2^n in two steps, as 2^128 and 2^-150 are not normal numbers. `bits` contains 0x4b400000 (1.5 * 2^23) plus n + 127.
   bits = hn::Add(bits, hn::Set(di, kExponent));
   const auto n = hn::Sub(bits, hn::Set(di, 0x4b400000 + 127));
   const auto half = hn::ShiftRight<1>(n);
@@ -69,9 +69,9 @@ HWY_INLINE V exp_of_negative(D d, V x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33f)), hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(bits))));
 }
 
-/// Returns 1 + exp(-x) with a relative error of 3e-7. One factor 2^n suffices: values of exp below 2^-126 do not affect the sum, and 2^n
-/// for the largest n is infinity. The polynomial has one power less than exp_mantissa(), so a quotient by the result takes hardly longer
-/// than the division alone.
+/// Returns 1 + exp(-x) with a relative error of 3e-7. A single factor 2^n suffices: values of exp below 2^-126 do not affect the sum, and
+/// 2^n is infinity for the largest n. The polynomial has one term less than that of exp_mantissa(), so dividing by the result takes hardly
+/// longer than the division alone.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V one_plus_exp_of_negated(D d, V x) {
   x = at_most(hn::Set(d, 87.0f), at_least(hn::Set(d, -89.0f), x));
@@ -93,7 +93,7 @@ HWY_INLINE V sigmoid(D d, V x) {
   return hn::Div(hn::Set(d, 1.0f), one_plus_exp_of_negated(d, x));
 }
 
-/// Clamps to [-1, 1]. Quotients of polynomials may exceed 1 by two ulp, for which functions of the result (root, arc sine) would be NaN.
+/// Clamps to [-1, 1]. Quotients of polynomials may exceed 1 by two ulp, and functions applied to them (root, arc sine) would then give NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V within_one(D d, V y) {
   return at_most(hn::Set(d, 1.0f), at_least(hn::Set(d, -1.0f), y));
@@ -147,7 +147,7 @@ HWY_INLINE V log(D d, V x) {
   const hn::RebindToSigned<D> di;
   const auto subnormal = hn::Lt(x, hn::Set(d, 1.17549435e-38f));
   const V scaled = hn::IfThenElse(subnormal, hn::Mul(x, hn::Set(d, 8388608.0f)), x);
-  // Splits x so that the mantissa is between sqrt(1/2) and sqrt(2): subtracting the bits of sqrt(1/2) moves the exponent's change there.
+  // Splits x into 2^e and a mantissa from sqrt(1/2) to sqrt(2): subtracting the bits of sqrt(1/2) makes the exponent change there.
   const auto bits = hn::BitCast(di, scaled);
   const auto offset = hn::Set(di, 0x3f3504f3);
   const auto e = hn::ShiftRight<23>(hn::Sub(bits, offset));
@@ -189,7 +189,7 @@ HWY_INLINE V reduce_angle(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   return hn::NegMulAdd(n, hn::Set(d, 2.5633440682570896e-12f), r);
 }
 
-/// Returns y, except fn(x) of the C library in lanes where |x| > kMaxReducedAngle or x is NaN.
+/// Returns y, but fn(x) of the C library in lanes where |x| > kMaxReducedAngle or x is NaN.
 template <class D, class Fn, class V = hn::Vec<D>>
 HWY_INLINE V replace_far(D d, V x, V y, Fn fn) {
   const auto far = hn::Not(hn::Le(hn::Abs(x), hn::Set(d, kMaxReducedAngle)));
@@ -202,7 +202,7 @@ HWY_INLINE V replace_far(D d, V x, V y, Fn fn) {
   return hn::Load(d, values);
 }
 
-/// Returns sin(x + quarter_turns * pi / 2) with an error of 2 ulp. Angles beyond kMaxReducedAngle use the C library.
+/// Returns sin(x + quarter_turns * pi / 2) with an error of 2 ulp. For larger angles than kMaxReducedAngle, it calls the C library.
 template <int kQuarterTurns, class D, class V = hn::Vec<D>>
 HWY_INLINE V sine(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -221,12 +221,12 @@ HWY_INLINE V sine(D d, V x) {
   const auto odd = hn::RebindMask(d, hn::TestBit(quadrant, hn::Set(di, 1)));
   const V sign = hn::BitCast(d, hn::ShiftLeft<30>(hn::And(quadrant, hn::Set(di, 2))));
   V y = hn::Xor(hn::IfThenElse(odd, c, s), sign);
-  // Keeps -0, which the reduction turns into +0 (n * part subtracts +0).
+  // Keeps -0, which the argument reduction turns into +0 (its n * part subtracts +0).
   if constexpr (kQuarterTurns == 0) y = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, y);
   return replace_far(d, x, y, [](float angle) { return kQuarterTurns == 0 ? std::sin(angle) : std::cos(angle); });
 }
 
-/// Returns x t P(t), the part of an odd function with slope 1 beyond its first term x. Coefficients start with the highest power.
+/// Returns x t P(t). For an odd function with slope 1, this is all but the first term, x. Coefficients start with the highest power.
 template <class D, size_t kCoefficients, class V = hn::Vec<D>>
 HWY_INLINE V odd_rest(D d, V x, V t, const float (&coefficients)[kCoefficients]) {
   V p = hn::Set(d, coefficients[0]);
@@ -235,7 +235,7 @@ HWY_INLINE V odd_rest(D d, V x, V t, const float (&coefficients)[kCoefficients])
   return hn::Mul(hn::Mul(x, t), p);
 }
 
-/// Returns tan(x) with an error of 3 ulp. Angles beyond kMaxReducedAngle use the C library.
+/// Returns tan(x) with an error of 3 ulp. For larger angles than kMaxReducedAngle, it calls the C library.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tan(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -246,12 +246,12 @@ HWY_INLINE V tan(D d, V x) {
                                    0.0540604924137018f, 0.1333265842422141f, 0.33333349892616176f}));
   const auto odd = hn::RebindMask(d, hn::TestBit(bits, hn::Set(di, 1)));
   const V y = hn::Div(hn::IfThenElse(odd, hn::Set(d, -1.0f), s), hn::IfThenElse(odd, s, hn::Set(d, 1.0f)));
-  // Keeps -0, as in sine().
+  // Keeps -0, for the reason given in sine().
   return replace_far(d, x, hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, y), [](float angle) { return std::tan(angle); });
 }
 
-/// The common part of asin and acos. asin(v) = v + rest, where v is |x| up to 1/2, and sqrt((1 - |x|) / 2) = sin(acos(|x|) / 2) above. Near
-/// 1, the square root preserves the relative precision.
+/// The common part of asin and acos: asin(v) = v + rest. For |x| up to 1/2, v is |x|; for larger |x|, v is sqrt((1 - |x|) / 2), which
+/// equals sin(acos(|x|) / 2). Near 1, the square root preserves the relative precision.
 template <class D, class V = hn::Vec<D>>
 struct HalvedArc {
   hn::Mask<D> halved;
@@ -273,13 +273,13 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V asin(D d, V x) {
   const HalvedArc<D> arc(d, x);
   const V two = hn::Set(d, 2.0f);
-  // pi / 2 - 2 v is exact except for the error of the float pi / 2, which kHalfPiRest corrects.
+  // pi / 2 - 2 v is exact except for the rounding of pi / 2 to float, which kHalfPiRest corrects.
   const V turned = hn::Sub(hn::NegMulAdd(two, arc.v, hn::Set(d, kHalfPi)), hn::MulSub(two, arc.rest, hn::Set(d, kHalfPiRest)));
   return hn::CopySign(hn::IfThenElse(arc.halved, turned, hn::Add(arc.v, arc.rest)), x);
 }
 
-/// Returns acos(x) with an error of 2 ulp; NaN outside [-1, 1]. It is 0, 1 or 2 times pi / 2, less factor * asin(v), where `factor` is a
-/// power of two.
+/// Returns acos(x) with an error of 2 ulp; NaN outside [-1, 1]. The result is 0, 1 or 2 times pi / 2, minus factor * asin(v), where
+/// `factor` is a power of two with a sign.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V acos(D d, V x) {
   const HalvedArc<D> arc(d, x);
@@ -303,7 +303,7 @@ HWY_INLINE V atan(D d, V x) {
   return hn::CopySign(hn::Add(hn::IfThenElseZero(beyond, hn::Set(d, kHalfPi)), hn::Add(v, rest)), x);
 }
 
-/// Returns sinh(x) with an error of 2 ulp. exp(|x|) / 2 is finite if the result is.
+/// Returns sinh(x) with an error of 2 ulp. It uses exp(|x|) / 2, which is finite whenever the result is.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sinh(D d, V x) {
   const V magnitude = hn::Abs(x), e = exp<-1>(d, magnitude);
@@ -320,8 +320,8 @@ HWY_INLINE V cosh(D d, V x) {
   return hn::Add(e, hn::Div(hn::Set(d, 0.25f), e));
 }
 
-/// Above kFarHyperbolic, x^2 + 1 and x^2 - 1 round to x^2, so asinh(x) and acosh(x) are log(x) + kLog2. They are computed in this way
-/// there, since x^2 overflows above 1.8e19.
+/// Above kFarHyperbolic, asinh(x) and acosh(x) are computed as log(x) + kLog2, since x^2 would overflow above 1.8e19. That is exact enough,
+/// as x^2 + 1 and x^2 - 1 round to x^2.
 constexpr float kFarHyperbolic = 1e10f, kLog2 = 0.693147180559945309f;
 
 /// Returns asinh(x) with a relative error of 2.5e-7.
@@ -375,7 +375,7 @@ HWY_INLINE V softplus(D d, V x) {
   return hn::Add(at_least(hn::Zero(d), x), log1p_positive(d, exp(d, hn::Neg(hn::Abs(x)))));
 }
 
-/// Returns x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2). The quotient is 1 beyond 20, so x is clamped before n overflows.
+/// Returns x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2). Above 20 the quotient is 1, so x is clamped before n overflows.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V mish(D d, V x) {
   const V two = hn::Set(d, 2.0f);
@@ -391,8 +391,8 @@ HWY_INLINE V gelu(D d, V x) {
   return hn::MulAdd(half, erf(d, hn::Mul(x, hn::Set(d, 0.70710678118654752f))), half);
 }
 
-/// Returns the derivative of gelu, F(x) + x F'(x) with the normal distribution F; absolute error 3e-7. F - 1/2 + x F' is odd, and within
-/// 4e-8 of 1/2 beyond 6.
+/// Returns the derivative of gelu, F(x) + x F'(x), where F is the normal distribution; absolute error 3e-7. F - 1/2 + x F' is odd, and for
+/// x above 6 it differs from 1/2 by at most 4e-8.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu_slope(D d, V x) {
   x = at_most(hn::Set(d, 6.0f), at_least(hn::Set(d, -6.0f), x));

@@ -18,11 +18,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Comparisons with NaN are false, so NaN becomes the bound.
+// Comparisons with NaN are false, so the result for NaN is the bound.
 HWY_INLINE V smaller(V x, V bound) { return hn::IfThenElse(hn::Lt(x, bound), x, bound); }
 HWY_INLINE V larger(V x, V bound) { return hn::IfThenElse(hn::Gt(x, bound), x, bound); }
 
-// Floats near 1.5 * 2^23 have a spacing of 1.
+// Floats near 1.5 * 2^23 have a spacing of 1, so adding this number rounds to an integer.
 constexpr float kRounds = 12582912.0F;
 
 template <typename Code>
@@ -31,9 +31,9 @@ HWY_INLINE hn::Vec<hn::Rebind<Code, D>> codes(V x, V scale, V zero) {
   const D d;
   const V low = hn::Sub(hn::Set(d, float{Limits::min()}), zero), high = hn::Sub(hn::Set(d, float{Limits::max()}), zero);
   const V rounds = hn::Set(d, kRounds);
-  // Clamping before rounding gives the same result, as the bounds are integers.
+  // The clamp may precede the rounding, as the bounds are integers.
   const V inside = smaller(larger(hn::Div(x, scale), low), high);
-  // The integer is in the lowest bits of the sum.
+  // The rounded integer is in the lowest bits of the sum.
   const hn::RebindToSigned<D> words;
   const auto code = hn::Sub(hn::BitCast(words, hn::Add(inside, rounds)), hn::BitCast(words, hn::Sub(rounds, zero)));
   return hn::DemoteTo(hn::Rebind<Code, D>(), code);

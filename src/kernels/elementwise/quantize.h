@@ -1,4 +1,4 @@
-// Quantizes floats to bytes by one scale.
+// Quantization of floats to bytes with one scale for all.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace treadle::kernels {
 struct FloatRange {
   float low, high;
 };
-/// Returns the minimum and maximum of the elements and 0, ignoring NaN. Runs on the calling thread.
+/// Returns the minimum and maximum of 0 and the elements, ignoring NaN. Runs on the calling thread.
 FloatRange range_around_zero(const float* x, int64_t n);
 
 /// Computes y = saturate(round_to_even(x / scale) + zero), on the calling thread; NaN gives the lowest code. Code is uint8_t or int8_t.

@@ -1,5 +1,5 @@
 // Converts floats to bytes by saturating instructions, compiled for each instruction set (Highway's foreach_target).
-// TREADLE_QUANTIZES_BY_SATURATION is 1 if the set has them.
+// TREADLE_QUANTIZES_BY_SATURATION is 1 if the instruction set has them.
 #if defined(TREADLE_KERNELS_ELEMENTWISE_SATURATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_ELEMENTWISE_SATURATION_INL_H_
 #undef TREADLE_KERNELS_ELEMENTWISE_SATURATION_INL_H_
@@ -44,8 +44,8 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<hwy::HWY_NAMESPACE::Repartition<Code, Floats>
 }
 #undef TREADLE_WIDE
 
-/// Computes saturate(round_to_even(q) + zero) for four vectors; NaN gives the lowest code. Packing saturates. The conversion turns NaN and
-/// numbers out of range into the lowest int32, so only large positive numbers need a bound.
+/// Computes saturate(round_to_even(q) + zero) for four vectors; NaN gives the lowest code. The packing instructions saturate. The
+/// conversion to int32 turns NaN and numbers out of range into the lowest int32, so only large positive numbers need a clamp.
 template <typename Code, class V = hwy::HWY_NAMESPACE::Vec<Floats>>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<hwy::HWY_NAMESPACE::Repartition<Code, Floats>> saturated_codes(V q0, V q1, V q2, V q3, Halves zero) {
   namespace hn = hwy::HWY_NAMESPACE;

@@ -88,7 +88,7 @@ TREADLE_UNARY(Atanh, atanh(d, x));
 #undef ZERO
 #undef TREADLE_UNARY
 
-// Copies the tail to a full vector on the stack, so that an element's result does not depend on its position in the array.
+// The tail is copied to a full vector on the stack, so that an element's result does not depend on its position in the array.
 template <class F>
 void map(const float* src, float* dst, int64_t n, float a, float b) {
   const D d;

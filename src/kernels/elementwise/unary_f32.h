@@ -53,10 +53,10 @@ enum class Unary : uint8_t {
   atanh,              // relative error 2.5e-7
 };
 
-/// Computes dst[i] = f(src[i]) for i in [0, n), on the calling thread; dst may be src. Keeps NaN. No alignment is needed.
+/// Computes dst[i] = f(src[i]) for i in [0, n), on the calling thread. dst may be src. NaN stays NaN. No alignment is needed.
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n);
 
-/// The loop behind unary_f32(), for callers with many short arrays. The `a` used to select the loop must be the one passed to it later.
+/// Returns the loop behind unary_f32(), for callers with many short arrays. The loop must later be called with the same `a`.
 using UnaryLoop = void (*)(const float* src, float* dst, int64_t n, float a, float b);
 UnaryLoop unary_loop_of(Unary op, float a);
 

@@ -20,7 +20,7 @@ using V = hn::Vec<D>;
 
 constexpr int kVectors = 4;  // number of vectors of channels that are summed together to hide latency
 
-/// Calls body(c, first lanes) for vectors of channels, with template arguments kCount vectors and kCut (partial vector).
+/// Calls body(c, first lanes) for groups of channels. Its template arguments: kCount, the number of vectors; kCut, true if partial.
 template <typename Body>
 HWY_INLINE void each_channel(int64_t C, Body body) {
   const D d;
@@ -50,7 +50,7 @@ HWY_INLINE void store_channels(V v, float* to, const Rest& rest) {
 
 }  // namespace
 
-/// Computes mean[c] of a few rows, and squares[c], the sum of squared differences from the mean.
+/// Computes, over a few rows, mean[c] and squares[c], the sum of squared differences from the mean.
 void block_moments(int64_t rows, int64_t C, const float* x, float* mean, float* squares) {
   each_channel(C, [&]<int kCount, bool kCut>(int64_t c, const auto& rest) {
     const D d;
@@ -73,7 +73,7 @@ void block_moments(int64_t rows, int64_t C, const float* x, float* mean, float* 
 
 using Passes = BatchNormGate::Passes;
 
-/// The parameters of the gate for one vector of channels.
+/// The parameters of a BatchNormGate for one vector of channels.
 template <Passes kPasses>
 struct Gate {
   V factor, bias, low, high;
@@ -86,7 +86,7 @@ struct Gate {
       low = hn::Set(d, gate.low), high = hn::Set(d, gate.high);
     }
   }
-  /// Returns the gradient where the gate passes it, otherwise 0. Rounds y like the separate operators.
+  /// Returns the gradient where the gate passes it, otherwise 0. y is rounded as by the separate operators.
   HWY_INLINE V of(V gradient, V from_mean) const {
     if constexpr (kPasses == Passes::always) return gradient;
     const V y = hn::Add(hn::Mul(from_mean, factor), bias);
@@ -179,7 +179,7 @@ HWY_EXPORT(block_products);
 HWY_EXPORT(gradient_rows);
 
 constexpr int64_t kBlockRows = 64;    // number of rows that are summed in float; a block stays in L1 or L2
-constexpr int64_t kMostParts = 32;    // maximum number of parts that threads sum separately
+constexpr int64_t kMostParts = 32;    // maximum number of parts, which threads sum separately
 constexpr int64_t kLeastRows = 1024;  // minimum number of rows of a part
 
 /// Divides the rows into parts that depend only on the sizes.
@@ -255,7 +255,7 @@ void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const GradientRows& dy, b
                               const float* scale, const float* mean, const float* inverse, float* dx, float* dscale, float* dbias,
                               void* scratch, ThreadPool* pool) {
   const RowParts parts(rows);
-  const bool stays_in_dx = is_computed && dx != nullptr && dx != x;  // the first pass stores its values there for the second
+  const bool stays_in_dx = is_computed && dx != nullptr && dx != x;  // true: the first pass stores dy in dx, the second reads it
   auto each_block = [&](int64_t part, const auto& body) {
     const int64_t last = std::min(rows, (part + 1) * parts.each);
     for (int64_t r = part * parts.each; r < last; r += kBlockRows) body(r, std::min(kBlockRows, last - r));

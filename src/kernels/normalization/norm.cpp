@@ -58,8 +58,8 @@ void group_norm(int64_t N, int64_t C, int64_t groups, int64_t inner, const T* x,
       for (int64_t j = 0; j < channels; ++j) {
         const int64_t c = r % groups * channels + j, offset = r * length + j * inner;
         const double multiplier = inverse * static_cast<double>(scale[c]);
-        // Adds the part of the mean that rounding to T has lost. Subtracts the mean from x first, as both may be far larger than their
-        // difference.
+        // `rest` is the part of the mean that is lost in rounding to T; the addend corrects for it. The mean is subtracted from x first, as
+        // both may be far larger than their difference.
         const T mean = static_cast<T>(s.mean);
         const double rest = s.mean - static_cast<double>(mean);
         row_affine(x + offset, inner, mean, static_cast<T>(multiplier), static_cast<T>(static_cast<double>(bias[c]) - rest * multiplier),
@@ -103,7 +103,7 @@ void lp_normalize(int64_t outer, int64_t length, int64_t inner, int p, const T* 
   });
 }
 
-// Normalizes one group of mean_variance_normalize(). Its elements are in contiguous runs that begin at x.
+// Normalizes one group of mean_variance_normalize(). The group's elements are contiguous runs, the first of which begins at x.
 template <typename T>
 void normalize_runs(const StridedLoop<1>& runs, const T* x, T* y) {
   const double count = static_cast<double>(runs.size);

@@ -1,5 +1,5 @@
-// Row-wise and channel-wise normalizations. y may be x. T is float or double; statistics of float rows are summed in blocks that are merged
-// in double.
+// Row-wise and channel-wise normalizations. y may be x. T is float or double; statistics of float rows are summed in float block by block,
+// and the blocks are added in double.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ template <typename T>
 void batch_norm(int64_t N, int64_t C, int64_t inner, const T* x, const T* scale, const T* bias, const T* mean, const T* variance, T epsilon,
                 T* y, ThreadPool* pool);
 
-/// Normalizes each of N * groups rows of C / groups channels by `inner`, then applies scale and bias per channel (C values each). Instance
-/// normalization has C groups.
+/// Normalizes each of the N * groups rows, which have C / groups * inner elements. Then applies scale and bias, which have one value for
+/// each of the C channels. Instance normalization has C groups.
 template <typename T>
 void group_norm(int64_t N, int64_t C, int64_t groups, int64_t inner, const T* x, const T* scale, const T* bias, T epsilon, T* y,
                 ThreadPool* pool);

@@ -20,7 +20,7 @@ using V = hn::Vec<D>;
 
 namespace {
 
-// Computes mean and sum of squared differences of kVectors vectors of channels. The second pass finds the block in cache.
+// Computes mean and sum of squared differences for kVectors vectors of channels in two passes. The second pass finds the block in cache.
 template <int kVectors, class Load>
 HWY_INLINE void block_statistics(int64_t pixels, int64_t step, const float* x, Load load, V* mean, V* square) {
   const D d;
@@ -91,7 +91,7 @@ HWY_EXPORT(normalize_pixels);
 
 namespace {
 
-// Returns the number of pixels of a block: few enough for float sums, and for both passes over a block to stay in L1 or L2.
+// Returns the number of pixels of a block: so few that float sums are precise, and that both passes find the block in L1 or L2.
 int64_t block_pixels(const NhwcNorm& norm) { return std::clamp<int64_t>(16'384 / std::max<int64_t>(1, norm.C), 16, 128); }
 int64_t num_blocks(const NhwcNorm& norm) { return (norm.pixels + block_pixels(norm) - 1) / block_pixels(norm); }
 

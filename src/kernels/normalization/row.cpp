@@ -15,13 +15,13 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Returns the sum of x - shift, or of its square. Sums short blocks in four vectors of accumulators, and adds these sums in double.
+// Returns the sum of x - shift, or of its square. Sums short blocks in four vectors of accumulators, and adds the blocks in double.
 template <bool kSquare, typename T>
 double shifted_sum(const T* x, int64_t n, T shift) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t block = 128 * lanes;  // 32 terms per accumulator; this is little, to keep the rounding error of a large mean small
+  const int64_t block = 128 * lanes;  // 32 terms per accumulator; more would make the rounding error of a large mean too large
   const V shifts = hn::Set(d, shift);
   auto add = [&](V sum, V v) {
     v = hn::Sub(v, shifts);
@@ -58,13 +58,13 @@ template <typename T>
 RowStatistics statistics(const T* x, int64_t n) {
   const double count = static_cast<double>(n);
   const double mean = shifted_sum<false>(x, n, T{0}) / count;
-  // The mean is rounded to T; `rest`, the rounding error, corrects both results.
+  // The mean is rounded to T. `rest` is its rounding error, for which variance_of() corrects the result.
   const T shift = static_cast<T>(mean);
   const double rest = mean - static_cast<double>(shift);
   return {mean, variance_of(shifted_sum<true>(x, n, shift) / count, rest)};
 }
 
-// Computes y = fn(x, at), a vector at a time; at(p) loads the vector of another row at the same index.
+// Computes y = fn(x, at), one vector at a time. at(p) loads the vector with the same indices from another array p.
 template <typename T, class Fn>
 HWY_INLINE void map_row(const T* x, int64_t n, T* y, Fn&& fn) {
   const hn::ScalableTag<T> d;
@@ -93,9 +93,9 @@ void normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T*
   }
 }
 
-constexpr int64_t kShortRow = 64;  // up to this number of vectors, sums of at most 32 terms per accumulator suffice
+constexpr int64_t kShortRow = 64;  // number of vectors up to which a row is short: 32 terms per accumulator then suffice
 
-// Sums x - shift, or its square, over kRows rows at once. A single row would be bound by the latency of additions.
+// Sums x - shift, or its square, over kRows rows at once. For a single row, the latency of additions would limit the speed.
 template <bool kSquare, int kRows, typename T>
 HWY_INLINE void shifted_sums(const T* x, int64_t n, const T (&shift)[kRows], double (&total)[kRows]) {
   const hn::ScalableTag<T> d;

@@ -8,7 +8,7 @@ namespace treadle::kernels {
 struct RowStatistics {
   double mean, variance;  ///< `variance` is the biased variance
 };
-/// Computes the statistics in two passes: the variance is computed from x - mean, without cancellation.
+/// Computes the statistics in two passes: the second sums the squares of x - mean, which avoids cancellation.
 template <typename T>
 RowStatistics row_statistics(const T* x, int64_t n);
 /// Computes y = (x - mean) * factor * scale + bias; scale and bias may be null.

@@ -18,7 +18,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Calls fn(j, load, store) for each vector of a row; the last may be partial.
+// Calls fn(j, load, store) for each vector of a row, where j is its first index; the last vector may be partial.
 template <class D, class Fn>
 HWY_INLINE void for_vectors(D d, int64_t n, Fn&& fn) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -33,7 +33,7 @@ HWY_INLINE void for_vectors(D d, int64_t n, Fn&& fn) {
       j, [&](const T* p) HWY_ATTR { return load_first(d, some, p); }, [&](hn::Vec<D> v, T* p) HWY_ATTR { store_first(v, d, some, p); });
 }
 
-// Processes kRows rows from `row` on and adds to `dscale` and `dbias`, which must not be null.
+// Processes kRows rows, beginning with `row`. Adds to `dscale` and `dbias`, which must not be null.
 //   d = dy scale, dx = (d - mean(d) - xhat mean(d xhat)) / std; the term mean(d) exists only if `centered`
 template <int kRows, typename T>
 void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias) {
@@ -57,7 +57,7 @@ void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias
       const V g = load(dy + r * n + j), xhat = hn::Mul(hn::Sub(load(x + r * n + j), mean[r]), inverse[r]), own = hn::Mul(g, scale);
       of_bias = hn::Add(of_bias, g);
       of_scale = hn::MulAdd(g, xhat, of_scale);
-      // Lanes behind the row's end contain -mean / std in xhat, but 0 in `own`.
+      // In lanes after the row's end, xhat is -mean / std, but `own` is 0.
       flow[r] = hn::Add(flow[r], own);
       slope[r] = hn::MulAdd(own, xhat, slope[r]);
     }

@@ -21,7 +21,7 @@ struct NormGradient {
 
 size_t norm_gradient_scratch_bytes(int64_t rows, int64_t length, size_t element_bytes);
 
-/// Computes the gradients. Sums blocks of rows whose bounds depend only on the number of rows, so that results do not depend on threads.
+/// Computes the gradients. Rows are summed in blocks that depend only on the number of rows, so results do not depend on threads.
 /// @param scratch  norm_gradient_scratch_bytes(...), aligned to 64 bytes
 template <typename T>
 void norm_gradient(const NormGradient<T>& job, void* scratch, ThreadPool* pool);

@@ -23,7 +23,7 @@ using V = hn::Vec<D>;
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Loads a vector with `left` elements; lanes beyond them get `other`.
+// Loads a vector of `left` elements; the remaining lanes are set to `other`.
 HWY_INLINE V load(D d, const float* x, int64_t left, float other) {
   if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, x);
   const FirstLanes first(d, left);
@@ -34,10 +34,10 @@ HWY_INLINE void store(D d, V v, float* y, int64_t left) {
   store_first(v, d, FirstLanes(d, left), y);
 }
 
-// Returns the maximum, or NaN if either side is NaN.
+// Returns the maximum, or NaN if either operand is NaN.
 HWY_INLINE V max_nan(V a, V b) { return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a); }
 
-// Computes the softmax of a row of at most one vector.
+// Computes the softmax of a row that fits one vector.
 HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
   const D d;
   const FirstLanes first(d, n);
@@ -48,7 +48,7 @@ HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
   store_first(log_of ? hn::Sub(a, log(d, sum)) : hn::Div(e, sum), d, first, y);
 }
 
-// Computes the softmax of rows of two elements, a vector of rows at a time. Returns the number of rows done.
+// Computes the softmax of rows of two elements, one vector of rows at a time. Returns the number of rows processed.
 int64_t pairs(int64_t count, const float* x, float* y, bool log_of) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -79,7 +79,7 @@ float largest_of(int64_t n, const float* x) {
     top1 = at_least(top1, hn::LoadU(d, x + i + lanes));
   }
   for (; i < n; i += lanes) top0 = at_least(top0, load(d, x + i, n - i, kLowest));
-  // A NaN that the maximum loses still reaches the sum of exponentials, and through it every element.
+  // If the maximum loses a NaN, it still reaches the sum of exponentials, and through the sum every element.
   return hn::GetLane(hn::MaxOfLanes(d, at_least(top0, top1)));
 }
 
@@ -117,8 +117,8 @@ HWY_INLINE void map_row(int64_t n, const float* x, float* y, Fn fn) {
   if (i < n) store(d, fn(load(d, x + i, n - i, 0.0f)), y + i, n - i);
 }
 
-// Runs each step for a block of rows that stays in cache. So the other rows hide the latency of one row's horizontal operations, logarithms
-// and quotients.
+// Runs each step for a block of rows that stays in cache. While one row waits for horizontal operations, logarithms and quotients, the CPU
+// works on the block's other rows.
 template <bool kLog>
 void rows(int64_t count, int64_t n, const float* x, float* y) {
   const D d;
@@ -146,8 +146,8 @@ void rows(int64_t count, int64_t n, const float* x, float* y) {
   }
 }
 
-// Processes `width` adjacent columns, at most kMaxSoftmaxColumns, row by row. Rows are far apart, often in the same cache sets; column by
-// column, one vector would evict the line that the next one needs.
+// Processes `width` adjacent columns (at most kMaxSoftmaxColumns) row by row. Rows are far apart and often map to the same cache sets. If
+// columns were processed one vector at a time, each would evict lines that the next one needs.
 void columns(int64_t n, int64_t inner, int64_t width, const float* x, float* y, bool log_of) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -179,7 +179,7 @@ void columns(int64_t n, int64_t inner, int64_t width, const float* x, float* y, 
 
 }  // namespace
 
-// Processes rows (inner == 1) or blocks of `width` columns with the numbers [begin, end).
+// Processes the items [begin, end): rows if inner == 1, otherwise blocks of `width` columns.
 void softmax_rows(int64_t begin, int64_t end, int64_t length, int64_t inner, int64_t width, const float* x, float* y, bool log_of) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   if (inner == 1) {
@@ -264,7 +264,7 @@ template <typename T>
 void hardmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool) {
   if (length == 0 || inner == 0) return;
   constexpr int64_t kPlaces = 256;
-  if (inner > kPlaces) {  // column by column, from here on
+  if (inner > kPlaces) {  // with so many columns, each is searched on its own
     return parallel_for(pool, outer * inner, std::max<int64_t>(1, 8192 / length), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         const int64_t offset = c / inner * length * inner + c % inner;
