@@ -14,11 +14,11 @@
 namespace treadle::kernels {
 namespace {
 
-// A thread computes one tile of queries at a time and packs keys and values once for it. The scores are computed in blocks of rows that fit
-// L1, which needs less memory than all scores of a tile and is as fast.
+// A thread computes one tile of queries at a time, and packs keys and values once per tile. It computes the scores in blocks of rows that
+// fit L1: this needs less memory than all scores of a tile, and is as fast.
 constexpr int64_t kTileElements = 256 * 1024, kBlockElements = 6 * 1024, kLeastBlock = 12;
-constexpr int64_t kWholeTileElements = 64 * 1024;  // for bfloat16: its products pack their operands themselves, so a tile is one block
-constexpr int64_t kFewRows = 4;                    // with so few rows of queries, packing keys and values does not pay
+constexpr int64_t kWholeTileElements = 64 * 1024;  // with bfloat16, a product packs its operands itself, so a tile is one block
+constexpr int64_t kFewRows = 4;                    // with at most this many query rows, packing keys and values does not pay
 
 int64_t tile_rows(const AttentionParams& p) {
   const int64_t elements = p.bf16 ? kWholeTileElements : kTileElements, most = p.row_heads > 1 ? kFewRows : p.q_length;
@@ -50,11 +50,11 @@ GemmShape values_shape(const AttentionParams& p, int64_t rows, int64_t keys) {
 template <typename T>
 size_t product_bytes(GemmShape s, const std::optional<Bf16Form>& bf16) {
   const size_t rounded = bf16 ? gemm_bf16_unpacked_scratch_bytes(s, *bf16) : 0;
-  s.M = std::min(s.M, kFewRows);  // the last tile may have few rows
+  s.M = std::min(s.M, kFewRows);  // the last tile may have only a few rows
   return std::max(rounded, gemm_scratch_bytes<T>(s, 1));
 }
 
-/// Multiplies by keys or values, from `packed` if they have been packed.
+/// Multiplies A by the keys or values B, or by their packed copy `packed` if there is one.
 template <typename T>
 void multiply(const AttentionParams& p, const GemmShape& s, const T* A, const T* B, const PackedB<T>& packed, T* C,
               const Epilogue<T>& epilogue, void* work) {
@@ -65,7 +65,7 @@ void multiply(const AttentionParams& p, const GemmShape& s, const T* A, const T*
   gemm_batched<T>(s, {}, A, B, C, epilogue, work, 1, nullptr);
 }
 
-/// Describes the layout of one tile's working memory; the scores come first.
+/// The layout of the working memory of one tile; the scores come first.
 template <typename T>
 struct Slot {
   size_t factors, keys, values, work, bytes;  // offsets in bytes, and the total size
@@ -87,7 +87,7 @@ void tanh_row(double* row, int64_t n) {
   for (int64_t i = 0; i < n; ++i) row[i] = std::tanh(row[i]);
 }
 
-/// A range [first, last) of keys, such as the keys that a query may see under the causal mask, the window and the cache length.
+/// A range [first, last) of keys, for example those that a query may see under the causal mask, the window and the cache length.
 struct Span {
   int64_t first, last;
   int64_t size() const { return last - first; }
@@ -104,18 +104,18 @@ Span visible(const AttentionParams& p, int64_t row, const int64_t* valid_length)
   return s;
 }
 
-/// Returns the keys whose scores a tile computes: all keys that any of its rows sees, and at least one, so that every row has a score.
+/// Returns the keys whose scores a tile computes: all keys that any of its rows sees, and at least one key, so that every row has a score.
 template <typename T>
 Span keys_of_tile(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t first, int64_t rows) {
   if (data.scores) return {0, p.kv_length};
   const int64_t* valid_length = data.valid_lengths ? data.valid_lengths + b : nullptr;
-  // From row to row, the causal mask and the windows move in one direction, so the first and the last row determine the range.
+  // With each next row, the bounds set by the causal mask and the windows only increase, so the first and the last row determine the range.
   const Span head = visible(p, first, valid_length), tail = visible(p, first + rows - 1, valid_length);
   const int64_t begin = std::clamp<int64_t>(std::min(head.first, tail.first), 0, std::max<int64_t>(0, p.kv_length - 1));
   return {begin, std::max({head.last, tail.last, std::min(begin + 1, p.kv_length)})};
 }
 
-/// @param row  the scores of `keys` for one query
+/// Masks a row of scores. @param row  the scores of `keys` for one query
 template <typename T>
 void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t query, const Span& keys, T* row) {
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
@@ -223,7 +223,7 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
   }
 }
 
-/// If there is a single query per head, makes the heads that share keys its rows, so that keys and values are read once for all of them.
+/// If there is a single query per head, makes the heads that share keys rows of one head, so that all of them read keys and values once.
 AttentionParams with_heads_as_rows(AttentionParams p) {
   const int64_t group = p.q_length == 1 && p.kv_heads > 0 ? p.q_heads / p.kv_heads : 1;
   if (group < 2) return p;
@@ -247,7 +247,7 @@ void attention(const AttentionParams& params, const AttentionData<T>& data, void
   const AttentionParams p = with_heads_as_rows(params);
   const int64_t tiles = num_tiles(p), step = tile_rows(p), work = p.batch * p.q_heads * tiles;
   ScratchSlots slots(scratch, Slot<T>(p).bytes, ScratchSlots::count(max_threads, work));
-  // Puts several small tiles into one chunk.
+  // Several small tiles form one chunk of parallel work.
   const int64_t cost = 2 * step * p.kv_length * (p.head_size + p.v_head_size);
   parallel_for(pool, work, std::clamp<int64_t>(100'000 / std::max<int64_t>(1, cost), 1, std::max<int64_t>(1, work)),
                [&](int64_t begin, int64_t end) {

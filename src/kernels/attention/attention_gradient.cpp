@@ -11,7 +11,7 @@
 namespace treadle::kernels {
 namespace {
 
-// A block's probabilities and their gradients stay in L2; products over the queries of a block need many queries.
+// A block's probabilities and their gradients stay in L2. Blocks have at least kLeastRows queries, as products over few queries are slow.
 constexpr int64_t kBlockElements = 64 * 1024, kLeastRows = 48;
 
 int64_t block_rows(const AttentionParams& p) {
@@ -19,7 +19,7 @@ int64_t block_rows(const AttentionParams& p) {
   return std::min(fit, p.q_length);
 }
 
-/// Describes the working memory of one head of keys and values: offsets in floats.
+/// The layout of the working memory of one head of keys and values: offsets in floats.
 struct Slot {
   int64_t dscores, keys_turned, values_turned, keys, rows, size;
 
@@ -35,7 +35,7 @@ struct Slot {
   }
 };
 
-/// Handles all queries that share one head of keys and values, so that no other thread adds to its gradients.
+/// Handles all queries that share one head of keys and values, so that only one thread adds to the gradients of this head.
 class Head {
  public:
   Head(const AttentionGradientParams& params, const AttentionGradientData& data, int64_t b, int64_t kv_head, float* scratch)
@@ -97,7 +97,7 @@ class Head {
     is_first_ = false;
   }
 
-  /// Adds alpha scores^T x to `sum`, over the queries of a block.
+  /// Adds alpha * scores^T * x, summed over the queries of a block, to `sum`. The first block overwrites `sum`.
   void add_turned(const float* scores, const float* x, int64_t x_row, int64_t rows, int64_t columns, float alpha, float* sum,
                   int64_t sum_row) {
     const PackedB<float> packed = pack_b(x, rows, columns, x_row, /*transposed=*/false, scratch_ + slot_.rows);
@@ -107,7 +107,7 @@ class Head {
     gemm<float>(p_.kv_length, {scores, 1, scores_row(p_)}, packed, sum, sum_row, epilogue, nullptr);
   }
 
-  // A masked score is a constant, so its gradient is 0; if it was replaced by a finite value, its probability is not.
+  // Sets the gradients of masked scores to 0, as these scores are constants. Their probabilities need not be 0: `masked` may be finite.
   void drop_masked(int64_t h, int64_t query, float* row) const {
     const bool* keep = data_.forward.keep + b_ * p_.mask_batch + h * p_.mask_head + query * p_.mask_row;
     if (p_.mask_column == 1) return mask_row_f32(row, keep, p_.keeps, 0, p_.kv_length);

@@ -1,5 +1,5 @@
-// Backward pass of attention (attention.h). Recomputes scores and probabilities a block of queries at a time, so that the forward pass
-// stores only its operands.
+// Backward pass of attention (attention.h). Recomputes scores and probabilities for one block of queries at a time, so that the forward
+// pass need not store them.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@ struct RotaryParams {
 };
 
 /// Computes y = x * cos + r * sin, where r is the other feature of the pair, negated for the first of the two. Each feature has a separate
-/// cosine and sine. y may be x if their strides are equal.
+/// cosine and sine. y may be x if both have the same strides.
 void rotary(const RotaryParams& params, const float* x, const float* cos, const float* sin, float* y, ThreadPool* pool);
 
 }  // namespace treadle::kernels

@@ -18,7 +18,7 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Calls fn(i, lanes left) for each vector of n elements; the last may be partial.
+// Calls fn(i, number of elements left) for each vector of n elements; the last vector may be partial.
 template <class Fn>
 HWY_INLINE void each_vector(int64_t n, Fn&& fn) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
@@ -64,7 +64,7 @@ float softmax(float* row, int64_t n, EmptyRows empty) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V top = hn::Set(d, kLowest);
-  // Uses four accumulators to hide the latency. If the maximum misses a NaN, the sum still gets it through exp.
+  // Uses four accumulators to hide the latency. If the maximum misses a NaN, exp still passes it to the sum.
   int64_t i = 0;
   if (n >= 4 * lanes) {
     V tops[4] = {top, top, top, top};

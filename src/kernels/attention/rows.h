@@ -11,8 +11,8 @@ namespace treadle::kernels {
 void add_bias_row(float* row, const float* bias, int64_t n);
 /// Sets row[i] to `masked` where mask[i] != keeps.
 void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_t n);
-/// Computes exp(row - max) in place and returns the factor 1 / sum. The caller applies the factor after the product with the values, which
-/// has fewer elements.
+/// Replaces the row by exp(row - max) and returns the factor 1 / sum. The caller applies the factor to the product with the values, which
+/// has fewer elements than the row.
 float softmax_scores(float* row, int64_t n, EmptyRows empty);
 void scale_row_f32(float* row, float factor, int64_t n);
 

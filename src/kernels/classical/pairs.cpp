@@ -13,10 +13,10 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Maximum number of columns that are summed in one accumulator. The rounding of longer chains would dominate the error of a long row.
+// Maximum number of columns that are summed in one accumulator. Rounding errors of longer chains would dominate the error of a long row.
 constexpr int64_t kLongestSum = 256;
 
-// Computes sums[r, v] for kRows rows and two registers of vectors: dot products, or squared distances.
+// Computes sums[r, v] for kRows rows and the vectors v that fill two registers: dot products, or squared distances.
 template <int kRows, bool kDistance, typename T>
 HWY_INLINE void tile(const T* x, int64_t columns, const T* vectors, int64_t stride, T* sums) {
   const hn::ScalableTag<T> d;

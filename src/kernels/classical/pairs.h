@@ -5,12 +5,12 @@
 
 namespace treadle::kernels {
 
-/// Vectors stored column by column, so that a register holds one column of several vectors. A view: the owner keeps the memory.
+/// Vectors stored column by column, so that a register holds one column of several vectors. This view does not own the memory.
 template <typename T>
 struct SideBySide {
   int64_t count = 0, columns = 0;
   int64_t stride = 0;         ///< `count`, rounded up to the number of vectors that are computed at a time
-  const T* packed = nullptr;  ///< [columns, stride], zeros from `count` on
+  const T* packed = nullptr;  ///< [columns, stride]; zero for vectors from `count` on
 
   SideBySide() = default;
   SideBySide(int64_t count, int64_t columns);
@@ -24,8 +24,8 @@ struct SideBySide {
 template <typename T>
 void products(const SideBySide<T>& vectors, const T* x, int64_t rows, T* y);
 
-/// Computes y[rows, stride], the squared distances of x[rows, columns] and the vectors, as sums of squared differences: |a|^2 + |b|^2 - 2
-/// a.b would suffer from cancellation.
+/// Computes y[rows, stride], the squared distances of x[rows, columns] and the vectors. It sums squared differences, because the formula
+/// |a|^2 + |b|^2 - 2 a.b would suffer from cancellation.
 template <typename T>
 void squared_distances(const SideBySide<T>& vectors, const T* x, int64_t rows, T* y);
 

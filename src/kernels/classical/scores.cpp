@@ -13,7 +13,7 @@
 namespace treadle::kernels {
 namespace {
 
-/// Winitzki's approximation of the inverse error function, as in the operators' reference. Infinite or NaN outside (-1, 1).
+/// Winitzki's approximation of the inverse error function, as in ONNX's reference implementation. Infinite or NaN outside (-1, 1).
 double inverse_erf(double x) {
   constexpr double a = 0.147;
   double log = std::log((1 - x) * (1 + x));
@@ -31,7 +31,7 @@ void softmax(T* scores, int64_t count) {
   for (int64_t i = 0; i < count; ++i) scores[i] = static_cast<T>(static_cast<double>(scores[i]) / sum);
 }
 
-// Computes a softmax that keeps a score of zero, which means "no vote".
+// Computes a softmax in which a score of zero, which means "no vote", stays zero.
 template <typename T>
 void softmax_zero(T* scores, int64_t count) {
   constexpr T zero = static_cast<T>(1e-7);

@@ -1,4 +1,4 @@
-// The transforms that ai.onnx.ml operators apply to raw scores at the end, and the special cases for two classes.
+// The transforms that ai.onnx.ml operators finally apply to raw scores, and the special cases for two classes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ enum class PostTransform : uint8_t { none = 0, softmax = 1, logistic = 2, softma
 /// Parses the name of a transform. @throws Error(invalid_model) unless it is NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT
 PostTransform parse_post_transform(std::string_view name);
 
-/// Applies the transform in place to `count` scores of one row. A single score is a row too: SOFTMAX makes it 1.
+/// Applies the transform in place to the `count` scores of one row. A row may have a single score, which SOFTMAX turns into 1.
 /// @pre count > 0
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t count);
@@ -21,14 +21,14 @@ void post_transform(PostTransform transform, T* scores, int64_t count);
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t rows, int64_t count);
 
-/// Says how the scores of both classes follow from the score s of the second one.
+/// Says how the scores of two classes follow from the score s of the second class.
 enum class PairFrom : uint8_t {
   complement,  ///< (1 - s, s): s is a probability
   negation,    ///< (-s, s): s is a margin
 };
 
 /// Writes the transformed pair. LOGISTIC gives (sigmoid(-s), sigmoid(s)) and PROBIT (probit(1 - s), probit(s)). Other transforms do not
-/// change the pair, as in the reference.
+/// change the pair, as in ONNX's reference.
 template <typename T>
 void write_pair(PostTransform transform, PairFrom from, T score, T* pair);
 

@@ -17,7 +17,7 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Returns a dot product, summed in double in two accumulators.
+// Returns a dot product, summed in double with two accumulators.
 template <typename T>
 double sum_of_products(const T* a, const T* b, int64_t n) {
   const hn::ScalableTag<double> d;
@@ -39,7 +39,7 @@ double sum_of_products(const T* a, const T* b, int64_t n) {
   return sum;
 }
 
-// Sets values[i] = (gamma values[i] + coef0)^degree for whole vectors. Returns the number of elements done.
+// Sets values[i] = (gamma values[i] + coef0)^degree for whole vectors. Returns the number of elements processed.
 template <typename T>
 int64_t powers(T gamma, T coef0, int degree, T* values, int64_t n) {
   const hn::ScalableTag<T> d;
@@ -127,7 +127,7 @@ template <typename T>
 void pairwise_coupling(const T* margins, const T* a, const T* b, int64_t num_classes, T* probabilities, T* scratch) {
   const int64_t k = num_classes;
   T* r = scratch;     // r[i][j]: probability of class i against class j
-  T* q = r + k * k;   // matrix of the quadratic form, which is minimized over the simplex
+  T* q = r + k * k;   // matrix of the quadratic form that is minimized over the simplex
   T* qp = q + k * k;  // the elements of the product q p
   constexpr T tiny = static_cast<T>(1e-7);
   for (int64_t i = 0, pair = 0; i < k; ++i) {
@@ -157,7 +157,7 @@ void pairwise_coupling(const T* margins, const T* a, const T* b, int64_t num_cla
     T worst = 0;
     for (int64_t i = 0; i < k; ++i) worst = std::max(worst, std::abs(qp[i] - pqp));
     if (worst < tolerance) break;
-    // Minimizes by coordinate descent; the probabilities are normalized to the sum one after each step.
+    // Minimizes by coordinate descent. After each step, the probabilities are normalized so that their sum is one.
     for (int64_t i = 0; i < k; ++i) {
       T step = (pqp - qp[i]) / q[i * k + i], shrink = 1 / (1 + step);
       pqp = (pqp + step * (step * q[i * k + i] + 2 * qp[i])) * shrink * shrink;

@@ -1,4 +1,4 @@
-// Support vector machines: kernel functions of rows and support vectors, and probabilities from pairwise margins. T is float or double.
+// Support vector machines: kernel functions of rows and support vectors, and probabilities from margins of pairs. T is float or double.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct SvmKernel {
 template <typename T>
 void svm_similarities(const SvmKernel& kernel, const SideBySide<T>& vectors, const T* x, int64_t rows, T* similarity);
 
-/// Returns the sum of a[i] * b[i] in double, as the coefficients of a nu-SVM nearly cancel.
+/// Returns the sum of a[i] * b[i]. It is computed in double, as the terms of a nu-SVM nearly cancel.
 template <typename T>
 double dot(const T* a, const T* b, int64_t n);
 

@@ -12,7 +12,7 @@ namespace {
 using namespace std::string_view_literals;
 using Decoder = std::optional<RgbImage> (*)(EncodedBytes);
 
-// A decoder is null if the build did not find the format's library.
+// A decoder is null if its library was not found when this file was built.
 #ifdef TREADLE_WITH_PNG
 constexpr Decoder kPng = decode_png;
 #else
@@ -39,7 +39,7 @@ constexpr Decoder kWebp = decode_webp;
 constexpr Decoder kWebp = nullptr;
 #endif
 
-/// A file format, identified by the first bytes of a file.
+/// A file format, recognized by the first bytes of a file.
 struct Format {
   std::string_view name, library, magic;
   Decoder decode;

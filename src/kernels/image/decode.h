@@ -1,4 +1,4 @@
-// Decoders of images. BMP and PNM are decoded here, other formats by libraries that the build finds.
+// Image decoders. BMP and PNM are decoded by own code, other formats by libraries that the build finds.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ struct RgbImage {
 
 using EncodedBytes = std::span<const uint8_t>;
 
-/// Decodes an image; nullopt if the bytes are not an image, or a damaged one. @throws Error(not_implemented) if this build has no library
-/// for the format
+/// Decodes an image. Returns nullopt if the bytes are not an image or the image is damaged. @throws Error(not_implemented) if this build
+/// has no library for the format
 std::optional<RgbImage> decode_image(EncodedBytes bytes);
 
 // One decoder for each format. It returns nullopt if it cannot read the bytes.

@@ -15,7 +15,7 @@ struct Failure {
   std::jmp_buf jump;
 };
 
-/// Converts CMYK. Files by Adobe store the complement of the colours.
+/// Converts a row of CMYK pixels to RGB. Adobe's files store the complements of the colors.
 void write_cmyk(const uint8_t* from, int64_t width, bool is_complement, uint8_t* to) {
   for (int64_t x = 0; x < width; ++x, from += 4, to += 3)
     for (int i = 0; i < 3; ++i) {

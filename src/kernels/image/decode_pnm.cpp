@@ -48,7 +48,7 @@ std::optional<RgbImage> decode_pnm(EncodedBytes bytes) {
   const EncodedBytes data = reader.rest();
   const int64_t channels = is_color ? 3 : 1, sample = largest > 255 ? 2 : 1;
   const int64_t row_bytes = is_text ? width * channels : is_bitmap ? (width + 7) / 8 : width * channels * sample;
-  if (static_cast<int64_t>(data.size()) / row_bytes < height) return std::nullopt;  // in text, a sample has at least one digit
+  if (static_cast<int64_t>(data.size()) / row_bytes < height) return std::nullopt;  // a text sample takes at least one digit
   RgbImage image = RgbImage::of_size(height, width);
   for (int64_t y = 0; y < height; ++y) {
     const uint8_t* from = data.data() + (is_text ? 0 : y * row_bytes);

@@ -18,7 +18,7 @@ struct AxisTaps {
   T weight[kMaxTaps];
 };
 
-// Reflects x at the borders until it is inside.
+// Reflects x at the borders low and high until it is between them.
 template <typename T>
 T reflect(T x, T low, T high) {
   const T range = high - low;
@@ -34,7 +34,7 @@ T reflect(T x, T low, T high) {
 template <typename T>
 struct Axis {
   int64_t extent;
-  T low, high;  // the borders at which reflection turns back
+  T low, high;  // the borders at which positions are reflected
   GridPadding padding;
 
   Axis(const GridSampleParams& p, int axis)
@@ -44,8 +44,8 @@ struct Axis {
         padding(p.padding) {}
 
   T last() const { return static_cast<T>(extent - 1); }
-  // Returns the derivative of the padded position with respect to the position x: 1 inside the image or if outside counts as zero, 0 at a
-  // border, +-1 by reflections.
+  // Returns the derivative of the padded position with respect to the position x: 1 inside the image or with zero padding, 0 beyond the
+  // image with border padding, 1 or -1 with reflection.
   T pad_slope(T x) const {
     if (!(x < low || x > high)) return 1;
     if (padding == GridPadding::border) return 0;
@@ -76,13 +76,13 @@ T place_in(const GridSampleParams& p, int64_t elements, T place) {
   return p.align_corners ? (place + 1) / 2 * (extent - 1) : ((place + 1) * extent - 1) / 2;
 }
 
-/// @param slope  receives the derivatives of the weights with respect to the coordinate, kMaxTaps values; may be null
+/// Returns the taps of one axis. @param slope  receives derivatives of the weights by the coordinate, kMaxTaps values; may be null
 template <typename T>
 AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* slope = nullptr) {
   const T extent = static_cast<T>(axis.extent);
   T x = place_in(p, axis.extent, place);
   if (p.mode == GridMode::nearest) x = std::nearbyint(x);
-  // The clamp makes conversions to integers defined, also for NaN, and does not change results for points so far outside.
+  // The clamp makes conversions to integers defined, also for NaN. It does not change results, as points so far outside all give the same.
   constexpr T kFar = kFarPlace;
   x = x > -kFar ? std::min(x, kFar) : -kFar;
   // Cubic filters apply padding to each tap, as in PyTorch; other filters apply it to the position.
@@ -121,7 +121,7 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* 
   return taps;
 }
 
-/// The inputs and weights of a point over all axes, which are the same for every channel.
+/// The inputs and weights of a point over all axes. They are the same for every channel.
 template <typename T>
 struct PointTaps {
   static constexpr int kMost = kMaxTaps * kMaxTaps * kMaxTaps;
@@ -130,7 +130,7 @@ struct PointTaps {
   T weight[kMost];
 };
 
-/// @param place  coordinates of the point, innermost axis first
+/// Combines the taps of all axes. @param place  coordinates of the point, innermost axis first
 template <typename T>
 void taps_of_point(const GridSampleParams& p, const T* place, PointTaps<T>& all) {
   all.count = 1, all.offset[0] = 0, all.weight[0] = 1;
@@ -156,10 +156,10 @@ void taps_of_point(const GridSampleParams& p, const T* place, PointTaps<T>& all)
 
 namespace {
 
-constexpr int64_t kPoints = SampledSquares<float>::kPoints;  // number of points of a block, whose results for a channel are contiguous
+constexpr int64_t kPoints = SampledSquares<float>::kPoints;  // number of points per block; a block's results for one channel are contiguous
 
-/// The inputs that a block of points reads. With two linear axes, a point reads a 2 x 2 square, except at borders. There it may read an
-/// input twice, and combining the two weights would lose the NaN of 0 * Inf.
+/// The inputs that a block of points reads. With two linear axes, a point reads a 2 x 2 square, except at borders. At a border it may read
+/// an input twice; if both weights were combined, 0 * Inf would no longer give NaN.
 template <typename T>
 struct BlockTaps {
   SampledSquares<T> squares;
@@ -178,7 +178,7 @@ struct BlockTaps {
         rows[i] = place_in(p, down.extent, grid[2 * i + 1]), columns[i] = place_in(p, across.extent, grid[2 * i]);
       return find_squares(down.extent, across.extent, rows, columns, squares);
     }
-    squares = {};  // points beyond the last one read no input
+    squares = {};  // unused points of the block read no input
     for (int64_t i = 0; i < count; ++i) {
       const AxisTaps<T> row = taps_at(p, down, grid[2 * i + 1]), column = taps_at(p, across, grid[2 * i]);
       if (row.index[1] != row.index[0] + 1 || column.index[1] != column.index[0] + 1) {

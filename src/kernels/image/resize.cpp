@@ -9,11 +9,11 @@ namespace {
 constexpr int64_t kGrain = 16 * 1024;
 
 bool leaves_input(const ResizeAxis& axis, Coordinates coordinates, double x) {
-  // The comparison is true for NaN.
+  // The negated comparison is also true for NaN.
   return coordinates == Coordinates::tf_crop_and_resize && !(x >= 0 && x <= static_cast<double>(axis.in - 1));
 }
 
-// Returns the unnormalized weight of an input at a distance from the position.
+// Returns the unnormalized weight of an input at this distance from the sampled position.
 double filter_weight(const ResizeOptions& options, double distance) {
   const double d = std::abs(distance);
   if (options.filter == Filter::linear) return std::max(0.0, 1 - d);
@@ -25,7 +25,7 @@ double filter_weight(const ResizeOptions& options, double distance) {
 }
 
 double support(const ResizeOptions& options) { return options.filter == Filter::linear ? 1 : 2; }
-// Returns the scale of the filter. Antialiasing widens it if the image shrinks.
+// Returns the scale of the filter, which is below 1 (a wider filter) if antialiasing is on and the image shrinks.
 double filter_scale(const ResizeAxis& axis, const ResizeOptions& options) { return options.antialias ? std::min(axis.scale, 1.0) : 1.0; }
 int64_t first_tap(const ResizeAxis& axis, const ResizeOptions& options) {
   constexpr double kFar = 1e12;  // limits positions, as the scale of an empty axis may be 0
@@ -89,7 +89,7 @@ void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, i
       index[0] = -1;
       continue;
     }
-    // Clamps positions far outside, whose taps are all the edge, so that the conversion to an integer is defined.
+    // Clamps positions far outside, so that the conversion to an integer is defined. All their taps are the edge element anyway.
     const double limit = static_cast<double>(axis.in + taps), center = std::floor(std::clamp(x, -limit, limit));
     double sum = 0;
     for (int64_t k = 0; k < taps; ++k) {
@@ -107,7 +107,7 @@ void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, i
 
 namespace {
 
-// Computes a row in which each element is a weighted sum of two.
+// Computes a row in which each element is a weighted sum of two elements of src.
 template <typename T>
 void mix_pairs(int64_t n, const int64_t* index, const T* weights, const T* src, T* dst) {
   for (int64_t o = 0; o < n; ++o) dst[o] = src[index[2 * o]] * weights[2 * o] + src[index[2 * o + 1]] * weights[2 * o + 1];
@@ -145,7 +145,7 @@ void resize_axis(int64_t outer, const ResizeAxis& axis, int64_t inner, int64_t t
     });
     return;
   }
-  // The resized axis is not the innermost one, so whole weighted rows of the inner axes are added.
+  // The resized axis is not the innermost one, so whole rows of inner elements are multiplied by weights and added.
   parallel_for(pool, outer * axis.out, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inner * taps)), [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
       const int64_t o = at % axis.out;

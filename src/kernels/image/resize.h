@@ -1,4 +1,4 @@
-// ONNX's Resize, which is computed one axis at a time, as every filter is separable.
+// ONNX's Resize. Every filter is separable, so the axes are resized one after the other.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ struct ResizeOptions {
 
 struct ResizeAxis {
   int64_t in = 1, out = 1;
-  double scale = 1;                   ///< out / in, before `out` was rounded
-  double roi_begin = 0, roi_end = 1;  ///< region for tf_crop_and_resize, in units of the last index of the input
+  double scale = 1;                   ///< ratio out / in before `out` was rounded
+  double roi_begin = 0, roi_end = 1;  ///< region of tf_crop_and_resize; 1 is the last index of the input
 };
 
 /// Returns the position in the input that corresponds to output `o`.
@@ -43,7 +43,7 @@ double resize_source(const ResizeAxis& axis, Coordinates coordinates, int64_t o)
 /// Sets index[o] to the input element for output o, or to -1 if it is outside (tf_crop_and_resize).
 void resize_nearest_table(const ResizeAxis& axis, const ResizeOptions& options, int64_t* index);
 
-/// Returns 2, 3 or 4 if the table repeats each element that many times, in order; otherwise 0.
+/// Returns 2, 3 or 4 if the index table repeats each element that many times, in order; otherwise 0.
 int resize_times(const int64_t* index, int64_t count);
 
 /// Sets dst[i * times + j] = src[i] for i in [0, n), j in [0, times). @param times  2, 3 or 4
@@ -57,9 +57,9 @@ void repeat_each(int times, int64_t n, const T* src, T* dst) {
   }
 }
 
-/// Returns the number of inputs in the weighted sum of an output.
+/// Returns the number of inputs (taps) that are summed for each output.
 int64_t resize_taps(const ResizeAxis& axis, const ResizeOptions& options);
-/// Computes the tables. @param index, weights  out * taps values; the first index of an output outside the input (tf_crop_and_resize) is -1
+/// Computes the tables. @param index, weights  out * taps values; an output outside the input (tf_crop_and_resize) has first index -1
 template <typename T>
 void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, int64_t* index, T* weights);
 

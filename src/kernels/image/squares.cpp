@@ -14,7 +14,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int64_t kPoints = SampledSquares<float>::kPoints;
 
-/// Two adjacent elements along an axis: the index of the first, their weights, and which of them exist.
+/// Two adjacent elements along an axis: the index of the first, the weights of both, and which of them are inside the plane.
 template <typename T>
 struct PlainPair {
   int64_t first;
@@ -23,7 +23,7 @@ struct PlainPair {
 
   PlainPair(T place, int64_t extent) {
     constexpr T kFar = kFarPlace;
-    const T x = place > -kFar ? std::min(place, kFar) : -kFar;  // also for NaN, so that the conversion to an integer is defined
+    const T x = place > -kFar ? std::min(place, kFar) : -kFar;  // clamps NaN too, so that the conversion to an integer is defined
     const T floor = std::floor(x), t = x - floor;
     first = std::clamp<int64_t>(static_cast<int64_t>(floor), 0, extent - 2);
     const int64_t beyond = static_cast<int64_t>(floor) - first;
@@ -109,7 +109,7 @@ void find_squares_f32(int64_t height, int64_t width, const float* rows, const fl
   for (int64_t i = 0; i < kPoints; ++i) squares.offset[i] = top[i] * width + left[i];
 }
 
-// A square is one vector, loaded in two halves.
+// The four elements of a square form one vector, loaded as two halves.
 void sample_squares_f32(const SampledSquares<float>& squares, const float* plane, int64_t row, float* dst) {
   const hn::FixedTag<float, 4> d;
   const hn::RebindToSigned<decltype(d)> bits;

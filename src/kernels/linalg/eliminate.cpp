@@ -14,8 +14,8 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Computes y -= times * x, from `first` on or a few elements earlier. Always uses the same aligned vectors, as a load that overlaps two
-/// preceding stores is slow.
+/// Computes y -= times * x for elements from `first` to m, and for a few elements before `first`: it always uses the same aligned vectors,
+/// as a load that overlaps two preceding stores is slow.
 HWY_INLINE void subtract_scaled(double times, const double* HWY_RESTRICT x, double* HWY_RESTRICT y, int64_t first, int64_t m) {
   const hn::ScalableTag<double> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -25,7 +25,7 @@ HWY_INLINE void subtract_scaled(double times, const double* HWY_RESTRICT x, doub
   for (; j < m; ++j) y[j] -= times * x[j];
 }
 
-/// Moves the row, from k on, with the largest element of column k to row k. Returns its previous index.
+/// Finds, among rows k and following, the one with the largest element in column k, and swaps it with row k. Returns its previous index.
 int64_t bring_pivot(double* a, int64_t m, int64_t k) {
   int64_t pivot = k;
   double largest = std::fabs(a[k * m + k]);
@@ -49,7 +49,7 @@ double determinant_of(double* a, int64_t m) {
   return result;
 }
 
-// Column k of the inverse replaces column k of the matrix, which is no longer needed.
+// Column k of the inverse is stored in column k of the matrix, which is no longer needed.
 void invert_in_place(double* a, int64_t m, int64_t* pivots) {
   for (int64_t k = 0; k < m; ++k) {
     pivots[k] = bring_pivot(a, m, k);
@@ -62,10 +62,10 @@ void invert_in_place(double* a, int64_t m, int64_t* pivots) {
       const double times = other[k];
       if (i == k || times == 0) continue;
       subtract_scaled(times, row, other, 0, m);
-      other[k] = -times * row[k];  // computed separately, as storing 0 first would delay the vector load that follows
+      other[k] = -times * row[k];  // computed separately: storing 0 first would delay the next vector load
     }
   }
-  for (int64_t k = m; k-- > 0;)  // rows that were swapped are swapped columns of the inverse
+  for (int64_t k = m; k-- > 0;)  // for each swap of rows, swaps the same columns of the inverse
     if (pivots[k] != k)
       for (int64_t i = 0; i < m; ++i) std::swap(a[i * m + k], a[i * m + pivots[k]]);
 }

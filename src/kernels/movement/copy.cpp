@@ -42,7 +42,7 @@ void copy_run(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int6
   }
 }
 
-/// The axis of a loop, other than the last, along which the source is contiguous. The destination is contiguous along the last axis.
+/// Two axes of a loop that form a plane to transpose: the source is contiguous along `row`, the destination along the last axis.
 struct Plane {
   int row = -1;  // axis along which the source is contiguous; -1: there is none
   int64_t outer = 1;
@@ -58,7 +58,7 @@ Plane find_plane(const CopyPlan& plan) {
   return plane;
 }
 
-// Copies square tiles, so that lines read with a stride are still in L1 for their other elements.
+// Copies square tiles. When a tile reads lines with a stride, they are still in L1 when their other elements are read.
 template <typename T>
 void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, ThreadPool* pool) {
   const int last = plan.rank - 1;
@@ -121,7 +121,7 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
   });
 }
 
-// Copies blocks of kBytes up to less than twice kBytes, as two overlapping moves. As the size is constant, memcpy need not be called.
+// Copies blocks of kBytes to less than 2 kBytes bytes, as two overlapping moves of constant size, which do not need to call memcpy.
 template <size_t kBytes>
 void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
   if (bytes == kBytes) {
@@ -139,7 +139,7 @@ void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64
 }
 
 constexpr int64_t kSmallBlock = 255;    // largest block, in bytes, that copy_some_blocks moves without calling memcpy
-constexpr int64_t kRepeatedBlock = 63;  // size in bytes of the largest block that copy_some_blocks repeats faster
+constexpr int64_t kRepeatedBlock = 63;  // size in bytes of the largest block for which copy_some_blocks repeats faster
 void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
   switch (std::bit_width(bytes)) {
     case 1: return copy_small_blocks<1>(count, bytes, from, src_pitch, to, dst_pitch);
@@ -155,7 +155,7 @@ void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_
   }
 }
 
-// Repeats a block by copying the part written so far, so that each copy is longer than the previous one.
+// Repeats a block: each copy takes all that has been written so far, so that copies become longer.
 template <typename T>
 void repeat_block(T* dst, int64_t block, int64_t times) {
   for (int64_t have = 1; have < times;) {
@@ -165,7 +165,7 @@ void repeat_block(T* dst, int64_t block, int64_t times) {
   }
 }
 
-// Copies elements [begin, end) of axis `axis`, with all inner axes.
+// Copies elements [begin, end) along axis `axis`, each with all elements of the inner axes.
 template <typename T>
 void copy_repeated(const CopyPlan& plan, int axis, int64_t begin, int64_t end, const T* src, T* dst) {
   const int64_t from = plan.strides[0][axis], to = plan.strides[1][axis];
@@ -180,8 +180,8 @@ void copy_repeated(const CopyPlan& plan, int axis, int64_t begin, int64_t end, c
   if (from == 0) repeat_block(dst + begin * to, to, end - begin);
 }
 
-// Returns true for Expand and Tile: the destination is contiguous and an axis before the last repeats. If the first axis has few elements,
-// returns false, as the general copy divides the work by elements.
+// Returns true for Expand and Tile: the destination is contiguous, and the source is repeated along an axis before the last. Returns false
+// if the first axis has few elements, as the general copy then divides the work better.
 bool repeats(const CopyPlan& plan) {
   bool repeated = false;
   int64_t block = 1;
@@ -210,7 +210,7 @@ void copy_elements(const CopyPlan& plan, const T* src, T* dst, ThreadPool* pool)
 
 thread_local Mover* current_mover = nullptr;
 
-/// Describes blocks as elements of the largest size that divides their bytes and addresses.
+/// Moves blocks as elements of the largest size that divides the blocks' size, addresses and pitches.
 void move_blocks(Mover& mover, int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch, void* dst, int64_t dst_pitch) {
   const auto from = reinterpret_cast<uintptr_t>(src), to = reinterpret_cast<uintptr_t>(dst);
   auto reach = [&](int64_t pitch) { return static_cast<uintptr_t>((count - 1) * pitch + block_bytes); };
@@ -316,7 +316,7 @@ void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t sr
   auto* to = static_cast<std::byte*>(dst);
   const auto from_address = reinterpret_cast<uintptr_t>(from), to_address = reinterpret_cast<uintptr_t>(to);
   const auto reach = static_cast<uintptr_t>((count - 1) * std::max(src_pitch_bytes, dst_pitch_bytes) + block_bytes);
-  // Copies in order, as each block may overwrite the source of earlier blocks.
+  // Copies in order, since each block may overwrite the source of a block copied earlier.
   if (to_address < from_address && from_address - to_address < reach) {
     for (int64_t i = 0; i < count; ++i)
       std::memmove(to + i * dst_pitch_bytes, from + i * src_pitch_bytes, static_cast<size_t>(block_bytes));

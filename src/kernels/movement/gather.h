@@ -14,7 +14,7 @@
 
 namespace treadle::kernels {
 
-/// Returns the index as a nonnegative one. @throws Error(invalid_argument) if `index` is not in [-extent, extent).
+/// Converts a negative index to a nonnegative one. @throws Error(invalid_argument) if `index` is not in [-extent, extent).
 inline int64_t checked_index(int64_t index, int64_t extent) {
   const int64_t at = index < 0 ? index + extent : index;
   if (at < 0 || at >= extent) {
@@ -70,7 +70,7 @@ void gather(int64_t outer, int64_t extent, int64_t inner_bytes, const void* src,
   });
 }
 
-/// The loop over the index array of GatherElements or ScatterElements. Its operand 0 is the data, with stride 0 along `axis`.
+/// The loop over the index array of GatherElements or ScatterElements. The loop's operand 0 is the data, with stride 0 along `axis`.
 /// @param data_dims, index_dims  of equal rank; both arrays are contiguous
 struct ElementsPlan {
   StridedLoop<1> loop;
@@ -78,7 +78,7 @@ struct ElementsPlan {
 };
 ElementsPlan plan_elements(std::span<const int64_t> data_dims, std::span<const int64_t> index_dims, int64_t axis);
 
-/// Computes GatherElements: dst[i] = src[position of i, with its coordinate on the axis replaced by indices[i]].
+/// Computes GatherElements: dst[i] = src[p], where p is the position of i with its coordinate on the axis replaced by indices[i].
 template <typename T, typename Index>
 void gather_elements(const ElementsPlan& plan, const T* src, const Index* indices, T* dst, ThreadPool* pool) {
   parallel_for(pool, plan.loop.size, 8192, [&](int64_t begin, int64_t end) {
@@ -92,7 +92,7 @@ void gather_elements(const ElementsPlan& plan, const T* src, const Index* indice
         const auto index = static_cast<int64_t>(where[i]);
         return index + (index >> 63 & extent);
       };
-      if (stride == 1 && step == 0) {  // the gather is along the last axis
+      if (stride == 1 && step == 0) {  // the axis is the last one
         for (int64_t i = 0; i < n; ++i) to[i] = row[place(i)];
       } else {
         for (int64_t i = 0; i < n; ++i, row += step) to[i] = row[place(i) * stride];
@@ -114,7 +114,7 @@ void scatter_elements(const ElementsPlan& plan, const T* updates, const Index* i
   });
 }
 
-/// The index tuples of GatherND and ScatterND: `tuples` per batch, each with `depth` indices into the first non-batch axes of the data.
+/// The index tuples of GatherND and ScatterND: `tuples` per batch, each with `depth` indices for the first axes after the batch axes.
 struct TuplePlan {
   int64_t batch = 1, tuples = 0;
   int depth = 0;
@@ -147,8 +147,8 @@ void gather_nd(const TuplePlan& plan, size_t element_bytes, const void* src, con
   });
 }
 
-/// Computes ScatterND, after the data were copied to dst: dst[slice of tuple i, :] = reduce(dst[...], updates[i, :]). Runs in order on one
-/// thread.
+/// Computes ScatterND after the data were copied to dst: dst[s, :] = reduce(dst[s, :], updates[i, :]) for the slice s of tuple i. Runs in
+/// order on one thread.
 template <typename T, typename Index, typename Reduce>
 void scatter_nd(const TuplePlan& plan, const T* updates, const Index* indices, T* dst, Reduce reduce) {
   for (int64_t item = 0; item < plan.batch * plan.tuples; ++item) {

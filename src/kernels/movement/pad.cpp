@@ -9,7 +9,7 @@
 namespace treadle::kernels {
 namespace {
 
-/// Returns the source index of output index i, for n elements with `before` added in front; -1 for the constant.
+/// Returns the index of the source element for output index i, for n elements after `before` pads; -1: the constant.
 int64_t source_index(PadMode mode, int64_t i, int64_t before, int64_t n) {
   int64_t at = i - before;
   if (at >= 0 && at < n) return at;
@@ -32,12 +32,12 @@ template <typename T>
 void pad_row(const PadPlan& plan, const T* row, const T& value, T* dst) {
   const int last = plan.rank - 1;
   const int64_t n = plan.kept[last], before = plan.before[last], out = plan.out_dims[last];
-  // The part inside the source is copied as a whole.
+  // The part of the row that is in the source is copied as a whole.
   const int64_t begin = std::clamp<int64_t>(before, 0, out), end = std::clamp<int64_t>(before + n, begin, out);
   auto fill_pads = [&](int64_t from, int64_t to) {
     if (plan.mode == PadMode::constant) return std::fill(dst + from, dst + to, value);
     if (plan.mode == PadMode::edge) return std::fill(dst + from, dst + to, row[from < begin ? 0 : n - 1]);
-    if (plan.mode == PadMode::reflect && from - before > -n && to - before < 2 * n - 1) {  // true if there is at most one reflection
+    if (plan.mode == PadMode::reflect && from - before > -n && to - before < 2 * n - 1) {  // true if elements are reflected at most once
       const T* mirrored = from < begin ? row + before : row + 2 * (n - 1) + before;
       for (int64_t i = from; i < to; ++i) dst[i] = mirrored[-i];
       return;
@@ -103,7 +103,7 @@ PadPlan plan_pad(PadMode mode, std::span<const int64_t> dims, std::span<const in
     }
     plan.in_size *= dims[i];
     plan.out_size = checked_mul(plan.out_size, out);
-    // Merges an axis without pads into the one before it if that has no pads either, or if the mode does not repeat elements.
+    // Merges an axis without pads into the previous axis if that one has no pads either, or if the mode does not repeat elements.
     const int at = plan.rank - 1;
     const bool whole = before[i] == 0 && after[i] == 0;
     if (whole && at >= 0 &&

@@ -16,8 +16,8 @@ struct PadPlan {
   PadMode mode = PadMode::constant;
   int rank = 0;  ///< number of dimensions, at least 1
   int64_t in_dims[kMaxRank] = {}, out_dims[kMaxRank] = {};
-  /// For each axis: its part [first, first + kept) that is copied, and the number of elements added in front of it. Modes that repeat
-  /// elements never repeat one that a negative pad removes. Constant mode keeps the whole axis, and `before` may be negative.
+  /// For each axis: the range [first, first + kept) that is copied, and the number of elements added before it. A mode that repeats
+  /// elements never repeats one that a negative pad removes. Constant mode keeps the whole axis, and `before` may be negative.
   int64_t first[kMaxRank] = {}, kept[kMaxRank] = {}, before[kMaxRank] = {};
   int64_t in_size = 0, out_size = 0;
 };

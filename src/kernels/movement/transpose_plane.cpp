@@ -20,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::CappedTag<int32_t, 8>;
 using V = hn::Vec<D>;
 
-// Transposes 8 x 8: interleaves rows in pairs, then the pairs within 128-bit halves, then swaps halves.
+// Transposes 8 x 8 elements: interleaves pairs of rows, then pairs of results within 128-bit halves, then swaps halves.
 HWY_INLINE void transpose8(D d, V (&r)[8]) {
   const hn::Repartition<int64_t, D> d64;
   V t[8];
@@ -65,8 +65,8 @@ HWY_INLINE void edge(int64_t rows, int64_t columns, const int32_t* src, int64_t 
 }
 
 void plane(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
-  // Works on squares of one cache line, so that all elements of a line of either array are used at once, even if rows a power of two apart
-  // share cache sets.
+  // Works on squares with sides of one cache line, so that all elements of a line are used at once. This helps if rows are a power of two
+  // apart and share cache sets.
   constexpr int64_t kLine = 16;
   for (int64_t c0 = 0; c0 < columns; c0 += kLine) {
     for (int64_t r0 = 0; r0 < rows; r0 += kLine) {
@@ -139,7 +139,7 @@ void interleave_of(int planes, int64_t n, const T* src, int64_t src_stride, T* d
   planes == 3 ? interleave_planes<3>(n, src, src_stride, dst) : interleave_planes<4>(n, src, src_stride, dst);
 }
 
-// Nine planes as 3 x 3: interleaves planes b, b + 3 and b + 6, then the three results.
+// Interleaves nine planes as 3 x 3: first planes b, b + 3 and b + 6 for each b, then the three results.
 void interleave_nine(int64_t n, const int32_t* src, int64_t src_stride, int32_t* dst) {
   const hn::ScalableTag<int32_t> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -157,7 +157,7 @@ void interleave_nine(int64_t n, const int32_t* src, int64_t src_stride, int32_t*
   plane(9, n - i, src + i, src_stride, dst + 9 * i, 9);
 }
 
-// If few rows become dense columns, such as the taps of a window, they are interleaved, because 8 x 8 squares would be mostly padding.
+// Few rows (such as the taps of a window) that become dense columns are interleaved, as 8 x 8 squares would be mostly padding.
 void transpose_words(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
   if (dst_stride == rows) {
     if (rows == 1) return std::copy_n(src, columns, dst), void();
@@ -193,7 +193,7 @@ void transpose_halfwords(int64_t rows, int64_t columns, const uint16_t* src, int
 
 #else
 
-// Transposes squares of 8 x 8; the last squares may overlap earlier ones.
+// Transposes squares of 8 x 8 elements; the last squares may overlap earlier ones.
 void transpose_halfwords(int64_t rows, int64_t columns, const uint16_t* src, int64_t src_stride, uint16_t* dst, int64_t dst_stride) {
   const hn::CappedTag<uint16_t, 8> d;
   const hn::Repartition<uint32_t, decltype(d)> d32;

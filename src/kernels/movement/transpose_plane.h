@@ -11,8 +11,8 @@ void transpose_plane(int64_t rows, int64_t columns, const uint32_t* src, int64_t
 /// Like the function above, for 2-byte elements. @pre at least 8 rows and 8 columns
 void transpose_plane(int64_t rows, int64_t columns, const uint16_t* src, int64_t src_stride, uint16_t* dst, int64_t dst_stride);
 
-/// Sets dst[planes * i + c] = src[c * src_stride + i] for i in [0, n), for example for the colours of pixels or columns of DepthToSpace's
-/// blocks. @param planes  2, 3 or 4
+/// Sets dst[planes * i + c] = src[c * src_stride + i] for i in [0, n): for example, c is a pixel's color or a column of DepthToSpace's
+/// block. @param planes  2, 3 or 4
 void interleave(int planes, int64_t n, const uint8_t* src, int64_t src_stride, uint8_t* dst);
 void interleave(int planes, int64_t n, const uint16_t* src, int64_t src_stride, uint16_t* dst);
 void interleave(int planes, int64_t n, const uint32_t* src, int64_t src_stride, uint32_t* dst);

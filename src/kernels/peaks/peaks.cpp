@@ -14,7 +14,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 
-// Uses twelve accumulators, which hide a latency of four or five cycles on two units, and fit AVX2's registers.
+// Twelve accumulators hide a latency of four or five cycles on two units, and they fit AVX2's registers.
 double multiply_adds(int64_t iterations, float* sink) {
   const D d;
   const auto factor = hn::Set(d, 0.999f), term = hn::Set(d, 0.001f);
@@ -73,7 +73,7 @@ double tile_product_loop(int64_t iterations) {
   constexpr int64_t kSteps = 3;  // number of steps whose tiles stay in L1
   alignas(64) uint16_t A[kSteps * 2 * kSplitTiles], B[kSteps * 2 * kSplitTiles];
   alignas(64) float sums[4 * kSplitRows * kSplitRows];
-  // Uses numbers near 1 and -1 with all mantissas, as CPUs are faster with zeros.
+  // The numbers are near 1 and -1 and have all mantissas, as CPUs multiply zeros faster.
   for (int64_t i = 0; i < kSteps * 2 * kSplitTiles; ++i) A[i] = B[i] = static_cast<uint16_t>(0x3F80 ^ i % 128 ^ i % 3 << 15);
   AmxTiles tiles;
   for (int64_t n = 0; n < iterations; ++n)

@@ -1,4 +1,4 @@
-// Loops that only multiply and add, or copy, to measure the peak performance of the machine.
+// Loops that only multiply and add, or only copy, to measure the peak performance of the machine.
 #pragma once
 
 #include <cstdint>

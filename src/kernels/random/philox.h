@@ -1,4 +1,4 @@
-// Counter-based random numbers: element i of a stream is a pure function of (key, stream, i), independent of threads and order.
+// Counter-based random numbers: element i of a stream depends only on (key, stream, i), not on threads or order.
 #pragma once
 
 #include <array>
@@ -7,14 +7,14 @@
 
 namespace treadle::kernels {
 
-/// Returns the numbers of one counter by Philox 4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
-/// 1, 2, 3", 2011).
+/// Returns the four numbers for one counter by Philox 4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
+/// easy as 1, 2, 3", 2011).
 constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     uint64_t a = uint64_t{0xD2511F53} * counter[0], b = uint64_t{0xCD9E8D57} * counter[2];
     counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
                static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
-    key[0] += 0x9E3779B9;  // digits of the golden ratio, and of sqrt(3) - 1
+    key[0] += 0x9E3779B9;  // increments: digits of the golden ratio, and of sqrt(3) - 1
     key[1] += 0xBB67AE85;
   }
   return counter;
@@ -22,7 +22,7 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::a
 
 struct RandomStream {
   uint64_t key = 0;     ///< derived from seed and node
-  uint64_t stream = 0;  ///< number of the run
+  uint64_t stream = 0;  ///< number of the run of the model
 
   std::array<uint32_t, 4> block(uint64_t index) const {
     return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),

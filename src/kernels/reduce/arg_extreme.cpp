@@ -17,7 +17,7 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Returns the larger (smaller) elements. at_least() and at_most() keep only a NaN in b.
+// Returns the larger (or smaller) elements. at_least() and at_most() keep a NaN only if it is in b, so a NaN in a is handled separately.
 template <bool kLargest, class V>
 HWY_INLINE V join(V a, V b) {
   if constexpr (std::is_floating_point_v<hn::TFromV<V>>)
@@ -26,8 +26,8 @@ HWY_INLINE V join(V a, V b) {
     return kLargest ? hn::Max(a, b) : hn::Min(a, b);
 }
 
-// Finds the extreme, then its index, in two fast passes. The last vector may overlap the previous one, which changes neither the extreme
-// nor which of equal elements is first or last. @pre n >= Lanes(d)
+// Finds the extreme (maximum or minimum) of a row, then its index, in two fast passes. The last vector may overlap the previous one, which
+// changes neither the extreme nor which of equal elements is first or last. @pre n >= Lanes(d)
 template <bool kLargest, typename T>
 int64_t place_in_row(const T* x, int64_t n, bool select_last) {
   const hn::ScalableTag<T> d;
@@ -58,7 +58,7 @@ int64_t place_in_row(const T* x, int64_t n, bool select_last) {
   return i;
 }
 
-// Handles adjacent columns: each lane keeps its extreme and the extreme's index.
+// Handles adjacent columns: each lane keeps the extreme of its column and the extreme's index.
 template <bool kLargest, int kVectors, typename T>
 HWY_INLINE void places_of_columns(const T* x, int64_t length, int64_t inner, bool select_last, int64_t* y) {
   const hn::ScalableTag<T> d;
@@ -77,7 +77,7 @@ HWY_INLINE void places_of_columns(const T* x, int64_t length, int64_t inner, boo
       auto wins = kLargest ? hn::Gt(candidate, best[v]) : hn::Lt(candidate, best[v]);
       if (select_last) wins = hn::Or(wins, hn::Eq(candidate, best[v]));
       if constexpr (std::is_floating_point_v<T>) {
-        // A first NaN replaces numbers. A later NaN replaces it only if the last of equal elements is wanted.
+        // The first NaN replaces a number. A later NaN replaces the first one only if the last of equal elements is wanted.
         auto nan = hn::Not(hn::Eq(candidate, candidate));
         if (!select_last) nan = hn::And(nan, hn::Eq(best[v], best[v]));
         wins = hn::Or(wins, nan);
@@ -117,7 +117,7 @@ TREADLE_PLACES(int32_t)
 TREADLE_PLACES(int64_t)
 #undef TREADLE_PLACES
 
-// Returns the vector length for elements of this size.
+// Returns the number of lanes of a vector for elements of this size.
 int64_t place_lanes(size_t element_bytes) {
   return static_cast<int64_t>(element_bytes == sizeof(double) ? hn::Lanes(hn::ScalableTag<double>()) : hn::Lanes(hn::ScalableTag<float>()));
 }
@@ -144,7 +144,7 @@ bool better(bool largest, bool select_last, T candidate, T best) {
   return largest ? candidate > best : candidate < best;
 }
 
-// Handles rows (inner == 1), and columns that are too few for a vector or of another type.
+// Handles rows (inner == 1), and columns if they do not fill a vector or have another type.
 template <typename T>
 void plain_places(bool largest, bool select_last, int64_t count, int64_t length, int64_t inner, const T* x, int64_t* y) {
   using A = FoldChain<T>;
@@ -160,7 +160,7 @@ void plain_places(bool largest, bool select_last, int64_t count, int64_t length,
   }
 }
 
-// Handles rows of bytes: finds the extreme, then the byte equal to it by memchr.
+// Handles rows of bytes: finds the extreme, then the first or last byte equal to it by memchr or memrchr.
 template <typename T>
 void places_of_bytes(bool largest, bool select_last, int64_t count, int64_t length, const T* x, int64_t* y) {
   for (int64_t j = 0; j < count; ++j, x += length) {

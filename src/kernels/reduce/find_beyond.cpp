@@ -22,7 +22,7 @@ int64_t first_beyond(const T* x, int64_t n, T bound) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto bounds = hn::Set(d, bound);
   auto beyond = [&](auto v) {
-    if constexpr (std::is_floating_point_v<T>)  // negated comparisons, which are true for NaN, since Le() and Ge() are false for NaN
+    if constexpr (std::is_floating_point_v<T>)  // Le() and Ge() are false for NaN, so negated comparisons are true
       return hn::Not(kAbove ? hn::Le(v, bounds) : hn::Ge(v, bounds));
     else
       return kAbove ? hn::Gt(v, bounds) : hn::Lt(v, bounds);

@@ -1,4 +1,4 @@
-// Inner loops of reductions, written so that compilers vectorize them for each instruction set.
+// Inner loops of reductions (folds), written so that compilers vectorize them for each instruction set.
 #if defined(TREADLE_KERNELS_REDUCE_FOLD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_REDUCE_FOLD_INL_H_
 #undef TREADLE_KERNELS_REDUCE_FOLD_INL_H_
@@ -79,11 +79,11 @@ struct MinOf {
   }
 };
 
-// True for a fold that returns one of the elements (max, min), which needs no wider type.
+// The type in which a fold combines elements. A fold that returns one of the elements (max, min) needs no wider type than theirs.
 template <class F, typename T>
 using ChainOf = std::conditional_t<F::kIsElement && std::is_integral_v<T>, T, FoldChain<T>>;
 
-// Combines kChains partial results.
+// Combines the partial results of kChains chains to one.
 template <class F, int kChains, class A>
 HWY_INLINE A join_chains(A* chain) {
   for (int half = kChains / 2; half > 0; half /= 2) {
@@ -92,7 +92,7 @@ HWY_INLINE A join_chains(A* chain) {
   return chain[0];
 }
 
-// Folds one run in kChains partial results, which compilers vectorize. Sums of short float blocks are added to `total` in double.
+// Folds one run in kChains chains, which compilers vectorize. Floats are summed in short blocks, which are added to `total` in double.
 template <class F, typename T>
 FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total) {
   using A = ChainOf<F, T>;
@@ -117,7 +117,7 @@ FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total)
   return total;
 }
 
-// Computes the maximum or minimum of a row.
+// The following functions compute the maximum or minimum of a row with vectors.
 
 template <typename T>
 inline constexpr bool kHasExtremes = std::is_arithmetic_v<T> && (sizeof(T) <= 4 || std::is_same_v<T, double>);
@@ -153,8 +153,8 @@ HWY_INLINE hn::TFromD<D> extreme_lane(D d, hn::Vec<D> v) {
 
 #endif
 
-// Returns the extreme of n elements, or NaN if one of them is NaN. The last vector may overlap the previous one, which does not change the
-// result. @pre n >= lanes
+// Returns the extreme (maximum or minimum) of n elements, or NaN if one of them is NaN. The last vector may overlap the previous one, which
+// does not change the result. @pre n >= lanes
 template <bool kLargest, typename T>
 T extreme_of_row(const T* x, int64_t n) {
   const hn::ScalableTag<T> d;
@@ -178,11 +178,11 @@ T extreme_of_row(const T* x, int64_t n) {
   return extreme_lane<kLargest>(d, extreme<kLargest>(a, b));
 }
 
-// Handles many adjacent outputs: combines columns[j] with `rows` rows of x.
+// Handles many adjacent outputs: combines columns[j] with element j of each of the `rows` rows of x.
 template <class F, typename T>
 void fold_columns(const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) {
   using A = ChainOf<F, T>;
-  constexpr int64_t kBlock = 64;  // number of rows that are summed in float before the sums are added in double
+  constexpr int64_t kBlock = 64;  // number of rows that are summed in float; these sums are then added in double
   A chain[kFoldColumns];
   for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
     const int64_t r1 = r0 + kBlock < rows ? r0 + kBlock : rows;

@@ -1,4 +1,4 @@
-// Reductions of float32: vectors of accumulators over short blocks, whose results are combined in double.
+// Reductions of float32: short blocks are reduced in vectors of accumulators, and the blocks' results are combined in double.
 #include <limits>
 
 #include "kernels/reduce/fold.h"
@@ -55,7 +55,7 @@ struct ProductOf {
   }
   static double join(double a, double b) { return a * b; }
 };
-// Computes the maximum of two vectors. at_least() and at_most() return the second operand if one is NaN, which keeps a NaN in `b`; the
+// Computes the maximum of two vectors. at_least() and at_most() return the second operand if one is NaN, so they keep a NaN in `b`; the
 // selection keeps a NaN in `a`.
 struct MaxOf {
   static constexpr float kIdentity = -std::numeric_limits<float>::infinity();
@@ -103,14 +103,14 @@ HWY_INLINE float join_lanes(DW d, hn::Vec<DW> v) {
   return hn::GetLane(four);
 }
 
-// Loads and maps a partial vector; the other lanes get the identity.
+// Loads and maps a partial vector; the remaining lanes are set to the fold's identity.
 template <class F, class DW>
 HWY_INLINE hn::Vec<DW> some(DW d, const float* x, int64_t left) {
   const FirstLanes there(d, left);
   return hn::IfThenElse(there.mask, F::map(load_first(d, there, x)), hn::Set(d, F::kIdentity));
 }
 
-// Reduces at most kBlock elements to one vector.
+// Reduces up to kBlock elements to one vector.
 constexpr int64_t kBlock = 2048;
 template <class F>
 HWY_INLINE V block(const float* x, int64_t n) {
@@ -141,7 +141,7 @@ HWY_INLINE double run(const float* x, int64_t n, double total) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Reduces contiguous rows of kLength elements, a vector of rows at a time. Returns the number of rows done.
+// Reduces contiguous rows of kLength elements, one vector of rows at a time. Returns the number of rows processed.
 template <class F, int kLength>
 int64_t short_rows(const float* x, int64_t count, double* totals) {
   const D d;
@@ -174,7 +174,7 @@ void rows(const float* x, int64_t count, int64_t row_stride, int64_t n, double* 
     if (n == 4) i = short_rows<F, 4>(x, count, totals);
   }
   if (n <= kBlock) {
-    // The last four lanes of four rows are combined together.
+    // Four rows are reduced to four lanes each; these lanes are then combined for all four rows together.
     const hn::CappedTag<float, 4> d;
     HWY_ALIGN float joined[4];
     auto four = [&](int64_t row) {
@@ -193,11 +193,11 @@ void rows(const float* x, int64_t count, int64_t row_stride, int64_t n, double* 
   for (; i < count; ++i) totals[i] = run<F>(x + i * row_stride, n, totals[i]);
 }
 
-// Reduces strips of columns in registers, row by row.
+// Reduces a strip of adjacent columns in registers, row by row.
 template <class F, int kVectors>
 HWY_INLINE void strip(const float* x, int64_t rows, int64_t row_stride, int64_t n, double* totals) {
   const D d;
-  constexpr int64_t kRows = 64;  // number of rows that are summed in float before the sums are added in double
+  constexpr int64_t kRows = 64;  // number of rows that are summed in float; these sums are then added in double
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN float joined[kVectors * hn::MaxLanes(D())];
   for (int64_t first = 0; first < rows; first += kRows) {
@@ -225,7 +225,7 @@ void columns(const float* x, int64_t rows, int64_t row_stride, int64_t n, double
   for (; j < n; j += lanes) strip<F, 1>(x + j, rows, row_stride, n - j < lanes ? n - j : lanes, totals + j);
 }
 
-// Calls fn with the fold's functions.
+// Calls fn with the class that implements the fold.
 template <class Fn>
 HWY_INLINE auto visit(Fold fold, Fn&& fn) {
   switch (fold) {

@@ -1,4 +1,4 @@
-// Reductions of types so rare that the baseline instruction set suffices.
+// Reductions of rare types, for which the baseline instruction set suffices.
 #include "kernels/reduce/fold-inl.h"
 
 namespace treadle::kernels {

@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 
-// Returns the sum of exp(x - shift). Sums short blocks in two vectors of accumulators, and adds these sums in double.
+// Returns the sum of exp(x - shift). Sums short blocks in two vectors of accumulators, and adds the blocks' sums in double.
 double sum_of_exp(const float* x, int64_t n, float shift) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
@@ -66,7 +66,7 @@ void log_sum_exp_rows(const float* x, int64_t rows, int64_t row_stride, int64_t 
   fold_rows(Fold::max, x, rows, row_stride, n, largest);
   HWY_DYNAMIC_DISPATCH(sums_of_exp)(x, rows, row_stride, n, largest, y);
   log_f32(y, y, rows);
-  // If the maximum is infinite, the difference from it is NaN; the maximum is the result then.
+  // If the maximum is infinite, its difference from itself is NaN; in this case, the result is the maximum.
   for (int64_t i = 0; i < rows; ++i) y[i] = std::isinf(largest[i]) ? static_cast<float>(largest[i]) : static_cast<float>(largest[i]) + y[i];
 }
 

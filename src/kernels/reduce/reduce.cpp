@@ -46,7 +46,7 @@ FoldTotal<T> identity_of(Fold fold) {
   }
 }
 
-// Truncates to an integer. Saturates numbers out of range, for which a C++ conversion would be undefined.
+// Truncates to an integer. Numbers out of range are saturated, as a C++ conversion of them would be undefined.
 template <typename T>
 T store(double value) {
   if constexpr (std::is_integral_v<T>) {
@@ -61,7 +61,7 @@ T store(double value) {
   }
 }
 
-// Sets y[i] to the result for `count` elements whose fold is totals[i].
+// Sets y[i] to the result for i in [0, n), where totals[i] is the fold of `count` elements.
 template <typename T>
 void finish(Reduce op, const FoldTotal<T>* totals, int64_t n, int64_t count, T* y) {
   auto each = [&](auto&& fn) {
@@ -158,7 +158,7 @@ void reduce_columns(Reduce op, const ReducePlan& plan, const T* x, T* y, int64_t
   });
 }
 
-// Reduces each output's inputs, which are contiguous or follow the strides of `reduced`.
+// Reduces the inputs of each output. The inputs are contiguous or follow the strides of plan.reduced.
 template <typename T>
 void reduce_rows(Reduce op, const ReducePlan& plan, const T* x, T* y, int64_t begin, int64_t end) {
   const Fold fold = fold_of(op);
@@ -236,7 +236,7 @@ void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* poo
     });
   }
   if (plan.kept.inner_stride(0) == 1 && plan.kept.inner() > 1) {
-    // Gives each thread more than one cache line of each row if there are enough columns.
+    // If there are enough columns, each thread gets more than one cache line of each row.
     constexpr int64_t kLine = 16, kStrip = 128;
     return parallel_for(pool, outputs, std::max<int64_t>(outputs >= 3 * kStrip ? kStrip : kLine, grain),
                         [&](int64_t begin, int64_t end) { reduce_columns(op, plan, x, y, begin, end); });

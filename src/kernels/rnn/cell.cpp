@@ -55,7 +55,7 @@ HWY_INLINE void lstm_lanes_back(D d, const float* values, const float* before, c
   hn::StoreU(hn::Zero(d), d, dh + j);
 }
 
-// Sums kVectors vectors of columns from `from` on.
+// Sums the columns of kVectors vectors that begin at `from`.
 template <int kVectors, class D>
 HWY_INLINE void sum_block(D d, int64_t rows, int64_t ld, const float* from, float* sums) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));

@@ -1,4 +1,4 @@
-// The elementwise part of a recurrent step, for one row of the batch.
+// The elementwise part of a step of a recurrent layer, for one row of the batch.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ void lstm_cell(const RnnParams& params, const RnnActivation* activations, const 
 /// Computes the default LSTM cell (sigmoid, tanh, tanh, no options) in one pass.
 void lstm_cell_plain(int64_t hidden, const float* gates, float* c, float* h);
 
-/// Like lstm_cell() for training: keeps the previous state. Reads `gates` and `before`; writes the gates' `values`, c and h.
+/// Like lstm_cell() for training: keeps the previous cell state `before`. Writes the activated gates to `values`, and writes c and h.
 void lstm_cell_keeping(int64_t hidden, const float* gates, const float* before, float* values, float* c, float* h);
 
-/// The backward pass of lstm_cell_keeping(), given the states before and after it. dh is read and set to zero. dc becomes the gradient of
-/// the state before. @param dgates  [4 * hidden], receives the gradients of `gates`
+/// The backward pass of lstm_cell_keeping(), given the cell states `before` and `after`. Reads dh and sets it to zero. dc becomes the
+/// gradient of `before`. @param dgates  [4 * hidden], receives the gradients of `gates`
 void lstm_cell_gradient(int64_t hidden, const float* values, const float* before, const float* after, float* dh, float* dc, float* dgates);
 
-/// Sets sums[0 .. n) to the column sums of a matrix, each in the order of the rows.
+/// Sets sums[0 .. n) to the column sums of a matrix; each column is summed in the order of the rows.
 void sum_columns(int64_t rows, int64_t n, const float* matrix, float* sums);
 
 /// Clamps values[0 .. n) to [-clip, clip] unless clip is 0, then applies the function.

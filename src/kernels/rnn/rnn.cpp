@@ -19,7 +19,7 @@ struct Layout {
   int64_t W = 0, R = 0, R_last = 0, bias = 0, bias_last = 0, peephole = 0, size = 0;
   explicit Layout(const RnnParams& p) {
     const int64_t gh = p.gates() * p.hidden;
-    // The candidate gate of a GRU is a separate product, because the reset gate may multiply its state first.
+    // The candidate gate of a GRU needs a separate product, because the reset gate may multiply the state first.
     const int64_t first = p.kind == RnnKind::gru ? 2 * p.hidden : gh;
     auto place = [&](int64_t count) {
       const int64_t at = size;
@@ -39,7 +39,7 @@ struct Strides {
   int64_t step, row;
 };
 
-/// Executes one direction of one call of rnn().
+/// One direction of one call of rnn().
 struct Run {
   const RnnParams& p;
   int direction;
@@ -75,7 +75,7 @@ void store_state(const Run& r, const float* state, float* dst) {
     std::memcpy(dst + r.state_place(b), state + b * r.p.hidden, static_cast<size_t>(r.p.hidden) * sizeof(float));
 }
 
-/// Rounds x as DynamicQuantizeLinear followed by DequantizeLinear does.
+/// Rounds x as DynamicQuantizeLinear followed by DequantizeLinear would.
 void round_to_bytes(const float* x, int64_t n, float* rounded) {
   const auto [low, high] = range_around_zero(x, n);
   const float scale = high == low ? 1.0f : (high - low) / 255.0f;
@@ -83,7 +83,7 @@ void round_to_bytes(const float* x, int64_t n, float* rounded) {
   for (int64_t i = 0; i < n; ++i) rounded[i] = (std::clamp(std::nearbyint(x[i] / scale) + zero, 0.0f, 255.0f) - zero) * scale;
 }
 
-/// Sets gates = this step's part of the input product + the product of the state for the first `first` gates.
+/// Sets the gates to this step's rows of the input product plus, for the first `first` gates, the product of the state and the weights.
 void gate_products(const Run& r, const Layout& layout, int64_t step, int64_t first) {
   const RnnParams& p = r.p;
   const int64_t gh = p.gates() * p.hidden;
@@ -225,7 +225,7 @@ void pack_rnn(const RnnParams& p, const RnnWeights& w, float* packed) {
     if (p.kind == RnnKind::gru) pack_b(R + 2 * H * H, H, H, H, true, dst + layout.R_last);
     for (int64_t j = 0; j < gh; ++j) {
       const float input = w.B ? w.B[(2 * d) * gh + j] : 0, recurrent = w.B ? w.B[(2 * d + 1) * gh + j] : 0;
-      // If linear_before_reset, the reset gate also multiplies the candidate's recurrent bias, so that bias stays separate.
+      // If linear_before_reset, the reset gate also multiplies the candidate's recurrent bias. So this bias is stored separately.
       const bool apart = p.kind == RnnKind::gru && p.linear_before_reset && j >= 2 * H;
       dst[layout.bias + j] = apart ? input : input + recurrent;
       if (j >= gh - H) dst[layout.bias_last + j - (gh - H)] = recurrent;

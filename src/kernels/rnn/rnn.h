@@ -1,7 +1,7 @@
 // The recurrent layers RNN, GRU and LSTM in float32, with all of ONNX's options.
 //
-// The inputs' contribution to all gates is one product before the first step. Each step adds the product of the state and applies the
-// functions.
+// Before the first step, one product computes what the inputs of all steps contribute to the gates. Each step adds the product of the state
+// and applies the activation functions.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +27,10 @@ struct RnnParams {
   int64_t steps = 0, batch = 0, input = 0, hidden = 0;
   bool batch_first = false;          ///< corresponds to ONNX's layout = 1
   float clip = 0;                    ///< clamp of the activations' arguments; 0: no clamp
-  bool linear_before_reset = false;  ///< for a GRU: the reset gate is applied after the product of the state
+  bool linear_before_reset = false;  ///< for a GRU: the reset gate multiplies the product of the state, not the state
   bool input_forget = false;         ///< for an LSTM: the forget gate is 1 - the input gate
-  bool bytes = false;                ///< for an LSTM: round the batch's state like DynamicQuantizeLinear before its product
-  /// The functions of each direction: f; f, g; or f, g, h.
+  bool bytes = false;                ///< for an LSTM: round the state like DynamicQuantizeLinear before its product
+  /// The activation functions of each direction: f (RNN); f, g (GRU); or f, g, h (LSTM).
   RnnActivation activations[2][3];
 
   int64_t gates() const { return kind == RnnKind::rnn ? 1 : kind == RnnKind::gru ? 3 : 4; }
@@ -50,7 +50,7 @@ int64_t packed_rnn_size(const RnnParams& params);
 /// Packs the weights. @param packed  packed_rnn_size floats, aligned to 64 bytes
 void pack_rnn(const RnnParams& params, const RnnWeights& weights, float* packed);
 
-/// The operands; null if absent. X[steps, batch, input]; Y[steps, D, batch, hidden], Y_h and Y_c [D, batch, hidden]. If batch_first:
+/// The operands; absent ones are null. X[steps, batch, input]; Y[steps, D, batch, hidden], Y_h and Y_c [D, batch, hidden]. If batch_first:
 /// X[batch, steps, input], Y[batch, steps, D, hidden], Y_h and Y_c [batch, D, hidden]. Initial states have the shapes of Y_h and Y_c.
 struct RnnData {
   const float* X = nullptr;
@@ -61,8 +61,8 @@ struct RnnData {
 
 size_t rnn_scratch_bytes(const RnnParams& params);
 
-/// Computes the layer. After the end of a shorter sequence, Y is 0 and the state stays. The reverse direction starts at the end of each
-/// sequence. @throws Error(invalid_argument) if a sequence length is not in [0, steps]
+/// Computes the layer. After the end of a shorter sequence, Y is 0 and the state does not change. The reverse direction starts at the end
+/// of each sequence. @throws Error(invalid_argument) if a sequence length is not in [0, steps]
 void rnn(const RnnParams& params, const float* packed, const RnnData& data, void* scratch, ThreadPool* pool);
 
 }  // namespace treadle::kernels

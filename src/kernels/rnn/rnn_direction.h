@@ -1,4 +1,4 @@
-// Helpers that the training forward pass and the backward pass of the recurrent layers share.
+// Helpers shared by the forward pass for training and the backward pass of the recurrent layers.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace treadle::kernels {
 
 /// The sizes that both passes need.
 struct RnnExtents {
-  // rows: steps * batch; first: number of columns of gates that are products of h itself.
+  // rows: steps * batch; first: number of columns of those gates whose recurrent product uses h itself (all but a GRU's candidate).
   int64_t steps, batch, input, hidden, gates, rows, first;
   explicit RnnExtents(const RnnParams& p)
       : steps(p.steps),
@@ -23,7 +23,7 @@ struct RnnExtents {
         first(p.kind == RnnKind::gru ? 2 * p.hidden : p.gates() * p.hidden) {}
 };
 
-/// Assigns offsets, in elements, to the parts of a block of memory, each aligned to a cache line.
+/// Divides a block of memory into parts: take() returns the offset of a part in elements, aligned to a cache line.
 struct RnnBlock {
   int64_t size = 0;
   int64_t take(int64_t count) {
@@ -44,13 +44,13 @@ struct RnnProduct {
   }
 };
 
-/// The values that the forward pass keeps for one direction. Rows are in the order of the steps, also in the reverse direction.
+/// The values that the forward pass stores for one direction. Rows are in the order of the steps, also in the reverse direction.
 template <typename P>
 struct RnnKept {
-  P gates = nullptr;      ///< [steps, batch, gates], after the functions
-  P arguments = nullptr;  ///< arguments of the functions, if rnn_keeps_arguments()
-  P h = nullptr;          ///< [steps + 1, batch, hidden]; the first is the initial state
-  P c = nullptr;          ///< the cell of an LSTM, in the layout of h
+  P gates = nullptr;      ///< [steps, batch, gates], results of the activation functions
+  P arguments = nullptr;  ///< arguments of the activation functions, if rnn_keeps_arguments()
+  P h = nullptr;          ///< [steps + 1, batch, hidden]; element 0 is the initial state
+  P c = nullptr;          ///< cell state of an LSTM, in the layout of h
   P aside = nullptr;      ///< [steps, batch, hidden]: reset * h of a GRU, or the product that the reset gate multiplies
 
   RnnKept(const RnnParams& p, int direction, P memory) {
@@ -60,7 +60,7 @@ struct RnnKept {
     gates = take(gate_size);
     if (rnn_keeps_arguments(p)) arguments = take(gate_size);
     h = take(states);
-    c = p.kind == RnnKind::lstm ? take(states) : h;  // only an LSTM uses it
+    c = p.kind == RnnKind::lstm ? take(states) : h;  // only an LSTM uses c
     if (p.kind == RnnKind::gru) aside = take(rows * p.hidden);
   }
 };
@@ -86,7 +86,7 @@ struct RnnPlaces {
   }
   int64_t state(int64_t b) const { return (p.batch_first ? b * p.num_directions() + direction : direction * p.batch + b) * p.hidden; }
 
-  /// Returns X in the order of the steps: in place, or copied to `room`. In the copy, rows behind the end of a sequence are zero.
+  /// Returns X in the order of the steps: in place, or copied to `room`. In the copy, rows after the end of a sequence are zero.
   template <typename T>
   const T* inputs(const T* X, T* room) const {
     if (!reverse && !p.batch_first && lengths == nullptr) return X;

@@ -11,7 +11,7 @@
 namespace treadle::kernels {
 namespace {
 
-// Returns the derivative at x; y is the function's value there.
+// Returns the derivative of the function at x, where y is the function's value at x.
 template <typename T>
 T slope_of(const RnnActivation& f, T x, T y) {
   const T a = static_cast<T>(f.a), b = static_cast<T>(f.b);
@@ -88,7 +88,7 @@ struct BackwardDirection {
   bool is_usual;
   int max_threads;
   ThreadPool* pool;
-  T *x_room, *z, *dx, *last, *dh, *dc, *work, *product_work;  // z: gradients of the gates' arguments
+  T *x_room, *z, *dx, *last, *dh, *dc, *work, *product_work;  // z: gradients of the arguments of the gates' functions
   PackedB<T> R, R_last;
 
   BackwardDirection(const RnnParams& params, const RnnGradientData<T>& operands, int direction, T* memory, int threads, ThreadPool* tp)
@@ -129,7 +129,7 @@ struct BackwardDirection {
     finish();
   }
 
-  // Computes the gradients dh (and dc) before a step from those after it, and the step's dz.
+  // Computes the gradients dh (and dc) of the states before a step from those after it, and the step's rows of z.
   void back(int64_t step) const {
     const int64_t H = e.hidden;
     T* pre = z + step * e.batch * e.gates;
@@ -188,7 +188,7 @@ struct BackwardDirection {
         for (int64_t j = 0; active(step, b) && j < H; ++j) d[b * H + j] = pre[b * e.gates + 2 * H + j] * post[b * e.gates + H + j];
       return add_product(d, H, R_last, dh, H);
     }
-    // Computes the gradient of reset * h.
+    // Computes the gradient of the product reset * h.
     gemm<T>(e.batch, {pre + 2 * H, e.gates, 1}, R_last, work, H, {}, pool);
     const T* before = kept.h + step * e.batch * H;
     for (int64_t b = 0; b < e.batch; ++b) {
@@ -309,7 +309,7 @@ void rnn_gradient(const RnnParams& p, const RnnGradientData<T>& data, void* scra
       BackwardDirection<T>(p, data, static_cast<int>(d), memory + d * parts.size, max_threads, pool).run();
   });
   if (!data.dX) return;
-  // Runs after both directions, which may have run in parallel.
+  // Runs after both directions, since they may run in parallel but add to the same dX.
   std::fill_n(data.dX, p.steps * p.batch * p.input, T{0});
   for (int d = 0; d < p.num_directions(); ++d)
     add_to_dX<T>(RnnPlaces(p, data.sequence_lengths, d), memory + d * parts.size + parts.dx, data.dX);

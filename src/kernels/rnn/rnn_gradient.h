@@ -1,5 +1,5 @@
-// Training of RNN, GRU and LSTM with all of ONNX's options: a forward pass that keeps intermediate values, and the backward pass that reads
-// them. T is float or double.
+// Training of RNN, GRU and LSTM with all of ONNX's options: a forward pass that stores intermediate values, and the backward pass that
+// reads them. T is float or double.
 #pragma once
 
 #include "kernels/rnn/rnn.h"
@@ -9,12 +9,12 @@ namespace treadle::kernels {
 /// Returns true if rnn_gradient() has the derivative of the function.
 bool has_rnn_slope(Unary function);
 
-/// Returns true if the gates' arguments must be kept besides their values. The slope of some functions follows from the value.
+/// Returns true if not only the values but also the arguments of the gates' functions must be stored. Some slopes follow from the value.
 bool rnn_keeps_arguments(const RnnParams& params);
-/// Returns the number of elements kept per direction, step and batch row, and for the state before the first step.
+/// Returns the number of stored elements for each direction, step and row of the batch; the state before the first step counts as a step.
 int64_t rnn_kept_columns(const RnnParams& params);
 
-/// The operands as in rnn(); null if absent.
+/// The operands as in rnn(); absent ones are null.
 template <typename T>
 struct RnnKeepingData {
   const T *X = nullptr, *W = nullptr, *R = nullptr, *B = nullptr, *P = nullptr;
@@ -27,13 +27,13 @@ struct RnnKeepingData {
 template <typename T>
 size_t rnn_keeping_scratch_bytes(const RnnParams& params, int max_threads);
 
-/// Like rnn(), but keeps the values that the backward pass reads.
+/// Like rnn(), but stores the values that the backward pass reads.
 /// @param scratch  rnn_keeping_scratch_bytes<T>(params, max_threads), aligned to 64 bytes
 /// @throws Error(invalid_argument) if a sequence length is not in [0, steps]
 template <typename T>
 void rnn_keeping(const RnnParams& params, const RnnKeepingData<T>& data, void* scratch, int max_threads, ThreadPool* pool);
 
-/// The operands as in rnn(), and gradients of the same shapes; null if absent.
+/// The operands as in rnn(), and gradients of the same shapes; absent ones are null.
 template <typename T>
 struct RnnGradientData {
   const T *X = nullptr, *W = nullptr, *R = nullptr, *P = nullptr;
@@ -46,8 +46,8 @@ struct RnnGradientData {
 template <typename T>
 size_t rnn_gradient_scratch_bytes(const RnnParams& params, int max_threads);
 
-/// Backward pass through the steps of rnn_keeping(). Steps behind the end of a sequence do not change its state, so they pass its gradients
-/// on unchanged. Gradients are overwritten, not added to.
+/// Backward pass through the steps of rnn_keeping(). Steps after the end of a sequence do not change its state, so they pass the state's
+/// gradients on unchanged. Gradients are overwritten, not added to.
 /// @param scratch  rnn_gradient_scratch_bytes<T>(params, max_threads), aligned to 64 bytes
 /// @throws Error(invalid_argument) if a sequence length is not in [0, steps]
 template <typename T>

@@ -1,4 +1,4 @@
-// The forward pass of RNN, GRU and LSTM that keeps intermediate values for the backward pass.
+// The forward pass of RNN, GRU and LSTM that stores intermediate values for the backward pass.
 #include <cmath>
 #include <string>
 #include <type_traits>
@@ -128,14 +128,14 @@ struct KeepingDirection {
 
   const T* sum_biases(T* to) const {
     const T *input = bias(false), *recurrent = bias(true);
-    // If linear_before_reset, the reset gate also multiplies the candidate's recurrent bias, so that bias stays separate.
+    // If linear_before_reset, the reset gate also multiplies the candidate's recurrent bias. So this bias is not added here.
     const int64_t both = p.kind == RnnKind::gru && p.linear_before_reset ? e.first : e.gates;
     for (int64_t j = 0; j < e.gates; ++j) to[j] = j < both ? input[j] + recurrent[j] : input[j];
     return to;
   }
 
-  // Computes the first two gates, and the candidate's product: of the state times the reset gate, or of the state alone
-  // (linear_before_reset).
+  // Computes the first two gates, and the candidate's recurrent product: of (state * reset gate), or of the state alone if
+  // linear_before_reset.
   void gru_products(int64_t step) const {
     const int64_t H = e.hidden;
     const T* state = kept.h + step * e.batch * H;
@@ -199,7 +199,7 @@ void check_rnn_lengths(const RnnParams& p, const int32_t* lengths) {
   }
 }
 
-// The argument of an LSTM's function h is the cell state, which is kept anyway.
+// The argument of an LSTM's function h need not be stored separately, as it is the cell state, which is stored anyway.
 bool rnn_keeps_arguments(const RnnParams& p) {
   if (p.clip > 0) return true;
   const int functions = p.kind == RnnKind::rnn ? 1 : 2;

@@ -24,19 +24,19 @@ std::complex<T> root_of_unity(int64_t k, int64_t n) {
   return {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
 }
 
-// Multiplies two numbers. Avoids std::complex's product, whose checks for NaN and infinity cost more than the product.
+// Multiplies two numbers without the checks for NaN and infinity of std::complex's product, which cost more than the product.
 template <typename T>
 std::complex<T> times(std::complex<T> a, std::complex<T> b) {
   return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
 }
 
-/// Returns -i a; i a for the inverse.
+/// Returns -i a, or i a for the inverse transform.
 template <typename T>
 std::complex<T> quarter_turn(std::complex<T> a, bool inverse) {
   return inverse ? std::complex<T>(-a.imag(), a.real()) : std::complex<T>(a.imag(), -a.real());
 }
 
-/// Computes the discrete Fourier transform of R values.
+/// Computes the discrete Fourier transform of R values in place.
 template <int R, typename T>
 void butterfly(std::complex<T>* v, const std::complex<T>* roots, int64_t root_step, bool inverse) {
   using Complex = std::complex<T>;
@@ -65,7 +65,7 @@ void butterfly(std::complex<T>* v, const std::complex<T>* roots, int64_t root_st
   }
 }
 
-/// Does one Stockham pass over `n` values: transforms of length `length` remain to be done, `stride` of them interleaved.
+/// Performs one Stockham pass over `n` values. Before the pass, `stride` interleaved transforms of length `length` remain to be done.
 template <int R, typename T>
 void pass(int64_t n, int64_t length, int64_t stride, const std::complex<T>* roots, bool inverse, const std::complex<T>* from,
           std::complex<T>* to) {
@@ -119,8 +119,8 @@ Fft<T>::Fft(int64_t length, bool inverse) : length_(length), inverse_(inverse) {
   factorize(padded_, factors_);
 }
 
-// The table of Bluestein's algorithm: the roots of the padded length, the chirp exp(-pi i n^2 / length), and the transform of the chirp's
-// conjugate.
+// The table for Bluestein's algorithm: the roots of unity of the padded length, the chirp exp(-pi i n^2 / length), and the transform of the
+// chirp's conjugate.
 template <typename T>
 int64_t Fft<T>::table_size() const {
   return bluestein_ ? 2 * padded_ + length_ : length_;

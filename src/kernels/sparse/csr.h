@@ -10,7 +10,7 @@
 
 namespace treadle::kernels {
 
-/// Computes dst[m, n] = sum over the elements (m, k) of A of A[m, k] * B[k, n]. Rows run in parallel; each is summed in the order of its
+/// Computes dst[m, n] = sum of A[m, k] * B[k, n] over the elements (m, k) of A. Rows run in parallel; each is summed in the order of its
 /// elements.
 /// @param offsets  [M + 1], begin of each row's elements
 /// @param columns  [offsets[M]], each in [0, K)
@@ -32,7 +32,7 @@ void csr_times_dense(int64_t M, int64_t N, const int64_t* offsets, const int64_t
   });
 }
 
-/// The elements of a CSR matrix ordered by column, then by row: the rows of its transpose.
+/// The elements of a CSR matrix ordered by column, then by row. These are the rows of the transposed matrix.
 struct CsrColumns {
   std::vector<int64_t> columns;  ///< columns that have elements, ascending
   std::vector<int64_t> begins;   ///< [columns + 1], begin of each column's elements
@@ -53,7 +53,7 @@ struct CsrColumns {
   }
 };
 
-/// Computes row_at(k)[n] = sum over the elements (m, columns[k]) of A of their value * B[m, n], for each column with elements. Sums are in
+/// For each column k that has elements: computes row_at(k)[n] = sum of A[m, columns[k]] * B[m, n] over these elements. Terms are summed in
 /// the order of A's rows, whatever the number of threads. @param B  [M, N], contiguous
 template <typename T, typename RowAt>
 void csr_columns_times_dense(const CsrColumns& a, int64_t N, const T* values, const T* B, ThreadPool* pool, RowAt row_at) {

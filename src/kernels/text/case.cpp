@@ -19,7 +19,7 @@ locale_t open_utf8(const std::string& name) {
   return locale;
 }
 
-// Returns the default locale, which is never freed, as any CaseMapper may use it.
+// Returns the default locale. It is never freed, as any CaseMapper may use it.
 locale_t default_locale() {
   static locale_t locale = [] {
     locale_t found = open_utf8("C.UTF-8");
@@ -36,7 +36,7 @@ char32_t map(char32_t c, bool lower, locale_t locale) {
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
 
-// Maps the case of a text. Locales may map ASCII letters specially (Turkish i); the default locale does not.
+// Maps the case of a text. A locale may map ASCII letters specially (as Turkish maps i); the default locale does not.
 std::string map(std::string_view text, bool lower, locale_t locale, bool is_default) {
   std::string result;
   result.reserve(text.size());

@@ -14,13 +14,13 @@
 
 namespace treadle::kernels {
 
-/// Matches n-grams of `shortest` to `longest` tokens, which are 1 to 1 + max_skips positions apart (the same distance within an n-gram).
+/// Matches n-grams of `shortest` to `longest` tokens. All tokens of an n-gram have the same distance, 1 to 1 + max_skips positions.
 struct NgramWindow {
   int64_t shortest = 1, longest = 1, max_skips = 0;
 };
 
-/// Numbers keys in order of insertion. Uses open addressing, because allocating the nodes of a std::unordered_map took most of the time to
-/// make a session with a large vocabulary.
+/// Assigns numbers to keys in order of insertion. Uses open addressing, because allocating the nodes of a std::unordered_map took most of
+/// the time of making a session with a large vocabulary.
 template <typename Key>
 class Numbering {
  public:
@@ -31,7 +31,7 @@ class Numbering {
     keys_.reserve(keys);
     slots_.assign(std::bit_ceil(2 * keys + 1), kUnknown);
   }
-  /// Returns the key's number, adding it if it is new. @pre fewer keys than reserved were added
+  /// Returns the key's number; a new key is added. @pre the number of keys is less than reserved
   uint32_t add(const Key& key) {
     uint32_t& slot = slots_[place(key)];
     if (slot == kUnknown) {
@@ -92,7 +92,7 @@ class NgramIndex {
     }
   }
 
-  /// Calls found(column) for each occurrence in the row. Finds 1-grams once, not once for each skip distance.
+  /// Calls found(column) for each occurrence of an n-gram in the row. A 1-gram is found once, not once for each skip distance.
   template <typename Given, typename Found>
   void count(const Given* row, int64_t length, const NgramWindow& window, Found found) const {
     std::vector<uint32_t> tokens(static_cast<size_t>(length));
@@ -116,7 +116,7 @@ class NgramIndex {
   static constexpr uint32_t kUnknown = Numbering<Token>::kUnknown;
 
   static uint64_t edge(uint32_t node, uint32_t token) { return uint64_t{node} << 32U | token; }
-  // Returns a child of a node. Node 0 is the root; edge n leads to node n + 1.
+  // Returns the child of a node for a token, and adds it if needed. Node 0 is the root; the edge with number n leads to node n + 1.
   uint32_t child_or_new(uint32_t node, uint32_t token) {
     uint32_t to = edges_.add(edge(node, token)) + 1;
     if (to == columns_.size()) columns_.push_back(-1);

@@ -8,7 +8,7 @@
 namespace treadle::kernels {
 
 void CharSet::fold_case() {
-  constexpr char32_t kLargestFolded = 2048;  // longer ranges cover whole scripts with both cases, so they need no folding
+  constexpr char32_t kLargestFolded = 2048;  // longer ranges cover whole scripts in both cases, so they need no case folding
   std::vector<Range> ranges = ranges_;
   for (auto [first, last] : ranges) {
     if (last - first > kLargestFolded) continue;
@@ -53,7 +53,7 @@ bool CharSet::contains(char32_t c) const {
   return after != ranges_.begin() && c <= std::prev(after)->second;
 }
 
-// Recognizes the program of x+: x, then a split that either repeats x or ends.
+// Recognizes the program of x+: x, then a split that either goes back to x or ends.
 const CharSet* Regex::run_of() const {
   constexpr std::array kRun{Op::set, Op::split, Op::set, Op::jump, Op::match};
   const auto& p = program_;
@@ -90,8 +90,8 @@ bool holds(Regex::Assertion assertion, std::string_view text, size_t at) {
 
 }  // namespace
 
-// Adds an instruction and all instructions that it leads to without reading a character. If an instruction is already listed, its first
-// thread stays, as it started first.
+// Adds an instruction as a thread, and all instructions that it reaches without reading a character. If an instruction is already listed,
+// the listed thread stays, as it started first.
 template <typename OnMatch>
 void RegexMatcher::add(Threads& threads, uint32_t instruction, size_t start, std::string_view text, size_t at, OnMatch on_match) {
   stack_.assign(1, instruction);
@@ -118,7 +118,7 @@ void RegexMatcher::add(Threads& threads, uint32_t instruction, size_t start, std
   }
 }
 
-// Runs the automaton until no thread is left and no seed is possible.
+// Runs the automaton until no thread is left and no further match can begin.
 // @param seed      seed(at) returns true if a match may begin at `at`
 // @param on_match  on_match(start, end) may be called several times
 template <typename Seed, typename OnMatch>

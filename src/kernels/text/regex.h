@@ -1,7 +1,7 @@
 // Regular expressions in RE2's syntax; matching takes time linear in the text.
 //
 // A pattern is compiled to a nondeterministic automaton whose states are simulated in parallel (Thompson 1968, "Regular Expression Search
-// Algorithm"). Patterns come from models, and backtracking could take exponential time.
+// Algorithm"). Models contain patterns from strangers, for which backtracking could take exponential time.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class CharSet {
 
   void add(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
   void add(const CharSet& other) { ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end()); }
-  /// Adds the other case of each code point.
+  /// Adds the other case (upper or lower) of each code point.
   void fold_case();
   void negate();
   /// Sorts and merges ranges. Must be called before contains().
@@ -51,7 +51,7 @@ class Regex {
 
   const std::vector<Instruction>& program() const { return program_; }
   const CharSet& set(uint32_t index) const { return sets_[index]; }
-  /// Returns the set if the pattern is one set repeated once or more ("[a-z]+"), which needs no automaton; otherwise null.
+  /// Returns the set if the pattern is a single set repeated one or more times ("[a-z]+"), which needs no automaton; otherwise null.
   const CharSet* run_of() const;
 
  private:
@@ -67,8 +67,8 @@ class RegexMatcher {
 
   /// Returns true if the whole text matches.
   bool full_match(std::string_view text);
-  /// Finds the leftmost match that begins at `from` or later; of several at that position, the longest. Returns its first byte and its end
-  /// (exclusive).
+  /// Finds the leftmost match that begins at `from` or later; if several begin at the same position, the longest. Returns its first byte
+  /// and its end (exclusive).
   std::optional<std::pair<size_t, size_t>> search(std::string_view text, size_t from);
 
  private:
@@ -78,7 +78,7 @@ class RegexMatcher {
   };
   struct Threads {
     std::vector<Thread> list;
-    std::vector<uint32_t> place;  // index of each instruction in the list, if it is in the list
+    std::vector<uint32_t> place;  // index of each listed instruction in the list
   };
   static std::optional<std::pair<size_t, size_t>> search_run(const CharSet& set, std::string_view text, size_t from);
   template <typename OnMatch>

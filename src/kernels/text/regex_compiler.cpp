@@ -8,8 +8,8 @@
 
 namespace treadle::kernels {
 
-/// Parses a pattern into a tree and compiles the tree to a program. The tree is needed because repetitions emit their operand several
-/// times.
+/// Parses a pattern into a tree and compiles the tree to a program. The tree is needed because repetitions emit the code of their operand
+/// several times.
 class RegexCompiler {
  public:
   RegexCompiler(std::string_view pattern, Regex& regex) : pattern_(pattern), regex_(regex) {}
@@ -341,7 +341,7 @@ class RegexCompiler {
   }
   uint32_t here() const { return static_cast<uint32_t>(regex_.program_.size()); }
 
-  // Emits the code of a node, which is entered at its first instruction and left after its last.
+  // Emits the code of a node. The code is entered at its first instruction and left after its last.
   void emit(uint32_t index) {
     const Node& node = nodes_[index];
     switch (node.kind) {

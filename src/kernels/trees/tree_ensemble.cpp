@@ -11,7 +11,7 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int kLanes = 8;  // number of rows, or of trees, that are traversed together: enough loads in flight to hide latency
+constexpr int kLanes = 8;  // number of rows (or trees) that are traversed together, so that enough loads are in flight to hide latency
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr int64_t kRowsPerTask = 64;  // number of rows whose scores stay in L1 while all trees are evaluated for them
 
@@ -62,8 +62,8 @@ uint32_t TreeEnsemble<T>::add_node(const TreeDescription& description, size_t so
     return index;
   }
   num_features_ = std::max(num_features_, from.feature + 1);
-  // NaN fails every comparison except !=. A branch needs a flag if missing_tracks_true requires another result, or if the children are
-  // swapped.
+  // A comparison with NaN is false, except !=. A branch needs the flag if missing_tracks_true requires another result, or if its children
+  // are swapped.
   bool swapped = from.mode == Mode::gt || from.mode == Mode::gte || from.mode == Mode::neq;
   bool nan_is_true = from.missing_tracks_true || (from.mode == Mode::neq);
   uint32_t flags = nan_is_true != swapped ? kMissingTracksTrue : 0;
@@ -71,7 +71,7 @@ uint32_t TreeEnsemble<T>::add_node(const TreeDescription& description, size_t so
   if (flags != 0) plain_ = false;
   if (from.mode == Mode::lt || from.mode == Mode::gte) {
     constexpr T infinity = std::numeric_limits<T>::infinity();
-    // x < -inf is never true, but there is no number below -inf, so the threshold becomes NaN. A comparison with NaN is never true either.
+    // x < -inf is never true. As no number is below -inf, the threshold becomes NaN: comparisons with NaN are never true either.
     threshold = threshold == -infinity ? std::numeric_limits<T>::quiet_NaN() : std::nextafter(threshold, -infinity);
   }
   nodes_.push_back({threshold, static_cast<uint32_t>(from.feature) | flags, {index, index}});
@@ -83,12 +83,12 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
   struct Pending {
     size_t source;
     uint32_t parent;
-    int64_t slot;      // slot of the parent that points to this child
-    bool whole_chain;  // true child of a chain of ==: `parent` is the first link and `slot` the end of the links
+    int64_t slot;      // index of this child within its parent
+    bool whole_chain;  // true for the true child of a chain of ==: the chain is the nodes [parent, slot)
   };
   bool shares = false;
   std::vector<Pending> pending{{root, kNone, 0, false}};
-  // Goes depth first, true child first: models and training libraries store trees in this order, and it is good for locality.
+  // Traverses depth first, true child first: models and training libraries store trees in this order, so memory accesses are local.
   while (!pending.empty()) {
     Pending next = pending.back();
     pending.pop_back();
@@ -106,12 +106,12 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
       roots_.push_back(index);
     } else if (!next.whole_chain) {
       nodes_[next.parent].child[static_cast<size_t>(next.slot)] = index;
-    } else {  // the links of a chain are consecutive and share the true child
+    } else {  // the nodes of a chain are consecutive and share the true child
       for (uint32_t link = next.parent; link < static_cast<uint32_t>(next.slot); ++link) nodes_[link].child[0] = index;
     }
     if (again || from.mode == TreeMode::leaf) continue;
     if (from.mode == TreeMode::member) {
-      // Adds the links. An empty set compares with NaN. The NaN flag is only set in the first link, which then leads to the true child.
+      // Adds the chain's nodes. An empty set compares with NaN. Only the first node has the NaN flag, which leads NaN to the true child.
       size_t count = from.last - from.first;
       nodes_[index].threshold = count == 0 ? std::numeric_limits<T>::quiet_NaN() : static_cast<T>(description.members[from.first]);
       for (size_t i = 1; i < count; ++i) {
@@ -131,7 +131,7 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
   if (shares) check_ends();
 }
 
-// Removes nodes without parents one after the other. If any nodes are left, they form cycles, in which a traversal would not end.
+// Removes nodes without parents one after the other. If any nodes are left, they form cycles, in which a traversal would never end.
 template <typename T>
 void TreeEnsemble<T>::check_ends() const {
   std::vector<uint32_t> parents(nodes_.size()), free;
@@ -179,7 +179,7 @@ void TreeEnsemble<T>::vote(uint32_t leaf, TreeAggregate aggregate, T* scores) co
   for (uint32_t i = first_vote_[leaf]; i < first_vote_[leaf + 1]; ++i) {
     T& score = scores[votes_[i].target];
     T weight = votes_[i].weight;
-    // For minimum and maximum, targets that have no vote yet contain NaN.
+    // For minimum and maximum, the score of a target without a vote is NaN, for which the comparison is false.
     if (aggregate == TreeAggregate::minimum)
       score = score <= weight ? score : weight;
     else if (aggregate == TreeAggregate::maximum)

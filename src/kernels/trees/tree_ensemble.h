@@ -1,8 +1,8 @@
 // Ensembles of decision trees, flattened for traversal.
 //
-// Nodes store the indices of both children, and leaves point to themselves. So a step is a load, a comparison and a select, and several
-// rows (or several trees for one row) advance in lock step without branches. Six comparisons are reduced to <= and == at construction: a >
-// b is a <= b with swapped children, a < b is a <= the number below b, and set membership is a chain of ==.
+// Nodes store the indices of both children, and leaves point to themselves. A traversal step is therefore a load, a comparison and a
+// select, so that several rows (or several trees for one row) advance in lockstep without branches. Six comparisons are reduced to <= and
+// == at construction: a > b is a <= b with swapped children, a < b is a <= the number below b, and set membership is a chain of ==.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,13 @@ namespace treadle::kernels {
 enum class TreeMode : uint8_t { leq = 0, lt = 1, gte = 2, gt = 3, eq = 4, neq = 5, member = 6, leaf = 7 };
 enum class TreeAggregate : uint8_t { average = 0, sum = 1, minimum = 2, maximum = 3 };
 
-/// A vote of a leaf.
+/// A leaf's vote: it adds `weight` to the score of `target`.
 struct TreeVote {
   int64_t target;
   double weight;
 };
 
-/// The trees as a model describes them. Children are indices of `nodes`.
+/// The trees as a model describes them. Children are indices into `nodes`.
 struct TreeDescription {
   struct Node {
     TreeMode mode = TreeMode::leaf;
@@ -33,7 +33,7 @@ struct TreeDescription {
     int64_t feature = 0;
     double threshold = 0;
     size_t true_child = 0, false_child = 0;
-    size_t first = 0, last = 0;  // range of a leaf's votes, or of the members of a set
+    size_t first = 0, last = 0;  // range in `votes` for a leaf, or in `members` for a set
   };
   std::vector<Node> nodes;
   std::vector<size_t> roots;
@@ -53,7 +53,7 @@ class TreeEnsemble {
   int64_t num_targets() const { return num_targets_; }
   size_t size_bytes() const;
 
-  /// The nodes' fields, roots and votes as arrays, for devices.
+  /// The nodes' fields, roots and votes as separate arrays, for devices.
   struct Arrays {
     std::vector<T> thresholds;
     std::vector<uint32_t> links;  ///< for each node: its feature, with the flags below, and both children; leaves are their own children
@@ -65,8 +65,8 @@ class TreeEnsemble {
   Arrays arrays() const;
   static constexpr uint32_t kMissingTracksTrue = 1U << 31, kEquals = 1U << 30, kFeature = kEquals - 1;
 
-  /// Checks the number of columns. @throws Error(invalid_argument) if the trees test a feature that rows with this number of columns do not
-  /// have
+  /// Checks the number of columns of the input. @throws Error(invalid_argument) if the trees test a feature whose index is not less than
+  /// `num_columns`
   void check_columns(int64_t num_columns) const;
 
   /// Aggregates (adds up, averages etc.) the votes for each row.
@@ -76,7 +76,7 @@ class TreeEnsemble {
   void run(const X* rows, int64_t num_rows, int64_t num_columns, TreeAggregate aggregate, T* scores, ThreadPool* pool) const;
 
  private:
-  // A node for traversal. It contains the threshold of a branch; a leaf with a single vote stores the vote's weight instead.
+  // A node for traversal. It contains the threshold of a branch; for a leaf with a single vote, it contains the vote's weight instead.
   struct Node {
     T threshold;
     uint32_t feature;   // index of the feature, with the flags below
@@ -99,7 +99,7 @@ class TreeEnsemble {
   std::vector<uint32_t> first_vote_;  // first vote of each node, plus one element for the end
   std::vector<Vote> votes_;
   int64_t num_targets_ = 1, num_features_ = 0;
-  bool plain_ = true;        // true: no node has a flag, so NaN and == need no checks
+  bool plain_ = true;        // true: no node has a flag, so no step checks for NaN or ==
   bool single_vote_ = true;  // true: there is one target, and one vote per leaf
 };
 
