@@ -1,6 +1,6 @@
-// Maximum and minimum with the same result for NaN on every instruction set. Highway leaves it undefined: x86 returns the second operand,
-// ARM and plain C++ the one that is a number. Also converts doubles to floats, with infinity on overflow, where Highway's plain C++ gives
-// the largest float.
+// Maximum and minimum with the same result for NaN on every instruction set. For Highway's own functions, this result is undefined: x86
+// returns the second operand, ARM and plain C++ the one that is a number. This file also converts doubles to floats with infinity on
+// overflow, where Highway's plain C++ gives the largest float.
 #if defined(TREADLE_KERNELS_BOUNDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_BOUNDS_INL_H_
 #undef TREADLE_KERNELS_BOUNDS_INL_H_
@@ -15,7 +15,7 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSSE3
-constexpr bool kSecondIfNan = true;  // the maximum and minimum instructions return the second operand if one is NaN
+constexpr bool kSecondIfNan = true;  // these instructions return the second operand if one is NaN
 #else
 constexpr bool kSecondIfNan = false;
 #endif

@@ -1,6 +1,6 @@
-// Loads and stores of partial vectors, of which only the first lanes are in memory. Where no instruction masks memory (NEON, Highway's
-// emulation), Highway's MaskedLoad reads whole vectors and BlendedStore reads and writes them back: beyond the end of a buffer, or over
-// data that another thread writes.
+// Loads and stores of partial vectors, of which only the first lanes are in memory. If no instruction masks memory (NEON, Highway's
+// emulation), Highway's MaskedLoad reads whole vectors, and BlendedStore reads them and writes them back. Both could access memory beyond
+// the end of a buffer, or data that another thread writes.
 #if defined(TREADLE_KERNELS_PARTIAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_PARTIAL_INL_H_
 #undef TREADLE_KERNELS_PARTIAL_INL_H_
@@ -19,7 +19,7 @@ namespace {
 /// True if masked loads and stores of 32-bit and 64-bit elements access only the masked lanes.
 constexpr bool kMasksMemory = HWY_TARGET <= HWY_AVX2;
 
-/// Selects the first `count` lanes of a vector, 0 to all. `mask` is used where memory accesses can be masked, `count` elsewhere.
+/// Selects the first `count` lanes of a vector (0 to all). Masked memory accesses use `mask`, other code uses `count`.
 template <class D>
 struct FirstLanes {
   hwy::HWY_NAMESPACE::Mask<D> mask;
@@ -28,7 +28,7 @@ struct FirstLanes {
       : mask(hwy::HWY_NAMESPACE::FirstN(d, static_cast<size_t>(lanes))), count(static_cast<size_t>(lanes)) {}
 };
 
-/// Loads the first lanes; the others are zero.
+/// Loads the first lanes; the remaining lanes are zero.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_first(D d, const FirstLanes<D>& first, const hwy::HWY_NAMESPACE::TFromD<D>* from) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -41,7 +41,7 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_first(D d, const FirstLanes<D>& first
   }
 }
 
-/// Loads lanes [first, last) of the vector at `from`; the others are zero.
+/// Loads lanes [first, last) of the vector at `from`; the remaining lanes are zero.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_between(D d, int64_t first, int64_t last, const hwy::HWY_NAMESPACE::TFromD<D>* from) {
   namespace hn = hwy::HWY_NAMESPACE;

@@ -1,5 +1,5 @@
-// Working memory for the chunks of a parallel loop. The caller's scratch is divided into equal slots, which chunks borrow and return. So a
-// chunk finds a slot that is still in cache, and only as many slots are needed as there are threads.
+// Working memory for the chunks of a parallel loop. The caller's scratch is divided into equal slots; each chunk borrows a slot and returns
+// it. Thus a chunk usually gets a slot that is still in cache, and as many slots as threads suffice.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace treadle::kernels {
 class ScratchSlots {
  public:
   static constexpr int kMaxSlots = 64;
-  /// Returns the number of slots for a loop of `num_chunks` on at most `max_threads` threads. Additional threads wait for a free slot.
+  /// Returns the number of slots for a loop of `num_chunks` chunks on at most `max_threads` threads. If there are more threads, they wait.
   static int count(int max_threads, int64_t num_chunks) {
     return static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(max_threads, num_chunks), 1, kMaxSlots));
   }
@@ -27,7 +27,7 @@ class ScratchSlots {
         slot_bytes_(slot_bytes),
         free_(num_slots >= 64 ? ~uint64_t{0} : (uint64_t{1} << num_slots) - 1) {}
 
-  /// Borrows a slot while it exists. Its holder must not wait for other chunks (no nested loop on the pool), as these may wait for a slot.
+  /// Holds a slot while it exists. Its owner must not wait for other chunks (no nested loop on the pool), as these may wait for a slot.
   class Lease {
    public:
     explicit Lease(ScratchSlots& slots) : slots_(slots), index_(slots.take()) {}

@@ -1,5 +1,5 @@
-// A loop over an index space that several arrays traverse with different strides, for broadcasting, transposition and slicing. Binding
-// collapses it to as few dimensions as the strides allow. The plan is plain data, and running it allocates nothing.
+// A loop over an index space that several arrays traverse with different strides, for broadcasting, transposition and slicing. Planning
+// merges dimensions where the strides allow it. The plan is plain data, and running it allocates no memory.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline constexpr int kMaxLoopRank = 2 * kMaxRank;
 
 template <int kOperands>
 struct StridedLoop {
-  int rank = 0;  ///< number of dimensions, at least 1 after merging
+  int rank = 0;  ///< number of dimensions after merging, at least 1
   int64_t size = 0;
   int64_t dims[kMaxLoopRank] = {};                ///< extents, outermost first
   int64_t strides[kOperands][kMaxLoopRank] = {};  ///< strides in elements; 0 repeats an element, a negative stride goes backwards
@@ -27,13 +27,13 @@ struct StridedLoop {
   int64_t inner_stride(int operand) const { return strides[operand][rank - 1]; }
 };
 
-/// Plans a loop: drops extents of 1 and merges adjacent dimensions that are contiguous for every operand.
+/// Plans a loop: drops dimensions of extent 1 and merges adjacent dimensions that are contiguous for every operand.
 /// @param dims     extents, outermost first, at most kMaxLoopRank
-/// @param strides  per operand, as many as there are extents
+/// @param strides  for each operand, one stride per dimension
 template <int kOperands>
 StridedLoop<kOperands> collapse(std::span<const int64_t> dims, const std::array<std::span<const int64_t>, kOperands>& strides) {
   StridedLoop<kOperands> loop;
-  // Handled first, as the product of the other extents might overflow, for example with Tile's repeats.
+  // This case comes first, as the product of the other extents might overflow, for example with Tile's repeats.
   if (std::find(dims.begin(), dims.end(), 0) != dims.end()) {
     loop.rank = 1;
     return loop;
@@ -59,8 +59,8 @@ StridedLoop<kOperands> collapse(std::span<const int64_t> dims, const std::array<
   return loop;
 }
 
-/// Calls fn(first, n, offsets) for each piece of an innermost run within elements [begin, end): `first` is the row-major index of the
-/// piece's first element and offsets[o] its offset in operand o. The other n - 1 elements follow at the inner strides.
+/// Calls fn(first, n, offsets) for each run along the innermost dimension within elements [begin, end): `first` is the row-major index of
+/// the run's first element, and offsets[o] its offset in operand o. The other n - 1 elements follow at the inner strides.
 template <int kOperands, typename Fn>
 inline void for_each_run(const StridedLoop<kOperands>& loop, int64_t begin, int64_t end, Fn&& fn) {
   if (begin >= end) return;
@@ -76,7 +76,7 @@ inline void for_each_run(const StridedLoop<kOperands>& loop, int64_t begin, int6
     const int64_t n = std::min(loop.dims[last] - index[last], end - begin);
     fn(begin, n, offsets);
     begin += n;
-    // Advances to the start of the next run. Only the first run may start in the middle.
+    // Advances to the start of the next run. Only the first run may start in the middle of the dimension.
     for (int o = 0; o < kOperands; ++o) offsets[o] -= index[last] * loop.strides[o][last];
     index[last] = 0;
     for (int i = last - 1; i >= 0; --i) {
@@ -88,7 +88,7 @@ inline void for_each_run(const StridedLoop<kOperands>& loop, int64_t begin, int6
   }
 }
 
-/// Returns the loop of a single operand, which may need fewer dimensions than all operands together.
+/// Returns the loop for one operand alone, which may need fewer dimensions than the loop for all operands.
 template <int kOperands>
 StridedLoop<1> loop_of(const StridedLoop<kOperands>& loop, int operand) {
   const auto rank = static_cast<size_t>(loop.rank);
@@ -98,13 +98,13 @@ StridedLoop<1> loop_of(const StridedLoop<kOperands>& loop, int operand) {
 /// Innermost runs below this length take longer to set up than to process.
 inline constexpr int64_t kShortRun = 16;
 
-/// Copies elements [begin, end) of the operand to contiguous memory. Meant for short runs.
+/// Copies elements [begin, end) of a strided operand to contiguous memory. Meant for short runs.
 template <typename T, typename U>
 void gather_elements(const StridedLoop<1>& loop, int64_t begin, int64_t end, const T* src, U* dst) {
   const int64_t length = loop.inner(), stride = loop.inner_stride(0);
   U* const last = dst + (end - begin);
   const auto copy = [&](const T* from, int64_t n) {
-    // A constant count takes a few vectors; the next run overwrites the excess elements.
+    // Writes kShortRun elements, as a constant count takes only a few vectors; the next run overwrites the excess elements.
     if (stride == 0 && n <= kShortRun && last - dst >= kShortRun) {
       const U value = static_cast<U>(*from);
       for (int64_t i = 0; i < kShortRun; ++i) dst[i] = value;
