@@ -43,7 +43,7 @@ size_t add_body_output(Graph& body, ValueId value) {
   return body.outputs.size() - 1;
 }
 
-/// Adds an empty tensor of the type's rank. It stands for an output that only the other branch of the If computes.
+/// Adds an empty tensor with the type's rank. One branch of an If outputs it in place of a value that only the other branch computes.
 ValueId add_empty(Graph& body, const Type& type) {
   Tensor zero(type.dtype, {1});
   std::memset(zero.raw(), 0, zero.size_bytes());
@@ -54,7 +54,7 @@ ValueId add_empty(Graph& body, const Type& type) {
   return body.node(empty).outputs[0];
 }
 
-/// A copy of a body to which its backward pass is added.
+/// A copy of a body (the graph inside a control-flow node) to which the body's backward pass is added.
 class BackwardBody {
  public:
   BackwardBody(const Node& node, const Body& source) : attribute_(source.attribute), graph_(source.graph->clone()) {
@@ -88,14 +88,14 @@ class BackwardBody {
     graph_->inputs.pop_back();
     return made;
   }
-  /// Sets the order of the formal inputs; captures follow them.
+  /// Sets the body's inputs: these formal inputs in this order, then the captured values.
   void set_formal(std::vector<ValueId> formal) {
     for (const auto& capture : captures_) formal.push_back(capture.first);
     graph_->inputs = std::move(formal);
   }
 
   void want(ValueId y, ValueId grad) { ys_.push_back(y), grads_.push_back(grad); }
-  /// Returns the gradients of the values; zeros for values without a gradient.
+  /// Returns the gradients of the values `xs`; a value without a gradient gets zeros.
   std::vector<ValueId> gradients(const std::vector<ValueId>& xs) {
     std::vector<ValueId> found = add_gradients(*graph_, ys_, grads_, xs);
     for (size_t i = 0; i < xs.size(); ++i)
@@ -109,8 +109,8 @@ class BackwardBody {
     const ValueId number = add("Cast", {graph_->add_constant("zero", zero)}, {{"to", static_cast<int64_t>(graph_->type(like).dtype)}});
     return add("Expand", {number, add("Shape", {like})});
   }
-  /// Replaces random operators by inputs with the numbers that the forward pass has drawn, as drawing again would give other numbers.
-  /// @param kept  returns, for output i of a node of the forward body (which has the same ids), an input with its value
+  /// Replaces random operators by inputs that hold the numbers drawn in the forward pass, as drawing again would give other numbers.
+  /// @param kept  returns an input with the value of output i of a node of the forward body (which has the same node ids)
   template <typename Kept>
   void replay_draws(Kept&& kept) {
     for (NodeId id : draws_) {
@@ -136,12 +136,12 @@ class BackwardBody {
     graph_->output_names.clear();
     graph_->declared_outputs.clear();
     for (ValueId output : outputs) {
-      // Each output gets a separate value, as the same value may occur twice in the outputs or be an input.
+      // Each output gets its own value, as the same value may occur twice in the outputs or be an input.
       graph_->outputs.push_back(add("Identity", {output}));
       graph_->output_names.push_back(graph_->value(graph_->outputs.back()).name);
     }
   }
-  /// Moves the body to a node of the enclosing graph.
+  /// Moves this body into a node of the enclosing graph.
   void attach(Graph& outer, NodeId id) {
     Body body{attribute_, std::move(graph_), {}};
     for (const auto& [inside, from] : captures_) {
@@ -163,7 +163,7 @@ class BackwardBody {
   size_t num_formal_ = 0;
 };
 
-/// Returns the captured operands whose gradients are wanted, without duplicates.
+/// Returns the operands that bodies capture and whose gradients are wanted, without duplicates.
 std::vector<ValueId> wanted_captures(const Node& node, const std::vector<bool>& wanted) {
   std::vector<ValueId> found;
   for (size_t i = static_cast<size_t>(node.num_formal_inputs); i < node.inputs.size(); ++i)
@@ -171,7 +171,7 @@ std::vector<ValueId> wanted_captures(const Node& node, const std::vector<bool>& 
   return found;
 }
 
-/// Stores the gradients of captures at the positions of their operands.
+/// Stores the gradients of captured values in `result`, at the positions of the node's operands.
 void place_captures(const Node& node, const std::vector<ValueId>& captured, std::span<const ValueId> grads, std::vector<ValueId>& result) {
   for (size_t k = 0; k < captured.size(); ++k) {
     const auto at = std::find(node.inputs.begin() + node.num_formal_inputs, node.inputs.end(), captured[k]);
@@ -179,14 +179,14 @@ void place_captures(const Node& node, const std::vector<ValueId>& captured, std:
   }
 }
 
-/// Returns the gradient of one captured value: the sum over the body's inputs that are copies of it.
+/// Returns the gradient of one captured value: the sum of the gradients of those inputs of the body that are copies of it.
 ValueId sum_inside(BackwardBody& body, const std::vector<ValueId>& inside, std::span<const ValueId> grads) {
   ValueId sum = grads[0];
   for (size_t i = 1; i < inside.size(); ++i) sum = body.sum(sum, grads[i]);
   return sum;
 }
 
-/// Makes output i of a node inside a branch an output of the If.
+/// Makes output i of a node inside one branch an additional output of the If.
 ValueId keep_of_branch(Graph& graph, NodeId id, size_t branch, NodeId inner, size_t i) {
   GradientContext outside(graph, id, {});
   size_t place = 0;
@@ -245,8 +245,8 @@ int64_t entry(const std::vector<int64_t>& values, size_t i) { return i < values.
 /// Describes the layout of a Loop's or Scan's operands, and of its body's inputs and outputs.
 struct Iteration {
   size_t states = 0, scanned = 0;            // numbers of carried values and of scanned inputs
-  size_t first_state = 0, first_output = 0;  // indices in the body: of the input of the first state, and of the first state's output
-  // In the node: index of the first initial state; number of formal inputs whose values are kept for every iteration.
+  size_t first_state = 0, first_output = 0;  // indices of the first state's input and of its output in the body
+  // Index of the node's operand for the first initial state; number of body inputs of which the values of all iterations are kept.
   size_t first_operand = 0, num_stacked = 0;
 };
 
@@ -272,7 +272,7 @@ class BackwardScan {
     BackwardBody body(graph_.node(id_), graph_.node(id_).bodies[0]);
     const std::vector<ValueId> captured = wanted_captures(graph_.node(id_), wanted_);
     std::vector<ValueId> initial, formal, xs;
-    std::vector<size_t> floats, scans;  // states that have gradients; scanned inputs whose gradients are wanted
+    std::vector<size_t> floats, scans;  // states that have gradients, and scanned inputs whose gradients are wanted
     for (size_t j = 0; j < it_.states; ++j) {
       const ValueId inside = body.formal(it_.first_state + j);
       if (!holds_floats(body.graph().type(inside))) continue;
@@ -288,7 +288,7 @@ class BackwardScan {
       for (ValueId inside : body.inside_of(outer)) xs.push_back(inside);
     }
     const std::vector<ValueId> carried = formal;
-    std::vector<ValueId> left_out;  // states that are sequences, whose values are not kept for each iteration
+    std::vector<ValueId> left_out;  // states that are sequences; their values are not kept for each iteration
     for (size_t i = 0; i < it_.num_stacked + it_.scanned; ++i)
       (i < it_.num_stacked && is_sequence(body.graph().type(body.formal(i))) ? left_out : formal).push_back(body.formal(i));
     for (size_t m = 0; m < it_.scanned; ++m)
@@ -316,7 +316,7 @@ class BackwardScan {
       formal.push_back(body.add_formal(type));
       return formal.back();
     });
-    remove_dead_nodes(body.graph());  // removes values of the forward pass that only the random nodes needed
+    remove_dead_nodes(body.graph());  // removes nodes of the forward pass that only random nodes needed
     for (ValueId sequence : left_out)
       if (!body.graph().value(sequence).uses.empty())
         throw Error(
@@ -335,7 +335,7 @@ class BackwardScan {
   }
 
  private:
-  /// Makes the body's inputs outputs of the node, stacked over the iterations.
+  /// Adds outputs to the node that hold the values of the body's inputs in all iterations, stacked.
   std::vector<ValueId> keep_inputs() {
     std::vector<ValueId> stacked;
     for (size_t i = 0; i < it_.num_stacked; ++i) {
@@ -347,13 +347,13 @@ class BackwardScan {
   ValueId zeros_like(ValueId like) {
     return is_sequence(graph_.type(like)) ? context_.op("SequenceZeros", {like}, {}, "treadle") : ops::zeros_like(context_, like);
   }
-  /// Returns zeros as the gradient of a final state. A sequence may have grown, so they have the final state's shape; those of a tensor
-  /// have the initial state's.
+  /// Returns zeros as the gradient of a final state. For a sequence, which may have grown, they have the shape of the final state; for a
+  /// tensor, they have the shape of the initial state.
   ValueId zeros_of_state(size_t j) {
     const ValueId operand = graph_.node(id_).inputs[it_.first_operand + j];
     return zeros_like(is_sequence(graph_.type(operand)) ? ops::require_output(context_, j) : operand);
   }
-  /// Makes a value of the body an output of the node, stacked over the iterations.
+  /// Adds an output to the node that holds a value of the body in all iterations, stacked.
   ValueId keep(ValueId inside) {
     Node& node = graph_.node(id_);
     const size_t place = add_body_output(*node.bodies[0].graph, inside) - it_.first_output;
@@ -366,7 +366,7 @@ class BackwardScan {
     return ops::require_output(context_, place);
   }
 
-  /// Adds the scanned inputs, and the gradients of the scanned outputs, as inputs of the backward Scan, with the last iteration first.
+  /// Adds inputs to the backward Scan, read from the last iteration on: the scanned inputs, and the gradients of the scanned outputs.
   void add_scanned(BackwardBody& body, std::vector<ValueId>& inputs, std::vector<ValueId>& formal, std::vector<int64_t>& axes,
                    std::vector<int64_t>& directions) {
     const Attributes& attributes = graph_.node(id_).attributes;
@@ -416,7 +416,7 @@ class BackwardScan {
   const std::vector<bool>& wanted_;
   GradientContext context_;
   Iteration it_;
-  size_t num_outputs_ = 0;  // number of the node's outputs before outputs for kept values are added
+  size_t num_outputs_ = 0;  // number of the node's outputs before those for kept values were added
 };
 
 }  // namespace

@@ -39,7 +39,7 @@ class Backward {
   }
 
  private:
-  // Marks the values that depend on an x, and the values on which a y depends. Gradients flow only through values with both marks.
+  // Marks the values that depend on one of the xs, and those on which one of the ys depends. Gradients flow only through values with both.
   void mark(std::span<const ValueId> ys, std::span<const ValueId> xs) {
     depends_.assign(graph_.num_values(), false);
     needed_.assign(graph_.num_values(), false);
@@ -60,23 +60,23 @@ class Backward {
     }
   }
 
-  // Gradients flow through floats. They also flow through integers that a float was quantised to, and through integers computed from these
-  // by an operator with a gradient rule (MatMulInteger). The gradient of such an integer is the gradient of the float (straight-through
-  // estimator).
+  // Gradients flow through floats. They also flow through the integers to which a float was quantized, and through integers that an
+  // operator with a gradient rule (MatMulInteger) computes from these. The gradient of such an integer is that of the float
+  // (straight-through estimator).
   bool carries_gradients(const Node& node, ValueId output) const {
     if (holds_floats(graph_.type(output))) return true;
     if (node.op->quantization == Quantization::quantizes) return true;
     return is_integer(graph_.type(output).dtype) && node.op->gradient && takes_quantized(node);
   }
 
-  /// True if the node reads a quantised integer through which gradients flow.
+  /// True if the node reads a quantized integer through which gradients flow.
   bool takes_quantized(const Node& node) const {
     return std::any_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId v) { return v != kNoValue && depends_[index_of(v)] && is_integer(graph_.type(v).dtype); });
   }
 
-  /// True if gradients would be lost: the node computes integers from quantised values, ys need them, and the operator has no gradient
-  /// rule. int64 results are indices and counts, which need no gradient.
+  /// True if gradients would be lost: the node computes integers from quantized values, the ys depend on them, and the operator has no
+  /// gradient rule. int64 results are indices and counts, which need no gradient.
   bool loses_gradients(const Node& node) const {
     return takes_quantized(node) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
              if (v == kNoValue || !needed_[index_of(v)] || depends_[index_of(v)]) return false;
@@ -137,8 +137,8 @@ class Backward {
     return partials[0];
   }
 
-  // Returns the Gemm that computes a partial gradient, directly or before a Reshape, if no other node reads its result. Null: there is
-  // none.
+  // Returns the Gemm that computes a partial gradient, either directly or before a Reshape, if no other node reads its result. Returns null
+  // if there is none.
   const Node* product_of(ValueId partial) const {
     const Value* value = &graph_.value(partial);
     if (!value->uses.empty() || value->kind != Value::Kind::computed) return nullptr;
@@ -152,8 +152,8 @@ class Backward {
     return node->is("Gemm") && !node->has_input(2) && is_float && value->type.has_rank() ? node : nullptr;
   }
 
-  // Computes partial + sum as one Gemm whose operand C is the sum, so that the kernel can add in place. The Gemm without C becomes dead.
-  // Returns kNoValue if the partial gradient is not computed by a Gemm.
+  // Computes partial + sum as one Gemm whose operand C is `sum`, so that the kernel can add in place. The old Gemm, without C, becomes
+  // dead. Returns kNoValue if the partial gradient is not computed by a Gemm.
   ValueId add_to(ValueId partial, ValueId sum) {
     const Node* product = product_of(partial);
     const Type& type = graph_.type(partial);
@@ -214,7 +214,7 @@ class Backward {
 
   Graph& graph_;
   std::vector<NodeId> forward_;
-  std::vector<std::vector<ValueId>> partials_;  // one list per value of the forward graph
+  std::vector<std::vector<ValueId>> partials_;  // for each value of the forward graph, its partial gradients
   std::vector<bool> depends_, needed_;
 };
 
@@ -227,7 +227,7 @@ bool holds_floats(const Type& type) {
 
 std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs,
                                    NodeId until) {
-  // Rules compute the gradients of all inputs. Gradients that are not needed become dead nodes, which the first pass removes.
+  // Rules compute the gradients of all inputs. Nodes whose gradients are not needed are dead, and the first pass removes them.
   return Backward(graph, ys, grad_ys, xs, until).run(xs);
 }
 

@@ -1,6 +1,6 @@
-// ai.onnx.preview.training.Gradient. When a model is read, the operator is replaced by the nodes that compute the gradients, in the same
-// way as a function is replaced by its body. Its attributes name values of the graph, which onnx::bind_named_values has appended to the
-// node's inputs.
+// The operator ai.onnx.preview.training.Gradient. When a model is read, the operator is replaced by the nodes that compute the gradients,
+// as a function is replaced by its body. Its attributes name values of the graph; before this, onnx::bind_named_values has appended these
+// values to the node's inputs.
 #include "ops/training/gradient_operator.h"
 
 #include <fmt/format.h>
@@ -16,13 +16,13 @@
 namespace treadle::ops {
 namespace {
 
-/// Expresses y as a function of the named values: copies the nodes between them, with the node's operands in place of the named values.
+/// Expresses y as a function of the named values: copies the nodes from them to y, and replaces the named values by the node's operands.
 class NamedFunction {
  public:
   NamedFunction(Graph& graph, NodeId gradient) : graph_(graph), gradient_(gradient) {}
 
-  /// Replaces `named` by x in the copy.
-  /// @return a new value equal to x, so that gradients differ even if two operands are the same value
+  /// Makes copied nodes read x instead of the value `named`.
+  /// @return a new value equal to x, so that each operand has its own gradient even if two operands are the same value
   ValueId stand_in(ValueId named, ValueId x) {
     const ValueId own = add({.op_type = "Identity", .inputs = {x}, .name = name() + "/x"})[0];
     copies_[named] = own;
@@ -55,7 +55,7 @@ class NamedFunction {
     infer_node(graph_, id);
     return graph_.node(id).outputs;
   }
-  /// Copies the nodes that y needs, in order. Not recursive, because graphs may be deep.
+  /// Copies the nodes on which y depends, in order. The function is not recursive, because graphs may be deep.
   void copy_nodes(ValueId y) {
     std::vector<ValueId> waiting{y};
     while (!waiting.empty()) {
@@ -102,10 +102,10 @@ class NamedFunction {
   Graph& graph_;
   const NodeId gradient_;
   std::map<ValueId, ValueId> copies_;
-  std::map<ValueId, NodeId> made_;  // node that computes each value that depends on a named value
+  std::map<ValueId, NodeId> made_;  // maps each value that depends on a named value to the node that computes it
 };
 
-/// Adds a tensor of x's shape and dtype, filled with `number`.
+/// Adds a tensor of x's shape and dtype in which each element is `number`.
 ValueId filled_like(Graph& graph, ValueId x, double number, NodeId before, const std::string& name) {
   auto add = [&](NodeSpec spec) {
     const NodeId id = graph.add_node(std::move(spec), before);
@@ -122,7 +122,7 @@ ValueId filled_like(Graph& graph, ValueId x, double number, NodeId before, const
       {.op_type = "Cast", .inputs = {filled}, .attributes = {{"to", static_cast<int64_t>(graph.type(x).dtype)}}, .name = name + "/cast"});
 }
 
-/// Moves the nodes that gradient rules have added after `last` in front of `before`, whose outputs other nodes read.
+/// Gradient rules have appended nodes after `last`. Moves them before the node `before`, since other nodes read that node's outputs.
 void move_new_nodes(Graph& graph, NodeId last, NodeId before) {
   for (NodeId id = graph.next(last); id != kNoNode;) {
     const NodeId next = graph.next(id);

@@ -10,7 +10,7 @@
 namespace treadle::autodiff {
 namespace {
 
-/// A partial gradient of only the rows [begin, begin + count) of an axis.
+/// A partial gradient that covers only the rows [begin, begin + count) of an axis.
 struct Part {
   ValueId partial, rows;
   int64_t begin, count;

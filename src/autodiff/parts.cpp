@@ -15,11 +15,11 @@
 namespace treadle::autodiff {
 namespace {
 
-// Computes the outputs of a node again, from its operands, with operators that have gradient rules.
+// Recomputes the outputs of a node from its operands with operators that have gradient rules.
 class Parts {
  public:
   Parts(Graph& graph, NodeId node) : graph_(graph), name_(graph.node(node).name + "/parts") {
-    // Copies each operand, because one may depend on another, and the gradient with respect to each alone is wanted.
+    // Copies each operand. One operand may depend on another, but the gradient with respect to each operand alone is wanted.
     const std::vector<ValueId> operands = graph.node(node).inputs;
     for (ValueId input : operands)
       inputs_.push_back(input == kNoValue ? kNoValue : add({.op_type = "Identity", .inputs = {input}, .name = name_}));
@@ -32,7 +32,7 @@ class Parts {
   const std::vector<ValueId>& outputs() const { return outputs_; }
 
  private:
-  // Computes the outputs as gradients of the values that OpDef::differentiated returns.
+  // Computes the outputs as gradients: OpDef::differentiated returns what to differentiate.
   void differentiate(NodeId node) {
     GradientContext context(graph_, node, {});
     std::vector<ValueId> operands = inputs_;
