@@ -27,7 +27,7 @@ class Forwarding : public Base {
   const std::shared_ptr<Allocator> upstream_;
 };
 
-// Bytes of all ones are NaN in every floating-point type of at least 16 bits, and -1 in integers.
+// Fills memory with bytes of all ones, which are NaN in every floating-point type of at least 16 bits, and -1 in integers.
 class NanAllocator final : public Forwarding<Allocator> {
  public:
   using Forwarding::Forwarding;
@@ -44,8 +44,8 @@ class NanAllocator final : public Forwarding<Allocator> {
   }
 };
 
-// Fills memory with large numbers, different ones each time. This reveals reads of unwritten memory where NaN would be lost (integers,
-// comparisons): two runs differ.
+// Fills memory with large numbers, different ones each time. If a program reads unwritten memory, two runs then differ, even where NaN
+// would be lost (integers, comparisons).
 class PatternAllocator final : public Forwarding<Allocator> {
  public:
   using Forwarding::Forwarding;
@@ -66,7 +66,7 @@ class PatternAllocator final : public Forwarding<Allocator> {
 
  private:
   void fill(void* data, size_t size_bytes) noexcept {
-    // Three bytes; repeated, they are 4e34, 3e35 and 1.3e36 in float32 and bfloat16, and at least 44,832 in float16.
+    // Alternates between three bytes. Repeated, they are 4e34, 3e35 and 1.3e36 in float32 and bfloat16, and at least 44,832 in float16.
     constexpr unsigned kFirst = 0x79, kKinds = 3;
     std::memset(data, static_cast<int>(kFirst + num_fills_.fetch_add(1, std::memory_order_relaxed) % kKinds), size_bytes);
   }
@@ -80,7 +80,7 @@ class Recording final : public Forwarding<RecordingAllocator> {
 
   void* allocate(size_t size_bytes, MemoryClass memory_class) override {
     std::lock_guard lock(mutex_);
-    // Reserves entries for this event and for the end of every live block, so that free() cannot fail.
+    // Reserves entries for this event and for the later release of every live block, so that free() cannot fail.
     const size_t needed = events_.size() + static_cast<size_t>(num_live_) + 2;
     if (events_.capacity() < needed) events_.reserve(2 * needed);
     void* data = upstream_->allocate(size_bytes, memory_class);

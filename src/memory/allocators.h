@@ -1,4 +1,4 @@
-// The allocators that make_allocator() combines. Each takes its memory from another one.
+// The allocators that make_allocator() can combine. Each one gets its memory from another allocator.
 #pragma once
 
 #include <memory>

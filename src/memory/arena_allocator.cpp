@@ -1,4 +1,4 @@
-// Best fit in large blocks. Adjacent free regions are merged; blocks without a used region are returned.
+// Divides large blocks by best fit. Adjacent free regions are merged; blocks without a used region are returned to the upstream.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -62,7 +62,7 @@ class ArenaAllocator final : public Allocator {
     }
     node.value() = {region->second.size, region->first};
     free_.insert(std::move(node));
-    // Keeps free blocks up to kKeepBytes while others are in use, since the next run probably needs them.
+    // While some blocks are in use, keeps up to kKeepBytes of free memory, since the next run probably needs it.
     if (used_bytes_ == 0 || free_bytes() > kKeepBytes) release_idle_blocks(used_bytes_ == 0 ? 0 : kKeepBytes);
   }
 
@@ -78,13 +78,13 @@ class ArenaAllocator final : public Allocator {
 
  private:
   static constexpr size_t kFirstBlockBytes = size_t{1} << 20, kLargestBlockBytes = size_t{64} << 20, kKeepBytes = size_t{64} << 20;
-  using FreeSet = std::set<std::pair<size_t, std::byte*>>;  // by size: the first one that is large enough is the best fit
+  using FreeSet = std::set<std::pair<size_t, std::byte*>>;  // sorted by size, so the first region that is large enough is the best fit
   struct Region {
     size_t size = 0;
     bool first_of_block = false;
-    size_t block_bytes = 0;  // if it is the first region of a block: the block's size
+    size_t block_bytes = 0;  // size of the block, for its first region
     MemoryClass memory_class = MemoryClass::other;
-    FreeSet::node_type node;  // its entry in free_ while it is in use, so that freeing the region allocates nothing
+    FreeSet::node_type node;  // a used region's entry for free_, kept so that freeing the region need not allocate
     bool used() const { return !node.empty(); }
   };
   using Regions = std::map<std::byte*, Region>;
@@ -93,7 +93,7 @@ class ArenaAllocator final : public Allocator {
 
   bool add_block(size_t at_least) {
     size_t usual = std::min(next_block_bytes_, kLargestBlockBytes);
-    for (size_t size : {std::max(usual, at_least), at_least}) {  // if the usual size is unavailable, a smaller block may be
+    for (size_t size : {std::max(usual, at_least), at_least}) {  // if the usual size is unavailable, a smaller block may be available
       auto* data = static_cast<std::byte*>(upstream_->allocate(size, MemoryClass::other));
       if (!data) continue;
       try {
@@ -113,7 +113,7 @@ class ArenaAllocator final : public Allocator {
     return false;
   }
 
-  // Splits a free region: it keeps `size` bytes, and the rest becomes another free region.
+  // Splits a free region: it keeps `size` bytes, and the remainder becomes another free region.
   void split(Regions::iterator region, size_t size) {
     std::byte* rest = region->first + size;
     auto made = regions_.try_emplace(rest).first;

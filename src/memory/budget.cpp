@@ -14,7 +14,7 @@ namespace {
 
 enum class Choice : uint8_t { keep, spill, recompute };
 
-/// The time between two uses of a buffer, containing at least one step.
+/// The time between two successive uses of a buffer, if there is at least one step in between.
 struct Gap {
   int32_t buffer;
   int32_t before, after;  // steps of the two uses
@@ -52,7 +52,7 @@ class Chooser {
 
   size_t largest_mandatory() const { return mandatory_.empty() ? 0 : *std::max_element(mandatory_.begin(), mandatory_.end()); }
 
-  // Frees memory until no step holds more than `target` bytes, or more than the step needs.
+  // Spills or recomputes buffers until each step holds at most `target` bytes, or only what the step itself needs if that is more.
   void reduce_to(size_t target) {
     target_ = target;
     for (;;) {
@@ -95,7 +95,7 @@ class Chooser {
         plan.segments.push_back({static_cast<int32_t>(b), first, gap->before, 0});
         plan.cost_ns += gap->cost_ns;
         if (gap->choice == Choice::spill) {
-          // A buffer that was written to the file before, and has not changed, needs no second copy.
+          // A buffer that was spilled before, and has not changed since, need not be written to the file again.
           if (last_saved < 0 || written_between(b, last_saved, gap->before)) {
             plan.transfers.push_back({gap->before + 1, BudgetPlan::Move::spill, static_cast<int32_t>(b), leaving});
             plan.spilled_bytes += buffers_[b].size_bytes;
@@ -148,7 +148,7 @@ class Chooser {
     return live_[t] > allowed ? live_[t] - allowed : 0;
   }
 
-  // Prefix sums of bytes above the target. The value of a gap is roughly the difference of two entries.
+  // Prefix sums of the bytes above the target. The difference of two entries is roughly how much freeing a buffer in a gap helps.
   void sum_overload() {
     overload_.assign(live_.size() + 1, 0);
     for (size_t t = 0; t < live_.size(); ++t) overload_[t + 1] = overload_[t] + static_cast<double>(over(t));
@@ -156,7 +156,7 @@ class Chooser {
 
   double spill_cost(const Gap& gap) const {
     const auto bytes = static_cast<double>(buffers_[static_cast<size_t>(gap.buffer)].size_bytes);
-    bool saved = false;  // an earlier gap has written the buffer to the file, and it has not changed since
+    bool saved = false;  // true: an earlier spill has written the buffer to the file, and it has not changed since
     for (size_t g : gaps_of_[static_cast<size_t>(gap.buffer)]) {
       const Gap& other = gaps_[g];
       saved |= other.choice == Choice::spill && other.before < gap.before &&
@@ -178,7 +178,7 @@ class Chooser {
                         [&](size_t g) { return gaps_[g].choice != Choice::keep && gaps_[g].before < step && step < gaps_[g].after; });
   }
 
-  // Returns a usable recipe for the gap, or -1. Its operands must be in memory at the step, and its own memory must fit there.
+  // Returns a usable recipe for the end of the gap, or -1. Its operands must be in memory then, and its extra memory must fit.
   int32_t usable_recipe(const Gap& gap) const {
     auto found = recipe_at_.find({gap.buffer, gap.after});
     if (found == recipe_at_.end()) return -1;
@@ -229,7 +229,7 @@ class Chooser {
     return true;
   }
 
-  // Adds or removes the recipe's own memory.
+  // Adds or removes the extra memory that the recipe needs.
   void add_extra(const Gap& gap, bool present) {
     const size_t extra = align_up(recipes_[static_cast<size_t>(gap.recipe)].extra_bytes, options_.alignment);
     for (std::vector<size_t>* bytes : {&live_, &mandatory_}) {
@@ -238,7 +238,7 @@ class Chooser {
     }
   }
 
-  // Adds a use of the buffer at the step, which divides the surrounding gap in two.
+  // Adds a use of the buffer at the step, which divides the gap around this step in two.
   void use_at(int32_t buffer, int32_t step) {
     if (is_used_at(buffer, step)) return;
     auto& uses = uses_[static_cast<size_t>(buffer)];
@@ -251,7 +251,7 @@ class Chooser {
       if (gap.before >= step || step >= gap.after) continue;
       const int32_t after = gap.after;
       gap.after = step;
-      if (step - gap.before < 2) gap.before = step;  // an empty gap, which is never looked at again
+      if (step - gap.before < 2) gap.before = step;  // an empty gap, which is ignored from now on
       add_gap(buffer, step, after);
       return;
     }
@@ -265,7 +265,7 @@ class Chooser {
     }
   }
 
-  // Undoes choices that later ones made unnecessary, the most expensive first.
+  // Undoes choices that later choices have made unnecessary, the most expensive ones first.
   void take_back() {
     std::vector<size_t> order;
     for (size_t g = 0; g < gaps_.size(); ++g)
@@ -287,7 +287,7 @@ class Chooser {
   std::span<const BudgetBuffer> buffers_;
   std::span<const Recipe> recipes_;
   const BudgetOptions options_;
-  std::vector<size_t> live_, mandatory_;  // bytes at each step of the plan
+  std::vector<size_t> live_, mandatory_;  // bytes at each step; mandatory_: bytes that the step needs
   std::vector<std::vector<BudgetBuffer::Use>> uses_;
   std::vector<size_t> sizes_;
   std::vector<Gap> gaps_;
@@ -306,7 +306,7 @@ size_t largest_working_set(size_t num_steps, std::span<const BudgetBuffer> buffe
 
 BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, std::span<const Recipe> recipes, size_t capacity_bytes,
                        const BudgetOptions& options) {
-  // The arena can be too large even if the bytes in use fit, because of unused gaps. Then the plan is repeated with fewer bytes.
+  // The arena may be too large although the bytes in use fit, because of holes between buffers. Then the plan is repeated with fewer bytes.
   std::optional<BudgetPlan> smallest;
   auto consider = [&](size_t target, std::span<const Recipe> allowed) {
     Chooser chooser(num_steps, buffers, allowed, options);
@@ -321,7 +321,7 @@ BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, 
   }
   for (double part : {1.0, 0.98, 0.95, 0.9, 0.82, 0.7, 0.5, 0.25})
     if (consider(static_cast<size_t>(static_cast<double>(capacity_bytes) * part), recipes)) return *std::move(smallest);
-  // Recipes need memory of their own, spilling does not.
+  // Recipes need extra memory, but spilling does not, so the last attempt only spills.
   consider(0, {});
   return *std::move(smallest);
 }

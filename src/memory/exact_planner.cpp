@@ -14,9 +14,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxBuffers = 4096;
 constexpr size_t kMaxUnits = size_t{1} << 30;
-constexpr int64_t kFirstSlice = 2000;  // initial number of steps per height
+constexpr int64_t kFirstSlice = 2000;  // initial number of search steps per height
 
-// The buffers in terms of the search: heights in units, lifetimes in sections of time.
+// The buffers as the search sees them: sizes are heights in units, and lifetimes are ranges of sections of time.
 class Problem {
  public:
   Problem(std::span<const Buffer> buffers, size_t alignment) {
@@ -55,10 +55,10 @@ class Problem {
   }
 
  private:
-  // Buffers that are alive between two neighbouring events are all alive in the next section that begins with the start of a buffer and
-  // ends with the end of one. So only these sections are needed: any two buffers that overlap in time share one of them.
+  // Divides time at the starts and ends of buffers. Only those parts become sections that begin with a start and end with an end: all
+  // buffers of any other part are also alive in a neighboring part. So any two buffers that overlap in time share a section.
   void make_sections(std::span<const Buffer> buffers) {
-    std::vector<std::pair<int32_t, bool>> events;  // step, and whether a lifetime starts; ends sort first, since lifetimes are half-open
+    std::vector<std::pair<int32_t, bool>> events;  // (step, true: a lifetime starts); ends sort first, since lifetimes are half-open
     for (size_t i : index_) {
       events.emplace_back(buffers[i].first, true);
       events.emplace_back(buffers[i].last, false);
@@ -74,8 +74,8 @@ class Problem {
 
   bool searchable_ = true;
   size_t unit_ = 0;
-  std::vector<size_t> index_;    // index of each block's buffer
-  std::vector<int32_t> starts_;  // for each section, the step in which its last buffer starts
+  std::vector<size_t> index_;    // for each block of the search, the index of its buffer
+  std::vector<int32_t> starts_;  // for each section, the step in which it begins
   std::vector<FitSearch::Block> blocks_;
 };
 
@@ -83,7 +83,7 @@ class Searcher {
  public:
   Searcher(const Problem& problem, const SearchOptions& options, ArenaPlan& plan)
       : problem_(problem), plan_(plan), steps_left_(options.max_steps) {
-    // Clamped because a distant deadline would overflow the clock.
+    // The clamp prevents an overflow of the clock for distant deadlines.
     const double seconds = std::clamp(options.time_limit_seconds, 0.0, 1e8);
     deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
@@ -103,7 +103,7 @@ class Searcher {
     return outcome;
   }
 
-  // Bisects between the lower bound and the best plan, repeatedly, with more and more steps per height.
+  // Bisects between the lower bound and the size of the best plan. Repeats this with more and more search steps per height.
   void minimize() {
     for (int64_t slice = kFirstSlice; !out_of_time() && plan_.size_bytes > plan_.lower_bound_bytes; slice *= 4) {
       size_t height = plan_.lower_bound_bytes, refused = height;  // refused: largest height that failed in this round

@@ -11,10 +11,10 @@ namespace {
 
 constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxRefutedBytes = size_t{128} << 20;
-constexpr int kMaxDepth = 6000;               // each level uses two frames of the caller's stack
+constexpr int kMaxDepth = 6000;               // limit, since each level of recursion uses two frames of the caller's stack
 constexpr int64_t kFailuresPerRestart = 500;  // multiplied by the Luby sequence
-constexpr int kNumPriorities = 5;             // number of measures in prepare_restart()
-constexpr double kNoise = 0.1;                // on scores and priorities, from the second use of a priority on
+constexpr int kNumPriorities = 5;             // number of priority measures in prepare_restart()
+constexpr double kNoise = 0.1;                // random variation of scores and priorities, from the second use of a priority measure on
 
 // Returns element i of the Luby sequence: 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...
 int64_t luby(int64_t i) {
@@ -72,8 +72,8 @@ FitSearch::Outcome FitSearch::run(std::chrono::steady_clock::time_point deadline
   }
 }
 
-// Sets priorities: if several blocks fit, the search first tries the one with the highest. Each restart uses the next of five measures of
-// difficulty.
+// Sets the priorities of blocks: if several blocks fit, the search first tries the one with the highest priority. Each restart uses the
+// next of five measures of a block's difficulty.
 void FitSearch::prepare_restart() {
   failure_limit_ = kFailuresPerRestart * luby(1 + restarts_ / kNumPriorities);
   std::vector<double> load(static_cast<size_t>(num_sections_), 0);
@@ -122,13 +122,13 @@ void FitSearch::raise_floor(int32_t section, int32_t floor) {
   for (int32_t i = 0; i < num_unplaced_[t]; ++i) raise(alive_[t][static_cast<size_t>(i)], floor);
 }
 
-// Returns false after counting a failure of the section, which makes it more likely to be branched on.
+// Counts a failure of the section, which makes the search more likely to branch on it. Returns false.
 bool FitSearch::fail(int32_t section) {
   weight_[static_cast<size_t>(section)] += 1;
   return false;
 }
 
-// Derives bounds from one section: its blocks are stacked, so one of them is the lowest, and all others are above it.
+// Derives bounds from the blocks of one section: they are stacked, so one of them is the lowest, and all others are above it.
 bool FitSearch::tighten(int32_t section) {
   auto t = static_cast<size_t>(section);
   const std::span unplaced(alive_[t].data(), static_cast<size_t>(num_unplaced_[t]));
@@ -158,7 +158,7 @@ bool FitSearch::tighten(int32_t section) {
   return true;
 }
 
-// Checks for each height that all blocks that start there or above fit below the capacity.
+// Checks, for each height, that all blocks of the section that must start there or above fit below the capacity.
 bool FitSearch::fits_by_heads(int32_t section) {
   auto t = static_cast<size_t>(section);
   heads_.clear();
@@ -195,7 +195,7 @@ void FitSearch::take_out(int32_t block) {
     int32_t& here = position_in(block, t);
     int32_t last = num_unplaced_[static_cast<size_t>(t)] - 1;
     int32_t other = alive[static_cast<size_t>(last)];
-    // Undoing restores only the count, since the order of unplaced blocks does not matter.
+    // This swap is never undone: undoing restores only the count, since the order of unplaced blocks does not matter.
     std::swap(alive[static_cast<size_t>(here)], alive[static_cast<size_t>(last)]);
     position_in(other, t) = here;
     here = last;
@@ -215,7 +215,7 @@ bool FitSearch::place(int32_t block, int32_t offset) {
   return propagate();
 }
 
-// Divides the problem into parts that have no unplaced block in common. Solves the shortest part first, since it is the cheapest to refute.
+// Divides the problem into parts that have no unplaced block in common. Solves short parts first, since they are the cheapest to refute.
 bool FitSearch::solve(int32_t first, int32_t last, int depth) {
   std::vector<std::pair<int32_t, int32_t>> parts;
   for (int32_t t = first; t < last;) {
@@ -285,7 +285,7 @@ FitSearch::Choice FitSearch::choose(int32_t first, int32_t last) {
 
 void FitSearch::scan_valley(int32_t first, int32_t last, double& best_score, Choice& best) {
   const int32_t floor = floor_[static_cast<size_t>(first)];
-  // Lowest tops of unplaced blocks that are entirely before, or entirely after, each section.
+  // For each section, finds the lowest top among the unplaced blocks that end before it, and among those that start after it.
   auto width = static_cast<size_t>(last - first);
   ends_before_.assign(width + 1, kNever);
   starts_from_.assign(width + 1, kNever);
@@ -308,7 +308,7 @@ void FitSearch::scan_valley(int32_t first, int32_t last, double& best_score, Cho
 
   for (int32_t t = first; t < last; ++t) {
     auto relative = static_cast<size_t>(t - first);
-    // If no block starts at the floor here, each block that could start there stands on one that is entirely before or after this section.
+    // If no block starts at the floor here, any block that could must stand on one that ends before or starts after this section.
     const int32_t support = std::min(ends_before_[relative], starts_from_[relative + 1]);
     int32_t choices = 0, floor_without = kNever;
     for (int32_t i = 0; i < num_unplaced_[static_cast<size_t>(t)]; ++i) {
@@ -331,7 +331,7 @@ void FitSearch::scan_valley(int32_t first, int32_t last, double& best_score, Cho
   }
 }
 
-// Blocks that can start at the section's floor; only one of equal blocks.
+// Returns the blocks that can start at the section's floor. Of equal blocks, it returns only one.
 std::vector<int32_t> FitSearch::candidates(int32_t section) {
   auto t = static_cast<size_t>(section);
   std::vector<std::pair<double, int32_t>> found;
@@ -352,7 +352,7 @@ std::vector<int32_t> FitSearch::candidates(int32_t section) {
   return blocks;
 }
 
-// A hash of the set of unplaced blocks.
+// Returns a hash of the set of unplaced blocks.
 uint64_t FitSearch::key_of(int32_t first, int32_t last) const {
   uint64_t key = 0;
   for (int32_t t = first; t < last; ++t) {
@@ -375,10 +375,10 @@ bool FitSearch::is_refuted(uint64_t key, int32_t first, int32_t last) const {
 
 void FitSearch::remember(uint64_t key, int32_t first, int32_t last) {
   auto width = static_cast<size_t>(last - first);
-  size_t bytes = sizeof(Refuted) + width * sizeof(int32_t) + 64;  // 64: estimated overhead of the map's entry
+  size_t bytes = sizeof(Refuted) + width * sizeof(int32_t) + 64;  // the map's entry takes about 64 more bytes
   if (refuted_bytes_ + bytes > kMaxRefutedBytes) return;
   std::vector<Refuted>& known = refuted_[key];
-  std::erase_if(known, [&](const Refuted& other) {  // the new entry is stronger
+  std::erase_if(known, [&](const Refuted& other) {  // removes entries that the new one implies
     return other.first == first && other.floors.size() == width &&
            std::equal(other.floors.begin(), other.floors.end(), floor_.begin() + first, std::greater_equal<>());
   });

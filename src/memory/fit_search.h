@@ -17,9 +17,9 @@ namespace treadle::memory {
 /// whether these blocks can be placed above these floors, no matter how the floors arose. Therefore:
 ///   - A refuted state refutes all states with the same blocks and floors that are nowhere lower, even after restarts.
 ///   - Sections that no unplaced block connects are solved one by one, and one refuted part refutes the state.
-/// A *valley* is a run of sections with equal floors between higher ones. Each of its sections is next covered by a block that starts at
-/// this floor (and fits between the walls), or by none, which raises its floor to the lowest top that a neighbour in the valley can have.
-/// The search branches on the section with the fewest choices, divided by its number of failures.
+/// A *valley* is a run of sections with equal floors, between sections with higher floors. For each of its sections, either a block starts
+/// at this floor (and fits between the walls), or none does, which raises the section's floor to the lowest top that another block in the
+/// valley can have. The search branches on the section with the fewest choices, divided by its number of failures.
 ///
 /// Sources: canonical placements and section-wise bounds, Moffitt 2023 (MiniMalloc), doi:10.1145/3623278.3624752; weights from failures,
 /// Boussemart et al. 2004 (dom/wdeg); restarts, Luby et al. 1993; the bound from heads, Jackson 1955, and "not first" from one-machine
@@ -27,14 +27,14 @@ namespace treadle::memory {
 class FitSearch {
  public:
   struct Block {
-    int32_t first, last;  ///< the sections from `first` to `last` - 1
+    int32_t first, last;  ///< the sections in which the block is alive: `first` to `last` - 1
     int32_t height;       ///< more than 0
   };
   enum class Outcome : uint8_t { fits, impossible, unknown };
 
   FitSearch(std::span<const Block> blocks, int32_t num_sections, int32_t capacity);
 
-  /// Searches for an answer until the deadline, or until about `max_steps` states were visited. Call it again to continue.
+  /// Searches for an answer until the deadline, or until about `max_steps` states were visited. A further call continues the search.
   Outcome run(std::chrono::steady_clock::time_point deadline, int64_t max_steps);
 
   /// Returns the offsets in the order of the blocks. @pre run() returned fits
@@ -52,8 +52,8 @@ class FitSearch {
   };
   struct Choice {
     int32_t section = -1;
-    int32_t floor_without = -1;  // floor if no block starts at the present one; -1: impossible
-    bool refuted = false;        // a section has no choice left
+    int32_t floor_without = -1;  // new floor if no block starts at the present floor; -1: impossible
+    bool refuted = false;        // true: a section has no choice left
   };
 
   void set(int32_t& where, int32_t value);
@@ -84,10 +84,10 @@ class FitSearch {
   std::vector<Block> blocks_;
   int32_t num_sections_, capacity_;
   std::vector<std::vector<int32_t>> alive_;           // for each section, its blocks, unplaced ones first
-  std::vector<int32_t> num_unplaced_, floor_, rest_;  // for each section; rest: the sum of the unplaced blocks' heights
-  std::vector<int32_t> low_, offset_;                 // for each block; low: a lower bound of an unplaced block's offset
-  std::vector<size_t> first_position_;                // per block: index into positions_, which has an entry per section of its life
-  std::vector<int32_t> positions_;                    // index of a block in alive_
+  std::vector<int32_t> num_unplaced_, floor_, rest_;  // for each section; rest_: sum of the unplaced blocks' heights
+  std::vector<int32_t> low_, offset_;                 // for each block; low_: lower bound of an unplaced block's offset
+  std::vector<size_t> first_position_;                // for each block, its first index in positions_, which has an entry per section
+  std::vector<int32_t> positions_;                    // position of a block in a section's list alive_
   std::vector<Change> changes_;
   std::vector<int32_t> queue_;
   std::vector<char> queued_;

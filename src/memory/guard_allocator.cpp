@@ -1,4 +1,4 @@
-// Detects writes beyond the ends of blocks, and to freed blocks.
+// An allocator that detects writes beyond the ends of blocks, and writes to freed blocks.
 #include <algorithm>
 #include <list>
 #include <map>
@@ -108,9 +108,9 @@ class GuardAllocator final : public Allocator {
     std::byte* data;
     size_t size_bytes;
     MemoryClass memory_class;
-    int64_t number;         // number of blocks allocated before it
+    int64_t number;         // number of blocks that were allocated before this one
     bool reported = false;  // each block is reported once
-    // The zone behind the block begins directly after its last byte.
+    // The red zone after the block begins directly after the block's last byte.
     size_t whole_bytes() const { return align_up(size_bytes, Storage::kAlignment) + 2 * kZoneBytes; }
   };
 
@@ -128,7 +128,7 @@ class GuardAllocator final : public Allocator {
         first_fault_ += ": byte " + std::to_string(at) + " of block " + std::to_string(block->number) + " of " +
                         std::to_string(block->size_bytes) + " bytes for " + std::string(memory_class_name(block->memory_class));
     } catch (...) {
-      first_fault_.clear();  // out of memory: the fault is counted without its text
+      first_fault_.clear();  // without memory for the text, the fault is only counted
     }
   }
 
@@ -147,7 +147,7 @@ class GuardAllocator final : public Allocator {
 
   const std::shared_ptr<Allocator> upstream_;
   mutable std::mutex mutex_;
-  std::list<Block> blocks_, freed_;  // in use; freed, oldest first
+  std::list<Block> blocks_, freed_;  // blocks in use; freed blocks, oldest first
   std::map<std::byte*, std::list<Block>::iterator> live_;
   size_t freed_bytes_ = 0;
   int64_t next_number_ = 0, num_faults_ = 0;

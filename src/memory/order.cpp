@@ -12,7 +12,7 @@ namespace {
 using Order = std::vector<int32_t>;
 constexpr int32_t kNone = -1;
 
-// The dependencies of steps: who writes and reads each value, and which steps wait for which.
+// The dependencies between steps: which steps write and read each value, and which steps must wait for which others.
 class Steps {
  public:
   Steps(std::span<const Step> steps, std::span<const size_t> value_bytes) : steps_(steps), bytes_(value_bytes) {
@@ -43,7 +43,7 @@ class Steps {
   int32_t count() const { return static_cast<int32_t>(steps_.size()); }
   const Step& step(int32_t s) const { return steps_[static_cast<size_t>(s)]; }
   int64_t bytes(int32_t value) const { return static_cast<int64_t>(bytes_[static_cast<size_t>(value)]); }
-  // Values that existed before the first step do not count: their bytes do not depend on the order.
+  // Returns true for values that steps write. Bytes of values that existed before the first step do not depend on the order.
   bool counts(int32_t value) const { return writer_[static_cast<size_t>(value)] != kNone; }
   const std::vector<int32_t>& num_readers() const { return num_readers_; }
   const std::vector<int32_t>& before(int32_t s) const { return before_[static_cast<size_t>(s)]; }
@@ -57,7 +57,7 @@ class Steps {
   std::vector<std::vector<int32_t>> reads_, before_, behind_;
 };
 
-// Simulates the bytes alive while steps run one by one.
+// Simulates the number of bytes alive while steps run one by one.
 class Simulation {
  public:
   explicit Simulation(const Steps& steps) : steps_(steps), unread_(steps.num_readers()) {}
@@ -104,7 +104,7 @@ int64_t peak_of(const Steps& steps, std::span<const int32_t> order) {
   return simulation.peak();
 }
 
-// Greedy: runs the ready step that leaves the fewest bytes alive. `by_peak`: prefers steps that do not raise the peak.
+// Greedy order: always runs the ready step that leaves the fewest bytes alive. `by_peak`: prefers steps that do not raise the peak.
 Order greedy(const Steps& steps, bool by_peak) {
   std::vector<size_t> waiting;
   std::vector<int32_t> ready;
@@ -135,7 +135,7 @@ Order greedy(const Steps& steps, bool by_peak) {
   return order;
 }
 
-// Builds the order greedily from the last step back to the first: removing a step frees its outputs, and its inputs become live.
+// Builds the order greedily from the last step to the first. Removing a step frees its outputs, and its inputs become alive.
 Order greedy_from_the_back(const Steps& steps) {
   std::vector<size_t> waiting;
   std::vector<int32_t> ready;
@@ -167,8 +167,8 @@ Order greedy_from_the_back(const Steps& steps) {
   return order;
 }
 
-// Computes everything that one result needs before it begins with the next result. Of a step's operands, it first computes the one with the
-// highest peak.
+// Computes everything on which one result depends before it begins with the next result. Among a step's operands, the one with the highest
+// peak is computed first.
 Order depth_first(const Steps& steps) {
   std::vector<int64_t> written(static_cast<size_t>(steps.count())), need = written;
   for (int32_t s = 0; s < steps.count(); ++s)
@@ -179,7 +179,7 @@ Order depth_first(const Steps& steps) {
     return gap_a != gap_b ? gap_a > gap_b : a < b;
   };
   std::vector<std::vector<int32_t>> parts(static_cast<size_t>(steps.count()));
-  for (int32_t s = 0; s < steps.count(); ++s) {  // in the given order, the operands of a step precede it
+  for (int32_t s = 0; s < steps.count(); ++s) {  // the operands of a step precede it, so their needs are known
     std::vector<int32_t>& before = parts[static_cast<size_t>(s)] = steps.before(s);
     std::sort(before.begin(), before.end(), by_need);
     int64_t kept = 0, most = 0;

@@ -15,14 +15,14 @@ uint64_t PlacedBlocks::overlapping(const Chunk& chunk, int32_t first, int32_t la
     static_assert(sizeof bytes == 8);
     __builtin_memcpy(&bytes, alive + i, 8);
     if constexpr (std::endian::native == std::endian::big) bytes = __builtin_bswap64(bytes);
-    // The product's top byte collects the low bits of eight bytes.
+    // The top byte of the product collects the lowest bits of all eight bytes.
     mask |= ((bytes * 0x0102040810204080U) >> 56) << i;
   }
   return mask;
 }
 
 size_t PlacedBlocks::find_gap(size_t size_bytes, int32_t first, int32_t last, Fit fit) {
-  size_t free_from = 0;  // all live blocks below this offset have been seen
+  size_t free_from = 0;  // highest end of the live blocks seen so far
   size_t best_offset = 0, best_gap = std::numeric_limits<size_t>::max();
   for (const auto& chunk : chunks_) {
     ++work_;
@@ -58,7 +58,7 @@ void PlacedBlocks::summarize(Chunk& chunk) {
     chunk.min_first = std::min(chunk.min_first, chunk.first[i]);
     chunk.max_last = std::max(chunk.max_last, chunk.last[i]);
   }
-  for (int i = chunk.count; i < kCapacity; ++i) chunk.first[i] = kHighest, chunk.last[i] = kLowest;  // unused entries are never alive
+  for (int i = chunk.count; i < kCapacity; ++i) chunk.first[i] = kHighest, chunk.last[i] = kLowest;  // unused entries match no lifetime
 }
 
 void PlacedBlocks::insert(size_t offset, size_t size_bytes, int32_t first, int32_t last) {

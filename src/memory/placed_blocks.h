@@ -1,4 +1,4 @@
-// Finds gaps for buffers one by one, among the placed blocks whose lifetimes overlap.
+// Finds gaps for buffers one by one, between placed blocks with overlapping lifetimes.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,20 @@ enum class Fit : uint8_t {
   best,   ///< the smallest gap that is large enough
 };
 
-/// The blocks placed so far, sorted by offset, in chunks. A search skips chunks by their combined lifetime; lifetimes of a chunk are stored
-/// in arrays, so that the compiler compares several at once.
+/// The blocks placed so far, sorted by offset and grouped in chunks. A search skips chunks by the range of their lifetimes. The lifetimes
+/// of a chunk are stored in arrays, so that the compiler can compare several at once.
 class PlacedBlocks {
  public:
-  /// Returns the offset of a gap of `size_bytes` that no block alive in [first, last) overlaps. All sizes and ends are multiples of the
-  /// alignment.
+  /// Returns the offset of a gap of `size_bytes` bytes that does not overlap any block alive in [first, last). All sizes and ends are
+  /// multiples of the alignment.
   size_t find_gap(size_t size_bytes, int32_t first, int32_t last, Fit fit);
   void insert(size_t offset, size_t size_bytes, int32_t first, int32_t last);
   void clear() { chunks_.clear(); }
-  /// Work since construction, in units of about two nanoseconds.
+  /// The work done since construction, in units of about two nanoseconds.
   uint64_t work() const { return work_; }
 
  private:
-  static constexpr int kCapacity = 64;  // limit of the blocks, because each has one bit in a mask
+  static constexpr int kCapacity = 64;  // maximum number of blocks of a chunk, because each has one bit in a mask
   struct Chunk {
     int32_t count = 0, min_first = 0, max_last = 0;
     int32_t first[kCapacity], last[kCapacity];

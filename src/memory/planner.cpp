@@ -58,7 +58,7 @@ class Planner {
   }
 
  private:
-  // Limit in units of PlacedBlocks::work(), which take about 25 ms. The first order is always completed.
+  // Limit of the time for all orders, in units of PlacedBlocks::work(): about 25 ms. The first order is always completed.
   static constexpr uint64_t kWorkLimit = 10'000'000;
 
   void add(const Buffer& buffer, uint32_t index, int64_t& total) {
@@ -88,10 +88,10 @@ class Planner {
                                                        std::to_string(fixed_[j].offset) + ", " + std::to_string(fixed_[j].end) + ")");
   }
 
-  // Places all buffers in this order, and gives up when the arena cannot become smaller. Returns true if it is the smallest so far.
+  // Places all buffers in this order. Returns true, and keeps the offsets, if the arena is the smallest so far.
   bool try_order(const BufferOrder& order, Fit fit, std::string_view strategy) {
     placed_.clear();
-    // Fixed blocks may be unaligned. For the others they are widened to the alignment.
+    // Fixed blocks may be unaligned. Here they are widened to the alignment, as all other blocks are aligned.
     for (const FixedBlock& block : fixed_) {
       size_t begin = block.offset & ~(options_.alignment - 1);
       placed_.insert(begin, align_up(block.end, options_.alignment) - begin, block.first, block.last);
@@ -141,7 +141,7 @@ class Planner {
     both(by_breadth(), "by breadth, lowest gap", "by breadth, smallest gap");
   }
 
-  // Takes steps by the bytes alive in them, the fullest first, and in each step the largest buffers first.
+  // Orders buffers by the number of bytes alive in the fullest step of their lifetime, largest first; among equals, by size.
   BufferOrder by_breadth() const {
     std::vector<std::pair<int32_t, int64_t>> changes;
     for (const Item& item : items_) {
@@ -150,7 +150,7 @@ class Planner {
     }
     std::sort(changes.begin(), changes.end());
     std::vector<int32_t> steps;
-    std::vector<int64_t> live;  // bytes alive from steps[i] to steps[i + 1]
+    std::vector<int64_t> live;  // number of bytes alive from steps[i] to steps[i + 1]
     int64_t now = 0;
     for (size_t i = 0; i < changes.size(); ++i) {
       now += changes[i].second;
@@ -158,7 +158,7 @@ class Planner {
       steps.push_back(changes[i].first);
       live.push_back(now);
     }
-    // Finds the fullest step in each buffer's life: a range maximum, by a sparse table.
+    // Finds the fullest step in each buffer's lifetime: a range maximum query with a sparse table.
     std::vector<std::vector<int64_t>> most{live};
     for (size_t width = 1; 2 * width <= live.size(); width *= 2) {
       const auto& below = most.back();
@@ -179,15 +179,15 @@ class Planner {
     });
   }
 
-  // In each round, buffers that were placed above the lower bound move forward in the order. After some rounds without improvement, it
-  // returns to the best order so far.
+  // In each round, buffers that were placed above the lower bound move forward in the order. After some rounds without improvement, the
+  // search goes back to the best order so far.
   void improve() {
     if (items_.empty()) {
       best_.size_bytes = std::max(fixed_end_, best_.lower_bound_bytes);
       best_.strategy = "nothing to place";
       return;
     }
-    constexpr int kPatience = 25;  // rounds without improvement
+    constexpr int kPatience = 25;  // number of rounds without improvement
     std::vector<double> rank(items_.size());
     BufferOrder order;
     uint64_t random = 0x9E3779B97F4A7C15U;  // a fixed seed makes plans reproducible
@@ -215,7 +215,7 @@ class Planner {
   std::vector<FixedBlock> fixed_;
   size_t fixed_end_ = 0;
   PlacedBlocks placed_;
-  std::vector<size_t> offsets_;  // offsets in the order that is being tried, by item
+  std::vector<size_t> offsets_;  // for each item, its offset in the order being tried
   size_t height_ = 0;
   ArenaPlan best_;
   BufferOrder best_order_;
@@ -280,7 +280,7 @@ std::vector<std::pair<int32_t, size_t>> live_bytes(std::span<const Buffer> buffe
     changes.emplace_back(buffer.first, size);
     changes.emplace_back(buffer.last, -size);
   }
-  std::sort(changes.begin(), changes.end());  // at one step ends come before starts, as the lives are half-open
+  std::sort(changes.begin(), changes.end());  // at the same step, ends sort before starts, as lifetimes are half-open
   std::vector<std::pair<int32_t, size_t>> live;
   int64_t now = 0;
   for (auto [step, change] : changes) {

@@ -42,7 +42,7 @@ class Relocating {
     bool aside = false;
   };
 
-  // True if the target does not overlap the source of a value that has yet to move.
+  // True if the value's target does not overlap the source of another value that has yet to move.
   bool may_come(const Waiting& value) const {
     return std::none_of(waiting_.begin(), waiting_.end(), [&](const Waiting& other) {
       return &other != &value && !other.aside && value.move.to < other.move.from + other.move.size_bytes &&
@@ -59,7 +59,7 @@ class Relocating {
     waiting_.erase(value);
   }
 
-  // Moves the smallest waiting value to unused memory. There it blocks no other value, so each value is moved away at most once.
+  // Moves the smallest waiting value to unused memory, where it does not block any other value. So each value is moved away at most once.
   void step_out_of_the_way() {
     const auto size = [](const Waiting& value) { return value.aside ? SIZE_MAX : value.move.size_bytes; };
     Waiting& smallest =
@@ -88,7 +88,7 @@ class Relocating {
   std::byte* const block_;
   const size_t size_bytes_;
   const Aside& aside_;
-  std::vector<std::pair<size_t, size_t>> taken_;  // begin and end of all sources and targets
+  std::vector<std::pair<size_t, size_t>> taken_;  // begin and end of each source and target
   std::vector<Waiting> waiting_;
 };
 

@@ -13,7 +13,7 @@
 namespace treadle::memory {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{1} << 30;  // limit of a call: Linux transfers less than 2 GiB
+constexpr size_t kMaxBytes = size_t{1} << 30;  // limit per call: Linux transfers less than 2 GiB
 
 [[noreturn]] void throw_io(const std::string& what, int code) {
   throw Error(ErrorCode::io_error, "cannot " + what + ": " + std::generic_category().message(code));

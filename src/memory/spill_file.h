@@ -1,4 +1,4 @@
-// A nameless temporary file for values that do not fit in memory; it disappears with the process.
+// A temporary file without a name for values that do not fit in memory. It disappears with the process.
 #pragma once
 
 #include <cstddef>
