@@ -1,4 +1,4 @@
-// Implements communicators by C callbacks, and registers them by name.
+// Implements communicators by a plugin's C callbacks, and registers them by name.
 #include "plugin/communicator.h"
 
 #include <dlfcn.h>
@@ -69,7 +69,7 @@ std::filesystem::path own_folder() {
   return failed ? std::filesystem::path() : path.parent_path();
 }
 
-/// Searches for the MPI plugin beside the library, where an installation, the build folder or the Python package has it.
+/// Searches for the MPI plugin next to this library, where an installation, the build folder and the Python package put it.
 void load_mpi() {
   if (const char* file = std::getenv("TREADLE_MPI_PLUGIN"); file && *file) return load_plugin(file);
   const std::filesystem::path folder = own_folder();

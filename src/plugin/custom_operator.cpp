@@ -21,11 +21,11 @@ namespace {
 
 constexpr int kMaxOperands = 64;
 
-// All registrations. A node finds its registration by its OpDef.
+// All registered operators. A node finds its registration by its OpDef.
 struct Registrations {
   std::mutex mutex;
   std::map<const OpDef*, treadle_operator> by_op;
-  // Graphs point to these elements, so they are never removed.
+  // Graphs contain pointers to the elements of these deques, so elements are never removed.
   std::deque<ScalarFunction> functions;
   std::deque<std::string> names;
   std::deque<treadle_operator> mapped;
@@ -97,7 +97,7 @@ struct CustomKernel {
   }
 };
 
-// Computes y[i] = f(x[i]) on float32, or on 16-bit floats that are converted block by block.
+// Computes y[i] = f(x[i]) for float32, or for 16-bit floats, which are converted block by block.
 template <typename T>
 struct MapKernel {
   int64_t n;
@@ -136,7 +136,7 @@ std::vector<ValueId> differentiate(GradientContext& g) {
   return std::move(gradient.inputs);
 }
 
-/// Sets the properties that the plugin declares, for passes and planners.
+/// Sets the properties that the plugin declares in op.facts. Passes and planners use them.
 void set_facts(OpDef& def, const treadle_operator& op, Registrations& all) {
   def.pointwise = (op.facts & TREADLE_POINTWISE) != 0;
   def.keeps_zeros = (op.facts & TREADLE_KEEPS_ZEROS) != 0;
@@ -184,7 +184,7 @@ void register_operator(const treadle_operator& given, Presence first_output) {
   OpDef def{.name = op.op_type, .domain = op.domain, .since = {1}, .infer = infer_custom, .kernels = {kernel<CustomKernel>("plugin")}};
   def.deterministic = op.deterministic != 0;
   def.attributes = {{kAnyAttribute}};
-  // A leading variadic input needs at least one operand.
+  // A variadic input that comes first needs at least one operand.
   const int fixed = op.max_inputs < 0 ? std::max(op.min_inputs, 1) : op.max_inputs;
   for (int i = 0; i < fixed; ++i)
     def.inputs.push_back({"input", kAllTensors, "", i < op.min_inputs ? Presence::required : Presence::optional});

@@ -6,7 +6,7 @@
 
 namespace treadle::plugin {
 
-/// Copies the description; the callbacks and `user` must stay valid.
+/// Registers an operator. Copies the description; the callbacks and `user` must stay valid.
 /// @param first_output  whether the first output is computed even if the model omits it
 /// @throws Error(invalid_argument) naming the missing or invalid field.
 void register_operator(const treadle_operator& op, Presence first_output = Presence::required);

@@ -1,5 +1,5 @@
-// Devices of plugins: implements the library's Device, Stream and Event with the functions of a plugin, and kernels with the plugin's
-// kernels.
+// Devices of plugins: implements the library's classes Device, Stream and Event by calling functions of a plugin, and implements kernels by
+// calling the plugin's kernels.
 #include "plugin/device.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ struct Registration {
 };
 using RegistrationPtr = std::shared_ptr<const Registration>;
 
-/// One device of a registration, with the plugin's handle for it.
+/// A device of a registered type, with the plugin's handle for the device.
 class Instance {
  public:
   Instance(RegistrationPtr of, const DeviceRequest& request) : of_(std::move(of)), user_(of_->callbacks.user) {
@@ -70,7 +70,7 @@ using InstancePtr = std::shared_ptr<const Instance>;
   throw Error(code, fmt::format("the device {} failed to {}{}{}", of.name, what, text.empty() ? "" : ": ", text));
 }
 
-// Calls a plugin's function that returns 0 on failure, and throws its error.
+// Calls a plugin's function, which returns 0 on failure. Throws the plugin's error in this case.
 template <typename Call>
 void check(const Registration& of, const char* what, Call&& call) {
   clear_failure();
@@ -115,7 +115,7 @@ class PluginStream final : public Stream {
   }
   Device& device() const override { return *device_; }
 
-  // Calls the plugin's kernels, which enqueue their own work. The Work object is kept until the stream has been synchronised.
+  // Runs work that calls the plugin's kernels, which enqueue their own work. The Work object is kept until the stream was synchronized.
   void enqueue(Work work, std::string_view) override {
     const Current before = std::exchange(current, {of_->user(), handle_});
     try {
@@ -143,13 +143,13 @@ class PluginStream final : public Stream {
       throw Error(ErrorCode::invalid_argument, fmt::format("a stream of {} records events of such devices only", of_->registration().name));
     check(of_->registration(), "record an event", [&] { return (*of_)->record_event(of_->user(), handle_, own->handle()); });
   }
-  // If the event belongs to another kind of device, the host waits for it before it enqueues anything else.
+  // If the event belongs to another kind of device, the host waits for the event before it enqueues anything else.
   void wait(const std::shared_ptr<Event>& event) override {
     auto* own = dynamic_cast<PluginEvent*>(event.get());
     if (!own || &own->registration() != &of_->registration()) return event->synchronize();
     check(of_->registration(), "wait for an event", [&] { return (*of_)->stream_wait(of_->user(), handle_, own->handle()); });
   }
-  // Records an event before and after the piece of work.
+  // The time of a piece of work is measured by one event before it and one after it.
   void begin_timed() override { began_ = record_time(); }
   void end_timed(Told told) override {
     timed_.push_back([of = of_, began = std::exchange(began_, nullptr), ended = record_time(), told = std::move(told)] {
@@ -177,9 +177,9 @@ class PluginStream final : public Stream {
   const std::shared_ptr<Device> device_;
   const InstancePtr of_;
   void* handle_ = nullptr;
-  std::shared_ptr<PluginEvent> began_;  // event recorded at the beginning of the piece of work whose time is measured
-  std::vector<Work> kept_, done_;       // kept_: work in progress; done_: work to do when it has ended
-  std::vector<Work> timed_;             // functions that report the times of pieces when their work is done
+  std::shared_ptr<PluginEvent> began_;  // event at the beginning of the piece of work whose time is measured
+  std::vector<Work> kept_, done_;       // kept_: work in progress; done_: functions to call when it has ended
+  std::vector<Work> timed_;             // functions that report the times of pieces of work when these have ended
 };
 
 class PluginDevice final : public Device, private Bus {
@@ -230,7 +230,7 @@ class PluginDevice final : public Device, private Bus {
   const InstancePtr of_;
 };
 
-/// The packed state of a node that a kernel of the plugin computes.
+/// The packed state of a node that is computed by a kernel of the plugin.
 struct DeviceNode final : PackedState {
   DeviceNode(RegistrationPtr registration, const treadle_device_kernel& chosen, treadle_node view)
       : of(std::move(registration)), kernel(chosen), node(std::move(view)) {}

@@ -21,8 +21,8 @@ namespace {
 
 thread_local std::string failure;
 
-// Runs a host function for a plugin. No exception may reach the plugin: the exception's text is stored, and the value that means failure is
-// returned.
+// Calls a function of the library for a plugin. No exception may reach the plugin: instead, the exception's text is stored, and
+// `otherwise`, the value that means failure, is returned.
 template <typename Result, typename Fn>
 Result guarded(Result otherwise, Fn&& fn) noexcept {
   try {
@@ -30,14 +30,14 @@ Result guarded(Result otherwise, Fn&& fn) noexcept {
   } catch (const std::exception& error) {
     try {
       failure = error.what();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): without memory for the text, the failure itself is still reported
+    } catch (...) {  // NOLINT(bugprone-empty-catch): without memory for the text, only the failure is reported
     }
     return otherwise;
   }
 }
 
-// Like guarded(), for functions of a call. Also keeps the exception, with which the node fails whatever status the plugin reports: that
-// status has no error code and may be a success.
+// Like guarded(), for functions that a plugin's `run` calls. Also stores the exception, with which the node later fails. The status that
+// the plugin returns cannot replace it, as it has no error code and may even be a success.
 template <typename Result, typename Fn>
 Result guarded(const treadle_call* call, Result otherwise, Fn&& fn) noexcept {
   return guarded(otherwise, [&] {
@@ -138,7 +138,7 @@ void* call_output(treadle_call* call, size_t index, int32_t dtype, const int64_t
   return guarded<void*>(call, nullptr, [&]() -> void* {
     if (index >= call->outputs.size()) throw Error(ErrorCode::invalid_argument, fmt::format("there is no output {}", index));
     if (dtype <= 0 || dtype >= kNumDTypes) throw Error(ErrorCode::invalid_argument, fmt::format("{} is no dtype", dtype));
-    // A pending call may run on a thread of the plugin, where the run's allocation context is not set.
+    // If the call is pending, this may run on a thread of the plugin, where the run's allocation context is not set.
     std::optional<AllocationScope> scope;
     if (std::this_thread::get_id() != call->thread) scope.emplace(call->memory, MemoryClass::activations);
     Tensor tensor(static_cast<DType>(dtype), Shape(std::span(dims, rank)));
@@ -163,7 +163,7 @@ void run_parallel(treadle_call* call, int64_t count, int64_t grain, void (*fn)(v
   });
 }
 
-// A plugin may call this on another thread before `run` has returned TREADLE_PENDING.
+// A plugin may call this function on another thread even before `run` has returned TREADLE_PENDING.
 void call_complete(treadle_call* call, int ok, const char* message) {
   guarded(0, [&] {
     std::exception_ptr error;
@@ -175,7 +175,7 @@ void call_complete(treadle_call* call, int ok, const char* message) {
       if (call->completed) return 0;
       if (call->failure) error = call->failure;
       call->completed = true;
-      if (!call->returned) {  // run_call() will complete it
+      if (!call->returned) {  // run_call() will complete the call
         call->error = std::move(error);
         return 0;
       }

@@ -1,4 +1,4 @@
-// The functions and types of treadle/plugin.h on the library's side: nodes, subgraphs and calls as a plugin sees them.
+// The library's side of the functions and types in treadle/plugin.h: nodes, subgraphs and calls as a plugin sees them.
 #pragma once
 
 #include <fmt/format.h>
@@ -25,12 +25,13 @@
 /// A node with the types of its operands, as passed to plugins.
 struct treadle_node {
   const treadle::Node* node = nullptr;
-  std::vector<const char*> input_names, output_names;  // empty if the caller does not know them
+  std::vector<const char*> input_names, output_names;  // empty if the names are unknown
   std::vector<treadle::Type> input_types, output_types;
   std::vector<const treadle::Tensor*> constants;  // one per input; null: the input is not constant
-  /// Symbolic extents of outputs, by output and axis. The C interface passes numbers only, so callbacks inside the library store them here.
+  /// Symbolic extents of outputs, by output and axis. The C interface passes only numbers, so the library's own callbacks store symbols
+  /// here.
   mutable std::map<std::pair<size_t, int>, treadle::Dim> known_extents = {};
-  // Attributes that are lists of texts, joined to one text with a line for each.
+  // Attributes that are lists of strings. Each list is joined to one string, with one line per element.
   std::map<std::string, std::string, std::less<>> lines = {};
 };
 
@@ -51,21 +52,21 @@ struct treadle_call {
 
   treadle::RunContext context;
   const treadle::Node* node = nullptr;
-  const treadle::AllocationContext* memory = nullptr;  // allocation context of the thread that began the call
+  const treadle::AllocationContext* memory = nullptr;  // allocation context of the thread on which the call began
   std::thread::id thread;
-  mutable std::vector<treadle::Tensor> inputs;  // contiguous (copied if necessary); filled in on first use
+  mutable std::vector<treadle::Tensor> inputs;  // contiguous inputs (copied if necessary), filled in on first use
   std::vector<treadle::Tensor> outputs;
 
-  // Protects the members below from the plugin's threads: the one that called run, the one that completes the call, and those that read
+  // Protects the members below, which several threads use: the one that called run, the one that completes the call, and those that read
   // operands.
   mutable std::mutex mutex;
   mutable std::exception_ptr failure;        // first exception in a host function of this call, even if the plugin ignores it
-  bool returned = false, completed = false;  // true if `run` has returned TREADLE_PENDING; true if call_complete() has been called
+  bool returned = false, completed = false;  // `run` has returned TREADLE_PENDING; call_complete() has been called
   std::exception_ptr error;
   std::shared_ptr<treadle::Completion> completion;
   std::shared_ptr<treadle_call> self;  // keeps the call alive while it is pending
 
-  /// Passes the outputs on to the run.
+  /// Passes the outputs of the call on to the run of the graph.
   /// @throws the stored failure, or an Error for an output that the plugin did not make.
   void take_outputs();
   void rethrow_failure() const;
@@ -79,9 +80,9 @@ treadle_node view_of(const Graph& graph, const Node& node);
 treadle_node view_of(const CreateContext& context);
 treadle_node view_of(const InferContext& context);
 
-/// Copies a struct that a plugin registers. Plugins built with an earlier version have a smaller struct; fields that it does not have are
-/// zero.
-/// @throws Error(invalid_argument) for a size below the first version's or above this one's.
+/// Copies a struct that a plugin registers. A plugin built with an earlier version of the header has a smaller struct; the fields that it
+/// lacks become zero.
+/// @throws Error(invalid_argument) if the size is below that of the first version or above that of the present one.
 template <typename T>
 T of_any_version(const T& given, size_t first_version_bytes, std::string_view name) {
   if (given.size < first_version_bytes || given.size > sizeof(T))
@@ -91,13 +92,13 @@ T of_any_version(const T& given, size_t first_version_bytes, std::string_view na
   return copy;
 }
 
-/// Clears the text of an earlier failure on this thread.
+/// Clears the text of the previous failure on this thread.
 void clear_failure();
-/// Returns the text of the failure that a callback on this thread has reported, and clears it; empty: none.
+/// Returns the text of the failure that a callback has reported on this thread, and clears it. Empty: there is none.
 std::string take_failure();
 
-/// Calls a plugin's `run` for the operands of `context`. If the plugin returns "pending", the kernel is deferred (graph/deferred.h).
-/// @throws Error(internal) with the plugin's text, or for an output that it did not make.
+/// Calls a plugin's `run` with the operands of `context`. If the plugin returns TREADLE_PENDING, the kernel is deferred (graph/deferred.h).
+/// @throws Error(internal) with the plugin's text, or for an output that the plugin did not make.
 void run_call(const Node& node, RunContext& context, int (*run)(void* user, void* state, const treadle_host*, treadle_call*), void* user,
               void* state);
 

@@ -1,7 +1,7 @@
-// Divides a graph into subgraphs for a backend. Every node gets a depth: the number of times that the longest path to it changes between
-// nodes taken and not taken, or between devices. Adjacent taken nodes of equal depth form a subgraph.
-// An edge between two subgraphs always leads to a greater depth, so replacing them creates no cycle. The work is linear in the size of the
-// graph.
+// Divides a graph into subgraphs for a backend. Every node gets a depth: the number of times that the longest path to the node changes
+// between nodes that the backend takes and others, or between devices. Adjacent nodes of equal depth that the backend takes form a
+// subgraph. An edge between two subgraphs always leads to a greater depth, so replacing subgraphs creates no cycle. The work is linear in
+// the size of the graph.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -41,7 +41,7 @@ namespace {
 
 constexpr std::string_view kHandle = "handle";
 
-// The compiled subgraphs, by the handle that is stored in their node's attributes.
+// The compiled subgraphs, by handle. The node that replaces a subgraph stores the handle in its attributes.
 struct Handles {
   std::mutex mutex;
   int64_t next = 1;
@@ -91,7 +91,7 @@ struct SubgraphKernel {
 };
 
 const OpDef& subgraph_op() {
-  // The outputs have their types already, so there is nothing to infer.
+  // The outputs already have types, so there is nothing to infer.
   static const OpDef* op = add_custom_op({.name = "Subgraph",
                                           .domain = "treadle.backend",
                                           .since = {1},
@@ -104,7 +104,7 @@ const OpDef& subgraph_op() {
   return *op;
 }
 
-/// Partitions one graph for one property of a backend.
+/// Partitions one graph for one property (treadle_backend_property) of a backend, which selects nodes by device and operator.
 class Partitioner {
  public:
   Partitioner(Rewriter& rewriter, std::shared_ptr<const Backend> backend, size_t property, const PartitionOptions& options)
@@ -124,7 +124,7 @@ class Partitioner {
       if (takes(graph_.node(id))) taken_on_[index_of(id)] = device_of(graph_.node(id));
       visit(id);
     }
-    std::map<size_t, std::vector<NodeId>> groups;  // members of each group, by its leader; members are in topological order
+    std::map<size_t, std::vector<NodeId>> groups;  // nodes of each group, by the group's leader, in topological order
     for (NodeId id : order)
       if (!taken_on_[index_of(id)].empty()) groups[find(index_of(id))].push_back(id);
     std::vector<std::shared_ptr<const Compiled>> made;
@@ -143,7 +143,7 @@ class Partitioner {
 
   std::string_view device_of(const Node& node) const { return options_.device_of ? options_.device_of(node) : "cpu"; }
 
-  // A property for "sim" also applies to "sim:0".
+  // A property for the device "sim" also applies to "sim:0".
   bool is_on_its_device(const Node& node) const {
     const std::string_view device = device_of(node);
     return property().device == device || property().device == device.substr(0, device.find(':'));
@@ -230,7 +230,7 @@ class Partitioner {
                   .domain = std::string(subgraph_op().domain),
                   .name = fmt::format("{}_{}", backend_->name, graph_.node(members.front()).name),
                   .num_outputs = static_cast<int>(outputs.size())};
-    // The new outputs get the names of the old ones, by which outputs and fetches are found.
+    // The new outputs get the names of the old ones, because graph outputs and fetches are found by name.
     for (ValueId output : outputs) {
       spec.output_names.push_back(graph_.value(output).name);
       graph_.rename_value(output, graph_.unique_name(spec.output_names.back()));
@@ -252,10 +252,10 @@ class Partitioner {
   const PartitionOptions& options_;
   std::vector<int64_t> depth_;
   std::vector<size_t> leader_;
-  std::vector<std::string_view> taken_on_;  // device of each node that the property takes; empty: it does not take the node
+  std::vector<std::string_view> taken_on_;  // device of each node that the property takes; empty if it does not take it
 };
 
-// Sorts nodes topologically by depth-first search. Nodes that were in order keep their order.
+// Sorts nodes topologically by depth-first search. Nodes that were in order before keep their order.
 void sort_nodes(Graph& graph) {
   enum class State : uint8_t { unseen, open, done };
   std::vector<State> states(graph.node_capacity(), State::unseen);

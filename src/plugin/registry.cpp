@@ -17,7 +17,7 @@ namespace {
 struct Backends {
   std::mutex mutex;
   std::vector<std::shared_ptr<const Backend>> all;
-  std::map<std::string, std::string> names;  // names that were ever registered; they stay, because callers have pointers to them
+  std::map<std::string, std::string> names;  // all names ever registered; never removed, since callers have pointers to them
 };
 
 Backends& backends() {
@@ -80,7 +80,7 @@ std::vector<const char*> list_backends() {
 }
 
 void load_plugin(const std::string& path) {
-  // The library is never unloaded, because sessions keep pointers to its code.
+  // The plugin's library is never unloaded, because sessions keep pointers to its code.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) throw Error(ErrorCode::not_found, fmt::format("the plugin \"{}\" does not load: {}", path, dlerror()));
   auto entry = reinterpret_cast<int (*)(const treadle_host*)>(dlsym(library, "treadle_plugin_main"));

@@ -22,7 +22,7 @@ struct Backend {
   std::vector<Property> properties;
 };
 
-/// Returns the last backend registered under this name; null: there is none.
+/// Returns the backend that was last registered under this name; null if there is none.
 std::shared_ptr<const Backend> find_backend(std::string_view name);
 
 }  // namespace treadle::plugin
