@@ -12,7 +12,7 @@ using treadle::MemoryClass;
 
 namespace treadle::c_api {
 
-// Returns the C ABI's number of a class. Classes that were added later have numbers above that of the total.
+// Returns the C ABI's number of a memory class. TREADLE_MEMORY_TOTAL has a fixed number, and classes added later have larger numbers.
 int32_t number_of(MemoryClass memory_class) {
   const auto number = static_cast<int32_t>(memory_class);
   return number < TREADLE_MEMORY_TOTAL ? number : number + 1;

@@ -1,4 +1,4 @@
-// The struct behind the handle treadle_allocator, and the usage of memory by class.
+// The struct behind the handle treadle_allocator, and functions for the memory usage per class.
 #pragma once
 
 #include <memory>

@@ -3,10 +3,10 @@
 
 namespace treadle::c_api {
 
-/// Keeps the context that a caller passed with its callbacks. `release` is called when the last function that uses it is destroyed.
+/// Owns the context that a caller passed with its callbacks. `release` is called when the last callback that uses the context is destroyed.
 struct CallbackContext {
   void* context = nullptr;
-  void (*release)(void* context) = nullptr;  ///< set once nothing can fail any more; may stay null
+  void (*release)(void* context) = nullptr;  ///< set when registration can no longer fail; may be null
 
   CallbackContext() = default;
   CallbackContext(const CallbackContext&) = delete;

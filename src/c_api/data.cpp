@@ -23,10 +23,10 @@ struct treadle_dataset : treadle::c_api::Handle<treadle_dataset> {
 
 struct treadle_data_loader : treadle::c_api::Handle<treadle_data_loader> {
   treadle::train::DataLoader loader;
-  std::optional<treadle::train::NamedTensors> batch = {};  // the batch as read: feeds and labels
+  std::optional<treadle::train::NamedTensors> batch = {};  // the batch as it was read: feeds and labels
   treadle::train::Feeds feeds = {};
   treadle::Tensor labels = {};
-  treadle::train::Metadata position = {};  // the strings that `entries` point to
+  treadle::train::Metadata position = {};  // owns the strings to which `entries` point
   std::vector<treadle_config_entry> entries = {};
 };
 
@@ -52,7 +52,7 @@ bool flag_of(std::string_view name, std::string_view text) {
   return flag == 1;
 }
 
-/// @param set  called as set(name, value); returns false if there is no such option
+/// Passes each option to `set`. @param set  called as set(name, value); returns false if there is no such option
 template <typename Set>
 void read_options(const treadle_config_entry* options, size_t num_options, const char* known, const Set& set) {
   for (size_t i = 0; i < num_options; ++i) {

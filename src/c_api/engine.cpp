@@ -29,7 +29,7 @@ struct treadle_random_stream : Handle<treadle_random_stream> {
 
 namespace {
 
-constexpr int kMostThreads = 4096;  // the same limit as for sessions
+constexpr int kMostThreads = 4096;  // maximum, as for sessions
 
 Argument each_variable(const treadle_variable* const* variables, size_t count, const char* name) {
   return list_of(variables, count, name, [](const treadle_variable* variable) { return handle(variable, ""); });

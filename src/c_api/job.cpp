@@ -17,7 +17,7 @@ using treadle::JobStatus;
 
 constexpr size_t kFirstVersion = offsetof(treadle_job_status, share_percent);
 
-// Programs built with older headers have a shorter struct. It gets only the members that it has.
+// Fills the caller's struct. Programs built with older headers have a shorter struct, which gets only the members that it has.
 void fill(treadle_job_status& out, const JobStatus& status) {
   treadle_job_status all{};
   all.struct_size = out.struct_size;

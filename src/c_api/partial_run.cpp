@@ -1,4 +1,4 @@
-// Partial runs of the C ABI. They stop at Yields and between nodes, can be fed later, and return outputs before the end.
+// Partial runs of the C ABI. Such a run stops at Yield nodes and between nodes, accepts feeds later, and returns outputs before its end.
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +12,7 @@
 
 struct treadle_partial_run : treadle::c_api::Handle<treadle_partial_run> {
   treadle::PartialRun run;
-  std::vector<std::pair<std::string, treadle::Datum>> yielded = {};  // values that the present Yield hands out
+  std::vector<std::pair<std::string, treadle::Datum>> yielded = {};  // values of the Yield node at which the run has stopped
 };
 
 namespace {
@@ -21,7 +21,7 @@ using treadle::Error;
 using treadle::ErrorCode;
 using namespace treadle::c_api;
 
-// Records where the run has stopped. Returns 1 if it has finished.
+// Stores the values of the Yield at which the run has stopped, if any. Returns 1 if the run has finished.
 int note_stop(treadle_partial_run& run) {
   run.yielded.clear();
   if (run.run.at_yield()) run.yielded = run.run.yielded();

@@ -113,7 +113,7 @@ uint64_t treadle_profile_range_begin(void) {
   const uint64_t now = treadle::ProfileRange::begin();
   if (now == 0) return 0;
   try {
-    // The record of the end contains the name. Profiles made before the end contain the range under this name.
+    // The name is known only at the end of the range. Profiles made before the end show the range as "(unnamed)".
     treadle::Recorder::of_process().begin(treadle::ProfileRange::name_id(kUnnamed), treadle::RecordKind::begin, now);
   } catch (const std::exception&) {
     // If there is no memory for the name, nothing is recorded.
@@ -126,7 +126,7 @@ uint64_t treadle_profile_range_begin_named(const char* name) {
   try {
     return treadle::ProfileRange::begin(treadle::ProfileRange::name_id(name ? name : kUnnamed));
   } catch (const std::exception&) {
-    return 0;  // no memory for the name
+    return 0;  // there is no memory for the name
   }
 }
 

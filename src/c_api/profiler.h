@@ -1,4 +1,4 @@
-// Checks and converts the options of the C ABI's profilers.
+// Checks and converts the profiler options of the C ABI.
 #pragma once
 
 #include "c_api/arguments.h"
@@ -11,7 +11,7 @@ struct treadle_profiler : treadle::c_api::Handle<treadle_profiler> {
 
 namespace treadle::c_api {
 
-/// Checks the options, which may be NULL, or a struct of an older version for which the caller was compiled.
+/// Checks the options. They may be NULL, or a struct of an older version with which the caller was compiled.
 Argument profiler_options(const treadle_profiler_options* options) noexcept;
 /// Converts the options; NULL means the defaults.
 ProfilerOptions profiler_options_of(const treadle_profiler_options* options);

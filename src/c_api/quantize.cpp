@@ -1,4 +1,4 @@
-// Implements quantisation and the choice of a precision in the C ABI.
+// Implements quantization and the choice of a precision in the C ABI.
 #include "treadle/quantize.h"
 
 #include <algorithm>

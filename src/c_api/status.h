@@ -1,4 +1,4 @@
-// Statuses of the C ABI, and their construction from exceptions.
+// The statuses of the C ABI, and their construction from exceptions.
 #pragma once
 
 #include <exception>
@@ -25,7 +25,7 @@ inline bool is_error(treadle_code code) noexcept {
   return !within(as_number(code), TREADLE_INVALID_ARGUMENT, TREADLE_INTERNAL, "", "").faulty();
 }
 
-// This status is returned if not even a status can be allocated. It is never released.
+// The status to return if there is not even memory for a status. It is never released.
 inline treadle_status last_resort{{}, TREADLE_RESOURCE_EXHAUSTED, "out of memory", /*out_of_memory=*/true};
 
 inline treadle_status* status_of(treadle_code code, const char* message, bool out_of_memory = false) noexcept {
@@ -36,7 +36,7 @@ inline treadle_status* status_of(treadle_code code, const char* message, bool ou
   }
 }
 
-/// Runs `body`, and converts exceptions to a status. For call(), which checks arguments first.
+/// Runs `body`, and converts an exception to a status. Used by call(), which checks arguments first.
 template <typename Body>
 treadle_status* guarded(Body&& body) noexcept {
   try {
@@ -57,7 +57,7 @@ treadle_status* guarded(Body&& body) noexcept {
   }
 }
 
-/// Implements a function of the ABI: checks its arguments, then runs `body`.
+/// Implements a function of the C ABI: checks its arguments, then runs `body`.
 template <typename Body>
 treadle_status* call(const char* function, std::initializer_list<Argument> arguments, Body&& body) noexcept {
   return guarded([&] {
@@ -66,7 +66,7 @@ treadle_status* call(const char* function, std::initializer_list<Argument> argum
   });
 }
 
-/// Throws a callback's status as an exception, after releasing it. NULL means success.
+/// Releases the status that a callback returned, and throws it as an exception. NULL means success.
 inline void check(treadle_status* status) {
   if (!status) return;
   if (!is_of_kind(status)) throw Error(ErrorCode::invalid_argument, "a callback returned something that is no treadle_status");

@@ -1,4 +1,4 @@
-// The objects behind handles of models, values and run options.
+// The structs behind the handles of models, values and run options.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ inline Argument feeds(const char* const* names, const treadle_value* const* valu
   return first_fault({each_text(names, count, "input_names"), each_value(values, count, "inputs")});
 }
 
-/// Makes a map of values by name. @throws Error(invalid_argument) for a repeated name, since one of the two values would be ignored
+/// Adds a value to a map by name. @throws Error(invalid_argument) for a repeated name, since one of the two values would be ignored
 template <typename Values, typename Value>
 void add_once(Values& values, const char* name, Value&& value) {
   if (!values.emplace(name, std::forward<Value>(value)).second)
@@ -58,7 +58,7 @@ inline std::map<std::string, Datum> to_feeds(const char* const* names, const tre
 
 inline std::vector<std::string> to_strings(const char* const* texts, size_t count) { return {texts, texts + count}; }
 
-/// Returns the tensor of a value; NULL gives an undefined tensor. @throws Error(invalid_argument) if the value is not a tensor
+/// Returns the tensor of a value; NULL: returns an undefined tensor. @throws Error(invalid_argument) if the value is not a tensor
 inline Tensor to_tensor(const treadle_value* value, const char* what) {
   if (!value) return {};
   if (!value->datum.is_tensor()) throw Error(ErrorCode::invalid_argument, std::string(what) + " is no tensor");
@@ -70,7 +70,7 @@ inline std::vector<Tensor> to_tensors(const treadle_value* const* values, size_t
   return tensors;
 }
 
-/// Stores results in the caller's array. @throws Error(invalid_argument) if the number of results is not `room`
+/// Stores results in the caller's array. @throws Error(invalid_argument) if the array's size, `room`, is not the number of results
 inline void hand_out(std::vector<Datum> results, size_t room, treadle_value** outputs) {
   if (results.size() != room)
     throw Error(ErrorCode::invalid_argument, "room for " + std::to_string(room) + " outputs, there are " + std::to_string(results.size()));
