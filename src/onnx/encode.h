@@ -1,4 +1,4 @@
-// Encodes the structs of model_def.h: one function per protobuf message.
+// Encodes the structs of model_def.h, with one function per protobuf message.
 #pragma once
 
 #include <unordered_map>
@@ -8,7 +8,7 @@
 
 namespace treadle::onnx {
 
-/// Maps tensors whose elements are in an external file to their position in that file.
+/// For tensors whose elements are in an external file: maps each tensor to its position in that file.
 using ExternalPlan = std::unordered_map<const TensorDef*, ExternalDataDef>;
 
 struct EncodeContext {
@@ -17,7 +17,7 @@ struct EncodeContext {
 };
 
 void encode_model(const EncodeContext& context, const ModelDef& model);
-/// Encodes a tensor. @throws Error(invalid_model) if it has neither a value nor a reference to external data
+/// Encodes a tensor. @throws Error(invalid_model) if the tensor has neither a value nor a reference to external data
 void encode_tensor(const EncodeContext& context, const TensorDef& tensor);
 void encode_sparse_tensor(const EncodeContext& context, const SparseTensorDef& sparse);
 void encode_type(const EncodeContext& context, const TypeDef& type);

@@ -7,13 +7,13 @@ namespace {
 
 void encode_graph(const EncodeContext& context, const GraphDef& graph);
 
-/// Writes each element of `list` as a message, by `encode`.
+/// Writes each element of `list` as a message with the function `encode`.
 template <typename T, typename Encode>
 void encode_list(const EncodeContext& context, uint32_t field, const std::vector<T>& list, Encode encode) {
   for (const T& element : list) context.out.message(field, [&] { encode(context, element); });
 }
 
-/// Writes strings including empty ones, which mean omitted inputs.
+/// Writes all strings, including empty ones, which mean omitted inputs.
 void encode_strings(const EncodeContext& context, uint32_t field, const std::vector<std::string>& list) {
   for (const std::string& text : list) context.out.bytes(field, text);
 }

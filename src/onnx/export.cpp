@@ -21,9 +21,10 @@ namespace {
 
 constexpr const char* kOwnDomain = "treadle";
 constexpr int kOldestOpset = 11;    // older opsets do not allow negative axes
-constexpr int kOldestDefault = 13;  // in older opsets, most present operators had another form
+constexpr int kOldestDefault = 13;  // in older opsets, many of today's operators had another form
 
-// Returns the IR version of the ONNX release with these opsets (ONNX, docs/Versioning.md). Since IR 4, initializers need not be inputs.
+// Returns the IR version of the ONNX release with these opsets (ONNX, docs/Versioning.md). Since IR 4, initializers need not be graph
+// inputs.
 int64_t ir_version_of(const std::map<std::string, int>& opsets, bool has_functions) {
   struct Row {
     int opset;
@@ -49,7 +50,7 @@ DimDef to_def(const Dim& dim) {
     def.value = dim.value();
     return def;
   }
-  // Omits symbols without a declared name (`dim#7`), as they have no meaning outside this graph.
+  // Omits generated symbols such as `dim#7`, as they have no meaning outside this graph.
   std::string text = to_string(dim);
   if (dim.data_dependent() || text.find('#') != std::string::npos) return def;
   def.kind = DimDef::Kind::param;
@@ -90,7 +91,7 @@ TypeDef to_def(const Type& type, bool with_shape) {
   return def;
 }
 
-// Returns the inferred type of an output, with the model's names for extents that only a run determines.
+// Returns the inferred type of an output. Extents that become known only in a run get the names that the model declares.
 Type output_type(const Type& inferred, const Type& declared) {
   Type type = merge(inferred, declared);
   if (type.shape && declared.shape && type.shape->size() == declared.shape->size()) {
@@ -135,7 +136,7 @@ struct AttributeWriter {
   }
 };
 
-// Appends an attribute to the key of a local function. to_string() would not do, because it shortens lists and rounds numbers.
+// Appends an attribute's exact value to the key of a local function. to_string() would shorten lists and round numbers.
 struct ExactText {
   std::string& text;
 
@@ -164,7 +165,7 @@ class Exporter {
     model.producer_name = "treadle";
     model.producer_version = TREADLE_VERSION;
     if (original) {
-      // Keeps the producer, by which other tools decide which patterns to look for.
+      // Keeps the producer's name: other tools look for different patterns depending on it.
       if (!original->producer_name.empty()) {
         model.producer_name = original->producer_name;
         model.producer_version = original->producer_version;
@@ -188,7 +189,7 @@ class Exporter {
   }
 
  private:
-  // Identifies constants by their memory, so that a body's copy of a captured constant is written under the original's name.
+  // Identifies constants by their memory, so that a body's copy of a captured constant is written under the original constant's name.
   using ConstantKey = std::tuple<const void*, DType, std::string>;
 
   struct Scope {
@@ -197,9 +198,9 @@ class Exporter {
     std::vector<std::string> names;  // name of each value; empty if it is not written
     std::unordered_set<std::string> used;
     std::map<ConstantKey, ValueId> constants;
-    std::unordered_set<uint32_t> needed;           // constants to write although no node of this graph reads them
-    std::unordered_set<uint32_t> outer_constants;  // constants that are written as values of a surrounding graph
-    std::vector<std::string> copies;               // for each output: name of the Identity that copies it; empty if none is needed
+    std::unordered_set<uint32_t> needed;           // constants to write even if no node of this graph reads them
+    std::unordered_set<uint32_t> outer_constants;  // constants of a body that are written in a surrounding graph instead
+    std::vector<std::string> copies;               // for each output: name of its copy by an Identity; empty: no copy is needed
   };
 
   void choose_opsets(const ModelDef* original) {
@@ -224,7 +225,7 @@ class Exporter {
     if (options_.own_operators) opsets_[""] = newest_opset("");
     if (options_.own_operators) return;
     if (options_.opset == kModelsOpset && original) {
-      // An upgraded node has the same meaning in all opsets from its lowest one on.
+      // An upgraded node means the same in all opsets from its lowest one to the newest.
       for (const OpsetImport& import : original->opset_imports) {
         int& version = opsets_.try_emplace(import.domain == "ai.onnx" ? "" : import.domain, 1).first->second;
         version = std::max(version, static_cast<int>(import.version));
@@ -256,7 +257,7 @@ class Exporter {
     }
   }
 
-  // Choice of names.
+  // The following functions choose names.
   static bool is_taken(const Scope& scope, const std::string& name) {
     for (const Scope* s = &scope; s; s = s->parent)
       if (s->used.contains(name)) return true;
@@ -291,7 +292,7 @@ class Exporter {
     auto named = [&](ValueId id) {
       return id == kNoValue || !scope.names[index_of(id)].empty() || captured.contains(static_cast<uint32_t>(id));
     };
-    for (int live = 1; live >= 0; --live) {  // values that nodes read get their names first
+    for (int live = 1; live >= 0; --live) {  // values that nodes read get names before others
       for (size_t i = 0; i < graph.num_values(); ++i) {
         ValueId id{static_cast<uint32_t>(i)};
         const Value& value = graph.value(id);
@@ -307,9 +308,9 @@ class Exporter {
         if (!named(output)) name_value(scope, output, graph.value(output).name);
   }
 
-  // Outputs of a model must keep their names; those of a body are identified by position. The first output that is a computed value gives
-  // the value its name, and an input of a model may be an output under its own name. Other outputs are copies: of constants, of values that
-  // are outputs already, and of a body's inputs (onnxruntime 1.31 overwrites a state that Scan's body passes through).
+  // Outputs of a model must keep their names; outputs of a body are identified by position. If a computed value is an output, the value
+  // gets the name of its first output. An input of a model may be an output under its own name. All other outputs are copies: of constants,
+  // of values that already are outputs, and of a body's inputs (onnxruntime 1.31 overwrites a state that Scan's body passes through).
   static void name_outputs(Scope& scope) {
     const Graph& graph = scope.graph;
     std::unordered_set<std::string> given;
@@ -342,7 +343,7 @@ class Exporter {
     return false;
   }
 
-  // Writing of graphs.
+  // The following functions write graphs.
   GraphDef write_graph(Scope& scope, const Body* body = nullptr, const std::vector<std::string>* captured_names = nullptr) {
     const Graph& graph = scope.graph;
     name_values(scope, body);
@@ -404,7 +405,7 @@ class Exporter {
     }
   }
 
-  // Writing of nodes.
+  // The following functions write nodes.
   NodeDef write_node(Scope& scope, const Node& node) {
     refuse_internal_attributes(node);
     NodeDef def;
@@ -439,8 +440,8 @@ class Exporter {
 
   static std::string name_of_operand(const Scope& scope, ValueId id) { return id == kNoValue ? std::string() : scope.names[index_of(id)]; }
 
-  // Returns the local function for a node of the treadle domain. Its body depends on operands and attributes, so nodes that differ in them
-  // get different functions.
+  // Returns the local function for a node of the treadle domain. The function's body depends on operands and attributes, so nodes that
+  // differ in these get different functions.
   std::string function_for(const Graph& graph, const Node& node, NodeDef& def) {
     std::string key = fmt::format("{}_{}_{}", node.op_type, def.inputs.size(), def.outputs.size()), name = key;
     for (const std::string& input : def.inputs) key += input.empty() ? " -" : " +";
@@ -484,7 +485,7 @@ class Exporter {
   const ExportOptions& options_;
   std::map<std::string, int> opsets_;
   std::map<std::string, FunctionDef> functions_;       // local functions, by name
-  std::map<std::string, std::string> function_names_;  // names of local functions, by the key of their body
+  std::map<std::string, std::string> function_names_;  // names of local functions, by key (operator, operands and attributes)
 };
 
 }  // namespace

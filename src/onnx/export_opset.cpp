@@ -9,7 +9,7 @@
 namespace treadle::onnx {
 namespace {
 
-// Values of attributes that were introduced later than the attribute.
+// Values of attributes that were added to ONNX later than the attribute itself.
 struct LateValue {
   std::string_view op_type, attribute, value;
   int since;
@@ -72,7 +72,7 @@ int lowest_opset(const Graph& graph, const Node& node) {
   const OpDef& op = *node.op;
   if (is_custom_op(op)) return node.version;
   int lowest = op.since.empty() ? 1 : op.since.back();
-  // An upgrade step of a version means that the operator's meaning changed after that version.
+  // If there is an upgrade step from a version, the operator's meaning changed after that version.
   int changed = 0;
   for (const UpgradeStep& step : op.upgrade) changed = std::max(changed, step.from);
   std::span<const SchemaVersion> history = schema_history();
@@ -85,7 +85,7 @@ int lowest_opset(const Graph& graph, const Node& node) {
   while (last != history.end() && last->domain == node.domain && last->name == node.op_type) ++last;
   while (last != first) {
     --last;
-    if (last->since > lowest) continue;  // the schema is newer than this build knows
+    if (last->since > lowest) continue;  // this build does not know so new a schema
     if (last->since <= changed || !fits(graph, node, *last)) break;
     lowest = last->since;
   }

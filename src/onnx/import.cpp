@@ -31,22 +31,22 @@ std::string_view normalized_domain(std::string_view domain) { return domain == "
 
 [[noreturn]] void fail(std::string message) { throw Error(ErrorCode::invalid_model, std::move(message)); }
 
-using Names = std::unordered_set<std::string_view>;  // views of names owned by the definitions
+using Names = std::unordered_set<std::string_view>;  // views of names that the definitions own
 
 /// A graph that is being read, with a link to the graph around it.
 struct Nesting {
   Graph* graph;
   Nesting* around;
-  /// Values of the surrounding graph that this body reads: (inside, outside).
+  /// The values of the surrounding graph that this body reads, as pairs (value inside, value outside).
   std::vector<std::pair<ValueId, ValueId>> captures;
-  std::unordered_map<ValueId, ValueId> inside;  // values inside, by the value outside
+  std::unordered_map<ValueId, ValueId> inside;  // maps a value outside to the value inside
 };
 
-/// The names visible to nodes of a graph, or of a function whose nodes become nodes of the graph.
+/// The names that are visible to the nodes of a graph, or of a local function whose nodes are inlined into the graph.
 struct Scope {
   Nesting* nesting;
   Scope* parent;
-  Scope* caller = nullptr;  // for a body given by a function's caller: searched for names that the function lacks
+  Scope* caller = nullptr;  // for a body passed to a function as an attribute: scope of the caller, for names unknown in the function
   std::unordered_map<std::string_view, ValueId> names = {};
 };
 
@@ -55,15 +55,15 @@ struct FunctionFrame;
 /// An attribute passed to a local function.
 struct GivenAttribute {
   const AttributeDef* def;
-  Scope* scope = nullptr;                // scope of the call that passes it; null for the function's default
-  const FunctionFrame* frame = nullptr;  // frame of the call that passes it; null for the function's default
+  Scope* scope = nullptr;                // scope of the call that passes the attribute; null: the function's default
+  const FunctionFrame* frame = nullptr;  // frame of the call that passes the attribute; null: the function's default
 };
 
-/// A local function being imported at one call: its nodes use its attributes, opsets and name prefix instead of the file's.
+/// A local function that is being inlined at one call. Its nodes use its attributes, opsets and name prefix instead of the file's.
 struct FunctionFrame {
   const FunctionDef* function = nullptr;
   std::unordered_map<std::string_view, GivenAttribute> attributes;
-  std::string prefix;  // prefix of the names of its values and nodes
+  std::string prefix;  // prefix for the names of the function's values and nodes
   int depth = 0;
 };
 
@@ -100,8 +100,8 @@ class Importer {
     return static_cast<int>(opset.version);
   }
 
-  // Converts a type. An extent without name or value becomes a new symbol or, if the type is only a declaration, unknown before the run.
-  // Some exporters name all unknown extents "?". A body's extents come from its node, whatever names it declares.
+  // Converts a type. An extent without name or value becomes a new symbol; some exporters name all unknown extents "?". All unknown extents
+  // of a body become new symbols that only the run determines, whatever names the body declares.
   Type to_type(const TypeDef& def, bool is_body = false) {
     switch (def.kind) {
       case TypeDef::Kind::tensor:
@@ -138,7 +138,7 @@ class Importer {
       fail(fmt::format("the value \"{}\" is defined twice in graph \"{}\"", name, scope.nesting->graph->name));
   }
 
-  // Finds the value with this name. A value of an enclosing graph becomes a captured input of every graph in between.
+  // Finds the value with this name. If the value belongs to an enclosing graph, every graph in between captures it as an input.
   std::optional<ValueId> resolve(Scope& scope, const std::string& name) {
     if (auto found = scope.names.find(name); found != scope.names.end()) return found->second;
     for (Scope* outer : {scope.parent, scope.caller}) {
@@ -153,7 +153,7 @@ class Importer {
     return std::nullopt;
   }
 
-  // Makes a value of an enclosing graph an input of every body in between.
+  // Makes a value of an enclosing graph an input of this body, and of every body in between.
   ValueId captured(Nesting& nesting, const Nesting& owner, ValueId value, const std::string& name) {
     if (&nesting == &owner) return value;
     const ValueId outside = captured(*nesting.around, owner, value, name);
@@ -189,7 +189,7 @@ class Importer {
     for (const SparseTensorDef& tensor : def.sparse_initializers)
       add_initializer(scope, tensor.values.name, to_dense(tensor), false, is_body);
     import_nodes(def.nodes, scope, frame, constants);
-    for (const NodeId id : graph.order()) complete_outputs(graph, id);  // only now, when all names of the file are known
+    for (const NodeId id : graph.order()) complete_outputs(graph, id);  // must be last, when all names of the file are known
     for (const ValueInfoDef& output : def.outputs) {
       std::optional<ValueId> id = resolve(scope, output.name);
       if (!id || *id == kNoValue) fail(fmt::format("the output \"{}\" of graph \"{}\" is never made", output.name, def.name));
@@ -205,11 +205,11 @@ class Importer {
     }
     ValueId id = scope.nesting->graph->add_constant(name, with_valid_booleans(tensor));
     define(scope, name, id);
-    // Below IR 4 every initializer had to be an input, so being an input does not mean that a feed may replace it.
+    // Below IR 4, every initializer had to be a graph input, so being an input did not mean that a feed may replace the initializer.
     if (is_input && model_.ir_version >= 4) scope.nesting->graph->overridable_initializers.push_back(id);
   }
 
-  // Limits dense copies of sparse tensors: zeros take no bytes in the file, but they do in memory.
+  // Limits the memory of dense copies of sparse tensors, since zeros take memory but no bytes in the file.
   void count_dense(const SparseTensorDef& sparse, int64_t dense, int64_t stored) {
     dense_bytes_ = checked_add(dense_bytes_, dense);
     stored_bytes_ = checked_add(stored_bytes_, stored);
@@ -254,7 +254,7 @@ class Importer {
     return dense;
   }
 
-  // If initializers or Constant nodes have the same name, the last one applies, as in onnxruntime. Nodes come after initializers.
+  // If several initializers or Constant nodes have the same name, the last one applies, as in onnxruntime. Nodes count as later.
   class Constants {
    public:
     Constants(const std::vector<TensorDef>& initializers, const std::vector<NodeDef>& nodes) {
@@ -321,7 +321,7 @@ class Importer {
     node.domain = normalized_domain(def.domain);
     node.overload = def.overload;
     node.op = find_op(node.domain, node.op_type);
-    // Files of models must not use operators reserved for the optimiser and the trainer.
+    // Model files must not use operators reserved for the optimizer and the trainer.
     if (node.op && node.domain == "treadle" && !node.op->in_files && !is_artifact_) node.op = nullptr;
     node.version = version_for(def, frame);
     std::string name = frame.prefix + (def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name);
@@ -331,7 +331,7 @@ class Importer {
     node.metadata = def.metadata_props;
     node.inputs.reserve(def.inputs.size());
     for (const std::string& input : def.inputs) node.inputs.push_back(resolve_input(scope, def, input));
-    // Custom operators get all operands, including trailing absent ones.
+    // Custom operators get all operands; for others, absent operands at the end are dropped.
     const bool is_custom = node.op && is_custom_op(*node.op);
     while (!is_custom && !node.inputs.empty() && node.inputs.back() == kNoValue) node.inputs.pop_back();
     node.num_formal_inputs = static_cast<int>(node.inputs.size());
@@ -385,8 +385,8 @@ class Importer {
       Nesting nesting{body.get(), scope.nesting, {}, {}};
       Scope inner{&nesting, &scope, given.scope};
       FunctionFrame inner_frame = given.frame ? *given.frame : frame;
-      inner_frame.prefix.clear();                                                 // names in a body need no prefix
-      if (source != &attribute) inner_frame.depth = deeper(frame, source->name);  // a default may refer to itself
+      inner_frame.prefix.clear();                                                 // a body has its own names
+      if (source != &attribute) inner_frame.depth = deeper(frame, source->name);  // limits the depth, since a default may refer to itself
       import_graph_def(*source->g, inner, inner_frame, /*is_body=*/true);
       node.bodies.push_back({attribute.name, std::move(body), {}});
       captures.push_back(std::move(nesting.captures));
@@ -394,8 +394,8 @@ class Importer {
     }
     if (node.attributes.has(attribute.name)) fail(fmt::format("node \"{}\" has the attribute \"{}\" twice", node.name, attribute.name));
     Attribute value = to_attribute(*source);
-    // A Constant's tensor becomes a constant of the graph, which may be unaligned. Other attributes are read by operators, including custom
-    // ones, and must be aligned.
+    // A Constant's tensor becomes a constant of the graph, which may be unaligned. Tensors in other attributes are read by operators,
+    // including custom operators, and must be aligned.
     if (auto* datum = std::get_if<Datum>(&value); datum && datum->is_tensor() && !is_aligned(datum->tensor()) && !node.is("Constant"))
       value = Datum(datum->tensor().clone());
     node.attributes.set(attribute.name, std::move(value));
@@ -449,7 +449,7 @@ class Importer {
       }
       inner.attributes[attribute.name] = given;
     }
-    // The function sees only its formal inputs. Its names have a separate scope in the same graph.
+    // In the function, only its formal inputs are visible. Its names form a separate scope of the same graph.
     Scope local{scope.nesting, nullptr};
     if (call.inputs.size() > function.inputs.size())
       fail(fmt::format("the {} gives {} inputs to a function of {}", describe_def(call), call.inputs.size(), function.inputs.size()));
@@ -478,7 +478,7 @@ class Importer {
   bool is_artifact_ = false;
   int64_t num_nodes_ = 0;
   UnfoldingBudget unfolding_;
-  int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // dense_bytes_: bytes of dense copies; stored_bytes_: bytes of the sparse tensors
+  int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // bytes of dense copies; bytes of the sparse tensors
   std::unordered_map<const SparseTensorDef*, Tensor> dense_;
 };
 

@@ -1,8 +1,8 @@
 // The contents of an ONNX file as plain structs: ModelProto and everything in it (IR 14), with decoded tensors.
 //
-// The structs mirror the protobuf messages field by field and know nothing of the graph. Reading loses two things: fields that IR 14 does
-// not define, and the difference between an absent and an empty string, list or type (which has no meaning in ONNX). Copies are deep,
-// except that tensors share their elements: before changing these, make a copy (Tensor::clone).
+// The structs mirror the protobuf messages field by field and do not depend on Graph. Reading loses two things: fields that IR 14 does not
+// define, and the difference between an absent and an empty string, list or type (which has no meaning in ONNX). Copies are deep, except
+// that tensors share their elements: copy a tensor (Tensor::clone) before changing elements.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace treadle::onnx {
 
-/// The newest IR version whose fields are all known. Newer files are rejected instead of being read in part.
+/// The newest IR version of which all fields are known. Files of newer versions are rejected, instead of being read in part.
 inline constexpr int64_t kMaxIrVersion = 14;
 
 /// An optional owned object. Copying it copies the object.
@@ -35,7 +35,7 @@ class Owned : public std::unique_ptr<T> {
 };
 
 struct OpsetImport {
-  std::string domain;  // the default domain; "" and "ai.onnx" are equal
+  std::string domain;  // "" and "ai.onnx" both mean the default domain
   int64_t version = 0;
 };
 
@@ -44,12 +44,12 @@ struct ExternalDataDef {
   std::string location;            // relative to the model's folder
   uint64_t offset = 0;             // offset in bytes
   std::optional<uint64_t> length;  // length in bytes; absent: as many bytes as the shape needs
-  std::string checksum;            // SHA-1 of the file as 40 hexadecimal digits, which the reader verifies; other text is stored
+  std::string checksum;            // SHA-1 of the file in 40 hexadecimal digits, which the reader verifies; other text is only stored
   Properties other;                // keys that ONNX does not define
 };
 
-/// TensorProto. The reader always sets `dtype` and `shape`, and also `value` unless it is external and was not requested. The writer uses
-/// `value` if it is defined, otherwise `dtype`, `shape` and `external`.
+/// TensorProto. The reader always sets `dtype` and `shape`. It also sets `value`, except for external tensors that were not requested. The
+/// writer uses `value` if it is defined, otherwise `dtype`, `shape` and `external`.
 struct TensorDef {
   std::string name;
   DType dtype = DType::undefined;
@@ -63,7 +63,7 @@ struct TensorDef {
 
 /// SparseTensorProto. The reader has checked that indices are inside `dims` and strictly ascending.
 struct SparseTensorDef {
-  TensorDef values;   // [nnz]; has the sparse tensor's name
+  TensorDef values;   // [nnz]; its name is that of the sparse tensor
   TensorDef indices;  // int64, [nnz] (linear) or [nnz, rank]
   std::vector<int64_t> dims;
 };
@@ -71,7 +71,7 @@ struct SparseTensorDef {
 struct DimDef {
   enum class Kind : uint8_t { unknown, value, param };
   Kind kind = Kind::unknown;
-  int64_t value = 0;  // the number in the file: some exporters write -1 for "unknown"
+  int64_t value = 0;  // as in the file; some exporters write -1 for an unknown extent
   std::string param;
   std::string denotation;
 };
@@ -116,10 +116,10 @@ enum class AttributeType : uint8_t {
   type_protos = 14,
 };
 
-/// AttributeProto. Only the member for `type` has a value. The reader has checked this, and that a pointer for `type` is set.
+/// AttributeProto. Only the member that belongs to `type` has a value. The reader has checked this, and that no such pointer is null.
 struct AttributeDef {
   std::string name;
-  std::string ref_attr_name;  // in a function: name of the function's attribute that provides the value; no member then has one
+  std::string ref_attr_name;  // in a function: name of the function's attribute that provides the value; no member is set then
   std::string doc_string;
   AttributeType type = AttributeType::undefined;
   float f = 0;
@@ -137,7 +137,7 @@ struct AttributeDef {
   std::vector<SparseTensorDef> sparse_tensors;
   std::vector<TypeDef> type_protos;
 
-  // Defined in model_def.cpp, because GraphDef is incomplete at this point.
+  // Defined in model_def.cpp, because GraphDef is still incomplete here.
   AttributeDef();
   ~AttributeDef();
   AttributeDef(const AttributeDef&);
@@ -159,7 +159,7 @@ struct NodeDef {
   std::vector<std::string> device_configurations;  // encoded messages NodeDeviceConfigurationProto
 };
 
-/// Corresponds to TensorAnnotation: the quantisation parameters of a value.
+/// TensorAnnotation: the quantization parameters of a value.
 struct QuantizationAnnotation {
   std::string tensor_name;
   Properties quant_parameter_tensor_names;
@@ -178,15 +178,15 @@ struct GraphDef {
   Properties metadata_props;
 };
 
-/// FunctionProto: a model-local function, identified by (domain, name, overload).
+/// FunctionProto: a local function of the model, identified by (domain, name, overload).
 struct FunctionDef {
   std::string name;
   std::string domain;
   std::string overload;
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
-  std::vector<std::string> attributes;         // names of required attributes, which have no default
-  std::vector<AttributeDef> attribute_protos;  // attributes with their defaults
+  std::vector<std::string> attributes;         // names of the required attributes, that is, those without a default
+  std::vector<AttributeDef> attribute_protos;  // the attributes that have a default
   std::vector<NodeDef> nodes;
   std::vector<OpsetImport> opset_imports;
   std::vector<ValueInfoDef> value_info;
@@ -195,7 +195,7 @@ struct FunctionDef {
 };
 
 struct ModelDef {
-  // ONNX Runtime has the same value for a model without a version.
+  // Stands for a missing version. ONNX Runtime uses the same value.
   static constexpr int64_t kNoVersion = std::numeric_limits<int64_t>::max();
   int64_t ir_version = 0;
   std::vector<OpsetImport> opset_imports;

@@ -1,4 +1,4 @@
-// Converts operators of com.microsoft.nchwc to ONNX's. ONNX Runtime writes them into .ort files for its own kernels. Their values have
+// Converts operators of com.microsoft.nchwc to ONNX's. ONNX Runtime writes them into .ort files for its own kernels. Their values store
 // channels in blocks, the last of which is padded; here they become [N, C, H, W] with the padded number of channels. Weights are [O /
 // block, I / block, H, W, block of I, block of O], or [O / block, I, H, W, block of O] if there are fewer inputs than a block.
 #include <string>
@@ -26,8 +26,8 @@ void each_graph(GraphDef& graph, const Visit& visit) {
 
 bool is_blocked_conv(const NodeDef& node) { return node.domain == kDomain && node.op_type == "Conv" && node.inputs.size() > 1; }
 
-// Returns the number of channels in a block, which files do not declare. If an extent is no multiple of 16, the number follows from it;
-// otherwise it is the number that ONNX Runtime uses on this processor.
+// Returns the number of channels in a block, which files do not declare. If some extent is not a multiple of 16, this determines the
+// number; otherwise it is the number that ONNX Runtime uses on this processor.
 int64_t block_of(GraphDef& graph) {
   bool is_eight = false, is_sixteen = false;
   each_graph(graph, [&](const GraphDef& each) {
@@ -114,7 +114,7 @@ class Unblocker {
     attribute.name = std::move(name), attribute.type = AttributeType::ints, attribute.ints = std::move(numbers);
   }
 
-  // Adds a node whose integer lists were attributes before opset `since`, and are operands from it on.
+  // Adds a node with integer lists. Before opset `since`, these lists are attributes; from this opset on, they are operands.
   void add(const std::string& op, const std::string& x, const std::string& y, int64_t since,
            std::initializer_list<std::pair<std::string, std::vector<int64_t>>> lists) {
     NodeDef& node = add_node(op, {x}, y);
@@ -155,7 +155,7 @@ class Unblocker {
     add_node("Pad", {x, y + "/pads"}, y);
   }
 
-  // Returns the extent; -1 if it is unknown.
+  // Returns the value's extent along the axis; -1 if it is unknown.
   int64_t known_extent(const std::string& name, size_t axis) const {
     const auto type = types_.find(name);
     if (type == types_.end() || !type->second->shape || axis >= type->second->shape->size()) return -1;

@@ -14,9 +14,9 @@
 namespace treadle::onnx {
 namespace {
 
-using Names = std::unordered_set<std::string_view>;  // views of names owned by the definitions
+using Names = std::unordered_set<std::string_view>;  // views of names that the definitions own
 
-// Collects the names that a node reads from its graph, including those that its bodies read from outside.
+// Collects the names of the values that a node reads from its graph, including values outside the node's bodies that the bodies read.
 void collect_reads(const NodeDef& def, Names& reads) {
   for (const std::string& input : def.inputs)
     if (!input.empty()) reads.insert(input);
@@ -39,7 +39,7 @@ void collect_reads(const NodeDef& def, Names& reads) {
 using Producers = std::unordered_map<std::string_view, size_t>;  // maps a value's name to the index of the node that computes it
 
 // Returns true if all values read by a node and its bodies are computed by nodes before index `i`. The check is cheap, and true for nearly
-// every file. It may be wrongly false if a body names one of its values like a later node of the surrounding graph.
+// every file. It may be wrongly false if a value of a body has the name of a later node's output.
 bool reads_only_before(const NodeDef& def, size_t i, const Producers& producers) {
   auto is_before = [&](const std::string& name) {
     auto found = producers.find(name);
@@ -86,7 +86,7 @@ std::vector<const NodeDef*> in_order(std::vector<const NodeDef*> nodes) {
     readers[made_by].push_back(reader);
     ++missing[reader];
   }
-  std::set<size_t> ready;  // sorted by position in the file, to stay close to the file's order
+  std::set<size_t> ready;  // indices of nodes in the file; the smallest comes first, which keeps the file's order if possible
   for (size_t i = 0; i < nodes.size(); ++i)
     if (missing[i] == 0) ready.insert(i);
   while (!ready.empty()) {

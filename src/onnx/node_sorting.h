@@ -1,4 +1,4 @@
-// Sorts the nodes of a file.
+// Sorts the nodes of a model file topologically.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace treadle::onnx {
 /// @throws Error(invalid_model) for a cycle
 std::vector<const NodeDef*> in_order(std::vector<const NodeDef*> nodes);
 
-/// Describes a node in errors: `Conv node "layer1/conv" (ai.onnx)`
+/// Returns a description of a node for error messages: `Conv node "layer1/conv" (ai.onnx)`
 std::string describe_def(const NodeDef& def);
 
 }  // namespace treadle::onnx

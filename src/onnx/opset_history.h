@@ -12,15 +12,15 @@ struct SchemaVersion {
   std::string_view domain, name;
   int16_t since;
   int8_t num_inputs, num_outputs;
-  bool variadic_inputs, variadic_outputs;  // true if the last port may be repeated
-  uint8_t inputs[16], outputs[16];         // numbers for which type_mask() returns the types
+  bool variadic_inputs, variadic_outputs;  // true if the last input or output may be repeated
+  uint8_t inputs[16], outputs[16];         // index for type_mask() of each input and output
   std::string_view attributes;             // names of the attributes, separated by spaces
 };
 
-/// Returns all versions, sorted by domain, name and version. For ai.onnx, only versions that are valid in opset 11 or later.
+/// Returns all schema versions, sorted by domain, name and version. For ai.onnx, it omits versions that ended before opset 11.
 std::span<const SchemaVersion> schema_history();
 
-/// Returns the types that a port accepts: bit d for tensors of DType d; bits 40 to 43 for sequences, optionals, maps and sparse tensors.
+/// Returns the accepted types as a mask: bit d for tensors of DType d; bits 40 to 43 for sequences, optionals, maps and sparse tensors.
 uint64_t type_mask(int index);
 
 }  // namespace treadle::onnx

@@ -1,6 +1,6 @@
 // Reads ONNX Runtime's model format (*.ort): a flat buffer with the identifier "ORTM" that contains the same information as an ONNX file.
-// Field numbers are those of its schema. Parts for ONNX Runtime's own kernels and optimisers are not read: edges, kernel types, runtime
-// optimisations.
+// Field numbers are those of the format's schema. Parts for ONNX Runtime's own kernels and optimizers are not read: edges, kernel types,
+// runtime optimizations.
 #include <cstring>
 #include <optional>
 #include <unordered_map>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr char kNewestVersion = '6';
 
-/// The bytes of a flat buffer. Every read is checked and counted, because many 4-byte offsets of a hostile file could refer to the same
-/// large object.
+/// The bytes of a flat buffer. Every read is checked and its bytes are counted, because many 4-byte offsets in a hostile file could refer
+/// to the same large object.
 class FlatFile {
  public:
   FlatFile(ParseContext& context, std::string_view bytes)
@@ -34,7 +34,7 @@ class FlatFile {
     if (at > bytes_.size() || size > bytes_.size() - at) fail("it is cut off, or an offset in it leads beyond its end");
     return bytes_.substr(at, static_cast<size_t>(size));
   }
-  /// Follows the offset at `at`. Offsets point forwards, so no object can contain itself.
+  /// Follows the offset that is stored at `at`. Offsets lead forwards, so no object can contain itself.
   size_t target(size_t at) const {
     const auto offset = number<uint32_t>(at);
     if (offset == 0 || offset > bytes_.size() - at) fail("an offset in it leads beyond its end");
@@ -55,15 +55,15 @@ class FlatFile {
   ParseContext& context;
 
  private:
-  static constexpr size_t kLeastTableBytes = 8;  // a table has at least the offset to it, and its own offset to the vtable
-  static constexpr uint64_t kBytesPerByte = 32, kSpareBytes = 1 << 20;  // limit: names are copied for each of their uses
+  static constexpr size_t kLeastTableBytes = 8;  // a table has at least an offset to its vtable, and is the target of one offset
+  static constexpr uint64_t kBytesPerByte = 32, kSpareBytes = 1 << 20;  // limit of copied bytes, as a name is copied for each of its uses
 
   std::string_view bytes_;
   size_t tables_left_;
   uint64_t bytes_left_;
 };
 
-/// A vector of numbers or of offsets in the file.
+/// A vector of numbers or of offsets, at a position of the file.
 struct FlatVector {
   size_t at = 0;
   uint32_t size = 0;
@@ -78,7 +78,7 @@ class FlatTable {
   }
   FlatFile& file() const { return *file_; }
 
-  /// Returns the position of a field; nullopt if it is absent.
+  /// Returns the position of a field of the table; nullopt if the field is absent.
   std::optional<size_t> place(int field) const {
     const size_t entry = 4 + 2 * static_cast<size_t>(field);
     if (entry + 2 > fields_bytes_) return std::nullopt;
@@ -116,7 +116,7 @@ class FlatTable {
     if (!all.empty()) std::memcpy(all.data(), file_->range(found.at, all.size() * sizeof(T)).data(), all.size() * sizeof(T));
     return all;
   }
-  /// @param is_text  true: the text must be UTF-8; false: any bytes
+  /// Returns a list of strings. @param is_text  true: the strings must be UTF-8; false: they may contain any bytes
   std::vector<std::string> texts(int field, bool is_text = true) const {
     const FlatVector found = vector(field, kOffsetBytes);
     file_->count(uint64_t{sizeof(std::string)} * found.size);
@@ -129,7 +129,7 @@ class FlatTable {
     }
     return all;
   }
-  /// Reads each table of a list into an element of `list`. Its name or index is its place in errors.
+  /// Reads each table of a list into an element of `list`. In errors, an element's name or index says where the error is.
   template <typename T, typename Read>
   void each(int field, const char* name, std::vector<T>& list, const Read& read) const {
     const FlatVector found = vector(field, kOffsetBytes);
@@ -266,7 +266,7 @@ void read_attribute(const FlatTable& from, AttributeDef& out) {
   out.doc_string = from.text(1);
   const ParseContext& context = from.file().context;
   const auto type = from.number<int32_t>(2);
-  // Reads the nested table that an attribute of this type must have.
+  // Reads the nested table that an attribute of this type must contain.
   auto single = [&](int field) {
     const auto found = from.table(field);
     if (!found) context.place.fail("an attribute without the value that its type asks for");
@@ -313,7 +313,7 @@ uint64_t bytes_of(const TypeDef& type) {
 
 using Known = std::unordered_map<std::string, const ValueInfoDef*>;
 
-/// Returns the values whose names are in a field, with the types from the graph's list of values.
+/// Returns the values whose names a field lists. Their types come from the graph's list of values.
 std::vector<ValueInfoDef> named(const FlatTable& from, int field, const Known& known) {
   std::vector<ValueInfoDef> found;
   for (const std::string& name : from.texts(field)) {
@@ -340,7 +340,7 @@ void read_graph(const FlatTable& from, GraphDef& out) {
   for (const ValueInfoDef& value : values) known.emplace(value.name, &value);
   out.inputs = named(from, 5, known);
   out.outputs = named(from, 6, known);
-  std::unordered_set<std::string> made;  // names of values that nodes of this graph compute; other names belong to a surrounding graph
+  std::unordered_set<std::string> made;  // names of values that this graph's nodes compute; other names belong to a surrounding graph
   for (const NodeDef& node : out.nodes) made.insert(node.outputs.begin(), node.outputs.end());
   for (const ValueInfoDef& output : out.outputs) made.erase(output.name);
   std::erase_if(values, [&](const ValueInfoDef& value) { return value.name.empty() || !made.contains(value.name); });

@@ -42,7 +42,7 @@ void parse_function(ParseContext& context, WireReader reader, FunctionDef& out) 
   }
 }
 
-/// Runs `parse`, and converts all exceptions to Error.
+/// Runs `parse`, and converts any exception to an Error.
 template <typename Parse>
 auto guarded(const ParseContext& context, Parse parse) {
   try {
@@ -64,7 +64,7 @@ void check_model(const ParseContext& context, const ModelDef& model, bool has_gr
   if (model.ir_version < 1) context.place.fail(Fault::Kind::no_ir_version, "no IR version: not an ONNX model, or one that is cut off");
 }
 
-/// @param is_named  true if the file has the extension of ONNX Runtime's format
+/// Parses a model in ONNX's or ONNX Runtime's format. @param is_named  true if the file has the extension of ONNX Runtime's format
 ModelDef parse_with(ParseContext& context, std::span<const std::byte> bytes, bool is_named = false) {
   using Format = ReadOptions::Format;
   return guarded(context, [&] {
@@ -83,7 +83,7 @@ ModelDef parse_with(ParseContext& context, std::span<const std::byte> bytes, boo
 }  // namespace
 
 void check_opset(const ParseContext& context, const OpsetImport& opset) {
-  // Rejects numbers beyond 32 bits, in which all later code stores opsets.
+  // Rejects versions that do not fit 32 bits, as all later code stores opsets in 32 bits.
   if (opset.version != static_cast<int32_t>(opset.version)) context.place.fail("an opset version of " + std::to_string(opset.version));
 }
 
@@ -115,8 +115,8 @@ void parse_model(ParseContext& context, WireReader reader, ModelDef& out) {
 }
 
 bool is_ort_model(std::string_view bytes) {
-  // Distinguishes the format from an ONNX file whose producer is named "ORTM". Such a file begins with the IR version and that name; read
-  // as an offset, its first bytes would be 68 MB.
+  // An ONNX file whose producer is named "ORTM" also has this identifier. But it begins with the IR version and the name, and its first
+  // bytes, read as an offset, would be 68 MB.
   return bytes.size() >= 8 && bytes.substr(4, 4) == "ORTM" && !(bytes[0] == '\x08' && bytes[2] == '\x12');
 }
 
@@ -149,7 +149,7 @@ ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
   context.place.set_source(in_quotes(path));
   ModelDef model = parse_with(context, {storage->data(), storage->size_bytes()}, has_ort_extension(path));
   drop_mapped_pages(storage->data(),
-                    storage->size_bytes());  // drops the file's pages: small tensors were copied, and packing reads the others again
+                    storage->size_bytes());  // drops the file's pages: small tensors were copied, and packing reads the large ones again
   return model;
 }
 

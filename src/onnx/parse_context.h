@@ -1,4 +1,4 @@
-// The state that the functions which parse the parts of a model share.
+// The state shared by the functions that parse the parts of a model.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,14 @@ namespace treadle::onnx {
 
 struct ParseContext {
   const ReadOptions& options;
-  std::shared_ptr<Storage> owner;  // owner of the bytes that are read; null: no tensor can be a view of them
+  std::shared_ptr<Storage> owner;  // owner of the bytes that are read; null: tensors cannot be views of these bytes
   ExternalFiles external;
   Place place;
   size_t messages = 0;
   int graph_depth = 0, type_depth = 0;
-  bool in_constant = false;  // parsing an initializer of a graph or the attribute of a Constant, which may be unaligned
+  bool in_constant = false;  // true while parsing a graph's initializer or a Constant's attribute, which may be unaligned
 
-  /// Counts a message that becomes a struct, and throws beyond the limit.
+  /// Counts a message that becomes a struct, and throws if there are too many.
   void count_message() {
     if (++messages > options.max_messages)
       place.fail(ErrorCode::resource_exhausted,
@@ -29,7 +29,7 @@ struct ParseContext {
   }
 };
 
-/// Counts a level of nesting while this object exists.
+/// Enters one level of nesting while this object exists, and throws if there are too many.
 class Nesting {
  public:
   Nesting(const ParseContext& context, int& depth, const char* what) : depth_(depth) {
@@ -54,7 +54,7 @@ void parse_attribute(ParseContext& context, WireReader reader, AttributeDef& out
 void parse_type(ParseContext& context, WireReader reader, TypeDef& out);
 void parse_value_info(ParseContext& context, WireReader reader, ValueInfoDef& out);
 void parse_property(ParseContext& context, WireReader reader, Properties& out);
-/// These functions replace `out` instead, since merging two tensors has no meaning.
+/// Unlike those above, these functions replace `out`, since merging two tensors has no meaning.
 void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out);
 /// Parses a tensor that becomes a constant of a graph.
 void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out);
@@ -62,25 +62,25 @@ void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorD
 
 /// Parses a model in ONNX Runtime's format. @throws Error(invalid_model, not_implemented)
 void parse_ort_model(ParseContext& context, std::string_view bytes, ModelDef& out);
-/// Replaces operators of com.microsoft.nchwc by ONNX's. @throws Error(not_implemented) for unknown ones
+/// Replaces operators of com.microsoft.nchwc by ONNX's operators. @throws Error(not_implemented) for unknown ones
 void unblock_channels(const ParseContext& context, ModelDef& model);
-/// Returns true if the bytes begin like ONNX Runtime's format.
+/// Returns true if the bytes begin as ONNX Runtime's format does.
 bool is_ort_model(std::string_view bytes);
 
-// Checks an opset of a model in ONNX's or ONNX Runtime's format.
+// Checks an opset that a model imports, in ONNX's or ONNX Runtime's format.
 void check_opset(const ParseContext& context, const OpsetImport& opset);
-/// Sets dtype and shape. @return size of the elements in bytes
+/// Sets dtype and shape of a tensor. @return size of its elements in bytes
 size_t settle_type(const ParseContext& context, int32_t data_type, const std::vector<int64_t>& dims, TensorDef& out);
 void check_raw_size(const ParseContext& context, const TensorDef& tensor, size_t size, size_t needed);
 /// Checks a sparse tensor, and converts its indices to int64.
 void settle_sparse(const ParseContext& context, SparseTensorDef& sparse);
-/// Makes a tensor of packed elements. It is a view if `owner` owns them and their alignment and size permit; otherwise a copy.
+/// Makes a tensor of packed elements. It is a view if `owner` owns the bytes, and if their alignment and size permit it; otherwise a copy.
 Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& shape, std::string_view bytes,
                        const std::shared_ptr<Storage>& owner, size_t& copied_bytes);
-/// Returns the dtype of a map's keys for its ONNX number.
+/// Converts ONNX's number for the dtype of a map's keys.
 DType parse_map_key(const ParseContext& context, int32_t number);
 
-/// Adds the place in the model to errors of code that does not know it, such as overflow or lack of memory.
+/// Runs `act`, and adds the place in the model to errors that do not contain it, such as overflow or lack of memory.
 template <typename Do>
 void placed(const ParseContext& context, const Do& act) {
   try {
@@ -91,10 +91,10 @@ void placed(const ParseContext& context, const Do& act) {
   }
 }
 
-/// Converts ONNX's number of a dtype. @throws Error(not_implemented) for an unknown number
+/// Converts ONNX's number for a dtype. @throws Error(not_implemented) for an unknown number
 DType parse_dtype(const ParseContext& context, int32_t number);
 
-/// Appends an element to `list` and parses it, with the field's name and index as the place in errors.
+/// Appends an element to `list` and parses it. In errors, the field's name and the index say where the error is.
 template <typename T, typename Parse>
 void parse_element(ParseContext& context, const WireReader& reader, const char* field, std::vector<T>& list, Parse parse) {
   context.count_message();

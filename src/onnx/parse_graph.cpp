@@ -13,7 +13,7 @@ const char* name_of(AttributeType type) {
   return kNames[static_cast<size_t>(type)];
 }
 
-/// Returns the attribute type whose value is in this field of AttributeProto.
+/// Returns the attribute type whose value this field of AttributeProto contains.
 AttributeType type_of_field(uint32_t field) {
   switch (field) {
     case 2: return AttributeType::f;
@@ -34,7 +34,7 @@ AttributeType type_of_field(uint32_t field) {
   }
 }
 
-/// Parses a message that occurs at most once, and is stored behind a pointer.
+/// Parses a message that occurs at most once, into an object behind a pointer.
 template <typename T, typename Parse>
 void parse_single(ParseContext& context, const WireReader& reader, const char* field, std::unique_ptr<T>& out, Parse parse) {
   context.count_message();
@@ -72,14 +72,14 @@ void parse_attribute_value(ParseContext& context, WireReader& reader, AttributeD
   }
 }
 
-/// @param present  the type whose field occurred in the message; undefined: none
+/// Checks that the attribute's value fits its type. @param present  the type whose field occurred in the message; undefined: none
 void check_attribute(const Place& place, AttributeDef& out, AttributeType present) {
   if (!out.ref_attr_name.empty()) {
     if (present != AttributeType::undefined)
       place.fail("refers to the function's attribute " + in_quotes(out.ref_attr_name) + " and holds a " + name_of(present) + " besides");
     return;
   }
-  if (out.type == AttributeType::undefined) out.type = present;  // files before IR 2 do not state the type
+  if (out.type == AttributeType::undefined) out.type = present;  // files older than IR version 2 do not state the type
   if (out.type == AttributeType::undefined) place.fail("an attribute without a type");
   if (present != AttributeType::undefined && present != out.type)
     place.fail(std::string("is said to be a ") + name_of(out.type) + " and holds a " + name_of(present));
@@ -124,7 +124,7 @@ void parse_node(ParseContext& context, WireReader reader, NodeDef& out) {
       case 3: out.name = reader.string(); break;
       case 4: out.op_type = reader.string(); break;
       case 5:
-        context.in_constant = out.op_type == "Constant";  // works because files have op_type before the attributes
+        context.in_constant = out.op_type == "Constant";  // works because files store op_type before the attributes
         parse_element(context, reader, "attribute", out.attributes, parse_attribute);
         context.in_constant = false;
         break;

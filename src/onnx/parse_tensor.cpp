@@ -1,5 +1,5 @@
 // Parses TensorProto and SparseTensorProto in two passes over the message. The first finds dtype, shape and the position of the elements;
-// the second decodes them. So memory is allocated only once, and only after the message is known to have enough bytes.
+// the second decodes them. Thus memory is allocated only once, and only if the message has enough bytes.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -11,11 +11,11 @@
 namespace treadle::onnx {
 namespace {
 
-// Fields of TensorProto that contain elements.
+// The fields of TensorProto that contain elements.
 enum Field : uint32_t { kFloatData = 4, kInt32Data = 5, kStringData = 6, kInt64Data = 7, kRawData = 9, kDoubleData = 10, kUint64Data = 11 };
 constexpr uint32_t kDataFields[] = {kFloatData, kInt32Data, kStringData, kInt64Data, kRawData, kDoubleData, kUint64Data};
 
-/// Limit for elements that are copied into memory, as a multiple of the file's size. Only a hostile model needs more.
+/// Limit of the bytes of elements that are copied into memory, as a multiple of the file's size. Only a hostile model needs more.
 constexpr size_t kMaxCopiesOfFile = 16;
 
 const char* field_name(uint32_t field) {
@@ -31,7 +31,7 @@ const char* field_name(uint32_t field) {
   }
 }
 
-/// The typed field that contains elements of a dtype, and the number of values in it that they take.
+/// Says which typed field contains the elements of a dtype, and how many values of the field the elements take.
 struct TypedField {
   uint32_t field;
   size_t num_values;
@@ -56,21 +56,21 @@ TypedField typed_field(DType dtype, size_t n) {
   }
 }
 
-/// Returns the alignment that C++ needs to read an element. Kernels need no larger one.
+/// Returns the alignment that C++ needs to read an element. Kernels do not need more.
 size_t natural_alignment(DType dtype) {
   size_t bytes = bits_of(dtype) / 8;
   if (dtype == DType::complex64 || dtype == DType::complex128) bytes /= 2;
   return std::max<size_t>(bytes, 1);
 }
 
-/// The results of the first pass.
+/// The results of the first pass over a message.
 struct Outline {
   std::vector<int64_t> dims;
   int32_t data_type = 0;
   bool is_external = false;
-  std::string_view raw, packed;  // raw: raw_data; packed: the last piece of float_data or double_data, if it is packed
-  size_t num_pieces = 0;         // number of pieces of float_data or double_data
-  size_t payload[16] = {};       // upper bound of the number of values in each field
+  std::string_view raw, packed;  // raw: raw_data; packed: the last part of float_data or double_data, if packed
+  size_t num_pieces = 0;         // number of parts of float_data or double_data
+  size_t payload[16] = {};       // for each field, an upper bound of its number of values
 
   uint32_t filled_field(const Place& place) const {
     uint32_t found = 0;
@@ -151,7 +151,7 @@ Outline read_outline(ParseContext& context, WireReader reader, TensorDef& out) {
   return outline;
 }
 
-/// Returns true if all bytes are 0 or 1. Reading another byte as bool is undefined behaviour in C++.
+/// Returns true if all bytes are 0 or 1. In C++, reading any other byte as bool is undefined behavior.
 bool are_booleans(std::string_view bytes) {
   unsigned char seen = 0;
   for (char c : bytes) seen |= static_cast<unsigned char>(c);
@@ -178,7 +178,7 @@ Tensor read_external(ParseContext& context, const TensorDef& tensor, size_t need
   return tensor_of_bytes(context, tensor.dtype, tensor.shape, bytes, file.storage, file.copied_bytes);
 }
 
-/// Decodes the values of a typed field into a tensor's memory, one after the other.
+/// Decodes the values of a typed field one after the other into a tensor's memory.
 class Decoder {
  public:
   Decoder(const ParseContext& context, Tensor& tensor, size_t num_values)
@@ -224,7 +224,7 @@ class Decoder {
       case DType::uint8: return put_between<uint8_t>(value, 0, UINT8_MAX);
       case DType::int16: return put_between<int16_t>(value, INT16_MIN, INT16_MAX);
       case DType::uint16: return put_between<uint16_t>(value, 0, UINT16_MAX);
-      // The number contains the bits of the float; some writers sign-extend them.
+      // The number contains the bits of the float. Some writers sign-extend these bits.
       case DType::float16:
       case DType::bfloat16: return put_between<uint16_t>(value, INT16_MIN, UINT16_MAX);
       case DType::float6e2m3:
@@ -270,7 +270,7 @@ Tensor read_value(ParseContext& context, WireReader reader, const Outline& outli
     context.place.fail(std::string(short_name_of(tensor.dtype)) + to_string(tensor.shape) + " needs " +
                        std::to_string(expected.num_values) + " values, there are at most " +
                        std::to_string(outline.payload[expected.field]));
-  // Floats packed in one piece have the format of raw_data.
+  // Packed floats in a single part have the format of raw_data.
   if (outline.num_pieces == 1 && needed > 0 && outline.packed.size() == needed) {
     size_t ignored = 0;
     return tensor_of_bytes(context, tensor.dtype, tensor.shape, outline.packed, context.owner, ignored);
@@ -291,7 +291,7 @@ void check_dims(const ParseContext& context, const std::vector<int64_t>& dims) {
                        "a rank of " + std::to_string(dims.size()) + "; at most " + std::to_string(kMaxRank) + " is supported");
 }
 
-// Returns the caller's replacement for a tensor; null if there is none.
+// Returns the tensor with which the caller replaces an initializer; null if there is none.
 const Tensor* given_value(const ParseContext& context, const TensorDef& tensor) {
   const auto found = context.options.external_values.find(tensor.name);
   if (found == context.options.external_values.end() || !context.in_constant) return nullptr;
@@ -376,7 +376,7 @@ void settle_sparse(const ParseContext& context, SparseTensorDef& sparse) {
       place.fail("index " + std::to_string(i) + " is " + std::to_string(linear) + " of " + std::to_string(num_elements) + " elements");
     places[static_cast<size_t>(i)] = linear;
   }
-  // ONNX requires ascending indices. But onnxruntime accepts any order, and models rely on that. The same index must not occur twice.
+  // ONNX requires ascending indices. But onnxruntime accepts any order, and models rely on that. No index may occur twice.
   std::sort(places.begin(), places.end());
   auto twice = std::adjacent_find(places.begin(), places.end());
   if (twice != places.end()) place.fail("a sparse tensor has two values for its element " + std::to_string(*twice));
@@ -417,7 +417,7 @@ void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out) {
 }
 
 void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out) {
-  context.in_constant = true;  // an error need not reset it, because reading then ends
+  context.in_constant = true;  // need not be reset after an error, because reading then ends
   parse_tensor(context, reader, out);
   context.in_constant = false;
 }

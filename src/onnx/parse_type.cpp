@@ -90,7 +90,7 @@ void parse_type(ParseContext& context, WireReader reader, TypeDef& out) {
       case 6: out.denotation = reader.string(); continue;
       default: continue;
     }
-    if (kind != out.kind) {  // only one kind applies: that of the last field
+    if (kind != out.kind) {  // only one kind applies, that of the last field
       TypeDef fresh;
       fresh.kind = kind;
       fresh.denotation = std::move(out.denotation);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMaxMessageBytes = 0x7fffffff;  // protobuf's limit, since other readers use signed 32-bit lengths
 
-/// Runs `encode` twice: first to measure the size in bytes, then to write to the sink that `open` returns for this size.
+/// Runs `encode` twice: first to measure the number of bytes, then to write to the sink that `open` returns for this number.
 template <typename Encode, typename Open>
 void encode_twice(const ExternalPlan& external, Encode encode, Open open) {
   std::vector<size_t> lengths;
@@ -66,7 +66,7 @@ ExternalPlan plan_located(const ModelDef& model, const Locate& locate) {
 
 struct ExternalLayout {
   ExternalPlan plan;
-  std::vector<const TensorDef*> order;  // ordered by offset; tensors with the same memory occur once
+  std::vector<const TensorDef*> order;  // sorted by offset; of tensors with the same memory, only one is listed
 };
 
 ExternalLayout plan_external(const ModelDef& model, const WriteOptions& options) {
@@ -154,7 +154,7 @@ void write_model_file(const ModelDef& model, const std::string& path, const Writ
   check_options(options, model_path);
   ExternalLayout layout{plan_located(model, options.locate), {}};
   if (!options.external_data_file.empty()) layout = plan_external(model, options);
-  // Both files are complete on disk before either replaces an old one.
+  // Both files are completely on disk before the first of them replaces an old file.
   std::optional<AtomicFile> data_file;
   std::optional<AtomicFile> model_file;
   encode_twice(

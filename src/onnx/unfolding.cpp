@@ -8,11 +8,11 @@ namespace treadle::onnx {
 namespace {
 
 constexpr int64_t kMaxNodes = 250'000;
-// Estimated memory of a node and its value, in the graph and in the program.
+// Estimated memory of a node and its output value, in the graph and in the program.
 constexpr int64_t kNodeBytes = 2048;
 constexpr int64_t kLeastBytes = 16 << 20, kBytesPerByte = 128;
 
-// Estimated memory of a value that a body has without a node for it.
+// Estimated memory of a value of a body that no node computes.
 constexpr int64_t kValueBytes = 256;
 
 int64_t value_bytes(const AttributeDef& attribute) {
@@ -21,7 +21,8 @@ int64_t value_bytes(const AttributeDef& attribute) {
   return kValueBytes * static_cast<int64_t>(g.inputs.size() + g.outputs.size() + g.initializers.size() + g.sparse_initializers.size());
 }
 
-// Returns the bytes of a node's texts and lists, which each call copies; tensors are shared. Nodes in bodies are counted separately.
+// Returns the bytes of an attribute's strings and lists, which each call copies; tensors are shared. Nodes in bodies are counted
+// separately.
 int64_t copied_bytes(const AttributeDef& attribute) {
   size_t bytes =
       attribute.name.size() + attribute.s.size() + attribute.floats.size() * sizeof(float) + attribute.ints.size() * sizeof(int64_t);
@@ -38,7 +39,7 @@ int64_t copied_bytes(const NodeDef& node) {
   return total;
 }
 
-// Returns a lower bound of the bytes that the nodes take in the file, where each list element takes at least one byte.
+// Returns a lower bound for the bytes that the nodes take in the file: each list element takes at least one byte.
 int64_t written_bytes(const std::vector<NodeDef>& nodes) {
   int64_t bytes = 0;
   for (const NodeDef& node : nodes) {
@@ -62,7 +63,7 @@ UnfoldingBudget::UnfoldingBudget(const ModelDef& model) {
 
 void UnfoldingBudget::charge(const NodeDef& node, size_t name_bytes) {
   ++nodes_;
-  // The node stores its name twice: as its name and as its source.
+  // A node stores its name twice: as its name, and in its sources.
   bytes_ += kNodeBytes + static_cast<int64_t>(name_bytes * (2 + node.outputs.size()) + node.name.size()) + copied_bytes(node);
   for (const AttributeDef& attribute : node.attributes) bytes_ += value_bytes(attribute);
   check();

@@ -1,4 +1,4 @@
-// Limits the expansion of a small file by calls of local functions.
+// Limits how much the calls of local functions may expand a small file.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace treadle::onnx {
 
-/// Limits the memory of nodes that repeated calls of local functions copy, in proportion to the file's own nodes.
+/// Limits the memory of the nodes that are copied by repeated calls of local functions, in proportion to the size of the nodes in the file.
 class UnfoldingBudget {
  public:
   explicit UnfoldingBudget(const ModelDef& model);
 
-  /// Counts a function's node that a call copies. @param name_bytes  length of the prefix of its names @throws Error(resource_exhausted)
-  /// beyond the limits
+  /// Counts a node of a function that a call copies. @param name_bytes  length of the prefix of the node's names @throws
+  /// Error(resource_exhausted) beyond the limits
   void charge(const NodeDef& node, size_t name_bytes);
-  /// Counts an attribute that a function's node gets from the caller.
+  /// Counts an attribute that a caller passes to a node of a function.
   void charge(const AttributeDef& attribute);
 
  private:

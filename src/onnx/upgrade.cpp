@@ -1,4 +1,4 @@
-// Upgrades a graph to the newest opset, by one small step per change of an operator.
+// Upgrades a graph to the newest opset, with one small step for each change of an operator.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace treadle::onnx {
 namespace {
 
-// Returns the since-version that applies to a node of opset `version`; 0 if the operator did not exist yet.
+// Returns the operator version that applies in opset `version`; 0 if the operator did not exist yet.
 int since_of(const OpDef& op, int version) {
   int result = 0;
   for (int since : op.since)
@@ -22,14 +22,14 @@ int since_of(const OpDef& op, int version) {
   return result;
 }
 
-// Returns true if rewrite_once() may replace the node. Most nodes already have the newest form; so their properties need not be copied.
+// Returns true if rewrite_once() may replace the node. Most nodes already have the newest form, so their properties need not be saved.
 bool may_be_rewritten(const Node& node) {
   const OpDef& op = *node.op;
   const int since = op.since.empty() ? 1 : since_of(op, node.version);
   return op.decompose || std::any_of(op.upgrade.begin(), op.upgrade.end(), [&](const UpgradeStep& step) { return step.from >= since; });
 }
 
-// Checks that a node has only outputs that its operator's upgrade step computes. Other outputs in a file would be read but never computed.
+// Checks that the upgrade step of a node's operator computes all outputs of the node. Other outputs would be read but never computed.
 void check_outputs_made(const Graph& graph, const std::vector<ValueId>& outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] == kNoValue) continue;
@@ -39,7 +39,7 @@ void check_outputs_made(const Graph& graph, const std::vector<ValueId>& outputs)
   }
 }
 
-// Applies the next upgrade step that changes the node, or its decomposition. Returns false if the node is up to date.
+// Applies the next upgrade step that changes the node, or decomposes the node. Returns false if the node is up to date.
 bool rewrite_once(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   const OpDef& op = *node.op;
@@ -53,7 +53,7 @@ bool rewrite_once(Graph& graph, NodeId id) {
     since = *std::upper_bound(op.since.begin(), op.since.end(), since);
     node.version = since;
     if (step == op.upgrade.end()) continue;
-    // The present schema is that of the newest version. So this code relies only on what it has in common with all older versions.
+    // The schema known here is that of the newest version, so this code relies only on what all older versions have in common with it.
     if (!node.has_input(0) && !op.inputs.empty() && op.inputs.front().presence == Presence::required)
       throw Error(ErrorCode::invalid_model, fmt::format("the input 0 ({}) is missing", op.inputs.front().name));
     if (!node.has_output(0)) throw Error(ErrorCode::invalid_model, "the first output is missing");
@@ -68,17 +68,17 @@ bool rewrite_once(Graph& graph, NodeId id) {
   const std::vector<ValueId> outputs = node.outputs;
   op.decompose(graph, id);
   check_outputs_made(graph, outputs);
-  return !graph.is_alive(id);  // false if the decomposition declined and changed nothing
+  return !graph.is_alive(id);  // false if the decomposition declined and left the node unchanged
 }
 
 enum class Inference : uint8_t {
   kept,       ///< the graph itself: types of inputs are final
-  tentative,  ///< a body: declared types of inputs may be relaxed by the surrounding loop; inferred only as far as rewrites need
+  tentative,  ///< a body, for whose inputs the loop may relax the declared types; inferred only as far as rewrites need
 };
 
 void upgrade_body(const Graph& graph, const Node& node, Body& body, std::vector<Error>* errors);
 
-// Appends the values that a Gradient node names to its inputs, because rewrites may replace values and their names.
+// Appends the values that a Gradient node names to the node's inputs, because rewrites may replace these values and their names.
 void bind_named_values(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   std::vector<std::string> names = node.attributes.get_strings("xs");
@@ -103,7 +103,7 @@ void bind_named_values(Graph& graph, NodeId id) {
   for (size_t i = 0; i < values.size(); ++i) graph.set_input(id, given + i, values[i]);
 }
 
-// Sets kind and dtype of an inner If, Loop or Scan from its bodies' declarations, because later rewrites ask for them.
+// Sets kind and dtype of the outputs of an inner If, Loop or Scan from its body's declarations, because later rewrites need them.
 void take_declared_types(Graph& graph, const Node& node) {
   const Graph& inside = *node.bodies[0].graph;
   const size_t first = node.op->control_flow == ControlFlow::loop ? 1 : 0;  // index of the first state; skips the condition of a Loop
@@ -114,7 +114,7 @@ void take_declared_types(Graph& graph, const Node& node) {
   }
 }
 
-// Appends errors to `errors`; if it is null, the first error ends the upgrade.
+// Upgrades a graph. Appends errors to `errors`; if `errors` is null, the first error ends the upgrade.
 void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference inference, std::vector<Error>* errors) {
   auto failed = [&](const Error& error) {
     if (!errors) throw error;
@@ -144,7 +144,7 @@ void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference in
     const std::string context = may_go ? describe(node) : std::string();
     try {
       if (rewrite_once(graph, id)) {
-        // Continues with the replacement. New nodes inherit the sources and metadata of the old node.
+        // Continues with the nodes that replace the old node. They inherit its sources and metadata.
         id = previous == kNoNode ? graph.first() : graph.next(previous);
         for (NodeId made = id; made != kNoNode && graph.node(made).sources.empty(); made = graph.next(made)) {
           graph.node(made).sources = sources;
@@ -186,7 +186,7 @@ void upgrade_body(const Graph& graph, const Node& node, Body& body, std::vector<
   upgrade_graph(inside, {}, Inference::tentative, errors);
   for (size_t i = 0; i < inside.num_values(); ++i) {
     Value& value = inside.value(ValueId{static_cast<uint32_t>(i)});
-    if (value.is_constant() && i >= declared.size()) continue;  // skips constants added by rewrites, which keep their types
+    if (value.is_constant() && i >= declared.size()) continue;  // constants added by rewrites keep their types
     value.type = i < declared.size() ? declared[i] : Type{};
     if (value.kind == Value::Kind::computed) value.known.reset();
   }

@@ -10,7 +10,7 @@ namespace treadle::onnx {
 std::string in_quotes(std::string_view text) {
   constexpr size_t kLongest = 120;
   size_t end = std::min(text.size(), kLongest);
-  // The position is inside a UTF-8 character.
+  // Moves `end` back while it is inside a UTF-8 character.
   while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80) --end;
   std::string result = "\"";
   for (char c : printable(std::string(text.substr(0, end)))) {

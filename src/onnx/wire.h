@@ -1,5 +1,5 @@
-// A checked reader of protobuf's wire format: every misuse and every invalid byte is an Error that names its place in the model. protozero
-// decodes the numbers; its own reader has assertions that invalid files trigger, and truncates lengths to 32 bits.
+// A checked reader of protobuf's wire format: every misuse and every invalid byte is an Error that names the place in the model. protozero
+// decodes the numbers. Its own reader is not used, as it has assertions that invalid files trigger, and truncates lengths to 32 bits.
 #pragma once
 
 #include <bit>
@@ -19,7 +19,7 @@ namespace treadle::onnx {
 
 static_assert(std::endian::native == std::endian::little, "ONNX files are little-endian; this reader does not swap bytes");
 
-/// The reader's place in the model: `graph.node[12] "conv1".attribute "pads"`.
+/// The reader's place in the model, for errors: `graph.node[12] "conv1".attribute "pads"`.
 class Place {
  public:
   /// Enters one level of the model while this object exists. `name` is read only when an error is reported, so it may be set later.
@@ -37,7 +37,7 @@ class Place {
     Place& place_;
   };
 
-  /// Sets the file name to print before the place; may be empty.
+  /// Sets the file name that is printed before the place; it may be empty.
   void set_source(std::string source) { source_ = std::move(source); }
   std::string text() const;
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const;
@@ -57,12 +57,12 @@ class Place {
   std::vector<Frame> frames_;
 };
 
-/// Returns `text` in quotes, shortened, without control characters: names in a file may contain anything.
+/// Returns `text` in quotes, shortened and without control characters, as names in a file may contain anything.
 std::string in_quotes(std::string_view text);
 
 enum class WireType : uint8_t { varint = 0, fixed64 = 1, length_delimited = 2, fixed32 = 5 };
 
-/// The fields of one message. next() reads a whole field; accessors check its wire type.
+/// Reads the fields of one message. next() reads a whole field; the other functions return its value and check its wire type.
 class WireReader {
  public:
   WireReader(std::string_view bytes, const Place& place) : data_(bytes.data()), end_(bytes.data() + bytes.size()), place_(place) {}
@@ -76,10 +76,10 @@ class WireReader {
   int32_t int32() const { return narrow(varint()); }
   float float32() const { return expect(WireType::fixed32), std::bit_cast<float>(static_cast<uint32_t>(number_)); }
   std::string_view bytes() const { return expect(WireType::length_delimited), view_; }
-  /// A UTF-8 string; use bytes() for arbitrary bytes. @throws Error(invalid_model) if it is not UTF-8
+  /// Returns a UTF-8 string; use bytes() for arbitrary bytes. @throws Error(invalid_model) if it is not UTF-8
   std::string string() const;
   bool is_packed() const noexcept { return type_ == WireType::length_delimited; }
-  /// Returns the bytes of the value, or 8 for a number: an upper bound of the number of values in a repeated field.
+  /// Returns an upper bound of the number of values of a repeated field: the number of its bytes, or 8 for a single number.
   size_t payload_bytes() const noexcept { return type_ == WireType::length_delimited ? view_.size() : sizeof(uint64_t); }
   WireReader message() const { return WireReader(bytes(), place_); }
 
@@ -90,16 +90,16 @@ class WireReader {
   template <typename T, typename Take>
   void each_fixed(Take take) const;
 
-  /// Counts the directly following fields with the same number and wire type, including this one. This is the length of an unpacked
-  /// repeated field. Reads no values; a truncated or damaged field ends the count.
+  /// Counts this field and those directly after it that have the same number and wire type: the length of a repeated field that is not
+  /// packed. Reads no values; a truncated or damaged field ends the count.
   size_t count_row() const;
-  /// Like each_varint() and each_fixed(), for an unpacked repeated field of many numbers: also moves to its last field.
+  /// Like each_varint() and each_fixed(), for an unpacked repeated field of many numbers. Also moves the reader to its last field.
   template <typename Take>
   void row_varint(Take take);
   template <typename T, typename Take>
   void row_fixed(Take take);
 
-  /// Converts to int32 as protobuf does: keeps the low half.
+  /// Converts to int32 as protobuf does, by keeping the low half.
   static int32_t narrow(uint64_t value) noexcept { return static_cast<int32_t>(static_cast<uint32_t>(value)); }
 
  private:
@@ -107,7 +107,7 @@ class WireReader {
     if (type_ != type) fail_type(type);
   }
   [[noreturn]] void fail_type(WireType wanted) const;
-  /// Returns the key byte that a field number below 16 has in the wire format; 0 for larger numbers.
+  /// Returns the key byte of this field in the wire format if its number is below 16; 0 for larger numbers.
   uint8_t short_key() const noexcept { return field_ < 16 ? static_cast<uint8_t>(field_ << 3 | static_cast<uint32_t>(type_)) : 0; }
   uint64_t decode(const char*& data, const char* end) const;
 

@@ -1,5 +1,5 @@
-// Writes protobuf's wire format in two passes: the first measures every message, the second writes. A message is preceded by its length, so
-// nothing needs to be moved or buffered.
+// Writes protobuf's wire format in two passes: the first measures every message, the second writes. In the file, each message is preceded
+// by its length; as the lengths are known in the second pass, nothing needs to be moved or buffered.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ class WireWriter {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;
 
-  /// Makes a writer that only measures. It stores the lengths of all messages in `lengths`, in the order of their beginnings.
+  /// Makes a writer that only measures. It stores the lengths of all messages in `lengths`, in the order in which the messages begin.
   explicit WireWriter(std::vector<size_t>& lengths) : lengths_(lengths) {}
-  /// Makes a writer that writes. `lengths` come from a measuring pass over the same structs.
+  /// Makes a writer that writes bytes. `lengths` must come from a measuring pass over the same structs.
   WireWriter(std::vector<size_t>& lengths, Sink sink) : lengths_(lengths), sink_(std::move(sink)) {}
 
   size_t size_bytes() const noexcept { return size_; }
@@ -36,7 +36,7 @@ class WireWriter {
     begin_bytes(field, value.size());
     put(value.data(), value.size());
   }
-  /// Writes nothing if the text is empty: ONNX does not distinguish empty and absent strings.
+  /// Writes a string, but not an empty one: ONNX does not distinguish empty and absent strings.
   void string(uint32_t field, std::string_view value) {
     if (!value.empty()) bytes(field, value);
   }
@@ -55,7 +55,7 @@ class WireWriter {
     begin_bytes(field, lengths_[slot]);
   }
   bool measuring() const noexcept { return !sink_; }
-  /// In a measuring pass: counts `size` bytes, as put() would.
+  /// Counts `size` bytes in a measuring pass, in place of put().
   void skip(size_t size) noexcept { size_ += size; }
   void begin_bytes(uint32_t field, size_t size) {
     key(field, 2);
