@@ -20,20 +20,20 @@ struct ByteEpilogue {
 struct ByteConvTile {
   const uint8_t* A;
   int64_t lda;
-  const int8_t* B;  ///< for each group of four k, four bytes of each column
+  const int8_t* B;  ///< the panel: for each four consecutive k, four bytes per column
   int64_t quads;
   int vectors;  ///< number of vectors, 1 to 4
   ByteEpilogue epilogue;
   uint8_t* y;
   int64_t ldy, columns, rows;
-  int32_t* sums = nullptr;  ///< if not null: receives the sums plus offsets, and y is not written
+  int32_t* sums = nullptr;  ///< if not null: receives the sums plus offsets instead of y
 };
 void byte_conv_tile_plain(const ByteConvTile& tile);
-/// Computes a tile. @pre the CPU has AVX2, and AVX-VNNI if `vnni`. The same holds for all functions here that end in _avx2
+/// Computes a tile. @pre the CPU has AVX2, and AVX-VNNI if `vnni`. All functions in this file that end in _avx2 need AVX2
 void byte_conv_tile_avx2(const ByteConvTile& tile, bool vnni);
-/// Computes a tile. @pre the CPU has AVX512-VNNI. The same holds for all functions here that end in _avx512vnni
+/// Computes a tile. @pre the CPU has AVX512-VNNI. All functions in this file that end in _avx512vnni need it
 void byte_conv_tile_avx512vnni(const ByteConvTile& tile);
-/// Functions that take ByteInstructions call the version for these instructions. @pre the CPU has the instructions
+/// Calls the version of the function for these instructions. @pre the CPU has them. So do all functions that take ByteInstructions
 void byte_conv_tile(const ByteConvTile& tile, ByteInstructions with);
 
 /// One row of outputs of one image of a depthwise convolution.
@@ -46,7 +46,7 @@ struct ByteDepthwiseRow {
   const int32_t* weights;  ///< for each tap, C int32 elements whose upper 16 bits are zero
   ByteEpilogue epilogue;
   uint8_t* y;
-  int32_t* sums = nullptr;  ///< if not null: receives the sums plus offsets, and y is not written
+  int32_t* sums = nullptr;  ///< if not null: receives the sums plus offsets instead of y
 };
 /// Divides a row of outputs. Calls some(down, along, ow) for groups of kPixels outputs, the first at ow, whose windows are inside the image
 /// along the row; calls one(down, along, ow) for each other output.
@@ -76,7 +76,7 @@ struct ByteMaxRow {
   const Window* window;
   int64_t C, oh;
   const uint8_t* x;  ///< address of the image
-  uint8_t flip;      ///< 0x80 for signed bytes: inverting the sign bit makes them compare like unsigned ones
+  uint8_t flip;      ///< 0x80 for signed bytes: flips the sign bit, so that bytes can be compared as unsigned
   uint8_t* y;
 };
 void byte_max_row_plain(const ByteMaxRow& row);

@@ -102,8 +102,8 @@ struct TapWalk {
   const ByteDepthwiseRow& row;
   const Taps &down, &along;
   int64_t c, i, j;
-  const uint8_t* x = nullptr;        // the tap's pixel for the first output
-  const int32_t* weights = nullptr;  // int32 with upper 16 bits zero
+  const uint8_t* x = nullptr;        // address of the tap's pixel for the first output
+  const int32_t* weights = nullptr;  // the tap's weights, as int32 whose upper 16 bits are zero
 
   TapWalk(const ByteDepthwiseRow& r, const Taps& vertical, const Taps& horizontal, int64_t channel)
       : row(r), down(vertical), along(horizontal), c(channel), i(vertical.first), j(horizontal.first) {}

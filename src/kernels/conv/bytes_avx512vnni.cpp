@@ -93,7 +93,7 @@ TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], bytes, columns[v]);
     }
   }
-  // Stores the sums to memory first: if the epilogue were unrolled here, GCC would keep the sums in memory during the loop above too.
+  // Stores the sums to memory first: an epilogue that is unrolled here would make GCC keep the sums in memory during the loop above too.
   alignas(64) int32_t sums[kRows * kVectors * 16];
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r)

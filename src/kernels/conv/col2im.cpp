@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<float>;
 constexpr int64_t kPiece = 1024;   // number of sums of one phase that are computed at a time
-constexpr int64_t kMostRows = 64;  // maximum number of rows of columns per row of the plane for which sums are kept in registers
+constexpr int64_t kMostRows = 64;  // up to this many rows of columns per row of the plane, sums are kept in registers
 
 // A number as quotient and nonnegative remainder by the stride. Two such numbers can be added without a division.
 struct Places {
@@ -90,11 +90,11 @@ HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t ph
 struct RowTaps {
   static constexpr int64_t kMost = 256;
   struct Tap {
-    int64_t offset;       // offset of the vector's first element in the row of columns for kw = 0
-    int64_t first, last;  // lanes for which the tap has elements
+    int64_t offset;       // offset of the vector's first element from the start of the row of columns for kw = 0
+    int64_t first, last;  // lanes [first, last) to which the tap contributes
   };
   Tap taps[kMost];
-  int32_t begins[kMost + 1];  // first tap of each vector
+  int32_t begins[kMost + 1];  // index of the first tap of each vector
   int64_t vectors = 0;
 
   // Returns false if there are too many taps or masked loads are slow. The taps of a vector are ordered by kw, so that the terms are added
@@ -167,7 +167,7 @@ HWY_INLINE void for_each_row(const Window& w, const float* columns, const Places
   }
 }
 
-// Sets dst[0, n) to the bias plus all taps.
+// Sets the n elements of dst to the bias plus the contributions of all taps.
 HWY_INLINE void put_row(const RowTaps& taps, const float* const* rows, int64_t num_rows, float bias, int64_t n, float* dst) {
   const D d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

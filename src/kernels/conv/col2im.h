@@ -5,8 +5,8 @@
 
 namespace treadle::kernels {
 
-/// Sets plane[in_size] to the bias plus the sums of columns[kernel_size][out_size], each added at the input position of its tap. `window`
-/// describes the convolution from the plane to the columns.
+/// Sets each element of plane[in_size] to the bias plus all elements of columns[kernel_size][out_size] whose tap reads that position.
+/// `window` describes the convolution that maps the plane to the columns.
 void col2im(const Window& window, const float* columns, float bias, float* plane);
 
 }  // namespace treadle::kernels

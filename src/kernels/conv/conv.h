@@ -39,7 +39,7 @@ void check_conv(const ConvParams& params);
 /// Returns the scratch bytes of conv() for a call on at most `max_threads` threads.
 size_t conv_scratch_bytes(const ConvParams& params, int max_threads);
 
-/// @param scratch  conv_scratch_bytes(params, max_threads), aligned to 64 bytes
+/// Computes the convolution. @param scratch  conv_scratch_bytes(params, max_threads), aligned to 64 bytes
 void conv(const ConvParams& params, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue, void* scratch,
           int max_threads, ThreadPool* pool);
 

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kPixelsAtOnce = 64;      // number of pixels that share one read of a row of the first convolution's weights
 constexpr int64_t kRowsPerBand = 8;        // minimum number of rows of a band, since rows at a border are computed once for each side
 constexpr int64_t kFewestRows = 3;         // minimum number of rows of a band if some threads would otherwise get none
-constexpr int64_t kRingFloats = 9 * 1024;  // size of the part of the ring that stays in L1 beside the weights
+constexpr int64_t kRingFloats = 9 * 1024;  // number of floats of the ring that stay in L1 beside the weights
 constexpr int64_t kMostTwice = 16;         // at most one column in this many is computed twice, because both strips at a border need it
 
 /// y is computed in steps of a few rows. A ring buffer holds the rows of the intermediate image (the first convolution's output) that a

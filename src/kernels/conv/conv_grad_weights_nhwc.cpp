@@ -21,7 +21,7 @@ constexpr int64_t kDepth = 128;         // number of pixels of a block; a panel 
 constexpr int64_t kMaxFilters = 512;    // maximum number of filters of a block of dy, which takes 256 KB
 constexpr int64_t kPanelsTogether = 4;  // number of panels that share a copied block of dy
 constexpr int64_t kEnoughItems = 16;    // number of work items that keep the threads busy; if there are fewer, the pixels are divided too
-constexpr int64_t kLeastBlocks = 8;     // minimum number of blocks of pixels in a part
+constexpr int64_t kLeastBlocks = 8;     // minimum number of blocks of pixels in a cut
 constexpr int64_t kLineFloats = 16;     // padding of rows in floats, since rows whose size is a power of two would share cache sets
 constexpr int64_t kImageGroups = 8;     // number of partial sums of a depthwise convolution that are summed separately
 
@@ -32,7 +32,7 @@ bool is_depthwise(const ConvParams& p) { return p.group == p.C && p.group == p.M
 /// How the product of one group is divided into panels, filters and cuts (parts of the pixels). It depends only on the sizes.
 struct WeightsPlan {
   int64_t channels, filters, columns, pixels;
-  bool whole_rows;  // a row of the window is contiguous in the image
+  bool whole_rows;  // true if a row of the window is contiguous in the image
   bool in_place;    // true if there is one tap: dw then has the layout of the sums, and the first cut is summed directly into it
   int64_t runs, run_length;
   Panels panels;
@@ -139,7 +139,7 @@ void gather_panel(const ConvParams& p, const WeightsPlan& plan, const PixelBlock
   for (int64_t i = 0; i < block.count && !alone; ++i) std::fill(panel + i * width + last - first, panel + (i + 1) * width, 0.0F);
 }
 
-/// Multiplies a block of dy, [pixel][filter] (for bfloat16: [filter][pixel]), by a panel.
+/// Multiplies a block of dy by a panel. The block is [pixel][filter], or for bfloat16 [filter][pixel].
 void multiply_panel(const WeightsPlan& plan, const float* rows, const float* panel, int64_t k, int64_t filters, int64_t depth, float* out,
                     const Epilogue<float>& epilogue, Bf16Choice bf16, std::byte* scratch) {
   const int64_t column = plan.panels.first_column(k), vectors = plan.panels.width_vectors(k), width = vectors * plan.panels.lanes;
@@ -222,7 +222,7 @@ struct LinesPlan {
   int64_t rows, columns;  // number of elements in a line of the window; number of filters, rounded up to whole vectors
   int64_t lines, groups;  // number of lines of all outputs; number of partial sums
   int64_t x_line, kept_lines;
-  bool copies_dy;  // true if rows of dy are not whole vectors
+  bool copies_dy;  // true if rows of dy do not consist of whole vectors
 
   static bool fits(const ConvParams& p) {
     constexpr int64_t kMostRows = 32;
@@ -248,7 +248,7 @@ struct LinesPlan {
   }
 };
 
-/// Sums lines [begin, end) of the outputs into [line of the window][tap and channel][filter].
+/// Sums the gradients from output lines [begin, end), in the layout [line of the window][tap and channel][filter].
 void sum_lines(const ConvParams& p, const LinesPlan& plan, int64_t begin, int64_t end, const float* dy, const float* x, std::byte* slot) {
   const Window& w = p.window;
   const Panels panels(plan.columns, panel_shape<float>());

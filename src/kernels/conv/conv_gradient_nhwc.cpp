@@ -86,7 +86,7 @@ void turn_weights(const ConvParams& p, const Phase& phase, const float* weights,
   const int64_t channels = p.C / p.group, filters = p.M / p.group, size = p.window.kernel_size();
   const Window& w = phase.conv.window;
   parallel_for(pool, p.C, std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, filters * w.kernel_size())), [&](int64_t begin, int64_t end) {
-    std::vector<int64_t> taps;  // tap of the weights at each position; -1: the weight is zero
+    std::vector<int64_t> taps;  // for each position, the original tap; -1: the weight is zero
     for (int64_t d = 0; d < w.kernel[0]; ++d) {
       for (int64_t h = 0; h < w.kernel[1]; ++h) {
         for (int64_t i = 0; i < w.kernel[2]; ++i) {

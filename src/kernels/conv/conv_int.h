@@ -8,7 +8,7 @@ namespace treadle::kernels {
 
 /// Returns the number of elements of the packed weights.
 int64_t conv_int_weights_size(const ConvParams& params);
-/// Packs the weights. @param weights  [M, C / group, kernel]; it may have one zero point per output channel
+/// Packs the weights. @param weights  [M, C / group, kernel]; there may be one zero point per output channel
 void pack_conv_int_weights(const ConvParams& params, const ByteMatrix& weights, int16_t* packed);
 
 size_t conv_int_scratch_bytes(const ConvParams& params, int max_threads);

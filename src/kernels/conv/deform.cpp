@@ -73,7 +73,7 @@ void sample_points(const DeformParams& p, int64_t n, int64_t group, int64_t tap,
   }
 }
 
-// Fills columns[C * taps, out] of image n.
+// Fills the im2col columns[C * taps, out] of image n with samples.
 template <typename T>
 void sample_columns(const DeformParams& p, int64_t n, const T* x, const T* offset, const T* mask, T* columns, ThreadPool* pool) {
   const Window& w = p.conv.window;
@@ -128,7 +128,7 @@ void deform_conv(const DeformParams& p, const T* x, const T* weights, const T* o
 
 namespace {
 
-// Shapes of the products of the backward pass, which compute gradients of the columns and of the weights.
+// The shapes of the backward pass's two products: one computes the gradient of the columns, the other that of the weights.
 GemmShape columns_shape(const DeformParams& p) {
   const GemmShape forward = product_shape(p);
   GemmShape s;

@@ -13,8 +13,8 @@ struct DeformParams {
 template <typename T>
 size_t deform_conv_scratch_bytes(const DeformParams& params, int max_threads);
 
-/// @param offset  [N, offset_group * taps * 2, out]: vertical, then horizontal offset of each tap
-/// @param mask    [N, offset_group * taps, out], or null: all 1
+/// @param offset  [N, offset_group * taps * 2, out]: for each tap, its vertical and then its horizontal offset
+/// @param mask    [N, offset_group * taps, out]: factor of each tap; null: all 1
 /// @param bias    M values, or null
 template <typename T>
 void deform_conv(const DeformParams& params, const T* x, const T* weights, const T* offset, const T* bias, const T* mask, T* y,

@@ -158,7 +158,7 @@ void depthwise_plane(const Window& w, const PaddedChannel& padded, const float* 
   plane<0>(w, padded, padded_src, weights, bias, residual, low, high, y);
 }
 
-// Copies only the part inside the input; the border was zeroed before the first channel.
+// Copies the image into the padded copy. The border was set to zero before the first channel, and stays zero.
 void depthwise_copy(const Window& w, const PaddedChannel& padded, const float* x, float* dst) {
   const int64_t s = padded.phases;
   for (int64_t id = 0; id < w.in[0]; ++id) {

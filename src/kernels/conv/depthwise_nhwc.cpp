@@ -23,7 +23,7 @@ struct Row {
   int64_t C, row, pixel;          // strides from tap to tap in floats: row (vertical) and pixel (horizontal)
   int64_t step;                   // stride in x from the pixel of one output to that of the next
   int64_t y_step;                 // stride in y from one output to the next
-  int64_t taps_down, taps_along;  // number of taps inside the image
+  int64_t taps_down, taps_along;  // numbers of taps inside the image, vertically and horizontally
   int64_t start;                  // number of floats from the row's first pixel to the first tap's; negative before the image
   Taps inside;                    // range of pixels inside the image, among those that kOutputs windows cover; 0 is the first tap
   int64_t weights_row;            // row stride of the weights in floats

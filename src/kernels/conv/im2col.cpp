@@ -8,11 +8,11 @@ namespace {
 
 /// The part of an output row that lies in the panel.
 struct Segment {
-  int64_t id, ih;  // input row of tap 0
+  int64_t id, ih;  // depth and row of the input that tap 0 reads
   int64_t ow, length, column;
 };
 
-constexpr int64_t kMaxPlanned = 512;  // number of copies of a channel that are planned once and reused for all channels
+constexpr int64_t kMaxPlanned = 512;  // maximum number of copies that are planned once and reused for all channels
 
 /// The copy of a segment for one tap of the last axis: `count` elements of an input row, from `offset`, between `before` and `after` pads.
 struct Copy {
@@ -24,7 +24,7 @@ Copy copy_of(const Window& w, const Segment& s, int64_t kw) {
   return {kw * w.dilation[2] + first * w.stride[2] - w.pad_begin[2], first - s.ow, last - first, end - last};
 }
 
-/// @param row  input row, in which the copied elements are `stride` apart
+/// Writes one tap of a segment. @param row  input row, in which the copied elements are `stride` apart
 template <typename T>
 void copy_tap(const T* row, const Copy& copy, int64_t stride, T pad_value, T* dst) {
   for (int64_t i = 0; i < copy.before; ++i) *dst++ = pad_value;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kPanel = 64;
 constexpr int64_t kGathered = 48, kInPlace = 96;  // rows of a chunk: the gathered windows stay in L1, those in place in L2
-// Returns the number of rows of a chunk. AMX multiplies a few rows before the next weights arrive from memory, so its chunks are larger.
+// Returns the number of rows of a chunk. AMX multiplies a few rows faster than the next weights are loaded, so its chunks are larger.
 int64_t gathered_rows() { return cpu_info().features.amx_int8 ? kInPlace : kGathered; }
 constexpr int64_t kSmallCopy = 16;
 

@@ -54,8 +54,8 @@ void copy_images(const ConvParams& p, const Source& source, const float* x, int6
   });
 }
 
-/// Computes a convolution by the direct method. An item of work is a block of an image's output lines, one group, and a range of its
-/// panels.
+/// Computes a convolution by the direct method. An item of work consists of a block of an image's output lines, one group, and a range of
+/// the group's panels.
 struct DirectConv {
   const ConvParams& p;
   const float* packed;

@@ -94,7 +94,7 @@ class SegmentOffsets {
 /// Copies one image with padding to to[source.pixels() * p.C], laid out as `source` describes. @pre source.copied
 void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool);
 
-/// Packs the weights for the direct method, without folding.
+/// Packs the weights for the direct method, without folding (NhwcTile::fold).
 void pack_rows(const ConvParams& p, const float* weights, float* packed, ThreadPool* pool = nullptr);
 
 /// Returns the number of images that are computed together.
@@ -108,7 +108,7 @@ inline int64_t depth_of(const ConvParams& p) { return p.C / p.group * p.window.k
 /// The division of the direct method's work: into blocks of output lines (within which pixels are evenly spaced), groups, and ranges of
 /// panels. It depends only on sizes.
 struct DirectPlan {
-  int64_t lines, line;  // number of an image's output lines, and their length
+  int64_t lines, line;  // number of an image's output lines, and the length of a line
   int64_t block_lines, blocks;
   Panels panels;
   int64_t panel_ranges, panels_per_range;

@@ -130,7 +130,7 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
     const float* residual = job.residual + row * job.residual_row;
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Add(sum[r][v], load(residual + r * job.residual_row, v));
   }
-  // Both clamps keep NaN.
+  // NaN passes both clamps unchanged.
   if (job.low > -std::numeric_limits<float>::infinity()) {
     const V low = hn::Set(d, job.low);
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_least(low, sum[r][v]);

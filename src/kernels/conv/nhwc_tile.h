@@ -23,7 +23,7 @@ struct NhwcTile {
   const float* residual;       ///< same layout as C, or null; may be C
   int64_t residual_row;        ///< row stride of the residual in floats
   float low, high;
-  int fold = 1;                 ///< from nhwc_fold(); must divide `length`
+  int fold = 1;                 ///< number of k per row of the panel, from nhwc_fold(); must divide `length`
   const float* next = nullptr;  ///< the memory that is read after this panel and has its size; it is prefetched into L2
 };
 

@@ -28,7 +28,7 @@ struct LargestOf {
   template <class V>
   static HWY_INLINE V join(V a, V b) {
     if constexpr (std::is_floating_point_v<T>)
-      return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a);  // at_least() keeps only a NaN in b
+      return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a);  // at_least() keeps a NaN only if it is in b
     else
       return hn::Max(a, b);
   }
@@ -142,7 +142,7 @@ void pool_planes(const Window& w, int64_t begin, int64_t end, int64_t planes, bo
           }
           const int64_t first = std::clamp<int64_t>(-start, 0, length);
           const Span span{start, first, std::clamp<int64_t>(w.in[2] - start, first, length), length};
-          T* folded = buffer + (kLanes - first % kLanes) % kLanes;  // aligns the first vector that is stored
+          T* folded = buffer + (kLanes - first % kLanes) % kLanes;  // shifted so that the first vector stored is aligned
           for (int64_t r = 0; r < rows; ++r)
             fold_window_rows<F>(w, depth, taps_inside(w, 1, oh + r), span, x + plane * w.in_size(), x_end, folded + r * pitch);
           T* dst = y + plane * w.out_size() + (od * w.out[1] + oh) * w.out[2] + o0;

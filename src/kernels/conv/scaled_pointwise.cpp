@@ -27,7 +27,7 @@ void scale_rows(const float* from, const float* scale, int64_t rows, int64_t wid
   }
 }
 
-// Multiplies rows of `channels` floats, `step` apart, by the same per-channel scales.
+// Multiplies rows of `channels` floats, `step` apart, by one scale per channel. The scales are the same for all rows.
 void scale_channels(const float* from, int64_t step, const float* scale, int64_t rows, int64_t channels, float* to) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

@@ -22,9 +22,9 @@ struct Window {
 Window make_window(std::span<const int64_t> in, std::span<const int64_t> out, std::span<const int64_t> kernel,
                    std::span<const int64_t> strides, std::span<const int64_t> pads, std::span<const int64_t> dilations);
 
-/// The range [first, last) of those k, out of `count`, for which index start + k * step is inside an axis of `in` elements.
+/// The range [first, last) of the integers k below `count` for which start + k * step is a valid index of an axis with `in` elements.
 struct Taps {
-  int64_t first, last, start;  ///< start: index for k = 0, which may be negative
+  int64_t first, last, start;  ///< start: index for k = 0; may be negative
 };
 inline Taps places_inside(int64_t start, int64_t step, int64_t count, int64_t in) {
   const int64_t first = start >= 0 ? 0 : step == 1 ? -start : (-start + step - 1) / step;  // the special cases avoid slow divisions

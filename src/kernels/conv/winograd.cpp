@@ -13,7 +13,7 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kPointsPerBlock = 32 * 36;    // maximum of tiles times matrices of a block, whose inputs stay in L2 for all channels
+constexpr int64_t kPointsPerBlock = 32 * 36;    // number of tiles times matrices per block; the tiles' transformed inputs stay in L2
 constexpr int64_t kPointsInOneBlock = 49 * 36;  // up to this size there is only one block, since each block reads all weights
 // Number of channels that are summed in one chain of additions. The rounding errors of longer chains would dominate the result's error.
 // Chains are shorter if there would otherwise be fewer than kFewChains.
@@ -123,7 +123,7 @@ struct Block {
   const ConvParams& p;
   const Plan& plan;
   const float *x, *weights;
-  const float* packed = nullptr;  // weights of all panels
+  const float* packed = nullptr;  // packed weights of all panels
   float* unpacked = nullptr;  // memory for weights that the block packs, panels_at_once panels at a time; null: weights are packed already
   int64_t panels_at_once = 0;
   float* y;
@@ -140,7 +140,7 @@ struct Block {
   int64_t tiles() const { return images * tiles_of_image(); }
   int64_t output_rows() const { return std::min(tile_rows * plan.out, p.window.out[1] - first_row * plan.out); }
 
-  /// Computes m, the product of v and the weights.
+  /// Computes the matrices m: the products of the transformed inputs v and the weights.
   void products() const {
     const Panels panels(p.M, panel_shape<float>());
     if (unpacked == nullptr) return multiply(panels, {p, panels, 0, panels.count, packed});
@@ -301,7 +301,7 @@ bool winograd_applies(const ConvParams& p) {
 
 // Estimates the time in microseconds from the measured rates. Products run near the peak rate; L2 limits the transforms; products overlap
 // with the loading of weights from L3 or memory for half of the shorter of both times. Tiles that extend beyond the outputs waste work,
-// which favours the direct method.
+// which favors the direct method.
 double winograd_estimate(const ConvParams& p, int side, const ConvRates& rates, bool from_memory) {
   const double C = static_cast<double>(p.C), M = static_cast<double>(p.M);
   const double stream = static_cast<double>(from_memory ? rates.memory : rates.cached);

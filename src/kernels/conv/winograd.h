@@ -22,7 +22,7 @@ double winograd_estimate(const ConvParams& params, int out, const ConvRates& rat
 /// Returns the tile side in outputs, 4 or 2, if Winograd is estimated to be the fastest method within the choice's limits; otherwise 0.
 int winograd_choice(const ConvParams& params, const ConvChoice& choice = {});
 
-/// Functions for one of the two methods. In this file, `out` is the tile side in outputs, 4 or 2.
+/// For one of the two methods: here, `out` is the tile side in outputs, 4 or 2.
 int64_t winograd_weights_size(const ConvParams& params, int out);
 /// Packs the weights.
 /// @param weights  may be unaligned

@@ -28,9 +28,9 @@ int64_t row_of(int64_t channels) { return divide_up(channels, kWinogradLanes) * 
 
 /// Divides the tiles into blocks (whole images, or some tile rows of one image), and the filters into ranges.
 struct Plan {
-  int64_t high, wide;  // numbers of tiles of an image
+  int64_t high, wide;  // numbers of tiles of an image along its height and width
   int64_t rows_per_block, images_per_block, blocks_of_image, blocks;
-  int64_t v_row, z_row, v_matrix, z_matrix;  // strides of the transformed x and dy
+  int64_t v_row, z_row, v_matrix, z_matrix;  // strides of the transformed x (v) and dy (z)
   int64_t filters_each, ranges, s_matrix;
 
   explicit Plan(const ConvParams& p)
@@ -46,7 +46,7 @@ struct Plan {
     blocks = blocks_of_image * divide_up(p.N, images_per_block);
     const int64_t tiles = images_per_block * rows_per_block * wide;
     v_matrix = tiles * v_row, z_matrix = tiles * z_row;
-    // With one block, the sums of each range of filters are transformed immediately; with several, all sums after the last block.
+    // With one block, the sums of a range of filters are transformed as soon as it is complete; with several, after the last block.
     filters_each = blocks > 1 ? p.M : std::min(p.M, std::max(kLeastFilters, kSumFloats / (kPoints * v_row)));
     ranges = divide_up(p.M, filters_each);
     s_matrix = filters_each * v_row;
@@ -115,7 +115,7 @@ struct Gradient {
     return images * each;
   }
 
-  /// Computes s = z^T v for one point, or adds z^T v to s if `add`.
+  /// Computes s = z^T v for one point, where z and v are the transformed dy and x. If `add` is true, adds the product to s.
   void multiply(int64_t point, int64_t first_filter, int64_t filters, int64_t tiles, bool add) const {
     const Panels panels(p.C, panel_shape<float>());
     float* const sums = memory.s + point * plan.s_matrix;

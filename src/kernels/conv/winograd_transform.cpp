@@ -22,7 +22,7 @@ using V = hn::Vec<D>;
 
 constexpr float kRootHalf = 0.70710678118654752f, kRootTwo = 1.4142135623730950f;
 
-// kOut, the outputs of a tile's side, selects F(4x4, 3x3) or F(2x2, 3x3). A tile has kOut + 2 inputs per side.
+// kOut, the number of outputs along a tile's side, selects F(4x4, 3x3) or F(2x2, 3x3). A tile has kOut + 2 inputs along a side.
 
 // Computes B^T d: evaluates the polynomial of the data at the interpolation points. The points a and -a share their even and odd terms.
 template <int kOut>
@@ -135,7 +135,7 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
 template <int kOut, bool kCut, class At>
 HWY_INLINE void input_vector(D d, [[maybe_unused]] const FirstLanes<D>& first, At at, float* to, int64_t v_matrix) {
   constexpr int kIn = kOut + 2;
-  V t[kIn][kIn];  // the columns after the transform
+  V t[kIn][kIn];  // the tile after the transform of its columns
 #pragma GCC unroll 6
   for (int j = 0; j < kIn; ++j) {
     V column[kIn], out[kIn];
@@ -290,7 +290,7 @@ void output_gradient_tiles(int64_t begin, int64_t end, const WinogradOutputGradi
       const bool cut = g.channels - c < lanes;
       const FirstLanes first(d, cut ? g.channels - c : lanes);
       float* to = g.z + tile * g.z_row + c;
-      V t[kIn][kOut];  // the columns after the transform
+      V t[kIn][kOut];  // the tile after the transform of its columns
 #pragma GCC unroll 4
       for (int j = 0; j < kOut; ++j) {
         V y[kOut], z[kIn];

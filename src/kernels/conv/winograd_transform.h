@@ -6,7 +6,7 @@
 
 namespace treadle::kernels {
 
-/// Rows of sums are padded to a multiple of this number of floats, which is the widest vector.
+/// Rows of the matrices are padded to a multiple of this number of floats, which is the length of the widest vector.
 inline constexpr int64_t kWinogradLanes = 16;
 
 /// The input transform of a block: v = B^T x B. Positions outside the image are zero.
@@ -14,7 +14,7 @@ struct WinogradInput {
   int64_t tiles_wide;
   const float* x;  ///< address of the image: rows of `columns` pixels, `x_pixel` floats apart
   int64_t rows, columns, x_pixel;
-  int64_t top, left;  ///< position of the first tile in the image; negative if it is in the border
+  int64_t top, left;  ///< position of the first tile in the image; negative if the tile begins in the border
   int64_t channels;
   const float* zeros;  ///< an array of `channels` zeros
   float* v;            ///< (out + 2)^2 matrices `v_matrix` floats apart, rows (tiles) of `v_row` floats

@@ -9,7 +9,7 @@ namespace treadle::kernels {
 BatchStrides broadcast_batches(std::span<const int64_t> a_dims, std::span<const int64_t> b_dims, int64_t a_size, int64_t b_size,
                                int64_t c_size) {
   const size_t rank = std::max(a_dims.size(), b_dims.size());
-  // Walks the dimensions from the innermost outwards. Merges a dimension into its inner neighbor if A, B and C are contiguous across both.
+  // Starts with the innermost batch dimension. Merges a dimension into its inner neighbor if A, B and C are contiguous across both.
   BatchStrides reversed;
   int64_t a_stride = a_size, b_stride = b_size, c_stride = c_size;
   for (size_t i = 0; i < rank; ++i) {

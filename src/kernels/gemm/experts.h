@@ -38,7 +38,7 @@ struct ExpertsParams {
   int64_t tokens = 0, experts = 0, k = 1;
   ExpertLayer first, second, third;
   ExpertActivation activation;  ///< applied after the first layer
-  bool swiglu = false;          ///< the gate passes through SwiGLU (alpha, beta, limit)
+  bool swiglu = false;          ///< the gate is activated by SwiGLU with alpha, beta and limit
   ExpertGate gate = ExpertGate::none;
   bool normalize = false;  ///< divide the k weights of a token by their sum
   float alpha = 1, beta = 0;
@@ -52,7 +52,7 @@ struct ExpertsParams {
 size_t experts_scratch_bytes(const ExpertsParams& params, int max_threads);
 
 /// Computes y [tokens, hidden] from x [tokens, hidden].
-/// @param scores   [tokens, experts]: the router's scores; without `weights`, their softmax over a row weights the results too
+/// @param scores   [tokens, experts]: the router's scores; if `weights` is null, their softmax also weights the results
 /// @param weights  [tokens, experts]: weights of the experts' results, or null
 void run_experts(const ExpertsParams& params, const float* x, const float* scores, const float* weights, float* y, void* scratch,
                  int max_threads, ThreadPool* pool);

@@ -16,7 +16,7 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kRowsPerChunk = 96;  // a multiple of both tile heights, 6 and 8; with 64 columns, the block of C stays in L1
+constexpr int64_t kRowsPerChunk = 96;  // multiple of both tile heights (6 and 8); with 64 columns, the block of C stays in L1
 // Number of rows per chunk if at least kManyPanels panels give all threads work. Larger chunks load each panel less often.
 constexpr int64_t kRowsOfManyPanels = 192;
 constexpr int64_t kManyPanels = 8;
@@ -126,7 +126,7 @@ int64_t turned_row(const GemmShape& s) { return s.K + kLineElements; }
 
 bool takes_blocks(const Panels& panels, const PanelShape& shape) { return panels.wide == 0 && panels.vectors == shape.max_vectors; }
 
-/// Returns the size of the copy of A, in floats, for either layout.
+/// Returns the size in floats of the copy of A, enough for both layouts.
 int64_t turned_size(const GemmShape& s) {
   const PanelShape shape = panel_shape<float>();
   const int64_t blocks = (s.M + shape.rows - 1) / shape.rows;
@@ -322,7 +322,7 @@ void run_tile(const TileJob<T>& job) {
   const Epilogue<T>& e = *job.epilogue;
   const int64_t depth = kPanelBytes / (job.vectors * panel_shape<T>().lanes * static_cast<int64_t>(sizeof(T)));
   if (job.K > depth + depth / 2 && job.row_end - job.row_begin > kFewRows) {
-    // A deep panel would be evicted from L2 between two tiles. So K is split into parts, and C contains the partial sum.
+    // A deep panel would be evicted from L2 between two tiles. So K is split into parts; between parts, C contains the partial sum.
     const int64_t parts = (job.K + depth - 1) / depth;
     Epilogue<T> middle = e;
     middle.bias = nullptr;

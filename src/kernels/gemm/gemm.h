@@ -37,7 +37,7 @@ struct Epilogue {
   int64_t longest_sum = 512;
 };
 
-/// A view of a packed matrix; its owner keeps the memory.
+/// A view of a packed matrix, which does not own the memory.
 template <typename T>
 struct PackedB {
   int64_t K = 0, N = 0;
@@ -99,7 +99,7 @@ struct BatchStrides {
   int64_t dims[kMaxDims] = {}, a[kMaxDims] = {}, b[kMaxDims] = {}, c[kMaxDims] = {};
 };
 
-/// Returns the batch of numpy.matmul: the leading dimensions of A and B, broadcast against each other and merged where possible.
+/// Returns the products of numpy.matmul: the leading dimensions of A and B, broadcast against each other and merged if possible.
 /// @param a_dims, b_dims      leading dimensions, without the last two
 /// @param a_size, b_size, c_size  elements of one matrix; A, B and C are contiguous batches @throws Error(invalid_argument) if they do not
 /// broadcast; Error(not_implemented) if more than kMaxDims dimensions remain.

@@ -74,7 +74,7 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
 // Describes the layout of the rounded A: rows as round_rows() writes them, or AMX tiles, with the high parts' tiles before the low parts'.
 struct RoundedA {
   Bf16Form form;
-  int64_t M, K, row;      // row stride in elements
+  int64_t M, K, row;      // `row` is the row stride of the rounded A in elements
   int64_t tile_rows = 0;  // number of elements from one 16-row band of tiles to the next; 0: A is in rows
   int64_t depth = 0;
   int64_t offsets[3];  // offsets in a row of the parts (high, high, low) for the three products with B's parts
@@ -161,7 +161,7 @@ void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, floa
   layout.round(A, lda, narrow, pool);
   const PhaseScope phase(KernelPhase::compute);
   const Panels panels(B.N, panel_shape<float>());
-  // Chunks consist of whole units of this number of rows.
+  // A chunk consists of whole units of this many rows, because AMX tiles must not be split.
   const int64_t unit = layout.depth != 0 ? kAmxRows : 1, units = (M + unit - 1) / unit;
   const int64_t per_chunk = layout.depth != 0 ? kTiledRowsPerChunk : kRowsPerChunk;
   const int64_t chunks = (M + per_chunk - 1) / per_chunk, width = (panels.vectors + 1) * panels.lanes;

@@ -22,7 +22,7 @@ enum class Bf16Form : uint8_t {
   float16,
 };
 
-/// A view of a packed matrix; its owner keeps the memory.
+/// A view of a packed matrix, which does not own the memory.
 struct PackedBf16 {
   int64_t K = 0, N = 0;
   Bf16Form form = Bf16Form::one;

@@ -117,7 +117,7 @@ struct BlockedTile {
   }
 };
 
-/// Multiplies as many columns at a time as there are registers for accumulators.
+/// Multiplies by as many columns of the panel at a time as there are registers for accumulators.
 template <int kRows, int kBits>
 void blocked_tile(const BlockedJob& job, int64_t row) {
   constexpr int kWide = kRows <= 2 ? 4 : 2, kNarrow = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;

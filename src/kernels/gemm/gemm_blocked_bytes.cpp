@@ -30,7 +30,7 @@ uint64_t even_first(uint64_t codes) {
 
 // Rounds one block to 8-bit codes. Its loops are simple, so that compilers vectorize them.
 void round_block(const float* row, int64_t n, int8_t* codes, float* scale, int32_t* sum) {
-  // kLeast: the least maximum magnitude (1.5e-36) for which 127 divided by it is finite.
+  // kLeast: bits of the smallest maximum magnitude (1.5e-36) for which 127 / magnitude is finite.
   constexpr uint32_t kInfinity = 0x7F800000, kLeast = 0x04000000;
   uint32_t largest_bits = 0;  // magnitude bits are ordered like the magnitudes; NaN is the largest
   for (int64_t k = 0; k < n; ++k) largest_bits = std::max(largest_bits, std::bit_cast<uint32_t>(row[k]) & 0x7FFFFFFF);

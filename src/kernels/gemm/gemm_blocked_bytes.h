@@ -23,7 +23,7 @@ struct BlockedBytesRows {
   const int32_t* sums = nullptr;  ///< sums of the codes of a block, [rows, blocks]
   int64_t depth = 0;
 };
-/// Computes `rows` rows of one panel of 64 columns. @pre the CPU has AVX512-VNNI
+/// Computes rows [0, rows) of C for one panel of 64 columns. @pre the CPU has AVX512-VNNI
 void blocked_bytes_tile_avx512vnni(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
 /// Like blocked_bytes_tile_avx512vnni(), for AVX2. @pre the CPU has AVX2
 void blocked_bytes_tile_avx2(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);

@@ -12,7 +12,7 @@ namespace treadle::kernels {
 
 /// The instruction sets for byte products, slowest first.
 enum class ByteInstructions : uint8_t { plain, avx2, avx_vnni, avx512_vnni };
-/// Returns true if this process may use the instruction set. A machine with AVX512-VNNI may have no AVX-VNNI.
+/// Returns true if this process may use the instruction set. The sets are not nested: a CPU with AVX512-VNNI may lack AVX-VNNI.
 bool has_byte_instructions(ByteInstructions which);
 /// Returns the fastest instruction set that this process may use.
 ByteInstructions byte_instructions();
@@ -42,7 +42,7 @@ struct BytesProduct {
 
 /// Returns the scratch bytes of gemm_bytes().
 size_t gemm_bytes_scratch(int64_t M, int64_t K, int64_t N);
-/// Computes y (M x N) as the header of this file says.
+/// Computes y (M x N), by the formula at the top of this file.
 void gemm_bytes(int64_t M, const BytesProduct& product, const PackedBytesB& B, float* y, void* scratch, ThreadPool* pool);
 
 }  // namespace treadle::kernels

@@ -1,5 +1,5 @@
-// Integer matrix products. Packing widens 8-bit operands to 16 bits and subtracts their zero points, so that sums of two products are exact
-// in 32 bits for any signedness. Sums wrap around as int32 does.
+// Integer matrix products. Packing widens 8-bit operands to 16 bits and subtracts their zero points, so that a sum of two products is exact
+// in 32 bits, whether operands are signed or unsigned. Sums wrap around as int32 does.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, boo
 /// Computes C (M x N, row stride ldc) = A B.
 void gemm_i16(int64_t M, const int16_t* packed_a, const PackedI16& B, int32_t* C, int64_t ldc, ThreadPool* pool);
 
-/// Computes MatMulInteger, with operands packed during the run. ByteMatrix describes how matrices share zero points.
+/// Computes MatMulInteger, and packs both operands during the run. ByteMatrix says whether matrices share zero points.
 size_t gemm_int_scratch_bytes(const GemmShape& shape);
 void gemm_int(const GemmShape& shape, const BatchStrides& batch, const ByteMatrix& A, const ByteMatrix& B, int32_t* C, void* scratch,
               ThreadPool* pool);

@@ -161,8 +161,8 @@ constexpr int64_t kFewRows = 4, kMaxPanel = 64;
 constexpr float kMostSteps = 128.5F;  // maximum of the largest magnitude in steps, with a tolerance of half a step
 constexpr float kLargest = 127, kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Returns a candidate for a column's quantization step: the number of which `least` is `times` multiples and `most` is a whole multiple; 0
-// if `most` needs too many steps. It is derived from `most`, whose relative rounding error is the smallest.
+// Returns a candidate for a column's quantization step: `least` is `times` steps, and `most` a whole number of steps. Returns 0 if `most`
+// is too many steps. The step is derived from `most`, whose relative rounding error is the smallest.
 float step_of(float least, float most, float times) {
   if (most == 0 || !std::isfinite(most) || !(times * most <= kMostSteps * least)) return 0;
   return most / std::nearbyint(times * most / least);

@@ -13,7 +13,7 @@
 
 namespace treadle::kernels {
 
-/// A view of a packed matrix; its owner keeps the memory.
+/// A view of a packed matrix, which does not own the memory.
 struct PackedInt8Weights {
   int64_t K = 0, N = 0;
   const int8_t* data = nullptr;

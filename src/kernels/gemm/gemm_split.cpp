@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kBlock = 32;                                      // number of rows and of columns of a block of C
 constexpr int64_t kBlockTiles = kBlock / kSplitRows * kSplitTiles;  // number of bfloat16 numbers in a block of A or B for one step of K
 constexpr int64_t kMostTerms = 512;   // maximum number of terms that are summed before the partial sum is added to C
-constexpr int64_t kMostBlocks = 8;    // maximum number of blocks of A that are split together; with kMostTerms they stay in L2
+constexpr int64_t kMostBlocks = 8;    // maximum number of blocks of A split together; with kMostTerms terms, they stay in L2
 constexpr int64_t kFewestPanels = 8;  // minimum number of panels per column range, as each range splits the rows of A again
 constexpr int64_t kLeastExtent = 32;
 
@@ -106,7 +106,7 @@ class Range {
   }
 
   void split_rows(int64_t first_step, int64_t steps, bool are_last) {
-    for (int64_t item = 0; item < blocks_ * steps; ++item) {  // iterates in the memory order of A
+    for (int64_t item = 0; item < blocks_ * steps; ++item) {  // in the memory order of A
       const int64_t block = s_.a_col == 1 ? item / steps : item % blocks_, step = s_.a_col == 1 ? item % steps : item / blocks_;
       const int64_t k = (first_step + step) * kSplitTerms, terms = std::min(kSplitTerms, s_.K - k);
       uint16_t* tiles = parts() + (block * steps + step) * kBlockTiles;
@@ -166,7 +166,7 @@ class Range {
   PackedB<float> packed_columns(int64_t column, int64_t columns) {
     auto* to = static_cast<float*>(slot_);
     if (B_.whole != nullptr) return pack_b(B_.whole + column * (s_.b_transposed ? s_.ldb : 1), s_.K, columns, s_.ldb, s_.b_transposed, to);
-    const int64_t width = packed_b_size<float>(1, columns);  // the columns are one panel
+    const int64_t width = packed_b_size<float>(1, columns);  // all columns form one panel
     join_b(s_, B_, column, columns, to, width);
     for (int64_t k = 0; k < s_.K; ++k) std::fill(to + k * width + columns, to + (k + 1) * width, 0.0F);
     return {s_.K, columns, to};

@@ -14,14 +14,14 @@ namespace treadle::kernels {
 /// @param b_is_split  B has been split already
 bool pays_to_split(const GemmShape& shape, bool b_is_split = false);
 
-/// The matrix B, split into parts. This is a view: the owner keeps the memory.
+/// The matrix B, each number split into three bfloat16 parts. This is a view: the owner keeps the memory.
 struct SplitB {
   const float* whole = nullptr;  ///< the original B; null: rows that cannot be split use the sums of B's parts
   const uint16_t* parts = nullptr;
   Magnitude largest = 0;
 };
 
-/// Splits B. @param data  split_b_bytes(shape), aligned to 64 bytes
+/// Splits each number of B into bfloat16 parts. @param data  split_b_bytes(shape), aligned to 64 bytes
 SplitB split_b(const GemmShape& shape, const float* B, void* data, ThreadPool* pool);
 size_t split_b_bytes(const GemmShape& shape);
 /// Restores `columns` columns of B, beginning with `first`, by adding their parts: exact except for numbers below 2^-102.

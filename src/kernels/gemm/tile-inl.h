@@ -76,7 +76,7 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] =
         hn::Add(sum[r][v], load_part<T, kVectors>(d, residual + r * e.residual_row, v, cut, first));
   }
-  // Both clamps keep NaN.
+  // NaN passes both clamps unchanged.
   if (e.activation == Unary::relu) {
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_least(hn::Zero(d), sum[r][v]);
   } else if (e.activation == Unary::clip) {

@@ -34,7 +34,7 @@ template <typename T>
 struct TileJob {
   const T* A;
   int64_t a_row, a_col;
-  int64_t a_rows = 0, a_panel = 0;  // if A is in blocks: rows of a block, and elements from block to block; 0: rows are a_row apart
+  int64_t a_rows = 0, a_panel = 0;  // if A is in blocks: rows per block, and elements from block to block; 0: rows are a_row apart
   const T* B;                       // address of the panel's first row
   int64_t b_row;                    // row stride of the panel in elements
   int64_t vectors;                  // width of the panel in vectors

@@ -25,7 +25,7 @@ struct AmxBlock {
   const uint32_t* B;  ///< the whole panel: rows of 16 * vectors words
   int64_t vectors;
   int64_t rows;
-  float* sums;  ///< sums in rows of 16 * vectors; there must be memory for kAmxRows rows
+  float* sums;  ///< rows of 16 * vectors sums; there must be memory for kAmxRows rows
   bool adds;    ///< true: the products are added to `sums`; false: they overwrite it
   /// Says which lines of B this block prefetches into L2: of the lines `fetch_distance` bytes after those that it reads, share number
   /// `fetch_share` of `fetch_shares` equal shares.
@@ -54,9 +54,9 @@ class AmxTiles {
   AmxTiles& operator=(const AmxTiles&) = delete;
 
   void multiply(const AmxBlock& block);
-  /// Multiplies bytes. @pre cpu_info().features.amx_int8; rows are evenly spaced
+  /// Multiplies matrices of bytes. @pre cpu_info().features.amx_int8; rows are evenly spaced
   void multiply_bytes(const AmxBlock& block);
-  /// Multiplies split float32 matrices. @pre has_split_tiles()
+  /// Multiplies float32 matrices whose numbers are split into bfloat16 parts (tile_split.h). @pre has_split_tiles()
   void multiply_split(const SplitBlock& block);
 
  private:

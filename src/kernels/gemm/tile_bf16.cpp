@@ -59,7 +59,7 @@ HWY_INLINE uint32_t pair_at(const uint16_t* p) {
 }
 HWY_INLINE VU odd_of(VU pairs) { return hn::And(pairs, hn::Set(DU(), 0xFFFF0000U)); }
 
-// Says how pairs are multiplied: by the CPU's bfloat16 dot products, or after widening from bfloat16 or float16.
+// How pairs of numbers are multiplied: by the CPU's bfloat16 dot products, or in float32 after widening bfloat16 or float16.
 enum class By { pairs, bfloat16, float16 };
 
 // Converts float16 numbers, each in the lower half of a word.
@@ -94,7 +94,7 @@ HWY_INLINE V widened(VU pairs) {
   else
     return hn::BitCast(d, kOdd ? odd_of(pairs) : hn::ShiftLeft<16>(pairs));
 }
-// Broadcasts one number of a pair to all lanes.
+// Broadcasts one number of a pair (the odd one if kOdd) to all lanes.
 template <By kBy, bool kOdd>
 HWY_INLINE V broadcast(uint32_t pair) {
   const D d;
@@ -172,7 +172,7 @@ void bf16_blocks(const Bf16Tile& job) {
   int64_t row = job.to.row_begin;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = rows / blocks + (block < rows % blocks ? 1 : 0);
-    // Each of the first tiles prefetches one vector of every row.
+    // Tile number `block` prefetches vector number `block` of each row of the next panel, as long as there are vectors.
     const bool fetches = job.to.next != nullptr && block < kVectors;
     const int64_t ahead = fetches ? bytes_to_next(job) + block * lanes * static_cast<int64_t>(sizeof(uint32_t)) : 0;
     bf16_rows_of<kBy, kVectors, kApart>(count, job, kApart ? job.A : job.A + row * job.a_row, row, ahead);

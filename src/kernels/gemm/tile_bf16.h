@@ -19,7 +19,7 @@ struct Bf16Tile {
   int64_t b_first;
   int64_t length;     ///< number of elements of a segment; even
   const uint32_t* B;  ///< the panel: one row for each pair of k, one word for each column, with the even k in its lower half
-  /// Contains vectors, C, ldc, rows, columns and the epilogue, as for float32. Its A, B and K are ignored.
+  /// Members of the float32 job that apply here too: vectors, C, ldc, rows, columns and the epilogue. A, B and K are ignored.
   TileJob<float> to;
   /// If `line` is not 0, pixels are a_row apart in image rows of `line` pixels, with gaps of `gap` readable pixels between the rows. The
   /// first pixel has the index first_in_line within its row. AMX computes the pixels in the gaps too and drops them.

@@ -22,7 +22,7 @@ struct Job {
   float* C;
 };
 
-// Adds 8 or 128 to codes, so that they are unsigned as the instruction requires. The sums of A's codes correct for it.
+// Adds 8 or 128 to codes, because the instruction needs unsigned ones. The effect is later subtracted by means of the sums of A's codes.
 template <int kBits>
 struct Codes {
   static constexpr int kSteps = kBits == 4 ? 2 : 1, kMiddle = kBits == 4 ? 8 : 128, kPerWord = 32 / kBits;
@@ -31,7 +31,7 @@ struct Codes {
     const __m512i read = _mm512_loadu_si512(words);
     if constexpr (kBits == 4) {
       const __m512i nibbles = _mm512_set1_epi32(0x0F0F0F0F), middle = _mm512_set1_epi32(0x08080808);
-      constexpr int kAndThenXor = 0x6A;  // computes (a & b) ^ c
+      constexpr int kAndThenXor = 0x6A;  // truth table of the ternary operation (a & b) ^ c
       bytes[0] = _mm512_ternarylogic_epi32(read, nibbles, middle, kAndThenXor);
       bytes[1] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(read, 4), nibbles, middle, kAndThenXor);
     } else {

@@ -56,7 +56,7 @@ HWY_NOINLINE void tile(const TileJobI16& job, int64_t row) {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::ReorderWidenMulAccumulate(d, av, bv[v], sum[r][v], unused);
     }
   }
-  // This loop is unrolled too: accumulators that any loop indexes by a variable live in memory, even during the loop above.
+  // This loop is unrolled too: if any loop indexed an accumulator by a variable, it would live in memory, even in the loop above.
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4

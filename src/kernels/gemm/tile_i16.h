@@ -6,9 +6,9 @@
 namespace treadle::kernels {
 
 struct TileJobI16 {
-  const int16_t* A;                  // rows of `pairs` pairs of k
+  const int16_t* A;                  // rows of A, each with `pairs` pairs of k
   const int16_t* B;                  // the panel: for each pair of k, `vectors` vectors of pairs
-  const int64_t* offsets = nullptr;  // offset in B of the vectors of each pair of k; null: contiguous
+  const int64_t* offsets = nullptr;  // for each pair of k, the offset of its vectors in B; null: they are contiguous
   int64_t pairs;
   int64_t vectors;
   int32_t* C;  // address of row 0 in the panel's first column
@@ -22,7 +22,7 @@ void widen_to_i16(const void* src, bool is_signed, int32_t zero, int64_t n, int1
 /// Two rows of signed or unsigned bytes whose elements are `step` apart.
 struct BytePairs {
   const void* even;
-  const void* odd;  // null means zeros
+  const void* odd;  // null: the row is all zeros
   int64_t step = 1;
   bool is_signed = false;
   int32_t zero = 0;

@@ -36,7 +36,7 @@ TREADLE_BF16 inline __m512i rounded(__m512 low, __m512 high) {
   return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low));  // not std::bit_cast, which is compiled for another target
 }
 
-/// Splits rows of up to 32 terms; each becomes a row of a tile.
+/// Splits rows of up to 32 terms into bfloat16 parts. Each row becomes a row of a tile of each part.
 TREADLE_BF16 Magnitude split_rows(const float* rows, int64_t ld, int64_t count, int64_t terms, uint16_t* to) {
   const __mmask16 low = first(terms), high = first(terms - kLanes);
   __m512i largest = _mm512_setzero_si512();
@@ -55,7 +55,7 @@ TREADLE_BF16 Magnitude split_rows(const float* rows, int64_t ld, int64_t count, 
   return _mm512_reduce_max_epu32(largest);
 }
 
-/// Splits rows of up to 16 columns; each two rows become one tile row of 16 pairs.
+/// Splits rows of up to 16 columns into bfloat16 parts. Each two rows become one tile row of 16 pairs.
 TREADLE_BF16 Magnitude split_pairs(const float* rows, int64_t ld, int64_t terms, int64_t columns, uint16_t* to) {
   alignas(64) static constexpr uint16_t kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                            8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -137,7 +137,7 @@ bool has_split_tiles() { return cpu_info().features.amx_bf16 && cpu_info().featu
 
 bool have_parts(Magnitude largest) {
   constexpr float kLargest = 0x1p30F;
-  return std::bit_cast<float>(largest) < kLargest;  // a comparison that is false for NaN
+  return std::bit_cast<float>(largest) < kLargest;  // this comparison is false for NaN
 }
 
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b) {

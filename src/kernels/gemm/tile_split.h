@@ -28,7 +28,7 @@ using Magnitude = uint32_t;
 /// @param a_row, a_col  strides of rows and columns in elements; one of them is 1
 /// @return the largest magnitude
 Magnitude split_a(const float* A, int64_t a_row, int64_t a_col, int64_t rows, int64_t terms, uint16_t* to);
-/// Splits `terms` <= 32 rows and `columns` <= 16 columns of B into tiles.
+/// Splits `terms` <= 32 rows and `columns` <= 16 columns of B into the tiles of three parts.
 Magnitude split_b(const float* B, int64_t b_row, int64_t b_col, int64_t terms, int64_t columns, uint16_t* to);
 /// Returns one element of B: the sum of its parts.
 float number_of_b(const uint16_t* tiles, int64_t term, int64_t column);
@@ -46,8 +46,8 @@ bool can_split(Magnitude largest_of_a, Magnitude largest_of_b);
 struct SplitBlock {
   const uint16_t *A, *B;
   int64_t steps;
-  bool tall, wide;  ///< true if there are more than 16 rows, and more than 16 columns; if not, the tiles of the second 16 are not read
-  float* sums;      ///< sums in rows of 32, or of 16 if not wide
+  bool tall, wide;  ///< true if there are more than 16 rows or columns; if false, the tiles of the second 16 are not read
+  float* sums;      ///< sums in rows of 32 columns, or of 16 if `wide` is false
   /// Lines of 64 bytes to prefetch into L2: `later_lines` per step, beginning at `later`.
   const char* later = nullptr;
   int64_t later_lines = 0;

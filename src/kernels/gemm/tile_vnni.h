@@ -11,9 +11,9 @@ namespace treadle::kernels {
 struct ByteTile {
   const uint8_t* A;
   int64_t lda;
-  const int8_t* B;  // for each group of four k, 64 columns of four bytes
+  const int8_t* B;  // for each four consecutive k, four bytes for each of 64 columns
   int64_t quads;
-  int32_t* C;  // sums in rows of 64
+  int32_t* C;  // sums in rows of 64 columns
   int64_t rows;
 };
 void byte_tile_plain(const ByteTile& tile);
