@@ -105,7 +105,7 @@ class Gathered {
   static constexpr int64_t kAhead = 8;  // number of blocks that are gathered ahead
 
  private:
-  static constexpr int64_t kRoom = 8192, kAlignment = 16;  // numbers of floats
+  static constexpr int64_t kRoom = 8192, kAlignment = 16;  // in floats: size of the memory, and alignment of its parts
   HWY_ALIGN float memory_[kRoom];
   int64_t used_ = 0;
 };
@@ -118,8 +118,8 @@ struct Moved {
   const void* src = nullptr;
   float* buffer = nullptr;         // memory for one block
   int64_t place = 0, stride = 0;   // position in the period, and its increment per block (precomputed to avoid a slow division)
-  const float* wrapped = nullptr;  // a copy with repeated periods, or null
-  float* ahead = nullptr;          // gathered elements [first, last), or null
+  const float* wrapped = nullptr;  // copy of a periodic input with repeated periods; null: there is none
+  float* ahead = nullptr;          // elements [first, last), gathered ahead; null: not gathered ahead
   int64_t first = 0, last = 0;
 
   /// Returns the n elements of the block that begins at element `at`. @param end  end of all blocks
@@ -167,7 +167,7 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
   Gathered gathered;
   size_t num_lying = 0, num_moved = 0;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
-    // The lanes of a last, short block beyond its elements are computed too; their results are dropped. They should be valid numbers.
+    // In a last, short block, the lanes without elements are computed too, and their results are dropped. They should hold valid numbers.
     std::fill_n(buffers[i], block, 0.0f);
     const ChainInput& input = plan.inputs[i];
     const bool is_flat = input.kind == ChainInput::Kind::flat;
@@ -214,8 +214,8 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
   }
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
   // Compilers emit this instruction, which clears the upper halves of vector registers, at the end of functions that use them, but not if
-  // these have vector arguments, as steps do. Without it, each SSE instruction depends on the old value of its register: an optimizer's
-  // update after a chain took 3.7 times as long.
+  // these have vector arguments, as the steps of a chain do. Without it, each SSE instruction depends on the old value of its register: an
+  // optimizer's update after a chain took 3.7 times as long.
   _mm256_zeroupper();
 #endif
 }

@@ -27,7 +27,7 @@ using V = hn::Vec<D>;
 
 struct Step;
 struct Memory {
-  const float* operands[kMaxChainInputs + kMaxChainSlots];  // operands of the present block; they are bytes if a step loads bytes
+  const float* operands[kMaxChainInputs + kMaxChainSlots];  // operands of the present block; they are bytes if a load step widens them
   void* dst;
   float* spill;  // memory for one block
 };
@@ -37,9 +37,9 @@ struct Step {
   Fn fn;
   uint8_t x, y;
   float a, b;
-  UnaryLoop function;  // loop of a unary step whose function has no ChainStep::map
+  UnaryLoop function;  // the loop of a unary step that has no ChainStep::map
   const ChainStep* from;
-  float whole = 0, divisor = 1;  // for a quantizing step: kWhole plus the zero point, and the scale by which it divides
+  float whole = 0, divisor = 1;  // for a quantizing step: 1.5 * 2^23 plus the zero point, and the scale by which it divides
 };
 
 constexpr int kVectors = 8;

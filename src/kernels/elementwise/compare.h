@@ -15,7 +15,7 @@ void nonzero(const float* x, bool* dst, int64_t n);
 /// Sets dst[i] to true if x[i] is +Inf and `positive`, or -Inf and `negative`.
 void infinite(const float* x, bool negative, bool positive, bool* dst, int64_t n);
 
-/// Set dst[i] to x[i] << by[i] or x[i] >> by[i]; 0 if by[i] is at least the width. dst may be x or by.
+/// Set dst[i] to x[i] << by[i] or x[i] >> by[i]; 0 if by[i] is at least the number of bits of the type. dst may be x or by.
 void shift_left(const uint32_t* x, const uint32_t* by, uint32_t* dst, int64_t n);
 void shift_left(const uint64_t* x, const uint64_t* by, uint64_t* dst, int64_t n);
 void shift_right(const uint32_t* x, const uint32_t* by, uint32_t* dst, int64_t n);

@@ -9,7 +9,7 @@ namespace treadle::kernels {
 
 /// The functions. Their parameters `a` and `b` are ONNX's alpha and beta, or bounds.
 enum class Unary : uint8_t {
-  none,              // the function x
+  none,              // f(x) = x
   relu,              // max(x, 0)
   clip,              // min(max(x, a), b)
   leaky_relu,        // x < 0 ? a x : x

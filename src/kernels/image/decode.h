@@ -1,4 +1,4 @@
-// Image decoders. BMP and PNM are decoded by own code, other formats by libraries that the build finds.
+// Image decoders. BMP and PNM are decoded by this library itself, other formats by libraries that the build finds.
 #pragma once
 
 #include <cstddef>

@@ -24,7 +24,7 @@ void write_cmyk(const uint8_t* from, int64_t width, bool is_complement, uint8_t*
     }
 }
 
-// The library reports errors by longjmp, so the caller owns all objects with destructors.
+// The library reports errors by longjmp, which skips destructors. So all objects with destructors belong to the caller.
 bool read_image(jpeg_decompress_struct& decoder, Failure& failure, EncodedBytes bytes, RgbImage& image, std::vector<uint8_t>& line) {
   if (setjmp(failure.jump)) return false;
   jpeg_mem_src(&decoder, bytes.data(), bytes.size());

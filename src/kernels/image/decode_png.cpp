@@ -21,7 +21,7 @@ void read_bytes(png_structp png, png_bytep to, png_size_t count) {
   source.at += count;
 }
 
-// The library reports errors by longjmp, so the caller owns all objects with destructors.
+// The library reports errors by longjmp, which skips destructors. So all objects with destructors belong to the caller.
 bool read_image(png_structp png, png_infop info, Source& source, RgbImage& image, std::vector<png_bytep>& rows) {
   if (setjmp(png_jmpbuf(png))) return false;
   png_set_read_fn(png, &source, read_bytes);

@@ -139,7 +139,7 @@ void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64
 }
 
 constexpr int64_t kSmallBlock = 255;    // largest block, in bytes, that copy_some_blocks moves without calling memcpy
-constexpr int64_t kRepeatedBlock = 63;  // size in bytes of the largest block for which copy_some_blocks repeats faster
+constexpr int64_t kRepeatedBlock = 63;  // up to this size in bytes, copy_some_blocks repeats a block faster
 void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
   switch (std::bit_width(bytes)) {
     case 1: return copy_small_blocks<1>(count, bytes, from, src_pitch, to, dst_pitch);

@@ -101,8 +101,8 @@ void gather_elements(const ElementsPlan& plan, const T* src, const Index* indice
   });
 }
 
-/// Computes ScatterElements, after the data were copied to dst: dst[position of i] = reduce(dst[position of i], updates[i]). Runs in order
-/// on one thread, as positions may repeat.
+/// Computes ScatterElements, after the data were copied to dst: dst[p] = reduce(dst[p], updates[i]), with p as in gather_elements(). Runs
+/// in order on one thread, as positions may repeat.
 template <typename T, typename Index, typename Reduce>
 void scatter_elements(const ElementsPlan& plan, const T* updates, const Index* indices, T* dst, Reduce reduce) {
   for_each_run(plan.loop, 0, plan.loop.size, [&](int64_t first, int64_t n, const int64_t* at) {

@@ -19,7 +19,7 @@ int64_t source_index(PadMode mode, int64_t i, int64_t before, int64_t n) {
     case PadMode::wrap: return at - floor_div(at, n) * n;
     case PadMode::reflect: {
       if (n == 1) return 0;
-      const int64_t period = 2 * (n - 1);  // the elements at the ends are not repeated
+      const int64_t period = 2 * (n - 1);  // the elements at both ends are not repeated
       if (at < 0) at = -at;
       if (at >= period) at %= period;
       return at < n ? at : period - at;

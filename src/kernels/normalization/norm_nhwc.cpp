@@ -104,7 +104,7 @@ size_t norm_nhwc_scratch_bytes(const NhwcNorm& norm) {
 void norm_nhwc(const NhwcNorm& norm, const float* x, const float* scale, const float* bias, float* y, void* scratch, ThreadPool* pool) {
   const int64_t C = norm.C, block = block_pixels(norm), blocks = num_blocks(norm), size = C / norm.groups;
   if (norm.N * norm.pixels * C == 0) return;
-  auto* statistics = static_cast<float*>(scratch);  // [image, block, mean or square, channel]
+  auto* statistics = static_cast<float*>(scratch);  // with the shape [image, block, mean or square, channel]
   float* results = statistics + 2 * norm.N * blocks * C;
   auto pixels_of = [&](int64_t b) { return std::min(block, norm.pixels - b * block); };
   parallel_for(pool, norm.N * blocks, 1, [&](int64_t begin, int64_t end) {

@@ -21,7 +21,7 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::a
 }
 
 struct RandomStream {
-  uint64_t key = 0;     ///< derived from seed and node
+  uint64_t key = 0;     ///< derived from the seed and the node
   uint64_t stream = 0;  ///< number of the run of the model
 
   std::array<uint32_t, 4> block(uint64_t index) const {

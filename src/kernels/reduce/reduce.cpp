@@ -75,7 +75,7 @@ void finish(Reduce op, const FoldTotal<T>* totals, int64_t n, int64_t count, T* 
   } else {
     if (op == Reduce::mean) {
       if constexpr (std::is_same_v<T, double>) return each([&](double t) { return t / static_cast<double>(count); });
-      // Double is precise enough for narrow types.
+      // For these narrow types, a mean that is computed in double is precise enough.
       return each([share = 1 / static_cast<double>(count)](double t) { return store<T>(t * share); });
     }
     if (op == Reduce::l2) return each([](double t) { return store<T>(std::sqrt(t)); });

@@ -51,7 +51,7 @@ struct RnnKept {
   P arguments = nullptr;  ///< arguments of the activation functions, if rnn_keeps_arguments()
   P h = nullptr;          ///< [steps + 1, batch, hidden]; element 0 is the initial state
   P c = nullptr;          ///< cell state of an LSTM, in the layout of h
-  P aside = nullptr;      ///< [steps, batch, hidden]: reset * h of a GRU, or the product that the reset gate multiplies
+  P aside = nullptr;      ///< for a GRU, [steps, batch, hidden]: reset * h, or the product that the reset gate multiplies
 
   RnnKept(const RnnParams& p, int direction, P memory) {
     const int64_t rows = p.steps * p.batch, gate_size = rows * p.gates() * p.hidden, states = (rows + p.batch) * p.hidden;
@@ -127,7 +127,7 @@ inline bool is_usual_lstm(const RnnParams& p, int direction, bool has_peepholes)
          f[1].function == Unary::tanh && f[2].function == Unary::tanh;
 }
 
-/// Checks the sequence lengths. @throws Error(invalid_argument)
+/// Checks that the sequence lengths are in [0, p.steps]. @throws Error(invalid_argument)
 void check_rnn_lengths(const RnnParams& p, const int32_t* lengths);
 
 }  // namespace treadle::kernels

@@ -164,7 +164,7 @@ struct BackwardDirection {
     std::copy_n(work, e.hidden, row);
   }
 
-  // The backward pass of the gates. Excludes the reset gate if linear_before_reset is false, because its gradient needs a product first.
+  // The backward pass of a GRU's gates; without linear_before_reset, except the reset gate, whose gradient needs a product first.
   void gru_back(T* row, const T* post, const T* before, const T* aside, T* d) const {
     const int64_t H = e.hidden;
     for (int64_t j = 0; j < H; ++j) work[j] = d[j] * (1 - post[j]);

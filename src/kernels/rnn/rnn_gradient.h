@@ -21,7 +21,7 @@ struct RnnKeepingData {
   const int32_t* sequence_lengths = nullptr;  ///< `batch` values in [0, steps]
   const T *initial_h = nullptr, *initial_c = nullptr;
   T *Y = nullptr, *Y_h = nullptr, *Y_c = nullptr;
-  T* kept = nullptr;  ///< [directions, steps + 1, batch, rnn_kept_columns]
+  T* kept = nullptr;  ///< the stored values, [directions, steps + 1, batch, rnn_kept_columns]
 };
 
 template <typename T>

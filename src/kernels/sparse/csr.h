@@ -53,8 +53,8 @@ struct CsrColumns {
   }
 };
 
-/// For each column k that has elements: computes row_at(k)[n] = sum of A[m, columns[k]] * B[m, n] over these elements. Terms are summed in
-/// the order of A's rows, whatever the number of threads. @param B  [M, N], contiguous
+/// For each k, an index into `columns`: computes row_at(k)[n] = sum of A[m, columns[k]] * B[m, n] over the column's elements. Terms are
+/// summed in the order of A's rows, whatever the number of threads. @param B  [M, N], contiguous
 template <typename T, typename RowAt>
 void csr_columns_times_dense(const CsrColumns& a, int64_t N, const T* values, const T* B, ThreadPool* pool, RowAt row_at) {
   const auto count = static_cast<int64_t>(a.columns.size());

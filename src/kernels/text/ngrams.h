@@ -45,8 +45,8 @@ class Numbering {
 
  private:
   size_t place(const Key& key) const {
-    // Returns the slot of a key. Multiplying by an odd number near 2^64 / phi and taking the high bits spreads hashes, which are the
-    // integers themselves.
+    // Returns the slot of a key. std::hash leaves integers unchanged. Multiplying them by an odd number near 2^64 / phi and taking the high
+    // bits spreads them.
     uint64_t spread = uint64_t{std::hash<Key>()(key)} * 0x9e3779b97f4a7c15U;
     size_t mask = slots_.size() - 1, at = static_cast<size_t>(spread >> 32U) & mask;
     while (slots_[at] != kUnknown && keys_[slots_[at]] != key) at = (at + 1) & mask;

@@ -45,7 +45,7 @@ class Regex {
   struct Instruction {
     Op op;
     Assertion assertion = Assertion::text_begin;
-    uint32_t a = 0, b = 0;  // next instruction, and the second one of a split; a set continues with the following instruction
+    uint32_t a = 0, b = 0;  // a: next instruction; b: the other one of a split; a set continues with the following instruction
     uint32_t set = 0;
   };
 
