@@ -57,7 +57,7 @@ struct BudgetPlan {
   std::vector<Segment> segments;
   std::vector<Transfer> transfers;  ///< sorted by step
   size_t arena_bytes = 0;
-  double cost_ns = 0;        ///< estimated, of all transfers
+  double cost_ns = 0;        ///< estimated cost of all transfers
   size_t spilled_bytes = 0;  ///< bytes written to the spill file
 };
 
@@ -71,7 +71,7 @@ size_t largest_working_set(size_t num_steps, std::span<const BudgetBuffer> buffe
 BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, std::span<const Recipe> recipes, size_t capacity_bytes,
                        const BudgetOptions& options = {});
 
-/// An estimate of a plan without offsets, which takes a small part of the time of the plan.
+/// The estimate of a plan. It takes a small part of the plan's time, as no offsets are assigned.
 struct BudgetEstimate {
   size_t live_bytes = 0;  ///< maximum number of bytes in memory at once; the arena is hardly larger
   double cost_ns = 0;

@@ -95,7 +95,7 @@ class FitSearch {
   std::vector<int32_t> ends_before_, starts_from_;  // scratch memory of scan_valley()
   std::vector<double> weight_;                      // for each section, the number of failures
   std::vector<double> priority_;                    // for each block, its priority in this restart
-  std::vector<uint64_t> hash_;                      // for each block
+  std::vector<uint64_t> hash_;                      // for each block, a random number, from which sets of blocks are hashed
   std::unordered_map<uint64_t, std::vector<Refuted>> refuted_;
   size_t refuted_bytes_ = 0;
   std::chrono::steady_clock::time_point deadline_;

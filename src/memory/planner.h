@@ -23,7 +23,7 @@ struct PlanOptions {
 /// and then improves it (PlanOptions::improvement_rounds).
 /// @throws Error(invalid_argument) if first >= last, if the alignment is not a power of two, or if two fixed buffers that are alive
 ///         together overlap; Error(resource_exhausted) if the sum of the sizes overflows
-/// Sources: greedy by size and by breadth, Pisarchyk and Lee 2020, arXiv:2001.03288; the improvement is squeaky wheel optimisation, Joslin
+/// Sources: greedy by size and by breadth, Pisarchyk and Lee 2020, arXiv:2001.03288; the improvement is squeaky wheel optimization, Joslin
 /// and Clements 1999, JAIR 10: buffers that reach the top are placed earlier in the next round.
 ArenaPlan plan_arena(std::span<const Buffer> buffers, const PlanOptions& options = {});
 

@@ -22,7 +22,7 @@ struct ImportOptions {
   /// Limits for dense copies of sparse tensors: their total size in bytes, and the ratio of this size to the size of the sparse tensors.
   int64_t max_dense_bytes = int64_t{8} << 20, max_dense_ratio = 64;
   int max_function_depth = 64;
-  /// Symbol table of the graph; null: a new table. For a graph that becomes part of another. The names of the graph's symbols get the
+  /// Symbol table of the graph, for a graph that becomes part of another one; null: a new table. The names of the graph's symbols get the
   /// prefix `symbol_prefix`.
   std::shared_ptr<SymbolTable> symbols = nullptr;
   std::string symbol_prefix = {};

@@ -61,7 +61,7 @@ struct TensorDef {
   Properties metadata_props;
 };
 
-/// SparseTensorProto. The reader has checked that indices are inside `dims` and strictly ascending.
+/// SparseTensorProto. The reader has checked that indices are inside `dims` and that none occurs twice. They may be in any order.
 struct SparseTensorDef {
   TensorDef values;   // [nnz]; its name is that of the sparse tensor
   TensorDef indices;  // int64, [nnz] (linear) or [nnz, rank]

@@ -21,8 +21,7 @@ int64_t value_bytes(const AttributeDef& attribute) {
   return kValueBytes * static_cast<int64_t>(g.inputs.size() + g.outputs.size() + g.initializers.size() + g.sparse_initializers.size());
 }
 
-// Returns the bytes of an attribute's strings and lists, which each call copies; tensors are shared. Nodes in bodies are counted
-// separately.
+// Returns the bytes of an attribute's strings and lists, which each call copies (tensors are shared). Bodies' nodes are counted separately.
 int64_t copied_bytes(const AttributeDef& attribute) {
   size_t bytes =
       attribute.name.size() + attribute.s.size() + attribute.floats.size() * sizeof(float) + attribute.ints.size() * sizeof(int64_t);

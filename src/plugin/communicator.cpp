@@ -133,7 +133,7 @@ std::shared_ptr<Communicator> connect_communicator(std::string_view name, double
 }
 
 std::string launched_communicator() {
-  // Variables that Open MPI's mpirun sets, or MPICH's Hydra and Slurm through PMI.
+  // Environment variables that Open MPI's mpirun sets, or that MPICH's Hydra and Slurm set through PMI.
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE"})
     if (const char* size = std::getenv(variable); size && std::atoi(size) > 1) return std::string(plugin::kMpi);
   return {};

@@ -28,8 +28,7 @@ struct treadle_node {
   std::vector<const char*> input_names, output_names;  // empty if the names are unknown
   std::vector<treadle::Type> input_types, output_types;
   std::vector<const treadle::Tensor*> constants;  // one per input; null: the input is not constant
-  /// Symbolic extents of outputs, by output and axis. The C interface passes only numbers, so the library's own callbacks store symbols
-  /// here.
+  /// Symbolic extents of outputs, by output and axis. The C interface passes only numbers, so the library's callbacks store symbols here.
   mutable std::map<std::pair<size_t, int>, treadle::Dim> known_extents = {};
   // Attributes that are lists of strings. Each list is joined to one string, with one line per element.
   std::map<std::string, std::string, std::less<>> lines = {};
