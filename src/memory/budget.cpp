@@ -229,7 +229,7 @@ class Chooser {
     return true;
   }
 
-  // Adds or removes the extra memory that the recipe needs.
+  // Adds or removes the extra memory that the recipe of the gap needs while it recomputes the buffer.
   void add_extra(const Gap& gap, bool present) {
     const size_t extra = align_up(recipes_[static_cast<size_t>(gap.recipe)].extra_bytes, options_.alignment);
     for (std::vector<size_t>* bytes : {&live_, &mandatory_}) {

@@ -58,7 +58,7 @@ class Problem {
   // Divides time at the starts and ends of buffers. Only those parts become sections that begin with a start and end with an end: all
   // buffers of any other part are also alive in a neighboring part. So any two buffers that overlap in time share a section.
   void make_sections(std::span<const Buffer> buffers) {
-    std::vector<std::pair<int32_t, bool>> events;  // (step, true: a lifetime starts); ends sort first, since lifetimes are half-open
+    std::vector<std::pair<int32_t, bool>> events;  // (step, whether a lifetime starts); ends come first, as lifetimes are half-open
     for (size_t i : index_) {
       events.emplace_back(buffers[i].first, true);
       events.emplace_back(buffers[i].last, false);

@@ -220,7 +220,7 @@ class Importer {
                               sparse.values.name, stored, dense, limit));
   }
 
-  // Converts each sparse tensor of the file once; calls of a function share it.
+  // Converts each sparse tensor of the file once; all calls of a function share the result.
   Tensor to_dense(const SparseTensorDef& sparse) {
     Tensor& dense = dense_[&sparse];
     if (!dense.defined()) dense = made_dense(sparse);
@@ -366,7 +366,7 @@ class Importer {
     }
     auto found = opsets_.find(domain);
     if (found != opsets_.end()) return found->second;
-    // ONNX Runtime also assumes the newest ai.onnx for models that import none.
+    // ONNX Runtime also assumes the newest ai.onnx for a model that names no version of ai.onnx.
     return domain.empty() ? newest_opset("") : 1;
   }
 

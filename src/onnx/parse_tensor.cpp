@@ -68,7 +68,7 @@ struct Outline {
   std::vector<int64_t> dims;
   int32_t data_type = 0;
   bool is_external = false;
-  std::string_view raw, packed;  // raw: raw_data; packed: the last part of float_data or double_data, if packed
+  std::string_view raw, packed;  // raw: raw_data; packed: the last part of float_data or double_data that has Protobuf's packed encoding
   size_t num_pieces = 0;         // number of parts of float_data or double_data
   size_t payload[16] = {};       // for each field, an upper bound of its number of values
 

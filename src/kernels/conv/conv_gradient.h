@@ -1,4 +1,4 @@
-// The gradient of a convolution with respect to its weights. The gradient with respect to its input is the transposed convolution.
+// The gradient of a convolution with respect to its weights. The gradient with respect to its input is a transposed convolution (conv.h).
 #pragma once
 
 #include <cstddef>

@@ -109,8 +109,8 @@ void pack_panels(const ConvParams& p, int out, const Panels& panels, const Packe
   });
 }
 
-/// Returns how many panels are packed together if weights are packed in the run. If there is only one block of tiles, as many as stay in
-/// cache while the tiles are multiplied by them; otherwise all panels, as each block needs them.
+/// If weights are packed during the run, returns how many panels to pack at a time. With one block of tiles, as many as stay in the cache
+/// until they are multiplied, but at least one per thread; otherwise all, as each block needs all of them.
 int64_t panels_at_once(const ConvParams& p, const Plan& plan, const Panels& panels, int max_threads) {
   constexpr int64_t kInCache = int64_t{6} << 20;  // bytes that stay in the cache
   if (plan.items > 1) return panels.count;

@@ -17,7 +17,7 @@ namespace treadle::kernels {
 inline constexpr int kMaxChainInputs = 16, kMaxChainSlots = 16;
 inline constexpr size_t kMaxChainSteps = 256;
 
-/// Operation of a step on the accumulator `acc`; `x` and `y` are its operands from memory. Truth values are 0 and 1.
+/// Operation of a step on the accumulator `acc` (the value so far); `x` and `y` are its operands from memory. Truth values are 0 and 1.
 enum class ChainOp : uint8_t {
   load,  // sets acc = x
   keep,  // also writes acc to the temporary slot x

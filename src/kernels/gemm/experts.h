@@ -30,8 +30,8 @@ struct ExpertActivation {
   Unary code{};
   float a = 0, b = 0;  ///< parameters of the activation
 };
-/// Says where the linear factor of a gated activation comes from: there is none, the odd columns of the first layer, its second half, or a
-/// third layer.
+/// Says which columns are the linear factor of a gated activation: none (there is no gate), the odd columns of the first layer's output,
+/// its second half, or the output of a third layer.
 enum class ExpertGate : uint8_t { none, interleaved, halves, third_layer };
 
 struct ExpertsParams {

@@ -9,7 +9,7 @@
 
 namespace treadle::kernels {
 
-/// The sizes that both passes need.
+/// The sizes that the forward and the backward pass need.
 struct RnnExtents {
   // rows: steps * batch; first: number of columns of those gates whose recurrent product uses h itself (all but a GRU's candidate).
   int64_t steps, batch, input, hidden, gates, rows, first;
