@@ -17,7 +17,7 @@ struct BudgetBuffer {
   size_t size_bytes = 0;
   std::vector<Use> uses;     ///< ascending by step; the first use writes
   bool stays = false;        ///< must stay in memory between its first and its last use
-  bool begins_away = false;  ///< initially the content is in the file; it is loaded for the first use
+  bool begins_away = false;  ///< initially the content is in the spill file; it is loaded for the first use
 };
 
 /// A way to recompute a buffer's content for one of its uses, so that its memory is free between that use and the previous one.

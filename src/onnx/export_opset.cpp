@@ -85,7 +85,7 @@ int lowest_opset(const Graph& graph, const Node& node) {
   while (last != history.end() && last->domain == node.domain && last->name == node.op_type) ++last;
   while (last != first) {
     --last;
-    if (last->since > lowest) continue;  // this build does not know so new a schema
+    if (last->since > lowest) continue;  // the schema is newer than this build supports
     if (last->since <= changed || !fits(graph, node, *last)) break;
     lowest = last->since;
   }

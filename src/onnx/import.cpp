@@ -55,8 +55,8 @@ struct FunctionFrame;
 /// An attribute passed to a local function.
 struct GivenAttribute {
   const AttributeDef* def;
-  Scope* scope = nullptr;                // scope of the call that passes the attribute; null: the function's default
-  const FunctionFrame* frame = nullptr;  // frame of the call that passes the attribute; null: the function's default
+  Scope* scope = nullptr;                // scope of the call that passes the attribute; null: it is the function's default
+  const FunctionFrame* frame = nullptr;  // frame of the call that passes the attribute; null: it is the function's default
 };
 
 /// A local function that is being inlined at one call. Its nodes use its attributes, opsets and name prefix instead of the file's.

@@ -80,9 +80,9 @@ struct DimDef {
 struct TypeDef {
   enum class Kind : uint8_t { none, tensor, sparse_tensor, sequence, optional, map, opaque };
   Kind kind = Kind::none;                    // `none` if the file has no type
-  DType elem_type = DType::undefined;        // used for tensor and sparse_tensor
-  std::optional<std::vector<DimDef>> shape;  // used for tensor and sparse_tensor; absent: unknown rank
-  DType key_type = DType::undefined;         // used for map
+  DType elem_type = DType::undefined;        // of a tensor or sparse_tensor
+  std::optional<std::vector<DimDef>> shape;  // of a tensor or sparse_tensor; absent: unknown rank
+  DType key_type = DType::undefined;         // of a map
   Owned<TypeDef> elem;                       // type of elements of a sequence or optional, or of a map's values; null if absent
   std::string opaque;                        // an encoded TypeProto.Opaque
   std::string denotation;

@@ -17,7 +17,7 @@ namespace {
 // A thread computes one tile of queries at a time, and packs keys and values once per tile. It computes the scores in blocks of rows that
 // fit L1: this needs less memory than all scores of a tile, and is as fast.
 constexpr int64_t kTileElements = 256 * 1024, kBlockElements = 6 * 1024, kLeastBlock = 12;
-constexpr int64_t kWholeTileElements = 64 * 1024;  // with bfloat16, a product packs its operands itself, so a tile is one block
+constexpr int64_t kWholeTileElements = 64 * 1024;  // with bfloat16: a tile is then one block, as each product packs its operands itself
 constexpr int64_t kFewRows = 4;                    // with at most this many query rows, packing keys and values does not pay
 
 int64_t tile_rows(const AttentionParams& p) {

@@ -23,7 +23,7 @@ constexpr int64_t kPanelsTogether = 4;  // number of panels that share a copied 
 constexpr int64_t kEnoughItems = 16;    // number of work items that keep the threads busy; if there are fewer, the pixels are divided too
 constexpr int64_t kLeastBlocks = 8;     // minimum number of blocks of pixels in a cut
 constexpr int64_t kLineFloats = 16;     // padding of rows in floats, since rows whose size is a power of two would share cache sets
-constexpr int64_t kImageGroups = 8;     // number of partial sums of a depthwise convolution that are summed separately
+constexpr int64_t kImageGroups = 8;     // maximum number of groups of images or output lines; each group has its own partial sums
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 

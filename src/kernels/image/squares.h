@@ -9,7 +9,7 @@ namespace treadle::kernels {
 /// Coordinates are clamped to at most this distance from the plane.
 constexpr float kFarPlace = 1e9f;
 
-/// The 2 x 2 squares of a plane between which some points are interpolated: two adjacent elements at `offset`, and two in the next row.
+/// The 2 x 2 squares of a plane whose elements are interpolated at some points: two adjacent elements at `offset`, and two in the next row.
 template <typename T>
 struct SampledSquares {
   static constexpr int64_t kPoints = 16;
