@@ -21,7 +21,7 @@ constexpr int64_t kDepth = 128;         // number of pixels of a block; a panel 
 constexpr int64_t kMaxFilters = 512;    // maximum number of filters of a block of dy, which takes 256 KB
 constexpr int64_t kPanelsTogether = 4;  // number of panels that share a copied block of dy
 constexpr int64_t kEnoughItems = 16;    // number of work items that keep the threads busy; if there are fewer, the pixels are divided too
-constexpr int64_t kLeastBlocks = 8;     // minimum number of blocks of pixels in a cut
+constexpr int64_t kLeastBlocks = 8;     // minimum number of pixel blocks, or of output lines, that one work item sums
 constexpr int64_t kLineFloats = 16;     // padding of rows in floats, since rows whose size is a power of two would share cache sets
 constexpr int64_t kImageGroups = 8;     // maximum number of groups of images or output lines; each group has its own partial sums
 
@@ -199,7 +199,7 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
   }
 }
 
-/// Adds up the sums of all cuts and transposes them from [filter][tap][channel] to [filter][channel][tap].
+/// Adds up the sums of all cuts (parts of the pixels) and transposes them from [filter][tap][channel] to [filter][channel][tap].
 void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float* dw, ThreadPool* pool) {
   if (plan.in_place && plan.cuts == 1) return;
   const int64_t taps = p.window.kernel_size();

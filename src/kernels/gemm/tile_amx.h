@@ -41,7 +41,7 @@ int64_t amx_depth(int64_t pairs);
 /// Returns the smallest number of pairs, at least `pairs`, that amx_depth() can divide evenly.
 int64_t amx_even_pairs(int64_t pairs);
 
-/// The size of a tile in elements: 16 rows of kAmxPitch, of which the first 2 * depth are used. Tiles of the same 16 rows are contiguous.
+/// A tile takes 16 rows of kAmxPitch elements in memory; it uses the first 2 * depth of each row. Tiles of the same 16 rows are contiguous.
 constexpr int64_t kAmxPitch = 32, kAmxTile = 16 * kAmxPitch;
 
 /// Configures the calling thread's tile registers; the destructor releases them.
