@@ -1,4 +1,4 @@
-// Checks that inference cannot always make: of extents that were symbols during inference, and of nodes of old opsets.
+// Checks of operands that shape inference alone cannot cover: some extents are symbols until the run, and some nodes have old opsets.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ inline void check_equal(int64_t a, int64_t b, std::string_view what) {
   if (a != b) throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} and {} differ", what, a, b));
 }
 
-/// Checks an operand. @throws Error(invalid_argument) if it is known to have a number of elements other than one.
+/// Throws Error(invalid_argument) if an operand, called `name` in the message, is known to have any number of elements but one.
 inline void check_one_element(const InferContext& c, int input, std::string_view name) {
   if (!c.has_input(input) || !c.has_rank(input)) return;
   const Dim count = product(c.shape(input));
@@ -31,7 +31,8 @@ inline void require_inputs(const Node& node, size_t count) {
     if (!node.has_input(i)) throw Error(ErrorCode::invalid_model, fmt::format("the input {} is missing", i));
 }
 
-/// Returns the element type that an attribute names, `otherwise` if it is absent. @throws Error(invalid_model) for an unknown number.
+/// Returns the element type that an attribute names by ONNX's number, or `otherwise` if the node lacks the attribute.
+/// @throws Error(invalid_model) for an unknown number.
 inline DType dtype_attribute(const Attributes& attributes, std::string_view name, DType otherwise) {
   const int64_t number = attributes.get_int(name, static_cast<int64_t>(otherwise));
   if (number < 0 || number >= kNumDTypes) throw Error(ErrorCode::invalid_model, fmt::format("{} = {} is no element type", name, number));

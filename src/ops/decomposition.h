@@ -1,4 +1,4 @@
-// Helpers to rewrite an operator with other operators.
+// Helpers that replace an operator by nodes of other operators.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 
 namespace treadle::ops {
 
-/// Adds nodes in front of a node, or at the end of a graph.
+/// Adds nodes to a graph, in front of a given node or at the end.
 class NodeWriter {
  public:
   NodeWriter(Graph& graph, NodeId before, std::string name) : graph_(graph), before_(before), name_(std::move(name)) {}
@@ -61,7 +61,7 @@ class NodeWriter {
     return type(like).dtype == DType::float32 ? value : op("CastLike", {value, like});
   }
   ValueId cast(ValueId value, DType dtype) { return op("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}}); }
-  /// Returns the rank as int64[1]: a constant, or computed in the run if the model does not declare it.
+  /// Returns the rank as an int64[1] tensor: a constant if the rank is known, otherwise computed by nodes during the run.
   ValueId rank_of(ValueId value) { return rank(value) >= 0 ? ints({rank(value)}) : op("Shape", {op("Shape", {value})}); }
   /// Appends axes of extent 1. @param count  int64[1], the number of axes
   ValueId with_axes_behind(ValueId value, ValueId count) {
@@ -69,7 +69,7 @@ class NodeWriter {
     const ValueId shape = op("Concat", {op("Shape", {value}), ones}, {{"axis", int64_t{0}}});
     return op("Reshape", {value, shape}, {{"allowzero", int64_t{1}}});
   }
-  /// Multiplies by `number`; returns the value itself if `number` is 1.
+  /// Multiplies by a constant in the dtype of `like`. Returns the value itself if `number` is 1.
   ValueId scaled(ValueId value, float number, ValueId like) { return number == 1 ? value : op("Mul", {value, scalar(number, like)}); }
 
  private:
@@ -95,7 +95,7 @@ class Decomposition : public NodeWriter {
     ValueId value = node().outputs[output];
     return !graph().value(value).uses.empty() || graph().is_output(value);
   }
-  /// Copies the attributes with these names that the node has.
+  /// Returns copies of the attributes with these names, as far as the node has them.
   Attributes copied(std::initializer_list<std::string_view> names) const {
     Attributes result;
     for (std::string_view name : names)
@@ -103,7 +103,7 @@ class Decomposition : public NodeWriter {
     return result;
   }
 
-  /// Replaces output `i` by `value`, which gets its uses, name and declared type.
+  /// Replaces output `i` of the node by `value`: readers of the output read `value`, which takes over the output's name.
   void give(size_t i, ValueId value) {
     if (!node().has_output(i)) return;
     ValueId old = node().outputs[i];
@@ -113,7 +113,7 @@ class Decomposition : public NodeWriter {
     graph().rename_value(old, "replaced");
     graph().rename_value(value, name);
   }
-  /// Throws if an output is used. @throws Error(not_implemented)
+  /// Throws Error(not_implemented) if output `i` is used. `what` names the output in the message.
   void refuse(size_t i, std::string_view what) const {
     if (wants(i)) throw Error(ErrorCode::not_implemented, fmt::format("the output {} ({}) is not implemented", i, what));
   }

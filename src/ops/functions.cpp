@@ -82,7 +82,7 @@ Result gelu(GradientContext& g) {
   return scaled(g, g.op("GeluSlope", {x}, {}, "treadle"));
 }
 
-// Differentiates GeluSlope F(x) + x f(x), with f = F': the derivative is f (2 - x^2).
+// GeluSlope is F(x) + x f(x), where F is the normal distribution and f = F' its density. The derivative is f(x) (2 - x^2).
 Result gelu_slope(GradientContext& g) {
   const ValueId x = g.input(0), square = g.mul(x, x);
   const ValueId density =
@@ -121,7 +121,7 @@ Result hard_swish(GradientContext& g) {
   return {g.op("Where", {above, dy, masked(g, g.op("Not", {below}), g.mul(dy, slope))})};
 }
 
-// For y = min(max(x, low), high): the gradient goes to the operand that y was taken from.
+// y = min(max(x, low), high): dy goes to the operand (x, low or high) that y equals.
 Result clip(GradientContext& g) {
   const ValueId x = g.input(0), low = g.input(1), high = g.input(2), dy = g.grad_output(0);
   const ValueId below = low == kNoValue ? kNoValue : g.op("Less", {x, low}),
@@ -204,7 +204,7 @@ constexpr float kSeluAlpha = 1.67326319217681884765625F, kSeluGamma = 1.05070102
 constexpr ScalarFunction::Parameter kAlphaOne{"alpha", 1};
 constexpr std::string_view kNoOperator = "-";
 
-// Rows of the same operator must be adjacent: functions_named() returns them as one span.
+// Rows of the same operator must be adjacent, because functions_named() returns them as one span.
 constexpr ScalarFunction kFunctions[] = {
     {.name = "Relu", .alias = "relu", .step = ChainOp::unary, .code = Unary::relu, .lowest = 0, .keeps_zero = true, .gradient = relu},
     {.name = "LeakyRelu",
@@ -312,7 +312,7 @@ constexpr ScalarFunction kFunctions[] = {
     {.name = "Not", .step = ChainOp::logical_not, .lowest = 0, .highest = 1},
     {.name = "Affine", .step = ChainOp::unary, .code = Unary::affine, .a = {"alpha", 1}, .b = {"beta", 0}, .op_type = kNoOperator},
     {.name = "ScaledTanh", .step = ChainOp::unary, .code = Unary::scaled_tanh, .a = {"alpha", 1}, .b = {"beta", 1}, .op_type = kNoOperator},
-    // ToFloat is a Cast to float32; ToBool is a Cast to bool.
+    // ToFloat and ToBool are the forms of Cast that convert to float32 and to bool.
     {.name = "ToFloat", .step = ChainOp::unary, .op_type = kNoOperator},
     {.name = "ToBool", .step = ChainOp::truth, .lowest = 0, .highest = 1, .op_type = kNoOperator},
 };
@@ -346,7 +346,7 @@ const ScalarFunction* function_of(const Node& node) {
 
 namespace {
 
-/// Returns the number in a constant of one element, if it has a float type for which functions are computed.
+/// Returns the number in a constant of one element of type float32, float16 or bfloat16; nullopt for any other value.
 std::optional<float> scalar_of(const Tensor* tensor) {
   if (!tensor || tensor->num_elements() != 1) return std::nullopt;
   switch (tensor->dtype()) {
@@ -390,7 +390,7 @@ OpDef with_function_facts(OpDef op) {
   op.keeps_zeros = function.keeps_zero;
   op.step = function_step;
   if (function.gradient) op.gradient = function.gradient;
-  // Only smooth functions and roundings are computed in float32. Sign, IsNaN and Not give the same result in 16 bits.
+  // Computing in float32 is worthwhile only for smooth functions and roundings. Sign, IsNaN and Not give the same result in 16 bits.
   const bool rounds = function.step == ChainOp::floor || function.step == ChainOp::ceil || function.step == ChainOp::round;
   if (function.step == ChainOp::unary || rounds) op.half = HalfFloats::float32;
   return op;
@@ -418,7 +418,7 @@ OpDef with_boolean_steps(OpDef op, ChainOp step) {
 
 namespace {
 
-/// Returns the node as a step of a chain. @param floats  types that the function's operand may have
+/// Describes a node as a step of a chain of pointwise functions. @param floats  types that the function's operand may have
 std::optional<PointwiseStep> step_of_types(const Graph& graph, const Node& node, TypeSet floats) {
   const ScalarFunction* function = function_of(node);
   const TypeSet from = function && function->step == ChainOp::logical_not ? kBool : floats;

@@ -43,12 +43,12 @@ ValueId zeros_like(GradientContext& g, ValueId like) {
 }
 
 ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y) {
-  const Type wide = g.type(x), narrow = g.type(y);  // copies, since adding nodes moves the graph's values
+  const Type wide = g.type(x), narrow = g.type(y);  // these are copies, since adding nodes moves the types that the graph stores
   if (wide.is_static() && narrow.is_static() && narrow.static_shape().num_elements() > 0) {
-    const int64_t ratio = wide.static_shape().num_elements() / narrow.static_shape().num_elements();  // the quotient has no remainder
+    const int64_t ratio = wide.static_shape().num_elements() / narrow.static_shape().num_elements();  // divides without remainder
     return g.scalar(static_cast<double>(ratio), x);
   }
-  // Divides the numbers of elements. Symbols that both shapes share often cancel out.
+  // Computes the ratio of the two sizes with nodes. Symbolic extents that both shapes have in common often cancel out.
   const ValueId ratio = g.div(g.op("Size", {x}), g.op("Size", {y}));
   return g.op("Cast", {ratio}, {{"to", static_cast<int64_t>(wide.dtype)}});
 }

@@ -1,4 +1,4 @@
-// Lists all operators explicitly, because the linker could drop static objects that register them.
+// Lists all operators explicitly. If static objects registered the operators, the linker could drop these objects.
 #include "ops/list.h"
 
 #include "graph/op_registry.h"

@@ -1,4 +1,4 @@
-// Lists the families of operators. A family is a row of families.inc: a function that returns the operators of one file.
+// Lists the families of operators. A family is a function that returns the operators of one file; families.inc has a row for each.
 #pragma once
 
 #include <vector>

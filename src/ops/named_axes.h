@@ -12,7 +12,8 @@ namespace treadle::ops {
 
 class NamedAxes {
  public:
-  /// Records an axis. @return the axis, not negative. @throws Error(invalid_argument) if there is no such axis, or if it was named before.
+  /// Records an axis, and returns it as a number that is not negative. @throws Error(invalid_argument) if there is no such axis, or if it
+  /// was recorded before.
   size_t take(int64_t axis, int rank) {
     const auto place = static_cast<size_t>(normalize_axis(axis, rank, "axes"));
     if (named_[place]) throw Error(ErrorCode::invalid_argument, fmt::format("axes names axis {} twice", axis));

@@ -1,4 +1,4 @@
-// Packed weights: how compiled files store them in blocks, and in which order runs read them.
+// Packed weights: how they are stored in blocks in compiled files, and in which order runs read them.
 #pragma once
 
 #include <cstring>
@@ -11,14 +11,14 @@
 
 namespace treadle::ops {
 
-/// A block of `count` elements that are in `storage`.
+/// Returns a block of packed weights for a compiled file. Its `count` elements are in `storage`.
 template <typename T>
 PackedPart packed_part(int32_t id, const T* data, int64_t count, const std::shared_ptr<Storage>& storage) {
   const auto offset = static_cast<size_t>(reinterpret_cast<const std::byte*>(data) - storage->data());
   return {id, Tensor(dtype_of<T>, Shape{count}, storage, offset)};
 }
 
-/// Finds a block by its number. Returns null if it has another type or is not aligned for vector loads.
+/// Returns the block with the number `id`; null if it has another dtype or is not aligned for vector loads.
 inline const Tensor* find_part(std::span<const PackedPart> parts, int32_t id, DType dtype) {
   for (const PackedPart& part : parts)
     if (part.id == id && part.tensor.dtype() == dtype && part.tensor.is_contiguous() &&
@@ -27,7 +27,7 @@ inline const Tensor* find_part(std::span<const PackedPart> parts, int32_t id, DT
   return nullptr;
 }
 
-/// Restores the result of pack_b() for K and N from a block of a file. Empty if the block's size differs.
+/// Restores the result of pack_b() for a K x N matrix from a block of a compiled file. Empty if the block has another size.
 template <typename T>
 kernels::OwnedPackedB<T> packed_b_of(std::span<const PackedPart> parts, int32_t id, int64_t K, int64_t N) {
   const Tensor* found = find_part(parts, id, dtype_of<T>);
@@ -35,7 +35,7 @@ kernels::OwnedPackedB<T> packed_b_of(std::span<const PackedPart> parts, int32_t 
   return {{K, N, found->data<T>()}, found->storage()};
 }
 
-/// Packed 8-bit weights, with the sums of their columns or filters. Empty if the weights are not constant.
+/// Packed 8-bit weights, and the sum of the weights of each column or filter. Empty if the weights are not constant.
 struct BytesWithSums final : PackedState {
   Tensor weights, sums;
 
@@ -44,7 +44,7 @@ struct BytesWithSums final : PackedState {
   std::vector<PackedPart> parts() const override {
     return empty() ? std::vector<PackedPart>{} : std::vector<PackedPart>{{0, weights}, {1, sums}};
   }
-  /// Zeroes the memory, since the packing functions leave gaps in it.
+  /// Allocates zeroed memory, since the packing functions do not write every byte.
   void allocate(int64_t num_bytes, int64_t num_sums) {
     weights = Tensor(DType::int8, Shape{num_bytes});
     std::memset(weights.raw(), 0, weights.size_bytes());
@@ -59,8 +59,9 @@ struct BytesWithSums final : PackedState {
   }
 };
 
-/// Returns a packed matrix as this run should read it. On one thread, odd runs of a session read its columns backwards, and so begin with
-/// those that the previous run read last. If the weights are slightly larger than L2, about half of them are still cached then.
+/// Returns a packed matrix with the order in which this run reads it. On one thread, every other run of a session reads the columns
+/// backwards, so that it begins with those that the previous run read last. If the weights are slightly larger than L2, about half of them
+/// are still cached.
 template <typename T>
 kernels::PackedB<T> in_turn(kernels::PackedB<T> b, const RunContext& c) {
   b.backwards = c.run_id % 2 != 0 && (!c.pool() || c.pool()->num_threads() == 1);

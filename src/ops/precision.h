@@ -1,4 +1,4 @@
-// The reduced precision of products and convolutions. The optimiser sets it in the attribute `precision` of operators of the treadle
+// The reduced precision of matrix products and convolutions. The optimizer sets it as the attribute `precision` of operators of the treadle
 // domain.
 #pragma once
 
@@ -27,17 +27,17 @@ inline std::optional<Precision> precision_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// Name of the attribute. If it is absent, the operator computes in float32; for Rounded* that is an error.
+/// Name of the attribute. Without it, an operator computes in float32, but operators named Rounded* require it.
 inline constexpr std::string_view kPrecision = "precision";
 
-/// Returns the precision that the optimiser has set; empty if none. Only for the treadle domain: ONNX's QuantizeLinear has another
-/// attribute `precision`, the dtype of its division.
+/// Returns the precision that the optimizer has set; empty if there is none. Only for the treadle domain, because ONNX's QuantizeLinear has
+/// another attribute `precision`, which is the dtype of a division.
 inline std::string_view precision_of(const Node& node) {
   return node.domain == "treadle" ? node.attributes.get_string(kPrecision) : std::string_view();
 }
 
-/// Returns how a product represents its operands in 16 bits; nullopt if it computes in float32. @throws Error(not_implemented) if the
-/// library was built without this type.
+/// Returns how a matrix product represents its operands in 16 bits; nullopt if it computes in float32. @throws Error(not_implemented) if
+/// the library was built without the 16-bit type.
 inline std::optional<kernels::Bf16Form> bf16_form(const Attributes& attributes) {
   const std::string_view name = attributes.get_string(kPrecision);
   std::optional<kernels::Bf16Form> form;

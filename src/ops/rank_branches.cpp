@@ -16,7 +16,7 @@ int rank_among(const NodeWriter& w, const std::vector<ValueId>& operands, const 
   return known;
 }
 
-/// A branch of an If that `write` has filled. For each operand, it has the value inside the branch.
+/// A branch of an If, whose nodes `write` has added. `inside` has, for each operand, the value that represents it in the branch.
 struct Branch {
   Body body;
   std::vector<ValueId> inside;
@@ -42,8 +42,8 @@ void attach(Graph& graph, NodeId id, Branch made, const std::vector<ValueId>& op
   graph.node(id).bodies.push_back(std::move(made.body));
 }
 
-/// Counts each branch as much work against the limit of inference, because a small file could otherwise ask for many branches and keep the
-/// loader busy. The limit allows about 500 of them, more than models need.
+/// Charges each branch like kInferences inferred nodes to the limit of inference, as a small file could otherwise ask for many branches and
+/// keep the loader busy. The limit allows about 500 branches, more than models need.
 void charge(Graph& graph) {
   constexpr int kInferences = 40'000;
   try {
@@ -54,7 +54,7 @@ void charge(Graph& graph) {
   }
 }
 
-/// Returns the dtype of an output whose type is also that of an input; undefined if there is no such input.
+/// Returns the dtype of output i if the operator declares that an input has the same dtype; otherwise undefined.
 DType dtype_of_output(const Decomposition& d, size_t i) {
   const OpDef& op = *d.node().op;
   for (size_t k = 0; k < op.inputs.size(); ++k)
@@ -67,7 +67,7 @@ DType dtype_of_output(const Decomposition& d, size_t i) {
 
 ValueId with_rank(NodeWriter& w, ValueId x, int rank) {
   if (rank < 0 || w.rank(x) == rank) return x;
-  // A 0 in the shape of a Reshape copies the extent, so this Reshape declares only the rank.
+  // A 0 in a Reshape's shape copies the extent. So this Reshape changes nothing, but declares the rank.
   const ValueId y = w.op("Reshape", {x, w.ints(std::vector<int64_t>(static_cast<size_t>(rank), 0))});
   infer_node(w.graph(), w.graph().value(y).producer);
   return y;

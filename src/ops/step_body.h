@@ -1,4 +1,4 @@
-// Builds the body of a Scan, for rules that rewrite an operator over a sequence.
+// Builds the body of a Scan, for gradient rules that rewrite an operator as a loop over a sequence.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace treadle::ops {
 
-/// The body of a Scan. Its formal inputs are the states, then the scanned values.
+/// Builds the body of a Scan. Its formal inputs are the states, followed by the scanned values.
 class StepBody {
  public:
   StepBody(Graph& outer, DType dtype, const std::string& name)
@@ -33,7 +33,7 @@ class StepBody {
   ValueId number(double value) {
     return w_.constant(dtype_ == DType::float64 ? Tensor::scalar(value) : Tensor::scalar(static_cast<float>(value)));
   }
-  /// Adds the Scan after all nodes from which the body captures values. @return its outputs
+  /// Adds the Scan at the end of the graph, so that values which the body captures are computed before. @return the Scan's outputs
   std::vector<ValueId> finish(NodeSpec scan, std::vector<ValueId> outputs) {
     const NodeId id = outer_.add_node(std::move(scan));
     Graph& graph = *body_.graph;

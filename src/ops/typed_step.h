@@ -1,4 +1,4 @@
-// Expresses nodes as steps of chains that compute in the types of their operands.
+// Describes nodes as steps of pointwise chains in which each step is computed in the type of its operands.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace treadle::ops {
 
-/// Returns the node as a step that computes in the type of its operands and rounds to the result's type: like OpDef::step, but for all
-/// types. Only devices compute such chains, and a device may not support every step.
+/// Returns the node as a step that is computed in the type of its operands and rounded to the type of its result. This is like OpDef::step,
+/// but for all types. Only devices compute such chains, and a device may not support every step.
 std::optional<PointwiseStep> typed_step(const Graph& graph, const Node& node);
 
 }  // namespace treadle::ops

@@ -1,5 +1,5 @@
-// Lets kernels compute in float for 16-bit types: operands are widened into scratch, and results are narrowed from it. float32 and float64
-// are used in place, so that one template serves all four types.
+// Lets kernels compute 16-bit floats in float: operands are widened into scratch memory, and results narrowed from it. float32 and float64
+// are used in place, so that one kernel template serves all four types.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace treadle::ops {
 
-/// Lays out a kernel's scratch memory. Every part starts on a cache line.
+/// Lays out the scratch memory of a kernel. Every part starts on a cache line.
 class ScratchLayout {
  public:
-  /// Reserves a part. Returns its offset in bytes.
+  /// Reserves a part of the given size. Returns its offset in bytes.
   int64_t take(size_t bytes) {
     const size_t at = total_;
     total_ += (bytes + 63) & ~size_t{63};
@@ -50,7 +50,7 @@ void convert_array(const From* src, To* dst, int64_t n, ThreadPool* pool) {
   });
 }
 
-/// Returns the operand in the type that the kernel computes in. Null stays null.
+/// Returns an operand in the type in which the kernel computes. Null stays null.
 template <typename T>
 const compute_type_t<T>* widen(RunContext& c, const T* src, const Wide& wide) {
   if constexpr (computes_in_itself<T>) {
@@ -63,7 +63,7 @@ const compute_type_t<T>* widen(RunContext& c, const T* src, const Wide& wide) {
   }
 }
 
-/// Returns the memory in which to compute an output: the output itself, or scratch if it must be narrowed. Null stays null.
+/// Returns the memory in which to compute an output: the output itself or, if the result must be narrowed, scratch. Null stays null.
 template <typename T>
 compute_type_t<T>* wide_output(RunContext& c, T* dst, const Wide& wide) {
   if constexpr (computes_in_itself<T>)
@@ -72,7 +72,7 @@ compute_type_t<T>* wide_output(RunContext& c, T* dst, const Wide& wide) {
     return dst == nullptr ? nullptr : reinterpret_cast<compute_type_t<T>*>(scratch_at(c, wide.offset));
 }
 
-/// Narrows an output that was computed at wide_output().
+/// Narrows to `dst` an output that was computed in the memory of wide_output().
 template <typename T>
 void narrow(RunContext& c, const Wide& wide, T* dst) {
   if constexpr (!computes_in_itself<T>) {

@@ -14,8 +14,8 @@
 namespace treadle::ops {
 namespace {
 
-// Joins two types into one that holds for both. Where extents differ, the result has a new extent, which only the run determines. The
-// joiner remembers these extents and never replaces them again, so repeated joins reach a fixed point.
+// Joins two types into one type that covers both. Where their extents differ, the result has a new symbolic extent, whose value is known
+// only during the run. Later joins keep such new extents as they are, so repeated joins reach a fixed point.
 class Joiner {
  public:
   Joiner(InferContext& c, std::string_view hint) : context_(c), hint_(hint) {}
@@ -27,7 +27,7 @@ class Joiner {
     return result;
   }
 
-  // The elements of a sequence or optional may differ in shape, so the shape stays only if both sides have the same one.
+  // The elements of a sequence or optional may differ in shape. So the joined type has a shape only if `a` and `b` have the same shape.
   static Type join_elements(const Type& a, const Type& b) {
     Type result = join_kinds(a, b);
     if (a.shape && b.shape && *a.shape == *b.shape) result.shape = a.shape;
@@ -39,10 +39,10 @@ class Joiner {
 
  private:
   static Type join_kinds(const Type& a, const Type& b) {
-    // One side is an optional, the other is the content that a body returns in its place: the result may be either.
+    // One type is an optional and the other is the type of its content (a body may return either), so the kind of the result is unknown.
     if (a.kind != Type::Kind::unknown && b.kind != Type::Kind::unknown && a.kind != b.kind) return {};
     if (a.kind == Type::Kind::unknown || b.kind == Type::Kind::unknown) {
-      // An unknown side may be anything, so only the kind and dtype of the other side stay.
+      // A value of unknown type may have any shape, so the result has only the kind and dtype of the known type.
       Type result = a.kind == Type::Kind::unknown ? b : a;
       result.shape.reset();
       return result;
@@ -74,7 +74,7 @@ class Joiner {
   bool changed_ = false;
 };
 
-// Replaces extents that each iteration of the body computes again by new extents, as they have no single value outside the loop.
+// Replaces extents that depend on the data of one iteration by new symbols: outside the loop, such an extent has no single value.
 Type outside_of_loop(InferContext& c, Type type, std::string_view hint) {
   if (type.shape)
     for (Dim& extent : *type.shape)
@@ -109,15 +109,15 @@ void infer_if(InferContext& c) {
     c.set_output(i, joiner.join(then_types[static_cast<size_t>(i)], else_types[static_cast<size_t>(i)]));
 }
 
-// Infers a body whose outputs from `first_output` on are carried to its inputs from `first_input` on. `types` are the types of its formal
-// inputs; carried values' types are relaxed until another iteration changes nothing. Returns the types of the body's outputs.
+// Infers the types of a loop body's outputs. Outputs from `first_output` on become, in the next iteration, the inputs from `first_input`
+// on. `types` has the types of the body's inputs. The carried ones are generalized until another iteration does not change them.
 std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<Type>& types, size_t first_input, size_t first_output,
                                 size_t num_carried) {
   Joiner joiner(c, "carried");
   CarriedTypes& settled = carried_types(body);
   for (size_t i = 0; i < settled.types.size() && i < num_carried; ++i)
     types[first_input + i] = joiner.join(types[first_input + i], settled.types[i]);
-  // Each round makes a rank or an extent unknown for good, so the number of rounds is bounded.
+  // This loop ends: each round makes at least one more rank or extent unknown, and what is unknown stays unknown.
   for (int round = 0;; ++round) {
     std::vector<Type> outputs = c.infer_body(body, types);
     if (outputs.size() < first_output + num_carried)
@@ -125,7 +125,7 @@ std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<T
                   fmt::format("the body has {} outputs, at least {} expected", outputs.size(), first_output + num_carried));
     joiner.start_round();
     for (size_t i = 0; i < num_carried; ++i) {
-      // The body's declarations may have made the type more specific.
+      // The body's input may declare a more specific type than `types` has.
       const Type before = body.graph->type(body.graph->inputs[first_input + i]);
       if (before.kind != Type::Kind::unknown) types[first_input + i] = joiner.join(before, outputs[first_output + i]);
     }
@@ -138,13 +138,13 @@ std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<T
   }
 }
 
-// If there is no iteration, the output is the initial value, otherwise the body's last value. So its type must hold for both.
+// The output is the initial value if the loop has no iteration, and otherwise the body's last value. The output's type must cover both.
 void set_carried_output(InferContext& c, int output, const Type& initial, const Type& last) {
   Joiner joiner(c, "final");
   c.set_output(output, joiner.join(initial, last));
 }
 
-// Returns true if the body's condition is constant and true, or if the body returns its input condition and the first one is true.
+// Returns true if the loop never ends early: the body returns a constant true, or passes on its input condition, which is true initially.
 bool condition_stays_true(InferContext& c, const Graph& body) {
   ValueId condition = body.outputs[0];
   while (true) {
@@ -191,7 +191,7 @@ void infer_loop(InferContext& c) {
   }
 }
 
-// Checks lists of attributes. Each must be absent, or have one element for each scanned input or output.
+// Checks the attributes of a Scan that are lists. Each list must be absent or have one element per scanned input or output.
 void check_scan_lists(const InferContext& c, const Body& body, size_t scanned, size_t num_states) {
   const size_t stacked = body.graph->outputs.size() - std::min(body.graph->outputs.size(), num_states);
   for (auto [name, count] : {std::pair("scan_input_axes", scanned), std::pair("scan_input_directions", scanned),

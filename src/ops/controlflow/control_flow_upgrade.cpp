@@ -7,7 +7,7 @@
 namespace treadle::ops {
 namespace {
 
-// Removes axis 0, the batch, from a type.
+// Returns a type without its axis 0, the batch.
 Type without_batch(Type type) {
   if (type.shape && !type.shape->empty()) type.shape->erase(type.shape->begin());
   return type;
@@ -30,7 +30,8 @@ void batched_scan_to_nested(Graph& graph, NodeId id) {
   const auto num_states = static_cast<size_t>(old.num_formal_inputs - 1 - num_scanned);
   const bool has_lengths = old.has_input(0);
 
-  // Builds the body of the outer Scan, over the batch. Its inputs: a sample's length, states and sequences, then the old body's captures.
+  // Builds the body of the outer Scan, which iterates over the batch. The inputs of this body are one sample's length, states and
+  // sequences, and then the values that the old body captured.
   Body body = std::move(old.bodies[0]);
   old.bodies.clear();
   auto sample = std::make_unique<Graph>(graph.symbol_table());

@@ -5,8 +5,8 @@
 
 namespace treadle::ops {
 
-/// Replaces a Scan of opset 8, which iterates over a batch (axis 0) of sequences (axis 1) of different lengths. It becomes a Scan over the
-/// batch whose body is a Scan over the sequence. Lengths become a Slice of the scanned inputs and a Pad of the scan outputs.
+/// Upgrades a Scan of opset 8, which iterates over a batch (axis 0) of sequences (axis 1) of different lengths. The result is a Scan over
+/// the batch, whose body is a Scan over one sequence. A Slice cuts scanned inputs to a sequence's length; a Pad extends the outputs again.
 void batched_scan_to_nested(Graph& graph, NodeId id);
 
 }  // namespace treadle::ops

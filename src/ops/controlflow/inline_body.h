@@ -1,4 +1,4 @@
-// Inlines a body that always runs exactly once into the surrounding graph.
+// Inlines into the surrounding graph a body that always runs exactly once.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ namespace treadle::ops {
 /// Returns the number of a body's inputs that are not captures.
 size_t num_formal_inputs(const Body& body);
 
-/// Copies the nodes of the body in front of `node`. @param inputs  replace the body's formal inputs. @return the body's outputs.
+/// Copies the nodes of a body into `graph`, in front of `node`. `inputs` replace the body's formal inputs. Returns the body's outputs.
 std::vector<ValueId> inline_body(Graph& graph, NodeId node, const Body& body, std::span<const ValueId> inputs);
 
 }  // namespace treadle::ops

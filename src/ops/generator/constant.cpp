@@ -20,7 +20,7 @@
 namespace treadle::ops {
 namespace {
 
-// Constant. Each of its attributes can become a constant of the graph.
+// Constant. Each of its attributes ("value", "value_int" ...) becomes a constant of the graph.
 
 Tensor dense(const SparseTensor& sparse) {
   if (sparse.format != SparseTensor::Format::coo) throw Error(ErrorCode::not_implemented, "sparse_value in another format than COO");
@@ -160,14 +160,14 @@ struct ConstantOfShape {
   void run(RunContext& c) const { fill_with(value, c.out<void>(0), count, c.pool()); }
 };
 
-// Range. It has max(ceil((limit - start) / delta), 0) elements.
+// Range. Its output has max(ceil((limit - start) / delta), 0) elements.
 
 template <typename T>
 int64_t range_length(T start, T limit, T delta) {
   if (delta == T{0}) throw Error(ErrorCode::invalid_argument, "delta = 0");
   if constexpr (std::is_integral_v<T>) {
     if (delta > 0 ? limit <= start : limit >= start) return 0;
-    // Unsigned, because the difference of two numbers may not fit into the signed type.
+    // Uses unsigned integers, because the difference of two signed numbers may not fit into the signed type.
     const auto distance = delta > 0 ? static_cast<uint64_t>(limit) - static_cast<uint64_t>(start)
                                     : static_cast<uint64_t>(start) - static_cast<uint64_t>(limit);
     const uint64_t step = delta > 0 ? static_cast<uint64_t>(delta) : uint64_t{0} - static_cast<uint64_t>(delta);
@@ -223,7 +223,7 @@ struct Range {
   }
 };
 
-// EyeLike. It has ones on diagonal `k` of a matrix, and zeros elsewhere.
+// EyeLike. Its output is a matrix with ones on diagonal `k` and zeros elsewhere.
 
 DType eye_dtype(const Attributes& attributes, DType input) { return dtype_attribute(attributes, "dtype", input); }
 

@@ -105,7 +105,7 @@ struct Bernoulli {
   }
 };
 
-// Draws classes. The input contains unnormalised log-probabilities.
+// Draws classes. The input contains unnormalized log-probabilities.
 struct Multinomial {
   int64_t batch, classes, samples;
   DType in_dtype, out_dtype;

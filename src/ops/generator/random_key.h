@@ -1,4 +1,4 @@
-// Computes the key of a node's random stream, which depends on its attribute `seed` and on the node. The number of the run is added later.
+// Computes the key of a node's random stream from the attribute `seed` and the node's identity. The number of the run is added elsewhere.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-/// Hashes seed and node. Two nodes with one seed draw different numbers; a node draws the same numbers in every session.
+/// Hashes `seed` and the node. Two nodes with the same seed draw different numbers; one node draws the same numbers in every session.
 inline uint64_t random_key(const ShapeContext& c, uint64_t seed) {
   uint64_t hash = 0xCBF29CE484222325U ^ seed;  // the hash function FNV-1a
   auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001B3U; };
@@ -17,7 +17,7 @@ inline uint64_t random_key(const ShapeContext& c, uint64_t seed) {
   mix(random_id(c.node()));
   return hash;
 }
-/// Returns the key for the attribute `seed`, which most operators declare as a float.
+/// Returns the key for the attribute `seed`, which most random operators declare as a float.
 inline uint64_t random_key(const ShapeContext& c) { return random_key(c, std::bit_cast<uint32_t>(c.get_float("seed", 0))); }
 
 }  // namespace treadle::ops

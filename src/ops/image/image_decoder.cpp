@@ -46,7 +46,7 @@ struct ImageDecoder {
     const uint8_t* from = image->pixels.data();
     for (int64_t i = 0; i < image->height * image->width; ++i, from += 3) {
       if (gray) {
-        // Computes the luma of ITU-R BT.601 in 16-bit fixed point, rounded to nearest.
+        // Converts to gray by the luma formula of ITU-R BT.601, in 16-bit fixed point, rounded to nearest.
         *to++ = static_cast<uint8_t>((from[0] * 19595U + from[1] * 38470U + from[2] * 7471U + 0x8000U) >> 16U);
       } else {
         for (int k = 0; k < 3; ++k) *to++ = from[reversed ? 2 - k : k];

@@ -44,7 +44,7 @@ struct BitShiftFn {
       throw Error(ErrorCode::invalid_model, "direction = \"" + std::string(direction) + "\"; it must be LEFT or RIGHT");
     return {direction == "LEFT"};
   }
-  // Returns the result for a shift that is negative or at least the width: 0, but -1 for a right shift of a negative number.
+  // Shifts by a negative number, or by at least the width, give 0, but right shifts of negative numbers give -1.
   template <typename T>
   T operator()(T x, T by) const {
     using U = std::make_unsigned_t<T>;

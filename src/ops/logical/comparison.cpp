@@ -48,7 +48,7 @@ struct GreaterOrEqualFn {
   }
   static void rows(const int64_t* a, const int64_t* b, bool* out, int64_t n) { kernels::less_or_equal(b, a, out, n); }
 };
-// Has no branch, so that the compiler vectorises the loop.
+// Uses & instead of &&, which would branch: the compiler can then vectorize the loop.
 struct AndFn {
   bool operator()(bool a, bool b) const { return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0; }
 };
@@ -66,7 +66,7 @@ void infer_known(InferContext& c, std::optional<Dim> (*fn)(const Dim& a, const D
   if (is_integer(c.dtype(0)) || c.dtype(0) == DType::boolean) propagate_binary(c, *shape, fn);
 }
 
-// Compares two extents. Returns nullopt if the sign of their difference is not known for all values of the symbols.
+// Returns true if a < b for all values of the symbols, false if a >= b for all; nullopt if that depends on the symbols' values.
 std::optional<bool> is_less(const Dim& a, const Dim& b) {
   Dim difference = b - a;
   if (is_nonnegative(difference - Dim(1))) return true;
